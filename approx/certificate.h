@@ -1,0 +1,22 @@
+/// Proven bounds of a fit: A (approximation), K (coordinate constants) and B (rounding of the deployed sequence).
+///
+/// A is certified in x, not in y: E(x) = p(v(x)) - f'(x) needs no inverse. On a subinterval, E is a Taylor model about a point x0,
+/// coefficients enclosed at x0, remainder from the highest coefficient over the whole subinterval; bisection until the bound is
+/// within 1% of the largest error seen. A ball that cannot decide raises, it never passes.
+#pragma once
+
+#include "approx/fit_model.h"
+#include "approx/piece.h"
+
+namespace outgrad::approx {
+
+/// Upper bound of |p - g| (or of |p scale/f - 1|) over the piece, tails included, at most 1% above `piece.observed` or `floor`.
+double certify_approximation(const Composite& composite, const Piece& piece, double floor);
+
+/// Upper bound of |g(s_c(y)) - g(s(y))| over the stored y of the format, where s_c uses the fit's y_c and t_min in place of y*, 0.
+double certify_coordinate(const Composite& composite, const BackwardModel& model);
+
+/// Upper bound of |deployed fp32 sequence - the same sequence in real arithmetic| over the y that can reach `piece`'s row.
+double certify_evaluation(const BackwardModel& model, const Piece& piece);
+
+}  // namespace outgrad::approx

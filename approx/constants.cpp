@@ -1,0 +1,140 @@
+#include "approx/constants.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <utility>
+
+namespace outgrad::approx {
+namespace {
+
+/// g on |s| <= 1/4 by barycentric interpolation in 33 Chebyshev points: error below 1e-15, nothing beside R >= 1e-6.
+class LocalGradient {
+ public:
+  explicit LocalGradient(const Composite& composite) {
+    for (int k = 0; k < kPoints; ++k) {
+      const double node = kReach * std::cos(std::numbers::pi * k / (kPoints - 1));
+      s_.push_back(node);
+      g_.push_back(static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(node)))));
+    }
+  }
+  double operator()(double s) const {
+    double above = 0, below = 0;
+    for (size_t k = 0; k < s_.size(); ++k) {
+      if (s == s_[k]) return g_[k];
+      const double weight = (k % 2 == 0 ? 1.0 : -1.0) * (k == 0 || k + 1 == s_.size() ? 0.5 : 1.0) / (s - s_[k]);
+      above += weight * g_[k];
+      below += weight;
+    }
+    return above / below;
+  }
+  static constexpr double kReach = 0.25;
+
+ private:
+  static constexpr int kPoints = 33;
+  std::vector<double> s_, g_;
+};
+
+/// A stored y with the range of true gradients it stands for, on one branch.
+struct Interval {
+  double height;  ///< (y - y*) in units of the spacing; negative for a stored y below y*
+  bool right;
+  double lo, hi;
+};
+
+/// Stored y beyond this many spacings above y* are not touched by the constants any more.
+constexpr int kHeights = 200;
+
+std::vector<Interval> intervals_of_reals(const LocalGradient& g, double lowest, double spacing) {
+  std::vector<Interval> r;
+  for (int j = 0; j < kHeights; ++j) {
+    const double height = lowest + j;
+    if (std::sqrt((height + 1) * spacing) > LocalGradient::kReach) break;
+    if (height <= -0.5) continue;
+    const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing), above = std::sqrt((height + 0.5) * spacing);
+    r.push_back({height, true, g(below), g(above)});
+    r.push_back({height, false, g(-above), g(-below)});
+  }
+  return r;
+}
+
+std::vector<Interval> intervals_of_format(const Composite& composite, Format format, double lowest, double spacing) {
+  const double x_star = composite.x_star().to_double(), y_star = composite.y_star().to_double();
+  const double step = std::ldexp(1.0, -precision_bits(format));  // x in [1/2, 1); only every second one is in the format below -1
+  std::map<std::pair<int, bool>, Interval> found;
+  for (double x = -1.25; x < -0.5; x += step) {
+    if (x < -1 && std::fmod(x, 2 * step) != 0) continue;
+    const double height = (static_cast<double>(composite.value_at(Real(x)) - Real(y_star))) / spacing;
+    if (height * spacing > LocalGradient::kReach * LocalGradient::kReach) continue;
+    const int j = static_cast<int>(std::nearbyint(height - lowest));
+    if (j >= kHeights) continue;
+    const double g = static_cast<double>(composite.gradient_at(Real(x)));
+    auto [place, fresh] = found.try_emplace({j, x > x_star}, Interval{lowest + j, x > x_star, g, g});
+    place->second.lo = std::min(place->second.lo, g);
+    place->second.hi = std::max(place->second.hi, g);
+  }
+  std::vector<Interval> r;
+  for (const auto& entry : found) r.push_back(entry.second);
+  return r;
+}
+
+struct Score {
+  double ratio = 0, regret = 0;
+};
+
+Score score(const LocalGradient& g, const std::vector<Interval>& intervals, double spacing, double shift, double floor) {
+  double total = 0, oracle = 0, regret = 0;
+  for (const Interval& i : intervals) {
+    const double s = std::sqrt(std::max(i.height - shift, floor) * spacing);
+    const double off = std::abs(g(i.right ? s : -s) - 0.5 * (i.lo + i.hi)), half = 0.5 * (i.hi - i.lo);
+    regret = std::max(regret, off);
+    oracle = std::max(oracle, half);
+    total = std::max(total, off + half);
+  }
+  return {total / oracle, regret};
+}
+
+}  // namespace
+
+CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal) {
+  const LocalGradient g(composite);
+  const double spacing = std::ldexp(1.0, -2 - precision_bits(format));
+  const double y_star = composite.y_star().to_double();
+  const double lowest = std::floor(y_star / spacing) - y_star / spacing;
+  std::vector<std::vector<Interval>> domains{intervals_of_reals(g, lowest, spacing)};
+  if (format != Format::f32) domains.push_back(intervals_of_format(composite, format, lowest, spacing));
+
+  struct Choice {
+    double shift = 0, floor = 0, cost = INFINITY;
+    Score worst;
+  } best;
+  const auto consider = [&](double shift, double floor) {
+    Choice c{shift, floor, 0, {}};
+    for (const auto& domain : domains) {
+      const Score s = score(g, domain, spacing, shift, floor);
+      c.worst = {std::max(c.worst.ratio, s.ratio), std::max(c.worst.regret, s.regret)};
+      c.cost = std::max({c.cost, (s.ratio - 1) / (goal.ratio - 1), s.regret / goal.regret});
+    }
+    if (c.cost < best.cost) best = c;
+  };
+  // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the best.
+  constexpr double kLeast = 1.0 / 1024;  // the floor stays positive: the square root is of a normal number
+  for (int i = -15; i <= 25; ++i) {
+    for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
+  }
+  for (double width : {1 / 250.0, 1 / 1000.0}) {
+    const Choice around = best;
+    for (int i = -5; i <= 5; ++i) {
+      for (int k = -5; k <= 5; ++k) consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
+    }
+  }
+  const double y_c_offset = best.shift * spacing;
+  const Real y_c = composite.y_star().mid() + Real(y_c_offset);
+  const auto y_hi = static_cast<float>(y_c);
+  // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
+  const float y_lo = format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
+  return {y_hi, y_lo, static_cast<float>(best.floor * spacing), best.worst.ratio, best.worst.regret};
+}
+
+}  // namespace outgrad::approx

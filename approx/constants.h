@@ -1,0 +1,26 @@
+/// The constants of the coordinate, y_c in place of y* and the floor t_min, chosen against the proven storage intervals.
+///
+/// Even the exact g, evaluated at a rounded y, misses the least possible error O: the preimages of the lowest stored y fold at the
+/// minimum, so the middle of the gradients they stand for is not g(y). Two constants repair nearly all of it.
+#pragma once
+
+#include "approx/fit_model.h"
+
+namespace outgrad::approx {
+
+/// What the constants are chosen for. Both count alike: the largest of (T/O - 1)/(ratio - 1) and R/regret is minimised.
+struct StorageGoal {
+  double ratio;   ///< of the total error T to the oracle O
+  double regret;  ///< distance R to the middle of the interval of true gradients
+};
+
+struct CoordinateConstants {
+  float y_hi, y_lo, t_min;
+  double expected_ratio, expected_regret;  ///< of the exact g with these constants, near y*; the sweep proves the whole
+};
+
+/// For 16-bit formats over the x of the format and over all f32 x, for f32 over all f32 x (taken as continuous: over 1000 of them
+/// share a stored y next to y*).
+CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal);
+
+}  // namespace outgrad::approx

@@ -1,0 +1,127 @@
+#include "approx/emit.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cmath>
+
+namespace outgrad::approx {
+namespace {
+
+/// gelu_f32 -> GeluF32.
+std::string type_name(const std::string& name) {
+  std::string r;
+  bool upper = true;
+  for (const char ch : name) {
+    if (ch == '_') {
+      upper = true;
+    } else {
+      r += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(ch))) : ch;
+      upper = false;
+    }
+  }
+  return r;
+}
+
+std::string literal(float f) { return fmt::format("{:a}f", static_cast<double>(f)); }
+
+std::string text_constant(const char* name, const std::string& value) { return fmt::format("  static constexpr const char* {} = \"{}\";\n", name, value); }
+std::string constant(const char* name, int value) { return fmt::format("  static constexpr int {} = {};\n", name, value); }
+std::string constant(const char* name, bool value) { return fmt::format("  static constexpr bool {} = {};\n", name, value); }
+std::string constant(const char* name, float value, const char* note) {
+  return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value), static_cast<double>(value), note);
+}
+std::string claim(const char* name, double value, const char* note) {
+  return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value), note);
+}
+
+std::string row_text(const Piece& p, bool with_scale) {
+  std::string words = literal(p.centre);
+  for (const float c : p.c) words += ", " + literal(c);
+  if (with_scale) words += ", " + literal(static_cast<float>(p.scale));
+  const char* v = p.coordinate == Coordinate::signed_root ? "s" : p.coordinate == Coordinate::identity ? "y" : "x";
+  std::string where = fmt::format("{} in [{:.6g}, {:.6g}]", v, p.v_lo, p.v_hi);
+  if (p.coordinate != Coordinate::argument) where += fmt::format(", x in [{:.5f}, {:.5f}]", static_cast<double>(p.x_lo), static_cast<double>(p.x_hi));
+  return fmt::format("      {{{}}},  // row {}: {}, A <= 2^{:.2f}\n", words, p.row, where, std::log2(p.certified));
+}
+
+std::string table_text(const char* name, const char* rows, const std::string& words, const std::vector<Piece>& pieces, bool with_scale, int all_rows) {
+  std::string text = fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words, name);
+  for (const Piece& p : pieces) text += row_text(p, with_scale);
+  if (static_cast<int>(pieces.size()) < all_rows) {
+    text += fmt::format("      // rows {} to {} are never asked for\n", pieces.size(), all_rows - 1);
+  }
+  return text + "    }};\n  }\n";
+}
+
+std::string backward_body(const Fit& fit) {
+  const BackwardModel& m = *fit.backward;
+  std::string t;
+  t += text_constant("kFormat", to_string(m.format));
+  t += constant("kDegree", m.kDegree);
+  t += constant("kRows", m.kRows);
+  t += constant("kOperations", m.operations());
+  t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n";
+  t += constant("kYHi", m.kYHi, "");
+  t += constant("kYLo", m.kYLo, "");
+  t += constant("kTMin", m.kTMin, "");
+  t += constant("kSMin", m.kSMin, "");
+  t += constant("kSMax", m.kSMax, ": g is 1 beyond");
+  t += "  // row = bits(fma(s, kIndexScale, kIndexBias)) mod kRows\n";
+  t += constant("kIndexScale", m.kIndexScale, "");
+  t += constant("kIndexBias", m.kIndexBias, "");
+  t += constant("kHasLeft", m.kHasLeft);
+  if (m.kHasLeft) {
+    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512\n";
+    t += constant("kLeftY", m.kLeftY, "");
+    t += constant("kLeftRow", m.kLeftRow);
+    t += constant("kLeftKnee", m.kLeftKnee);
+    t += constant("kLeftBase", m.kLeftBase);
+  }
+  t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n";
+  t += claim("kA", m.kA, "sup |p - g|");
+  t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y");
+  t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|");
+  t += "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n";
+  t += table_text("table", "kRows", "kDegree + 2", m.pieces, false, m.kRows);
+  return t;
+}
+
+std::string forward_body(const Fit& fit) {
+  const ForwardModel& m = *fit.forward;
+  std::string t;
+  t += constant("kXStar", m.kXStar, ": the least float with m = 1");
+  t += constant("kXMin", m.kXMin, ": f rounds to -0 below");
+  t += constant("kXMax", m.kXMax, ": f rounds to x from here on");
+  t += constant("kTailX", m.kTailX, ": below, the tail table");
+  t += "  // core: row = bits(fma(x, kIndexScale, kIndexBias)) mod kRows, f = p(x - centre)\n";
+  t += constant("kDegree", m.kDegree);
+  t += constant("kRows", m.kRows);
+  t += constant("kIndexScale", m.kIndexScale, "");
+  t += constant("kIndexBias", m.kIndexBias, "");
+  t += "  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n";
+  t += constant("kTailDegree", m.kTailDegree);
+  t += constant("kTailRows", m.kTailRows);
+  t += constant("kTailIndexScale", m.kTailIndexScale, "");
+  t += constant("kTailIndexBias", m.kTailIndexBias, "");
+  t += claim("kA", m.kA, "sup |p/f - 1|, proven");
+  t += table_text("table", "kRows", "kDegree + 2", m.core, false, m.kRows);
+  t += table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, true, m.kTailRows);
+  return t;
+}
+
+}  // namespace
+
+std::string emit_header(const Fit& fit, const std::string& fit_path) {
+  std::string t = "// GENERATED by outgrad emit. DO NOT EDIT.\n";
+  t += fmt::format("// command: ./outgrad emit {}\n// spec sha256: {}\n", fit_path, fit.spec_sha256);
+  t += "#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated {\n\n";
+  t += fmt::format("struct {} {{\n", type_name(fit.name));
+  t += text_constant("kName", fit.name);
+  t += text_constant("kActivation", fit.activation);
+  t += fit.backward ? backward_body(fit) : forward_body(fit);
+  t += "};\n\n}  // namespace outgrad::kernels::generated\n";
+  return t;
+}
+
+}  // namespace outgrad::approx

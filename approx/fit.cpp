@@ -1,0 +1,204 @@
+#include "approx/fit.h"
+
+#include "approx/certificate.h"
+#include "approx/partition.h"
+#include "approx/rounding.h"
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/gelu.h"
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+namespace outgrad::approx {
+namespace {
+
+using kernels::SpecError;
+
+/// Samples a piece is fitted on: 256 resolve the maxima of a degree-12 error to 1/1000 of their height.
+constexpr int kSamples = 256;
+
+/// One row evaluated as the kernel does.
+struct RowOps : kernels::FloatOps {
+  float lookup(const RoundedFit& fit, kernels::u32, int word) const {
+    return word == 0 ? fit.centre : fit.c[static_cast<size_t>(word) - 1];
+  }
+};
+
+float deployed_value(const RoundedFit& fit, double scale, float x) {
+  const float p = kernels::evaluate_row(RowOps{}, fit, 0U, static_cast<int>(fit.c.size()) - 1, x);
+  return scale == 1 ? p : kernels::mul_rn(p, static_cast<float>(scale));
+}
+
+/// The stored values of a 16-bit format that lie in a piece, with the exact f.
+template <class T>
+struct StoredArguments {
+  std::vector<std::pair<float, Ball>> values;
+  StoredArguments(const Composite& composite, const Piece& piece) {
+    for (unsigned bits = 0; bits < 0x10000; ++bits) {
+      const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
+      const auto d = static_cast<double>(x);
+      // Smaller ones take the kernel's own path, not the row.
+      if (std::abs(d) >= static_cast<double>(kernels::kSmallArgument) && d >= piece.v_lo && d <= piece.v_hi) values.emplace_back(x, composite.activation().value_ball(Ball(d)));
+    }
+  }
+  /// x whose narrowed value is not the correctly rounded f(x); no f(x) of these lies on a rounding boundary.
+  [[nodiscard]] int misrounded(const RoundedFit& fit, double scale) const {
+    int count = 0;
+    for (const auto& [x, exact] : values) {
+      const float y = kernels::widen(kernels::narrow<T>(deployed_value(fit, scale, x)));
+      const Ball off = abs(exact - Ball(static_cast<double>(y)));
+      const auto neighbour = [&](int step) {
+        const auto bits = kernels::narrow<T>(y).bits;
+        return static_cast<double>(kernels::widen(T{static_cast<kernels::u16>(bits + step)}));
+      };
+      const double y_d = static_cast<double>(y);
+      const double gap_out = std::abs(neighbour(+1) - y_d), gap_in = (kernels::narrow<T>(y).bits & 0x7fffU) == 0 ? gap_out : std::abs(neighbour(-1) - y_d);
+      const bool outward = (exact - Ball(y_d)).negative() == std::signbit(y);  // |exact| > |y|
+      if (off.upper() > 0.5 * (outward ? gap_out : gap_in)) ++count;
+    }
+    return count;
+  }
+};
+
+/// Largest error in ulp over some arguments of the piece, those next to the minimum counted fourfold: there, within 0.1 of x*, an
+/// error of y is magnified into the gradient (0.51 ulp are allowed, 2 elsewhere).
+struct UlpProbe {
+  struct Value {
+    float x;
+    double exact, weight;
+  };
+  std::vector<Value> values;
+  UlpProbe(const Composite& composite, const Piece& piece) {
+    const double x_star = composite.x_star().to_double();
+    constexpr double kNearMinimum = 0.1, kNearWeight = 4;
+    const bool near = piece.v_lo < x_star + kNearMinimum && piece.v_hi > x_star - kNearMinimum;
+    const int probes = near ? 400000 : 300;  // of 2^20 floats: y is rounded anew at each
+    for (int i = 0; i < probes; ++i) {
+      const auto x = static_cast<float>(piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 0.37) / probes);
+      if (x == 0) continue;
+      const bool weighted = std::abs(static_cast<double>(x) - x_star) <= kNearMinimum;
+      // 2^-50 relative, 2^-27 ulp: libm's erfc is good enough to choose by.
+      values.push_back({x, composite.activation().value(static_cast<double>(x)), weighted ? kNearWeight : 1.0});
+    }
+  }
+  [[nodiscard]] double worst(const RoundedFit& fit, double scale) const {
+    double worst = 0;
+    for (const auto& [x, exact, weight] : values) {
+      const double ulp = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
+      worst = std::max(worst, weight * std::abs(static_cast<double>(deployed_value(fit, scale, x)) - exact) / ulp);
+    }
+    return worst;
+  }
+};
+
+/// Among rounded fits: first those that round the 16-bit formats correctly, then the least error in ulp.
+const RoundedFit& choose_forward(const Composite& composite, const Piece& piece, const std::vector<RoundedFit>& fits, double target) {
+  const StoredArguments<kernels::F16> f16(composite, piece);
+  const StoredArguments<kernels::BF16> bf16(composite, piece);
+  const UlpProbe probe(composite, piece);
+  const RoundedFit* best = nullptr;
+  std::pair<int, double> least{};
+  for (const RoundedFit& fit : fits) {
+    if (best != nullptr && fit.error > target) continue;
+    const std::pair cost{f16.misrounded(fit, piece.scale) + bf16.misrounded(fit, piece.scale), probe.worst(fit, piece.scale)};
+    if (best == nullptr || cost < least) {
+      best = &fit;
+      least = cost;
+    }
+  }
+  return *best;
+}
+
+void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, double target, const BackwardModel* model,
+                const std::function<void()>& tick) {
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    try {
+      Piece& p = pieces[i];
+      const Samples samples = sample(composite, p, kSamples);
+      const std::vector<RoundedFit> fits = fit_piece(samples, p, degree);
+      const RoundedFit& chosen = p.target == Target::gradient ? fits.front() : choose_forward(composite, p, fits, target);
+      p.centre = chosen.centre;
+      p.c = chosen.c;
+      p.observed = chosen.error;
+      if (p.lower_bound > target) continue;  // reported for all pieces together
+      p.certified = certify_approximation(composite, p, 0);
+      if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
+    } catch (...) {
+#pragma omp critical
+      if (!failure) failure = std::current_exception();
+    }
+#pragma omp critical
+    tick();
+  }
+  flint_cleanup();
+  if (failure) std::rethrow_exception(failure);
+}
+
+double worst_of(const std::vector<Piece>& pieces, double Piece::*member) {
+  double worst = 0;
+  for (const Piece& p : pieces) worst = std::max(worst, p.*member);
+  return worst;
+}
+
+void require_target(const std::string& name, double target, const std::vector<Piece>& pieces) {
+  for (const Piece& p : pieces) {
+    if (p.lower_bound > target) {
+      throw SpecError(fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than 2^{:.2f} (proven)",
+                                  name, std::log2(target), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
+                                  std::log2(p.lower_bound)));
+    }
+  }
+  for (const Piece& p : pieces) {
+    if (p.certified > target) {
+      throw SpecError(fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of degree {} errs by less than 2^{:.2f} (proven)",
+                                  name, std::log2(target), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified), p.c.size() - 1,
+                                  std::log2(p.lower_bound)));
+    }
+  }
+}
+
+}  // namespace
+
+Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& progress) {
+  omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
+  const Composite composite(find_activation(spec.activation));
+  Fit result{spec.name, spec.activation, spec.sha256, spec.target, {}, {}, 0, 0};
+  int done = 0, all = 0;
+  const auto tick = [&] {
+    ++done;
+    if (progress) progress(done, all);
+  };
+  if (spec.backward) {
+    const CoordinateConstants constants = choose_constants(composite, spec.backward->format, spec.backward->storage);
+    BackwardModel m = lay_out(composite, *spec.backward, constants, spec.target);
+    all = static_cast<int>(m.pieces.size());
+    fit_pieces(composite, m.pieces, spec.backward->degree, spec.target, &m, tick);
+    require_target(spec.name, spec.target, m.pieces);
+    m.kA = worst_of(m.pieces, &Piece::certified);
+    m.kB = worst_of(m.pieces, &Piece::evaluation);
+    m.kK = certify_coordinate(composite, m);
+    result.expected_ratio = constants.expected_ratio;
+    result.expected_regret = constants.expected_regret;
+    result.backward = std::move(m);
+  } else {
+    ForwardModel m = lay_out(composite, *spec.forward);
+    all = static_cast<int>(m.core.size() + m.tail.size());
+    fit_pieces(composite, m.core, m.kDegree, spec.target, nullptr, tick);
+    fit_pieces(composite, m.tail, m.kTailDegree, spec.target, nullptr, tick);
+    require_target(spec.name, spec.target, m.core);
+    require_target(spec.name, spec.target, m.tail);
+    m.kA = std::max(worst_of(m.core, &Piece::certified), worst_of(m.tail, &Piece::certified));
+    result.forward = std::move(m);
+  }
+  return result;
+}
+
+}  // namespace outgrad::approx

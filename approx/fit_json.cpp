@@ -1,0 +1,264 @@
+#include "approx/fit.h"
+
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <regex>
+
+namespace outgrad::approx {
+namespace {
+
+using kernels::SpecError;
+using json = nlohmann::ordered_json;
+
+json number(double d) { return fmt::format("{:a}", d); }
+json number(float f) { return fmt::format("{:a}", static_cast<double>(f)); }
+
+/// Access with the path of the file in every refusal.
+class Node {
+ public:
+  Node(const json& value, const std::string& path, std::string place) : value_(value), path_(path), place_(std::move(place)) {}
+  [[noreturn]] void fail(const std::string& why) const { throw SpecError(path_, place_.empty() ? "top level" : place_, why); }
+  [[nodiscard]] Node operator[](const std::string& key) const {
+    if (!value_.is_object() || !value_.contains(key)) fail("'" + key + "' is missing");
+    return {value_.at(key), path_, place_.empty() ? key : place_ + "." + key};
+  }
+  [[nodiscard]] bool has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
+  [[nodiscard]] std::vector<Node> items() const {
+    if (!value_.is_array()) fail("must be an array");
+    std::vector<Node> r;
+    for (size_t i = 0; i < value_.size(); ++i) r.emplace_back(value_[i], path_, fmt::format("{}[{}]", place_, i));
+    return r;
+  }
+  [[nodiscard]] std::string text() const {
+    if (!value_.is_string()) fail("must be a string");
+    return value_.get<std::string>();
+  }
+  /// An identifier: it goes into C++ source.
+  [[nodiscard]] std::string word() const {
+    const std::string s = text();
+    if (!std::regex_match(s, std::regex("[a-z][a-z0-9_]{0,63}"))) fail("must be a lower-case identifier");
+    return s;
+  }
+  [[nodiscard]] double real() const {
+    const std::string s = text();
+    char* end = nullptr;
+    const double d = std::strtod(s.c_str(), &end);
+    if (s.empty() || end != s.c_str() + s.size() || !std::isfinite(d)) fail("'" + s.substr(0, 40) + "' is not a finite number");
+    return d;
+  }
+  [[nodiscard]] float single() const {
+    const double d = real();
+    const auto f = static_cast<float>(d);
+    if (static_cast<double>(f) != d) fail("is not an fp32 number");
+    return f;
+  }
+  [[nodiscard]] int integer(int lo, int hi) const {
+    if (!value_.is_number_integer() || value_.get<int64_t>() < lo || value_.get<int64_t>() > hi) fail(fmt::format("must be an integer in {} .. {}", lo, hi));
+    return value_.get<int>();
+  }
+  [[nodiscard]] bool boolean() const {
+    if (!value_.is_boolean()) fail("must be true or false");
+    return value_.get<bool>();
+  }
+
+ private:
+  const json& value_;
+  const std::string& path_;
+  std::string place_;
+};
+
+json pieces_to_json(const std::vector<Piece>& pieces) {
+  json rows = json::array();
+  for (const Piece& p : pieces) {
+    json c = json::array();
+    for (const float f : p.c) c.push_back(number(f));
+    json row{{"row", p.row},
+             {"coordinate", to_string(p.coordinate)},
+             {"v", {number(p.v_lo), number(p.v_hi)}},
+             {"x", {number(static_cast<double>(p.x_lo)), number(static_cast<double>(p.x_hi))}},
+             {"left_tail", p.left_tail},
+             {"right_tail", p.right_tail},
+             {"centre", number(p.centre)},
+             {"c", std::move(c)}};
+    if (p.target == Target::value_relative) row["scale"] = number(p.scale);
+    row["lower_bound"] = number(p.lower_bound);
+    row["minimax"] = number(p.minimax);
+    row["observed"] = number(p.observed);
+    row["certified"] = number(p.certified);
+    if (p.target == Target::gradient) row["evaluation"] = number(p.evaluation);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree, int table_rows) {
+  std::vector<Piece> pieces;
+  for (const Node& node : rows.items()) {
+    Piece p;
+    p.target = target;
+    p.row = node["row"].integer(0, table_rows - 1);
+    if (p.row != static_cast<int>(pieces.size())) node["row"].fail("rows must ascend from 0");
+    const std::string coordinate = node["coordinate"].text();
+    bool known = false;
+    for (const Coordinate c : {Coordinate::signed_root, Coordinate::identity, Coordinate::argument}) {
+      if (coordinate == to_string(c)) {
+        p.coordinate = c;
+        known = true;
+      }
+    }
+    if (!known) node["coordinate"].fail("'" + coordinate.substr(0, 40) + "' is unknown");
+    const auto v = node["v"].items(), x = node["x"].items();
+    if (v.size() != 2 || x.size() != 2) node.fail("v and x must be pairs");
+    p.v_lo = v[0].real();
+    p.v_hi = v[1].real();
+    p.x_lo = Real(x[0].real());
+    p.x_hi = Real(x[1].real());
+    p.left_tail = node["left_tail"].boolean();
+    p.right_tail = node["right_tail"].boolean();
+    p.centre = node["centre"].single();
+    for (const Node& c : node["c"].items()) p.c.push_back(c.single());
+    if (static_cast<int>(p.c.size()) != degree + 1) node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
+    if (target == Target::value_relative) p.scale = node["scale"].real();
+    p.lower_bound = node["lower_bound"].real();
+    p.minimax = node["minimax"].real();
+    p.observed = node["observed"].real();
+    p.certified = node["certified"].real();
+    if (target == Target::gradient) p.evaluation = node["evaluation"].real();
+    pieces.push_back(std::move(p));
+  }
+  return pieces;
+}
+
+Format format_from(const Node& node) {
+  const std::string name = node.text();
+  for (const Format f : {Format::f32, Format::f16, Format::bf16}) {
+    if (name == to_string(f)) return f;
+  }
+  node.fail("format is unknown");
+}
+
+/// A table larger than this is none of ours.
+constexpr int kMostRows = 4096;
+
+}  // namespace
+
+std::string to_json(const Fit& fit) {
+  json j{{"schema", "outgrad.fit/1"}, {"name", fit.name}, {"activation", fit.activation}, {"spec_sha256", fit.spec_sha256}, {"target", number(fit.target)}};
+  if (fit.backward) {
+    const BackwardModel& m = *fit.backward;
+    j["kind"] = "backward";
+    j["format"] = to_string(m.format);
+    j["degree"] = m.kDegree;
+    j["rows"] = m.kRows;
+    j["operations"] = m.operations();
+    j["constants"] = {{"y_hi", number(m.kYHi)}, {"y_lo", number(m.kYLo)}, {"t_min", number(m.kTMin)},
+                      {"s_min", number(m.kSMin)}, {"s_max", number(m.kSMax)},
+                      {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)},
+                      {"has_left", m.kHasLeft}, {"left_y", number(m.kLeftY)}, {"left_row", m.kLeftRow},
+                      {"left_knee", m.kLeftKnee}, {"left_base", m.kLeftBase}};
+    j["certificate"] = {{"A", number(m.kA)}, {"K", number(m.kK)}, {"B", number(m.kB)},
+                        {"expected_ratio", number(fit.expected_ratio)}, {"expected_regret", number(fit.expected_regret)}};
+    j["pieces"] = pieces_to_json(m.pieces);
+  } else {
+    const ForwardModel& m = *fit.forward;
+    j["kind"] = "forward";
+    j["constants"] = {{"x_star", number(m.kXStar)}, {"x_min", number(m.kXMin)}, {"x_max", number(m.kXMax)}, {"tail_x", number(m.kTailX)}};
+    j["certificate"] = {{"A", number(m.kA)}};
+    j["core"] = {{"degree", m.kDegree}, {"rows", m.kRows}, {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)},
+                 {"pieces", pieces_to_json(m.core)}};
+    j["tail"] = {{"degree", m.kTailDegree}, {"rows", m.kTailRows}, {"index_scale", number(m.kTailIndexScale)}, {"index_bias", number(m.kTailIndexBias)},
+                 {"pieces", pieces_to_json(m.tail)}};
+  }
+  return j.dump(1) + "\n";
+}
+
+Fit fit_from_json(const std::string& text, const std::string& path) {
+  json document;
+  try {
+    document = json::parse(text);
+  } catch (const json::parse_error& error) {
+    throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
+  }
+  const Node j(document, path, "");
+  if (j["schema"].text() != "outgrad.fit/1") j["schema"].fail("is unknown; known: outgrad.fit/1");
+  Fit fit;
+  fit.name = j["name"].word();
+  fit.activation = j["activation"].word();
+  fit.spec_sha256 = j["spec_sha256"].text();
+  if (!std::regex_match(fit.spec_sha256, std::regex("[0-9a-f]{64}"))) j["spec_sha256"].fail("must be 64 hexadecimal digits");
+  fit.target = j["target"].real();
+  const std::string kind = j["kind"].text();
+  const Node constants = j["constants"], certificate = j["certificate"];
+  if (kind == "backward") {
+    BackwardModel m;
+    m.format = format_from(j["format"]);
+    m.kDegree = j["degree"].integer(1, 16);
+    m.kRows = j["rows"].integer(1, kMostRows);
+    m.kYHi = constants["y_hi"].single();
+    m.kYLo = constants["y_lo"].single();
+    m.kTMin = constants["t_min"].single();
+    m.kSMin = constants["s_min"].single();
+    m.kSMax = constants["s_max"].single();
+    m.kIndexScale = constants["index_scale"].single();
+    m.kIndexBias = constants["index_bias"].single();
+    m.kHasLeft = constants["has_left"].boolean();
+    m.kLeftY = constants["left_y"].single();
+    m.kLeftRow = constants["left_row"].integer(0, kMostRows);
+    m.kLeftKnee = constants["left_knee"].integer(0, 512);
+    m.kLeftBase = constants["left_base"].integer(0, 512);
+    m.kA = certificate["A"].real();
+    m.kK = certificate["K"].real();
+    m.kB = certificate["B"].real();
+    fit.expected_ratio = certificate["expected_ratio"].real();
+    fit.expected_regret = certificate["expected_regret"].real();
+    m.pieces = pieces_from_json(j["pieces"], Target::gradient, m.kDegree, m.kRows);
+    if (static_cast<int>(m.pieces.size()) != m.kRows) j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
+    fit.backward = std::move(m);
+  } else if (kind == "forward") {
+    ForwardModel m;
+    m.kXStar = constants["x_star"].single();
+    m.kXMin = constants["x_min"].single();
+    m.kXMax = constants["x_max"].single();
+    m.kTailX = constants["tail_x"].single();
+    m.kA = certificate["A"].real();
+    const auto part = [&](const char* name, int& degree, int& rows, float& scale, float& bias, std::vector<Piece>& pieces) {
+      const Node node = j[name];
+      degree = node["degree"].integer(1, 16);
+      rows = node["rows"].integer(1, kMostRows);
+      scale = node["index_scale"].single();
+      bias = node["index_bias"].single();
+      pieces = pieces_from_json(node["pieces"], Target::value_relative, degree, rows);
+    };
+    part("core", m.kDegree, m.kRows, m.kIndexScale, m.kIndexBias, m.core);
+    part("tail", m.kTailDegree, m.kTailRows, m.kTailIndexScale, m.kTailIndexBias, m.tail);
+    fit.forward = std::move(m);
+  } else {
+    j["kind"].fail("must be backward or forward");
+  }
+  return fit;
+}
+
+const char* to_string(Format f) {
+  switch (f) {
+    case Format::f32: return "f32";
+    case Format::f16: return "f16";
+    case Format::bf16: return "bf16";
+  }
+  return "";
+}
+
+int precision_bits(Format f) {
+  switch (f) {
+    case Format::f32: return 24;
+    case Format::f16: return 11;
+    case Format::bf16: return 8;
+  }
+  return 0;
+}
+
+}  // namespace outgrad::approx

@@ -1,0 +1,42 @@
+/// One row of a coefficient table while it is fitted: where it applies, what it approximates, what is known of its error.
+#pragma once
+
+#include "approx/composite.h"
+
+#include <optional>
+#include <vector>
+
+namespace outgrad::approx {
+
+/// What the polynomial approximates over the piece.
+enum class Target {
+  gradient,        ///< g, absolute error
+  value_relative,  ///< f / scale, relative error
+};
+
+struct Piece {
+  int row = 0;                ///< place in the table
+  Coordinate coordinate = Coordinate::identity;
+  Target target = Target::gradient;
+  Real x_lo, x_hi;            ///< arguments the row can be asked for; the fit and the certificate cover all of them
+  double v_lo = 0, v_hi = 0;  ///< the same range in the piece's coordinate, rounded outward
+  bool left_tail = false;     ///< also every x < x_lo, by the activation's tail bound
+  bool right_tail = false;    ///< also every x > x_hi
+  double nominal_centre = 0;  ///< the centre is searched for next to it, unless `anchor` pins it
+  struct Anchor {
+    float centre, c0;
+  };
+  std::optional<Anchor> anchor;  ///< exact value at the centre
+  double scale = 1;              ///< power of two; the polynomial approximates f/scale
+
+  // results
+  float centre = 0;
+  std::vector<float> c;     ///< c_0 ... c_degree
+  double lower_bound = 0;   ///< de la Vallee-Poussin: no real coefficients of this degree do better
+  double minimax = 0;       ///< error of the best real coefficients found, on the samples
+  double observed = 0;      ///< error of the rounded coefficients, max over the samples
+  double certified = 0;     ///< proven bound of the same over the piece (A)
+  double evaluation = 0;    ///< proven bound on the rounding of the deployed sequence (B)
+};
+
+}  // namespace outgrad::approx

@@ -1,0 +1,215 @@
+/// The scalars an activation is evaluated over: double, multi-precision reals, Arb balls and truncated power series of balls.
+///
+/// Every operation on `Ball` and `Series` encloses the exact result (Johansson, "Arb: efficient arbitrary-precision
+/// midpoint-radius interval arithmetic", IEEE TC 2017); `Real` rounds to nearest and proves nothing by itself.
+#pragma once
+
+#include <arb.h>
+#include <arb_hypgeom.h>
+#include <arb_poly.h>
+
+#include <boost/multiprecision/mpfr.hpp>
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace outgrad::approx {
+
+/// 60 decimal digits: the linear systems of the exchange lose at most half of them at the degrees used here.
+using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<60>, boost::multiprecision::et_off>;
+
+/// Working precision of balls. Next to x* the quotient (f - y*)/(x - x*)^2 cancels up to 80 bits; 256 leaves over 170.
+inline constexpr slong kPrecisionBits = 256;
+
+/// A real number known to lie in midpoint +- radius.
+class Ball {
+ public:
+  Ball() { arb_init(v_); }
+  Ball(double d) : Ball() { arb_set_d(v_, d); }  // NOLINT: a double is an exact ball
+  explicit Ball(const Real& r) : Ball() {
+    arf_set_mpfr(arb_midref(v_), r.backend().data());
+  }
+  Ball(const Ball& o) : Ball() { arb_set(v_, o.v_); }
+  Ball(Ball&& o) noexcept : Ball() { arb_swap(v_, o.v_); }
+  Ball& operator=(Ball o) noexcept {
+    arb_swap(v_, o.v_);
+    return *this;
+  }
+  ~Ball() { arb_clear(v_); }
+
+  /// The smallest ball that holds both arguments.
+  static Ball hull(const Ball& a, const Ball& b) {
+    Ball r;
+    arb_union(r.v_, a.v_, b.v_, kPrecisionBits);
+    return r;
+  }
+
+  [[nodiscard]] arb_ptr raw() { return v_; }
+  [[nodiscard]] arb_srcptr raw() const { return v_; }
+
+  [[nodiscard]] Ball midpoint() const {
+    Ball r;
+    arb_get_mid_arb(r.v_, v_);
+    return r;
+  }
+  [[nodiscard]] Real mid() const {
+    Real r;
+    arf_get_mpfr(r.backend().data(), arb_midref(v_), MPFR_RNDN);
+    return r;
+  }
+  [[nodiscard]] double to_double() const { return arf_get_d(arb_midref(v_), ARF_RND_NEAR); }
+  /// Doubles that enclose the ball.
+  [[nodiscard]] double upper() const { return bound(&arb_get_ubound_arf, ARF_RND_CEIL); }
+  [[nodiscard]] double lower() const { return bound(&arb_get_lbound_arf, ARF_RND_FLOOR); }
+  /// Least double >= |x| for every x in the ball.
+  [[nodiscard]] double magnitude() const {
+    arf_t t;
+    arf_init(t);
+    arb_get_abs_ubound_arf(t, v_, kPrecisionBits);
+    double r = arf_get_d(t, ARF_RND_UP);
+    arf_clear(t);
+    return r;
+  }
+  [[nodiscard]] bool positive() const { return arb_is_positive(v_) != 0; }
+  [[nodiscard]] bool negative() const { return arb_is_negative(v_) != 0; }
+  [[nodiscard]] bool holds_zero() const { return arb_contains_zero(v_) != 0; }
+
+#define OUTGRAD_BALL_OPERATOR(op, fn)                    \
+  friend Ball operator op(const Ball& a, const Ball& b) { \
+    Ball r;                                              \
+    fn(r.v_, a.v_, b.v_, kPrecisionBits);                \
+    return r;                                            \
+  }
+  OUTGRAD_BALL_OPERATOR(+, arb_add)
+  OUTGRAD_BALL_OPERATOR(-, arb_sub)
+  OUTGRAD_BALL_OPERATOR(*, arb_mul)
+  OUTGRAD_BALL_OPERATOR(/, arb_div)
+#undef OUTGRAD_BALL_OPERATOR
+  friend Ball operator-(const Ball& a) {
+    Ball r;
+    arb_neg(r.v_, a.v_);
+    return r;
+  }
+
+ private:
+  template <class Get>
+  [[nodiscard]] double bound(Get get, arf_rnd_t direction) const {
+    arf_t t;
+    arf_init(t);
+    get(t, v_, kPrecisionBits);
+    double r = arf_get_d(t, direction);
+    arf_clear(t);
+    return r;
+  }
+  arb_t v_;
+};
+
+inline Ball sqrt(const Ball& a) {
+  Ball r;
+  arb_sqrt(r.raw(), a.raw(), kPrecisionBits);
+  return r;
+}
+inline Ball abs(const Ball& a) {
+  Ball r;
+  arb_abs(r.raw(), a.raw());
+  return r;
+}
+inline Ball exp(const Ball& a) {
+  Ball r;
+  arb_exp(r.raw(), a.raw(), kPrecisionBits);
+  return r;
+}
+
+/// Power series in t truncated to `length` terms; coefficient k of f(X + t) encloses f^(k)(xi)/k! for every xi in X.
+class Series {
+ public:
+  explicit Series(slong length) : length_(length) { arb_poly_init(p_); }
+  Series(const Series& o) : Series(o.length_) { arb_poly_set(p_, o.p_); }
+  Series(Series&& o) noexcept : Series(o.length_) { arb_poly_swap(p_, o.p_); }
+  Series& operator=(Series o) noexcept {
+    arb_poly_swap(p_, o.p_);
+    std::swap(length_, o.length_);
+    return *this;
+  }
+  ~Series() { arb_poly_clear(p_); }
+
+  /// The identity X + t.
+  static Series variable(const Ball& x, slong length) {
+    Series r(length);
+    arb_poly_set_coeff_arb(r.p_, 0, x.raw());
+    if (length > 1) arb_poly_set_coeff_si(r.p_, 1, 1);
+    return r;
+  }
+  static Series constant(const Ball& c, slong length) {
+    Series r(length);
+    arb_poly_set_coeff_arb(r.p_, 0, c.raw());
+    return r;
+  }
+
+  [[nodiscard]] slong length() const { return length_; }
+  [[nodiscard]] Ball operator[](slong k) const {
+    Ball r;
+    arb_poly_get_coeff_arb(r.raw(), p_, k);
+    return r;
+  }
+  void set(slong k, const Ball& b) { arb_poly_set_coeff_arb(p_, k, b.raw()); }
+  /// d/dt, one term shorter.
+  [[nodiscard]] Series derivative() const {
+    Series r(length_ - 1);
+    arb_poly_derivative(r.p_, p_, kPrecisionBits);
+    return r;
+  }
+  [[nodiscard]] arb_poly_struct* raw() { return p_; }
+  [[nodiscard]] const arb_poly_struct* raw() const { return p_; }
+
+  friend Series operator+(const Series& a, const Series& b) {
+    Series r(a.length_);
+    arb_poly_add_series(r.p_, a.p_, b.p_, a.length_, kPrecisionBits);
+    return r;
+  }
+  friend Series operator-(const Series& a, const Series& b) {
+    Series r(a.length_);
+    arb_poly_sub_series(r.p_, a.p_, b.p_, a.length_, kPrecisionBits);
+    return r;
+  }
+  friend Series operator*(const Series& a, const Series& b) {
+    Series r(a.length_);
+    arb_poly_mullow(r.p_, a.p_, b.p_, a.length_, kPrecisionBits);
+    return r;
+  }
+  friend Series operator/(const Series& a, const Series& b) {
+    Series r(a.length_);
+    arb_poly_div_series(r.p_, a.p_, b.p_, a.length_, kPrecisionBits);
+    return r;
+  }
+
+ private:
+  slong length_;
+  arb_poly_t p_;
+};
+
+inline Series sqrt(const Series& a) {
+  Series r(a.length());
+  arb_poly_sqrt_series(r.raw(), a.raw(), a.length(), kPrecisionBits);
+  return r;
+}
+
+/// Standard normal distribution function Phi(x) = erfc(-x/sqrt 2)/2, in relative accuracy on the left tail too.
+inline double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0x1.6a09e667f3bcdp-1); }
+inline Real normal_cdf(const Real& x) {
+  Real r, a = -x / sqrt(Real(2));
+  mpfr_erfc(r.backend().data(), a.backend().data(), MPFR_RNDN);
+  return r / 2;
+}
+inline Ball normal_cdf(const Ball& x) {
+  Ball a = -x / sqrt(Ball(2.0));
+  arb_hypgeom_erfc(a.raw(), a.raw(), kPrecisionBits);
+  return a * Ball(0.5);
+}
+inline Series normal_cdf(const Series& x) {
+  Series a = x * Series::constant(Ball(-1.0) / sqrt(Ball(2.0)), x.length());
+  arb_hypgeom_erfc_series(a.raw(), a.raw(), x.length(), kPrecisionBits);
+  return a * Series::constant(Ball(0.5), x.length());
+}
+
+}  // namespace outgrad::approx

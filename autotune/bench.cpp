@@ -1,0 +1,166 @@
+// The cases, one timing path (timing.h), the table.
+#include "autotune/bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "autotune/device.h"
+#include "autotune/options.h"
+#include "autotune/workload.h"
+#include "kernels/host/api.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using nlohmann::json;
+
+constexpr i64 kCols = 1024;       // a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
+constexpr i64 kPeerFraction = 16; // libm is an order slower: it gets so many times fewer elements, still beyond the caches
+
+// The same functions from x with libm, as a loop that a user would write.
+void libm_backward(const float* dy, const float* x, float* dx, i64 n) {
+#pragma omp parallel for schedule(static)
+  for (i64 i = 0; i < n; ++i) {
+    const float cdf = 0.5f * (1 + std::erf(x[i] * 0.70710678f));                // 1 / sqrt(2)
+    dx[i] = dy[i] * (cdf + x[i] * 0.39894228f * std::exp(-0.5f * x[i] * x[i]));  // 1 / sqrt(2 pi)
+  }
+}
+
+void libm_forward(const float* x, float* y, i64 n) {
+#pragma omp parallel for schedule(static)
+  for (i64 i = 0; i < n; ++i) y[i] = 0.5f * x[i] * (1 + std::erf(x[i] * 0.70710678f));
+}
+
+// Adds cases and what they run side by side.
+struct Plan {
+  std::vector<BenchCase> cases;
+  std::vector<Workload> workloads;
+  void add(std::string name, std::string variant, i64 elements, double bytes, std::function<void()> run) {
+    workloads.push_back({name, bytes, std::move(run)});
+    cases.push_back({std::move(name), std::move(variant), static_cast<double>(elements), bytes, {}});
+  }
+};
+
+template <class T>
+BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
+  const Workspace arrays(format, elements, /*with_x=*/true, /*with_dy_and_y=*/true, seed);
+  const auto *x = reinterpret_cast<const T*>(arrays.x.get()), *dy = reinterpret_cast<const T*>(arrays.dy.get()),
+             *y = reinterpret_cast<const T*>(arrays.y.get());
+  T* const out = reinterpret_cast<T*>(arrays.out.get());
+  kernels::u32* const mask = arrays.mask_words();
+  const i64 rows = elements / kCols, floats = static_cast<i64>(arrays.bytes / sizeof(float));
+  std::vector<float> gamma(kCols, 0.75f), beta(kCols, 0.25f), dgamma(kCols), dbeta(kCols), rstd(static_cast<std::size_t>(rows), 1.0f);
+  const double n = static_cast<double>(elements), size = sizeof(T);
+  const Problem backward{KernelId::kGeluBackward, format}, forward{KernelId::kGeluForward, format};
+
+  Plan plan;
+  plan.add("triad", "", floats, 3 * size * n, [&] {
+    triad(reinterpret_cast<const float*>(dy), reinterpret_cast<const float*>(y), reinterpret_cast<float*>(out), floats);
+  });
+  plan.add("copy", "", floats, 2 * size * n, [&] { copy(reinterpret_cast<const float*>(x), reinterpret_cast<float*>(out), floats); });
+  plan.add("gelu_backward", kernels::gelu_backward_variant_name<T>(), elements, backward.bytes_per_element() * n,
+           [&] { kernels::gelu_backward<T>(dy, y, mask, out, elements); });
+  plan.add("gelu_forward", kernels::gelu_forward_variant_name<T>(), elements, forward.bytes_per_element() * n,
+           [&] { kernels::gelu_forward<T>(x, out, mask, elements); });
+  if (rows > 0) {
+    plan.add("layernorm_forward", "", rows * kCols, 2 * size * n,
+             [&] { kernels::layernorm_forward<T>(x, gamma.data(), beta.data(), rows, kCols, 1e-5f, out, rstd.data()); });
+    plan.add("layernorm_backward", "", rows * kCols, 3 * size * n, [&] {
+      kernels::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data());
+    });
+  }
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const i64 few = elements / kPeerFraction;
+    plan.add("libm_gelu_backward", "", few, 3 * size * static_cast<double>(few), [=] { libm_backward(dy, x, out, few); });
+    plan.add("libm_gelu_forward", "", few, 2 * size * static_cast<double>(few), [=] { libm_forward(x, out, few); });
+  }
+
+  Rounds measured(std::move(plan.workloads), 0, seed);
+  measured.run(/*warm_up=*/true);
+  constexpr int kPatience = 3;
+  measured.run_until(rounds, kPatience * rounds);
+  for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = measured.times_ns()[c];
+  return {format, std::move(plan.cases)};
+}
+
+json to_json(const BenchGroup& group) {
+  json cases = json::array();
+  const std::vector<bool> kept = group.kept();
+  for (const BenchCase& which : group.cases) {
+    const Interval share = group.share_of_triad(which);
+    cases.push_back({{"name", which.name},
+                     {"variant", which.variant},
+                     {"elements", which.elements},
+                     {"bytes", which.bytes},
+                     {"ns", which.ns},
+                     {"gb_per_s", group.gb_per_s(which)},
+                     {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
+  }
+  return {{"format", name_of(group.format)}, {"discarded_rounds", std::count(kept.begin(), kept.end(), false)}, {"cases", cases}};
+}
+
+void print(const BenchGroup& group) {
+  const std::vector<bool> kept = group.kept();
+  std::printf("%s, %.0f elements, %zu rounds, %td of them discarded\n", name_of(group.format), group.cases[2].elements, kept.size(),
+              std::count(kept.begin(), kept.end(), false));
+  for (const BenchCase& which : group.cases) {
+    const Interval share = group.share_of_triad(which);
+    const double bandwidth = group.gb_per_s(which);
+    std::printf("  %-19s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth, 100 * share.median,
+                100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, which.variant.c_str());
+  }
+}
+
+}  // namespace
+
+double BenchGroup::gb_per_s(const BenchCase& which) const { return which.bytes / median(kept_of(which.ns, kept())); }
+
+Interval BenchGroup::share_of_triad(const BenchCase& which) const {
+  const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept(), /*seed=*/1);
+  const double scale = which.bytes / cases.front().bytes;
+  return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
+}
+
+BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
+  switch (format) {
+    case FormatId::kF32: return run_typed<float>(format, elements, rounds, seed);
+    case FormatId::kF16: return run_typed<kernels::F16>(format, elements, rounds, seed);
+    default: return run_typed<kernels::BF16>(format, elements, rounds, seed);
+  }
+}
+
+i64 bench_elements(FormatId format, i64 wanted) {
+  constexpr i64 kFloor = i64{1} << 20;
+  constexpr i64 kArrays = 4;
+  i64 elements = wanted;
+  while (elements > kFloor && elements * bytes_of(format) * kArrays > available_memory_bytes() / 4) elements /= 2;
+  return elements;
+}
+
+int bench_command(const std::vector<std::string>& args) {
+  const Options options("bench", args, {"device", "format", "elements", "rounds", "seed"}, {"json"});
+  require_cpu_device(options);
+  const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
+  const i64 wanted = options.integer("elements", i64{1} << 26, kCols, i64{1} << 32);
+  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
+  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
+  const bool as_json = options.has("json");
+
+  const CpuIdentity cpu = identify_cpu();
+  json groups = json::array();
+  if (!as_json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
+  for (const FormatId f : kAllFormats) {
+    if (format != "all" && format != name_of(f)) continue;
+    const BenchGroup group = run_bench(f, bench_elements(f, wanted), rounds, seed);
+    if (as_json) groups.push_back(to_json(group));
+    else print(group);
+    std::fflush(stdout);
+  }
+  if (as_json) std::printf("%s\n", json{{"schema", "outgrad.bench/1"}, {"device", to_json(cpu)}, {"groups", groups}}.dump(2).c_str());
+  return kernels::kExitHolds;
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,247 @@
+// Units, compiler processes, cache.
+#include "autotune/compile.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "autotune/device.h"
+#include "kernels/host/files.h"
+
+#ifndef OUTGRAD_CXX_COMPILER
+#define OUTGRAD_CXX_COMPILER ""
+#endif
+
+namespace outgrad::autotune {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Starts a command with stdout and stderr in a file, as its own process group, so that a kill reaches the compiler proper.
+pid_t start(const std::vector<std::string>& command, const std::string& output) {
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw kernels::IoError(command.front(), "start", errno);
+  if (child == 0) {
+    ::setpgid(0, 0);
+    const int file = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (file >= 0) {
+      ::dup2(file, STDOUT_FILENO);
+      ::dup2(file, STDERR_FILENO);
+    }
+    ::execvp(words[0], words.data());
+    ::_exit(127);  // the shell's status for a command that is not there
+  }
+  return child;
+}
+
+bool exited_well(int wait_status) { return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0; }
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// What `command --version` prints; empty when it does not run.
+std::string version_of(std::vector<std::string> command) {
+  if (command.empty()) return {};
+  std::string path = (fs::temp_directory_path() / "outgrad-version-XXXXXX").string();
+  const kernels::detail::Descriptor file(::mkstemp(path.data()));
+  if (file.get() < 0) throw kernels::IoError(path, "create", errno);
+  command.push_back("--version");
+  const pid_t child = start(command, path);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  const std::string text = kernels::read_file(path);
+  fs::remove(path);
+  return exited_well(status) ? text : std::string();
+}
+
+std::string symbol_of(std::size_t position) { return "outgrad_variant_" + std::to_string(position); }
+
+std::string unit_source(const std::vector<Candidate*>& unit) {
+  std::string text = "// Variants of " + unit.front()->variant().problem.name() + ", written by the tuner.\n";
+  text += "#include \"autotune/variant_abi.h\"\n#include \"kernels/fits.h\"\n";
+  for (std::size_t i = 0; i < unit.size(); ++i) {
+    text += "\n// " + unit[i]->variant().name() + "\nextern \"C\" __attribute__((visibility(\"default\"))) void " + symbol_of(i) +
+            "(const outgrad::autotune::Arguments& a) {\n  " + unit[i]->body() + "\n}\n";
+  }
+  return text;
+}
+
+// The first line that says what is wrong, for the record.
+std::string first_error(const std::string& log) {
+  std::istringstream lines(log);
+  std::string line, first;
+  while (std::getline(lines, line)) {
+    if (first.empty()) first = line;
+    if (line.find("error") != std::string::npos) return line;
+  }
+  return first.empty() ? "no message" : first;
+}
+
+struct Unit {
+  std::vector<Candidate*> candidates;
+  std::string base;  // path in the cache without its suffix
+  std::string temporary;
+  pid_t process = -1;
+  Clock::time_point started;
+};
+
+void take(const Unit& unit, double milliseconds) {
+  for (std::size_t i = 0; i < unit.candidates.size(); ++i)
+    unit.candidates[i]->compiled({unit.base + ".so", symbol_of(i), milliseconds / static_cast<double>(unit.candidates.size())});
+}
+
+}  // namespace
+
+std::string source_root() {
+  const char* given = std::getenv("OUTGRAD_SOURCE_DIR");
+  const fs::path root = given != nullptr ? fs::path(given) : fs::path(__FILE__).parent_path().parent_path();
+  std::error_code error;
+  if (!fs::exists(root / "kernels" / "params.h", error))
+    throw kernels::EnvironmentError("the kernels' headers are not in " + root.string() + " (OUTGRAD_SOURCE_DIR names their folder)");
+  return fs::absolute(root, error).lexically_normal().string();
+}
+
+Toolchain find_toolchain() {
+  Toolchain toolchain;
+  const char* chosen = std::getenv("CXX");
+  std::vector<std::string> tried = {OUTGRAD_CXX_COMPILER, "c++", "g++"};
+  if (chosen != nullptr && *chosen != '\0') tried = {chosen};
+  for (const std::string& command : tried) {
+    toolchain.compiler = words_of(command);
+    toolchain.version = version_of(toolchain.compiler);
+    if (!toolchain.version.empty()) break;
+  }
+  if (toolchain.version.empty())
+    throw kernels::EnvironmentError(tried.size() == 1 ? "tune: the C++ compiler in CXX does not run: " + tried.front()
+                                                      : "tune: no C++ compiler (tried CXX, c++, g++)");
+  toolchain.source_root = source_root();
+  // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one template together.
+  toolchain.flags = {"-std=c++20",       "-O3",          "-march=native", "-fopenmp", "-fno-math-errno",
+                     "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-I" + toolchain.source_root};
+  if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
+  const SourceHashes hashes = hash_sources(toolchain.source_root);
+  const std::string abi = kernels::read_file(toolchain.source_root + "/autotune/variant_abi.h");
+  toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + sha256(abi));
+  return toolchain;
+}
+
+void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings) {
+  std::error_code error;
+  fs::create_directories(settings.cache_folder, error);
+  if (error) throw kernels::IoError(settings.cache_folder, "create", error.value());
+
+  // Units in the order of their rank within the problem: the first unit of every problem comes before anyone's second.
+  std::vector<std::vector<Candidate*>> ranked;
+  std::vector<std::pair<Problem, std::size_t>> last_unit;  // problem, index into ranked
+  std::vector<std::size_t> rank;
+  for (Candidate* candidate : candidates) {
+    const Problem problem = candidate->variant().problem;
+    auto open = std::find_if(last_unit.begin(), last_unit.end(), [&](const auto& entry) { return entry.first == problem; });
+    if (open == last_unit.end() || ranked[open->second].size() == static_cast<std::size_t>(settings.variants_per_unit)) {
+      rank.push_back(open == last_unit.end() ? 0 : rank[open->second] + 1);
+      ranked.emplace_back();
+      if (open == last_unit.end()) open = last_unit.insert(last_unit.end(), {problem, 0});
+      open->second = ranked.size() - 1;
+    }
+    ranked[open->second].push_back(candidate);
+  }
+  std::vector<std::size_t> order(ranked.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank[a] < rank[b]; });
+  std::deque<Unit> waiting;
+  for (const std::size_t i : order) waiting.push_back({ranked[i], {}, {}, -1, {}});
+
+  std::string common = toolchain.version + toolchain.headers_hash;
+  for (const std::string& word : toolchain.compiler) common += word + '\n';
+  for (const std::string& flag : toolchain.flags) common += flag + '\n';
+
+  const auto began = Clock::now();
+  std::size_t done = 0, units = waiting.size();
+  std::vector<Unit> running;
+  while (!waiting.empty() || !running.empty()) {
+    while (!waiting.empty() && running.size() < static_cast<std::size_t>(std::max(1, settings.jobs))) {
+      if (seconds_since(began) > settings.budget_seconds) {
+        waiting.clear();
+        break;
+      }
+      Unit unit = std::move(waiting.front());
+      waiting.pop_front();
+      const std::string source = unit_source(unit.candidates);
+      unit.base = settings.cache_folder + "/" + sha256(common + source);
+      if (fs::exists(unit.base + ".so", error)) {
+        take(unit, 0);
+        ++done;
+        continue;
+      }
+      kernels::write_file(unit.base + ".cpp", source);
+      unit.temporary = unit.base + "." + std::to_string(::getpid()) + ".tmp";
+      std::vector<std::string> command = toolchain.compiler;
+      command.insert(command.end(), toolchain.flags.begin(), toolchain.flags.end());
+      command.insert(command.end(), {unit.base + ".cpp", "-o", unit.temporary});
+      unit.started = Clock::now();
+      unit.process = start(command, unit.base + ".log");
+      running.push_back(std::move(unit));
+    }
+    for (std::size_t i = 0; i < running.size();) {
+      Unit& unit = running[i];
+      int status = 0;
+      const bool overdue = seconds_since(unit.started) > settings.limit_seconds;
+      if (overdue) ::kill(-unit.process, SIGKILL);
+      const pid_t ended = ::waitpid(unit.process, &status, overdue ? 0 : WNOHANG);
+      if (ended == 0 || (ended < 0 && errno == EINTR)) {
+        ++i;
+        continue;
+      }
+      if (!overdue && exited_well(status) && ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
+        take(unit, 1e3 * seconds_since(unit.started));
+      } else {
+        fs::remove(unit.temporary, error);
+        const std::string log = kernels::read_file(unit.base + ".log");
+        if (log.find("No space left on device") != std::string::npos) throw kernels::IoError(settings.cache_folder, "write", ENOSPC);
+        if (unit.candidates.size() > 1) {
+          for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
+          units += unit.candidates.size();
+        } else {
+          unit.candidates.front()->reject(Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
+                                          overdue ? "over " + std::to_string(static_cast<int>(settings.limit_seconds)) + " s" : first_error(log));
+        }
+      }
+      ++done;
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+      if (settings.progress) settings.progress(done, units);
+    }
+    if (!running.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far below a unit's seconds
+  }
+}
+
+VariantFunction load(const Compiled& compiled) {
+  void* library = ::dlopen(compiled.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw kernels::EnvironmentError(std::string("cannot load a compiled variant: ") + ::dlerror());
+  void* symbol = ::dlsym(library, compiled.symbol.c_str());
+  if (symbol == nullptr) throw kernels::EnvironmentError(compiled.library + " lacks " + compiled.symbol);
+  return reinterpret_cast<VariantFunction>(symbol);
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,43 @@
+// Compiles candidates with the host compiler into shared objects: several to a translation unit, in parallel, cached on disk.
+//
+// The key of the cache is everything that the object depends on: source, headers' contents, flags, the compiler's own version text.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "autotune/candidate.h"
+
+namespace outgrad::autotune {
+
+struct Toolchain {
+  std::vector<std::string> compiler;  // the command's words: $CXX may be "ccache g++"
+  std::string version;                // what it says of itself
+  std::vector<std::string> flags;
+  std::string source_root;            // holds kernels/ and autotune/
+  std::string headers_hash;
+};
+
+// $CXX, else the compiler that built this program, else c++ or g++. Throws EnvironmentError when none runs or the sources are gone.
+Toolchain find_toolchain();
+// Folder of the sources: $OUTGRAD_SOURCE_DIR, else where this program was built from. Throws EnvironmentError.
+std::string source_root();
+
+struct CompileSettings {
+  std::string cache_folder;
+  int jobs = 1;
+  int variants_per_unit = 6;   // amortises the headers (about one variant's worth of time) and still balances over few cores
+  double limit_seconds = 120;  // one translation unit takes seconds; beyond this it is stuck
+  double budget_seconds = 1e9; // no unit starts later than this; the default of each problem is in its first unit
+  std::function<void(std::size_t done, std::size_t units)> progress;
+};
+
+// Takes the proposed candidates to compiled or rejected. Units never mix problems; a unit that fails is split, so that only the
+// offender is rejected. Candidates that the budget left out stay proposed. Throws IoError when the cache cannot be written.
+void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings);
+
+// Loads a compiled candidate. Call it in the child process only: the code's static initialisers run. Throws EnvironmentError.
+VariantFunction load(const Compiled& compiled);
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,35 @@
+// Who this machine is, and the hashes that tie a measurement to the code it measured.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace outgrad::autotune {
+
+struct CpuIdentity {
+  std::string model;         // "AMD EPYC 9354 32-Core Processor"
+  int threads = 1;           // that this process may use
+  int sockets_seen = 1;
+  long long l1d_bytes = 0;   // per core; 0 where the system does not say
+  long long l2_bytes = 0;
+  long long l3_bytes = 0;
+  int vector_bits = 0;       // widest vectors that this build of the kernels uses: 0, 256 or 512
+  std::string isa;           // of those the kernels care about: "avx2 fma avx512f avx512bf16"
+};
+CpuIdentity identify_cpu();
+nlohmann::json to_json(const CpuIdentity& cpu);
+
+// Physical memory that is free for use now, in bytes.
+long long available_memory_bytes();
+
+// SHA-256 (FIPS 180-4) as 64 hex digits.
+std::string sha256(const std::string& bytes);
+// Hash of the names and contents of the headers under `include_root`/kernels: all but generated/ ("kernels"), or generated/ alone
+// ("coefficients"). Tuned headers choose among variants and change none: they are in neither. Throws IoError.
+struct SourceHashes {
+  std::string kernels, coefficients;
+};
+SourceHashes hash_sources(const std::string& include_root);
+
+}  // namespace outgrad::autotune

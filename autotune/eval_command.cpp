@@ -1,0 +1,163 @@
+// Reads arrays, runs the tuned host kernel, writes arrays.
+#include "autotune/eval_command.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <span>
+
+#include "autotune/options.h"
+#include "kernels/host/api.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using kernels::u32;
+
+struct Operation {
+  std::vector<std::string> required, optional;
+};
+
+// Beside --op, --format and --device. A gamma that is left out is 1, a beta 0; a gradient that is left out is not computed.
+const std::map<std::string, Operation>& operations() {
+  static const std::map<std::string, Operation> kOperations = {
+      {"forward", {{"activation", "x", "y", "mask"}, {}}},
+      {"backward", {{"activation", "dy", "y", "mask", "dx"}, {}}},
+      {"layernorm_forward", {{"rows", "cols", "x", "y", "rstd"}, {"gamma", "beta", "eps"}}},
+      {"layernorm_backward", {{"rows", "cols", "dy", "y", "rstd", "dx"}, {"gamma", "beta", "dgamma", "dbeta"}}},
+      {"rmsnorm_forward", {{"rows", "cols", "x", "y", "rstd"}, {"gamma", "eps"}}},
+      {"rmsnorm_backward", {{"rows", "cols", "dy", "y", "rstd", "dx"}, {"gamma", "dgamma"}}}};
+  return kOperations;
+}
+
+// All outputs of a command: written to temporary names first, renamed together at the end.
+class Outputs {
+ public:
+  template <class T>
+  void write(const std::string& path, const std::vector<T>& elements) {
+    files_.emplace_back(path).write(std::as_bytes(std::span(elements)));
+  }
+  void commit() {
+    for (kernels::OutputFile& file : files_) file.commit();
+  }
+
+ private:
+  std::deque<kernels::OutputFile> files_;  // a deque never moves its elements
+};
+
+i64 mask_words(i64 elements) { return (elements + 31) / 32; }
+
+template <class T>
+void gelu(const Options& options, bool forward) {
+  Outputs outputs;
+  if (forward) {
+    const std::vector<T> x = kernels::read_array<T>(options.required("x"));
+    const i64 n = static_cast<i64>(x.size());
+    std::vector<T> y(x.size());
+    std::vector<u32> mask(static_cast<std::size_t>(mask_words(n)));
+    kernels::gelu_forward<T>(x.data(), y.data(), mask.data(), n);
+    outputs.write(options.required("y"), y);
+    outputs.write(options.required("mask"), mask);
+  } else {
+    const std::vector<T> y = kernels::read_array<T>(options.required("y"));
+    const i64 n = static_cast<i64>(y.size());
+    std::vector<T> dx = kernels::read_array<T>(options.required("dy"), n);
+    const std::vector<u32> mask = kernels::read_array<u32>(options.required("mask"), mask_words(n));
+    kernels::gelu_backward<T>(dx.data(), y.data(), mask.data(), dx.data(), n);
+    outputs.write(options.required("dx"), dx);
+  }
+  outputs.commit();
+}
+
+template <class T>
+void norm(const Options& options, bool forward, bool layer) {
+  constexpr i64 kMost = i64{1} << 40;  // beyond any memory, and small enough that a product of two is checked below
+  const i64 rows = options.integer("rows", 0, 0, kMost), cols = options.integer("cols", 0, 1, kMost);
+  if (rows > 0 && cols > kMost / rows) throw options.bad("rows", "rows times cols is more than 2^40 elements");
+  const auto parameter = [&](const char* name) {
+    return options.has(name) ? kernels::read_array<float>(options.required(name), cols) : std::vector<float>();
+  };
+  const auto pointer = [](std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
+  std::vector<float> gamma = parameter("gamma"), beta = parameter("beta");
+
+  Outputs outputs;
+  if (forward) {
+    // 1e-5 is the default of the frameworks' layer norms.
+    const float eps = static_cast<float>(options.number("eps", 1e-5, 0, 1));
+    std::vector<T> x = kernels::read_array<T>(options.required("x"), rows * cols);
+    std::vector<float> rstd(static_cast<std::size_t>(rows));
+    if (layer) kernels::layernorm_forward<T>(x.data(), pointer(gamma), pointer(beta), rows, cols, eps, x.data(), rstd.data());
+    else kernels::rmsnorm_forward<T>(x.data(), pointer(gamma), rows, cols, eps, x.data(), rstd.data());
+    outputs.write(options.required("y"), x);
+    outputs.write(options.required("rstd"), rstd);
+  } else {
+    std::vector<T> dx = kernels::read_array<T>(options.required("dy"), rows * cols);
+    const std::vector<T> y = kernels::read_array<T>(options.required("y"), rows * cols);
+    const std::vector<float> rstd = kernels::read_array<float>(options.required("rstd"), rows);
+    const auto gradient = [&](const char* name) { return std::vector<float>(options.has(name) ? static_cast<std::size_t>(cols) : 0); };
+    std::vector<float> dgamma = gradient("dgamma"), dbeta = gradient("dbeta");
+    if (layer) {
+      kernels::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(), pointer(dgamma),
+                                     pointer(dbeta));
+    } else {
+      kernels::rmsnorm_backward<T>(dx.data(), y.data(), pointer(gamma), rstd.data(), rows, cols, dx.data(), pointer(dgamma));
+    }
+    outputs.write(options.required("dx"), dx);
+    if (!dgamma.empty()) outputs.write(options.required("dgamma"), dgamma);
+    if (!dbeta.empty()) outputs.write(options.required("dbeta"), dbeta);
+  }
+  outputs.commit();
+}
+
+// Two options that name one file would silently lose an array.
+void require_distinct(const Options& options, const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (options.has(names[i]) && options.has(names[j]) && options.text(names[i], "") == options.text(names[j], ""))
+        throw options.bad(names[i], "is the same file as --" + names[j]);
+}
+
+template <class T>
+void run(const Options& options, const std::string& op) {
+  const bool forward = op.find("forward") != std::string::npos;
+  if (op == "forward" || op == "backward") {
+    gelu<T>(options, forward);
+  } else {
+    norm<T>(options, forward, op.rfind("layer", 0) == 0);
+  }
+}
+
+}  // namespace
+
+int eval_command(const std::vector<std::string>& args) {
+  const Options options("eval", args,
+                        {"op", "activation", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd",
+                         "dgamma", "dbeta"},
+                        {});
+  options.required("op");
+  options.required("format");
+  std::vector<std::string> names;
+  for (const auto& entry : operations()) names.push_back(entry.first);
+  const std::string op = options.one_of("op", names);
+  const std::string format = options.one_of("format", {"f32", "f16", "bf16"});
+  require_cpu_device(options);
+
+  const Operation& operation = operations().at(op);
+  for (const std::string& name : operation.required) options.required(name);
+  for (const char* name : {"activation", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
+    const auto lists = [&](const std::vector<std::string>& known) { return std::find(known.begin(), known.end(), name) != known.end(); };
+    if (options.has(name) && !lists(operation.required) && !lists(operation.optional)) throw options.bad(name, "is not an option of --op " + op);
+  }
+  if (options.has("activation")) options.one_of("activation", {"gelu"});
+  require_distinct(options, op == "forward" ? std::vector<std::string>{"y", "mask"}
+                            : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}
+                                                                      : std::vector<std::string>{"dx", "dgamma", "dbeta"});
+  if (format == "f32") run<float>(options, op);
+  if (format == "f16") run<kernels::F16>(options, op);
+  if (format == "bf16") run<kernels::BF16>(options, op);
+  return kernels::kExitHolds;
+}
+
+}  // namespace outgrad::autotune

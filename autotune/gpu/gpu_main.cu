@@ -1,0 +1,352 @@
+// outgrad-gpu: shows that the GPU's bits are the host's, and times the GELU kernels against a device copy.
+//
+//   outgrad-gpu equality [--reduced] [--out FILE]   every bit pattern of every format (reduced: a sample, for a memory checker)
+//   outgrad-gpu time [--out FILE]                   medians of interleaved samples
+//
+// The CPU kernels are proved over all inputs; equal hashes carry the proof to this device.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "autotune/gpu/host_side.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/layernorm.cuh"
+#include "kernels/fits.h"
+#include "kernels/host/errors.h"
+
+namespace outgrad::autotune::gpu {
+namespace {
+
+using kernels::BF16;
+using kernels::F16;
+using kernels::Norm;
+
+void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw kernels::CudaError(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+// Device memory of one array.
+template <class T>
+class Array {
+ public:
+  explicit Array(i64 n) : size_(n) { check(cudaMalloc(&data_, static_cast<size_t>(std::max<i64>(n, 1)) * sizeof(T)), "device memory"); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() { cudaFree(data_); }
+  T* get() const { return data_; }
+  i64 size() const { return size_; }
+  std::vector<T> to_host() const {
+    std::vector<T> host(static_cast<size_t>(size_));
+    check(cudaMemcpy(host.data(), data_, host.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy to the host");
+    return host;
+  }
+
+ private:
+  T* data_ = nullptr;
+  i64 size_;
+};
+
+constexpr int kThreads = 256;
+unsigned blocks_for(i64 n) { return static_cast<unsigned>(std::clamp<i64>((n + kThreads - 1) / kThreads, 1, 4096)); }
+
+template <class T, class Value>
+__global__ void fill_kernel(T* array, i64 n, Value value) {
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += static_cast<i64>(gridDim.x) * blockDim.x)
+    array[i] = value(static_cast<u64>(i));
+}
+
+// Function objects rather than lambdas: device lambdas need a compiler flag that users of the headers would not have.
+template <class T>
+struct ArgumentAt {
+  u64 begin;
+  __device__ T operator()(u64 i) const { return argument<T>(begin + i); }
+};
+template <class T>
+struct GradientAt {
+  u64 begin;
+  __device__ T operator()(u64 i) const { return gradient<T>(begin + i); }
+};
+struct MaskAt {
+  u64 begin_word;
+  bool complement;
+  __device__ u32 operator()(u64 i) const { return mask_word(begin_word + i, complement); }
+};
+template <class T>
+struct UniformAt {
+  u64 stream;
+  __device__ T operator()(u64 i) const { return kernels::narrow<T>(uniform(stream, i)); }
+};
+struct GammaAt {
+  __device__ float operator()(u64 i) const { return gamma_at(i); }
+};
+
+template <class T, class Value>
+void fill(const Array<T>& array, Value value) {
+  fill_kernel<<<blocks_for(array.size()), kThreads>>>(array.get(), array.size(), value);
+  check(cudaGetLastError(), "fill");
+}
+
+template <class T>
+__global__ void hash_kernel(const T* array, i64 n, u64 begin, unsigned long long* sum) {
+  u64 own = 0;
+  for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += static_cast<i64>(gridDim.x) * blockDim.x)
+    own += hash_term(begin + static_cast<u64>(i), hash_bits(array[i]));
+  for (int half = 16; half > 0; half /= 2) own += __shfl_xor_sync(0xffffffffu, own, half);
+  if (threadIdx.x % 32 == 0) atomicAdd(sum, static_cast<unsigned long long>(own));
+}
+
+template <class T>
+u64 device_hash(const Array<T>& array, u64 begin) {
+  const Array<unsigned long long> sum(1);
+  check(cudaMemset(sum.get(), 0, sizeof(unsigned long long)), "hash");
+  hash_kernel<<<blocks_for(array.size()), kThreads>>>(array.get(), array.size(), begin, sum.get());
+  check(cudaGetLastError(), "hash");
+  return sum.to_host().front();
+}
+
+// What was compared, and where it differed.
+struct Report {
+  std::string json;
+  bool equal = true;
+
+  void add(const std::string& what, const char* format, u64 outputs, u64 hash, const std::string& difference) {
+    char hex[20];
+    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash));
+    std::printf("%-34s %-4s %12llu outputs  %s  %s\n", what.c_str(), format, static_cast<unsigned long long>(outputs), hex,
+                difference.empty() ? "equal" : difference.c_str());
+    std::fflush(stdout);
+    json += (json.empty() ? "" : ",\n    ") + ("{\"what\": \"" + what) + "\", \"format\": \"" + format + "\", \"outputs\": " + std::to_string(outputs) +
+            ", \"hash\": \"" + hex + "\", \"difference\": \"" + difference + "\"}";
+    equal = equal && difference.empty();
+  }
+};
+
+// Empty when device and host agree, else the first element that differs.
+template <class T>
+std::string difference(const char* name, const Array<T>& device, const std::vector<T>& host, u64 begin, u64& hash) {
+  const u64 got = device_hash(device, begin), want = host_hash(host, begin);
+  hash += got;
+  if (got == want) return {};
+  const std::vector<T> copied = device.to_host();
+  for (size_t i = 0; i < host.size(); ++i) {
+    if (hash_bits(copied[i]) == hash_bits(host[i])) continue;
+    char text[96];
+    std::snprintf(text, sizeof text, "%s[%llu]: device 0x%x, host 0x%x", name, static_cast<unsigned long long>(begin + i),
+                  hash_bits(copied[i]), hash_bits(host[i]));
+    return text;
+  }
+  return std::string(name) + ": hashes differ though all elements agree";
+}
+
+template <class T>
+void gelu_equality(Report& report, bool reduced) {
+  const char* format = kernels::Format<T>::kName;
+  // All patterns; 16-bit formats 64 times over with other dy and mask bits. Reduced: a prefix, with a ragged end.
+  const u64 patterns = sizeof(T) == 4 ? u64{1} << 32 : u64{1} << 22;
+  const i64 chunk = reduced ? (i64{1} << 17) + 5 : static_cast<i64>(std::min<u64>(patterns, u64{1} << 26));
+  const u64 end = reduced ? 1 : patterns;
+  const Array<T> argument_array(chunk), gradient_array(chunk), out(chunk);
+  const Array<u32> mask((chunk + 31) / 32);
+  std::vector<T> host;
+  std::vector<u32> host_mask;
+  std::string wrong;
+  u64 hash = 0, outputs = 0;
+  for (u64 begin = 0; begin < end && wrong.empty(); begin += static_cast<u64>(chunk)) {
+    fill(argument_array, ArgumentAt<T>{begin});
+    fill(gradient_array, GradientAt<T>{begin});
+    for (const bool complement : {false, true}) {
+      fill(mask, MaskAt{begin / 32, complement});
+      check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(gradient_array.get(), argument_array.get(), mask.get(),
+                                                                                            out.get(), chunk, nullptr), "gelu_backward");
+      host_gelu_backward<T>(begin, chunk, complement, host);
+      if (wrong.empty()) wrong = difference("dx", out, host, begin, hash);
+      outputs += static_cast<u64>(chunk);
+    }
+  }
+  report.add("gelu_backward, both mask values", format, outputs, hash, wrong);
+  wrong.clear(), hash = outputs = 0;
+  for (u64 begin = 0; begin < end && wrong.empty(); begin += static_cast<u64>(chunk)) {
+    fill(argument_array, ArgumentAt<T>{begin});
+    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
+          "gelu_forward");
+    host_gelu_forward<T>(begin, chunk, host, host_mask);
+    wrong = difference("y", out, host, begin, hash);
+    if (wrong.empty()) wrong = difference("mask", mask, host_mask, begin / 32, hash);
+    outputs += static_cast<u64>(chunk);
+  }
+  report.add("gelu_forward and mask", format, outputs, hash, wrong);
+}
+
+template <Norm N, class T>
+void norm_equality(Report& report, i64 rows, i64 n) {
+  constexpr bool kLayer = N == Norm::layer;
+  const NormResult<T> host = host_norm<T>(kLayer, rows, n);
+  const Array<T> y(rows * n), dx(rows * n);
+  const Array<float> gamma(n), beta(n), rstd(rows), dgamma(n), dbeta(n), workspace(kernels::cuda::norm_backward_workspace(rows, n));
+  fill(y, UniformAt<T>{kXStream});
+  fill(dx, UniformAt<T>{kDyStream});
+  fill(gamma, GammaAt{});
+  fill(beta, UniformAt<float>{kBetaStream});
+  const float* offset = kLayer ? beta.get() : nullptr;
+  check(kernels::cuda::launch_norm_forward<N, T>(y.get(), gamma.get(), offset, rows, n, kEps, y.get(), rstd.get(), {}, nullptr), "norm forward");
+  check(kernels::cuda::launch_norm_backward<N, T>(dx.get(), y.get(), gamma.get(), offset, rstd.get(), rows, n, dx.get(), dgamma.get(),
+                                                  kLayer ? dbeta.get() : nullptr, {}, workspace.get(), nullptr), "norm backward");
+  u64 hash = 0;
+  std::string wrong = difference("y", y, host.y, 0, hash);
+  if (wrong.empty()) wrong = difference("rstd", rstd, host.rstd, 0, hash);
+  if (wrong.empty()) wrong = difference("dx", dx, host.dx, 0, hash);
+  if (wrong.empty()) wrong = difference("dgamma", dgamma, host.dgamma, 0, hash);
+  if (wrong.empty() && kLayer) wrong = difference("dbeta", dbeta, host.dbeta, 0, hash);
+  report.add(std::string(kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n), kernels::Format<T>::kName,
+             static_cast<u64>(2 * rows * n + rows + 2 * n), hash, wrong);
+}
+
+template <class T>
+void equality_of(Report& report, bool reduced) {
+  gelu_equality<T>(report, reduced);
+  // Every number of warps per row, ragged ends, one row, many rows over few columns, the widest row that a group of steps holds.
+  using Shape = std::pair<i64, i64>;
+  std::vector<Shape> shapes = {{1, 1}, {7, 33}, {64, 768}};
+  if (!reduced) shapes.insert(shapes.end(), {{1000, 1000}, {100'000, 64}, {512, 3000}, {300, 7000}, {128, 12'288}, {16, 65'536}, {3, 100'001}});
+  for (const auto& [rows, n] : shapes) {
+    norm_equality<Norm::layer, T>(report, rows, n);
+    norm_equality<Norm::rms, T>(report, rows, n);
+  }
+}
+
+// --- Timing ----------------------------------------------------------------------------------------------------------------------
+
+struct Timed {
+  std::string name;
+  double bytes;
+  std::function<void()> launch;
+  std::vector<float> ms;
+};
+
+double median(std::vector<float> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+template <class T>
+std::string time_format(double copy_share_floor) {
+  constexpr int kSamples = 40;
+  constexpr double kWarmUpMs = 200;  // until the clocks have risen
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "memory size");
+  i64 n = i64{1} << 28;  // arrays of 0.5 to 1 GiB: an order beyond any L2
+  while (static_cast<size_t>(n) * sizeof(T) * 4 > free) n /= 2;
+  const Array<T> x(n), dy(n), out(n);
+  const Array<u32> mask(n / 32);
+  fill(x, UniformAt<T>{kXStream});
+  fill(dy, UniformAt<T>{kDyStream});
+  fill(mask, MaskAt{0, false});
+  const double elements = static_cast<double>(n), size = sizeof(T);
+  std::vector<Timed> cases;
+  cases.push_back({"copy", 2 * size * elements, [&] {
+                     check(cudaMemcpyAsync(out.get(), x.get(), static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, nullptr), "copy");
+                   }, {}});
+  cases.push_back({"gelu_backward", (3 * size + 0.125) * elements, [&] {
+                     check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(dy.get(), x.get(), mask.get(), out.get(), n,
+                                                                                                           nullptr), "gelu_backward");
+                   }, {}});
+  cases.push_back({"gelu_forward", (2 * size + 0.125) * elements, [&] {
+                     check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), out.get(), mask.get(), n, nullptr),
+                           "gelu_forward");
+                   }, {}});
+  cudaEvent_t start, stop;
+  check(cudaEventCreate(&start), "event");
+  check(cudaEventCreate(&stop), "event");
+  const auto sample = [&](Timed& which) {
+    check(cudaEventRecord(start), "event");
+    which.launch();
+    check(cudaEventRecord(stop), "event");
+    check(cudaEventSynchronize(stop), which.name.c_str());
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, start, stop), "event");
+    return ms;
+  };
+  for (double warm = 0; warm < kWarmUpMs;)
+    for (Timed& which : cases) warm += sample(which);
+  u64 order = 1;
+  for (int round = 0; round < kSamples; ++round) {
+    order = mix(order);  // another first kernel each round
+    for (size_t i = 0; i < cases.size(); ++i) {
+      Timed& which = cases[(i + order) % cases.size()];
+      which.ms.push_back(sample(which));
+    }
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  // Rounds disturbed from outside show in the copy; they are reported and left out.
+  const float best = *std::min_element(cases[0].ms.begin(), cases[0].ms.end());
+  std::string json;
+  for (const Timed& which : cases) {
+    std::vector<float> kept;
+    std::string samples;
+    for (size_t r = 0; r < which.ms.size(); ++r) {
+      samples += (r == 0 ? "" : ", ") + std::to_string(which.ms[r]);
+      if (best >= copy_share_floor * cases[0].ms[r]) kept.push_back(which.ms[r]);
+    }
+    const double gb_per_s = which.bytes / median(kept) * 1e-6;
+    std::vector<float> copies;
+    for (const float ms : cases[0].ms)
+      if (best >= copy_share_floor * ms) copies.push_back(ms);
+    const double share = gb_per_s / (cases[0].bytes / median(copies) * 1e-6);
+    std::printf("%-14s %-4s %8.1f GB/s  %5.1f%% of copy  %8.2f G elements/s  (%zu of %zu rounds kept)\n", which.name.c_str(),
+                kernels::Format<T>::kName, gb_per_s, 100 * share, elements / median(kept) * 1e-6, kept.size(), which.ms.size());
+    json += (json.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + kernels::Format<T>::kName +
+            "\", \"elements\": " + std::to_string(n) + ", \"bytes\": " + std::to_string(static_cast<u64>(which.bytes)) +
+            ", \"gb_per_s\": " + std::to_string(gb_per_s) + ", \"share_of_copy\": " + std::to_string(share) + ", \"ms\": [" + samples + "]}";
+  }
+  return json;
+}
+
+int run(const std::vector<std::string>& args) {
+  bool reduced = false;
+  std::string out;
+  const std::string command = args.empty() ? "" : args.front();
+  if (command != "equality" && command != "time") throw kernels::SpecError("outgrad-gpu: expected 'equality' or 'time'");
+  for (size_t i = 1; i < args.size(); ++i) {
+    if (args[i] == "--reduced" && command == "equality") reduced = true;
+    else if (args[i] == "--out" && i + 1 < args.size()) out = args[++i];
+    else throw kernels::SpecError("outgrad-gpu", args[i], "unknown option");
+  }
+  int devices = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0)
+    throw kernels::CudaError(std::string("outgrad-gpu: no CUDA device") + (status != cudaSuccess ? std::string(": ") + cudaGetErrorString(status) : ""));
+  cudaDeviceProp device;
+  check(cudaGetDeviceProperties(&device, 0), "device properties");
+  std::printf("%s, sm_%d%d, %d SMs\n", device.name, device.major, device.minor, device.multiProcessorCount);
+
+  std::string key, rows;
+  bool holds = true;
+  if (command == "equality") {
+    Report report;
+    equality_of<F16>(report, reduced);
+    equality_of<BF16>(report, reduced);
+    equality_of<float>(report, reduced);
+    key = "comparisons", rows = report.json, holds = report.equal;
+  } else {
+    constexpr double kCopyShareFloor = 0.9;  // of the best round, as on the CPU
+    key = "timings", rows = time_format<float>(kCopyShareFloor) + ",\n    " + time_format<F16>(kCopyShareFloor) + ",\n    " + time_format<BF16>(kCopyShareFloor);
+  }
+  if (!out.empty())
+    write_text(out, "{\"schema\": \"outgrad.gpu_" + command + "/1\", \"device\": \"" + device.name + "\", \"arch\": \"sm_" +
+                        std::to_string(10 * device.major + device.minor) + "\", \"sms\": " + std::to_string(device.multiProcessorCount) + ",\n  \"" + key +
+                        "\": [\n    " + rows + "]}\n");
+  return holds ? kernels::kExitHolds : kernels::kExitViolated;
+}
+
+}  // namespace
+}  // namespace outgrad::autotune::gpu
+
+int main(int argc, char** argv) {
+  return outgrad::kernels::run_main([&] { return outgrad::autotune::gpu::run(std::vector<std::string>(argv + 1, argv + argc)); });
+}

@@ -1,0 +1,79 @@
+// Host kernels on generated inputs, and the hash.
+#include "autotune/gpu/host_side.h"
+
+#include "kernels/host/api.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune::gpu {
+namespace {
+
+template <class T, class Value>
+std::vector<T> generated(i64 n, Value&& value) {
+  std::vector<T> array(static_cast<std::size_t>(n));
+#pragma omp parallel for schedule(static)
+  for (i64 i = 0; i < n; ++i) array[static_cast<std::size_t>(i)] = value(static_cast<u64>(i));
+  return array;
+}
+
+}  // namespace
+
+template <class T>
+void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx) {
+  const std::vector<T> y = generated<T>(n, [=](u64 i) { return argument<T>(begin + i); });
+  const std::vector<u32> mask = generated<u32>((n + 31) / 32, [=](u64 i) { return mask_word(begin / 32 + i, complement); });
+  dx = generated<T>(n, [=](u64 i) { return gradient<T>(begin + i); });
+  kernels::gelu_backward<T>(dx.data(), y.data(), mask.data(), dx.data(), n);
+}
+
+template <class T>
+void host_gelu_forward(u64 begin, i64 n, std::vector<T>& y, std::vector<u32>& mask) {
+  y = generated<T>(n, [=](u64 i) { return argument<T>(begin + i); });
+  mask.resize(static_cast<std::size_t>(n + 31) / 32);
+  kernels::gelu_forward<T>(y.data(), y.data(), mask.data(), n);
+}
+
+template <class T>
+NormResult<T> host_norm(bool layer, i64 rows, i64 n) {
+  const std::vector<float> gamma = generated<float>(n, [](u64 j) { return gamma_at(j); });
+  const std::vector<float> beta = generated<float>(n, [](u64 j) { return uniform(kBetaStream, j); });
+  NormResult<T> result;
+  result.y = generated<T>(rows * n, [](u64 i) { return kernels::narrow<T>(uniform(kXStream, i)); });
+  result.dx = generated<T>(rows * n, [](u64 i) { return kernels::narrow<T>(uniform(kDyStream, i)); });
+  result.rstd.resize(static_cast<std::size_t>(rows));
+  result.dgamma.resize(static_cast<std::size_t>(n));
+  T *y = result.y.data(), *dx = result.dx.data();
+  if (layer) {
+    result.dbeta.resize(static_cast<std::size_t>(n));
+    kernels::layernorm_forward<T>(y, gamma.data(), beta.data(), rows, n, kEps, y, result.rstd.data());
+    kernels::layernorm_backward<T>(dx, y, gamma.data(), beta.data(), result.rstd.data(), rows, n, dx, result.dgamma.data(), result.dbeta.data());
+  } else {
+    kernels::rmsnorm_forward<T>(y, gamma.data(), rows, n, kEps, y, result.rstd.data());
+    kernels::rmsnorm_backward<T>(dx, y, gamma.data(), result.rstd.data(), rows, n, dx, result.dgamma.data());
+  }
+  return result;
+}
+
+template <class T>
+u64 host_hash(const std::vector<T>& array, u64 begin) {
+  u64 sum = 0;
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+  for (i64 i = 0; i < static_cast<i64>(array.size()); ++i) {
+    sum += hash_term(begin + static_cast<u64>(i), hash_bits(array[static_cast<std::size_t>(i)]));
+  }
+  return sum;
+}
+
+void write_text(const std::string& path, const std::string& text) { kernels::write_file(path, text); }
+
+#define OUTGRAD_FOR_FORMAT(T)                                                              \
+  template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);                    \
+  template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&);        \
+  template NormResult<T> host_norm<T>(bool, i64, i64);                                     \
+  template u64 host_hash<T>(const std::vector<T>&, u64);
+OUTGRAD_FOR_FORMAT(float)
+OUTGRAD_FOR_FORMAT(kernels::F16)
+OUTGRAD_FOR_FORMAT(kernels::BF16)
+#undef OUTGRAD_FOR_FORMAT
+template u64 host_hash<u32>(const std::vector<u32>&, u64);
+
+}  // namespace outgrad::autotune::gpu

@@ -1,0 +1,35 @@
+// What the GPU's results are compared with: the host kernels on the same stimuli.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autotune/gpu/stimulus.h"
+
+namespace outgrad::autotune::gpu {
+
+// dx of elements [begin, begin + n), begin a multiple of 32.
+template <class T>
+void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx);
+template <class T>
+void host_gelu_forward(u64 begin, i64 n, std::vector<T>& y, std::vector<u32>& mask);
+
+// LayerNorm (layer) or RMSNorm of [rows, n], forward then backward from the forward's own y.
+template <class T>
+struct NormResult {
+  std::vector<T> y, dx;
+  std::vector<float> rstd, dgamma, dbeta;  // dbeta is empty for RMSNorm
+};
+template <class T>
+NormResult<T> host_norm(bool layer, i64 rows, i64 n);
+
+// Sum of hash_term(begin + i, bits of element i).
+template <class T>
+u64 host_hash(const std::vector<T>& array, u64 begin);
+
+inline constexpr float kEps = 1e-5f;
+
+// Replaces the file by the text, or throws IoError. Here because nvcc need not see <filesystem>.
+void write_text(const std::string& path, const std::string& text);
+
+}  // namespace outgrad::autotune::gpu

@@ -1,0 +1,128 @@
+// fork, a pipe of JSON lines, a deadline.
+#include "autotune/isolate.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/host/errors.h"
+
+namespace outgrad::autotune {
+namespace {
+
+constexpr int kBodyThrew = 70;  // EX_SOFTWARE: an exit status no kernel is likely to choose
+
+[[noreturn]] void be_the_child(int descriptor, const std::function<void(const Channel&)>& body, const IsolationLimits& limits) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  const rlimit memory{static_cast<rlim_t>(limits.memory_bytes), static_cast<rlim_t>(limits.memory_bytes)};
+  ::setrlimit(RLIMIT_AS, &memory);
+  const Channel channel(descriptor);
+  try {
+    body(channel);
+  } catch (const std::exception& error) {
+    channel.report({{"exception", error.what()}});
+    ::_exit(kBodyThrew);
+  }
+  channel.report({{"finished", true}});
+  ::_exit(0);  // no destructors, no flushing of what the parent had buffered
+}
+
+ChildEnd ending(int wait_status, const std::string& exception, bool finished) {
+  ChildEnd end;
+  if (WIFSIGNALED(wait_status)) {
+    const int signal = WTERMSIG(wait_status);
+    end.kind = ChildEnd::Kind::kCrashed;
+    end.detail = "killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+  } else if (!finished) {  // a kernel that calls exit(0) has not finished either
+    end.kind = ChildEnd::Kind::kCrashed;
+    end.detail = exception.empty() ? "left the process with exit status " + std::to_string(WEXITSTATUS(wait_status)) : exception;
+  }
+  return end;
+}
+
+}  // namespace
+
+void Channel::send(const nlohmann::json& message) const {
+  const std::string line = message.dump() + "\n";
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t put = ::write(descriptor_, line.data() + done, line.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) ::_exit(kBodyThrew);  // the parent is gone
+    done += static_cast<std::size_t>(put);
+  }
+}
+
+ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std::function<void(const nlohmann::json&)>& on_report,
+                      const IsolationLimits& limits) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw kernels::IoError("child process", "pipe", errno);
+  std::fflush(nullptr);  // or the child would write the buffered bytes again
+  const pid_t child = ::fork();
+  if (child < 0) {
+    const int error_number = errno;
+    ::close(ends[0]);
+    ::close(ends[1]);
+    throw kernels::IoError("child process", "fork", error_number);
+  }
+  if (child == 0) {
+    ::close(ends[0]);
+    be_the_child(ends[1], body, limits);
+  }
+  ::close(ends[1]);
+
+  using Clock = std::chrono::steady_clock;
+  std::string pending, exception;
+  int last_launched = -1;
+  bool finished = false, hung = false;
+  Clock::time_point heard = Clock::now();
+  while (true) {
+    const double silent = std::chrono::duration<double>(Clock::now() - heard).count();
+    if (silent >= limits.silence_seconds) {
+      hung = true;
+      break;
+    }
+    pollfd waiting{ends[0], POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, static_cast<int>((limits.silence_seconds - silent) * 1e3) + 1);
+    if (ready <= 0) continue;
+    char block[1 << 16];
+    const ssize_t got = ::read(ends[0], block, sizeof block);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    heard = Clock::now();
+    pending.append(block, static_cast<std::size_t>(got));
+    for (std::size_t newline; (newline = pending.find('\n')) != std::string::npos; pending.erase(0, newline + 1)) {
+      const auto message = nlohmann::json::parse(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(newline));
+      if (message.contains("launching")) {
+        last_launched = message["launching"].get<int>();
+      } else if (message["report"].contains("finished")) {
+        finished = true;
+      } else if (message["report"].contains("exception")) {
+        exception = message["report"]["exception"].get<std::string>();
+      } else {
+        on_report(message["report"]);
+      }
+    }
+  }
+  if (hung) ::kill(child, SIGKILL);
+  ::close(ends[0]);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : ending(status, exception, finished);
+  if (hung) end.detail = "silent for " + std::to_string(static_cast<int>(limits.silence_seconds)) + " s, killed";
+  end.last_launched = last_launched;
+  return end;
+}
+
+}  // namespace outgrad::autotune

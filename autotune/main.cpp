@@ -1,0 +1,45 @@
+// outgrad-tune: tune, bench and eval; all that a GPU machine needs.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "autotune/bench.h"
+#include "autotune/eval_command.h"
+#include "autotune/tuner.h"
+#include "kernels/host/errors.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: outgrad COMMAND ...\n"
+    "  tune   [--device cpu|auto] [--kernel gelu_backward|gelu_forward|all] [--format f32|f16|bf16|all] [--budget SECONDS]\n"
+    "         [--evaluations N] [--elements N] [--out DIR] [--seed N] [--json]\n"
+    "  bench  [--format f32|f16|bf16|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
+    "  eval   --op OP --format f32|f16|bf16 ...   raw little-endian arrays in files; OP is one of\n"
+    "         forward             --activation gelu --x X --y Y --mask M\n"
+    "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
+    "         layernorm_forward   --rows R --cols N [--gamma G] [--beta B] [--eps E] --x X --y Y --rstd S\n"
+    "         layernorm_backward  --rows R --cols N --dy DY --y Y [--gamma G] [--beta B] --rstd S --dx DX [--dgamma DG] [--dbeta DB]\n"
+    "         rmsnorm_forward, rmsnorm_backward: the same without beta\n";
+
+int run(const std::vector<std::string>& words) {
+  const std::string command = words.empty() ? "" : words.front();
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::fputs(kUsage, stdout);
+    return outgrad::kernels::kExitHolds;
+  }
+  const std::vector<std::string> args(words.begin() + (words.empty() ? 0 : 1), words.end());
+  for (const std::string& arg : args)
+    if (arg == "--help" || arg == "-h") return run({"help"});
+  if (command == "tune") return outgrad::autotune::tune_command(args);
+  if (command == "bench") return outgrad::autotune::bench_command(args);
+  if (command == "eval") return outgrad::autotune::eval_command(args);
+  if (command.empty()) throw outgrad::kernels::SpecError("outgrad-tune: no command (tune, bench, eval)");
+  throw outgrad::kernels::SpecError("outgrad-tune: unknown command '" + command + "' (tune, bench, eval)");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return outgrad::kernels::run_main([&] { return run(std::vector<std::string>(argv + 1, argv + argc)); });
+}

@@ -1,0 +1,105 @@
+// Parses options; every refusal names the option and the reason.
+#include "autotune/options.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace outgrad::autotune {
+namespace {
+
+bool contains(std::initializer_list<std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+template <class Number>
+bool parse(const std::string& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+Options::Options(std::string command, const std::vector<std::string>& args, std::initializer_list<std::string_view> valued,
+                 std::initializer_list<std::string_view> flags)
+    : command_(std::move(command)) {
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i].rfind("--", 0) != 0) throw kernels::SpecError(command_, args[i], "unexpected argument");
+    const std::size_t equals = args[i].find('=');
+    const std::string name = args[i].substr(2, equals == std::string::npos ? equals : equals - 2);
+    std::string value;
+    if (contains(flags, name)) {
+      if (equals != std::string::npos) throw bad(name, "takes no value");
+    } else if (!contains(valued, name)) {
+      throw bad(name, "unknown option");
+    } else if (equals != std::string::npos) {
+      value = args[i].substr(equals + 1);
+    } else if (++i < args.size()) {
+      value = args[i];
+    } else {
+      throw bad(name, "needs a value");
+    }
+    if (!values_.emplace(name, value).second) throw bad(name, "given twice");
+  }
+}
+
+std::string Options::text(std::string_view name, std::string_view otherwise) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::string(otherwise) : found->second;
+}
+
+std::string Options::required(std::string_view name) const {
+  if (!has(name)) throw bad(name, "is required");
+  return text(name, "");
+}
+
+std::string Options::one_of(std::string_view name, const std::vector<std::string>& allowed) const {
+  const std::string value = text(name, allowed.front());
+  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
+    throw bad(name, "unknown value '" + value + "' (one of: " + joined(allowed) + ")");
+  return value;
+}
+
+std::int64_t Options::integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const {
+  if (!has(name)) return otherwise;
+  std::int64_t value = 0;
+  if (!parse(text(name, ""), value) || value < least || value > most)
+    throw bad(name, "'" + text(name, "") + "' is not an integer from " + std::to_string(least) + " to " + std::to_string(most));
+  return value;
+}
+
+double Options::number(std::string_view name, double otherwise, double least, double most) const {
+  if (!has(name)) return otherwise;
+  double value = 0;
+  if (!parse(text(name, ""), value) || !(value >= least && value <= most))
+    throw bad(name, "'" + text(name, "") + "' is not a number from " + std::to_string(least) + " to " + std::to_string(most));
+  return value;
+}
+
+kernels::SpecError Options::bad(std::string_view name, const std::string& why) const {
+  return {command_, "--" + std::string(name), why};
+}
+
+void require_cpu_device(const Options& options) {
+  const std::string device = options.text("device", "cpu");
+  if (device == "cpu" || device == "auto") return;
+  if (device.rfind("cuda:", 0) == 0) {
+    int index = -1;
+    if (!parse(device.substr(5), index) || index < 0) throw options.bad("device", "'" + device + "' names no device (cuda:0, cuda:1, ...)");
+    if (::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr)
+      throw kernels::CudaError("--device " + device + ": libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine");
+    throw options.bad("device", "the cuda backend is not in this build (autotune/gpu_run.sh runs the CUDA kernels)");
+  }
+  if (device.rfind("sm_", 0) == 0) throw options.bad("device", "offline tuning for " + device + " is not in this build");
+  if (device.rfind("replay:", 0) == 0) throw options.bad("device", "replay is not in this build");
+  throw options.bad("device", "unknown device '" + device + "' (cpu, auto, cuda:N, sm_XX, replay:FILE)");
+}
+
+}  // namespace outgrad::autotune

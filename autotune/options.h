@@ -1,0 +1,45 @@
+// Options of one command: `--name value` pairs and `--flag`s, checked against the names the command knows.
+//
+// The tuner side builds on machines that have a compiler and nothing else, so it parses its own few options.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/host/errors.h"
+
+namespace outgrad::autotune {
+
+class Options {
+ public:
+  // Parses args (`--name value`, `--name=value`, `--flag`). Throws SpecError for a name that is not listed, a missing value, a name
+  // given twice, a stray argument.
+  Options(std::string command, const std::vector<std::string>& args, std::initializer_list<std::string_view> valued,
+          std::initializer_list<std::string_view> flags);
+
+  bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
+  std::string text(std::string_view name, std::string_view otherwise) const;
+
+  // The following throw SpecError for an absent or unacceptable value.
+  std::string required(std::string_view name) const;
+  std::string one_of(std::string_view name, const std::vector<std::string>& allowed) const;  // absent: the first
+  std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
+  double number(std::string_view name, double otherwise, double least, double most) const;
+
+  // What is wrong with one option, as `<command>: --<name>: <why>`.
+  kernels::SpecError bad(std::string_view name, const std::string& why) const;
+
+ private:
+  std::string command_;
+  std::map<std::string, std::string, std::less<>> values_;
+};
+
+// Reads `--device`: "cpu", or "auto", which is the CPU in this build, pass; a form that belongs to another build or machine is
+// refused with the reason: SpecError, or EnvironmentError for cuda:N where the driver library cannot be loaded.
+void require_cpu_device(const Options& options);
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,151 @@
+// Rounds, their statistics, and the bandwidth ceilings.
+#include "autotune/timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace outgrad::autotune {
+namespace {
+
+template <class Swap>
+void shuffle(std::size_t size, std::uint64_t& state, Swap&& swap) {
+  for (std::size_t i = size; i > 1; --i) swap(i - 1, static_cast<std::size_t>(next_random(state) % i));
+}
+
+}  // namespace
+
+std::uint64_t next_random(std::uint64_t& state) {
+  std::uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+Rounds::Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed)
+    : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), times_ns_(workloads_.size()) {}
+
+void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_each) {
+  std::vector<std::size_t> order(workloads_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  shuffle(order.size(), state_, [&](std::size_t i, std::size_t j) { std::swap(order[i], order[j]); });
+  for (const std::size_t w : order) {
+    if (before_each) before_each(w);
+    const auto start = std::chrono::steady_clock::now();
+    workloads_[w].run();
+    const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
+    if (!warm_up) times_ns_[w].push_back(elapsed.count());
+  }
+}
+
+void Rounds::run_until(int least, int most) {
+  for (int round = 0; round < most; ++round) {
+    const std::vector<bool> kept = kept_rounds(times_ns_[ceiling_]);
+    if (std::count(kept.begin(), kept.end(), true) >= least) return;
+    run();
+  }
+}
+
+std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double share) {
+  const double best = ceiling_ns.empty() ? 0 : *std::min_element(ceiling_ns.begin(), ceiling_ns.end());
+  std::vector<bool> kept;
+  for (const double time : ceiling_ns) kept.push_back(best >= share * time);  // bandwidth is 1 / time
+  return kept;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+std::vector<double> kept_of(const std::vector<double>& values, const std::vector<bool>& kept) {
+  std::vector<double> chosen;
+  for (std::size_t r = 0; r < values.size() && r < kept.size(); ++r)
+    if (kept[r]) chosen.push_back(values[r]);
+  return chosen;
+}
+
+Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept,
+                        std::uint64_t seed) {
+  const std::vector<double> above = kept_of(numerator, kept), below = kept_of(denominator, kept);
+  const std::size_t n = std::min(above.size(), below.size());
+  if (n == 0) return {};
+  std::vector<double> ratios(n), resample(n);
+  for (std::size_t r = 0; r < n; ++r) ratios[r] = above[r] / below[r];
+
+  constexpr int kResamples = 2000;  // the 0.5% tails then rest on ten resamples each
+  std::vector<double> medians(kResamples);
+  for (double& value : medians) {
+    for (double& ratio : resample) ratio = ratios[next_random(seed) % n];
+    value = median(resample);
+  }
+  std::sort(medians.begin(), medians.end());
+  const auto tail = static_cast<std::size_t>((1 - kConfidence) / 2 * kResamples);
+  return {median(ratios), medians[tail], medians[kResamples - 1 - tail]};
+}
+
+// Both ceilings give each thread one contiguous range, as the kernels do.
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLane = 16;
+inline void stream_sum(const float* a, const float* b, float* out) {
+  _mm512_stream_ps(out, _mm512_fmadd_ps(_mm512_set1_ps(3), _mm512_load_ps(b), _mm512_load_ps(a)));
+}
+inline void stream_copy(const float* a, float* out) { _mm512_stream_ps(out, _mm512_load_ps(a)); }
+inline void fence() { _mm_sfence(); }
+#elif defined(__AVX__)
+constexpr int kLane = 8;
+inline void stream_sum(const float* a, const float* b, float* out) {
+  _mm256_stream_ps(out, _mm256_add_ps(_mm256_load_ps(a), _mm256_mul_ps(_mm256_set1_ps(3), _mm256_load_ps(b))));
+}
+inline void stream_copy(const float* a, float* out) { _mm256_stream_ps(out, _mm256_load_ps(a)); }
+inline void fence() { _mm_sfence(); }
+#elif defined(__SSE2__)
+constexpr int kLane = 4;
+inline void stream_sum(const float* a, const float* b, float* out) {
+  _mm_stream_ps(out, _mm_add_ps(_mm_load_ps(a), _mm_mul_ps(_mm_set1_ps(3), _mm_load_ps(b))));
+}
+inline void stream_copy(const float* a, float* out) { _mm_stream_ps(out, _mm_load_ps(a)); }
+inline void fence() { _mm_sfence(); }
+#else
+constexpr int kLane = 1;
+inline void stream_sum(const float* a, const float* b, float* out) { *out = *a + 3 * *b; }
+inline void stream_copy(const float* a, float* out) { *out = *a; }
+inline void fence() {}
+#endif
+
+}  // namespace
+
+void triad(const float* a, const float* b, float* out, long long n) {
+  const long long whole = n - n % kLane;
+#pragma omp parallel
+  {
+#pragma omp for schedule(static)
+    for (long long i = 0; i < whole; i += kLane) stream_sum(a + i, b + i, out + i);
+    fence();
+  }
+  for (long long i = whole; i < n; ++i) out[i] = a[i] + 3 * b[i];
+}
+
+void copy(const float* a, float* out, long long n) {
+  const long long whole = n - n % kLane;
+#pragma omp parallel
+  {
+#pragma omp for schedule(static)
+    for (long long i = 0; i < whole; i += kLane) stream_copy(a + i, out + i);
+    fence();
+  }
+  for (long long i = whole; i < n; ++i) out[i] = a[i];
+}
+
+}  // namespace outgrad::autotune

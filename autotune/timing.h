@@ -1,0 +1,71 @@
+// Interleaved timing on a noisy machine: every round runs every workload once, in random order, ceiling and baseline included.
+//
+// Shared cores drift by tens of percent within seconds, so times from different seconds do not compare. Within one round they
+// do: what is reported is per-round ratios, their median and a bootstrap interval. A round during which the machine was
+// disturbed shows in its ceiling; such rounds are kept as data and left out of every figure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace outgrad::autotune {
+
+// A round whose ceiling falls under this share of the best round's is discarded: the machine was busy with something else.
+inline constexpr double kCeilingShare = 0.9;
+// Rounds that a comparison needs, so that the interval's ends are more than the extreme samples.
+inline constexpr int kLeastRounds = 20;
+// With four finalists against one baseline, 99% each keeps the chance of one false winner under 4%.
+inline constexpr double kConfidence = 0.99;
+
+struct Workload {
+  std::string name;
+  double bytes = 0;  // moved by one run, by the definition of the algorithm: no write-allocate traffic
+  std::function<void()> run;
+};
+
+// Rounds of one or several workloads; times in ns, indexed [workload][round].
+class Rounds {
+ public:
+  // `ceiling` is the index of the workload that judges rounds.
+  Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed);
+
+  // Runs one round in a fresh random order; before_each (may be empty) is told the workload's index. Untimed if `warm_up`.
+  void run(bool warm_up = false, const std::function<void(std::size_t)>& before_each = {});
+  // Runs rounds until `least` are kept, at most `most` in all.
+  void run_until(int least, int most);
+
+  const std::vector<Workload>& workloads() const { return workloads_; }
+  const std::vector<std::vector<double>>& times_ns() const { return times_ns_; }
+
+ private:
+  std::vector<Workload> workloads_;
+  std::size_t ceiling_;
+  std::uint64_t state_;
+  std::vector<std::vector<double>> times_ns_;
+};
+
+// Which rounds are kept, given the ceiling's times; share = 0 keeps all.
+std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double share = kCeilingShare);
+
+double median(std::vector<double> values);  // NaN when empty
+std::vector<double> kept_of(const std::vector<double>& values, const std::vector<bool>& kept);
+
+struct Interval {
+  double median = 1, low = 1, high = 1;
+};
+// Median of numerator[r] / denominator[r] over the rounds kept, and its percentile-bootstrap interval at kConfidence. All 1 when
+// no round is kept.
+Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept,
+                        std::uint64_t seed);
+
+// Ceilings: what this machine's memory gives code that computes (almost) nothing, on all cores, with streaming stores. n floats,
+// all three arrays 64-byte aligned.
+void triad(const float* a, const float* b, float* out, long long n);  // out = a + 3 b: two reads, one write
+void copy(const float* a, float* out, long long n);                   // one read, one write
+
+// splitmix64: a full-period 64-bit generator in one line of state, so that a seed means the same order on every machine.
+std::uint64_t next_random(std::uint64_t& state);
+
+}  // namespace outgrad::autotune

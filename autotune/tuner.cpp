@@ -1,0 +1,440 @@
+// Verification and measurement in children, the records they leave, the `tune` command.
+#include "autotune/tuner.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+
+#include "autotune/isolate.h"
+#include "autotune/verify.h"
+#include "autotune/workload.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using nlohmann::json;
+
+// Names the variant in the log file before it runs: what a machine that froze leaves behind.
+class LaunchLog {
+ public:
+  explicit LaunchLog(const std::string& path)
+      : file_(path.empty() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+    if (!path.empty() && file_.get() < 0) throw kernels::IoError(path, "open", errno);
+  }
+  void launching(const char* step, const Variant& variant) const {
+    const std::string line = std::string(step) + " " + name_of(variant.problem.kernel) + " " + variant.name() + "\n";
+    if (file_.get() >= 0 && ::write(file_.get(), line.data(), line.size()) < 0) return;  // a full disk must not stop the tuning
+  }
+
+ private:
+  kernels::detail::Descriptor file_;
+};
+
+// Address space of a child: what is free now and room for thread stacks and the program itself.
+IsolationLimits limits_of(const MeasureSettings& settings) {
+  constexpr long long kRoom = 8LL << 30;
+  return {settings.silence_seconds, available_memory_bytes() + kRoom};
+}
+
+// Rejects whom a failed child blames. Throws EnvironmentError when that is nobody.
+void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage) {
+  const bool known = end.last_launched >= 0 && static_cast<std::size_t>(end.last_launched) < candidates.size();
+  Candidate* candidate = known ? &candidates[static_cast<std::size_t>(end.last_launched)] : nullptr;
+  if (candidate == nullptr || candidate->code() == nullptr)
+    throw kernels::EnvironmentError("tune: the " + std::string(name_of(stage)) + " process ended early: " + end.detail);
+  candidate->reject(stage, end.kind == ChildEnd::Kind::kHung ? Reason::kHung : Reason::kCrashed, end.detail);
+}
+
+VariantFunction reference_of(const Variant& variant) {
+  for (const FitChoice& fit : fits_of(variant.problem))
+    if (fit.type == variant.fit) return fit.reference;
+  throw std::logic_error("no fit " + variant.fit);
+}
+
+// What the children report of one round, and where the parent keeps it.
+struct RoundSamples {
+  std::vector<double> ceiling_ns;
+  std::vector<std::vector<double>> ns;  // per candidate
+
+  explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
+  void add(const json& report) {
+    ceiling_ns.push_back(report["ceiling_ns"].get<double>());
+    for (const auto& [item, time] : report["ns"].items()) ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
+  }
+};
+
+// The body of a timing child: warm-up, screening of all, then fresh rounds of the finalists and the default.
+class TimingSession {
+ public:
+  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, i64 elements, const Channel& channel)
+      : candidates_(candidates),
+        settings_(settings),
+        channel_(channel),
+        problem_(candidates.front().variant().problem),
+        backward_(problem_.kernel == KernelId::kGeluBackward),
+        arrays_(problem_.format, elements, !backward_, backward_, settings.seed) {}
+
+  void run() {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < candidates_.size(); ++i)
+      if (candidates_[i].as<Verified>() != nullptr) all.push_back(i);
+    const LaunchLog log(settings_.log_path);
+    for (const std::size_t i : all) log.launching("time", candidates_[i].variant());
+
+    const std::vector<std::size_t> finalists = pick(all, rounds("screening", all, settings_.screening_rounds, settings_.seed));
+    rounds("final", finalists, settings_.final_rounds, settings_.seed + 1);
+  }
+
+ private:
+  bool in_time() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count() < settings_.seconds; }
+
+  Rounds rounds(const char* phase, const std::vector<std::size_t>& items, int wanted, std::uint64_t seed) {
+    const Arguments arguments = backward_ ? arrays_.backward() : arrays_.forward();
+    const auto *first = static_cast<const float*>(arguments.first), *second = static_cast<const float*>(arguments.second);
+    auto* out = static_cast<float*>(arguments.out);
+    const auto floats = static_cast<long long>(arrays_.bytes / sizeof(float));
+    std::vector<Workload> workloads;
+    if (backward_) workloads.push_back({"triad", 3.0 * static_cast<double>(arrays_.bytes), [=] { triad(first, second, out, floats); }});
+    else workloads.push_back({"copy", 2.0 * static_cast<double>(arrays_.bytes), [=] { copy(first, out, floats); }});
+    for (const std::size_t i : items) {
+      workloads.push_back({candidates_[i].variant().name(), problem_.bytes_per_element() * static_cast<double>(arguments.elements),
+                           [function = load(*candidates_[i].code()), arguments] { function(arguments); }});
+    }
+    Rounds measured(std::move(workloads), 0, seed);
+    const auto announce = [&](std::size_t workload) { channel_.launching(workload == 0 ? -1 : static_cast<int>(items[workload - 1])); };
+    measured.run(/*warm_up=*/true, announce);
+    // Disturbed rounds are made up for, within reason: a machine that is never quiet yields no winner.
+    constexpr int kPatience = 3;
+    for (int round = 0, kept = 0; kept < wanted && round < (in_time() ? kPatience : 1) * wanted; ++round) {
+      measured.run(/*warm_up=*/false, announce);
+      const auto& times = measured.times_ns();
+      json ns = json::object();
+      for (std::size_t i = 0; i < items.size(); ++i) ns[std::to_string(items[i])] = times[i + 1].back();
+      channel_.report({{"phase", phase}, {"ceiling_ns", times[0].back()}, {"ns", ns}});
+      const std::vector<bool> keep = kept_rounds(times[0], settings_.ceiling_share);
+      kept = static_cast<int>(std::count(keep.begin(), keep.end(), true));
+    }
+    return measured;
+  }
+
+  // The default and the fastest others by median ratio to it.
+  std::vector<std::size_t> pick(const std::vector<std::size_t>& items, const Rounds& screening) const {
+    const std::vector<bool> keep = kept_rounds(screening.times_ns()[0], settings_.ceiling_share);
+    std::vector<std::pair<double, std::size_t>> ranked;
+    for (std::size_t i = 1; i < items.size(); ++i)  // items[0] is the default
+      ranked.push_back({ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep, settings_.seed).median, items[i]});
+    std::sort(ranked.begin(), ranked.end());
+    std::vector<std::size_t> finalists = {items.front()};
+    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i) finalists.push_back(ranked[i].second);
+    return finalists;
+  }
+
+  const std::vector<Candidate>& candidates_;
+  const MeasureSettings& settings_;
+  const Channel& channel_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  Problem problem_;
+  bool backward_;
+  Workspace arrays_;
+};
+
+Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings,
+                     i64 elements) {
+  const Problem problem = candidates.front().variant().problem;
+  Measurement m;
+  m.elements = elements;
+  m.ceiling_name = problem.kernel == KernelId::kGeluBackward ? "triad" : "copy";
+  m.ceiling_bytes = (problem.kernel == KernelId::kGeluBackward ? 3.0 : 2.0) * static_cast<double>(elements) * bytes_of(problem.format);
+  m.ceiling_share = settings.ceiling_share;
+  const std::vector<bool> keep_screening = kept_rounds(screening.ceiling_ns, m.ceiling_share);
+  const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
+  m.discarded_rounds = static_cast<int>(std::count(keep_final.begin(), keep_final.end(), false));
+  const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
+  const double bytes = problem.bytes_per_element() * static_cast<double>(elements);
+
+  m.speedup.resize(candidates.size());
+  m.share_of_ceiling.assign(candidates.size(), std::nan(""));
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].as<Verified>() == nullptr) continue;
+    const bool final = !finals.ns[i].empty();
+    const RoundSamples& source = final ? finals : screening;
+    const std::vector<bool>& keep = final ? keep_final : keep_screening;
+    m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
+    m.share_of_ceiling[i] =
+        ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
+    const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
+    if (i > 0 && final && kept_final >= std::min(kLeastRounds, settings.final_rounds) && better) m.winner = i, m.gain = true;
+    candidates[i].timed(screening.ns[i], finals.ns[i]);
+  }
+  m.baseline_ns = finals.ns.front();
+  m.screening_ceiling_ns = std::move(screening.ceiling_ns);
+  m.final_ceiling_ns = std::move(finals.ceiling_ns);
+  return m;
+}
+
+// What one run of the tuner says of every candidate, beside the candidate itself.
+struct RunIdentity {
+  CpuIdentity cpu;
+  SourceHashes hashes;
+  std::string compiler, flags, time;
+  std::uint64_t seed;
+};
+
+json to_json(const Interval& interval) {
+  return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
+}
+
+json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run) {
+  const Variant& variant = candidate.variant();
+  json record = {{"schema", kSchema},
+                 {"time", run.time},
+                 {"seed", run.seed},
+                 {"device", to_json(run.cpu)},
+                 {"kernels_sha256", run.hashes.kernels},
+                 {"coefficients_sha256", run.hashes.coefficients},
+                 {"compiler", run.compiler},
+                 {"flags", run.flags},
+                 {"kernel", name_of(variant.problem.kernel)},
+                 {"format", name_of(variant.problem.format)},
+                 {"variant", variant.name()},
+                 {"parameters", variant.parameters()},
+                 {"default", index == 0},
+                 {"state", candidate.state_name()}};
+  if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
+  if (const auto* rejected = candidate.as<Rejected>()) {
+    record["rejected"] = {{"stage", name_of(rejected->stage)}, {"reason", name_of(rejected->reason)}, {"detail", rejected->detail}};
+  }
+  const auto* timed = candidate.as<Timed>();
+  if (timed == nullptr || m == nullptr) return record;
+  const bool final = !timed->final_ns.empty();
+  const std::vector<double>& ns = final ? timed->final_ns : timed->screening_ns;
+  const std::vector<bool> keep = kept_rounds(final ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
+  const double bytes = variant.problem.bytes_per_element() * static_cast<double>(m->elements);
+  record.update({{"checked", timed->verified.checked},
+                 {"elements", m->elements},
+                 {"bytes_per_element", variant.problem.bytes_per_element()},
+                 {"ceiling", {{"name", m->ceiling_name}, {"bytes", m->ceiling_bytes}}},
+                 {"screening", {{"ns", timed->screening_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
+                 {"final", {{"ns", timed->final_ns}, {"default_ns", m->baseline_ns}, {"ceiling_ns", m->final_ceiling_ns}}},
+                 {"discarded_rounds", m->discarded_rounds},
+                 {"finalist", final},
+                 {"speedup", to_json(m->speedup[index])},
+                 {"gb_per_s", bytes / median(kept_of(ns, keep))},
+                 {"share_of_ceiling", m->share_of_ceiling[index]},
+                 {"winner", index == m->winner},
+                 {"gain", index == m->winner && m->gain}});
+  return record;
+}
+
+// The variant of every problem: this run's winners, else the latest winner that the database holds for this device and these sources,
+// else the default.
+std::vector<Variant> chosen_variants(const Database& database, const RunIdentity& run) {
+  std::vector<Variant> chosen;
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats) {
+      const Problem problem{kernel, format};
+      chosen.push_back(default_variant(problem));
+      for (const json& record : database.records) {
+        const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
+        if (!is("winner", true) || !is("kernel", name_of(kernel)) || !is("format", name_of(format))) continue;
+        if (!is("device", to_json(run.cpu)) || !is("kernels_sha256", run.hashes.kernels)) continue;
+        if (!is("coefficients_sha256", run.hashes.coefficients) || !record.contains("parameters")) continue;
+        chosen.back() = variant_from(problem, record["parameters"]);
+      }
+    }
+  return chosen;
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+void create_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw kernels::IoError(path, "create", error.value());
+}
+
+std::vector<Problem> problems_of(const Options& options) {
+  const std::string kernel = options.one_of("kernel", {"all", "gelu_backward", "gelu_forward"});
+  const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
+  std::vector<Problem> problems;
+  for (const KernelId k : kAllKernels)
+    for (const FormatId f : kAllFormats)
+      if ((kernel == "all" || kernel == name_of(k)) && (format == "all" || format == name_of(f))) problems.push_back({k, f});
+  return problems;
+}
+
+void print_problem(const std::vector<Candidate>& candidates, const Measurement& m) {
+  const Variant &best = candidates[m.winner].variant(), &normal = candidates[0].variant();
+  const auto rejected = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Rejected>() != nullptr; });
+  const auto timed = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Timed>() != nullptr; });
+  const Interval& speedup = m.speedup[m.winner];
+  std::printf("%-13s %-34s %4.0f%% of %-5s ", name_of(best.problem.kernel), best.name().c_str(), 100 * m.share_of_ceiling[m.winner],
+              m.ceiling_name.c_str());
+  if (m.gain) std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high, normal.name().c_str());
+  else std::printf("no gain over the default");
+  std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.final_ceiling_ns.size());
+  for (const Candidate& candidate : candidates)
+    if (const auto* why = candidate.as<Rejected>())
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
+}
+
+}  // namespace
+
+i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
+  constexpr i64 kLeast = i64{1} << 24;  // tens of milliseconds even where no cache size is known
+  constexpr i64 kFloor = i64{1} << 20;  // below this a call is too short to time, whatever the memory
+  const double bytes = problem.bytes_per_element();
+  const double wanted = 4 * static_cast<double>(cpu.l3_bytes) * cpu.sockets_seen / bytes;
+  const double affordable = static_cast<double>(available_memory_bytes()) / 4 / bytes;
+  i64 elements = kLeast;
+  while (static_cast<double>(elements) < wanted) elements *= 2;
+  while (elements > kFloor && static_cast<double>(elements) > affordable) elements /= 2;
+  return elements;
+}
+
+void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
+  std::vector<int> waiting;
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    if (candidates[i].as<Compiled>() != nullptr) waiting.push_back(static_cast<int>(i));
+  const LaunchLog log(settings.log_path);
+  while (!waiting.empty()) {
+    const auto body = [&](const Channel& channel) {
+      std::string fit;
+      std::optional<Verifier> verifier;
+      for (const int item : waiting) {
+        const Candidate& candidate = candidates[static_cast<std::size_t>(item)];
+        const Variant& variant = candidate.variant();
+        if (!verifier || fit != variant.fit) verifier.emplace(variant.problem, reference_of(variant), settings.seed), fit = variant.fit;
+        log.launching("verify", variant);
+        channel.launching(item);
+        const auto difference = verifier->mismatch(load(*candidate.code()), variant.schedule.block_elements);
+        channel.report({{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.schedule.block_elements)}});
+      }
+    };
+    const auto on_report = [&](const json& report) {
+      const int item = report["item"].get<int>();
+      Candidate& candidate = candidates[static_cast<std::size_t>(item)];
+      if (const auto difference = report["mismatch"].get<std::string>(); difference.empty()) candidate.verified(report["checked"].get<long long>());
+      else candidate.reject(Stage::kVerify, Reason::kWrongAnswer, difference);
+      waiting.erase(std::find(waiting.begin(), waiting.end(), item));
+    };
+    const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
+    if (end.kind == ChildEnd::Kind::kFinished) break;
+    blame(candidates, end, Stage::kVerify);
+    waiting.erase(std::find(waiting.begin(), waiting.end(), end.last_launched));
+  }
+}
+
+Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
+  while (true) {
+    if (candidates.front().as<Verified>() == nullptr) {
+      const auto* why = candidates.front().as<Rejected>();
+      throw kernels::EnvironmentError("tune: the default variant of " + candidates.front().variant().problem.name() + " does not run here: " +
+                                      (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
+    }
+    RoundSamples screening(candidates.size()), finals(candidates.size());
+    const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, settings.elements, channel).run(); };
+    const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
+    const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
+    if (end.kind == ChildEnd::Kind::kFinished) return evaluate(candidates, std::move(screening), std::move(finals), settings, settings.elements);
+    blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
+  }
+}
+
+int tune_command(const std::vector<std::string>& args) {
+  const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements"}, {"json"});
+  require_cpu_device(options);
+  const std::vector<Problem> problems = problems_of(options);
+  const double budget = options.number("budget", 60, 1, 1e6);
+  const std::string out = options.text("out", "out/tuned");
+  // Sixteen of about a hundred points: the default's neighbours and a few at random; compiling them fits the default budget on 2 cores.
+  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 16, 1, 100'000));
+  MeasureSettings settings;
+  settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
+  const i64 elements = options.integer("elements", 0, 0, i64{1} << 32);
+  settings.log_path = out + "/tune_cpu.log";
+  create_folder(out);
+  const std::string database_path = out + "/tune_cpu.jsonl", header_path = out + "/tuned_cpu.h";
+
+  const auto began = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  const Toolchain toolchain = find_toolchain();
+  RunIdentity run{identify_cpu(), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), settings.seed};
+  for (const std::string& flag : toolchain.flags)
+    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
+  const Database known = load_database(database_path);
+  for (const std::string& warning : known.warnings) std::fprintf(stderr, "outgrad: warning: %s\n", warning.c_str());
+
+  std::vector<std::vector<Candidate>> all;
+  std::vector<Candidate*> proposed;
+  const bool as_json = options.has("json");
+  for (const Problem& problem : problems) {
+    const Space space = cpu_space(problem, run.cpu.vector_bits, run.cpu.threads);
+    const Space::Points points = space.construct();
+    if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
+    all.emplace_back();
+    for (const Variant& variant : choose_variants(problem, space, points.valid, evaluations, settings.seed)) all.back().emplace_back(variant);
+  }
+  for (auto& candidates : all)
+    for (Candidate& candidate : candidates) proposed.push_back(&candidate);
+
+  CompileSettings compiling;
+  compiling.cache_folder = out + "/variants";
+  compiling.jobs = run.cpu.threads;
+  compiling.budget_seconds = 0.5 * budget;  // the other half is for running
+  if (terminal) compiling.progress = [&](std::size_t done, std::size_t units) { std::fprintf(stderr, "\rcompiling: %zu of %zu units, %.0f s ", done, units, elapsed()); };
+  compile(proposed, toolchain, compiling);
+  if (terminal) std::fprintf(stderr, "\r\033[K");
+
+  json results = json::array();
+  for (std::size_t p = 0; p < problems.size(); ++p) {
+    if (elapsed() > budget && p > 0) {
+      std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problems[p].name().c_str(), budget);
+      continue;
+    }
+    std::vector<Candidate>& candidates = all[p];
+    settings.elements = elements > 0 ? elements : elements_for(problems[p], run.cpu);
+    constexpr double kLeastSeconds = 4;  // a problem's rounds take about two on a quiet machine
+    settings.seconds = std::max(kLeastSeconds, (budget - elapsed()) / static_cast<double>(problems.size() - p));
+    verify(candidates, settings);
+    std::vector<json> records;
+    const auto keep_records = [&](const Measurement* m) {
+      for (std::size_t i = 0; i < candidates.size(); ++i)
+        if (candidates[i].as<Proposed>() == nullptr) records.push_back(record_of(candidates[i], i, m, run));
+      append_records(database_path, records);
+    };
+    try {
+      const Measurement m = measure(candidates, settings);
+      keep_records(&m);
+      if (!as_json) print_problem(candidates, m);
+      for (std::size_t i = 0; i < candidates.size(); ++i)
+        if (i == m.winner) results.push_back(record_of(candidates[i], i, &m, run));
+    } catch (const kernels::EnvironmentError&) {
+      keep_records(nullptr);  // why the default does not run is worth a row
+      throw;
+    }
+  }
+  const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run);
+  kernels::write_file(header_path, tuned_header(chosen, "for " + run.cpu.model + ", " + std::to_string(run.cpu.threads) + " threads"));
+  if (as_json) std::printf("%s\n", json{{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()}, {"database", database_path}, {"header", header_path}, {"winners", results}}.dump(2).c_str());
+  else std::printf("%s and %s, in %.1f s\n", header_path.c_str(), database_path.c_str(), elapsed());
+  return kernels::kExitHolds;
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,78 @@
+// The CPU kernels as a search space: problems, the parameters of a variant, its name, its source.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autotune/space.h"
+#include "autotune/variant_abi.h"
+#include "kernels/params.h"
+
+namespace outgrad::autotune {
+
+enum class KernelId { kGeluBackward, kGeluForward };
+enum class FormatId { kF32, kF16, kBf16 };
+
+inline constexpr KernelId kAllKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};
+inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
+
+const char* name_of(KernelId kernel);  // "gelu_backward", ...
+const char* name_of(FormatId format);  // "f32", ...
+int bytes_of(FormatId format);
+
+// What is tuned: one kernel in one storage format.
+struct Problem {
+  KernelId kernel = KernelId::kGeluBackward;
+  FormatId format = FormatId::kF32;
+
+  std::string name() const { return std::string(name_of(kernel)) + "." + name_of(format); }
+  // Read and written once by the algorithm: dy, y, dx or x, y, and an eighth of a byte of mask.
+  double bytes_per_element() const { return (kernel == KernelId::kGeluBackward ? 3 : 2) * bytes_of(format) + 0.125; }
+  bool operator==(const Problem&) const = default;
+};
+
+// A certified fit that a problem can use, and the scalar kernel that defines its bits.
+struct FitChoice {
+  std::string type;  // of the generated header: "GeluF32"
+  std::string name;  // "gelu_f32"
+  VariantFunction reference;
+};
+// All fits of a problem, from kernels/fits.h; the default first.
+const std::vector<FitChoice>& fits_of(const Problem& problem);
+
+struct Variant {
+  Problem problem;
+  std::string fit;  // FitChoice::type
+  kernels::CpuSchedule schedule;
+
+  // "f32.v512.u4.b16384.nt.permute.t2": vector bits (s: scalar), unroll, block, nt or wb stores, table placement, threads (t0: all);
+  // a fit other than the problem's default follows.
+  std::string name() const;
+  // C++ expression of the schedule, and the body of its VariantFunction.
+  std::string schedule_text() const;
+  std::string body() const;
+  nlohmann::json parameters() const;
+};
+
+// The variant in kernels/generated/tuned_default.h: what every gain is measured against.
+Variant default_variant(const Problem& problem);
+
+// The space of a problem on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters: fit, vector_bits, unroll,
+// block_elements, streaming_stores, table, threads.
+Space cpu_space(const Problem& problem, int vector_bits, int threads);
+Variant variant_at(const Problem& problem, const Space& space, const Point& point);
+// Reads back what parameters() wrote. Throws SpecError.
+Variant variant_from(const Problem& problem, const nlohmann::json& parameters);
+
+// At most `count` variants to evaluate: the default, then the points that differ from it in one parameter, then others, each
+// group in a random order that the seed fixes.
+std::vector<Variant> choose_variants(const Problem& problem, const Space& space, const std::vector<Point>& valid, std::size_t count,
+                                     std::uint64_t seed);
+
+// The text of a header in the form of kernels/generated/tuned_default.h: one variant per problem, all problems present.
+// `origin` is a comment line on where it comes from.
+std::string tuned_header(const std::vector<Variant>& variants, const std::string& origin);
+
+}  // namespace outgrad::autotune

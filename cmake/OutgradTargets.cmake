@@ -1,0 +1,55 @@
+# Our flags and warnings, given to our own targets only: a consumer of outgrad::kernels keeps its own.
+
+# The code may depend on neither of these two for its bits: a product that feeds a sum is an explicit fma. -fno-math-errno
+# lets g++ vectorise sqrt; -ffp-contract=off saves it from fusing what we then would have to defend.
+set(OUTGRAD_CODEGEN_FLAGS -fno-math-errno -ffp-contract=off)
+set(OUTGRAD_WARNING_FLAGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+if(PROJECT_IS_TOP_LEVEL)
+  list(APPEND OUTGRAD_WARNING_FLAGS -Werror)
+endif()
+
+# Machine-independent by default: the fitter must give the same bytes on every x86-64 machine, and Eigen's sums follow the
+# vector width. NATIVE (native = TRUE) is for what is fast or slow by its vectors and exact by design: the kernels and those who run them.
+function(outgrad_flags target native)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${OUTGRAD_CODEGEN_FLAGS};${OUTGRAD_WARNING_FLAGS}>"
+    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${OUTGRAD_NATIVE}>,$<NOT:$<BOOL:$<TARGET_PROPERTY:OUTGRAD_PORTABLE>>>>:-march=native>")
+endfunction()
+
+# A static library of one folder; includes are rooted at the repository.
+function(outgrad_library target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE" "" "")
+  add_library(${target} STATIC ${arg_UNPARSED_ARGUMENTS})
+  outgrad_flags(${target} ${arg_NATIVE})
+  target_include_directories(${target} PUBLIC ${OUTGRAD_GENERATED} "${PROJECT_SOURCE_DIR}")
+endfunction()
+
+# An executable in the root of the build folder, where the wrapper looks for it.
+function(outgrad_executable target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE" "" "")
+  add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
+  outgrad_flags(${target} ${arg_NATIVE})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+endfunction()
+
+# The headers of a target: each is compiled alone in a build with tests (CMake's own header-set verification).
+function(outgrad_headers target)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    set(scope INTERFACE)
+  else()
+    set(scope PUBLIC)
+  endif()
+  target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})
+  set_target_properties(${target} PROPERTIES
+    VERIFY_INTERFACE_HEADER_SETS ${OUTGRAD_TESTS}
+    INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
+endfunction()
+
+# CUDA headers: installed with the others, compiled by nvcc (outgrad_cuda) and NVRTC (nvrtc_test), not by the host compiler.
+function(outgrad_cuda_headers target)
+  target_sources(${target} INTERFACE
+    FILE_SET cuda_headers TYPE HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARGN})
+endfunction()

@@ -1,0 +1,113 @@
+// Storage formats (f32, f16, bf16): exact widening to fp32 and round-to-nearest-even narrowing, subnormals included.
+//
+// Narrowing works on the bits of the fp32 value: adding half an ulp of the target, minus one when the kept part is even, carries
+// into the kept bits exactly when round-to-nearest-even rounds up, and a carry out of the significand is the next binade. Below
+// 2^-14 (f16's least normal) the target's ulp is the fixed 2^-24, which is the ulp of 0.5f: one fp32 addition of 0.5 rounds there.
+// NaN payloads differ by machine: every NaN narrows to one canonical pattern.
+#pragma once
+
+#include "kernels/portable.h"
+
+namespace outgrad::kernels {
+
+struct F16 {
+  u16 bits;
+};
+
+struct BF16 {
+  u16 bits;
+};
+
+inline constexpr u32 kCanonicalNanF32 = 0x7fc00000u;
+inline constexpr u16 kCanonicalNanF16 = 0x7e00u;
+inline constexpr u16 kCanonicalNanBf16 = 0x7fc0u;
+
+// Properties of a storage format T: its name in specs and on the command line, the integer of its size, its canonical NaN.
+template <class T>
+struct Format;
+
+template <>
+struct Format<float> {
+  static constexpr const char* kName = "f32";
+  using Bits = u32;
+  static constexpr Bits kCanonicalNan = kCanonicalNanF32;
+};
+
+template <>
+struct Format<F16> {
+  static constexpr const char* kName = "f16";
+  using Bits = u16;
+  static constexpr Bits kCanonicalNan = kCanonicalNanF16;
+};
+
+template <>
+struct Format<BF16> {
+  static constexpr const char* kName = "bf16";
+  using Bits = u16;
+  static constexpr Bits kCanonicalNan = kCanonicalNanBf16;
+};
+
+OUTGRAD_HD float widen(float value) { return value; }
+
+OUTGRAD_HD float widen(BF16 value) { return float_of(static_cast<u32>(value.bits) << 16); }
+
+OUTGRAD_HD float widen(F16 value) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+#else
+  const u32 sign = (value.bits & 0x8000u) << 16;
+  const u32 magnitude = (value.bits & 0x7fffu) << 13;  // f16's exponent field now ends where fp32's does
+  if (magnitude >= 0x0f800000u) return float_of(sign | 0x7f800000u | magnitude);  // exponent 31: infinity, NaN
+  if (magnitude >= 0x00800000u) return float_of(sign | (magnitude + (112u << 23)));  // rebias 15 -> 127
+  // Subnormal: 2^-14 + value is exact (its ulp is 2^-24 or finer), and so is taking 2^-14 off again.
+  return float_of(sign | bits_of(sub_rn(float_of(magnitude + (113u << 23)), float_of(113u << 23))));
+#endif
+}
+
+// `narrow<T>(value)`: value rounded to nearest even in T; overflow gives infinity, NaN gives Format<T>::kCanonicalNan (f32: value).
+template <class T>
+OUTGRAD_HD T narrow(float value);
+
+template <>
+OUTGRAD_HD float narrow<float>(float value) {
+  return value;
+}
+
+template <>
+OUTGRAD_HD BF16 narrow<BF16>(float value) {
+  const u32 bits = bits_of(value);
+  const u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return BF16{(bits & 0x7fffffffu) > 0x7f800000u ? kCanonicalNanBf16 : static_cast<u16>(rounded)};
+}
+
+template <>
+OUTGRAD_HD F16 narrow<F16>(float value) {
+#ifdef __CUDA_ARCH__
+  u16 converted;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(converted) : "f"(value));
+  return F16{value != value ? kCanonicalNanF16 : converted};
+#else
+  const u32 bits = bits_of(value);
+  const u32 magnitude = bits & 0x7fffffffu;
+  const u32 sign = (bits >> 16) & 0x8000u;
+  if (magnitude > 0x7f800000u) return F16{kCanonicalNanF16};
+  if (magnitude >= 0x477ff000u) return F16{static_cast<u16>(sign | 0x7c00u)};  // 65520, midway to 2^16, ties to the even infinity
+  if (magnitude < (113u << 23)) {
+    const u32 rounded = bits_of(add_rn(float_of(magnitude), 0.5f)) - bits_of(0.5f);
+    return F16{static_cast<u16>(sign | rounded)};
+  }
+  const u32 rounded = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  return F16{static_cast<u16>(sign | rounded)};
+#endif
+}
+
+// The bits of a stored value with every NaN mapped to the canonical one: what hashes and equality tests compare.
+OUTGRAD_HD u32 canonical_bits(float value) { return value != value ? kCanonicalNanF32 : bits_of(value); }
+
+OUTGRAD_HD u16 canonical_bits(F16 value) { return (value.bits & 0x7fffu) > 0x7c00u ? kCanonicalNanF16 : value.bits; }
+
+OUTGRAD_HD u16 canonical_bits(BF16 value) { return (value.bits & 0x7fffu) > 0x7f80u ? kCanonicalNanBf16 : value.bits; }
+
+}  // namespace outgrad::kernels

@@ -1,0 +1,173 @@
+// GELU over arrays on the CPU: all cores, vectors, streaming stores, as a schedule says; every schedule gives the same bits.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/gelu.h"
+#include "kernels/host/parallel.h"
+#include "kernels/params.h"
+#include "kernels/portable.h"
+#include "kernels/simd.h"
+#include "kernels/table.h"
+
+namespace outgrad::kernels {
+
+// dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to their element; dx may
+// equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's header.
+template <class Fit, class T, CpuSchedule S>
+void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n);
+
+// y[i] = f(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x.
+template <class Forward, class T, CpuSchedule S>
+void gelu_forward(const T* x, T* y, u32* mask, i64 n);
+
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little, "mask bytes are addressed within 32-bit words");
+
+template <class Fit>
+inline constexpr auto kRowTable = Fit::table();
+template <class Fit>
+inline constexpr auto kColumnTable = columns_of(Fit::table());
+template <class Forward>
+inline constexpr auto kTailRows = Forward::tail();
+template <class Forward>
+inline constexpr auto kTailColumns = columns_of(Forward::tail());
+
+template <CpuSchedule S>
+constexpr bool schedule_holds() {
+  static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512, "vector_bits is 0, 256 or 512");
+  static_assert(S.vector_bits <= kBestVectorBits, "vector_bits is wider than the instruction set compiled for (-march)");
+  static_assert(S.unroll >= 1 && S.unroll <= 8, "8 vectors in flight already exceed the registers of any width");
+  // Whole mask words, whole cache lines and whole loop bodies per task.
+  static_assert(S.block_elements > 0 && S.block_elements % 1024 == 0, "block_elements is a positive multiple of 1024");
+  static_assert(S.threads >= 0, "threads is 0 (all) or positive");
+  return true;
+}
+
+template <CpuSchedule S, int kCount>
+struct LanesOf;
+#ifdef OUTGRAD_AVX2
+template <CpuSchedule S, int kCount>
+  requires(S.vector_bits == 256)
+struct LanesOf<S, kCount> : LaneOps<Avx2, kCount, S.table> {};
+#endif
+#ifdef OUTGRAD_AVX512
+template <CpuSchedule S, int kCount>
+  requires(S.vector_bits == 512)
+struct LanesOf<S, kCount> : LaneOps<Avx512, kCount, S.table> {};
+#endif
+
+// The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
+template <class Fit, class T, CpuSchedule S, int kCount, bool kStreaming>
+OUTGRAD_HD i64 backward_packs(const T* dy, const T* y, const u8* mask, T* dx, i64 begin, i64 end) {
+  constexpr LanesOf<S, kCount> kOps{};
+  i64 i = begin;
+  for (; i + kOps.kElements <= end; i += kOps.kElements) {
+    const auto m = kOps.load_mask(mask + i / 8);
+    const auto product = gelu_backward_value(kOps, Fit{}, kColumnTable<Fit>, kOps.load(dy + i), kOps.load(y + i), m);
+    kOps.template store<kStreaming>(dx + i, product);
+  }
+  return i;
+}
+
+template <class Fit, class T, CpuSchedule S, bool kStreaming>
+void backward_range(const T* dy, const T* y, const u8* mask, T* dx, i64 begin, i64 end) {
+  i64 i = begin;
+  if constexpr (S.vector_bits > 0) {
+    i = backward_packs<Fit, T, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
+    if constexpr (S.unroll > 1) i = backward_packs<Fit, T, S, 1, kStreaming>(dy, y, mask, dx, i, end);
+  }
+  for (; i < end; ++i) {
+    dx[i] = gelu_backward_element(Fit{}, kRowTable<Fit>, dy[i], y[i], (mask[i / 8] >> (i % 8) & 1) != 0);
+  }
+#ifdef OUTGRAD_AVX2
+  if constexpr (kStreaming) _mm_sfence();  // streamed data is visible to other threads before the join
+#endif
+}
+
+template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming>
+OUTGRAD_HD i64 forward_packs(const T* x, T* y, u8* mask, i64 begin, i64 end) {
+  constexpr LanesOf<S, kCount> kOps{};
+  i64 i = begin;
+  for (; i + kOps.kElements <= end; i += kOps.kElements) {
+    const auto wide = kOps.load(x + i);
+    kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, wide));
+    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kColumnTable<Forward>, kTailColumns<Forward>, wide));
+  }
+  return i;
+}
+
+template <class Forward, class T, CpuSchedule S, bool kStreaming>
+void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
+  i64 i = begin;
+  if constexpr (S.vector_bits > 0) {
+    i = forward_packs<Forward, T, S, S.unroll, kStreaming>(x, y, mask, i, end);
+    if constexpr (S.unroll > 1) i = forward_packs<Forward, T, S, 1, kStreaming>(x, y, mask, i, end);
+  }
+  // What is left starts on a byte of the mask and ends the last word, whose unused bits are 0.
+  for (; i < (end + 31) / 32 * 32; i += 8) {
+    u32 byte = 0;
+    for (i64 k = i; k < std::min(i + 8, end); ++k) {
+      const auto element = gelu_forward_element(Forward{}, kRowTable<Forward>, kTailRows<Forward>, x[k]);
+      y[k] = element.y;
+      byte |= static_cast<u32>(element.m) << (k - i);
+    }
+    mask[i / 8] = static_cast<u8>(byte);
+  }
+#ifdef OUTGRAD_AVX2
+  if constexpr (kStreaming) _mm_sfence();
+#endif
+}
+
+// Streaming needs aligned vectors, and pays once the output would not stay in a core's own cache until it is read again: 2 MiB is
+// the largest private L2 in common use.
+template <CpuSchedule S, class T>
+bool streams(const T* output, i64 n) {
+  constexpr i64 kPrivateCacheBytes = i64{2} << 20;
+  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % 64 == 0 &&
+         n * static_cast<i64>(sizeof(T)) >= kPrivateCacheBytes;
+}
+
+// range(begin, end) over blocks of the schedule's size.
+template <CpuSchedule S, class Range>
+void over_blocks(i64 n, Range&& range) {
+  const i64 blocks = (n + S.block_elements - 1) / S.block_elements;
+  parallel_for(blocks, S.threads, [&](i64 block) {
+    const i64 begin = block * S.block_elements;
+    range(begin, std::min(n, begin + S.block_elements));
+  });
+}
+
+}  // namespace detail
+
+template <class Fit, class T, CpuSchedule S>
+void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
+  static_assert(detail::schedule_holds<S>());
+  const u8* const bytes = reinterpret_cast<const u8*>(mask);
+  if (detail::streams<S>(dx, n)) {
+    if constexpr (S.streaming_stores && S.vector_bits > 0) {
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, S, true>(dy, y, bytes, dx, begin, end); });
+      return;
+    }
+  }
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, S, false>(dy, y, bytes, dx, begin, end); });
+}
+
+template <class Forward, class T, CpuSchedule S>
+void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
+  static_assert(detail::schedule_holds<S>());
+  u8* const bytes = reinterpret_cast<u8*>(mask);
+  if (detail::streams<S>(y, n)) {
+    if constexpr (S.streaming_stores && S.vector_bits > 0) {
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range<Forward, T, S, true>(x, y, bytes, begin, end); });
+      return;
+    }
+  }
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range<Forward, T, S, false>(x, y, bytes, begin, end); });
+}
+
+}  // namespace outgrad::kernels

@@ -1,0 +1,81 @@
+// Work on all cores, each in the floating-point environment that the proofs assume, whatever the caller has set.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/portable.h"
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#else
+#include <cfenv>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace outgrad::kernels {
+
+// While alive, this thread rounds to nearest even, keeps subnormals (no flush-to-zero, no denormals-are-zero) and traps nothing;
+// the caller's environment is put back at the end of the scope.
+class DefaultFloatEnvironment {
+ public:
+#if defined(__SSE2__)
+  DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
+    constexpr unsigned kDefaultMxcsr = 0x1f80;  // every exception masked, round to nearest, FTZ and DAZ clear: the reset value
+    _mm_setcsr(kDefaultMxcsr);
+    asm volatile("" ::: "memory");  // no operand may be loaded, hence no operation done, before the switch
+  }
+  ~DefaultFloatEnvironment() {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(saved_);
+  }
+#else
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if defined(__SSE2__)
+  unsigned saved_;
+#else
+  std::fenv_t saved_;
+#endif
+};
+
+// Number of threads that a request for `threads` gives (0 = all that OpenMP offers); 1 without OpenMP.
+inline int thread_count(int threads) {
+#ifdef _OPENMP
+  return threads > 0 ? threads : omp_get_max_threads();
+#else
+  static_cast<void>(threads);
+  return 1;
+#endif
+}
+
+// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all), contiguous ranges of tasks to each.
+// Returns when all are done. `body` must not throw. Which thread runs a task may not change results: that is the caller's part.
+template <class Body>
+void parallel_for(i64 tasks, int threads, Body&& body) {
+  const i64 workers = std::min<i64>(thread_count(threads), tasks);
+  if (workers <= 1) {
+    const DefaultFloatEnvironment environment;
+    for (i64 task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+#ifdef _OPENMP
+#pragma omp parallel num_threads(static_cast<int>(workers))
+  {
+    const DefaultFloatEnvironment environment;
+#pragma omp for schedule(static)
+    for (i64 task = 0; task < tasks; ++task) body(task);
+  }
+#endif
+}
+
+}  // namespace outgrad::kernels

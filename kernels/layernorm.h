@@ -1,0 +1,207 @@
+// LayerNorm and RMSNorm, forward and backward from the output, as bodies that host loops and CUDA kernels share.
+//
+// Forward, per row of N elements (RMSNorm: mean = 0, no beta):
+//   mean = sum(x) / N,  var = sum((x - mean)^2) / N,  rstd = 1 / sqrt(var + eps),  x^ = (x - mean) rstd,  y = x^ gamma + beta.
+// Backward from y (the rows' x and mean are not kept), with a = dy gamma and c = y - beta = x^ gamma:
+//   m1 = mean(a),  m2 = mean(a x^) = mean(dy c)   (no division),  x^ = c (1 / gamma)   (the reciprocal once per column),
+//   dx = rstd (a - m1 - x^ m2)   (RMSNorm: m1 = 0),  dgamma = sum_rows(dy c) / gamma,  dbeta = sum_rows(dy).
+// A side channel, one whose y says too little about x^ (gamma = 0 among them), keeps x^ itself in fp32. For it c = x^, the
+// reciprocal and the divisor of dgamma are 1, and the term of m2 is dy (gamma c): the other columns' formulas with other constants.
+//
+// Every product that feeds a sum is one fma; sums follow the trees of reduce.h. A NaN in a row of x, or of dy or y, reaches every
+// output of the row, one in gamma, beta or eps every output that depends on it; nothing is clamped.
+#pragma once
+
+#include "kernels/reduce.h"
+
+namespace outgrad::kernels {
+
+enum class Norm { layer, rms };
+
+// x^ in fp32, [rows, count] row-major, of `count` side channels given by their column indices, ascending. Float is `float` where the
+// forward writes it, `const float` where the backward reads it.
+template <class Float>
+struct SideBuffer {
+  const i32* channels = nullptr;
+  i64 count = 0;
+  Float* x_hat = nullptr;
+};
+
+// --- Forward ---------------------------------------------------------------------------------------------------------------------
+
+// sum(x).
+template <class T>
+struct MeanTerms {
+  static constexpr int kOperands = 1;
+  static constexpr int kSums = 1;
+  const T* x;
+
+  template <class Lane>
+  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j) const {
+    return {{LaneIo<Lane>::load(x + j)}};
+  }
+  static OUTGRAD_HD Tuple<float, 1> missing() { return {{kMissingTerm}}; }
+  template <class Lane>
+  static OUTGRAD_HD Tuple<Lane, 1> first_fold(const Tuple<Lane, 1>& low, const Tuple<Lane, 1>& high) {
+    return {{add_rn(low.v[0], high.v[0])}};
+  }
+};
+
+// sum((x - mean)^2).
+template <class T>
+struct VarianceTerms {
+  static constexpr int kOperands = 1;
+  static constexpr int kSums = 1;
+  const T* x;
+  float mean;
+
+  template <class Lane>
+  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j) const {
+    return {{sub_rn(LaneIo<Lane>::load(x + j), LaneIo<Lane>::splat(mean))}};
+  }
+  static OUTGRAD_HD Tuple<float, 1> missing() { return {{0.0f}}; }  // its square +0 is neutral among squares, none of which is -0
+  template <class Lane>
+  static OUTGRAD_HD Tuple<Lane, 1> first_fold(const Tuple<Lane, 1>& low, const Tuple<Lane, 1>& high) {
+    return {{fma_rn(low.v[0], low.v[0], mul_rn(high.v[0], high.v[0]))}};
+  }
+};
+
+OUTGRAD_HD float mean_of(float sum, i64 n) { return div_rn(sum, static_cast<float>(n)); }
+
+OUTGRAD_HD float rstd_of(float squares, i64 n, float eps) { return div_rn(1.0f, sqrt_rn(add_rn(mean_of(squares, n), eps))); }
+
+template <class Lane>
+OUTGRAD_HD Lane normalised(Lane x, Lane mean, Lane rstd) {
+  return mul_rn(sub_rn(x, mean), rstd);
+}
+
+// y of columns j .. j + kWidth - 1 before it is narrowed. Absent gamma: 1; absent beta: -0, so that the fma is the bare product.
+template <class Lane, class T>
+OUTGRAD_HD Lane forward_output(const T* x, const float* gamma, const float* beta, i64 j, Lane mean, Lane rstd) {
+  using Io = LaneIo<Lane>;
+  const Lane x_hat = normalised(Io::load(x + j), mean, rstd);
+  return fma_rn(x_hat, gamma ? Io::load(gamma + j) : Io::splat(1.0f), beta ? Io::load(beta + j) : Io::splat(kMissingTerm));
+}
+
+// --- Backward --------------------------------------------------------------------------------------------------------------------
+
+// What the backward pass reads of each column, [n] each, none null.
+struct NormColumns {
+  float* gamma;       // 1 where absent
+  float* beta;        // 0 where absent
+  float* reciprocal;  // 1 / gamma, 1 for a side channel
+  float* divisor;     // of dgamma: gamma, 1 for a side channel
+  float* weight;      // makes a x^ = dy (weight c): 1, gamma for a side channel
+};
+
+inline constexpr int kColumnArrays = 5;
+
+OUTGRAD_HD NormColumns columns_at(float* storage, i64 n) {
+  return {storage, storage + n, storage + 2 * n, storage + 3 * n, storage + 4 * n};
+}
+
+OUTGRAD_HD void prepare_column(const NormColumns& columns, const float* gamma, const float* beta, i64 j, bool side) {
+  const float g = gamma ? gamma[j] : 1.0f;
+  columns.gamma[j] = g;
+  columns.beta[j] = beta ? beta[j] : 0.0f;
+  columns.reciprocal[j] = side ? 1.0f : div_rn(1.0f, g);
+  columns.divisor[j] = side ? 1.0f : g;
+  columns.weight[j] = side ? g : 1.0f;
+}
+
+// c of one row, three ways. `weighted` is the factor of dy in m2.
+
+// No side channels.
+template <class T>
+struct CentredOutput {
+  const T* y;
+  const float* beta;
+
+  template <class Lane>
+  OUTGRAD_HD Lane centred(i64 j) const {
+    return sub_rn(LaneIo<Lane>::load(y + j), LaneIo<Lane>::load(beta + j));
+  }
+  template <class Lane>
+  OUTGRAD_HD Lane weighted(i64 j) const {
+    return centred<Lane>(j);
+  }
+};
+
+// Side channels already put in place: c staged in fp32.
+struct CentredStaged {
+  const float* c;
+  const float* weight;
+
+  template <class Lane>
+  OUTGRAD_HD Lane centred(i64 j) const {
+    return LaneIo<Lane>::load(c + j);
+  }
+  template <class Lane>
+  OUTGRAD_HD Lane weighted(i64 j) const {
+    return mul_rn(LaneIo<Lane>::load(weight + j), centred<Lane>(j));
+  }
+};
+
+// Side channels looked up: place[j] is column j's index in the row's side buffer, negative for the others.
+template <class T>
+struct CentredLookup {
+  const T* y;
+  const float* beta;
+  const float* weight;
+  const i32* place;
+  const float* x_hat;
+
+  template <class Lane>
+  OUTGRAD_HD Lane centred(i64 j) const {
+    return place[j] < 0 ? sub_rn(widen(y[j]), beta[j]) : x_hat[place[j]];
+  }
+  template <class Lane>
+  OUTGRAD_HD Lane weighted(i64 j) const {
+    return mul_rn(weight[j], centred<Lane>(j));
+  }
+};
+
+// sum(a) (LayerNorm) and sum(a x^), the latter always last.
+template <Norm N, class T, class Centred>
+struct GradientTerms {
+  static constexpr int kOperands = 3;
+  static constexpr int kSums = N == Norm::layer ? 2 : 1;
+  const T* dy;
+  const float* gamma;
+  Centred output;
+
+  template <class Lane>
+  OUTGRAD_HD Tuple<Lane, 3> operands(i64 j) const {
+    return {{LaneIo<Lane>::load(dy + j), LaneIo<Lane>::load(gamma + j), output.template weighted<Lane>(j)}};
+  }
+  static OUTGRAD_HD Tuple<float, 3> missing() { return {{kMissingTerm, 1.0f, 0.0f}}; }  // both products are -0
+  template <class Lane>
+  static OUTGRAD_HD Tuple<Lane, kSums> first_fold(const Tuple<Lane, 3>& low, const Tuple<Lane, 3>& high) {
+    const Lane product = fma_rn(low.v[0], low.v[2], mul_rn(high.v[0], high.v[2]));
+    if constexpr (N == Norm::layer) {
+      return {{fma_rn(low.v[0], low.v[1], mul_rn(high.v[0], high.v[1])), product}};
+    } else {
+      return {{product}};
+    }
+  }
+};
+
+// The means of a row, negated so that they are added: -m1 (-0 for RMSNorm) and -m2.
+struct NegatedMeans {
+  float m1;
+  float m2;
+};
+
+template <Norm N, int Sums>
+OUTGRAD_HD NegatedMeans negated_means(const Tuple<float, Sums>& sums, i64 n) {
+  return {N == Norm::layer ? -mean_of(sums.v[0], n) : -0.0f, -mean_of(sums.v[Sums - 1], n)};
+}
+
+// dx before it is narrowed.
+template <class Lane>
+OUTGRAD_HD Lane input_gradient(Lane dy, Lane c, Lane gamma, Lane reciprocal, Lane negated_m1, Lane negated_m2, Lane rstd) {
+  const Lane x_hat = mul_rn(c, reciprocal);
+  return mul_rn(rstd, fma_rn(x_hat, negated_m2, fma_rn(dy, gamma, negated_m1)));
+}
+
+}  // namespace outgrad::kernels

@@ -1,0 +1,132 @@
+// Fixed-width integers and the correctly rounded fp32 operations that host, nvcc and NVRTC evaluate to the same bits.
+//
+// IEEE 754 defines one result for each operation below, so equal inputs give equal bits on every machine, as long as no compiler
+// fuses or reassociates. A header-only library cannot force flags on its users, hence two rules for the code above this layer:
+//   - a product that feeds a sum is written as one fma_rn;
+//   - every other product goes through mul_rn, which hides its result from the contraction pass (g++ fuses by default, also
+//     across inlined functions and through intrinsics).
+// Sums, differences, quotients and roots cannot be fused with what follows them, so they need no such guard.
+#pragma once
+
+// NVRTC says what it was asked for; nvcc defines nothing for -use_fast_math or -ftz=true: there the rule is the user's to keep.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__) || (defined(__CUDA_FTZ) && __CUDA_FTZ)
+#error "outgrad: fast-math flags change results, which the proofs do not cover: build without -ffast-math / -use_fast_math"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && !defined(__CUDA_ARCH__)
+#error "outgrad: fp32 must be evaluated in fp32 (x87 evaluation rounds twice): build for x86-64 or with -mfpmath=sse"
+#endif
+
+#ifndef __CUDACC_RTC__
+#include <cstdint>
+#endif
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define OUTGRAD_HD __host__ __device__ __forceinline__
+#else
+#define OUTGRAD_HD inline __attribute__((always_inline))
+#endif
+
+// Before a loop over the words of a table row: its trip count is a constant, and its body must see constant indices.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define OUTGRAD_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && !defined(__clang__)
+#define OUTGRAD_UNROLL _Pragma("GCC unroll 32")
+#else
+#define OUTGRAD_UNROLL _Pragma("unroll")
+#endif
+
+namespace outgrad::kernels {
+
+#ifdef __CUDACC_RTC__
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i32 = int;
+using i64 = long long;
+#else
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+#endif
+
+OUTGRAD_HD u32 bits_of(float value) {
+#ifdef __CUDA_ARCH__
+  return static_cast<u32>(__float_as_uint(value));
+#else
+  return __builtin_bit_cast(u32, value);
+#endif
+}
+
+OUTGRAD_HD float float_of(u32 bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return __builtin_bit_cast(float, bits);
+#endif
+}
+
+// Each of the following rounds exactly once, to nearest even, whatever the contraction flags.
+
+OUTGRAD_HD float fma_rn(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+OUTGRAD_HD float add_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+OUTGRAD_HD float sub_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fsub_rn(a, b);
+#else
+  return a - b;
+#endif
+}
+
+OUTGRAD_HD float mul_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  float product = a * b;
+  // Empty, but opaque: an add that follows cannot see a multiplication to fuse with. Costs no instruction.
+#if defined(__x86_64__)
+  asm("" : "+x"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#elif defined(__FP_FAST_FMAF)
+#error "outgrad: mul_rn needs a contraction barrier for this architecture"
+#endif
+  return product;
+#endif
+}
+
+OUTGRAD_HD float div_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+OUTGRAD_HD float sqrt_rn(float a) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(a);
+#else
+  return __builtin_sqrtf(a);
+#endif
+}
+
+}  // namespace outgrad::kernels

@@ -1,0 +1,404 @@
+// Vector lanes for the evaluators: one struct an instruction set (AVX2 + FMA + F16C, AVX-512), and the operations object over them.
+//
+// Every operation equals its scalar counterpart in portable.h and formats.h bit for bit (payloads of fp32 NaNs apart), so a vector
+// width is a matter of speed alone. Two points need care:
+//   - MAXPS and MINPS return their second operand when one is a NaN, so `at_least(a, lo)` is max(lo, a), in this order;
+//   - g++ fuses _mm512_mul_ps with a following add, as it does for plain products: mul hides its result (see mul_rn).
+#pragma once
+
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/params.h"
+#include "kernels/portable.h"
+#include "kernels/table.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+#define OUTGRAD_AVX2 1
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define OUTGRAD_AVX512 1
+#endif
+#endif
+
+namespace outgrad::kernels {
+
+// The widest vectors this translation unit is compiled for; 0 = scalar code only.
+#if defined(OUTGRAD_AVX512)
+inline constexpr int kBestVectorBits = 512;
+#elif defined(OUTGRAD_AVX2)
+inline constexpr int kBestVectorBits = 256;
+#else
+inline constexpr int kBestVectorBits = 0;
+#endif
+
+#ifdef OUTGRAD_AVX2
+struct Avx2 {
+  static constexpr int kLanes = 8;
+  static constexpr int kPermuteRows = 32;  // beyond, a gather costs less than the tree of permutes and blends
+  using Float = __m256;
+  using Int = __m256i;
+  using Mask = __m256;      // all bits of a lane set or clear
+  using MaskBits = u8;      // one bit a lane
+
+  static OUTGRAD_HD Float splat(float value) { return _mm256_set1_ps(value); }
+  static OUTGRAD_HD Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+  static OUTGRAD_HD Float add(Float a, Float b) { return _mm256_add_ps(a, b); }
+  static OUTGRAD_HD Float sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
+  static OUTGRAD_HD Float mul(Float a, Float b) {
+    Float product = _mm256_mul_ps(a, b);
+    asm("" : "+x"(product));
+    return product;
+  }
+  static OUTGRAD_HD Float div(Float a, Float b) { return _mm256_div_ps(a, b); }
+  static OUTGRAD_HD Float sqrt(Float a) { return _mm256_sqrt_ps(a); }
+  static OUTGRAD_HD Float negate(Float a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+  static OUTGRAD_HD Float at_least(Float a, Float lo) { return _mm256_max_ps(lo, a); }
+  static OUTGRAD_HD Float at_most(Float a, Float hi) { return _mm256_min_ps(hi, a); }
+
+  static OUTGRAD_HD Mask less(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+  static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+  static OUTGRAD_HD Mask neither(Mask p, Mask q) {
+    return _mm256_andnot_ps(_mm256_or_ps(p, q), _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
+  }
+  static OUTGRAD_HD bool any(Mask mask) { return _mm256_movemask_ps(mask) != 0; }
+  static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm256_blendv_ps(b, a, mask); }
+  static OUTGRAD_HD Int select(Mask mask, Int a, Int b) {
+    return _mm256_blendv_epi8(b, a, _mm256_castps_si256(mask));
+  }
+  static OUTGRAD_HD Mask mask_of(MaskBits bits) {
+    const Int lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), lane_bit), lane_bit));
+  }
+  static OUTGRAD_HD MaskBits bits_of_mask(Mask mask) { return static_cast<MaskBits>(_mm256_movemask_ps(mask)); }
+
+  static OUTGRAD_HD Int bits(Float a) { return _mm256_castps_si256(a); }
+  static OUTGRAD_HD Int splat(int value) { return _mm256_set1_epi32(value); }
+  static OUTGRAD_HD Int bit_and(Int a, Int b) { return _mm256_and_si256(a, b); }
+  static OUTGRAD_HD Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static OUTGRAD_HD Int sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
+  static OUTGRAD_HD Int max(Int a, Int b) { return _mm256_max_epi32(a, b); }
+  template <int kCount>
+  static OUTGRAD_HD Int shift_right(Int a) {
+    return _mm256_srli_epi32(a, kCount);
+  }
+
+  static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm256_i32gather_ps(column, row, sizeof(float)); }
+  // column[row mod kRows] for a 32-byte aligned column of kRows >= 8 floats.
+  template <int kRows>
+  static OUTGRAD_HD Float permute(const float* column, Int row) {
+    if constexpr (kRows <= 8) {
+      return _mm256_permutevar8x32_ps(_mm256_load_ps(column), row);
+    } else {
+      constexpr int kHalfBit = __builtin_ctz(kRows) - 1;  // the row bit that picks the half, moved to where blendv looks
+      const Mask upper = _mm256_castsi256_ps(_mm256_slli_epi32(row, 31 - kHalfBit));
+      return _mm256_blendv_ps(permute<kRows / 2>(column, row), permute<kRows / 2>(column + kRows / 2, row), upper);
+    }
+  }
+
+  static OUTGRAD_HD Float load(const float* from) { return _mm256_loadu_ps(from); }
+  static OUTGRAD_HD Float load(const F16* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+  static OUTGRAD_HD Float load(const BF16* from) {
+    const Int wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+
+  // kStreaming: `to` is aligned to the bytes of the stored vector, and the store goes past the cache.
+  template <bool kStreaming>
+  static OUTGRAD_HD void store(float* to, Float value) {
+    if constexpr (kStreaming) {
+      _mm256_stream_ps(to, value);
+    } else {
+      _mm256_storeu_ps(to, value);
+    }
+  }
+  template <bool kStreaming>
+  static OUTGRAD_HD void store(F16* to, Float value) {
+    const __m128i halves = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    const Int nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m128i nan_halves = _mm_packs_epi32(_mm256_castsi256_si128(nan), _mm256_extracti128_si256(nan, 1));
+    store_half<kStreaming>(to, _mm_blendv_epi8(halves, _mm_set1_epi16(kCanonicalNanF16), nan_halves));
+  }
+  template <bool kStreaming>
+  static OUTGRAD_HD void store(BF16* to, Float value) {
+    const Int wide = _mm256_castps_si256(value);
+    const Int odd = _mm256_and_si256(_mm256_srli_epi32(wide, 16), _mm256_set1_epi32(1));
+    const Int rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(wide, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const Int result = select(_mm256_cmp_ps(value, value, _CMP_UNORD_Q), _mm256_set1_epi32(kCanonicalNanBf16), rounded);
+    store_half<kStreaming>(to, _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
+  }
+
+ private:
+  template <bool kStreaming, class T>
+  static OUTGRAD_HD void store_half(T* to, __m128i value) {
+    if constexpr (kStreaming) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to), value);
+    } else {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value);
+    }
+  }
+};
+#endif
+
+#ifdef OUTGRAD_AVX512
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 takes its own _mm512_undefined_ps() for a mistake (PR 105593)
+#endif
+struct Avx512 {
+  static constexpr int kLanes = 16;
+  static constexpr int kPermuteRows = 128;  // beyond, a gather costs less than the tree of permutes and blends
+  using Float = __m512;
+  using Int = __m512i;
+  using Mask = __mmask16;
+  using MaskBits = u16;
+
+  static OUTGRAD_HD Float splat(float value) { return _mm512_set1_ps(value); }
+  static OUTGRAD_HD Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  static OUTGRAD_HD Float add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  static OUTGRAD_HD Float sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
+  static OUTGRAD_HD Float mul(Float a, Float b) {
+    Float product = _mm512_mul_ps(a, b);
+    asm("" : "+v"(product));
+    return product;
+  }
+  static OUTGRAD_HD Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
+  static OUTGRAD_HD Float sqrt(Float a) { return _mm512_sqrt_ps(a); }
+  static OUTGRAD_HD Float negate(Float a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+  static OUTGRAD_HD Float at_least(Float a, Float lo) { return _mm512_max_ps(lo, a); }
+  static OUTGRAD_HD Float at_most(Float a, Float hi) { return _mm512_min_ps(hi, a); }
+
+  static OUTGRAD_HD Mask less(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+  static OUTGRAD_HD Mask neither(Mask p, Mask q) { return _knot_mask16(_kor_mask16(p, q)); }
+  static OUTGRAD_HD bool any(Mask mask) { return mask != 0; }
+  static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm512_mask_blend_ps(mask, b, a); }
+  static OUTGRAD_HD Int select(Mask mask, Int a, Int b) { return _mm512_mask_blend_epi32(mask, b, a); }
+  static OUTGRAD_HD Mask mask_of(MaskBits bits) { return bits; }
+  static OUTGRAD_HD MaskBits bits_of_mask(Mask mask) { return mask; }
+
+  static OUTGRAD_HD Int bits(Float a) { return _mm512_castps_si512(a); }
+  static OUTGRAD_HD Int splat(int value) { return _mm512_set1_epi32(value); }
+  static OUTGRAD_HD Int bit_and(Int a, Int b) { return _mm512_and_si512(a, b); }
+  static OUTGRAD_HD Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  static OUTGRAD_HD Int sub(Int a, Int b) { return _mm512_sub_epi32(a, b); }
+  static OUTGRAD_HD Int max(Int a, Int b) { return _mm512_max_epi32(a, b); }
+  template <int kCount>
+  static OUTGRAD_HD Int shift_right(Int a) {
+    return _mm512_srli_epi32(a, kCount);
+  }
+
+  static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm512_i32gather_ps(row, column, sizeof(float)); }
+  // column[row mod kRows] for a 64-byte aligned column of kRows >= 16 floats.
+  template <int kRows>
+  static OUTGRAD_HD Float permute(const float* column, Int row) {
+    if constexpr (kRows <= 16) {
+      return _mm512_permutexvar_ps(row, _mm512_load_ps(column));
+    } else if constexpr (kRows == 32) {
+      return _mm512_permutex2var_ps(_mm512_load_ps(column), row, _mm512_load_ps(column + 16));
+    } else {
+      const Mask upper = _mm512_test_epi32_mask(row, splat(kRows / 2));
+      return select(upper, permute<kRows / 2>(column + kRows / 2, row), permute<kRows / 2>(column, row));
+    }
+  }
+
+  static OUTGRAD_HD Float load(const float* from) { return _mm512_loadu_ps(from); }
+  static OUTGRAD_HD Float load(const F16* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+  static OUTGRAD_HD Float load(const BF16* from) {
+    const Int wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+
+  // kStreaming: `to` is aligned to the bytes of the stored vector, and the store goes past the cache.
+  template <bool kStreaming>
+  static OUTGRAD_HD void store(float* to, Float value) {
+    if constexpr (kStreaming) {
+      _mm512_stream_ps(to, value);
+    } else {
+      _mm512_storeu_ps(to, value);
+    }
+  }
+  template <bool kStreaming, class T>
+  static OUTGRAD_HD void store(T* to, Float value) {
+    if constexpr (kStreaming) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to), narrowed(to, value));
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed(to, value));
+    }
+  }
+  // Two vectors of 16-bit elements, a first: one whole cache line to stream.
+  template <bool kStreaming, class T>
+  static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
+    if constexpr (kStreaming) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), narrowed_pair(to, a, b));
+    } else {
+      _mm512_storeu_si512(to, narrowed_pair(to, a, b));
+    }
+  }
+
+ private:
+  // The format is that of the pointer's element, which is not accessed.
+  static OUTGRAD_HD __m256i narrowed(const F16*, Float value) {
+    const __m256i halves = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    const Mask nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    return _mm256_mask_blend_epi16(nan, halves, _mm256_set1_epi16(kCanonicalNanF16));
+  }
+  static OUTGRAD_HD __m256i narrowed(const BF16*, Float value) {
+    const Int wide = _mm512_castps_si512(value);
+    const Int odd = _mm512_and_si512(_mm512_srli_epi32(wide, 16), splat(1));
+    const Int rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(wide, splat(0x7fff)), odd), 16);
+    const Mask nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(select(nan, splat(kCanonicalNanBf16), rounded));
+  }
+  template <class T>
+  static OUTGRAD_HD __m512i narrowed_pair(const T* format, Float a, Float b) {
+#ifdef __AVX512BF16__
+    if constexpr (sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16) {
+      // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN payloads, both rare.
+      constexpr int kNanOrSubnormal = 0x01 | 0x80 | 0x20;
+      const Mask special = _kor_mask16(_mm512_fpclass_ps_mask(a, kNanOrSubnormal), _mm512_fpclass_ps_mask(b, kNanOrSubnormal));
+      if (__builtin_expect(special == 0, 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
+    }
+#endif
+    return _mm512_inserti64x4(_mm512_castsi256_si512(narrowed(format, a)), narrowed(format, b), 1);
+  }
+};
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+
+#ifdef OUTGRAD_AVX2
+// kCount vectors side by side. Each operation runs over all of them before the next one starts, which covers its latency, and a
+// column of the table is read once for all.
+template <class Isa, int kCount>
+struct FloatPack {
+  typename Isa::Float v[kCount];
+};
+template <class Isa, int kCount>
+struct IntPack {
+  typename Isa::Int v[kCount];
+};
+template <class Isa, int kCount>
+struct MaskPack {
+  typename Isa::Mask v[kCount];
+};
+
+// The operations object of eval.h over kCount vectors of an instruction set.
+template <class Isa, int kCount, TablePlacement kPlacement>
+struct LaneOps {
+  using Value = FloatPack<Isa, kCount>;
+  using Mask = MaskPack<Isa, kCount>;
+  using Row = IntPack<Isa, kCount>;
+  static constexpr int kElements = kCount * Isa::kLanes;
+
+  OUTGRAD_HD Value constant(float value) const {
+    return each<Value>([&](int) { return Isa::splat(value); });
+  }
+  OUTGRAD_HD Value fma(const Value& a, const Value& b, const Value& c) const {
+    return each<Value>([&](int i) { return Isa::fma(a.v[i], b.v[i], c.v[i]); });
+  }
+  OUTGRAD_HD Value sub(const Value& a, const Value& b) const {
+    return each<Value>([&](int i) { return Isa::sub(a.v[i], b.v[i]); });
+  }
+  OUTGRAD_HD Value mul(const Value& a, const Value& b) const {
+    return each<Value>([&](int i) { return Isa::mul(a.v[i], b.v[i]); });
+  }
+  OUTGRAD_HD Value sqrt(const Value& a) const {
+    return each<Value>([&](int i) { return Isa::sqrt(a.v[i]); });
+  }
+  OUTGRAD_HD Value negate(const Value& a) const {
+    return each<Value>([&](int i) { return Isa::negate(a.v[i]); });
+  }
+  OUTGRAD_HD Value at_least(const Value& a, const Value& lo) const {
+    return each<Value>([&](int i) { return Isa::at_least(a.v[i], lo.v[i]); });
+  }
+  OUTGRAD_HD Value at_most(const Value& a, const Value& hi) const {
+    return each<Value>([&](int i) { return Isa::at_most(a.v[i], hi.v[i]); });
+  }
+  OUTGRAD_HD Value non_positive(const Value& a) const { return at_most(a, constant(-0.0f)); }  // MINPS: -0 < a ? -0 : a
+  template <class Pack>
+  OUTGRAD_HD Pack select(const Mask& mask, const Pack& a, const Pack& b) const {
+    return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });
+  }
+  template <class Body>
+  OUTGRAD_HD Value where(const Mask& mask, const Value& y, const Value& x, const Body& body) const {
+    const LaneOps<Isa, 1, kPlacement> single;
+    return each<Value>([&](int i) {
+      if (!Isa::any(mask.v[i])) return y.v[i];
+      return Isa::select(mask.v[i], body(single, FloatPack<Isa, 1>{{x.v[i]}}).v[0], y.v[i]);
+    });
+  }
+
+  OUTGRAD_HD Mask less(const Value& a, const Value& b) const {
+    return each<Mask>([&](int i) { return Isa::less(a.v[i], b.v[i]); });
+  }
+  OUTGRAD_HD Mask less_equal(const Value& a, const Value& b) const {
+    return each<Mask>([&](int i) { return Isa::less_equal(a.v[i], b.v[i]); });
+  }
+  OUTGRAD_HD Mask neither(const Mask& p, const Mask& q) const {
+    return each<Mask>([&](int i) { return Isa::neither(p.v[i], q.v[i]); });
+  }
+
+  // Bits above the row's own stay in: permutes ignore them, and a gather masks them off.
+  OUTGRAD_HD Row row_index(const Value& q, int) const {
+    return each<Row>([&](int i) { return Isa::bits(q.v[i]); });
+  }
+  OUTGRAD_HD Row octave_row(const Value& z, int knee, int base, int first_row, int) const {
+    return each<Row>([&](int i) {
+      const typename Isa::Int half_octave = Isa::bit_and(Isa::template shift_right<22>(Isa::bits(z.v[i])), Isa::splat(0x1ff));
+      const typename Isa::Int twice = Isa::add(half_octave, Isa::max(half_octave, Isa::splat(knee)));
+      const typename Isa::Int above = Isa::max(Isa::sub(Isa::template shift_right<1>(twice), Isa::splat(base)), Isa::splat(0));
+      return Isa::add(above, Isa::splat(first_row));
+    });
+  }
+  template <int Words, int Rows>
+  OUTGRAD_HD Value lookup(const Columns<Words, Rows>& table, const Row& row, int word) const {
+    if constexpr (kPlacement == TablePlacement::permute && Rows <= Isa::kPermuteRows) {
+      return each<Value>([&](int i) { return Isa::template permute<Columns<Words, Rows>::kStored>(table.w[word], row.v[i]); });
+    } else {
+      return each<Value>([&](int i) { return Isa::gather(table.w[word], Isa::bit_and(row.v[i], Isa::splat(Rows - 1))); });
+    }
+  }
+
+  template <class T>
+  OUTGRAD_HD Value load(const T* from) const {
+    return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
+  }
+  template <bool kStreaming, class T>
+  OUTGRAD_HD void store(T* to, const Value& value) const {
+    if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+    } else {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; ++i) Isa::template store<kStreaming>(to + i * Isa::kLanes, value.v[i]);
+    }
+  }
+  // Masks as stored: element i's bit is bit i % 8 of byte i / 8 (32-bit words, little-endian).
+  OUTGRAD_HD Mask load_mask(const u8* from) const {
+    return each<Mask>([&](int i) {
+      typename Isa::MaskBits bits;
+      __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
+      return Isa::mask_of(bits);
+    });
+  }
+  OUTGRAD_HD void store_mask(u8* to, const Mask& mask) const {
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const typename Isa::MaskBits bits = Isa::bits_of_mask(mask.v[i]);
+      __builtin_memcpy(to + i * (Isa::kLanes / 8), &bits, sizeof(bits));
+    }
+  }
+
+ private:
+  template <class Pack, class Function>
+  static OUTGRAD_HD Pack each(const Function& function) {
+    Pack result;
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kCount; ++i) result.v[i] = function(i);
+    return result;
+  }
+};
+#endif
+
+}  // namespace outgrad::kernels

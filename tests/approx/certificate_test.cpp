@@ -1,0 +1,139 @@
+#include "approx/certificate.h"
+
+#include "approx/fit.h"
+#include "kernels/eval.h"
+#include "kernels/host/files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace outgrad::approx {
+namespace {
+
+const Composite& gelu() {
+  static const Composite composite(find_activation("gelu"));
+  return composite;
+}
+
+Fit committed(const std::string& name) {
+  const std::string path = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/" + name + ".json";
+  return fit_from_json(kernels::read_file(path), path);
+}
+
+/// |p - g| (or relative) at a point, in multi-precision.
+double error_at(const Piece& p, double x) {
+  const Real u = gelu().coordinate_at(p.coordinate, Real(x)) - Real(p.centre);
+  Real value = 0;
+  for (size_t k = p.c.size(); k-- > 0;) value = value * u + Real(p.c[k]);
+  if (p.target == Target::gradient) return static_cast<double>(abs(value - gelu().gradient_at(Real(x))));
+  return static_cast<double>(abs(value * p.scale / gelu().value_at(Real(x)) - 1));
+}
+
+TEST(Certificate, BoundHoldsBetweenTheSamplesAndIsWithinOnePercent) {
+  std::mt19937 random(11);
+  for (const char* name : {"gelu_f32", "gelu_bf16"}) {
+    const Fit fit = committed(name);
+    double observed = 0;
+    for (const Piece& p : fit.backward->pieces) {
+      std::uniform_real_distribution<double> place(static_cast<double>(p.x_lo), static_cast<double>(p.x_hi));
+      for (int i = 0; i < 400; ++i) {
+        const double e = error_at(p, place(random));
+        ASSERT_LE(e, p.certified) << name << " row " << p.row;
+        observed = std::max(observed, e);
+      }
+      observed = std::max(observed, p.observed);
+    }
+    EXPECT_LE(fit.backward->kA, 1.01 * observed) << name;
+  }
+}
+
+TEST(Certificate, DamagedCoefficientRaisesTheBound) {
+  for (const Piece& original : committed("gelu_f32").backward->pieces) {
+    Piece p = original;
+    p.c[1] *= 1.001f;
+    // What the damage does at the piece's ends, against what is then certified.
+    const double shown = std::max(error_at(p, static_cast<double>(p.x_lo)), error_at(p, static_cast<double>(p.x_hi)));
+    p.observed = shown;
+    EXPECT_GE(certify_approximation(gelu(), p, 2 * shown), shown * (1 - 1e-12)) << p.row;
+  }
+}
+
+TEST(Certificate, UndecidedIsNeverAPass) {
+  Piece p = committed("gelu_f32").backward->pieces[3];
+  p.observed /= 2;  // asks for a bound that does not hold
+  EXPECT_THROW(certify_approximation(gelu(), p, 0), std::runtime_error);
+}
+
+/// A view of one row for the fp32 evaluator.
+struct RowOps : kernels::FloatOps {
+  float lookup(const Piece& p, unsigned, int word) const { return word == 0 ? p.centre : p.c[static_cast<size_t>(word) - 1]; }
+};
+
+/// The deployed sequence in real arithmetic for a row that is given.
+Real exact_sequence(const BackwardModel& m, const Piece& p, float y, bool bit) {
+  Real v(y);
+  if (p.coordinate == Coordinate::signed_root) {
+    Real t = Real(y) - Real(m.kYHi) - Real(m.kYLo);
+    if (t < Real(m.kTMin)) t = Real(m.kTMin);
+    v = bit ? sqrt(t) : Real(-sqrt(t));
+    if (v > Real(m.kSMax)) v = Real(m.kSMax);
+    if (!m.kHasLeft && v < Real(m.kSMin)) v = Real(m.kSMin);
+  }
+  Real r = 0;
+  for (size_t k = p.c.size(); k-- > 0;) r = r * (v - Real(p.centre)) + Real(p.c[k]);
+  return r;
+}
+
+TEST(Certificate, EvaluationBoundHoldsForRandomOutputs) {
+  std::mt19937 random(5);
+  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16", "gelu_bf16_left"}) {
+    const Fit fit = committed(name);
+    const BackwardModel& m = *fit.backward;
+    double worst = 0;
+    for (const Piece& p : m.pieces) {
+      std::uniform_real_distribution<double> place(p.v_lo, p.v_hi);
+      for (int i = 0; i < 3000; ++i) {
+        const double v = place(random);
+        const bool root = p.coordinate == Coordinate::signed_root;
+        const auto y = static_cast<float>(root ? gelu().y_star().to_double() + v * v : v);
+        const bool bit = root && v > 0;
+        // Row by row: an output at a cell's edge may belong to its neighbour, and is good for both.
+        struct Ops : RowOps {
+          unsigned row_index(float, int) const { return 0; }
+          unsigned octave_row(float, int, int, int, int) const { return 0; }
+        };
+        const float computed = kernels::evaluate_backward(Ops{}, m, p, y, bit);
+        if (root && !bit && m.kHasLeft && y > m.kLeftY) continue;
+        const double e = static_cast<double>(abs(Real(computed) - exact_sequence(m, p, y, bit)));
+        ASSERT_LE(e, p.evaluation) << name << " row " << p.row << " y " << y;
+        worst = std::max(worst, e / p.evaluation);
+      }
+    }
+    EXPECT_GT(worst, 0.1) << name << ": the bound is absurdly loose";
+  }
+}
+
+TEST(Certificate, CoordinateBoundHoldsNextToTheMinimum) {
+  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
+    const Fit fit = committed(name);
+    const BackwardModel& m = *fit.backward;
+    const double spacing = std::ldexp(1.0, -2 - precision_bits(m.format)), y_star = gelu().y_star().to_double();
+    double worst = 0;
+    for (int j = 1; j < 40; ++j) {
+      const double y = (std::floor(y_star / spacing) + j) * spacing;
+      const double t_c = std::max(y - static_cast<double>(m.kYHi) - static_cast<double>(m.kYLo), static_cast<double>(m.kTMin));
+      for (const int sign : {-1, 1}) {
+        const Real g = gelu().gradient_at(gelu().argument_of_root(sign * sqrt(Real(y) - gelu().y_star().mid())));
+        const Real g_c = gelu().gradient_at(gelu().argument_of_root(Real(sign * std::sqrt(t_c))));
+        worst = std::max(worst, static_cast<double>(abs(g - g_c)));
+      }
+    }
+    EXPECT_LE(worst, m.kK * (1 + 1e-12)) << name;
+    EXPECT_GE(worst, 0.5 * m.kK) << name;
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::approx

@@ -1,0 +1,72 @@
+#include "approx/spec.h"
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace outgrad::approx {
+namespace {
+
+const std::string kSpec = kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/approx/specs/gelu_f32.json");
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_spec(text, "spec.json");
+  } catch (const kernels::SpecError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string with(const std::string& from, const std::string& to) {
+  std::string text = kSpec;
+  text.replace(text.find(from), from.size(), to);
+  return text;
+}
+
+TEST(Spec, ReadsTheCommittedOne) {
+  const Spec spec = parse_spec(kSpec, "spec.json");
+  EXPECT_EQ(spec.name, "gelu_f32");
+  EXPECT_EQ(spec.target, 0x1p-26);
+  ASSERT_TRUE(spec.backward.has_value());
+  EXPECT_EQ(spec.backward->left->rows() + spec.backward->root_cells, 32);
+}
+
+TEST(Spec, SaysFilePlaceAndReason) {
+  EXPECT_EQ(refusal(with("\"gelu\"", "\"relu\"")), "spec.json: activation: activation 'relu' is unknown; known: gelu");
+  EXPECT_EQ(refusal(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16");
+  EXPECT_EQ(refusal(with("2^-26", "1e-7")), "spec.json: target: '1e-7' is not of the form 2^-N");
+  EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
+  EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 6.5")), "spec.json: degree: must be an integer");
+  EXPECT_EQ(refusal(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
+  EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")), "spec.json: x: is not a key of this schema");
+  EXPECT_EQ(refusal(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
+            "spec.json: root_cells: cells in s and rows of the left segment add up to 33, not to a power of two up to 256");
+  EXPECT_EQ(refusal(with("\"edge_log2\": -3", "\"edge_log2\": -2")), "spec.json: left_segment.edge_log2: -2 is outside -20 .. -3");
+  EXPECT_EQ(refusal("[1]"), "spec.json: top level: must be an object");
+  EXPECT_EQ(refusal("{"), "spec.json: byte 2: is not JSON");
+}
+
+TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {
+  std::mt19937 random(3);
+  std::uniform_int_distribution<size_t> place(0, kSpec.size() - 1);
+  std::uniform_int_distribution<int> byte(0, 255);
+  int refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string text = kSpec;
+    for (int k = 0; k <= i % 3; ++k) text[place(random)] = static_cast<char>(byte(random));
+    refused += refusal(text) != "accepted";
+  }
+  EXPECT_GT(refused, 15000);
+}
+
+TEST(Spec, Sha256OfAbc) {
+  // FIPS 180-4's example.
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+}  // namespace
+}  // namespace outgrad::approx

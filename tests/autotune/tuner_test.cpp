@@ -1,0 +1,215 @@
+// The whole life cycle with planted offenders: each is rejected for what it did, and the run still ends with the right winner.
+#include "autotune/tuner.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "kernels/host/files.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+CompileSettings compile_settings(const TemporaryFolder& folder) {
+  CompileSettings settings;
+  settings.cache_folder = folder / "variants";
+  settings.jobs = 2;
+  return settings;
+}
+
+// Sets an environment variable for the life of a scope.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const std::string& value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    ::setenv(name, value.c_str(), 1);
+  }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+  ~ScopedVariable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
+  const TemporaryFolder folder;
+  const Problem problem{KernelId::kGeluBackward, FormatId::kF32};
+  const Variant variant = default_variant(problem);
+  const std::string good = variant.body();
+  // Waits stand for slow kernels: the order of the times is then certain on a busy machine too.
+  const auto waiting = [](int ms) {
+    return "if (a.elements > 500000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) + "; omp_get_wtime() < end;) {} ";
+  };
+  const std::string large = "if (a.elements > 500000) ";  // beyond any length that verification uses
+
+  struct Plant {
+    const char* what;
+    std::string body;
+    std::optional<Stage> stage;
+    Reason reason;
+  };
+  const std::vector<Plant> plants = {
+      {"slow default", waiting(30) + good, {}, {}},
+      {"winner", good, {}, {}},
+      {"less slow", waiting(15) + good, {}, {}},
+      {"one bit wrong", good + " if (a.elements > 4000) static_cast<unsigned*>(a.out)[3999] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
+      {"writes to an input", good + " if (a.elements > 0) const_cast<unsigned*>(static_cast<const unsigned*>(a.second))[0] ^= 1u;",
+       Stage::kVerify, Reason::kWrongAnswer},
+      {"zero to negative zero", good + " for (long i = 0; i < a.elements; ++i) if (static_cast<unsigned*>(a.out)[i] == 0) "
+       "static_cast<unsigned*>(a.out)[i] = 0x80000000u;", Stage::kVerify, Reason::kWrongAnswer},
+      {"reads past the end", good + " static volatile float sink; sink = static_cast<const float*>(a.first)[a.elements];", Stage::kVerify,
+       Reason::kCrashed},
+      {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
+      {"leaves the process", "__builtin__exit(0);", Stage::kVerify, Reason::kCrashed},
+      {"hangs", "volatile bool forever = true; while (forever) {}", Stage::kVerify, Reason::kHung},
+      {"crashes when timed", large + "__builtin_trap(); " + good, Stage::kTime, Reason::kCrashed},
+      {"hangs when timed", "volatile bool forever = true; " + large + "while (forever) {} " + good, Stage::kTime, Reason::kHung},
+      {"does not compile", "no_such_function(a);", Stage::kCompile, Reason::kCompilerError}};
+
+  std::vector<Candidate> candidates;
+  std::vector<Candidate*> pointers;
+  for (const Plant& plant : plants) candidates.emplace_back(variant, "/* " + std::string(plant.what) + " */ " + plant.body);
+  for (Candidate& candidate : candidates) pointers.push_back(&candidate);
+
+  MeasureSettings settings;
+  settings.elements = 1 << 20;
+  settings.screening_rounds = 3;
+  settings.final_rounds = kLeastRounds;
+  settings.ceiling_share = 0;  // no round is discarded: other load may not decide this test
+  settings.silence_seconds = 4;
+  settings.log_path = folder / "launches.log";
+  compile(pointers, find_toolchain(), compile_settings(folder));
+  verify(candidates, settings);
+  const Measurement m = measure(candidates, settings);
+
+  for (std::size_t i = 0; i < plants.size(); ++i) {
+    SCOPED_TRACE(plants[i].what);
+    const Rejected* why = candidates[i].as<Rejected>();
+    if (!plants[i].stage) {
+      EXPECT_NE(candidates[i].as<Timed>(), nullptr) << (why != nullptr ? why->detail : candidates[i].state_name());
+      continue;
+    }
+    ASSERT_NE(why, nullptr) << candidates[i].state_name();
+    EXPECT_EQ(why->stage, *plants[i].stage) << why->detail;
+    EXPECT_EQ(why->reason, plants[i].reason) << why->detail;
+    EXPECT_FALSE(why->detail.empty());
+  }
+  EXPECT_TRUE(m.gain);
+  EXPECT_STREQ(plants[m.winner].what, "winner");
+  EXPECT_GT(m.speedup[m.winner].low, 1);
+  EXPECT_GT(m.speedup[1].median, m.speedup[2].median);
+  EXPECT_NE(kernels::read_file(settings.log_path).find("verify gelu_backward f32."), std::string::npos);
+}
+
+TEST(Tuner, NoWinnerInsideTheNoise) {
+  const TemporaryFolder folder;
+  const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kBf16});
+  std::vector<Candidate> candidates;
+  for (int i = 0; i < 3; ++i) candidates.emplace_back(variant, "/* copy " + std::to_string(i) + " */ " + variant.body());
+  std::vector<Candidate*> pointers;
+  for (Candidate& candidate : candidates) pointers.push_back(&candidate);
+  MeasureSettings settings;
+  settings.elements = 1 << 18;
+  settings.screening_rounds = 2;
+  settings.final_rounds = 5;  // too few to decide, whatever they say
+  settings.ceiling_share = 0;
+  compile(pointers, find_toolchain(), compile_settings(folder));
+  verify(candidates, settings);
+  settings.final_rounds = kLeastRounds - 1;
+  const Measurement m = measure(candidates, settings);
+  EXPECT_EQ(m.speedup[0].median, 1);
+  if (m.gain) EXPECT_GT(m.speedup[m.winner].low, 1);
+  else EXPECT_EQ(m.winner, 0u);
+}
+
+TEST(Compile, SecondTimeComesFromTheCacheAndFlagsAreInTheKey) {
+  const TemporaryFolder folder;
+  const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kF32});
+  Toolchain toolchain = find_toolchain();
+  std::vector<std::string> libraries;
+  std::vector<double> times;
+  for (int pass = 0; pass < 3; ++pass) {
+    if (pass == 2) toolchain.flags.push_back("-DOUTGRAD_TEST_UNUSED");
+    Candidate candidate(variant);
+    compile({&candidate}, toolchain, compile_settings(folder));
+    ASSERT_NE(candidate.as<Compiled>(), nullptr);
+    libraries.push_back(candidate.code()->library);
+    times.push_back(candidate.code()->compile_ms);
+  }
+  EXPECT_EQ(libraries[0], libraries[1]);
+  EXPECT_GT(times[0], 0);
+  EXPECT_EQ(times[1], 0);
+  EXPECT_NE(libraries[0], libraries[2]);
+}
+
+TEST(Compile, WithoutACompilerNamesIt) {
+  const ScopedVariable variable("CXX", "/no/such/compiler");
+  try {
+    find_toolchain();
+    FAIL() << "found a compiler that is not there";
+  } catch (const kernels::EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("/no/such/compiler"), std::string::npos);
+  }
+}
+
+TEST(Compile, AStuckCompilerIsKilledAndBlamed) {
+  const TemporaryFolder folder;
+  kernels::write_file(folder / "stuck", "#!/bin/sh\n[ \"$1\" = --version ] && echo stuck 1.0 && exit 0\nsleep 600 & wait\n");
+  std::filesystem::permissions(folder / "stuck", std::filesystem::perms::owner_all);
+  const ScopedVariable variable("CXX", folder / "stuck");
+  CompileSettings settings = compile_settings(folder);
+  settings.limit_seconds = 0.5;
+  Candidate candidate(default_variant({KernelId::kGeluForward, FormatId::kF32}));
+  compile({&candidate}, find_toolchain(), settings);
+  ASSERT_NE(candidate.as<Rejected>(), nullptr);
+  EXPECT_EQ(candidate.as<Rejected>()->reason, Reason::kCompilerTimeout);
+}
+
+TEST(TuneCommand, WithoutACompilerLeavesNothingButTheFolder) {
+  const TemporaryFolder folder;
+  const ScopedVariable variable("CXX", "/no/such/compiler");
+  EXPECT_THROW(tune_command({"--out", folder / "out"}), kernels::EnvironmentError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
+}
+
+TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
+  const TemporaryFolder folder;
+  kernels::write_file(folder / "file", "");
+  EXPECT_THROW(tune_command({"--out", folder / "file/out"}), kernels::IoError);
+}
+
+TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
+  const TemporaryFolder folder;
+  const auto tune = [&](const std::string& format) {
+    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "3", "--elements", "1048576",
+                         "--budget", "30", "--json"});
+  };
+  ASSERT_EQ(tune("f32"), 0);
+  const std::string first = kernels::read_file(folder / "tuned_cpu.h");
+  ASSERT_EQ(tune("bf16"), 0);
+  const Database database = load_database(folder / "tune_cpu.jsonl");
+  EXPECT_TRUE(database.warnings.empty());
+  ASSERT_EQ(database.records.size(), 6u);
+  std::map<std::string, std::string> winners;
+  for (const nlohmann::json& record : database.records) {
+    for (const char* key : {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
+      EXPECT_TRUE(record.contains(key)) << key;
+    EXPECT_EQ(record["state"], "timed") << record.dump();
+    EXPECT_FALSE(record["screening"]["ns"].empty());
+    if (record["winner"] == true) winners[record["format"]] = record["variant"];
+  }
+  ASSERT_EQ(winners.size(), 2u);
+  const std::string header = kernels::read_file(folder / "tuned_cpu.h");
+  for (const auto& [format, variant] : winners) EXPECT_NE(header.find(variant), std::string::npos) << header;
+  EXPECT_NE(first.find(winners["f32"]), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

@@ -1,0 +1,157 @@
+// Outputs appear whole or not at all, errors are one line with the right exit status, arrays have the size asked for.
+#include "kernels/host/files.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/host/errors.h"
+
+namespace outgrad::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("outgrad-files-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  size_t entries() const { return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator())); }
+
+  fs::path folder_;
+};
+
+int exit_status_of(const std::exception& error) {
+  testing::internal::CaptureStderr();
+  const int status = run_main([&]() -> int {
+    if (const auto* io = dynamic_cast<const IoError*>(&error)) throw *io;
+    if (const auto* spec = dynamic_cast<const SpecError*>(&error)) throw *spec;
+    if (const auto* cuda = dynamic_cast<const CudaError*>(&error)) throw *cuda;
+    throw std::runtime_error(error.what());
+  });
+  testing::internal::GetCapturedStderr();
+  return status;
+}
+
+TEST_F(Files, WhatIsWrittenIsRead) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{65536}, size_t{300001}}) {
+    std::string content(size, '\0');
+    for (size_t i = 0; i < size; ++i) content[i] = static_cast<char>(i * 37 + i / 256);
+    write_file(path("a"), content);
+    EXPECT_EQ(read_file(path("a")), content);
+  }
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, ArraysKeepBitsAndCount) {
+  const std::vector<float> values = {1.0f, -0.0f, 0x1p-149f};
+  write_array(path("a"), std::span<const float>(values));
+  EXPECT_EQ(fs::file_size(path("a")), 12u);
+  EXPECT_EQ(read_file(path("a")).substr(0, 4), std::string("\0\0\x80\x3f", 4));  // little-endian
+  EXPECT_EQ(read_array<float>(path("a"), 3), values);
+  EXPECT_EQ(read_array<u16>(path("a")).size(), 6u);
+  EXPECT_THROW(read_array<float>(path("a"), 4), SpecError);
+  EXPECT_THROW(read_array<float>(path("a"), 2), SpecError);
+  write_file(path("b"), "12345");
+  EXPECT_THROW(read_array<float>(path("b")), SpecError);
+}
+
+TEST_F(Files, NothingAppearsWithoutCommit) {
+  write_file(path("a"), "old");
+  {
+    OutputFile file(path("a"));
+    file.write("new");
+    EXPECT_EQ(read_file(path("a")), "old");
+  }
+  EXPECT_EQ(read_file(path("a")), "old");
+  EXPECT_EQ(entries(), 1u);
+}
+
+// A file size limit stands in for a full disk: write() fails midway in the same way.
+TEST_F(Files, FailedWriteLeavesTheOldFileAndNoTemporary) {
+  write_file(path("a"), "old");
+  rlimit saved;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &saved), 0);
+  rlimit small = saved;
+  small.rlim_cur = 1000;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(write_file(path("a"), std::string(5000, 'x')), IoError);
+  setrlimit(RLIMIT_FSIZE, &saved);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(read_file(path("a")), "old");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, FullDeviceIsReportedAsTheEnvironments) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  try {
+    write_file("/dev/full", "x");
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.error_number(), ENOSPC);
+    EXPECT_EQ(exit_status_of(error), kExitEnvironment);
+    EXPECT_NE(std::string(error.what()).find("/dev/full: write: No space left"), std::string::npos);
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+TEST_F(Files, DevicesArePreservedAndLinksFollowed) {
+  write_file("/dev/null", "x");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  write_file(path("target"), "old");
+  fs::create_symlink("target", path("link"));
+  write_file(path("link"), "new");
+  EXPECT_TRUE(fs::is_symlink(path("link")));
+  EXPECT_EQ(read_file(path("target")), "new");
+}
+
+TEST_F(Files, BadPathsAreBadInput) {
+  for (const auto& attempt : {std::function<void()>([&] { read_file(path("absent")); }), std::function<void()>([&] { read_file(folder_.string()); }),
+                              std::function<void()>([&] { write_file(path("absent/a"), "x"); }),
+                              std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
+    try {
+      attempt();
+      FAIL();
+    } catch (const IoError& error) {
+      EXPECT_EQ(exit_status_of(error), kExitBadInput) << error.what();
+    }
+  }
+}
+
+TEST_F(Files, NamesAsLongAsTheSystemAllowsCanBeWritten) {
+  const std::string name(255, 'n');
+  write_file(path(name), "x");
+  EXPECT_EQ(read_file(path(name)), "x");
+}
+
+TEST_F(Files, UmaskDecidesThePermissions) {
+  const mode_t saved = ::umask(022);
+  write_file(path("a"), "x");
+  ::umask(saved);
+  EXPECT_EQ(fs::status(path("a")).permissions(), static_cast<fs::perms>(0644));
+}
+
+TEST(Errors, EachKindHasItsExitStatusAndOneLine) {
+  EXPECT_EQ(exit_status_of(SpecError("f", "p", "w")), kExitBadInput);
+  EXPECT_EQ(exit_status_of(CudaError("no device")), kExitEnvironment);
+  EXPECT_EQ(exit_status_of(std::runtime_error("broken")), kExitViolated);
+  EXPECT_EQ(run_main([] { return kExitHolds; }), kExitHolds);
+  testing::internal::CaptureStderr();
+  run_main([]() -> int { throw SpecError("a\nb.json", "line 3", "bad \x1b[31mkey"); });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "outgrad: a b.json: line 3: bad  [31mkey\n");
+}
+
+}  // namespace
+}  // namespace outgrad::kernels

@@ -1,0 +1,136 @@
+// Widening and narrowing against an independent reference in double, exhaustively over the 16-bit patterns.
+#include "kernels/formats.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/simd.h"
+#include "tests/kernels/patterns.h"
+
+namespace outgrad::kernels {
+namespace {
+
+// Shape of a 16-bit format: bits of the significand after the point, least normal exponent.
+template <class T>
+struct Shape;
+template <>
+struct Shape<F16> {
+  static constexpr int kFraction = 10, kMinExponent = -14, kMaxExponent = 15;
+};
+template <>
+struct Shape<BF16> {
+  static constexpr int kFraction = 7, kMinExponent = -126, kMaxExponent = 127;
+};
+
+template <class T>
+double value_of(T stored) {
+  using S = Shape<T>;
+  const int exponent = (stored.bits & 0x7fff) >> S::kFraction;
+  const int fraction = stored.bits & ((1 << S::kFraction) - 1);
+  const double sign = stored.bits & 0x8000 ? -1 : 1;
+  if (exponent == S::kMaxExponent - S::kMinExponent + 2) {
+    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  }
+  const int one = exponent > 0 ? 1 << S::kFraction : 0;
+  return sign * std::ldexp(one + fraction, std::max(exponent, 1) - 1 + S::kMinExponent - S::kFraction);
+}
+
+// Rounds in double, where value / ulp is exact and nearbyint rounds to nearest even.
+template <class T>
+u16 narrowed(float value) {
+  using S = Shape<T>;
+  if (std::isnan(value)) return Format<T>::kCanonicalNan;
+  const u16 sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::abs(static_cast<double>(value));
+  const u16 infinity = static_cast<u16>((S::kMaxExponent - S::kMinExponent + 2) << S::kFraction);
+  if (std::isinf(magnitude)) return sign | infinity;
+  const int exponent = magnitude == 0 ? S::kMinExponent : std::max(std::ilogb(magnitude), S::kMinExponent);
+  const double steps = std::nearbyint(std::ldexp(magnitude, S::kFraction - exponent));
+  if (std::ldexp(steps, exponent - S::kFraction) >= std::ldexp(1.0, S::kMaxExponent + 1)) return sign | infinity;
+  // Normal numbers count their steps from 2^kFraction; a carry into the next binade comes out right by itself.
+  return static_cast<u16>(sign | (((exponent - S::kMinExponent) << S::kFraction) + static_cast<int>(steps)));
+}
+
+template <class T>
+class Formats16 : public testing::Test {};
+using Stored = testing::Types<F16, BF16>;
+TYPED_TEST_SUITE(Formats16, Stored);
+
+TYPED_TEST(Formats16, WidenIsExactAndNarrowUndoesItForEveryPattern) {
+  int count = 0;
+  for (const TypeParam stored : patterns::all<TypeParam>()) {
+    const double expected = value_of(stored);
+    const float wide = widen(stored);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(wide)) << stored.bits;
+      EXPECT_EQ(narrow<TypeParam>(wide).bits, Format<TypeParam>::kCanonicalNan);
+    } else {
+      EXPECT_EQ(static_cast<double>(wide), expected) << stored.bits;
+      EXPECT_EQ(narrow<TypeParam>(wide).bits, stored.bits);
+    }
+    ++count;
+  }
+  EXPECT_EQ(count, 65536);
+}
+
+TYPED_TEST(Formats16, NarrowRoundsToNearestEven) {
+  for (const float value : patterns::f32_patterns(5000)) {
+    ASSERT_EQ(narrow<TypeParam>(value).bits, narrowed<TypeParam>(value)) << std::hexfloat << value;
+  }
+}
+
+// Every boundary between two neighbours: the midpoint and the fp32 values beside it.
+TYPED_TEST(Formats16, NarrowRoundsEveryMidpoint) {
+  for (u32 bits = 0; bits < 0x7fff; ++bits) {
+    const double low = value_of(TypeParam{static_cast<u16>(bits)});
+    const double high = value_of(TypeParam{static_cast<u16>(bits + 1)});
+    if (!std::isfinite(low) || !std::isfinite(high)) continue;
+    const float midpoint = static_cast<float>((low + high) / 2);
+    for (const float value : {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
+      ASSERT_EQ(narrow<TypeParam>(value).bits, narrowed<TypeParam>(value)) << std::hexfloat << value;
+      ASSERT_EQ(narrow<TypeParam>(-value).bits, narrowed<TypeParam>(-value)) << std::hexfloat << value;
+    }
+  }
+}
+
+TEST(Formats, CanonicalBitsMapEveryNanToOne) {
+  for (const F16 value : patterns::all<F16>()) {
+    EXPECT_EQ(canonical_bits(value), std::isnan(value_of(value)) ? 0x7e00 : value.bits);
+  }
+  for (const BF16 value : patterns::all<BF16>()) {
+    EXPECT_EQ(canonical_bits(value), std::isnan(value_of(value)) ? 0x7fc0 : value.bits);
+  }
+  for (const float value : patterns::f32_patterns(3)) {
+    EXPECT_EQ(canonical_bits(value), std::isnan(value) ? 0x7fc00000u : bits_of(value));
+  }
+}
+
+#ifdef OUTGRAD_AVX2
+template <class Isa, class T>
+void expect_vector_conversions() {
+  const std::vector<float> values = patterns::f32_patterns(5000);
+  alignas(64) T stored[Isa::kLanes];
+  for (size_t i = 0; i + Isa::kLanes <= values.size(); i += Isa::kLanes) {
+    Isa::template store<false>(stored, Isa::load(&values[i]));
+    for (size_t k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(stored[k].bits, narrow<T>(values[i + k]).bits) << std::hexfloat << values[i + k];
+  }
+  const std::vector<T> all = patterns::all<T>();
+  alignas(64) float wide[Isa::kLanes];
+  for (size_t i = 0; i < all.size(); i += Isa::kLanes) {
+    Isa::template store<true>(wide, Isa::load(&all[i]));
+    for (size_t k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(canonical_bits(wide[k]), canonical_bits(widen(all[i + k]))) << all[i + k].bits;
+  }
+}
+
+TYPED_TEST(Formats16, VectorConversionsEqualScalarOnes) {
+  expect_vector_conversions<Avx2, TypeParam>();
+#ifdef OUTGRAD_AVX512
+  expect_vector_conversions<Avx512, TypeParam>();
+#endif
+}
+#endif
+
+}  // namespace
+}  // namespace outgrad::kernels

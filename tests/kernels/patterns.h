@@ -1,0 +1,106 @@
+// Deterministic inputs for the kernels' tests: every pattern of a 16-bit format, every binade of f32 with its edges, special values.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/formats.h"
+#include "kernels/portable.h"
+
+namespace outgrad::kernels::patterns {
+
+// A full-period 64-bit generator (splitmix64): the same numbers on every platform.
+class Random {
+ public:
+  explicit Random(u64 seed) : state_(seed) {}
+  u32 next() {
+    u64 z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return static_cast<u32>((z ^ (z >> 31)) >> 32);
+  }
+
+ private:
+  u64 state_;
+};
+
+// f32: per sign and exponent (subnormals, infinities and NaNs are two of the exponents) the edges of the binade, the midpoints of
+// f16 and bf16 with their neighbours, and `random_per_binade` significands.
+inline std::vector<float> f32_patterns(int random_per_binade) {
+  std::vector<u32> significands;
+  for (const u32 bit : {0u, 1u << 12, 1u << 13, 3u << 12, 1u << 15, 1u << 16, 3u << 15, 1u << 22, 1u << 23}) {
+    for (const u32 near : {bit - 1, bit, bit + 1}) significands.push_back(near & 0x7fffffu);
+  }
+  Random random(1);
+  std::vector<float> values;
+  for (u32 high = 0; high < 512; ++high) {
+    for (const u32 low : significands) values.push_back(float_of(high << 23 | low));
+    for (int k = 0; k < random_per_binade; ++k) values.push_back(float_of(high << 23 | (random.next() >> 9)));
+  }
+  return values;
+}
+
+// All of T's patterns for 16-bit T; f32_patterns otherwise.
+template <class T>
+std::vector<T> all(int random_per_binade = 100) {
+  if constexpr (std::is_same_v<T, float>) {
+    return f32_patterns(random_per_binade);
+  } else {
+    std::vector<T> values;
+    for (u32 bits = 0; bits < 65536; ++bits) values.push_back(T{static_cast<u16>(bits)});
+    return values;
+  }
+}
+
+// Arguments of a backward call that pair every y of all<T>() with both mask bits, and a dy each (all kinds of values).
+template <class T>
+struct Backward {
+  std::vector<T> dy, y;
+  std::vector<u32> mask;
+
+  i64 size() const { return static_cast<i64>(y.size()); }
+};
+
+template <class T>
+Backward<T> backward(int random_per_binade = 100) {
+  Backward<T> arguments;
+  const std::vector<T> values = all<T>(random_per_binade);
+  Random random(2);
+  for (const u32 m : {0u, 1u}) {
+    for (const T y : values) {
+      const size_t i = arguments.y.size();
+      if (i % 32 == 0) arguments.mask.push_back(0);
+      arguments.mask.back() |= m << (i % 32);
+      arguments.y.push_back(y);
+      // Three in four moderate, so that g shows; the others any value at all.
+      const T any = values[random.next() % values.size()];
+      arguments.dy.push_back(random.next() % 4 == 0 ? any : narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-29f));
+    }
+  }
+  return arguments;
+}
+
+// First index at which two arrays differ as canonical_bits, or -1.
+template <class T>
+i64 first_difference(const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (canonical_bits(a[i]) != canonical_bits(b[i])) return static_cast<i64>(i);
+  }
+  return -1;
+}
+
+// FNV-1a, 64 bits, over the little-endian bytes of one word after the other.
+class Hash {
+ public:
+  void add(u32 word) {
+    for (int byte = 0; byte < 4; ++byte) state_ = (state_ ^ (word >> (8 * byte) & 0xffu)) * 0x100000001b3u;
+  }
+  u64 value() const { return state_; }
+
+ private:
+  u64 state_ = 0xcbf29ce484222325u;
+};
+
+}  // namespace outgrad::kernels::patterns

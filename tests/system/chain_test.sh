@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# `run` redoes what changed and nothing else, passes exit statuses on, and touches committed files only with --publish.
+# usage: chain_test.sh REPOSITORY
+set -euo pipefail
+# shellcheck source=tests/system/sandbox.sh
+source "$1/tests/system/sandbox.sh"
+make_sandbox "$1"
+
+calls_of() {  # calls_of ARGUMENT...: what a run calls
+  : >"$STAND_IN_LOG"
+  "$sandbox/outgrad" run "$@" >"$sandbox/build/stdout" 2>"$sandbox/build/stderr" || fail "run $*: status $?"
+  xargs <"$STAND_IN_LOG"
+}
+
+expect() {  # expect WHAT EXPECTED FOUND
+  [[ $2 == "$3" ]] || fail "$1: expected '$2', found '$3'"
+}
+
+everything=$(calls_of)
+expect "unchanged" "" "$(calls_of)"
+touch "$sandbox"/approx/specs/*.json
+expect "new file times, old content" "" "$(calls_of)"
+echo '{"name": "gelu_f16", "degree": 5}' >"$sandbox/approx/specs/gelu_f16.json"
+expect "a changed spec with an unchanged fit" "fit gelu_f16.json" "$(calls_of)"
+echo '// changed' >>"$sandbox/kernels/eval.h"
+expect "a changed kernel" "tune --device" "$(calls_of)"  # the other executables are compiled: their own bytes would change
+echo '# changed' >>"$sandbox/build/outgrad-check"
+expect "a changed checker" \
+  "check gelu_bf16.h validate f32 validate f16 validate bf16 stability f32 stability f16 stability bf16 report --in" "$(calls_of)"
+rm "$sandbox/out/report/report.md"
+expect "a missing output" "report --in" "$(calls_of)"
+expect "--fresh" "$everything" "$(calls_of --fresh)"
+[[ "$(calls_of --fresh --formats bf16)" != *f32* ]] || fail "--formats bf16 ran another format"
+
+for case in "check 1:1" "validate 1:1" "stability 1:1" "fit 2:2" "emit 2:2" "tune 3:3" "report 2:2"; do
+  code=0
+  STAND_IN_STATUS=${case%:*} "$sandbox/outgrad" run --fresh --publish >"$sandbox/build/stdout" 2>/dev/null || code=$?
+  expect "exit status of run when ${case%:*}" "${case#*:}" "$code"
+  if ((code == 1)); then
+    [[ -f $sandbox/out/report/index.html ]] || fail "$case: no report shows the violation"
+  fi
+  expect "published although $case" "" "$(ls "$sandbox/kernels/generated")"
+done
+calls_of >/dev/null
+
+# Two runs at once: the second says so and leaves the first alone.
+rm -f "$STAND_IN_LOG.stopped"
+STAND_IN_STOP="fit gelu_f32.json" "$sandbox/outgrad" run --fresh >/dev/null 2>&1 &
+first=$!
+until [[ -s $STAND_IN_LOG.stopped ]]; do sleep 0.02; done
+code=0
+"$sandbox/outgrad" run >/dev/null 2>&1 || code=$?
+expect "a second run beside the first" 3 "$code"
+kill -KILL "$first"
+wait "$first" 2>/dev/null || true
+
+# Committed files change with --publish alone.
+cd "$sandbox"
+git init -q . && git add . && git -c user.name=t -c user.email=t@t commit -qm t
+calls_of >/dev/null
+expect "git status after run" "" "$(git status --porcelain)"
+calls_of --publish >/dev/null
+expect "what --publish adds" "kernels/generated/ notebooks_data/fits/ notebooks_data/sweeps/" \
+  "$(git status --porcelain | sed 's/^?? //' | xargs)"
+cmp out/fits/gelu_f32.json notebooks_data/fits/gelu_f32.json || fail "the published fit is not the one of this run"
+expect "after --publish" "" "$(calls_of)"
+
+echo "chain: $failures failures"
+exit $((failures > 0))

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# The command line: bad usage and bad input end with status 2, one line on stderr, nothing on stdout and no output file.
+# usage: command_line_test.sh REPOSITORY BUILD
+set -euo pipefail
+root=$1
+export OUTGRAD_BUILD_DIR=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"  # the wrapper works from any folder
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+refuses() {  # refuses STATUS WORD...: the command ends so
+  local expected=$1 code=0
+  shift
+  "$root/outgrad" "$@" >stdout 2>stderr </dev/null || code=$?
+  ((code == expected)) || fail "$*: status $code instead of $expected"
+  [[ $(wc -l <stderr) == 1 && $(<stderr) == outgrad:* ]] || fail "$*: stderr is not one line of outgrad's: $(head -c 400 stderr)"
+  [[ ! -s stdout ]] || fail "$*: stdout says $(head -c 200 stdout)"
+  [[ -z $(ls -A | grep -vx -e stdout -e stderr -e 'input\..*') ]] || fail "$*: left $(ls -A | xargs)"
+}
+
+"$root/outgrad" >table || fail "the table of commands"
+"$root/outgrad" --help | cmp - table || fail "--help is not the table of commands"
+for command in run test fit emit check validate stability tune eval bench report; do
+  grep -q "^  $command " table || fail "$command is not in the table"
+  [[ $command == test ]] || "$root/outgrad" "$command" --help >help || fail "$command --help: status $?"
+done
+rm -f table help
+
+refuses 2 frobnicate
+refuses 2 --frobnicate
+refuses 2 run --frobnicate
+refuses 2 run --formats f8
+refuses 2 run --formats
+refuses 2 run --budget never
+executables=(tune)
+if [[ -x $2/outgrad-fit ]]; then
+  executables+=(fit check)
+  echo '{"schema": "outgrad.spec/1", "name": "x"' >input.json
+  printf 'not a header\n' >input.h
+  head -c 8 /dev/zero | tr '\0' '\377' >input.safetensors
+  for command in fit emit check validate stability report; do
+    refuses 2 "$command" --frobnicate
+  done
+  refuses 2 fit
+  refuses 2 fit absent.json --out fit.out
+  refuses 2 fit input.json --out fit.out
+  refuses 2 emit absent.json --out emit.out
+  refuses 2 emit input.json --out emit.out
+  refuses 2 check absent.h
+  refuses 2 check input.h
+  refuses 2 validate --activation frob --format f32 --out sweep.out
+  refuses 2 validate --activation gelu --format f8 --out sweep.out
+  refuses 2 validate --activation gelu --format bf16 --shard 3/2 --out sweep.out
+  refuses 2 stability absent.npz
+  refuses 2 stability input.safetensors --out stability.out
+  refuses 2 stability --gamma 1,nan --beta 0,0
+  refuses 2 report --in absent --out report.out
+fi
+for command in tune eval bench; do
+  refuses 2 "$command" --frobnicate
+done
+refuses 2 eval
+refuses 2 eval --op frob
+refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y absent --mask absent --dx dx.out
+refuses 2 tune --kernel frob
+refuses 2 tune --budget never
+
+# Each executable alone speaks the same way.
+for name in "${executables[@]}"; do
+  code=0
+  "$2/outgrad-$name" frobnicate >stdout 2>stderr || code=$?
+  ((code == 2)) || fail "outgrad-$name frobnicate: status $code"
+done
+
+echo "command line: $failures failures"
+exit $((failures > 0))

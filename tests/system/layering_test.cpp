@@ -1,0 +1,207 @@
+// Reads every #include of the four folders and fails on an arrow that the architecture forbids:
+//   kernels <- approx <- validation, kernels <- autotune; tests see all, nothing sees tests or notebooks_data.
+// Third-party headers are confined too: none in kernels/, nlohmann/json alone in autotune/.
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace outgrad::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = OUTGRAD_SOURCE_DIR;
+
+struct Include {
+  std::string target;
+  bool quoted;
+  int line;
+};
+
+std::vector<Include> includes_of(const std::string& text) {
+  static const std::regex pattern(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
+  std::vector<Include> found;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (std::smatch match; std::regex_search(line, match, pattern)) found.push_back({match[2], match[1] == "\"", number});
+  }
+  return found;
+}
+
+// What a folder may include: our folders, and prefixes of third-party headers.
+struct Layer {
+  std::set<std::string> folders;
+  std::vector<std::string> third_party;
+};
+
+const std::map<std::string, Layer> kLayers = {
+    {"kernels", {{"kernels"}, {}}},
+    {"approx",
+     {{"kernels", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h", "openssl/"}}},
+    {"validation",
+     {{"kernels", "approx", "validation"},
+      {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h", "zip.h"}}},
+    {"autotune", {{"kernels", "autotune"}, {"nlohmann/json"}}},
+};
+
+// The oracle is the second witness: neither it nor what it includes may see approx/.
+constexpr std::array<std::string_view, 2> kOracle = {"validation/oracle.h", "validation/oracle.cpp"};
+
+// C++ headers have no dot and no slash; of the rest only what the C library, the compiler or CUDA brings.
+bool is_platform_header(const std::string& target) {
+  static const std::set<std::string> allowed = {"immintrin.h", "xmmintrin.h", "omp.h",      "fcntl.h", "unistd.h", "dlfcn.h",
+                                                "sched.h",     "pthread.h",  "poll.h",  "signal.h", "spawn.h",
+                                                "elf.h", "cpuid.h"};
+  return target.find_first_of("./") == std::string::npos || allowed.contains(target) || target.starts_with("sys/") ||
+         target.starts_with("linux/");
+}
+
+bool is_cuda_header(const std::string& target) { return target.starts_with("cuda") || target.starts_with("nvrtc"); }
+
+bool is_cuda_source(const fs::path& file) { return file.extension() == ".cu" || file.extension() == ".cuh"; }
+
+// One line per forbidden include of a file, given by its path from the root.
+std::vector<std::string> violations(const std::string& file, const std::string& text) {
+  const Layer& layer = kLayers.at(file.substr(0, file.find('/')));
+  std::vector<std::string> found;
+  for (const Include& include : includes_of(text)) {
+    const std::string folder = include.target.substr(0, include.target.find('/'));
+    const bool ours = include.quoted || kLayers.contains(folder) || folder == "tests" || folder == "notebooks_data";
+    const bool third_party = std::ranges::any_of(layer.third_party, [&](const std::string& prefix) { return include.target.starts_with(prefix); });
+    bool allowed = false;
+    if (ours) {
+      allowed = include.quoted && layer.folders.contains(folder);
+      if (folder == "approx" && std::ranges::find(kOracle, file) != kOracle.end()) allowed = false;
+    } else {
+      allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target));
+    }
+    if (!allowed) found.push_back(file + ":" + std::to_string(include.line) + ": must not include " + include.target);
+  }
+  return found;
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::vector<std::string> sources() {
+  static const std::set<std::string> extensions = {".h", ".cpp", ".cu", ".cuh"};
+  std::vector<std::string> files;
+  for (const auto& [folder, layer] : kLayers) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+      if (extensions.contains(entry.path().extension())) files.push_back(fs::relative(entry.path(), kRoot).generic_string());
+    }
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+TEST(Layering, NoForbiddenArrowInTheTree) {
+  const std::vector<std::string> files = sources();
+  for (const auto& [folder, layer] : kLayers) {
+    EXPECT_TRUE(std::ranges::any_of(files, [&](const std::string& file) { return file.starts_with(folder + "/"); })) << folder;
+  }
+  for (const std::string& file : files) {
+    for (const std::string& violation : violations(file, read(kRoot / file))) ADD_FAILURE() << violation;
+  }
+}
+
+TEST(Layering, OurIncludesAreRootedAndExist) {
+  for (const std::string& file : sources()) {
+    for (const Include& include : includes_of(read(kRoot / file))) {
+      if (include.quoted) {
+        EXPECT_TRUE(fs::is_regular_file(kRoot / include.target)) << file << ":" << include.line << ": " << include.target;
+      }
+    }
+  }
+}
+
+// What the oracle reaches through validation/ must not reach approx/ either.
+TEST(Layering, OracleSharesNoCodeWithApprox) {
+  std::set<std::string> reached;
+  std::vector<std::string> pending(kOracle.begin(), kOracle.end());
+  while (!pending.empty()) {
+    const std::string file = pending.back();
+    pending.pop_back();
+    if (!reached.insert(file).second) continue;
+    EXPECT_FALSE(file.starts_with("approx/")) << file;
+    ASSERT_TRUE(fs::is_regular_file(kRoot / file)) << file;
+    for (const Include& include : includes_of(read(kRoot / file))) {
+      if (include.quoted) pending.push_back(include.target);
+    }
+  }
+}
+
+// A source that no list names is neither built nor tested; a header that no list names is neither compiled alone nor installed.
+TEST(Layering, EverySourceIsNamedInTheBuild) {
+  const std::string lists = read(kRoot / "CMakeLists.txt");
+  for (const std::string& file : sources()) {
+    EXPECT_NE(lists.find(file), std::string::npos) << file << " is not named in CMakeLists.txt";
+  }
+  const std::string test_list = read(kRoot / "tests/CMakeLists.txt");
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    const fs::path& path = entry.path();
+    if (!path.stem().string().ends_with("_test")) continue;
+    const std::string file = fs::relative(path, kRoot / "tests").generic_string();
+    EXPECT_NE(test_list.find(file), std::string::npos) << file << " is not named in tests/CMakeLists.txt";
+  }
+}
+
+// The checker itself: each forbidden arrow, put into a file that is otherwise in order, is found.
+TEST(Layering, EachForbiddenArrowIsFound) {
+  struct Case {
+    std::string file, include;
+  };
+  const std::vector<Case> forbidden = {
+      {"kernels/eval.h", "#include \"approx/fit.h\""},
+      {"kernels/eval.h", "#include \"validation/check.h\""},
+      {"kernels/eval.h", "#include \"autotune/space.h\""},
+      {"kernels/eval.h", "#include <nlohmann/json.hpp>"},
+      {"kernels/host/files.h", "#include <fmt/core.h>"},
+      {"kernels/eval.h", "#include \"portable.h\""},
+      {"kernels/eval.h", "#include <kernels/portable.h>"},
+      {"kernels/eval.h", "  #  include  <cuda_fp16.h>"},
+      {"approx/fit.cpp", "#include \"validation/check.h\""},
+      {"approx/fit.cpp", "#include \"autotune/space.h\""},
+      {"approx/fit.cpp", "#include \"tests/approx/helper.h\""},
+      {"validation/check.cpp", "#include \"autotune/database.h\""},
+      {"validation/oracle.cpp", "#include \"approx/activations.h\""},
+      {"autotune/space.cpp", "#include \"approx/fit.h\""},
+      {"autotune/space.cpp", "#include \"validation/check.h\""},
+      {"autotune/space.cpp", "#include <fmt/core.h>"},
+      {"autotune/space.cpp", "#include <CLI/CLI.hpp>"},
+      {"autotune/space.cpp", "#include <mpfr.h>"},
+      {"autotune/space.cpp", "#include <cuda_runtime.h>"},
+  };
+  for (const Case& arrow : forbidden) {
+    EXPECT_EQ(violations(arrow.file, "#include <vector>\n" + arrow.include + "\n").size(), 1u) << arrow.file << ": " << arrow.include;
+  }
+  const std::vector<Case> permitted = {
+      {"approx/fit.cpp", "#include \"kernels/eval.h\""},
+      {"validation/check.cpp", "#include \"approx/fit.h\""},
+      {"autotune/space.cpp", "#include <nlohmann/json.hpp>"},
+      {"autotune/gpu/probe.cu", "#include <cuda_runtime.h>"},
+      {"kernels/simd.h", "#include <immintrin.h>"},
+  };
+  for (const Case& arrow : permitted) {
+    EXPECT_TRUE(violations(arrow.file, arrow.include + "\n").empty()) << arrow.file << ": " << arrow.include;
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::tests

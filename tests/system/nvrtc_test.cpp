@@ -1,0 +1,137 @@
+// Every header of kernels/ compiles alone under NVRTC for sm_80 and sm_90, and so do the instantiated kernels (no GPU needed).
+//
+// kernels/host/ is the host's side (threads, files) and is left out. Without a CUDA toolkit the tests are skipped, not passed.
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace outgrad::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = OUTGRAD_SOURCE_DIR;
+
+// The few NVRTC functions that are needed, loaded at run time: the tests build on machines without a toolkit.
+class Nvrtc {
+ public:
+  static const Nvrtc* find() {
+    static const Nvrtc instance;
+    return instance.library_ == nullptr ? nullptr : &instance;
+  }
+
+  // Compiles source for one architecture. Returns the empty string, or the compiler's log.
+  std::string compile(const std::string& source, const std::string& architecture) const {
+    void* program = nullptr;
+    if (create_(&program, source.c_str(), "outgrad.cu", 0, nullptr, nullptr) != 0) return "nvrtcCreateProgram failed";
+    const std::vector<std::string> options = {"--gpu-architecture=" + architecture, "--std=c++20", "--include-path=" + kRoot.string()};
+    std::vector<const char*> words;
+    for (const std::string& option : options) words.push_back(option.c_str());
+    const int result = compile_(program, static_cast<int>(words.size()), words.data());
+    std::string log;
+    if (result != 0) {
+      std::size_t size = 0;
+      log_size_(program, &size);
+      log.resize(size);
+      log_(program, log.data());
+      if (log.empty()) log = "status " + std::to_string(result);
+    }
+    destroy_(&program);
+    return log;
+  }
+
+ private:
+  Nvrtc() {
+    std::vector<std::string> candidates = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
+    for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
+      if (const char* value = std::getenv(variable)) candidates.push_back(std::string(value) + "/lib64/libnvrtc.so");
+    }
+    candidates.push_back("/usr/local/cuda/lib64/libnvrtc.so");
+    for (const std::string& candidate : candidates) {
+      library_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library_ != nullptr) break;
+    }
+    if (library_ == nullptr) return;
+    load(create_, "nvrtcCreateProgram");
+    load(compile_, "nvrtcCompileProgram");
+    load(log_size_, "nvrtcGetProgramLogSize");
+    load(log_, "nvrtcGetProgramLog");
+    load(destroy_, "nvrtcDestroyProgram");
+  }
+
+  template <class Function>
+  void load(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(dlsym(library_, name));
+    if (function == nullptr) ADD_FAILURE() << "libnvrtc has no " << name;
+  }
+
+  void* library_ = nullptr;
+  int (*create_)(void**, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
+  int (*compile_)(void*, int, const char* const*) = nullptr;
+  int (*log_size_)(void*, std::size_t*) = nullptr;
+  int (*log_)(void*, char*) = nullptr;
+  int (*destroy_)(void**) = nullptr;
+};
+
+class NvrtcTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    nvrtc_ = Nvrtc::find();
+    if (nvrtc_ == nullptr) GTEST_SKIP() << "no CUDA toolkit here: libnvrtc was not found";
+  }
+  const Nvrtc* nvrtc_ = nullptr;
+};
+
+TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
+  std::size_t count = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "kernels")) {
+    const std::string header = fs::relative(entry.path(), kRoot).generic_string();
+    const fs::path extension = entry.path().extension();
+    if ((extension != ".h" && extension != ".cuh") || header.starts_with("kernels/host/")) continue;
+    ++count;
+    EXPECT_EQ(nvrtc_->compile("#include \"" + header + "\"\n", GetParam()), "") << header;
+  }
+  EXPECT_GE(count, 12u) << "kernels/ holds at least the headers of the architecture";
+}
+
+// Templates are compiled when they are instantiated: the kernels of every format.
+TEST_P(NvrtcTest, EveryKernelCompiles) {
+  std::string source =
+      "#include \"kernels/cuda/elementwise.cuh\"\n"
+      "#include \"kernels/cuda/layernorm.cuh\"\n"
+      "#include \"kernels/fits.h\"\n"
+      "using namespace outgrad::kernels;\n";
+  for (const std::string t : {"float", "F16", "BF16"}) {
+    source += "template __global__ void cuda::gelu_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t +
+              "*, const u32*, " + t + "*, i64);\n";
+    source += "template __global__ void cuda::gelu_forward<generated::GeluForward, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
+    for (const std::string norm : {"Norm::layer", "Norm::rms"}) {
+      source += "template __global__ void cuda::norm_forward<" + norm + ", " + t + ", 4>(const " + t + "*, const float*, const float*, i64, i64, " +
+                "float, " + t + "*, float*, SideBuffer<float>);\n";
+      source += "template __global__ void cuda::norm_backward<" + norm + ", " + t + ", true, 4>(const " + t + "*, const " + t +
+                "*, NormColumns, const i32*, const float*, i64, i64, SideBuffer<const float>, " + t + "*);\n";
+    }
+  }
+  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+}
+
+// The compiler that is asked does compile: an error in the source comes back as its log.
+TEST_P(NvrtcTest, ErrorsAreSeen) {
+  EXPECT_EQ(nvrtc_->compile("__global__ void sound(float* x) { *x = 1; }\n", GetParam()), "");
+  EXPECT_NE(nvrtc_->compile("__global__ void broken() { undeclared(); }\n", GetParam()), "");
+  EXPECT_NE(nvrtc_->compile("#include \"kernels/absent.h\"\n", GetParam()), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, NvrtcTest, testing::Values("sm_80", "sm_90"), [](const auto& parameter) { return parameter.param; });
+
+}  // namespace
+}  // namespace outgrad::tests

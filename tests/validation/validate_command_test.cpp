@@ -1,0 +1,79 @@
+// The command line of `validate`: what it refuses, and that a shard leaves its file and nothing else.
+
+#include "validation/validate_command.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/sweep_json.h"
+
+namespace outgrad::validation {
+namespace {
+
+class ValidateCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("outgrad_validate_test_" + std::to_string(::getpid()));
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string file(const std::string& name) const { return (folder_ / name).string(); }
+
+  static int run(std::vector<std::string> arguments) {
+    CLI::App app("test");
+    int status = kernels::kExitHolds;
+    add_validate(app, status);
+    arguments.insert(arguments.begin(), "validate");
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    app.parse(arguments);
+    return status;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ValidateCommand, RefusesBadInput) {
+  using kernels::SpecError;
+  EXPECT_THROW(run({}), SpecError);
+  EXPECT_THROW(run({"--format", "f64"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", "relu"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--merge", file("a")}), SpecError);
+  EXPECT_THROW(run({"--merge", file("absent")}), kernels::IoError);
+  for (const char* shard : {"0/2", "3/2", "1/0", "1", "1/", "/2", "a/b", "1/2x", "1/9999", "-1/2"}) {
+    EXPECT_THROW(run({"--format", "f32", "--shard", shard, "--out", file("out")}), SpecError) << shard;
+  }
+  kernels::write_file(file("garbage"), "{\"schema\": \"outgrad.sweep-part/1\"}");
+  EXPECT_THROW(run({"--merge", file("garbage")}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--threads", "-1"}), CLI::ParseError);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "nothing was written";
+}
+
+TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
+  EXPECT_EQ(run({"--format", "f32", "--shard", "1/1024", "--out", file("one")}), kernels::kExitHolds);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no log, no temporary";
+  const SweepParts read = parts_from_json(kernels::read_file(file("one")), "one");
+  ASSERT_EQ(read.parts.size(), 1u);
+  EXPECT_EQ(read.parts[0].begin, 0);
+  EXPECT_EQ(read.parts[0].end, std::int64_t{1} << 22);
+  EXPECT_EQ(read.parts[0].segment.finite, std::int64_t{1} << 22);
+  EXPECT_THROW(run({"--merge", file("one")}), kernels::SpecError);
+
+  // A shard of other kernels.
+  nlohmann::json other = nlohmann::json::parse(kernels::read_file(file("one")));
+  other["identity"] = "0";
+  kernels::write_file(file("two"), other.dump());
+  EXPECT_THROW(run({"--merge", file("one"), file("two"), "--out", file("out")}), kernels::SpecError);
+}
+
+}  // namespace
+}  // namespace outgrad::validation

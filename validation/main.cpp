@@ -1,0 +1,66 @@
+// outgrad-check: the second witness. Subcommands check, validate, stability, report.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "validation/check.h"
+#include "validation/stability_command.h"
+#include "validation/validate_command.h"
+
+namespace {
+
+using namespace outgrad;
+
+// `status` is set where a bound does not hold; bad input and the environment leave by exceptions.
+void add_check(CLI::App& app, int& status) {
+  struct Arguments {
+    std::vector<std::string> files;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("check", "Re-prove the certificates of generated coefficient headers from their text alone");
+  command->add_option("FILE", arguments->files, "generated headers")->required();
+  command->add_flag("--json", arguments->json, "print the findings as JSON");
+  command->callback([arguments, &status] {
+    // All files are read before the first proof: a misspelt name should not cost the proofs of the others.
+    std::vector<validation::Header> headers;
+    for (const std::string& file : arguments->files) headers.push_back(validation::read_header(file));
+    std::vector<validation::CheckReport> reports;
+    for (const validation::Header& header : headers) {
+      reports.push_back(validation::check_header(header));
+      if (!arguments->json) fmt::print("{}", validation::to_text(reports.back()));
+      if (reports.back().verdict() != validation::Verdict::Holds) status = kernels::kExitViolated;
+    }
+    if (arguments->json) fmt::print("{}\n", validation::to_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  });
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Proofs and validation for outgrad's generated kernels", "outgrad");
+  app.require_subcommand(1);
+  int status = kernels::kExitHolds;
+  add_check(app, status);
+  validation::add_validate(app, status);
+  validation::add_stability(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
+    // CLI11 calls a misspelt command a missing one.
+    const std::vector<std::string> extras = app.remaining();
+    if (app.get_subcommands().empty() && !extras.empty()) throw kernels::SpecError("unknown command " + extras.front());
+    throw kernels::SpecError(error.what());
+  }
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return kernels::run_main([&] { return run(argc, argv); });
+}

@@ -1,0 +1,78 @@
+// The arbitrary-precision witness for GELU: f and f' to any accuracy, and f correctly rounded to a storage format, by MPFR alone.
+//
+// It shares no code with approx/: there f is a template evaluated in balls and series, here it is mpfr_erfc and mpfr_exp under directed
+// rounding. f(x) = x Phi(x) and f'(x) = Phi(x) + x phi(x) with Phi(x) = erfc(-x / sqrt 2) / 2, which keeps relative accuracy on the left
+// tail where 1 + erf cancels. Every step is monotone in its operands and rounded outwards, so each result is an enclosure; a correctly
+// rounded answer is the common rounding of both ends, at a precision doubled until they agree (Ziv). The loop ends because for a rational
+// x != 0 neither f(x) nor f'(x) is known to be, nor was ever seen to be, a rounding boundary; should it fail to, it throws.
+#pragma once
+
+#include <mpfr.h>
+
+#include <string_view>
+
+namespace outgrad::validation {
+
+/// A binary floating-point format with subnormals: width, significand bits, log2 of the least subnormal, largest finite value.
+struct FloatFormat {
+  std::string_view name;
+  int bits;
+  int precision;
+  int quantum_exponent;
+  double largest;
+};
+
+inline constexpr FloatFormat kF32{"f32", 32, 24, -149, 0x1.fffffep+127};
+inline constexpr FloatFormat kF16{"f16", 16, 11, -24, 65504.0};
+inline constexpr FloatFormat kBf16{"bf16", 16, 8, -133, 0x1.fep+127};
+
+/// An owned mpfr_t; `get()` is what the C interface takes.
+class Real {
+ public:
+  explicit Real(mpfr_prec_t precision_bits = 64) { mpfr_init2(value_, precision_bits); }
+  Real(const Real&) = delete;
+  Real& operator=(const Real&) = delete;
+  ~Real() { mpfr_clear(value_); }
+
+  mpfr_ptr get() { return value_; }
+  mpfr_srcptr get() const { return value_; }
+
+ private:
+  mpfr_t value_;
+};
+
+/// Two doubles with lo <= v <= hi.
+struct DoubleBounds {
+  double lo;
+  double hi;
+};
+
+/// GELU by MPFR. Arguments are finite doubles, taken as exact; std::invalid_argument otherwise.
+class GeluOracle {
+ public:
+  /// f(x) rounded to nearest even in `format`, returned as the double of the same value: -0 where a negative f rounds to zero and for
+  /// x = -0, +inf where f rounds past the largest finite value.
+  double value(double x, const FloatFormat& format);
+
+  /// f'(x) rounded to nearest in binary64.
+  double derivative(double x);
+
+  /// Binary64 numbers around f(x), and around f'(x), at most two ulps apart.
+  DoubleBounds value_bounds(double x);
+  DoubleBounds derivative_bounds(double x);
+
+  /// g_m(y) = f'(x) at the x of branch m (left of x* for false) with f(x) = y, within 2^-50; what the ends of the branch give (0 for y at
+  /// or below y*, 0 for m = 0 and y >= 0, 1 for y beyond 64) where there is no such x.
+  double derivative_at_value(double y, bool right_branch);
+
+  /// An enclosure lo <= v <= hi of f(x), f'(x), Phi(x) and phi(x), at the precision of lo and hi.
+  void enclose_value(double x, Real& lo, Real& hi);
+  void enclose_derivative(double x, Real& lo, Real& hi);
+  void enclose_cdf(double x, Real& lo, Real& hi);
+  void enclose_density(double x, Real& lo, Real& hi);
+};
+
+/// `v` rounded to nearest even in `format`, zero and overflow as in GeluOracle::value.
+double round_to_format(const Real& v, const FloatFormat& format);
+
+}  // namespace outgrad::validation

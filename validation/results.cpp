@@ -1,0 +1,400 @@
+// Reading with the file and the place in every refusal.
+#include "validation/results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// A JSON value that knows where it stands.
+class Node {
+ public:
+  Node(const nlohmann::json& value, const std::string& file, std::string place) : value_(value), file_(file), place_(std::move(place)) {}
+
+  [[noreturn]] void fail(const std::string& why) const { throw SpecError(file_, place_.empty() ? "top level" : place_, why); }
+
+  bool has(const char* key) const { return value_.is_object() && value_.contains(key); }
+  Node operator[](const std::string& key) const {
+    if (!value_.is_object() || !value_.contains(key)) fail("'" + key + "' is missing");
+    return {value_.at(key), file_, place_.empty() ? key : place_ + "." + key};
+  }
+  std::vector<Node> items() const {
+    if (!value_.is_array()) fail("is not an array");
+    std::vector<Node> nodes;
+    nodes.reserve(value_.size());
+    for (size_t i = 0; i < value_.size(); ++i) nodes.push_back({value_[i], file_, fmt::format("{}[{}]", place_, i)});
+    return nodes;
+  }
+  std::vector<Node> items(size_t expected) const {
+    auto nodes = items();
+    if (nodes.size() != expected) fail(fmt::format("has {} elements where {} are expected", nodes.size(), expected));
+    return nodes;
+  }
+  bool null() const { return value_.is_null(); }
+  std::string text() const {
+    if (!value_.is_string()) fail("is not a string");
+    return value_.get<std::string>();
+  }
+  bool boolean() const {
+    if (!value_.is_boolean()) fail("is not true or false");
+    return value_.get<bool>();
+  }
+  std::int64_t count() const {
+    if (!value_.is_number_integer() || value_.get<std::int64_t>() < 0) fail("is not a count");
+    return value_.get<std::int64_t>();
+  }
+  int small() const {
+    if (count() > std::numeric_limits<int>::max()) fail("is too large");
+    return static_cast<int>(count());
+  }
+  /// A number; "inf", "-inf" and "nan" stand for what JSON has no word for.
+  double real() const {
+    if (value_.is_number()) return value_.get<double>();
+    const std::string word = value_.is_string() ? value_.get<std::string>() : "";
+    if (word == "inf" || word == "-inf") return word == "inf" ? kInfinity : -kInfinity;
+    if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
+    fail("is not a number");
+  }
+  /// The bounds of a stability analysis: null where nothing holds.
+  double bound() const { return null() ? kInfinity : real(); }
+  /// A finite hex float in a string.
+  double hex() const {
+    std::string digits = text();
+    const bool negative = digits.starts_with('-');
+    if (negative) digits.erase(0, 1);
+    double value = 0;
+    const bool prefixed = digits.starts_with("0x");
+    const char* const end = digits.data() + digits.size();
+    const auto [at, error] = std::from_chars(digits.data() + (prefixed ? 2 : 0), end, value, std::chars_format::hex);
+    if (!prefixed || error != std::errc() || at != end || !std::isfinite(value)) fail("is not a finite hex float");
+    return negative ? -value : value;
+  }
+  /// An error bound: a hex float that is not negative.
+  double hex_bound() const {
+    const double value = hex();
+    if (value < 0) fail("is negative");
+    return value;
+  }
+  void expect_schema(const char* schema) const {
+    const Node found = (*this)["schema"];
+    if (found.text() != schema) found.fail(fmt::format("is not {}", schema));
+  }
+
+ private:
+  const nlohmann::json& value_;
+  const std::string& file_;
+  std::string place_;
+};
+
+nlohmann::json parse(const std::string& file) {
+  try {
+    return nlohmann::json::parse(kernels::read_file(file));
+  } catch (const nlohmann::json::parse_error& error) {
+    throw SpecError(file, fmt::format("byte {}", error.byte), "is not JSON");
+  }
+}
+
+/// Regular files under a folder whose names end in `extension`, sorted; none if there is no such folder.
+std::vector<std::string> files_in(const fs::path& folder, const std::string& extension) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (auto entry = fs::recursive_directory_iterator(folder, error); !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (entry->path().extension() == extension && !name.starts_with('.') && entry->is_regular_file()) files.push_back(entry->path().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) throw kernels::IoError(folder.string(), "read", error.value());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+FitResult read_fit(const std::string& file) {
+  const nlohmann::json json = parse(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.fit/1");
+  FitResult fit;
+  fit.file = file;
+  fit.name = node["name"].text();
+  fit.kind = node["kind"].text();
+  fit.spec_sha256 = node["spec_sha256"].text();
+  fit.target = node["target"].hex_bound();
+  const Node certificate = node["certificate"];
+  fit.bound_a = certificate["A"].hex_bound();
+  const auto read_pieces = [&](const Node& pieces) {
+    for (const Node& piece : pieces.items()) {
+      ++fit.pieces;
+      const double certified = piece["certified"].hex_bound(), lower_bound = piece["lower_bound"].hex_bound();
+      if (certified > fit.worst_certified) fit.worst_certified = certified, fit.worst_lower_bound = lower_bound;
+    }
+  };
+  if (fit.kind == "backward") {
+    fit.format = node["format"].text();
+    fit.bound_k = certificate["K"].hex_bound();
+    fit.bound_b = certificate["B"].hex_bound();
+    read_pieces(node["pieces"]);
+  } else if (fit.kind == "forward") {
+    read_pieces(node["core"]["pieces"]);
+    read_pieces(node["tail"]["pieces"]);
+  } else {
+    node["kind"].fail("is neither backward nor forward");
+  }
+  return fit;
+}
+
+SweptMaximum read_maximum(const Node& node) {
+  SweptMaximum maximum{node["max"].real(), node["bound"].real(), {}};
+  const std::array<const char*, 2> branches{"left", "right"};
+  for (size_t i = 0; i < branches.size(); ++i) {
+    if (!node[branches[i]].null()) maximum.x[i] = node[branches[i]]["x"].text();
+  }
+  return maximum;
+}
+
+std::int64_t patterns_of(const Node& format) {
+  const std::string name = format.text();
+  if (name == "f32") return std::int64_t{1} << 32;
+  if (name == "f16" || name == "bf16") return std::int64_t{1} << 16;
+  format.fail("is not one of f32, f16, bf16");
+}
+
+SweptDomain read_domain(const Node& node) {
+  SweptDomain domain;
+  domain.x_format = node["x_format"].text();
+  const Node counts = node["counts"];
+  domain.patterns = counts["patterns"].count();
+  if (const std::int64_t all = patterns_of(node["x_format"]); domain.patterns != all) {
+    counts["patterns"].fail(fmt::format("{} of {}: the sweep is not exhaustive", domain.patterns, all));
+  }
+  domain.finite = counts["finite"].count();
+  domain.oracle_decisions = counts["oracle_decisions"].count();
+  domain.misrounded = counts["misrounded"].count();
+  domain.wrong_mask = counts["wrong_mask"].count();
+  domain.wrong_special = counts["wrong_special"].count();
+  domain.total = read_maximum(node["T"]);
+  domain.stored = read_maximum(node["T_dx"]);
+  domain.oracle = read_maximum(node["O"]);
+  domain.regret = read_maximum(node["R"]);
+  domain.storage = read_maximum(node["C"]);
+  domain.ratio = node["T_over_O"].real();
+  domain.rms = node["rms_T"].real();
+  const Node ulp = node["forward"]["max_ulp"];
+  const auto worst = [&](const char* region) { return ulp[region].null() ? 0.0 : ulp[region]["bound"].real(); };
+  domain.near_ulp = worst("near_minimum");
+  for (const char* region : {"left_tail", "subnormal", "elsewhere"}) {
+    // Written so that a NaN stays.
+    if (const double error = worst(region); !(error <= domain.far_ulp)) domain.far_ulp = error;
+  }
+  for (const Node& foreign : node["foreign"].items()) domain.foreign.emplace_back(foreign["forward"].text(), foreign["T"]["bound"].real());
+  const double half_bin = node["curve"]["bin_width"].real() / 2;
+  for (const Node& row : node["curve"]["rows"].items()) {
+    const auto values = row.items(4);
+    domain.curve.push_back({values[0].real() + half_bin, values[1].real(), values[2].real(), values[3].real()});
+  }
+  return domain;
+}
+
+SweepResult read_sweep(const std::string& file) {
+  const nlohmann::json json = parse(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.sweep/1");
+  SweepResult sweep;
+  sweep.file = file;
+  sweep.activation = node["activation"].text();
+  sweep.format = node["format"].text();
+  patterns_of(node["format"]);
+  const std::string subject = node["subject"].text();
+  const size_t plus = subject.find('+');
+  if (plus == std::string::npos) node["subject"].fail("is not BACKWARD+FORWARD");
+  sweep.fit = subject.substr(0, plus);
+  sweep.forward = subject.substr(plus + 1);
+  for (const Node& domain : node["domains"].items()) sweep.domains.push_back(read_domain(domain));
+  if (sweep.domains.empty()) node["domains"].fail("is empty");
+  return sweep;
+}
+
+NormResult read_norm(const Node& node) {
+  NormResult norm;
+  norm.name = node["name"].text();
+  norm.norm = node["norm"].text();
+  norm.columns = node["columns"].small();
+  for (size_t i = 0; i < kChannelClasses.size(); ++i) norm.classes[i] = node["classes"][kChannelClasses[i]].small();
+  norm.rho_median = node["rho"]["q50"].bound();
+  norm.rho_max = node["rho"]["max"].bound();
+  norm.policy = node["policy"]["name"].text();
+  norm.side_buffer_bytes = node["policy"]["bytes_per_row"].small();
+  const auto relative = [&](const char* which) { return node["bounds"][which]["dx_rms_relative"]["worst"].bound(); };
+  norm.dx_from_output = relative("from_output");
+  norm.dx_recommended = relative("recommended");
+  norm.dgamma_estimate = node["estimates"]["dgamma_relative_l2"].bound();
+  const Node channels = node["channels"];
+  const auto columns = static_cast<size_t>(norm.columns);
+  const auto gamma = channels["gamma"].items(columns), beta = channels["beta"].items(columns), rho = channels["rho"].items(columns),
+             lost = channels["bits_lost"].items(columns), of_class = channels["class"].items(columns),
+             x_hat = channels["x_hat_conditional"].items(columns), dgamma = channels["dgamma_conditional"].items(columns);
+  for (size_t j = 0; j < columns; ++j) {
+    norm.channels.push_back({norm.name, of_class[j].text(), static_cast<int>(j), gamma[j].real(), beta[j].real(), rho[j].bound(), lost[j].bound(),
+                             x_hat[j].bound(), dgamma[j].bound()});
+    if (std::find(kChannelClasses.begin(), kChannelClasses.end(), norm.channels.back().channel_class) == kChannelClasses.end()) {
+      of_class[j].fail("is an unknown class");
+    }
+  }
+  return norm;
+}
+
+StabilityFile read_stability(const std::string& file) {
+  const nlohmann::json json = parse(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.stability/1");
+  const Node options = node["options"];
+  StabilityFile stability;
+  stability.file = file;
+  stability.source = node["source"].text();
+  stability.format = options["format"].text();
+  stability.mean_ratio = options["mean_ratio"].real();
+  stability.dy_max = options["dy_max"].real();
+  stability.eps = options["eps"].real();
+  stability.tau = options["tau"].real();
+  stability.x_hat_max = options["x_hat_max"].real();
+  for (const Node& norm : node["norms"].items()) stability.norms.push_back(read_norm(norm));
+  return stability;
+}
+
+void add_record(const Node& record, TuningResult& result) {
+  const std::string variant = record["variant"].text();
+  if (record["default"].boolean()) result.default_variant = variant;
+  result.compiler = record["compiler"].text();
+  result.device = record["device"]["model"].text();
+  result.threads = record["device"]["threads"].small();
+  const std::string state = record["state"].text();
+  if (state == "rejected") {
+    const Node why = record["rejected"];
+    result.rejected.push_back({variant, why["stage"].text(), why["reason"].text(), why["detail"].text()});
+  } else if (state == "timed") {
+    ++result.timed;
+  } else {
+    ++result.unfinished;
+  }
+  if (!record.has("winner") || !record["winner"].boolean()) return;
+  result.winner = variant;
+  result.ceiling = record["ceiling"]["name"].text();
+  result.gain = record["gain"].boolean();
+  result.gb_per_s = record["gb_per_s"].bound();
+  result.share = record["share_of_ceiling"].bound();
+  const Node speedup = record["speedup"];
+  result.speedup = speedup["median"].real();
+  result.speedup_low = speedup["low"].real();
+  result.speedup_high = speedup["high"].real();
+  result.confidence = speedup["confidence"].real();
+}
+
+/// The database grows from run to run: of each kernel and format only the latest run counts. A line that a crash cut short, or one of another
+/// schema, is a warning, as for the tuner itself.
+void read_tuning(const std::string& file, Results& results) {
+  struct Line {
+    std::string place;
+    nlohmann::json json;
+  };
+  std::map<std::pair<std::string, std::string>, std::pair<std::string, std::vector<Line>>> latest;  // (kernel, format) -> time, its records
+  std::istringstream lines(kernels::read_file(file));
+  int number = 0;
+  for (std::string text; std::getline(lines, text);) {
+    ++number;
+    if (text.empty()) continue;
+    nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const bool ours = json.is_object() && json.contains("schema") && json["schema"] == "outgrad.tune/1";
+    if (!ours) {
+      results.warnings.push_back(fmt::format("{}:{}: not a record of outgrad.tune/1, ignored", file, number));
+      continue;
+    }
+    const std::string place = fmt::format("line {}", number);
+    const Node record(json, file, place);
+    const std::string time = record["time"].text();
+    auto& [newest, records] = latest[{record["kernel"].text(), record["format"].text()}];
+    if (time > newest) records.clear(), newest = time;
+    if (time == newest) records.push_back({place, std::move(json)});
+  }
+  for (const auto& [problem, run] : latest) {
+    TuningResult result;
+    result.file = file;
+    result.kernel = problem.first;
+    result.format = problem.second;
+    result.time = run.first;
+    for (const Line& line : run.second) add_record(Node(line.json, file, line.place), result);
+    results.tuning.push_back(std::move(result));
+  }
+}
+
+/// A header and the fit it claims to come from must tell the same.
+void expect_agreement(const Results& results) {
+  for (const BackwardHeader& header : results.backward) {
+    const FitResult* fit = results.fit_named(header.name);
+    if (!fit) continue;
+    const std::array<std::pair<const char*, bool>, 3> claims{
+        {{"A", fit->bound_a == header.bound_a}, {"K", fit->bound_k == header.bound_k}, {"B", fit->bound_b == header.bound_b}}};
+    for (const auto& [name, equal] : claims) {
+      if (!equal) throw SpecError(fit->file, fmt::format("certificate.{}", name), "is not what " + header.file + " claims");
+    }
+  }
+}
+
+template <class T, class Predicate>
+const T* find(const std::vector<T>& items, Predicate wanted) {
+  const auto found = std::find_if(items.begin(), items.end(), wanted);
+  return found == items.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const BackwardHeader* Results::backward_named(const std::string& name) const {
+  return find(backward, [&](const BackwardHeader& header) { return header.name == name; });
+}
+
+const FitResult* Results::fit_named(const std::string& name) const {
+  return find(fits, [&](const FitResult& fit) { return fit.name == name; });
+}
+
+const SweepResult* Results::sweep_of(const std::string& format) const {
+  return find(sweeps, [&](const SweepResult& sweep) { return sweep.format == format; });
+}
+
+Results read_results(const std::string& folder, const std::string& headers) {
+  if (!fs::is_directory(folder)) throw SpecError(folder, "--in", "is not a folder");
+  const fs::path in(folder);
+  Results results;
+  for (const std::string& file : files_in(headers, ".h")) {
+    if (fs::path(file).filename().string().starts_with("tuned")) continue;  // schedules, no coefficients
+    Header header = read_header(file);
+    if (auto* backward = std::get_if<BackwardHeader>(&header)) results.backward.push_back(std::move(*backward));
+    else results.forward.push_back(std::get<ForwardHeader>(std::move(header)));
+  }
+  for (const std::string& file : files_in(in / "fits", ".json")) results.fits.push_back(read_fit(file));
+  for (const std::string& file : files_in(in / "sweeps", ".json")) {
+    results.sweeps.push_back(read_sweep(file));
+    for (size_t i = 0; i + 1 < results.sweeps.size(); ++i) {
+      if (results.sweeps[i].format == results.sweeps.back().format) throw SpecError(file, "format", "was swept in " + results.sweeps[i].file + " already");
+    }
+  }
+  for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
+  for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
+  expect_agreement(results);
+  return results;
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,115 @@
+// What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
+//
+// Every file is read through its schema alone (outgrad.fit/1, outgrad.sweep/1, outgrad.stability/1, outgrad.tune/1); nothing of the programs that
+// wrote it is linked here. What is missing is an empty list; what is malformed is a SpecError "file: place: why".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "validation/header_reader.h"
+
+namespace outgrad::validation {
+
+struct FitResult {
+  std::string file, name, kind, format;  // format: empty for a forward
+  std::string spec_sha256;
+  double target = 0;
+  double bound_a = 0;
+  std::optional<double> bound_k, bound_b;  // none for a forward
+  int pieces = 0;
+  // Of the piece with the greatest certified error: what is certified, and the least any polynomial of this degree can have there.
+  double worst_certified = 0, worst_lower_bound = 0;
+};
+
+/// A maximum over x, an upper bound of it that was proved, and where it was attained, for m = 0 and m = 1.
+struct SweptMaximum {
+  double value = 0, bound = 0;
+  std::array<std::string, 2> x;  // hex floats; empty where a branch saw nothing
+};
+
+struct CurvePoint {
+  double x = 0, least = 0, greatest = 0, floor = 0;  // middle of the bin; signed errors; O
+};
+
+/// One domain of x, every pattern of it swept.
+struct SweptDomain {
+  std::string x_format;
+  std::int64_t patterns = 0, finite = 0, oracle_decisions = 0, misrounded = 0, wrong_mask = 0, wrong_special = 0;
+  SweptMaximum total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
+  double ratio = 0, rms = 0;                            // upper bound of max T / max O; rms of T over [-8, 8)
+  double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds
+  std::vector<std::pair<std::string, double>> foreign;  // T with another forward
+  std::vector<CurvePoint> curve;
+};
+
+struct SweepResult {
+  std::string file, activation, format, fit, forward;  // the names of the fits that were swept
+  std::vector<SweptDomain> domains;
+};
+
+struct ChannelResult {
+  std::string layer, channel_class;
+  int index = 0;
+  double gamma = 0, beta = 0, rho = 0, bits_lost = 0, x_hat = 0, dgamma = 0;  // bounds for rows with |x^| <= x_hat_max
+};
+
+struct NormResult {
+  std::string name, norm, policy;
+  int columns = 0;
+  std::array<int, 4> classes{};  // kChannelClasses
+  double rho_median = 0, rho_max = 0;
+  double dx_from_output = 0, dx_recommended = 0;  // rms error over rstd max|dy| rms(gamma)
+  double dgamma_estimate = 0;
+  int side_buffer_bytes = 0;  // a row
+  std::vector<ChannelResult> channels;
+};
+inline constexpr std::array<const char*, 4> kChannelClasses{"stable", "degraded", "unstable", "zero_gamma"};
+
+struct StabilityFile {
+  std::string file, source, format;
+  double mean_ratio = 0, dy_max = 0, eps = 0, tau = 0, x_hat_max = 0;
+  std::vector<NormResult> norms;
+};
+
+struct Rejection {
+  std::string variant, stage, reason, detail;
+};
+
+/// The latest run of the tuner on one kernel and format.
+struct TuningResult {
+  std::string file, kernel, format, device, compiler, time;
+  int threads = 0;
+  int timed = 0, unfinished = 0;  // candidates accepted and timed; accepted, then without time
+  std::vector<Rejection> rejected;
+  // The winner; an empty name if nothing was timed.
+  std::string winner, default_variant, ceiling;
+  bool gain = false;
+  double gb_per_s = 0, share = 0, speedup = 1, speedup_low = 1, speedup_high = 1, confidence = 0;
+};
+
+struct Results {
+  std::vector<BackwardHeader> backward;
+  std::vector<ForwardHeader> forward;
+  std::vector<FitResult> fits;
+  std::vector<SweepResult> sweeps;
+  std::vector<StabilityFile> stability;
+  std::vector<TuningResult> tuning;
+  std::vector<std::string> warnings;  // "file:line: why": lines of the tuning database that say nothing
+
+  bool empty() const { return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && stability.empty() && tuning.empty(); }
+  /// Null if there is none.
+  const BackwardHeader* backward_named(const std::string& name) const;
+  const FitResult* fit_named(const std::string& name) const;
+  const SweepResult* sweep_of(const std::string& format) const;
+};
+
+/// Reads `folder`/{fits,sweeps,stability}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of their names.
+/// Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive; kernels::IoError.
+Results read_results(const std::string& folder, const std::string& headers);
+
+}  // namespace outgrad::validation

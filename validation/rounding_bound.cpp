@@ -1,0 +1,234 @@
+// Magnitudes are sums and products of non-negative doubles, so one factor 1 + 2^-40 at the end covers their own rounding.
+#include "validation/rounding_bound.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/formats.h"
+#include "validation/deployed.h"
+#include "validation/mp.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr double kOwnRounding = 1 + 0x1p-40;  // under 2^9 operations of 2^-53 each
+constexpr int kFirstGridPoints = 512;         // above y*
+constexpr int kEnumerated = 16;               // floats in a range that is no longer halved
+constexpr long kMaxEvaluations = 1L << 23;    // a claim that would need more is left undecided: seconds, not minutes
+constexpr double kResolution = 32;            // a range spans at most this share of its cell, so that `proven` means something
+
+struct Range {
+  double low, high;
+  double magnitude() const { return std::max(high, -low); }
+};
+
+Range operator+(const Range& v, double c) { return {v.low + c, v.high + c}; }
+Range operator*(const Range& v, const Range& w) {
+  const auto [least, most] = std::minmax({v.low * w.low, v.low * w.high, v.high * w.low, v.high * w.high});
+  return {least, most};
+}
+
+// Half an ulp of fp32 at magnitude v: the largest error of rounding anything up to v.
+double half_ulp(double v) {
+  constexpr int kLeastExponent = -126;
+  return std::ldexp(1.0, std::max(v > 0 ? std::ilogb(v) : kLeastExponent, kLeastExponent) - 24);
+}
+
+// The largest power of two that divides every float of magnitude >= v.
+double grain(double v) { return 2 * half_ulp(v); }
+
+double least_magnitude(const Range& v) { return v.low <= 0 && v.high >= 0 ? 0 : std::min(std::fabs(v.low), std::fabs(v.high)); }
+
+// The error of RN(v - c) over floats v of the range; 0 where every difference is a multiple of a unit it has at most 2^24 of.
+double rounding_of_difference(const Range& v, float c) {
+  const double largest = std::max(std::fabs(v.low - c), std::fabs(v.high - c));
+  return c == 0 || largest <= std::min(grain(least_magnitude(v)), grain(std::fabs(c))) * 0x1p24 ? 0 : half_ulp(largest);
+}
+
+// Evaluation of a row at any float v of the range, v itself within e_v of its exact value.
+double horner_error(std::span<const float> row, int degree, const Range& v, double e_v) {
+  const Range u{v.low - row[0], v.high - row[0]};
+  const double e_u = rounding_of_difference(v, row[0]);
+  const Range reached{u.low - e_u - e_v, u.high + e_u + e_v};
+  const double u_magnitude = reached.magnitude();
+  Range p{row[degree + 1], row[degree + 1]}, slope{0, 0};
+  double error = 0;
+  for (int word = degree; word >= 1; --word) {
+    const Range slope_step = slope * reached;
+    slope = {slope_step.low + p.low, slope_step.high + p.high};
+    p = p * reached + static_cast<double>(row[word]);
+    error *= u_magnitude;
+    error += half_ulp((p.magnitude() + error) * kOwnRounding);
+  }
+  return (error + slope.magnitude() * (e_u + e_v)) * kOwnRounding;
+}
+
+class Analysis {
+ public:
+  Analysis(const BackwardHeader& h, double claim) : h_(h), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
+
+  Finding run() {
+    first_grid_points();
+    if (h_.format == "f16") {
+      enumerate_format<kernels::F16>();
+    } else if (h_.format == "bf16") {
+      enumerate_format<kernels::BF16>();
+    } else {
+      analyse_branch(true);
+      analyse_branch(false);
+    }
+    if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) finding_.verdict = Verdict::Undecided;
+    if (finding_.verdict == Verdict::Holds) {
+      finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
+    }
+    return finding_;
+  }
+
+ private:
+  // |deployed - exact| at one y with the exact value in double. t is off by at most 2^-52 t (the differences cancel only where double
+  // holds them exactly), v by 2^-51 v, a step of Horner's rule by 2^-52 of its terms: 2^-50 each in `slack` covers them.
+  void enumerate(float y, bool m) {
+    ++evaluations_;
+    const Selection selection = deployed_selection(h_, y, m);
+    const auto row = h_.table.row(selection.row);
+    double v = selection.v;
+    if (!selection.left) {
+      const double t = std::max(static_cast<double>(y) - h_.y_hi - h_.y_lo, static_cast<double>(h_.t_min));
+      v = clamp_s(m ? std::sqrt(t) : -std::sqrt(t));
+    }
+    const double u = v - row[0];
+    double p = row[h_.degree + 1], terms = std::fabs(p), slope = 0;
+    for (int word = h_.degree; word >= 1; --word) {
+      slope = slope * std::fabs(u) + terms;
+      terms = terms * std::fabs(u) + std::fabs(row[word]);
+      p = p * u + row[word];
+    }
+    const double slack = 0x1p-50 * (terms * (h_.degree + 2) + slope * (std::fabs(v) + std::fabs(u)));
+    const double error = std::fabs(deployed_row(row, h_.degree, selection.v) - p);
+    record(y, m, error - slack, error + slack, p);
+  }
+
+  // The same with the exact value enclosed by MPFR.
+  void enumerate_precisely(float y, bool m) {
+    ++evaluations_;
+    const Selection selection = deployed_selection(h_, y, m);
+    const auto row = h_.table.row(selection.row);
+    Interval v = static_cast<double>(selection.v);
+    if (!selection.left) {
+      const Interval t = maximum(Interval(y) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo), static_cast<double>(h_.t_min));
+      v = m ? sqrt(t) : -sqrt(t);
+      if (v.upper() > h_.s_max) v = static_cast<double>(h_.s_max);
+      if (!h_.has_left && v.lower() < h_.s_min) v = static_cast<double>(h_.s_min);
+    }
+    const Interval u = v - static_cast<double>(row[0]);
+    Interval p = static_cast<double>(row[h_.degree + 1]);
+    for (int word = h_.degree; word >= 1; --word) p = p * u + static_cast<double>(row[word]);
+    const Interval error = Interval(static_cast<double>(deployed_row(row, h_.degree, selection.v))) - p;
+    record(y, m, error.mignitude(), error.magnitude(), p.middle());
+  }
+
+  // At one y the error lies in [least, most].
+  void record(float y, bool m, double least, double most, double exact) {
+    finding_.proven = std::max(finding_.proven, most);
+    if (least > largest_) largest_ = least, at_ = y;
+    if (least > finding_.claim && finding_.verdict != Verdict::Violated) {
+      finding_.verdict = Verdict::Violated;
+      finding_.witness = Witness{y, deployed_gradient(h_, y, m), exact};
+      finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, m = {:d}", least, y, m);
+    }
+  }
+
+  double clamp_s(double s) const {
+    s = std::min(s, static_cast<double>(h_.s_max));
+    return h_.has_left ? s : std::max(s, static_cast<double>(h_.s_min));
+  }
+
+  double cell_width(const Selection& selection) const {
+    for (const Cell& cell : cells_) {
+      if (cell.row == selection.row && cell.left == selection.left) return static_cast<double>(cell.high) - cell.low;
+    }
+    return 0;
+  }
+
+  // The a priori bound over the floats y in [a, b], which all select `low`'s row; `low` and `high` are what a and b select.
+  double range_error(float a, float b, const Selection& low, const Selection& high) const {
+    const auto row = h_.table.row(low.row);
+    const Range v{std::min(low.v, high.v), std::max(low.v, high.v)};
+    if (low.left) return horner_error(row, h_.degree, v, 0);
+    const Range first{a - h_.y_hi, b - h_.y_hi};
+    const double e_t = rounding_of_difference({a, b}, h_.y_hi) + rounding_of_difference(first, h_.y_lo);
+    const double t_low = std::max(static_cast<float>(first.low) - h_.y_lo, h_.t_min), t_high = static_cast<float>(first.high) - h_.y_lo;
+    const double roots = std::sqrt(t_low) + std::sqrt(std::max(t_low - e_t, 0.0));
+    const double e_s = half_ulp(std::sqrt(std::max(t_high, t_low)) * kOwnRounding) + (e_t > 0 ? e_t / roots : 0);
+    return horner_error(row, h_.degree, v, e_s * kOwnRounding);
+  }
+
+  template <class T>
+  void enumerate_format() {
+    for (std::uint32_t pattern = 0; pattern <= 0xffff; ++pattern) {
+      const float y = kernels::widen(T{static_cast<kernels::u16>(pattern)});
+      if (std::isfinite(y)) enumerate(y, false), enumerate(y, true);
+    }
+  }
+
+  void first_grid_points() {
+    const std::int64_t first = float_order(h_.y_hi) - kFirstGridPoints / 4;
+    for (std::int64_t i = first; i < first + kFirstGridPoints; ++i) {
+      enumerate_precisely(float_at(i), false);
+      enumerate_precisely(float_at(i), true);
+    }
+    first_after_ = first + kFirstGridPoints;
+  }
+
+  void analyse_branch(bool m) {
+    // From the y whose s is clamped on nothing changes. Without a left segment, m = 0 ends at y = 0 likewise.
+    std::int64_t last = float_order(0.0f);
+    if (m) last = std::min(float_order(static_cast<float>(1.01 * h_.s_max * h_.s_max)), float_order(std::numeric_limits<float>::max()));
+    std::vector<std::pair<std::int64_t, std::int64_t>> pending{{first_after_, last}};
+    while (!pending.empty()) {
+      const auto [a, b] = pending.back();
+      pending.pop_back();
+      if (b - a < kEnumerated) {
+        for (std::int64_t i = a; i <= b; ++i) enumerate(float_at(i), m);
+        continue;
+      }
+      const Selection low = deployed_selection(h_, float_at(a), m), high = deployed_selection(h_, float_at(b), m);
+      if (low.row == high.row && low.left == high.left) {
+        const double bound = range_error(float_at(a), float_at(b), low, high);
+        const double span = std::fabs(static_cast<double>(high.v) - low.v);
+        if (bound <= finding_.claim && span * kResolution <= cell_width(low)) {
+          ++ranges_;
+          finding_.proven = std::max(finding_.proven, bound);
+          continue;
+        }
+      }
+      if (evaluations_ > kMaxEvaluations || finding_.verdict == Verdict::Violated) {
+        finding_.proven = std::numeric_limits<double>::infinity();
+        if (finding_.verdict == Verdict::Holds) {
+          finding_.verdict = Verdict::Undecided;
+          finding_.why = fmt::format("not decided near y = {:a}, m = {:d}; largest seen {:.6g}", float_at(a), m, largest_);
+        }
+        return;
+      }
+      const std::int64_t middle = a + (b - a) / 2;
+      pending.insert(pending.end(), {{middle + 1, b}, {a, middle}});
+    }
+  }
+
+  const BackwardHeader& h_;
+  std::vector<Cell> cells_;
+  Finding finding_;
+  std::int64_t first_after_ = 0;
+  long ranges_ = 0, evaluations_ = 0;
+  double largest_ = 0, at_ = 0;
+};
+
+}  // namespace
+
+Finding prove_rounding(const BackwardHeader& h, double claim) { return Analysis(h, claim).run(); }
+
+}  // namespace outgrad::validation

@@ -1,0 +1,131 @@
+// The host kernels of one fit as the subject of a sweep.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <string>
+#include <type_traits>
+
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/gelu.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/params.h"
+#include "validation/sweep.h"
+
+namespace outgrad::validation {
+
+/// FNV-1a, 64 bits: tells results of one set of kernels from another's.
+class Fingerprint {
+ public:
+  template <class T>
+  void add(const T* values, std::size_t count) {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
+    const auto* bytes = reinterpret_cast<const unsigned char*>(values);
+    for (std::size_t i = 0; i < count * sizeof(T); ++i) hash_ = (hash_ ^ bytes[i]) * 0x100000001b3u;
+  }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_ = 0xcbf29ce484222325u;
+};
+
+/// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T on f32 x.
+template <class Forward, class T, kernels::CpuSchedule S>
+void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+  kernels::gelu_forward<Forward, float, S>(x, y, mask, n);  // for the mask; its y is for f32
+  std::int64_t i = 0;
+  if constexpr (S.vector_bits > 0) {
+    constexpr kernels::detail::LanesOf<S, S.unroll> kOps{};
+    for (; i + kOps.kElements <= n; i += kOps.kElements) {
+      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kColumnTable<Forward>,
+                                                                      kernels::detail::kTailColumns<Forward>, kOps.load(x + i)));
+    }
+  }
+  constexpr auto kCore = Forward::table();
+  constexpr auto kTail = Forward::tail();
+  for (; i < n; ++i) y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{}, kCore, kTail, x[i]);
+  std::transform(y, y + n, y, [](float v) { return kernels::widen(kernels::narrow<T>(v)); });
+}
+
+/// y stored as T, f32 arithmetic. x that are values of T (every x of the domain T) go through the kernel for T itself; other x, as a fused
+/// bias or a wider accumulator would have them, through the same body on f32 x.
+template <class Fit, class Forward, class T>
+Subject make_subject(const FloatFormat& format) {
+  // Any schedule gives the same bits. The sweep runs one block a thread.
+  static constexpr kernels::CpuSchedule kSchedule{.threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = 2};
+  static constexpr std::int64_t kLargestBlock = 4096;
+  using kernels::narrow;
+  using kernels::widen;
+
+  Subject subject{std::string(Fit::kName) + "+" + Forward::kName, format, {}, {}, {}, {}};
+  subject.forward = [](const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+    if constexpr (!std::is_same_v<T, float>) {
+      const auto is_stored = [](float v) { return std::bit_cast<std::uint32_t>(widen(narrow<T>(v))) == std::bit_cast<std::uint32_t>(v) || v != v; };
+      if (std::all_of(x, x + n, is_stored)) {
+        alignas(64) T buffer[kLargestBlock];
+        for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+          const std::int64_t count = std::min(kLargestBlock, n - begin);
+          std::transform(x + begin, x + begin + count, buffer, narrow<T>);
+          kernels::gelu_forward<Forward, T, kSchedule>(buffer, buffer, mask + begin / 32, count);
+          std::transform(buffer, buffer + count, y + begin, [](T v) { return widen(v); });
+        }
+        return;
+      }
+      fused_forward<Forward, T, kSchedule>(x, y, mask, n);
+    } else {
+      kernels::gelu_forward<Forward, float, kSchedule>(x, y, mask, n);
+    }
+  };
+  subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
+    std::fill_n(g, n, 1.0f);
+    kernels::gelu_backward<Fit, float, kSchedule>(g, y, mask, g, n);
+  };
+  if constexpr (!std::is_same_v<T, float>) {
+    subject.gradient = [](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+      alignas(64) T stored[kLargestBlock], result[kLargestBlock];
+      for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+        const std::int64_t count = std::min(kLargestBlock, n - begin);
+        std::transform(y + begin, y + begin + count, stored, narrow<T>);
+        std::fill_n(result, count, narrow<T>(1.0f));
+        kernels::gelu_backward<Fit, T, kSchedule>(result, stored, mask + begin / 32, result, count);
+        std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });
+      }
+    };
+  }
+
+  // Coefficients word by word, constants by what they do: f and g over all bf16 patterns on both branches.
+  Fingerprint fingerprint;
+  constexpr auto kBackward = Fit::table();
+  constexpr auto kCore = Forward::table();
+  constexpr auto kTail = Forward::tail();
+  for (const auto& row : kBackward.w) fingerprint.add(row, std::size(row));
+  for (const auto& row : kCore.w) fingerprint.add(row, std::size(row));
+  for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
+  for (std::uint32_t begin = 0; begin < 0x10000; begin += kLargestBlock) {
+    float x[kLargestBlock], result[kLargestBlock];
+    std::uint32_t mask[kLargestBlock / 32];
+    const auto add = [&] {
+      for (float& v : result) v = kernels::float_of(kernels::canonical_bits(v));
+      fingerprint.add(result, kLargestBlock);
+    };
+    for (std::uint32_t i = 0; i < kLargestBlock; ++i) x[i] = widen(kernels::BF16{static_cast<std::uint16_t>(begin + i)});
+    subject.forward(x, result, mask, kLargestBlock);
+    fingerprint.add(mask, std::size(mask));
+    add();
+    for (const std::uint32_t branch : {0u, ~0u}) {
+      std::fill(std::begin(mask), std::end(mask), branch);
+      subject.derivative(x, mask, result, kLargestBlock);
+      add();
+    }
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(fingerprint.value()));
+  subject.identity = text;
+  return subject;
+}
+
+}  // namespace outgrad::validation

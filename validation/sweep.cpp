@@ -1,0 +1,762 @@
+// Exhaustive sweeps, see sweep.h for what is established and why it is proven.
+
+#include "validation/sweep.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "kernels/host/parallel.h"
+#include "validation/reference.h"
+#include "validation/sweep_json.h"
+
+namespace outgrad::validation {
+namespace {
+
+using kernels::IoError;
+using kernels::SpecError;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// f' < 0 here, > 0 at the next double: every x of a supported format is on the same side of it as of x* itself.
+constexpr double kXStar = -0x1.80ead197f00b4p-1;
+// Two tables of doubles and a dozen arrays of this many elements stay in a core's second-level cache.
+constexpr std::int64_t kBlock = 2048;
+constexpr std::int64_t kMaskWords = kBlock / 32;
+constexpr std::size_t kExamples = 16;
+
+std::uint32_t infinity_pattern(const FloatFormat& format) {
+  return (1u << (format.bits - 1)) - (1u << (format.precision - 1));
+}
+
+float from_pattern(const FloatFormat& format, std::uint32_t pattern) {
+  if (format.bits == 32) return std::bit_cast<float>(pattern);
+  const std::uint32_t sign = pattern >> (format.bits - 1), magnitude = pattern & ((1u << (format.bits - 1)) - 1);
+  const int exponent = static_cast<int>(magnitude >> (format.precision - 1));
+  const std::uint32_t hidden = 1u << (format.precision - 1), fraction = magnitude & (hidden - 1);
+  if (magnitude >= infinity_pattern(format)) {
+    return std::bit_cast<float>(sign << 31 | 0x7f800000u | fraction << (std::numeric_limits<float>::digits - format.precision));
+  }
+  const double value = exponent == 0 ? std::ldexp(fraction, format.quantum_exponent)
+                                     : std::ldexp(hidden + fraction, exponent - 1 + format.quantum_exponent);
+  return static_cast<float>(sign ? -value : value);
+}
+
+/// A proven lower bound on O of either domain, from the run next to x* alone (bf16 0.0096, f16 0.0047, f32 3.89e-5).
+double oracle_floor(const FloatFormat& format) {
+  return std::ldexp(1.0, format.precision == kF32.precision ? -15 : format.precision == kF16.precision ? -8 : -7);
+}
+
+int curve_bin(float x) {
+  constexpr double kBinsPerUnit = kCurveBins / (2 * kCurveReach);
+  if (!(x >= -kCurveReach && x < kCurveReach)) return x < 0 ? -1 : kCurveBins;
+  return static_cast<int>((static_cast<double>(x) + kCurveReach) * kBinsPerUnit);
+}
+
+/// |error|, a NaN counting as infinite: no comparison may pass over it.
+inline double magnitude_of(double error) {
+  const double magnitude = std::fabs(error);
+  return magnitude <= std::numeric_limits<double>::max() ? magnitude : kInfinity;
+}
+
+/// Upper bound of |g_m(y) - f'(x)| over rounding errors of y of half an ulp, `derivative` = f'(x) (sweep.h). From y = 5 on, x is above 4.98 and
+/// both lie in [1, 1 + 4.98 phi(4.98)], narrower than 2^-16: below the floor of O in every format.
+inline double storage_bound(double y, double derivative, double per_y, double least) {
+  constexpr double kFlat = 5, kFlatBound = 0x1p-16;
+  const double h = 1.6 * std::max(std::fabs(y) * per_y, least);
+  return y >= kFlat ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h));
+}
+/// Half an ulp at y is at most |y| times this, or the second where y is subnormal.
+double half_ulp_per_y(const FloatFormat& format) { return std::ldexp(1.0, -format.precision); }
+double least_half_ulp(const FloatFormat& format) { return std::ldexp(0.5, format.quantum_exponent); }
+
+void close_run(const Run& run, const FloatFormat& format, Segment& segment) {
+  const double half_range = (run.hi - run.lo) / 2, middle = (run.hi + run.lo) / 2;
+  const auto branch = static_cast<std::size_t>(run.right);
+  segment.oracle[branch].raise({half_range, run.x_first, run.y, run.lo, run.hi});
+  segment.regret[branch].raise({magnitude_of(run.g - middle), run.x_first, run.y, run.g, middle});
+  if (const int bin = curve_bin(run.x_first); half_range > 0 && bin >= 0 && bin < kCurveBins) {
+    double& floor = segment.curve[bin].floor;
+    floor = std::max(floor, half_range);
+  }
+  const double steepest = std::max(std::fabs(run.lo), std::fabs(run.hi));
+  const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format));
+  if (!(most > std::max(segment.storage[branch].value, oracle_floor(format)))) return;
+  const double exact = GeluOracle().derivative_at_value(run.y, run.right);
+  segment.storage[branch].raise({std::fabs(exact - run.lo), run.x_first, run.y, exact, run.lo});
+  segment.storage[branch].raise({std::fabs(exact - run.hi), run.x_last, run.y, exact, run.hi});
+}
+
+bool same_pair(const Run& a, const Run& b) {
+  return a.right == b.right && std::bit_cast<std::uint32_t>(a.y) == std::bit_cast<std::uint32_t>(b.y);
+}
+
+void extend(Run& run, const Run& by) {
+  run.x_last = by.x_last;
+  run.lo = std::min(run.lo, by.lo);
+  run.hi = std::max(run.hi, by.hi);
+}
+
+/// Appends a run that nothing after it has touched yet.
+void push_run(const Run& run, const FloatFormat& format, Segment& segment) {
+  Run& open = segment.last.used ? segment.last : segment.first;
+  if (!open.used) {
+    segment.first = run;
+  } else if (same_pair(open, run)) {
+    extend(open, run);
+  } else {
+    if (segment.last.used) close_run(segment.last, format, segment);
+    segment.last = run;
+  }
+}
+
+/// Sweeps blocks of finite x of one branch, ascending, into a Segment.
+class BlockSweeper {
+ public:
+  BlockSweeper(const Subject& subject, Segment& segment)
+      : subject_(subject), reference_(GeluReference::instance()), segment_(segment), buffers_(std::make_unique<Buffers>()) {}
+
+  float* x() { return buffers_->x; }
+
+  void sweep(std::int64_t n, bool right) {
+    n_ = n;
+    right_ = right;
+    Buffers& b = *buffers_;
+    reference_.evaluate(b.x, b.value, b.value_lo, b.value_hi, b.want, n);
+    segment_.oracle_decisions += round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, oracle_);
+    subject_.forward(b.x, b.y, b.mask, n);
+    count_masks();
+    evaluate(subject_.derivative, b.y, b.g);
+    const bool all_rounded = count_misrounded();
+    measure_total();
+    measure_forward();
+    measure_curve();
+
+    std::fill_n(b.mask, kMaskWords, right ? ~0u : 0u);
+    if (!all_rounded) evaluate(subject_.derivative, b.y_true, b.g);
+    track_runs();
+    if (b.x[n - 1] >= kForeignLeft && b.x[0] <= kForeignRight) measure_foreign();
+    if (reaches_erff()) measure_erff();
+  }
+
+ private:
+  struct alignas(64) Buffers {
+    float x[kBlock], y[kBlock], y_true[kBlock], y_other[kBlock], g[kBlock], g_other[kBlock];
+    double value[kBlock], value_lo[kBlock], value_hi[kBlock], want[kBlock], error[kBlock], reach[kBlock];
+    std::uint32_t mask[kMaskWords];
+  };
+
+  static double top_of(const double* error, std::int64_t n) {
+    double top = -1;
+#pragma omp simd reduction(max : top)
+    for (std::int64_t i = 0; i < n; ++i) top = std::max(top, error[i]);
+    return top;
+  }
+
+  /// Raises `maximum` by the greatest of buffers_->error; got(i) and want(i) describe the element.
+  template <class Got, class Want>
+  void raise(Maximum& maximum, const float* y, Got got, Want want) {
+    const Buffers& b = *buffers_;
+    const double top = top_of(b.error, n_);
+    if (!(top > maximum.value)) return;
+    const std::int64_t i = std::find(b.error, b.error + n_, top) - b.error;
+    maximum = {top, b.x[i], y[i], static_cast<double>(got(i)), static_cast<double>(want(i))};
+  }
+
+  void raise_by_gradient(Maximum& maximum, const float* y, const float* g) {
+    Buffers& b = *buffers_;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(g[i] - b.want[i]);
+    raise(maximum, y, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return b.want[i]; });
+  }
+
+  /// function(y, mask) of the block; of one element if all have the same y and mask bit, as thousands of f32 x share a 16-bit y.
+  template <class Function>
+  void evaluate(const Function& function, const float* y, float* result) const {
+    const std::uint32_t* const mask = buffers_->mask;
+    const std::int64_t words = (n_ + 31) / 32;
+    bool constant = n_ % 32 == 0 && (mask[0] == 0 || mask[0] == ~0u);
+    for (std::int64_t word = 1; word < words && constant; ++word) constant = mask[word] == mask[0];
+    std::int64_t other = 0;
+#pragma omp simd reduction(+ : other)
+    for (std::int64_t i = 1; i < n_; ++i) other += std::bit_cast<std::uint32_t>(y[i]) != std::bit_cast<std::uint32_t>(y[0]);
+    constant = constant && other == 0;
+    function(y, mask, result, constant ? 1 : n_);
+    if (constant) std::fill_n(result + 1, n_ - 1, result[0]);
+  }
+
+  void count_masks() {
+    std::int64_t set = 0;
+    for (std::int64_t word = 0; word < (n_ + 31) / 32; ++word) set += std::popcount(buffers_->mask[word]);
+    segment_.wrong_mask += right_ ? n_ - set : set;
+    segment_.right += right_ ? n_ : 0;
+  }
+
+  /// Whether every y is the correctly rounded one and every mask bit right, so that g is g at (y_true, true mask) too.
+  bool count_misrounded() {
+    const Buffers& b = *buffers_;
+    std::int64_t wrong = 0;
+#pragma omp simd reduction(+ : wrong)
+    for (std::int64_t i = 0; i < n_; ++i) wrong += std::bit_cast<std::uint32_t>(b.y[i]) != std::bit_cast<std::uint32_t>(b.y_true[i]);
+    segment_.misrounded += wrong;
+    for (std::int64_t i = 0; wrong > 0 && i < n_ && segment_.examples.size() < kExamples; ++i) {
+      if (std::bit_cast<std::uint32_t>(b.y[i]) != std::bit_cast<std::uint32_t>(b.y_true[i])) {
+        segment_.examples.push_back({b.x[i], b.y[i], b.y_true[i]});
+      }
+    }
+    return wrong == 0 && segment_.wrong_mask == 0;
+  }
+
+  void measure_total() {
+    Buffers& b = *buffers_;
+    raise_by_gradient(segment_.total[right_], b.y, b.g);
+    if (subject_.gradient) {
+      evaluate(subject_.gradient, b.y, b.g_other);
+      raise_by_gradient(segment_.stored[right_], b.y, b.g_other);
+    } else {
+      segment_.stored[right_] = segment_.total[right_];
+    }
+  }
+
+  void measure_curve() {
+    Buffers& b = *buffers_;
+    for (std::int64_t begin = 0; begin < n_;) {
+      const int bin = curve_bin(b.x[begin]);
+      const std::int64_t end = std::partition_point(b.x + begin, b.x + n_, [bin](float x) { return curve_bin(x) <= bin; }) - b.x;
+      if (bin >= 0 && bin < kCurveBins) {
+        double least = 0, greatest = 0, squares = 0, weight = 0;
+#pragma omp simd reduction(min : least) reduction(max : greatest) reduction(+ : squares, weight)
+        for (std::int64_t i = begin; i < end; ++i) {
+          // 2^exponent: the spacing of normal x up to a factor common to the format. (Subnormal x have a share of 2^-100, or 2^-13 in f16.)
+          const double spacing = std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u);
+          const double error = b.g[i] - b.want[i];
+          least = std::min(least, error);
+          greatest = std::max(greatest, error);
+          squares += error * error * spacing;
+          weight += spacing;
+        }
+        CurveBin& entry = segment_.curve[bin];
+        entry.least = std::min(entry.least, least);
+        entry.greatest = std::max(entry.greatest, greatest);
+        entry.squares += squares;
+        entry.weight += weight;
+      }
+      begin = end;
+    }
+  }
+
+  ForwardRegion region_of(std::int64_t i) const {
+    constexpr double kNear = 0.1, kTail = -2;  // where errors of y cost most, by sqrt(y - y*); where f needs relative accuracy
+    const FloatFormat& format = subject_.format;
+    const double x = buffers_->x[i];
+    if (std::fabs(x - kXStar) <= kNear) return ForwardRegion::near_minimum;
+    if (std::fabs(buffers_->value[i]) < std::ldexp(1.0, format.quantum_exponent + format.precision - 1)) return ForwardRegion::subnormal;
+    return x < kTail ? ForwardRegion::left_tail : ForwardRegion::elsewhere;
+  }
+
+  void measure_forward() {
+    Buffers& b = *buffers_;
+    const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
+    const double largest = subject_.format.largest;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) {
+      constexpr std::int64_t kBias = 1023, kFraction = 52;
+      const std::int64_t exponent = ((std::bit_cast<std::int64_t>(b.value[i]) >> kFraction) & 0x7ff) - kBias;
+      const std::int64_t last_place = std::max(exponent - precision + 1, quantum_exponent);
+      const double per_ulp = std::bit_cast<double>((kBias - last_place) << kFraction);
+      // Past the largest finite value an infinite y is right or counted as misrounded; it has no ulp.
+      const bool overflow = std::fabs(static_cast<double>(b.y[i])) > largest && std::fabs(static_cast<double>(b.y_true[i])) > largest;
+      b.error[i] = overflow ? 0.0 : magnitude_of((b.y[i] - b.value[i]) * per_ulp);
+    }
+    const auto maximum_of = [&](std::int64_t i) -> Maximum& { return segment_.forward_ulp[static_cast<std::size_t>(region_of(i))]; };
+    // Within one binade the regions are intervals wider than any block of neighbouring f32.
+    const bool one_binade = b.x[0] < 0 ? b.x[0] > 2 * b.x[n_ - 1] : b.x[n_ - 1] < 2 * b.x[0];
+    if (region_of(0) == region_of(n_ - 1) && n_ == kBlock && one_binade) {
+      raise(maximum_of(0), b.y, [&](std::int64_t i) { return b.y[i]; }, [&](std::int64_t i) { return b.value[i]; });
+      return;
+    }
+    for (std::int64_t i = 0; i < n_; ++i) maximum_of(i).raise({b.error[i], b.x[i], b.y[i], b.y[i], b.value[i]});
+  }
+
+  void track_runs() {
+    const Buffers& b = *buffers_;
+    std::int64_t repeats = 0;
+#pragma omp simd reduction(+ : repeats)
+    for (std::int64_t i = 1; i < n_; ++i) repeats += std::bit_cast<std::uint32_t>(b.y_true[i]) == std::bit_cast<std::uint32_t>(b.y_true[i - 1]);
+    if (repeats == 0 && close_distinct()) return;
+    for (std::int64_t begin = 0; begin < n_;) {
+      const std::int64_t end = repeats == n_ - 1 ? n_ : end_of_run(begin);
+      double lo = b.want[begin], hi = lo;
+#pragma omp simd reduction(min : lo) reduction(max : hi)
+      for (std::int64_t i = begin; i < end; ++i) {
+        lo = std::min(lo, b.want[i]);
+        hi = std::max(hi, b.want[i]);
+      }
+      push_run({true, right_, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo, hi}, subject_.format, segment_);
+      begin = end;
+    }
+  }
+
+  std::int64_t end_of_run(std::int64_t begin) const {
+    const Buffers& b = *buffers_;
+    const std::uint32_t y = std::bit_cast<std::uint32_t>(b.y_true[begin]);
+    std::int64_t end = begin + 1;
+    while (end < n_ && std::bit_cast<std::uint32_t>(b.y_true[end]) == y) ++end;
+    return end;
+  }
+
+  /// All y differ, so every run but the outer two is one x: its range is a point. False, and nothing done, if one of them may matter for C.
+  bool close_distinct() {
+    Buffers& b = *buffers_;
+    if (n_ < 3) return false;
+    const double per_y = half_ulp_per_y(subject_.format), least = least_half_ulp(subject_.format);
+    double most = 0;
+#pragma omp simd reduction(max : most)
+    for (std::int64_t i = 0; i < n_; ++i) {
+      most = std::max(most, storage_bound(b.y_true[i], b.want[i], per_y, least));
+      b.error[i] = magnitude_of(b.g[i] - b.want[i]);
+    }
+    if (most > oracle_floor(subject_.format)) return false;
+    const auto single = [&](std::int64_t i) { return Run{true, right_, b.y_true[i], b.x[i], b.x[i], b.g[i], b.want[i], b.want[i]}; };
+    push_run(single(0), subject_.format, segment_);
+    b.error[0] = b.error[n_ - 1] = -1;  // still open
+    segment_.oracle[right_].raise({0, b.x[1], b.y_true[1], b.want[1], b.want[1]});
+    raise(segment_.regret[right_], b.y_true, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
+    push_run(single(n_ - 1), subject_.format, segment_);
+    return true;
+  }
+
+  /// Every y that a forward of that accuracy may store. In f32 those are the floats within the error; a narrower format stores the rounding of
+  /// f - e, of f + e, or (two grid points being far more than 2 e apart) nothing else.
+  void measure_foreign() {
+    Buffers& b = *buffers_;
+    for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
+      double most = 0;  // f32 steps that the error may reach
+      for (std::int64_t i = 0; i < n_; ++i) {
+        // The power of two of f itself, as f does not leave the normal range here.
+        constexpr std::int64_t kExponentField = 0x7ff0000000000000;
+        const double ulp = std::bit_cast<double>(std::bit_cast<std::int64_t>(b.value[i]) & kExponentField) * 0x1p-23;
+        constexpr double kSlack = 1 + 0x1p-20;  // past the reference's own error: 2^-50 of f is 2^-26 ulp
+        b.reach[i] = (kForeignForwards[k].absolute + kForeignForwards[k].ulp * ulp) * kSlack;
+        most = std::max(most, b.reach[i] / ulp);
+      }
+      Maximum& maximum = segment_.foreign[k][right_];
+      const auto measure_stored = [&](auto stored) {
+        for (std::int64_t i = 0; i < n_; ++i) b.y_other[i] = static_cast<float>(stored(i));
+        evaluate(subject_.derivative, b.y_other, b.g_other);
+        raise_by_gradient(maximum, b.y_other, b.g_other);
+      };
+      if (subject_.format.precision < kF32.precision) {
+        for (const double side : {-1.0, 1.0}) {
+          measure_stored([&](std::int64_t i) { return round_to_format(b.value[i] + side * b.reach[i], subject_.format); });
+        }
+        continue;
+      }
+      const int steps = static_cast<int>(most) + 1;
+      for (int step = -steps; step <= steps; ++step) {
+        measure_stored([&](std::int64_t i) {
+          const float y = std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.y_true[i]) + static_cast<std::uint32_t>(step));
+          return std::fabs(y - b.value[i]) <= b.reach[i] ? y : b.y_true[i];
+        });
+      }
+    }
+  }
+
+  bool reaches_erff() const {
+    const float nearest = std::min(std::fabs(buffers_->x[0]), std::fabs(buffers_->x[n_ - 1]));
+    const float farthest = std::max(std::fabs(buffers_->x[0]), std::fabs(buffers_->x[n_ - 1]));
+    return farthest >= kErffLeast && nearest <= kErffGreatest;
+  }
+
+  void measure_erff() {
+    Buffers& b = *buffers_;
+    const FloatFormat format = subject_.format;
+    for (std::int64_t i = 0; i < n_; ++i) {
+      b.y_other[i] = 0.5f * b.x[i] * (1.0f + std::erf(b.x[i] * std::numbers::sqrt2_v<float> * 0.5f));
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const float magnitude = std::fabs(b.x[i]);
+      const bool covered = magnitude >= kErffLeast && magnitude <= kErffGreatest;
+      b.y_other[i] = covered ? static_cast<float>(round_to_format(static_cast<double>(b.y_other[i]), format)) : b.y_true[i];
+    }
+    evaluate(subject_.derivative, b.y_other, b.g_other);
+    raise_by_gradient(segment_.erff[right_], b.y_other, b.g_other);
+  }
+
+  const Subject& subject_;
+  const GeluReference& reference_;
+  GeluOracle oracle_;
+  Segment& segment_;
+  std::unique_ptr<Buffers> buffers_;
+  std::int64_t n_ = 0;
+  bool right_ = false;
+};
+
+/// NaN and infinite x as kernels/gelu.h specifies: m = 0 for NaN; -inf gives (-0, 0) and a finite g; +inf gives (+inf, 1) and g = 1.
+void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment) {
+  alignas(64) float x[kBlock], y[kBlock], g[kBlock];
+  std::uint32_t mask[kMaskWords];
+  for (; begin < end; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, end - begin);
+    for (std::int64_t i = 0; i < n; ++i) x[i] = domain.at(begin + i);
+    subject.forward(x, y, mask, n);
+    subject.derivative(y, mask, g, n);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool right = (mask[i / 32] >> (i % 32) & 1) != 0;
+      bool holds = false;
+      if (std::isnan(x[i])) {
+        ++segment.nan;
+        holds = !right && std::isnan(y[i]) && std::isnan(g[i]);
+      } else {
+        ++segment.infinite;
+        holds = x[i] > 0 ? right && y[i] == x[i] && g[i] == 1 : !right && y[i] == 0 && std::signbit(y[i]) && std::isfinite(g[i]);
+      }
+      segment.wrong_special += !holds;
+    }
+  }
+}
+
+template <std::size_t N>
+void raise_all(std::array<Maximum, N>& mine, const std::array<Maximum, N>& theirs) {
+  for (std::size_t i = 0; i < N; ++i) mine[i].raise(theirs[i]);
+}
+
+}  // namespace
+
+void Segment::append(Segment next, const FloatFormat& format) {
+  patterns += next.patterns;
+  finite += next.finite;
+  right += next.right;
+  infinite += next.infinite;
+  nan += next.nan;
+  oracle_decisions += next.oracle_decisions;
+  misrounded += next.misrounded;
+  wrong_mask += next.wrong_mask;
+  wrong_special += next.wrong_special;
+  examples.insert(examples.end(), next.examples.begin(), next.examples.end());
+  examples.resize(std::min(examples.size(), kExamples));
+  raise_all(total, next.total);
+  raise_all(stored, next.stored);
+  raise_all(oracle, next.oracle);
+  raise_all(regret, next.regret);
+  raise_all(storage, next.storage);
+  raise_all(forward_ulp, next.forward_ulp);
+  for (std::size_t k = 0; k < foreign.size(); ++k) raise_all(foreign[k], next.foreign[k]);
+  raise_all(erff, next.erff);
+  for (const auto& [bin, theirs] : next.curve) {
+    CurveBin& mine = curve[bin];
+    mine.least = std::min(mine.least, theirs.least);
+    mine.greatest = std::max(mine.greatest, theirs.greatest);
+    mine.floor = std::max(mine.floor, theirs.floor);
+    mine.squares += theirs.squares;
+    mine.weight += theirs.weight;
+  }
+  if (next.first.used) push_run(next.first, format, *this);
+  if (next.last.used) push_run(next.last, format, *this);
+}
+
+void Segment::close(const FloatFormat& format) {
+  for (Run* run : {&first, &last}) {
+    if (run->used) close_run(*run, format, *this);
+    run->used = false;
+  }
+}
+
+std::int64_t Domain::finite() const { return 2 * static_cast<std::int64_t>(infinity_pattern(x_format)); }
+
+float Domain::at(std::int64_t index) const {
+  const std::int64_t half = infinity_pattern(x_format), sign = std::int64_t{1} << (x_format.bits - 1);
+  const std::int64_t specials = sign - half;  // of one sign
+  std::int64_t pattern = index - half;
+  if (index < half) {
+    pattern = sign + half - 1 - index;
+  } else if (index >= 2 * half) {
+    const std::int64_t k = index - 2 * half;
+    pattern = k < specials ? half + k : sign + half + (k - specials);
+  }
+  return from_pattern(x_format, static_cast<std::uint32_t>(pattern));
+}
+
+void Domain::fill(std::int64_t index, std::int64_t n, float* x) const {
+  if (x_format.bits == 32 && (index + n <= finite() / 2 || (index >= finite() / 2 && index + n <= finite()))) {
+    const auto first = std::bit_cast<std::uint32_t>(at(index));
+    const std::uint32_t step = index < finite() / 2 ? ~0u : 1u;
+    for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(n); ++i) x[i] = std::bit_cast<float>(first + i * step);
+    return;
+  }
+  for (std::int64_t i = 0; i < n; ++i) x[i] = at(index + i);
+}
+
+std::int64_t Domain::first_right() const {
+  std::int64_t below = -1, right = finite();
+  while (right - below > 1) {
+    const std::int64_t middle = below + (right - below) / 2;
+    (at(middle) >= kXStar ? right : below) = middle;
+  }
+  return right;
+}
+
+Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end) {
+  const kernels::DefaultFloatEnvironment environment;
+  Segment segment;
+  BlockSweeper sweeper(subject, segment);
+  const std::int64_t finite = domain.finite(), first_right = domain.first_right();
+  segment.patterns = end - begin;
+  segment.finite = std::max<std::int64_t>(0, std::min(end, finite) - begin);
+  for (std::int64_t index = begin; index < std::min(end, finite);) {
+    const bool right = index >= first_right;
+    const std::int64_t n = std::min({kBlock, std::min(end, finite) - index, right ? kBlock : first_right - index});
+    domain.fill(index, n, sweeper.x());
+    sweeper.sweep(n, right);
+    index += n;
+  }
+  if (end > finite) sweep_special(subject, domain, std::max(begin, finite), end, segment);
+  return segment;
+}
+
+std::vector<Domain> domains_for(const FloatFormat& format) {
+  if (format.precision == kF32.precision) return {{kF32}};
+  return {{format}, {kF32}};
+}
+
+namespace {
+
+struct Chunk {
+  std::size_t domain;
+  std::int64_t begin, end;
+};
+
+/// Finished chunks by domain and first pattern.
+using Finished = std::map<std::pair<std::size_t, std::int64_t>, Segment>;
+
+/// Finished chunks, one JSON line each after a line that says whose they are. A torn last line is dropped.
+class ChunkLog {
+ public:
+  ChunkLog(const std::string& path, const nlohmann::ordered_json& header, Finished& found) : path_(path) {
+    if (path.empty()) return;
+    std::string kept = header.dump() + "\n";
+    if (std::filesystem::exists(path)) {
+      const std::string text = kernels::read_file(path);
+      std::size_t begin = text.find('\n');
+      if (begin != std::string::npos && text.substr(0, begin + 1) == kept) {
+        for (++begin; begin < text.size();) {
+          const std::size_t end = text.find('\n', begin);
+          if (end == std::string::npos) break;
+          try {
+            const nlohmann::json line = nlohmann::json::parse(text.data() + begin, text.data() + end);
+            found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] = segment_from_json(line.at("segment"));
+          } catch (const nlohmann::json::exception&) {
+            break;
+          }
+          kept.append(text, begin, end + 1 - begin);
+          begin = end + 1;
+        }
+      }
+    }
+    kernels::write_file(path, kept);
+    descriptor_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (descriptor_ < 0) throw IoError(path, "write", errno);
+  }
+  ChunkLog(const ChunkLog&) = delete;
+  ChunkLog& operator=(const ChunkLog&) = delete;
+  ~ChunkLog() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  void add(const Chunk& chunk, const Segment& segment) {
+    if (descriptor_ < 0) return;
+    const std::string line =
+        nlohmann::ordered_json{{"domain", chunk.domain}, {"begin", chunk.begin}, {"segment", segment_to_json(segment)}}.dump() + "\n";
+    for (std::size_t done = 0; done < line.size();) {
+      const ssize_t put = ::write(descriptor_, line.data() + done, line.size() - done);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) throw IoError(path_, "write", errno);
+      done += static_cast<std::size_t>(put);
+    }
+  }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+class ProgressBar {
+ public:
+  ProgressBar(bool wanted, std::string label, std::int64_t total) : shown_(wanted && ::isatty(2)), label_(std::move(label)), total_(total) {}
+  ~ProgressBar() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+
+  void advance(std::int64_t done) {
+    if (!shown_) return;
+    constexpr std::int64_t kWidth = 40;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const auto filled = static_cast<std::size_t>(kWidth * done / total_);
+    fmt::print(stderr, "\r{} [{}{}] {:3}%  {:.0f} s left \033[K", label_, std::string(filled, '#'), std::string(kWidth - filled, '.'),
+               100 * done / total_, seconds / static_cast<double>(done) * static_cast<double>(total_ - done));
+    std::fflush(stderr);
+  }
+
+ private:
+  bool shown_;
+  std::string label_;
+  std::int64_t total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>& domains, const SweepOptions& options) {
+  std::vector<Chunk> all;
+  for (std::size_t d = 0; d < domains.size(); ++d) {
+    for (std::int64_t begin = 0; begin < domains[d].size(); begin += options.chunk_patterns) {
+      all.push_back({d, begin, std::min(domains[d].size(), begin + options.chunk_patterns)});
+    }
+  }
+  const auto total = static_cast<std::int64_t>(all.size());
+  const std::span<const Chunk> mine(all.begin() + total * (options.shard - 1) / options.shards, all.begin() + total * options.shard / options.shards);
+
+  Finished found;
+  ChunkLog log(options.log,
+               {{"schema", "outgrad.sweep-log/1"},
+                {"subject", subject.name},
+                {"format", subject.format.name},
+                {"identity", subject.identity},
+                {"chunk_patterns", options.chunk_patterns}},
+               found);
+  GeluReference::instance();  // built before the threads start
+
+  std::vector<Segment> segments(mine.size());
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const auto it = found.find({mine[i].domain, mine[i].begin});
+    if (it == found.end()) {
+      missing.push_back(i);
+    } else {
+      segments[i] = std::move(it->second);
+    }
+  }
+  ProgressBar progress(options.progress, fmt::format("validate {}", subject.format.name), static_cast<std::int64_t>(missing.size()));
+  std::exception_ptr failure;
+  std::mutex mutex;  // of failure, log and progress
+  std::int64_t done = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(kernels::thread_count(options.threads))
+  for (std::size_t k = 0; k < missing.size(); ++k) {
+    {
+      const std::lock_guard lock(mutex);
+      if (failure) continue;
+    }
+    try {
+      const Chunk& chunk = mine[missing[k]];
+      Segment segment = sweep_range(subject, domains[chunk.domain], chunk.begin, chunk.end);
+      const std::lock_guard lock(mutex);
+      log.add(chunk, segment);
+      progress.advance(++done);
+      segments[missing[k]] = std::move(segment);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+
+  std::vector<DomainPart> parts;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    if (i == 0 || mine[i].domain != mine[i - 1].domain) {
+      parts.push_back({domains[mine[i].domain], mine[i].begin, mine[i].end, std::move(segments[i])});
+    } else {
+      parts.back().end = mine[i].end;
+      parts.back().segment.append(std::move(segments[i]), subject.format);
+    }
+  }
+  return parts;
+}
+
+namespace {
+
+/// The witness of a maximum of |got - f'(x)|, with f' by MPFR; the double reference must have been within its bound of it.
+void confirm(Maximum& maximum, GeluOracle& oracle) {
+  if (!std::isfinite(maximum.value) || maximum.value < 0) return;
+  const double want = oracle.derivative(maximum.x), value = std::fabs(maximum.got - want);
+  if (!(std::fabs(value - maximum.value) <= kSweepMargin)) {
+    throw std::logic_error(fmt::format("sweep: the reference missed its bound at x = {:a}: {} instead of {}", maximum.x, maximum.value, value));
+  }
+  maximum.want = want;
+  maximum.value = value;
+}
+
+void require_count(const char* what, std::int64_t got, std::int64_t want) {
+  if (got != want) throw std::logic_error(fmt::format("sweep: {} {} instead of {}", got, what, want));
+}
+
+}  // namespace
+
+std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const FloatFormat& format) {
+  std::vector<DomainResult> results;
+  for (const Domain& domain : domains) {
+    std::vector<DomainPart*> own;
+    for (DomainPart& part : parts) {
+      if (part.domain.x_format.name == domain.x_format.name) own.push_back(&part);
+    }
+    std::sort(own.begin(), own.end(), [](const DomainPart* a, const DomainPart* b) { return a->begin < b->begin; });
+    DomainResult result{domain, {}};
+    std::int64_t next = 0;
+    const auto require_next = [&](std::int64_t begin) {
+      if (begin == next) return;
+      throw SpecError("validate", fmt::format("x in {}", domain.x_format.name),
+                      fmt::format("patterns from number {} on are {}", std::min(next, begin), begin > next ? "missing" : "there twice"));
+    };
+    for (DomainPart* part : own) {
+      require_next(part->begin);
+      next = part->end;
+      result.all.append(std::move(part->segment), format);
+    }
+    require_next(domain.size());
+    Segment& all = result.all;
+    all.close(format);
+    const std::int64_t finite = domain.finite();
+    require_count("patterns", all.patterns, domain.size());
+    require_count("finite patterns", all.finite, finite);
+    require_count("patterns with m = 1", all.right, finite - domain.first_right());
+    require_count("infinite patterns", all.infinite, 2);
+    require_count("NaN patterns", all.nan, domain.size() - finite - 2);
+    if (result.max(all.oracle) < oracle_floor(format)) throw std::logic_error("sweep: O fell below the floor that C's search relies on");
+
+    GeluOracle oracle;
+    for (PerBranch* maxima : {&all.total, &all.stored, &all.erff}) {
+      for (Maximum& maximum : *maxima) confirm(maximum, oracle);
+    }
+    for (PerBranch& maxima : all.foreign) {
+      for (Maximum& maximum : maxima) confirm(maximum, oracle);
+    }
+    double squares = 0, weight = 0;
+    for (const auto& [bin, entry] : all.curve) {
+      squares += entry.squares;
+      weight += entry.weight;
+    }
+    result.rms = std::sqrt(squares / weight);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace outgrad::validation

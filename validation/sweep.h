@@ -1,0 +1,181 @@
+// Total error by exhaustion: every bit pattern of x through the kernels under test, against the double reference with its proven bound.
+//
+// What is established, for y stored in `format` and x over every pattern of a domain (the format itself, or f32):
+//   T      max |g(y, m) - f'(x)|, y and m as the forward under test gives them;   T_dx the same for dx at dy = 1, in its format
+//   O      max over (y, m) of half the range of f' over the preimage {x : y = f(x) correctly rounded}: no function of (y, m) does better
+//   R      max over the same (y, m) of |g(y, m) - middle of that range|
+//   C      max |g_m(y) - f'(x)| with the exact g_m at the correctly rounded y: what storing y costs an evaluation without error
+//   forward error in ulp by region, and every y that is not the correctly rounded f(x)
+//   foreign forwards: T when y comes from elsewhere, |y - f(x)| <= a + k ulp before it is stored, or from 0.5 x (1 + erff(x / sqrt 2))
+//
+// How. f is monotone on each branch, so in ascending x a preimage is one contiguous run: it is tracked by its first and last x and the
+// range of f' alone, and a run cut by the border of a chunk is joined when chunks merge (Segment is a monoid). The reference is within
+// kDerivativeBound = 2^-51 of f', so a maximum of |g - f'| found with it is within 2^-51 + a double rounding < kSweepMargin of the true one, on
+// both sides; g is taken as the exact fp32 it is. Where the reference cannot say which way f(x) rounds, MPFR does (counted). At the end
+// MPFR recomputes f' at the witnesses of T and T_dx; a disagreement beyond the bound would be an error of this program, and throws.
+//
+// C is evaluated by MPFR inversion only for runs where it can matter. As |(g^2)'| = 2 |f''| <= 2 * 2 phi(0) < 1.6 and g keeps its sign on a
+// branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(1.6 h / |f'(x)|, sqrt(1.6 h)); with the range of the run added this
+// bounds C there. C >= O by the definition of O, so runs below a known floor of O are passed over, and the floor is checked at the end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "validation/oracle.h"
+
+namespace outgrad::validation {
+
+inline constexpr double kSweepMargin = 0x1p-50;
+/// An error in ulp of a format of at most 24 bits is measured against a value within a relative 2^-50, so within 2^-26 ulp; in the region
+/// `subnormal` within 2^-14, the distance of the reference's proxy where f rounds to zero.
+inline constexpr double kForwardMarginUlp = 0x1p-26, kSubnormalMarginUlp = 0x1p-14;
+
+/// The kernels under test, on blocks of n elements; all values widened to f32, mask bit i in bit i % 32 of word i / 32.
+/// The functions are called from several threads at once.
+struct Subject {
+  std::string name;
+  FloatFormat format;    // of y
+  std::string identity;  // differs whenever results may: a stored partial sweep of another identity is not continued
+  /// x (any f32 pattern) -> y rounded to `format`, and the mask; the mask's unused bits are 0.
+  std::function<void(const float* x, float* y, std::uint32_t* mask, std::int64_t n)> forward;
+  /// g(y, m) in f32.
+  std::function<void(const float* y, const std::uint32_t* mask, float* g, std::int64_t n)> derivative;
+  /// dx at dy = 1 in `format`; empty where that is g itself (f32).
+  std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient;
+};
+
+/// A value and where it was attained. value < 0: nothing seen yet.
+struct Maximum {
+  double value = -1;
+  float x = 0;
+  float y = 0;
+  double got = 0;
+  double want = 0;
+
+  /// Keeps the greater; of equals the one that was there.
+  void raise(const Maximum& other) {
+    if (other.value > value) *this = other;
+  }
+};
+
+/// Left (m = 0) and right (m = 1).
+using PerBranch = std::array<Maximum, 2>;
+
+/// The x of one branch that share the correctly rounded y: [x_first, x_last], f' in [lo, hi] there, g what the kernel makes of (y, m).
+struct Run {
+  bool used = false;
+  bool right = false;
+  float y = 0, x_first = 0, x_last = 0, g = 0;
+  double lo = 0, hi = 0;
+};
+
+/// Error of T over the x of one bin of the error curve; the weight of an x is the spacing of floats there, so sums are integrals dx.
+struct CurveBin {
+  double least = 0, greatest = 0;   // signed error g - f'
+  double floor = 0;                 // largest half range of a preimage beginning here
+  double squares = 0, weight = 0;
+};
+
+inline constexpr double kCurveReach = 8;  // bins tile [-8, 8): beyond, |g - f'| is below f's distance from its asymptotes, 2^-47
+inline constexpr int kCurveBins = 2000;
+
+enum class ForwardRegion { near_minimum, left_tail, subnormal, elsewhere };
+inline constexpr int kForwardRegions = 4;
+inline constexpr std::array<const char*, kForwardRegions> kForwardRegionNames{"near_minimum", "left_tail", "subnormal", "elsewhere"};
+
+/// y may be off by `absolute` + `ulp` of f32 before it is stored.
+struct ForeignForward {
+  const char* name;
+  double absolute;
+  double ulp;
+};
+inline constexpr std::array<ForeignForward, 4> kForeignForwards{
+    {{"0 + 0.5 ulp", 0, 0.5}, {"0 + 1 ulp", 0, 1}, {"0 + 2 ulp", 0, 2}, {"2^-23 + 2 ulp", 0x1p-23, 2}}};
+/// Where foreign forwards are swept: around the minimum, where g is steepest in y, resp. where erff is neither 0 nor 1 to f32.
+inline constexpr float kForeignLeft = -1.25f, kForeignRight = -0.25f;
+inline constexpr float kErffLeast = 0x1p-20f, kErffGreatest = 16.0f;
+
+struct Mismatch {
+  float x, got, want;
+};
+
+/// What a stretch of patterns contributed. Stretches in ascending order append to each other.
+struct Segment {
+  std::int64_t patterns = 0, finite = 0, right = 0, infinite = 0, nan = 0;
+  std::int64_t oracle_decisions = 0;  // roundings of f that the reference left open
+  std::int64_t misrounded = 0;        // y other than the correctly rounded one
+  std::int64_t wrong_mask = 0;        // m other than [x >= x*]
+  std::int64_t wrong_special = 0;     // NaN or infinite x not treated as kernels/gelu.h specifies
+  std::vector<Mismatch> examples;     // the first few misrounded y
+  PerBranch total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
+  std::array<Maximum, kForwardRegions> forward_ulp;
+  std::array<PerBranch, kForeignForwards.size()> foreign;
+  PerBranch erff;
+  std::map<int, CurveBin> curve;
+  Run first, last;  // still open at both ends; `last` unused while one run spans everything
+
+  /// `next` is the stretch right after this one.
+  void append(Segment next, const FloatFormat& format);
+  /// Both open runs end here.
+  void close(const FloatFormat& format);
+};
+
+/// All patterns of x in an order that ascends over the finite ones (-largest ... -0, +0 ... largest), then +inf, NaNs, -inf, NaNs.
+struct Domain {
+  FloatFormat x_format;
+
+  std::int64_t size() const { return std::int64_t{1} << x_format.bits; }
+  std::int64_t finite() const;
+  float at(std::int64_t index) const;
+  /// x[i] = at(index + i), i < n.
+  void fill(std::int64_t index, std::int64_t n, float* x) const;
+  /// Index of the least x with m = 1, [x >= x*].
+  std::int64_t first_right() const;
+};
+
+/// Sweeps [begin, end) of the domain on the calling thread.
+Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end);
+
+struct SweepOptions {
+  int threads = 0;  // 0 = all
+  int shard = 1, shards = 1;
+  std::string log;
+  std::int64_t chunk_patterns = std::int64_t{1} << 22;  // a fraction of a second of work
+  bool progress = true;                                 // on stderr, if that is a terminal
+};
+
+/// The patterns [begin, end) of one domain.
+struct DomainPart {
+  Domain domain;
+  std::int64_t begin = 0, end = 0;
+  Segment segment;
+};
+
+/// Sweeps shard `shard` (from 1 on) of `shards` of all chunks of the domains, in parallel. Finished chunks are appended to the file `log`
+/// (empty: none), and taken from there if it belongs to the same subject. Throws kernels::IoError.
+std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>& domains, const SweepOptions& options);
+
+/// The domains swept for y in `format`: the format itself, and f32 where that is another.
+std::vector<Domain> domains_for(const FloatFormat& format);
+
+/// A whole domain, counted, its runs closed, its witnesses confirmed by MPFR.
+struct DomainResult {
+  Domain domain;
+  Segment all;
+  double rms = 0;  // of T over x uniform in [-8, 8)
+
+  double max(const PerBranch& maxima) const { return maxima[0].value > maxima[1].value ? maxima[0].value : maxima[1].value; }
+  /// Upper bound of max T / max O.
+  double ratio() const { return (max(all.total) + kSweepMargin) / (max(all.oracle) - kSweepMargin); }
+};
+
+/// Joins parts (any order, any shards) into whole domains, y in `format`. Throws kernels::SpecError if patterns are missing or there twice,
+/// std::logic_error if the counts or a witness are not what they must be.
+std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const FloatFormat& format);
+
+}  // namespace outgrad::validation

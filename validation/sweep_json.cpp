@@ -1,0 +1,226 @@
+// JSON of sweeps, see sweep_json.h.
+
+#include "validation/sweep_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/host/errors.h"
+
+namespace outgrad::validation {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using kernels::SpecError;
+
+constexpr const char* kPartSchema = "outgrad.sweep-part/1";
+constexpr const char* kReportSchema = "outgrad.sweep/1";
+constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
+
+// JSON has no infinities and no NaN: they are written as strings.
+Json number(double v) {
+  if (std::isfinite(v)) return v;
+  return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf";
+}
+
+double number_from(const nlohmann::json& json) {
+  if (!json.is_string()) return json.get<double>();
+  const auto text = json.get<std::string>();
+  return text == "nan" ? std::numeric_limits<double>::quiet_NaN() : text == "inf" ? INFINITY : -INFINITY;
+}
+
+Json bits(float v) { return std::bit_cast<std::uint32_t>(v); }
+float float_from(const nlohmann::json& json) { return std::bit_cast<float>(json.get<std::uint32_t>()); }
+
+Json pack(const Maximum& m) { return Json::array({number(m.value), bits(m.x), bits(m.y), number(m.got), number(m.want)}); }
+
+Maximum maximum_from(const nlohmann::json& json) {
+  return {number_from(json.at(0)), float_from(json.at(1)), float_from(json.at(2)), number_from(json.at(3)), number_from(json.at(4))};
+}
+
+Json pack(const Run& r) {
+  if (!r.used) return nullptr;
+  return Json::array({r.right, bits(r.y), bits(r.x_first), bits(r.x_last), bits(r.g), number(r.lo), number(r.hi)});
+}
+
+Run run_from(const nlohmann::json& json) {
+  if (json.is_null()) return {};
+  return {true,
+          json.at(0).get<bool>(),
+          float_from(json.at(1)),
+          float_from(json.at(2)),
+          float_from(json.at(3)),
+          float_from(json.at(4)),
+          number_from(json.at(5)),
+          number_from(json.at(6))};
+}
+
+template <std::size_t N>
+Json pack(const std::array<Maximum, N>& maxima) {
+  Json json = Json::array();
+  for (const Maximum& m : maxima) json.push_back(pack(m));
+  return json;
+}
+
+template <std::size_t N>
+void unpack(const nlohmann::json& json, std::array<Maximum, N>& maxima) {
+  for (std::size_t i = 0; i < N; ++i) maxima[i] = maximum_from(json.at(i));
+}
+
+/// f(name, field) for every counter, and for every array of maxima, of a (const or not) segment.
+template <class Segment_, class F>
+void for_each_count(Segment_& s, F f) {
+  f("patterns", s.patterns);
+  f("finite", s.finite);
+  f("right", s.right);
+  f("infinite", s.infinite);
+  f("nan", s.nan);
+  f("oracle_decisions", s.oracle_decisions);
+  f("misrounded", s.misrounded);
+  f("wrong_mask", s.wrong_mask);
+  f("wrong_special", s.wrong_special);
+}
+
+template <class Segment_, class F>
+void for_each_maxima(Segment_& s, F f) {
+  f("T", s.total);
+  f("T_dx", s.stored);
+  f("O", s.oracle);
+  f("R", s.regret);
+  f("C", s.storage);
+  f("forward_ulp", s.forward_ulp);
+  for (std::size_t k = 0; k < s.foreign.size(); ++k) f(kForeignForwards[k].name, s.foreign[k]);
+  f("erff", s.erff);
+}
+
+FloatFormat format_named(const std::string& name, const std::string& file) {
+  for (const FloatFormat& format : {kF32, kF16, kBf16}) {
+    if (format.name == name) return format;
+  }
+  throw SpecError(file, "format", "unknown format '" + name + "'");
+}
+
+/// A maximum for readers: its value, a bound that the true maximum does not exceed, and where.
+Json describe(const Maximum& m, double margin) {
+  if (m.value < 0) return nullptr;
+  return {{"value", number(m.value)},
+          {"bound", number(std::nextafter(m.value + margin, INFINITY))},
+          {"x", fmt::format("{:a}", m.x)},
+          {"y", fmt::format("{:a}", m.y)},
+          {"got", number(m.got)},
+          {"want", number(m.want)}};
+}
+
+Json describe(const PerBranch& maxima) {
+  Json json;
+  json["max"] = number(std::max(maxima[0].value, maxima[1].value));
+  json["bound"] = number(std::nextafter(std::max(maxima[0].value, maxima[1].value) + kSweepMargin, INFINITY));
+  for (std::size_t branch = 0; branch < 2; ++branch) json[kBranchNames[branch]] = describe(maxima[branch], kSweepMargin);
+  return json;
+}
+
+}  // namespace
+
+Json segment_to_json(const Segment& segment) {
+  Json json;
+  for_each_count(segment, [&](const char* name, std::int64_t count) { json[name] = count; });
+  for_each_maxima(segment, [&](const char* name, const auto& maxima) { json[name] = pack(maxima); });
+  Json& examples = json["examples"] = Json::array();
+  for (const Mismatch& m : segment.examples) examples.push_back({bits(m.x), bits(m.got), bits(m.want)});
+  Json& curve = json["curve"] = Json::array();
+  for (const auto& [bin, e] : segment.curve) curve.push_back({bin, number(e.least), number(e.greatest), number(e.floor), number(e.squares), number(e.weight)});
+  json["first"] = pack(segment.first);
+  json["last"] = pack(segment.last);
+  return json;
+}
+
+Segment segment_from_json(const nlohmann::json& json) {
+  Segment segment;
+  for_each_count(segment, [&](const char* name, std::int64_t& count) { count = json.at(name).get<std::int64_t>(); });
+  for_each_maxima(segment, [&](const char* name, auto& maxima) { unpack(json.at(name), maxima); });
+  for (const auto& m : json.at("examples")) segment.examples.push_back({float_from(m.at(0)), float_from(m.at(1)), float_from(m.at(2))});
+  for (const auto& e : json.at("curve")) {
+    segment.curve[e.at(0).get<int>()] = {number_from(e.at(1)), number_from(e.at(2)), number_from(e.at(3)), number_from(e.at(4)), number_from(e.at(5))};
+  }
+  segment.first = run_from(json.at("first"));
+  segment.last = run_from(json.at("last"));
+  return segment;
+}
+
+Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
+  Json json{{"schema", kPartSchema}, {"subject", subject.name}, {"format", subject.format.name}, {"identity", subject.identity}};
+  Json& list = json["parts"] = Json::array();
+  for (const DomainPart& part : parts) {
+    list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
+  }
+  return json;
+}
+
+SweepParts parts_from_json(const std::string& text, const std::string& file) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
+    SweepParts read{json.at("subject").get<std::string>(), json.at("identity").get<std::string>(),
+                    format_named(json.at("format").get<std::string>(), file), {}};
+    for (const auto& part : json.at("parts")) {
+      read.parts.push_back({{format_named(part.at("x_format").get<std::string>(), file)},
+                            part.at("begin").get<std::int64_t>(),
+                            part.at("end").get<std::int64_t>(),
+                            segment_from_json(part.at("segment"))});
+    }
+    return read;
+  } catch (const nlohmann::json::exception& error) {
+    throw SpecError(file, "JSON", error.what());
+  }
+}
+
+Json report_json(const Subject& subject, const std::vector<DomainResult>& results) {
+  Json json{{"schema", kReportSchema}, {"activation", "gelu"}, {"format", subject.format.name}, {"subject", subject.name}, {"identity", subject.identity}};
+  Json& domains = json["domains"] = Json::array();
+  for (const DomainResult& result : results) {
+    const Segment& all = result.all;
+    Json domain{{"x_format", result.domain.x_format.name}};
+    Json& counts = domain["counts"];
+    for_each_count(all, [&](const char* name, std::int64_t count) { counts[name] = count; });
+    domain["T"] = describe(all.total);
+    domain["T_dx"] = describe(all.stored);
+    domain["O"] = describe(all.oracle);
+    domain["R"] = describe(all.regret);
+    domain["C"] = describe(all.storage);
+    domain["T_over_O"] = result.ratio();
+    domain["rms_T"] = result.rms;
+    Json& forward = domain["forward"];
+    forward["misrounded"] = all.misrounded;
+    Json& ulp = forward["max_ulp"];
+    for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+      const bool subnormal = i == static_cast<std::size_t>(ForwardRegion::subnormal);
+      ulp[kForwardRegionNames[i]] = describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
+    }
+    Json& examples = forward["examples"] = Json::array();
+    for (const Mismatch& m : all.examples) {
+      examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
+    }
+    Json& foreign = domain["foreign"] = Json::array();
+    for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
+      foreign.push_back({{"forward", kForeignForwards[k].name}, {"x", {kForeignLeft, kForeignRight}}, {"T", describe(all.foreign[k])}});
+    }
+    foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.erff)}});
+    Json& curve = domain["curve"];
+    curve["columns"] = {"x_from", "least", "greatest", "floor"};
+    curve["bin_width"] = 2 * kCurveReach / kCurveBins;
+    Json& rows = curve["rows"] = Json::array();
+    for (const auto& [bin, e] : all.curve) {
+      rows.push_back({-kCurveReach + bin * (2 * kCurveReach / kCurveBins), number(e.least), number(e.greatest), number(e.floor)});
+    }
+    domains.push_back(std::move(domain));
+  }
+  return json;
+}
+
+}  // namespace outgrad::validation

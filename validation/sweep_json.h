@@ -1,0 +1,29 @@
+// Sweep results as JSON: exact for partial ones (they are merged later), readable for the report.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "validation/sweep.h"
+
+namespace outgrad::validation {
+
+/// A segment with nothing lost: binary32 values as bit patterns, binary64 as numbers that round-trip. from_json throws
+/// nlohmann::json::exception for anything else.
+nlohmann::ordered_json segment_to_json(const Segment& segment);
+Segment segment_from_json(const nlohmann::json& json);
+
+/// What a shard leaves, schema "outgrad.sweep-part/1".
+struct SweepParts {
+  std::string subject, identity;
+  FloatFormat format;
+  std::vector<DomainPart> parts;
+};
+nlohmann::ordered_json to_json(const Subject& subject, const std::vector<DomainPart>& parts);
+/// Throws kernels::SpecError naming `file`.
+SweepParts parts_from_json(const std::string& text, const std::string& file);
+
+/// What the report reads, schema "outgrad.sweep/1": per domain the counts, T, T_dx, O, R, C with witnesses, each with a proven upper bound,
+/// the forward's errors, foreign forwards, the error curve. `subject` needs no functions.
+nlohmann::ordered_json report_json(const Subject& subject, const std::vector<DomainResult>& results);
+
+}  // namespace outgrad::validation

@@ -1,0 +1,214 @@
+// Arguments, gates and tables of `outgrad validate`.
+#include "validation/validate_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "kernels/tuned.h"
+#include "validation/subject.h"
+#include "validation/sweep.h"
+#include "validation/sweep_json.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+
+namespace {
+
+// What the project promises of its kernels; a violation is exit status 1.
+constexpr double kLargestRatio = 1.05;       // max T / max O
+constexpr double kNearMinimumUlp = 0.51;     // forward, |x - x*| <= 0.1, f32: an error there is an error of g through sqrt(y - y*)
+constexpr double kForwardUlp = 2.0;          // forward elsewhere, f32
+constexpr double kLargestRegretF16 = 0x1p-11, kLargestRegretBf16 = 0x1p-9;  // a tenth and a fifth of O, which T / O alone would let every y err by; f32: reported only
+
+struct Arguments {
+  std::string activation = "gelu";
+  std::string format;
+  std::string shard;
+  std::vector<std::string> merge;
+  std::string out;
+  int threads = 0;
+  bool json = false;
+};
+
+struct Gate {
+  std::string name;
+  double value, limit;
+  bool holds() const { return value <= limit; }
+};
+
+template <class T>
+Subject deployed(const FloatFormat& format) {
+  return make_subject<typename kernels::tuned::GeluBackward<T>::Fit, typename kernels::tuned::GeluForward<T>::Fit, T>(format);
+}
+
+Subject deployed(const std::string& format) {
+  if (format == kF32.name) return deployed<float>(kF32);
+  if (format == kF16.name) return deployed<kernels::F16>(kF16);
+  if (format == kBf16.name) return deployed<kernels::BF16>(kBf16);
+  throw SpecError("validate", "--format", "'" + format + "' is an unknown format (f32, f16, bf16)");
+}
+
+/// "i/n", 1 <= i <= n.
+void parse_shard(const std::string& text, SweepOptions& options) {
+  constexpr int kMostShards = 1024;  // a shard has at least one chunk
+  const char* const end = text.data() + text.size();
+  const auto [slash, first_error] = std::from_chars(text.data(), end, options.shard);
+  if (first_error == std::errc() && slash != end && *slash == '/') {
+    const auto [rest, second_error] = std::from_chars(slash + 1, end, options.shards);
+    if (second_error == std::errc() && rest == end && 1 <= options.shard && options.shard <= options.shards && options.shards <= kMostShards) return;
+  }
+  throw SpecError("validate", "--shard", fmt::format("'{}' is not i/n with 1 <= i <= n <= {}", text, kMostShards));
+}
+
+std::vector<Gate> gates_of(const DomainResult& result, const FloatFormat& format) {
+  const Segment& all = result.all;
+  std::vector<Gate> gates{{"max T / max O", result.ratio(), kLargestRatio},
+                          {"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0},
+                          {"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0}};
+  if (format.precision == kF32.precision) {
+    for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+      const bool near = i == static_cast<std::size_t>(ForwardRegion::near_minimum);
+      gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value, near ? kNearMinimumUlp : kForwardUlp});
+    }
+    return gates;
+  }
+  gates.push_back({"R", result.max(all.regret) + kSweepMargin, format.precision == kF16.precision ? kLargestRegretF16 : kLargestRegretBf16});
+  // Of the format's own x; for other x (a fused bias) an f32 result that lies on a tie of the format by its own rounding may go either way.
+  if (result.domain.x_format.precision == format.precision) {
+    gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded), 0});
+  }
+  return gates;
+}
+
+void print_maximum(const char* name, const PerBranch& maxima) {
+  for (const std::size_t branch : {std::size_t{1}, std::size_t{0}}) {
+    const Maximum& m = maxima[branch];
+    fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name, branch ? "right" : "left", m.value, m.x, m.y,
+               m.got, m.want);
+  }
+}
+
+void print_result(const DomainResult& result, const FloatFormat& format) {
+  const Segment& all = result.all;
+  fmt::print("\ngelu, y in {}, every x in {}: {} patterns ({} finite, {} with m = 1, {} NaN, {} infinite)\n", format.name, result.domain.x_format.name,
+             all.patterns, all.finite, all.right, all.nan, all.infinite);
+  print_maximum("T", all.total);
+  print_maximum("T_dx", all.stored);
+  print_maximum("O", all.oracle);
+  print_maximum("R", all.regret);
+  print_maximum("C", all.storage);
+  fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
+  for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
+    fmt::print("  T with y off by {:<14} {:.6g}\n", kForeignForwards[k].name, result.max(all.foreign[k]));
+  }
+  fmt::print("  T with y by erff           {:.6g}\n", result.max(all.erff));
+  fmt::print("  forward: {} of {} y not correctly rounded; {} roundings decided by MPFR\n", all.misrounded, all.finite, all.oracle_decisions);
+  for (const Mismatch& m : all.examples) fmt::print("    x = {:a}: y = {:a} instead of {:a}\n", m.x, m.got, m.want);
+  for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+    fmt::print("  forward error {:<13} {:.6g} ulp at x = {:a}\n", kForwardRegionNames[i], all.forward_ulp[i].value, all.forward_ulp[i].x);
+  }
+  for (const Gate& gate : gates_of(result, format)) {
+    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name, gate.value, gate.limit);
+  }
+}
+
+/// Parts of earlier shards, all of one subject, which is described in `subject`.
+std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subject& subject) {
+  std::vector<DomainPart> all;
+  for (const std::string& file : files) {
+    SweepParts read = parts_from_json(kernels::read_file(file), file);
+    if (subject.identity.empty()) {
+      subject.name = read.subject;
+      subject.identity = read.identity;
+      subject.format = read.format;
+    } else if (read.identity != subject.identity || read.format.name != subject.format.name) {
+      throw SpecError(file, "identity", fmt::format("of {} {}, not of {} {} as {}", read.format.name, read.identity, subject.format.name,
+                                                    subject.identity, files.front()));
+    }
+    std::move(read.parts.begin(), read.parts.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+/// Whether every gate holds; true for a shard, which has none.
+bool validate(const Arguments& arguments) {
+  if (arguments.activation != "gelu") throw SpecError("validate", "--activation", "'" + arguments.activation + "': no kernels of this activation (gelu)");
+  if (arguments.merge.empty() == arguments.format.empty()) throw SpecError("validate", "input", "give either --format or --merge");
+  if (!arguments.merge.empty() && !arguments.shard.empty()) throw SpecError("validate", "--shard", "cannot be given with --merge");
+
+  SweepOptions options;
+  options.threads = arguments.threads;
+  if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
+  Subject subject{{}, kF32, {}, {}, {}, {}};
+  std::vector<DomainPart> parts;
+  if (arguments.merge.empty()) {
+    subject = deployed(arguments.format);
+  } else {
+    parts = read_parts(arguments.merge, subject);
+  }
+  const bool whole = options.shards == 1;
+  std::string out = arguments.out;
+  if (out.empty()) {
+    out = fmt::format("out/sweeps/gelu_{}{}.json", subject.format.name, whole ? "" : fmt::format("_{}_of_{}", options.shard, options.shards));
+  }
+  if (const auto folder = std::filesystem::path(out).parent_path(); !folder.empty()) std::filesystem::create_directories(folder);
+
+  const std::vector<Domain> domains = domains_for(subject.format);
+  if (arguments.merge.empty()) {
+    options.log = out + ".chunks";
+    parts = sweep(subject, domains, options);
+  }
+  bool holds = true;
+  nlohmann::ordered_json json;
+  if (whole) {
+    const std::vector<DomainResult> results = finish(std::move(parts), domains, subject.format);
+    json = report_json(subject, results);
+    auto& listed = json["gates"] = nlohmann::ordered_json::array();
+    for (const DomainResult& result : results) {
+      if (!arguments.json) print_result(result, subject.format);
+      for (const Gate& gate : gates_of(result, subject.format)) {
+        listed.push_back({{"x_format", result.domain.x_format.name}, {"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
+        holds = holds && gate.holds();
+      }
+    }
+  } else {
+    json = to_json(subject, parts);
+  }
+  const std::string text = json.dump(1) + "\n";
+  kernels::write_file(out, text);
+  std::filesystem::remove(options.log);
+  fmt::print("{}", arguments.json ? text : fmt::format("written to {}\n", out));
+  return holds;
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* const command = app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
+  command->add_option("--activation", arguments->activation, "Activation: gelu");
+  command->add_option("--format", arguments->format, "Format of y: f32, f16, bf16 (x: the same, and every f32)");
+  command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
+  command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
+  command->add_option("--out", arguments->out, "Result file; an interrupted sweep continues from the file of this name + .chunks");
+  command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", arguments->json, "Print the result as JSON");
+  command->callback([arguments, &status] {
+    if (!validate(*arguments)) status = kernels::kExitViolated;
+  });
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,30 @@
+// The outcome of one proof, as a value.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace outgrad::validation {
+
+/// Undecided is never a pass.
+enum class Verdict { Holds, Violated, Undecided };
+
+/// Where a claim fails. A: x, the error there, the claim. K, B: y, the g that is there, the g that should be.
+struct Witness {
+  double at = 0;
+  double got = 0;
+  double want = 0;
+};
+
+/// One claim and what was proved of it: `proven` bounds the quantity from above (+inf if nothing was proved).
+struct Finding {
+  std::string name;
+  Verdict verdict = Verdict::Undecided;
+  double claim = 0;
+  double proven = 0;
+  std::string why;  // what was proved, or what went wrong and where
+  std::optional<Witness> witness;
+};
+
+}  // namespace outgrad::validation
