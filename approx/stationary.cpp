@@ -50,15 +50,18 @@ Minimum isolate_minimum(const Activation& activation) {
       pending.push_back({mid, b.hi});
     }
   }
-  if (!last_negative || !first_positive || rising.empty()) throw kernels::SpecError(activation.name + ": f' has no sign change");
+  if (rising.empty()) throw kernels::SpecError(activation.name + ": f' has no sign change");
   double lo = rising.front().lo, hi = rising.front().hi;
   for (const Bracket& b : rising) {
     lo = std::min(lo, b.lo);
     hi = std::max(hi, b.hi);
   }
   // f'' > 0 on the union of `rising`, so one zero at most in it, provided that the union is the whole gap between the two signs.
-  if (*last_negative > lo || *first_positive < hi) {
+  if ((last_negative && *last_negative > lo) || (first_positive && *first_positive < hi)) {
     throw kernels::SpecError(fmt::format("{}: [{}, {}]: f' changes sign more than once", activation.name, lo, hi));
+  }
+  if (!derivatives(activation, Ball(lo)).first.negative() || !derivatives(activation, Ball(hi)).first.positive()) {
+    throw kernels::SpecError(activation.name + ": f' has no sign change");
   }
   // Bisect until one ball decides f'' > 0 by a margin, then interval Newton: N(X) = m - f'(m)/f''(X) keeps every zero of f' in X.
   constexpr double kNewtonWidth = 0x1p-10;

@@ -171,7 +171,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     m.share_of_ceiling[i] =
         ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
     const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
-    if (i > 0 && final && kept_final >= std::min(kLeastRounds, settings.final_rounds) && better) m.winner = i, m.gain = true;
+    if (i > 0 && final && kept_final >= kLeastRounds && better) m.winner = i, m.gain = true;
     candidates[i].timed(screening.ns[i], finals.ns[i]);
   }
   m.baseline_ns = finals.ns.front();

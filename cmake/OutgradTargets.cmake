@@ -4,18 +4,22 @@
 # lets g++ vectorise sqrt; -ffp-contract=off saves it from fusing what we then would have to defend.
 set(OUTGRAD_CODEGEN_FLAGS -fno-math-errno -ffp-contract=off)
 set(OUTGRAD_WARNING_FLAGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  list(APPEND OUTGRAD_WARNING_FLAGS -Wno-restrict)  # false alarms in std::string's own operator+ (GCC bug 105651)
+endif()
 if(PROJECT_IS_TOP_LEVEL)
   list(APPEND OUTGRAD_WARNING_FLAGS -Werror)
 endif()
 
-# Machine-independent by default: the fitter must give the same bytes on every x86-64 machine, and Eigen's sums follow the
-# vector width. NATIVE (native = TRUE) is for what is fast or slow by its vectors and exact by design: the kernels and those who run them.
+# Machine-independent by default: the fitter must give the same bytes on every x86-64 machine, and the order of Eigen's sums
+# follows the vector width. Native are the kernels and those who run them: their bits are the same by design.
 function(outgrad_flags target native)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:${OUTGRAD_CODEGEN_FLAGS};${OUTGRAD_WARNING_FLAGS}>"
-    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${OUTGRAD_NATIVE}>,$<NOT:$<BOOL:$<TARGET_PROPERTY:OUTGRAD_PORTABLE>>>>:-march=native>")
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OUTGRAD_CODEGEN_FLAGS};${OUTGRAD_WARNING_FLAGS}>")
+  if(native AND OUTGRAD_NATIVE)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-march=native>")
+  endif()
 endfunction()
 
 # A static library of one folder; includes are rooted at the repository.

@@ -29,6 +29,7 @@ struct DefaultFit<BF16> {
   using Type = generated::GeluBf16;
 };
 
+#ifndef __CUDACC_RTC__
 // Calls visitor(fit) with an object of every backward fit's struct.
 template <class Visitor>
 void for_each_fit(Visitor&& visitor) {
@@ -37,5 +38,6 @@ void for_each_fit(Visitor&& visitor) {
   visitor(generated::GeluBf16{});
   visitor(generated::GeluBf16Left{});
 }
+#endif
 
 }  // namespace outgrad::kernels

@@ -30,24 +30,32 @@ inline constexpr float kSmallArgument = 0x1p-9f;
 // f comes within 1/40 ulp of fp32 of; that every f16 and bf16 is then rounded correctly is proven by exhaustion (outgrad validate).
 inline constexpr float kSmallCurvature = 0x1.988402p-2f;  // 0.39894108
 
+// f(x) for abs(x) < kSmallArgument, as a body for `where`. Not a lambda: NVRTC takes those of a host-and-device template for host code.
+struct SmallBody {
+  template <class Ops>
+  OUTGRAD_HD typename Ops::Value operator()(const Ops& ops, const typename Ops::Value& x) const {
+    const auto zero = ops.constant(0.0f);
+    const auto half = ops.mul(x, ops.constant(0.5f));
+    // At least an ulp of fp32, also where x^2 vanishes: f lies above x/2 on both sides of 0. +-0 stay as they are.
+    const auto size = ops.select(ops.less(x, zero), ops.negate(x), x);
+    const auto ulp = ops.fma(size, ops.constant(0x1p-24f), ops.constant(0x1p-149f));
+    const auto square = ops.mul(ops.mul(x, x), ops.constant(kSmallCurvature));
+    const auto above = ops.sub(half, ops.negate(ops.select(ops.less(square, ulp), ulp, square)));
+    return ops.select(ops.neither(ops.less(x, zero), ops.less(zero, x)), half, above);
+  }
+};
+
 // f(x) in fp32, fit to be narrowed to T.
 template <class T, class Ops, class Forward, class CoreView, class TailView>
 OUTGRAD_HD typename Ops::Value gelu_forward_value(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail,
                                                   typename Ops::Value x) {
-  typename Ops::Value y = evaluate_forward(ops, fit, core, tail, x);
+  const typename Ops::Value y = evaluate_forward(ops, fit, core, tail, x);
   if constexpr (sizeof(T) < sizeof(float)) {
     const auto small = ops.neither(ops.less_equal(x, ops.constant(-kSmallArgument)), ops.less_equal(ops.constant(kSmallArgument), x));
-    y = ops.where(small, y, x, [](const auto& one, const auto& z) {
-      const auto half = one.mul(z, one.constant(0.5f));
-      // At least an ulp of fp32, also where x^2 vanishes: f lies above x/2 on both sides of 0. +-0 stay as they are.
-      const auto size = one.select(one.less(z, one.constant(0.0f)), one.negate(z), z);
-      const auto ulp = one.fma(size, one.constant(0x1p-24f), one.constant(0x1p-149f));
-      const auto square = one.mul(one.mul(z, z), one.constant(kSmallCurvature));
-      const auto above = one.sub(half, one.negate(one.select(one.less(square, ulp), ulp, square)));
-      return one.select(one.neither(one.less(z, one.constant(0.0f)), one.less(one.constant(0.0f), z)), half, above);
-    });
+    return ops.where(small, y, x, SmallBody{});
+  } else {
+    return y;
   }
-  return y;
 }
 
 template <class T>

@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, stability, report.
+// outgrad-check: the second witness. Subcommands check, validate, stability.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

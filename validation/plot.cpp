@@ -50,7 +50,7 @@ constexpr const char* kStyle =
     "set border 3 lc rgb '#8c959f' lw 1\n"
     "set tics nomirror out scale 0.6 textcolor rgb '#333333'\n"
     "set grid xtics ytics lc rgb '#e4e7eb' lt 1 lw 0.8\n"
-    "set key top right samplen 2 spacing 1.15 textcolor rgb '#333333'\n"
+    "set key outside top right horizontal samplen 2 textcolor rgb '#333333'\n"
     "set style fill solid 1.0 noborder\n";
 
 void run_gnuplot(const TemporaryFolder& folder) {

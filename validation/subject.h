@@ -69,7 +69,7 @@ Subject make_subject(const FloatFormat& format) {
         alignas(64) T buffer[kLargestBlock];
         for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
           const std::int64_t count = std::min(kLargestBlock, n - begin);
-          std::transform(x + begin, x + begin + count, buffer, narrow<T>);
+          std::transform(x + begin, x + begin + count, buffer, [](float v) { return narrow<T>(v); });
           kernels::gelu_forward<Forward, T, kSchedule>(buffer, buffer, mask + begin / 32, count);
           std::transform(buffer, buffer + count, y + begin, [](T v) { return widen(v); });
         }
@@ -89,7 +89,7 @@ Subject make_subject(const FloatFormat& format) {
       alignas(64) T stored[kLargestBlock], result[kLargestBlock];
       for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
         const std::int64_t count = std::min(kLargestBlock, n - begin);
-        std::transform(y + begin, y + begin + count, stored, narrow<T>);
+        std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
         std::fill_n(result, count, narrow<T>(1.0f));
         kernels::gelu_backward<Fit, T, kSchedule>(result, stored, mask + begin / 32, result, count);
         std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });

@@ -14,7 +14,7 @@ TEST(Activations, OneDefinitionAgreesOverItsScalars) {
   for (const double x : {-13.5, -4.0, -0.75, -0x1p-30, 0.0, 0.3, 2.0, 9.0}) {
     const Ball ball = gelu.value_ball(Ball(x));
     EXPECT_LT((ball - Ball(gelu.value_real(Real(x)))).magnitude(), 0x1p-150 + std::abs(x) * 0x1p-150) << x;
-    EXPECT_LE(std::abs(gelu.value(x) - ball.to_double()), 1e-15 * std::abs(gelu.value(x))) << x;
+    EXPECT_LE(std::abs(gelu.value(x) - ball.to_double()), 1e-15 * (1 + x * x) * std::abs(gelu.value(x))) << x;  // erfc's condition number grows as x^2
     EXPECT_TRUE((gelu.value_series(Series::variable(Ball(x), 3))[0] - ball).holds_zero()) << x;
   }
 }

@@ -50,7 +50,8 @@ TEST(Certificate, BoundHoldsBetweenTheSamplesAndIsWithinOnePercent) {
 }
 
 TEST(Certificate, DamagedCoefficientRaisesTheBound) {
-  for (const Piece& original : committed("gelu_f32").backward->pieces) {
+  const Fit fit = committed("gelu_f32");
+  for (const Piece& original : fit.backward->pieces) {
     Piece p = original;
     p.c[1] *= 1.001f;
     // What the damage does at the piece's ends, against what is then certified.
@@ -121,11 +122,12 @@ TEST(Certificate, CoordinateBoundHoldsNextToTheMinimum) {
     const BackwardModel& m = *fit.backward;
     const double spacing = std::ldexp(1.0, -2 - precision_bits(m.format)), y_star = gelu().y_star().to_double();
     double worst = 0;
-    for (int j = 1; j < 40; ++j) {
-      const double y = (std::floor(y_star / spacing) + j) * spacing;
+    for (int j = 0; j < 40; ++j) {
+      const double y = (std::nearbyint(y_star / spacing) + j) * spacing;  // from RN(y*), the lowest stored y, on
+      const Real t = Real(y) - gelu().y_star().mid();
       const double t_c = std::max(y - static_cast<double>(m.kYHi) - static_cast<double>(m.kYLo), static_cast<double>(m.kTMin));
       for (const int sign : {-1, 1}) {
-        const Real g = gelu().gradient_at(gelu().argument_of_root(sign * sqrt(Real(y) - gelu().y_star().mid())));
+        const Real g = t > 0 ? gelu().gradient_at(gelu().argument_of_root(sign * sqrt(t))) : Real(0);  // f'(x*) = 0
         const Real g_c = gelu().gradient_at(gelu().argument_of_root(Real(sign * std::sqrt(t_c))));
         worst = std::max(worst, static_cast<double>(abs(g - g_c)));
       }

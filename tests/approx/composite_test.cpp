@@ -15,7 +15,7 @@ TEST(Composite, SignedRootSquaresToTheDistanceFromTheMinimum) {
     const Ball s = gelu().coordinate(Coordinate::signed_root, Ball(x), 1)[0];
     const Ball distance = gelu().activation().value_ball(Ball(x)) - gelu().y_star();
     // Within 2^-13 of x* the quotient is an enclosure over the gap, not a division: still a few digits.
-    EXPECT_LT((s * s - distance).magnitude(), 1e-4 * distance.magnitude()) << x;
+    EXPECT_LT((s * s - distance).magnitude(), 1e-3 * distance.magnitude()) << x;
     EXPECT_TRUE((s * s - distance).holds_zero()) << x;
     EXPECT_EQ(s.negative(), x < gelu().x_star().to_double()) << x;
   }

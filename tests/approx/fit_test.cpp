@@ -45,7 +45,7 @@ TEST_P(CommittedFit, RoundingLosesAtMostAQuarterOfTheMinimaxError) {
   EXPECT_LE(rounded, 1.25 * minimax);
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_specs()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_specs()), [](const auto& spec) { return spec.param; });
 
 TEST(Fit, SameBytesWithOneAndTwoThreadsAndTwice) {
   const Spec spec = read_spec(kRoot + "/approx/specs/gelu_f16.json");

@@ -118,15 +118,14 @@ TEST(Tuner, NoWinnerInsideTheNoise) {
   MeasureSettings settings;
   settings.elements = 1 << 18;
   settings.screening_rounds = 2;
-  settings.final_rounds = 5;  // too few to decide, whatever they say
   settings.ceiling_share = 0;
   compile(pointers, find_toolchain(), compile_settings(folder));
   verify(candidates, settings);
-  settings.final_rounds = kLeastRounds - 1;
+  settings.final_rounds = kLeastRounds - 1;  // too few to decide, whatever they say
   const Measurement m = measure(candidates, settings);
   EXPECT_EQ(m.speedup[0].median, 1);
-  if (m.gain) EXPECT_GT(m.speedup[m.winner].low, 1);
-  else EXPECT_EQ(m.winner, 0u);
+  EXPECT_FALSE(m.gain);
+  EXPECT_EQ(m.winner, 0u);
 }
 
 TEST(Compile, SecondTimeComesFromTheCacheAndFlagsAreInTheKey) {
