@@ -83,7 +83,9 @@ struct Score {
   double ratio = 0, regret = 0;
 };
 
-Score score(const LocalGradient& g, const std::vector<Interval>& intervals, double spacing, double shift, double floor) {
+/// `g` is the deployed gradient as a function of s.
+template <class Gradient>
+Score score(const Gradient& g, const std::vector<Interval>& intervals, double spacing, double shift, double floor) {
   double total = 0, oracle = 0, regret = 0;
   for (const Interval& i : intervals) {
     const double s = std::sqrt(std::max(i.height - shift, floor) * spacing);
@@ -97,8 +99,14 @@ Score score(const LocalGradient& g, const std::vector<Interval>& intervals, doub
 
 }  // namespace
 
-CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal) {
+double bent_by(double bend, double radius, double s) {
+  const double z = s / radius;
+  return std::abs(z) <= 1 + 0x1p-10 ? -bend * (4 * z * z - 3) * z : 0;  // rows overlap a little beyond their radius
+}
+
+CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius) {
   const LocalGradient g(composite);
+  const auto deployed = [&](double s) { return g(s) + bent_by(goal.bend, radius, s); };
   const double spacing = std::ldexp(1.0, -2 - precision_bits(format));
   const double y_star = composite.y_star().to_double();
   const double lowest = std::floor(y_star / spacing) - y_star / spacing;
@@ -112,7 +120,7 @@ CoordinateConstants choose_constants(const Composite& composite, Format format, 
   const auto consider = [&](double shift, double floor) {
     Choice c{shift, floor, 0, {}};
     for (const auto& domain : domains) {
-      const Score s = score(g, domain, spacing, shift, floor);
+      const Score s = score(deployed, domain, spacing, shift, floor);
       c.worst = {std::max(c.worst.ratio, s.ratio), std::max(c.worst.regret, s.regret)};
       c.cost = std::max({c.cost, (s.ratio - 1) / (goal.ratio - 1), s.regret / goal.regret});
     }

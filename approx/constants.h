@@ -12,7 +12,12 @@ namespace outgrad::approx {
 struct StorageGoal {
   double ratio;   ///< of the total error T to the oracle O
   double regret;  ///< distance R to the middle of the interval of true gradients
+  double bend;    ///< how far, at most, the row that holds s = 0 may leave g towards those middles; 0 for not at all
 };
+
+/// What the row that holds s = 0 (|s| <= radius) adds to g: -bend T_3(s/radius), the odd cubic of least maximum for its slope at 0. It
+/// takes back some of what y_c, chosen for the lowest stored y, costs the next ones.
+double bent_by(double bend, double radius, double s);
 
 struct CoordinateConstants {
   float y_hi, y_lo, t_min;
@@ -21,6 +26,7 @@ struct CoordinateConstants {
 
 /// For 16-bit formats over the x of the format and over all f32 x, for f32 over all f32 x (taken as continuous: over 1000 of them
 /// share a stored y next to y*).
-CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal);
+/// `radius` is the half-width of the row that holds s = 0.
+CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius);
 
 }  // namespace outgrad::approx

@@ -128,6 +128,15 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
       p.centre = chosen.centre;
       p.c = chosen.c;
       p.observed = chosen.error;
+      if (p.bend != 0) {  // what is reported is against g
+        Piece straight = p;
+        straight.bend = 0;
+        const Samples of_g = sample(composite, straight, kSamples);
+        p.observed = measure(of_g, chosen);
+        fit_piece(of_g, straight, degree);
+        p.lower_bound = straight.lower_bound;
+        p.minimax = straight.minimax;
+      }
       if (p.lower_bound > target) continue;  // reported for all pieces together
       p.certified = certify_approximation(composite, p, 0);
       if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
@@ -177,7 +186,10 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
     if (progress) progress(done, all);
   };
   if (spec.backward) {
-    const CoordinateConstants constants = choose_constants(composite, spec.backward->format, spec.backward->storage);
+    // The rows' width hardly depends on the constants, and the constants on the row at s = 0 through its width alone.
+    const CoordinateConstants plain{static_cast<float>(composite.y_star().mid()), 0, 0x1p-40f, 0, 0};
+    const double radius = 0.5 / static_cast<double>(lay_out(composite, *spec.backward, plain, spec.target).kIndexScale);
+    const CoordinateConstants constants = choose_constants(composite, spec.backward->format, spec.backward->storage, radius);
     BackwardModel m = lay_out(composite, *spec.backward, constants, spec.target);
     all = static_cast<int>(m.pieces.size());
     fit_pieces(composite, m.pieces, spec.backward->degree, spec.target, &m, tick);

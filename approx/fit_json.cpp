@@ -86,6 +86,7 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
              {"centre", number(p.centre)},
              {"c", std::move(c)}};
     if (p.target == Target::value_relative) row["scale"] = number(p.scale);
+    if (p.target == Target::gradient) row["bend"] = number(p.bend);
     row["lower_bound"] = number(p.lower_bound);
     row["minimax"] = number(p.minimax);
     row["observed"] = number(p.observed);
@@ -124,6 +125,7 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     for (const Node& c : node["c"].items()) p.c.push_back(c.single());
     if (static_cast<int>(p.c.size()) != degree + 1) node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
     if (target == Target::value_relative) p.scale = node["scale"].real();
+    if (target == Target::gradient) p.bend = node["bend"].real();
     p.lower_bound = node["lower_bound"].real();
     p.minimax = node["minimax"].real();
     p.observed = node["observed"].real();

@@ -81,6 +81,10 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
     p.v_lo = std::max((j - 0.5) / scale - kOverlap, left_end);
     p.v_hi = std::min((j + 0.5) / scale + kOverlap, static_cast<double>(m.kSMax));
     p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
+    if (j == 0) {
+      p.bend = spec.storage.bend;
+      p.bend_radius = 0.5 / scale;
+    }
     if (row == 0 && !spec.left) {
       p.left_tail = true;
       p.anchor = Piece::Anchor{m.kSMin, 0.0f};

@@ -27,6 +27,7 @@ struct Piece {
     float centre, c0;
   };
   std::optional<Anchor> anchor;  ///< exact value at the centre
+  double bend = 0, bend_radius = 0;  ///< the fit aims at g + bent_by(bend, bend_radius, s); the certificate is against g
   double scale = 1;              ///< power of two; the polynomial approximates f/scale
 
   // results

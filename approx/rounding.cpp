@@ -1,5 +1,6 @@
 #include "approx/rounding.h"
 
+#include "approx/constants.h"
 #include "approx/remez.h"
 
 #include <boost/multiprecision/eigen.hpp>
@@ -108,7 +109,7 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
     const Real x = piece.x_lo + (piece.x_hi - piece.x_lo) * place;
     s.v.push_back(composite.coordinate_at(piece.coordinate, x));
     if (piece.target == Target::gradient) {
-      s.target.push_back(composite.gradient_at(x));
+      s.target.push_back(composite.gradient_at(x) + Real(piece.bend == 0 ? 0 : bent_by(piece.bend, piece.bend_radius, static_cast<double>(s.v.back()))));
       s.weight.emplace_back(1);
     } else {
       const Real f = composite.value_at(x) / piece.scale;
@@ -117,6 +118,17 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
     }
   }
   return s;
+}
+
+double measure(const Samples& s, const RoundedFit& fit) {
+  Real worst = 0;
+  for (size_t i = 0; i < s.v.size(); ++i) {
+    const Real u = s.v[i] - Real(fit.centre);
+    Real p = 0;
+    for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
+    worst = std::max<Real>(worst, abs(p - s.target[i]) * s.weight[i]);
+  }
+  return static_cast<double>(worst);
 }
 
 std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
@@ -194,17 +206,7 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
     auto rounded = round_coefficients(moved, centre.at, u, weight, residual, piece.anchor ? std::optional(piece.anchor->c0) : std::nullopt);
     std::move(rounded.begin(), rounded.end(), std::back_inserter(fits));
   }
-  // Measure on every sample, in full precision.
-  for (RoundedFit& fit : fits) {
-    Real worst = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const Real u = s.v[i] - Real(fit.centre);
-      Real p = 0;
-      for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
-      worst = std::max<Real>(worst, abs(p - s.target[i]) * s.weight[i]);
-    }
-    fit.error = static_cast<double>(worst);
-  }
+  for (RoundedFit& fit : fits) fit.error = measure(s, fit);
   std::stable_sort(fits.begin(), fits.end(), [](const RoundedFit& a, const RoundedFit& b) { return a.error < b.error; });
   return fits;
 }

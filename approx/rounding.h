@@ -25,6 +25,9 @@ struct RoundedFit {
   double error = 0;  ///< max weighted error on the samples
 };
 
+/// Largest weighted error of a fit on the samples.
+double measure(const Samples& samples, const RoundedFit& fit);
+
 /// Fits `piece` to `degree`: fills lower_bound and minimax, and returns rounded fits, of several centres, best first.
 /// Work and result are deterministic.
 std::vector<RoundedFit> fit_piece(const Samples& samples, Piece& piece, int degree);

@@ -102,7 +102,7 @@ BackwardSpec parse_backward(Reader& r) {
     r.fail("root_cells", fmt::format("cells in s and rows of the left segment add up to {}, not to a power of two up to 256", rows));
   }
   Reader storage = r.object("storage");
-  b.storage = {storage.number("ratio", 1.0001, 10), storage.power_of_two("regret")};
+  b.storage = {storage.number("ratio", 1.0001, 10), storage.power_of_two("regret"), storage.has("bend") ? storage.power_of_two("bend") : 0};
   storage.finish();
   return b;
 }

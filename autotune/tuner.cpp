@@ -362,8 +362,8 @@ int tune_command(const std::vector<std::string>& args) {
   const std::vector<Problem> problems = problems_of(options);
   const double budget = options.number("budget", 60, 1, 1e6);
   const std::string out = options.text("out", "out/tuned");
-  // Sixteen of about a hundred points: the default's neighbours and a few at random; compiling them fits the default budget on 2 cores.
-  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 16, 1, 100'000));
+  // Twelve of about a hundred points: the default, its neighbours and a few at random; compiling them fits the default budget on 2 cores.
+  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 12, 1, 100'000));
   MeasureSettings settings;
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   const i64 elements = options.integer("elements", 0, 0, i64{1} << 32);

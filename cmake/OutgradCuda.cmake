@@ -1,6 +1,6 @@
-# Enables CUDA for the compile-only target outgrad_cuda; nothing that runs links against the toolkit.
+# Enables CUDA for outgrad-gpu, which compiles every __global__ wrapper. What `run` builds loads CUDA at run time instead.
 set(OUTGRAD_CUDA_FOUND OFF)
-if(OUTGRAD_CUDA STREQUAL "OFF")
+if(OUTGRAD_CUDA STREQUAL "OFF" OR (OUTGRAD_CUDA STREQUAL "AUTO" AND NOT OUTGRAD_TESTS))
   return()
 endif()
 include(CheckLanguage)

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <functional>
 
-namespace outgrad::validation {
+namespace outgrad::validation::page {
 namespace {
 
 constexpr const char* kStyleSheet = R"css(
@@ -31,7 +31,8 @@ table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabu
 th, td { padding: 5px 12px; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 2px solid #afb8c1; vertical-align: bottom; font-weight: 600; }
 th small { display: block; font-weight: 400; color: var(--soft); }
-th.left, td.left { text-align: left; white-space: normal; }
+th.left, td.left { text-align: left; }
+td.long { white-space: normal; min-width: 40ch; }
 tbody tr:hover { background: var(--pale); }
 code { font: 0.92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: var(--pale); padding: 1px 4px; border-radius: 4px; }
 sup { font-size: 0.75em; line-height: 0; }
@@ -45,12 +46,23 @@ std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;
@@ -117,17 +129,22 @@ std::string markdown_text(const std::string& text) {
 
 const char* class_of(Tone tone) {
   switch (tone) {
-    case Tone::good: return "good";
-    case Tone::bad: return "bad";
-    case Tone::muted: return "muted";
-    case Tone::normal: break;
+    case Tone::good:
+      return "good";
+    case Tone::bad:
+      return "bad";
+    case Tone::muted:
+      return "muted";
+    case Tone::normal:
+      break;
   }
   return "";
 }
 
 std::string anchor(const std::string& title) {
   std::string name;
-  for (const char c : title) name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
+  for (const char c : title)
+    name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
   return name;
 }
 
@@ -136,7 +153,8 @@ std::string caption_of(const std::string& caption, const std::string& command) {
 }
 
 std::string table_html(const Table& table) {
-  std::string html = "<figure>\n<figcaption>" + html_text(caption_of(table.caption, table.command)) + "</figcaption>\n<div class=\"scroll\"><table>\n<thead><tr>";
+  std::string html = "<figure>\n<figcaption>" + html_text(caption_of(table.caption, table.command)) +
+                     "</figcaption>\n<div class=\"scroll\"><table>\n<thead><tr>";
   for (const Column& column : table.columns) {
     html += fmt::format("<th{}>{}{}</th>", column.left ? " class=\"left\"" : "", html_text(column.name),
                         column.note.empty() ? "" : "<small>" + html_text(column.note) + "</small>");
@@ -146,7 +164,9 @@ std::string table_html(const Table& table) {
     html += "<tr>";
     for (size_t i = 0; i < row.size(); ++i) {
       std::string classes = table.columns[i].left ? "left" : "";
-      if (row[i].tone != Tone::normal) classes += (classes.empty() ? "" : " ") + std::string(class_of(row[i].tone));
+      constexpr size_t kLongest = 110;  // characters on one line: a command fits, a sentence breaks
+      if (row[i].text.size() > kLongest) classes += " long";
+      if (row[i].tone != Tone::normal) classes += " " + std::string(class_of(row[i].tone));
       html += fmt::format("<td{}>{}</td>", classes.empty() ? "" : " class=\"" + classes + "\"", html_text(row[i].text));
     }
     html += "</tr>\n";
@@ -188,10 +208,12 @@ std::string to_html(const Document& document) {
   const std::vector<std::string> drawn = draw(plots);
   size_t next = 0;
   std::string html = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n"
       "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n<nav>",
       escaped(document.title), kStyleSheet, html_text(document.title), html_text(document.lead));
-  for (const Section& section : document.sections) html += fmt::format("<a href=\"#{}\">{}</a> ", anchor(section.title), html_text(section.title));
+  for (const Section& section : document.sections)
+    html += fmt::format("<a href=\"#{}\">{}</a> ", anchor(section.title), html_text(section.title));
   html += "</nav>\n";
   for (const Section& section : document.sections) {
     html += fmt::format("<h2 id=\"{}\">{}</h2>\n", anchor(section.title), html_text(section.title));
@@ -217,15 +239,18 @@ std::string to_markdown(const Document& document, const std::string& html) {
   for (const Section& section : document.sections) {
     text += "## " + markdown_text(section.title) + "\n\n";
     for (const Block& block : section.blocks) {
-      if (const auto* paragraph = std::get_if<Paragraph>(&block)) text += markdown_text(paragraph->text) + "\n\n";
-      else if (const auto* table = std::get_if<Table>(&block)) text += table_markdown(*table);
+      if (const auto* paragraph = std::get_if<Paragraph>(&block))
+        text += markdown_text(paragraph->text) + "\n\n";
+      else if (const auto* table = std::get_if<Table>(&block))
+        text += table_markdown(*table);
       else {
         const auto& figure = std::get<Figure>(block);
-        text += fmt::format("[Plot]({}#{}): {}\n\n", html, anchor(section.title), markdown_text(caption_of(figure.caption, figure.command)));
+        text +=
+            fmt::format("[Plot]({}#{}): {}\n\n", html, anchor(section.title), markdown_text(caption_of(figure.caption, figure.command)));
       }
     }
   }
   return text;
 }
 
-}  // namespace outgrad::validation
+}  // namespace outgrad::validation::page

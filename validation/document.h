@@ -1,7 +1,7 @@
 // A document of sections, tables and plots, rendered as one self-contained HTML page or as Markdown.
 //
-// Text is plain: it is escaped for either language. Two marks are understood, because both languages can show them: `code` between backticks and a
-// power as 2^-26. Text that a user or a file supplied goes through quoted() first.
+// Text is plain: it is escaped for either language. Two marks are understood, because both languages can show them: `code` between
+// backticks and a power as 2^-26. Text that a user or a file supplied goes through quoted() first.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "validation/plot.h"
 
-namespace outgrad::validation {
+namespace outgrad::validation::page {
 
 enum class Tone { normal, good, bad, muted };
 
@@ -67,4 +67,4 @@ std::string to_html(const Document& document);
 /// Plots are references to the page `html`.
 std::string to_markdown(const Document& document, const std::string& html);
 
-}  // namespace outgrad::validation
+}  // namespace outgrad::validation::page

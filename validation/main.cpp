@@ -9,6 +9,7 @@
 
 #include "kernels/host/errors.h"
 #include "validation/check.h"
+#include "validation/report_command.h"
 #include "validation/stability_command.h"
 #include "validation/validate_command.h"
 
@@ -47,6 +48,7 @@ int run(int argc, char** argv) {
   add_check(app, status);
   validation::add_validate(app, status);
   validation::add_stability(app);
+  validation::add_report(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

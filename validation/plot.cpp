@@ -94,14 +94,16 @@ std::vector<std::string> draw(const std::vector<Plot>& plots) {
   for (size_t i = 0; i < plots.size(); ++i) {
     const Plot& plot = plots[i];
     kernels::write_file(folder.file(fmt::format("{}.dat", i)), plot.data);
-    script += fmt::format("reset\nset terminal svg size {},{} dynamic enhanced font 'sans-serif,12'\nset output '{}.svg'\ndata = '{}.dat'\n", plot.width,
-                          plot.height, i, i);
+    script +=
+        fmt::format("reset\nset terminal svg size {},{} dynamic enhanced font 'sans-serif,12'\nset output '{}.svg'\ndata = '{}.dat'\n",
+                    plot.width, plot.height, i, i);
     script += kStyle + plot.commands + "\nunset output\n";
   }
   kernels::write_file(folder.file("script"), script);
   run_gnuplot(folder);
   std::vector<std::string> drawn;
-  for (size_t i = 0; i < plots.size(); ++i) drawn.push_back(for_page(kernels::read_file(folder.file(fmt::format("{}.svg", i))), fmt::format("plot{}-", i)));
+  for (size_t i = 0; i < plots.size(); ++i)
+    drawn.push_back(for_page(kernels::read_file(folder.file(fmt::format("{}.svg", i))), fmt::format("plot{}-", i)));
   return drawn;
 }
 

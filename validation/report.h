@@ -10,6 +10,6 @@
 namespace outgrad::validation {
 
 /// The whole report. Every table and plot names the command that makes its figures.
-Document compose(const Results& results, const std::vector<Requirement>& rows);
+page::Document compose(const Results& results, const std::vector<Requirement>& rows);
 
 }  // namespace outgrad::validation

@@ -26,8 +26,8 @@ struct Requirement {
   RequirementVerdict verdict() const;
 };
 
-/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers, all else from the sweeps. The header of a
-/// format is that of the fit that was swept; without a sweep, gelu_<format>.
+/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers, all else from the sweeps. The
+/// header of a format is that of the fit that was swept; without a sweep, gelu_<format>.
 std::vector<Requirement> requirements(const Results& results);
 
 /// As a plain text table that ends in the count of verdicts.
@@ -42,7 +42,12 @@ std::string rounded_up(double bound, int decimals);
 /// As fits its kind.
 std::string figure(double value, Requirement::Kind kind);
 
-/// The commands that make the figures of a header and of a sweep; a path under the current folder is shown relative to it.
+/// Three significant digits.
+std::string three_digits_up(double bound);
+
+/// A path under the current folder relative to it, any other as it is.
+std::string shown_path(const std::string& path);
+/// The commands that make the figures of a header and of a sweep.
 std::string check_command(const std::string& header);
 std::string validate_command(const std::string& format);
 

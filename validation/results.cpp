@@ -112,13 +112,15 @@ nlohmann::json parse(const std::string& file) {
   }
 }
 
-/// Regular files under a folder whose names end in `extension`, sorted; none if there is no such folder.
+/// Regular files whose names end in `extension`, sorted: in a folder (Iterator = fs::directory_iterator) or also below it
+/// (fs::recursive_directory_iterator); none if there is no such folder.
+template <class Iterator = fs::directory_iterator>
 std::vector<std::string> files_in(const fs::path& folder, const std::string& extension) {
   std::vector<std::string> files;
   std::error_code error;
-  for (auto entry = fs::recursive_directory_iterator(folder, error); !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (entry->path().extension() == extension && !name.starts_with('.') && entry->is_regular_file()) files.push_back(entry->path().string());
+  for (Iterator entry(folder, error); !error && entry != Iterator(); entry.increment(error)) {
+    const bool hidden = entry->path().filename().string().starts_with('.');  // an output that is being written
+    if (entry->path().extension() == extension && !hidden && entry->is_regular_file()) files.push_back(entry->path().string());
   }
   if (error && error != std::errc::no_such_file_or_directory) throw kernels::IoError(folder.string(), "read", error.value());
   std::sort(files.begin(), files.end());
@@ -210,9 +212,11 @@ SweptDomain read_domain(const Node& node) {
   return domain;
 }
 
-SweepResult read_sweep(const std::string& file) {
+/// Nothing for the result of a shard: it is no sweep before it is merged.
+std::optional<SweepResult> read_sweep(const std::string& file) {
   const nlohmann::json json = parse(file);
   const Node node(json, file, "");
+  if (node["schema"].text() == "outgrad.sweep-part/1") return {};
   node.expect_schema("outgrad.sweep/1");
   SweepResult sweep;
   sweep.file = file;
@@ -249,8 +253,8 @@ NormResult read_norm(const Node& node) {
              lost = channels["bits_lost"].items(columns), of_class = channels["class"].items(columns),
              x_hat = channels["x_hat_conditional"].items(columns), dgamma = channels["dgamma_conditional"].items(columns);
   for (size_t j = 0; j < columns; ++j) {
-    norm.channels.push_back({norm.name, of_class[j].text(), static_cast<int>(j), gamma[j].real(), beta[j].real(), rho[j].bound(), lost[j].bound(),
-                             x_hat[j].bound(), dgamma[j].bound()});
+    norm.channels.push_back({norm.name, of_class[j].text(), static_cast<int>(j), gamma[j].real(), beta[j].real(), rho[j].bound(),
+                             lost[j].bound(), x_hat[j].bound(), dgamma[j].bound()});
     if (std::find(kChannelClasses.begin(), kChannelClasses.end(), norm.channels.back().channel_class) == kChannelClasses.end()) {
       of_class[j].fail("is an unknown class");
     }
@@ -304,8 +308,8 @@ void add_record(const Node& record, TuningResult& result) {
   result.confidence = speedup["confidence"].real();
 }
 
-/// The database grows from run to run: of each kernel and format only the latest run counts. A line that a crash cut short, or one of another
-/// schema, is a warning, as for the tuner itself.
+/// The database grows from run to run: of each kernel and format only the latest run counts. A line that a crash cut short, or one of
+/// another schema, is a warning, as for the tuner itself.
 void read_tuning(const std::string& file, Results& results) {
   struct Line {
     std::string place;
@@ -378,18 +382,24 @@ Results read_results(const std::string& folder, const std::string& headers) {
   if (!fs::is_directory(folder)) throw SpecError(folder, "--in", "is not a folder");
   const fs::path in(folder);
   Results results;
-  for (const std::string& file : files_in(headers, ".h")) {
+  for (const std::string& file : files_in<fs::recursive_directory_iterator>(headers, ".h")) {
     if (fs::path(file).filename().string().starts_with("tuned")) continue;  // schedules, no coefficients
     Header header = read_header(file);
-    if (auto* backward = std::get_if<BackwardHeader>(&header)) results.backward.push_back(std::move(*backward));
-    else results.forward.push_back(std::get<ForwardHeader>(std::move(header)));
+    if (auto* backward = std::get_if<BackwardHeader>(&header))
+      results.backward.push_back(std::move(*backward));
+    else
+      results.forward.push_back(std::get<ForwardHeader>(std::move(header)));
   }
   for (const std::string& file : files_in(in / "fits", ".json")) results.fits.push_back(read_fit(file));
   for (const std::string& file : files_in(in / "sweeps", ".json")) {
-    results.sweeps.push_back(read_sweep(file));
-    for (size_t i = 0; i + 1 < results.sweeps.size(); ++i) {
-      if (results.sweeps[i].format == results.sweeps.back().format) throw SpecError(file, "format", "was swept in " + results.sweeps[i].file + " already");
+    std::optional<SweepResult> sweep = read_sweep(file);
+    if (!sweep) {
+      results.warnings.push_back(file + ":1: a part of a sweep, ignored");
+      continue;
     }
+    if (const SweepResult* other = results.sweep_of(sweep->format))
+      throw SpecError(file, "format", "was swept in " + other->file + " already");
+    results.sweeps.push_back(std::move(*sweep));
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);

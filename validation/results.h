@@ -1,7 +1,7 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/1, outgrad.sweep/1, outgrad.stability/1, outgrad.tune/1); nothing of the programs that
-// wrote it is linked here. What is missing is an empty list; what is malformed is a SpecError "file: place: why".
+// Every file is read through its schema alone (outgrad.fit/1, outgrad.sweep/1, outgrad.stability/1, outgrad.tune/1); nothing of the
+// programs that wrote it is linked here. What is missing is an empty list; what is malformed is a SpecError "file: place: why".
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct SweptMaximum {
   std::array<std::string, 2> x;  // hex floats; empty where a branch saw nothing
 };
 
-struct CurvePoint {
+struct ErrorBin {
   double x = 0, least = 0, greatest = 0, floor = 0;  // middle of the bin; signed errors; O
 };
 
@@ -44,7 +44,7 @@ struct SweptDomain {
   double ratio = 0, rms = 0;                            // upper bound of max T / max O; rms of T over [-8, 8)
   double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds
   std::vector<std::pair<std::string, double>> foreign;  // T with another forward
-  std::vector<CurvePoint> curve;
+  std::vector<ErrorBin> curve;
 };
 
 struct SweepResult {
@@ -99,17 +99,20 @@ struct Results {
   std::vector<SweepResult> sweeps;
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
-  std::vector<std::string> warnings;  // "file:line: why": lines of the tuning database that say nothing
+  std::vector<std::string> warnings;  // "file:line: why": what was passed over
 
-  bool empty() const { return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && stability.empty() && tuning.empty(); }
+  bool empty() const {
+    return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && stability.empty() && tuning.empty();
+  }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
   const FitResult* fit_named(const std::string& name) const;
   const SweepResult* sweep_of(const std::string& format) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of their names.
-/// Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive; kernels::IoError.
+/// Reads `folder`/{fits,sweeps,stability}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
+/// their names. Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive;
+/// kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);
 
 }  // namespace outgrad::validation

@@ -17,10 +17,10 @@ namespace outgrad::validation {
 struct Targets {
   const char* format;
   double a, a_plus_b;
-  double ratio;                              // max T / max O
-  std::optional<double> regret;              // none: reported only
-  std::optional<double> near_ulp, far_ulp;   // forward, |x - x*| <= 0.1 and elsewhere
-  std::optional<int> misrounded;             // forward, x of the format: y other than the correctly rounded f(x)
+  double ratio;                             // max T / max O
+  std::optional<double> regret;             // none: reported only
+  std::optional<double> near_ulp, far_ulp;  // forward, |x - x*| <= 0.1 and elsewhere
+  std::optional<int> misrounded;            // forward, x of the format: y other than the correctly rounded f(x)
   int operations;
 };
 
@@ -31,8 +31,8 @@ inline constexpr std::array<Targets, 3> kTargets{{{"f32", 0x1p-26, 0x1p-22, 1.05
 /// Largest error of PyTorch's fp32 GELU backward, which reads x: 2^-21.8 (measured against the exact derivative).
 inline constexpr double kPyTorchError = 2.7e-7;
 
-/// Largest errors of Tempo's published piecewise polynomials (UofT-EcoSystem/Tempo, commit 17e1a0b, src/inplace_gelu/gelu_kernel.cu), evaluated in
-/// fp32 as published, against the exact derivative.
+/// Largest errors of Tempo's published piecewise polynomials (UofT-EcoSystem/Tempo, commit 17e1a0b, src/inplace_gelu/gelu_kernel.cu),
+/// evaluated in fp32 as published, against the exact derivative.
 struct TempoError {
   double x_from, x_to, error;
   const char* cause;

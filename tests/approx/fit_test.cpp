@@ -37,7 +37,7 @@ TEST_P(CommittedFit, RoundingLosesAtMostAQuarterOfTheMinimaxError) {
   double minimax = 0, rounded = 0;
   for (const Piece& p : result.backward->pieces) {
     minimax = std::max(minimax, p.minimax);
-    rounded = std::max(rounded, p.certified);
+    rounded = std::max(rounded, p.certified - p.bend);  // a bent row leaves g on purpose
     EXPECT_LE(p.lower_bound, p.minimax);
     EXPECT_LE(p.lower_bound, p.observed);
     EXPECT_LE(p.observed, p.certified);

@@ -21,7 +21,9 @@ refuses() {  # refuses STATUS WORD...: the command ends so
   ((code == expected)) || fail "$*: status $code instead of $expected"
   [[ $(wc -l <stderr) == 1 && $(<stderr) == outgrad:* ]] || fail "$*: stderr is not one line of outgrad's: $(head -c 400 stderr)"
   [[ ! -s stdout ]] || fail "$*: stdout says $(head -c 200 stdout)"
-  [[ -z $(ls -A | grep -vx -e stdout -e stderr -e 'input\..*') ]] || fail "$*: left $(ls -A | xargs)"
+  local left
+  left=$(find . -mindepth 1 -not -name stdout -not -name stderr -not -name 'input.*')
+  [[ -z $left ]] || fail "$*: left $left"
 }
 
 "$root/outgrad" >table || fail "the table of commands"

@@ -29,13 +29,22 @@ int main() {
   return mask == 1 && y > 0.84134f && y < 0.84135f && dx > 1.08331f && dx < 1.08332f ? 0 : 1;
 }
 TEXT
-cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" >log 2>&1 && cmake --build build >>log 2>&1 ||
-  { cat log && exit 1; }
-./build/consumer || { echo "FAILED: the installed kernels compute something else" && exit 1; }
+if ! { cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" && cmake --build build; } >log 2>&1; then
+  cat log
+  echo "FAILED: a project that finds the installed package does not build"
+  exit 1
+fi
+if ! ./build/consumer; then
+  echo "FAILED: the installed kernels compute something else"
+  exit 1
+fi
 
 hidden=()
 for package in Arb Boost Eigen3 CLI11 fmt Libzip OpenSSL; do
   hidden+=("-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON")
 done
-cmake -S "$1" -B "$work/tuner" -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF "${hidden[@]}" >log 2>&1 ||
-  { cat log && echo "FAILED: OUTGRAD_FITTER=OFF needs one of the fitter's libraries" && exit 1; }
+if ! cmake -S "$1" -B "$work/tuner" -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF "${hidden[@]}" >log 2>&1; then
+  cat log
+  echo "FAILED: OUTGRAD_FITTER=OFF needs one of the fitter's libraries"
+  exit 1
+fi

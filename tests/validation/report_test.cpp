@@ -1,0 +1,384 @@
+// The report: verdicts follow the figures, bad input is refused with its place, hostile names stay text, and the page stands alone.
+
+#include "validation/report.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/report_command.h"
+#include "validation/sweep_json.h"
+#include "validation/targets.h"
+
+namespace outgrad::validation {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using kernels::SpecError;
+
+constexpr const char* kHostile = "<script>alert(1)</script>|`x`\"'&";
+
+/// What a faultless sweep of `format` leaves, by the writer itself: T = 1.01 O, R a quarter of its limit, every y correctly rounded.
+Json sweep_json(const FloatFormat& format) {
+  std::vector<DomainResult> results;
+  for (const Domain& domain : domains_for(format)) {
+    DomainResult result{domain, {}, 1e-6};
+    Segment& all = result.all;
+    all.patterns = domain.size();
+    all.finite = domain.finite();
+    for (const size_t branch : {0, 1}) {
+      all.oracle[branch] = {0.01, -0.75f, -0.17f, 0, 0.01};
+      all.total[branch] = all.stored[branch] = all.storage[branch] = {0.0101, -0.75f, -0.17f, 0, 0.0101};
+      all.regret[branch] = {0x1p-13, -0.75f, -0.17f, 0, 0};
+      for (PerBranch& foreign : all.foreign) foreign[branch] = {0.02, 0, 0, 0, 0};
+      all.erff[branch] = {0.03, 0, 0, 0, 0};
+    }
+    for (Maximum& ulp : all.forward_ulp) ulp = {0.5, 0, 0, 0, 0};
+    for (int bin = 0; bin < kCurveBins; ++bin) all.curve[bin] = {-1e-7, 2e-7, 5e-8, 1, 1};
+    results.push_back(std::move(result));
+  }
+  Subject subject{"gelu_" + std::string(format.name) + "+gelu_forward", format, "0", {}, {}, {}};
+  return report_json(subject, results);
+}
+
+Json stability_json() {
+  Json channels;
+  const auto column = [&](const char* key, Json first, Json second) { channels[key] = Json::array({std::move(first), std::move(second)}); };
+  column("gamma", 1.0, 0.0);
+  column("beta", 0.1, 0.2);
+  column("rho", 0.1, nullptr);  // gamma = 0: nothing bounds it
+  column("class", "stable", "zero_gamma");
+  for (const char* key : {"bits_lost", "x_hat_conditional", "dgamma_conditional"}) column(key, 0.5, nullptr);
+  const Json bounds{{"dx_rms_relative", {{"worst", 0.01}, {"conditional", 0.01}}}};
+  const Json norm{{"name", kHostile},
+                  {"norm", "layernorm"},
+                  {"columns", 2},
+                  {"classes", {{"stable", 1}, {"degraded", 0}, {"unstable", 0}, {"zero_gamma", 1}}},
+                  {"rho", {{"q50", 0.1}, {"max", nullptr}}},
+                  {"policy", {{"name", "side_buffer"}, {"channels", {1}}, {"bytes_per_row", 4}}},
+                  {"bounds", {{"from_output", {{"dx_rms_relative", {{"worst", nullptr}}}}}, {"recommended", bounds}}},
+                  {"estimates", {{"dgamma_relative_l2", 0.001}}},
+                  {"channels", channels}};
+  return {{"schema", "outgrad.stability/1"},
+          {"source", std::string("checkpoints/") + "a`b.npz"},
+          {"options", {{"format", "bf16"}, {"eps", 1e-5}, {"mean_ratio", 10}, {"dy_max", 1}, {"x_hat_max", 6}, {"tau", 0.0625}}},
+          {"norms", {norm}}};
+}
+
+Json tuning_record(const std::string& time, const std::string& variant, const std::string& state) {
+  Json record{{"schema", "outgrad.tune/1"},
+              {"time", time},
+              {"device", {{"model", "a processor"}, {"threads", 2}}},
+              {"compiler", "a compiler"},
+              {"kernel", "gelu_backward"},
+              {"format", "f32"},
+              {"variant", variant},
+              {"default", variant == "usual"},
+              {"state", state}};
+  if (state == "rejected") record["rejected"] = {{"stage", "verify"}, {"reason", "wrong_answer"}, {"detail", kHostile}};
+  if (state == "timed") {
+    record.update({{"winner", variant == "best"},
+                   {"gain", variant == "best"},
+                   {"ceiling", {{"name", "triad"}}},
+                   {"gb_per_s", 20.0},
+                   {"share_of_ceiling", 0.75},
+                   {"speedup", {{"median", 1.25}, {"low", 1.2}, {"high", 1.3}, {"confidence", 0.99}}}});
+  }
+  return record;
+}
+
+class Report : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "tuned"}) fs::create_directories(folder_ / part);
+    for (const FloatFormat& format : {kF32, kF16, kBf16}) {
+      const std::string name = "gelu_" + std::string(format.name);
+      fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
+      fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "notebooks_data/fits" / (name + ".json"), folder_ / "fits");
+      write("sweeps/" + name + ".json", sweep_json(format).dump());
+    }
+    write("stability/checkpoint.json", stability_json().dump());
+    std::string lines = tuning_record("2020-01-01T00:00:00Z", "old", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
+    for (const auto& [variant, state] :
+         std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
+      lines += "\n" + tuning_record("2021-01-01T00:00:00Z", variant, state).dump();
+    }
+    write("tuned/tune_cpu.jsonl", lines + "\n");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void write(const std::string& name, const std::string& text) const { kernels::write_file(path(name), text); }
+  Results read() const { return read_results(folder_.string(), path("generated")); }
+
+  /// Applies `change` to a file's JSON, reads all, and puts the file back.
+  void with_changed(const std::string& name, const std::function<void(Json&)>& change, const std::function<void()>& then) const {
+    const std::string before = kernels::read_file(path(name));
+    Json json = Json::parse(before);
+    change(json);
+    write(name, json.dump());
+    then();
+    write(name, before);
+  }
+
+  static int run(std::vector<std::string> arguments) {
+    CLI::App app("test");
+    int status = kernels::kExitHolds;
+    add_report(app, status);
+    arguments.insert(arguments.begin(), "report");
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    app.parse(arguments);
+    return status;
+  }
+
+  fs::path folder_;
+};
+
+std::vector<std::string> failing(const Results& results) {
+  std::vector<std::string> rows;
+  for (const Requirement& row : requirements(results)) {
+    if (row.verdict() == RequirementVerdict::fail) rows.push_back(row.format + " " + row.quantity);
+  }
+  return rows;
+}
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+#define SKIP_WITHOUT_GNUPLOT() \
+  if (std::system("gnuplot --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "gnuplot is not installed"
+
+TEST_F(Report, EveryFaultFailsItsOwnRow) {
+  const Results good = read();
+  ASSERT_EQ(failing(good), std::vector<std::string>{});
+  using Fault = std::pair<std::function<void(Results&)>, std::vector<std::string>>;
+  for (const Targets& targets : kTargets) {
+    const std::string f = targets.format;
+    const auto header = [&](Results& r) -> BackwardHeader& {
+      return *std::find_if(r.backward.begin(), r.backward.end(), [&](const BackwardHeader& h) { return h.name == "gelu_" + f; });
+    };
+    const auto domain = [&](Results& r) -> SweptDomain& {
+      return std::find_if(r.sweeps.begin(), r.sweeps.end(), [&](const SweepResult& s) { return s.format == f; })->domains.front();
+    };
+    const double over = 1 + 0x1p-40;
+    std::vector<Fault> faults{
+        {[&](Results& r) { header(r).bound_a = targets.a * over; }, {f + " A, fit"}},
+        {[&](Results& r) { header(r).bound_b = targets.a_plus_b; }, {f + " A + B, fit and evaluation"}},
+        {[&](Results& r) { header(r).operations = targets.operations + 1; }, {f + " operations per element, backward"}},
+        {[&](Results& r) { domain(r).ratio = targets.ratio * over; }, {f + " max T / max O, all " + f + " x"}},
+        {[&](Results& r) { domain(r).ratio = std::nan(""); }, {f + " max T / max O, all " + f + " x"}},
+        {[&](Results& r) { domain(r).wrong_mask = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}},
+        {[&](Results& r) { domain(r).wrong_special = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}}};
+    if (targets.regret)
+      faults.push_back({[&](Results& r) { domain(r).regret.bound = *targets.regret * over; }, {f + " R, all " + f + " x"}});
+    if (targets.misrounded) faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded"}});
+    if (targets.near_ulp) {
+      faults.push_back({[&](Results& r) { domain(r).near_ulp = 0.5101; }, {f + " forward y, |x - x*| <= 0.1"}});
+      faults.push_back({[&](Results& r) { domain(r).far_ulp = 2.0001; }, {f + " forward y, elsewhere"}});
+    }
+    for (const auto& [damage, expected] : faults) {
+      Results bad = good;
+      damage(bad);
+      EXPECT_EQ(failing(bad), expected);
+    }
+  }
+}
+
+TEST_F(Report, WhatIsMissingIsNotMeasuredAndNeverAPass) {
+  Results results = read();
+  results.sweeps.clear();
+  results.backward.clear();
+  for (const Requirement& row : requirements(results)) EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
+  // A sweep of a fit whose header is not there says nothing of another fit's header.
+  results = read();
+  for (SweepResult& sweep : results.sweeps) sweep.fit = "another";
+  for (const Requirement& row : requirements(results)) {
+    if (row.established == "certified") {
+      EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
+    }
+  }
+}
+
+TEST_F(Report, FiguresAreRoundedUp) {
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> exponent(-60, 3);
+  for (int i = 0; i < 10'000; ++i) {
+    const double value = std::exp2(exponent(random));
+    EXPECT_GE(std::stod(power_of_two(value).substr(2)), std::log2(value) - 1e-8);
+    EXPECT_LE(std::stod(power_of_two(value).substr(2)), std::log2(value) + 0.0101);
+    EXPECT_GE(std::stod(rounded_up(value, 4)), value * (1 - 1e-8));
+    EXPECT_GE(std::stod(three_digits_up(value)), value * (1 - 1e-11));
+    EXPECT_LE(std::stod(three_digits_up(value)), value * 1.0101);
+  }
+  EXPECT_EQ(power_of_two(0x1p-26), "2^-26");
+  EXPECT_EQ(rounded_up(1.05, 4), "1.0500");
+  EXPECT_EQ(rounded_up(0.51, 2), "0.51");
+  EXPECT_EQ(three_digits_up(0.00505), "0.00505");
+  EXPECT_EQ(power_of_two(0), "0");
+  EXPECT_EQ(rounded_up(std::numeric_limits<double>::infinity(), 2), "inf");
+}
+
+TEST_F(Report, RefusesDamageWithItsPlace) {
+  const auto refused = [&] { return refusal([&] { read(); }); };
+  // Every key on the way to a figure: without it, and with a value of the wrong type.
+  const std::vector<std::pair<std::string, std::vector<const char*>>> keys{
+      {"sweeps/gelu_f16.json",
+       {"/schema", "/activation", "/format", "/subject", "/domains", "/domains/0/x_format", "/domains/1/counts",
+        "/domains/0/counts/patterns", "/domains/0/T", "/domains/0/T/bound", "/domains/0/O/max", "/domains/0/R/left", "/domains/0/C",
+        "/domains/0/T_dx", "/domains/0/T_over_O", "/domains/0/forward/max_ulp", "/domains/0/foreign/0/T", "/domains/0/curve/bin_width",
+        "/domains/0/curve/rows"}},
+      {"fits/gelu_f16.json",
+       {"/schema", "/name", "/kind", "/spec_sha256", "/target", "/certificate", "/certificate/A", "/certificate/K", "/certificate/B",
+        "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
+      {"stability/checkpoint.json",
+       {"/schema", "/source", "/options/tau", "/norms", "/norms/0/name", "/norms/0/columns", "/norms/0/classes/degraded",
+        "/norms/0/policy/name", "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}}};
+  for (const auto& [file, pointers] : keys) {
+    for (const char* pointer : pointers) {
+      const nlohmann::ordered_json::json_pointer at(pointer);
+      const auto expect_refused = [&] {
+        const std::string why = refused();
+        EXPECT_EQ(why.rfind(path(file) + ": ", 0), 0u) << pointer << ": " << why;
+      };
+      with_changed(
+          file, [&](Json& json) { json[at.parent_pointer()].erase(at.back()); }, expect_refused);
+      with_changed(
+          file, [&](Json& json) { json[at] = true; }, expect_refused);
+    }
+    const std::string whole = kernels::read_file(path(file));
+    for (size_t part = 0; part < 20; ++part) {
+      write(file, whole.substr(0, whole.size() * part / 20));
+      EXPECT_EQ(refused().rfind(path(file) + ": byte ", 0), 0u);
+    }
+    write(file, whole);
+  }
+  const auto expect = [&](const char* words) {
+    return [=] { EXPECT_NE(refused().find(words), std::string::npos) << words << ": " << refused(); };
+  };
+  with_changed(
+      "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][0]["counts"]["patterns"] = 65535; }, expect("not exhaustive"));
+  with_changed(
+      "sweeps/gelu_bf16.json", [](Json& json) { json["format"] = "f16"; }, expect("already"));
+  with_changed(
+      "fits/gelu_f32.json", [](Json& json) { json["certificate"]["B"] = "0x1p-30"; }, expect("certificate.B"));
+  for (const char* bad : {"-0x1p-30", "0x1p-30x", "1e-9", "0x", "inf", "nan", "0x1p99999"}) {
+    with_changed(
+        "fits/gelu_f32.json", [=](Json& json) { json["pieces"][0]["certified"] = bad; }, expect("pieces[0].certified"));
+  }
+  write("generated/gelu_f32.h", "garbage");
+  expect("gelu_f32.h:1")();
+}
+
+TEST_F(Report, TheLatestTuningCountsAndBrokenLinesAreWarnings) {
+  const Results results = read();
+  ASSERT_EQ(results.tuning.size(), 1u);
+  const TuningResult& t = results.tuning[0];
+  EXPECT_EQ(t.winner, "best");
+  EXPECT_EQ(t.default_variant, "usual");
+  EXPECT_EQ(t.timed, 2);
+  ASSERT_EQ(t.rejected.size(), 1u);
+  EXPECT_EQ(t.rejected[0].reason, "wrong_answer");
+  ASSERT_EQ(results.warnings.size(), 1u);
+  EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:2: "), std::string::npos);
+}
+
+TEST_F(Report, ShardsAreNoSweep) {
+  write("sweeps/gelu_f32_1_of_2.json", R"({"schema": "outgrad.sweep-part/1"})");
+  const Results results = read();
+  EXPECT_EQ(results.sweeps.size(), 3u);
+  EXPECT_EQ(results.warnings.size(), 2u);
+}
+
+TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
+  SKIP_WITHOUT_GNUPLOT();
+  const Results results = read();
+  const page::Document document = compose(results, requirements(results));
+  const std::string html = to_html(document);
+  for (const char* outside : {"<script", "<link", "src=", "@import", "url(http", "href=\"http", "<img"})
+    EXPECT_EQ(html.find(outside), std::string::npos) << outside;
+  const auto count = [&](const std::string& text, const std::string& pattern) {
+    const std::regex regex(pattern);
+    return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator());
+  };
+  EXPECT_EQ(count(html, "<svg"), 7) << "two curves a format, one histogram";
+  for (const char* tag : {"svg", "table", "tr", "td", "th", "figure", "code", "sup", "p", "div", "g"}) {
+    EXPECT_EQ(count(html, std::string("<") + tag + "(?=[ >])"), count(html, std::string("</") + tag + ">")) << tag;
+  }
+  std::set<std::string> ids;
+  const std::regex id("\\bid=['\"]([^'\"]*)['\"]");
+  for (std::sregex_iterator found(html.begin(), html.end(), id); found != std::sregex_iterator(); ++found) {
+    EXPECT_TRUE(ids.insert((*found)[1]).second) << (*found)[1];
+  }
+  EXPECT_EQ(to_html(document), html) << "the same results give the same bytes";
+
+  // A row of a Markdown table has as many cells as its head, whatever the names in it.
+  const std::string markdown = to_markdown(document, "index.html");
+  EXPECT_EQ(count(markdown, "[^\\\\`]<script"), 0) << "escaped, or within a code span";
+  std::istringstream lines(markdown);
+  long cells = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const long bars = count(line, "(^|[^\\\\])\\|");
+    if (line.starts_with("|") && cells > 0) {
+      EXPECT_EQ(bars, cells) << line;
+    }
+    cells = line.starts_with("|") ? bars : 0;
+  }
+}
+
+TEST_F(Report, WritesBothFilesAndSaysWhetherAllHolds) {
+  SKIP_WITHOUT_GNUPLOT();
+  EXPECT_EQ(run({"--in", folder_.string(), "--json"}), kernels::kExitHolds);
+  EXPECT_TRUE(fs::is_regular_file(folder_ / "report/index.html"));
+  EXPECT_TRUE(fs::is_regular_file(folder_ / "report/report.md"));
+  with_changed(
+      "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][1]["T_over_O"] = 1.051; },
+      [&] {
+        EXPECT_EQ(run({"--in", folder_.string(), "--out", path("elsewhere")}), kernels::kExitViolated);
+      });
+  EXPECT_TRUE(fs::is_regular_file(folder_ / "elsewhere/index.html"));
+  EXPECT_THROW(run({"--in", path("absent")}), SpecError);
+  fs::create_directory(folder_ / "empty");
+  EXPECT_THROW(run({"--in", path("empty")}), SpecError);
+  write("file", "");
+  EXPECT_THROW(run({"--in", folder_.string(), "--out", path("file")}), kernels::IoError);
+}
+
+TEST_F(Report, WithoutGnuplotNothingIsWritten) {
+  const std::string before = ::getenv("PATH") ? ::getenv("PATH") : "";
+  ::setenv("PATH", folder_.c_str(), 1);
+  EXPECT_THROW(run({"--in", folder_.string()}), kernels::EnvironmentError);
+  ::setenv("PATH", before.c_str(), 1);
+  EXPECT_FALSE(fs::exists(folder_ / "report"));
+}
+
+TEST_F(Report, GnuplotErrorsAreReported) {
+  SKIP_WITHOUT_GNUPLOT();
+  EXPECT_THROW(draw({{100, 100, "plot nothing_of_this_name", ""}}), kernels::EnvironmentError);
+}
+
+}  // namespace
+}  // namespace outgrad::validation
