@@ -45,8 +45,7 @@ Paragraph nothing(const std::string& what, const std::string& command) {
 Section requirements_section(const std::vector<Requirement>& rows) {
   Table table{
       "What must hold, format by format. Figures are upper bounds and rounded up; \"certified\" is proved by ball arithmetic and stands in "
-      "the "
-      "header, \"exhaustive\" and \"counted\" are over every bit pattern of x.",
+      "the header, \"exhaustive\" and \"counted\" are over every bit pattern of x.",
       "",
       {words("format"), words("requirement"), {"at most", ""}, {"found", ""}, words("verdict"), words("established"), words("made by")},
       {}};
@@ -93,8 +92,7 @@ Section errors_section(const Results& results) {
              {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible", "exhaustive"}}});
   Table table{
       "A, K, B, C, T, O and R of every fit. A, K and B are claims of the header that `./outgrad check` re-proves from its text alone; all "
-      "else is "
-      "over every bit pattern of x, by `./outgrad validate --activation gelu --format FORMAT`.",
+      "else is over every bit pattern of x, by `./outgrad validate --activation gelu --format FORMAT`.",
       "",
       {words("fit"),
        words("y in"),
@@ -146,7 +144,7 @@ Section errors_section(const Results& results) {
 
 // ---- error curves ---------------------------------------------------------------------------------------------------
 
-constexpr double kPlotReach = 6;  // beyond, the error is under 2^-30 in every format
+constexpr double kPlotReach = 8;  // of the curves that sweeps leave
 
 /// Signed error. Next to x* the storage of y alone makes errors that would flatten all others: the range is that of the rest, if that is
 /// much smaller.
@@ -167,8 +165,7 @@ Plot signed_plot(const SweptDomain& domain, const std::string& format, bool& cli
           fmt::format("set xrange [-{0}:{0}]\nset yrange [{1:.6g}:{2:.6g}]\nset format y '%g'\nset xlabel 'x'\n"
                       "set title \"{3}: signed error of g\"\n"
                       "plot data using 1:4 with lines lc rgb '#d98200' lw 1 title 'O, the floor', data using 1:(-$4) with lines lc rgb "
-                      "'#d98200' lw 1 notitle, "
-                      "data using 1:2:3 with filledcurves lc rgb '#1f5fa8' title 'least to greatest error'",
+                      "'#d98200' lw 1 notitle, data using 1:2:3 with filledcurves lc rgb '#1f5fa8' title 'least to greatest error'",
                       kPlotReach, -range, range, format),
           data};
 }
@@ -180,7 +177,7 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
   for (const ErrorBin& p : domain.curve) {
     if (std::abs(p.x) > kPlotReach) continue;
     const double error = std::max(std::abs(p.least), std::abs(p.greatest));
-    if (!(error > 0)) continue;
+    if (!(error > 0) || !std::isfinite(error)) continue;
     data += fmt::format("{:.6g} {:.6g} {}\n", p.x, error, p.floor > 0 ? fmt::format("{:.6g}", p.floor) : "NaN");
   }
   data += "\n\n";
@@ -189,8 +186,7 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
   }
   std::string plot =
       "plot data index 0 using 1:2 with lines lc rgb '#1f5fa8' lw 1.2 title 'largest |error|', data index 0 using 1:3 with points pt 7 ps "
-      "0.15 lc rgb '#d98200' notitle, "
-      "NaN with lines lc rgb '#d98200' lw 2 title 'O, the floor'";
+      "0.15 lc rgb '#d98200' notitle, NaN with lines lc rgb '#d98200' lw 2 title 'O, the floor'";
   if (single) {
     plot += fmt::format(
         ", {} with lines lc rgb '#59636e' dt 2 lw 1.2 title 'PyTorch fp32, from x', data index 1 using 1:2 with lines lc rgb '#b3261e' lw "
@@ -299,8 +295,7 @@ Section coefficients_section(const Results& results) {
   if (!cost.rows.empty()) section.blocks.push_back(std::move(cost));
   Table distance{
       "How near to optimal a fit is, in its worst piece: the certified error, and the least that any polynomial of this degree can have "
-      "there, by "
-      "de la Vall\u00e9e Poussin's bound. The forward's error is that of its fp32 coefficients, not of its degree.",
+      "there, by de la Vall\u00e9e Poussin's bound. The forward's error is that of its fp32 coefficients, not of its degree.",
       "./outgrad fit SPEC.json",
       {words("fit"),
        {"pieces"},
@@ -359,9 +354,9 @@ Plot rho_plot(const StabilityFile& file) {
           "set logscale x 10\nset logscale y 10\nset yrange [0.7:*]\nset xrange [1e-4:1e4]\nset format x '10^{%L}'\nset xlabel 'rho = "
           "|beta / gamma|'\nset ylabel 'channels'\n"
           "half = 10**0.045\n"
-          "plot data using 1:2:($1/half):($1*half):(0.7):2 with boxxyerror lc rgb '#7aa6d6' title 'stable', "
-          "data using 1:($3>0?$3:NaN):($1/half):($1*half):(0.7):3 with boxxyerror lc rgb '#d98200' title 'degraded', "
-          "data using 1:($4>0?$4:NaN):($1/half):($1*half):(0.7):4 with boxxyerror lc rgb '#b3261e' title 'unstable or gamma = 0'",
+          "plot data using 1:2:($1/half):($1*half):(0.7):2 with boxxyerror lc rgb '#7aa6d6' title 'stable', data using "
+          "1:($3>0?$3:NaN):($1/half):($1*half):(0.7):3 with boxxyerror lc rgb '#d98200' title 'degraded', data using "
+          "1:($4>0?$4:NaN):($1/half):($1*half):(0.7):4 with boxxyerror lc rgb '#b3261e' title 'unstable or gamma = 0'",
           data};
 }
 
@@ -412,30 +407,29 @@ Section layernorm_section(const Results& results) {
   }
   section.blocks.push_back(
       Paragraph{"The backward pass takes x\u0302 = (y - beta) / gamma from the stored y, so a channel's rho = |beta / gamma| decides how "
-                "much of it is left. A channel is "
-                "stable if it loses at most one bit, degraded beyond that, unstable if the storage error of x\u0302 exceeds tau. The "
-                "policy from_output reads every channel "
-                "from y; side_buffer keeps x\u0302 of the unstable ones in fp32. Nothing is clamped."});
+                "much of it is left. A channel is stable if it loses at most one bit, degraded beyond that, unstable if the storage error "
+                "of x\u0302 exceeds tau. The policy from_output reads every channel from y; side_buffer keeps x\u0302 of the unstable ones "
+                "in fp32. Nothing is clamped."});
   for (const StabilityFile& file : results.stability) {
-    Table layers{fmt::format("{}, y in {}; rows with |mean| rstd up to {:g}, |dy| up to {:g}, eps = {:g}, tau = {:g}. Error of dx: "
-                             "certified, rms over a row, relative to rstd "
-                             "max|dy| rms(gamma). Error of dgamma: an estimate of the relative L2 error.",
-                             source_name(file), quoted(file.format), file.mean_ratio, file.dy_max, file.eps, file.tau),
-                 stability_command(file),
-                 {words("layer"),
-                  {"N"},
-                  {"stable"},
-                  {"degraded"},
-                  {"unstable"},
-                  {"gamma = 0"},
-                  {"rho", "median"},
-                  {"rho", "largest"},
-                  {"dx", "all from y"},
-                  {"dx", "by policy"},
-                  {"dgamma", "estimate"},
-                  words("policy"),
-                  {"side buffer", "bytes a row"}},
-                 {}};
+    Table layers{
+        fmt::format("{}, y in {}; rows with |mean| rstd up to {:g}, |dy| up to {:g}, eps = {:g}, tau = {:g}. Error of dx: certified, rms "
+                    "over a row, relative to rstd max|dy| rms(gamma). Error of dgamma: an estimate of the relative L2 error.",
+                    source_name(file), quoted(file.format), file.mean_ratio, file.dy_max, file.eps, file.tau),
+        stability_command(file),
+        {words("layer"),
+         {"N"},
+         {"stable"},
+         {"degraded"},
+         {"unstable"},
+         {"gamma = 0"},
+         {"rho", "median"},
+         {"rho", "largest"},
+         {"dx", "all from y"},
+         {"dx", "by policy"},
+         {"dgamma", "estimate"},
+         words("policy"),
+         {"side buffer", "bytes a row"}},
+        {}};
     for (const NormResult& n : file.norms) {
       std::vector<Cell> row{quoted(n.name), fmt::format("{}", n.columns)};
       for (const int count : n.classes) row.emplace_back(fmt::format("{}", count));
@@ -466,8 +460,7 @@ Section tuning_section(const Results& results) {
   }
   Table winners{
       "Winners of the latest run. Every candidate was accepted by bit equality with the reference before it was timed; the ceiling is a "
-      "triad (backward) or a copy "
-      "(forward) over arrays of the same size, timed in the same rounds.",
+      "triad (backward) or a copy (forward) over arrays of the same size, timed in the same rounds.",
       "./outgrad tune",
       {words("kernel"),
        words("format"),
@@ -525,8 +518,8 @@ Section baselines_section(const Results& results) {
   const SweepResult* sweep = results.sweep_of("f32");
   Table tempo{
       "Tempo's GELU backward from the output (UofT-EcoSystem/Tempo, commit 17e1a0b, `src/inplace_gelu/gelu_kernel.cu`): its published "
-      "polynomials, evaluated in fp32 as "
-      "published, against the exact derivative, measured once for this project; ours over the same x, by `" +
+      "polynomials, evaluated in fp32 as published, against the exact derivative, measured once for this project; ours over the same x, by "
+      "`" +
           validate_command("f32") + "`.",
       "",
       {{"x from"}, {"to"}, {"Tempo", "largest error"}, {"outgrad f32", "largest T"}, words("cause of theirs")},
@@ -540,11 +533,11 @@ Section baselines_section(const Results& results) {
   std::string ours = "not measured";
   if (const BackwardHeader* header = results.backward_named(sweep ? sweep->fit : "gelu_f32"))
     ours = error_text(header->bound_a + header->bound_b);
-  section.blocks.push_back(Paragraph{
-      fmt::format("PyTorch's own fp32 GELU backward reads x, not y, and is off by up to {} (measured once against the exact derivative). "
-                  "What compares with it is the error of our fit and "
-                  "evaluation, A + B = {}, certified. What storing y in place of x adds is bounded from below by O, for every method.",
-                  error_text(kPyTorchError), ours)});
+  section.blocks.push_back(
+      Paragraph{fmt::format("PyTorch's own fp32 GELU backward reads x, not y, and is off by up to {} (measured once against the exact "
+                            "derivative). What compares with it is the error of our fit and evaluation, A + B = {}, certified. What "
+                            "storing y in place of x adds is bounded from below by O, for every method.",
+                            error_text(kPyTorchError), ours)});
   return section;
 }
 
