@@ -17,14 +17,14 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-constexpr i64 kCols = 1024;       // a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
-constexpr i64 kPeerFraction = 16; // libm is an order slower: it gets so many times fewer elements, still beyond the caches
+constexpr i64 kCols = 1024;        // a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
+constexpr i64 kPeerFraction = 16;  // libm is an order slower: it gets so many times fewer elements, still beyond the caches
 
 // The same functions from x with libm, as a loop that a user would write.
 void libm_backward(const float* dy, const float* x, float* dx, i64 n) {
 #pragma omp parallel for schedule(static)
   for (i64 i = 0; i < n; ++i) {
-    const float cdf = 0.5f * (1 + std::erf(x[i] * 0.70710678f));                // 1 / sqrt(2)
+    const float cdf = 0.5f * (1 + std::erf(x[i] * 0.70710678f));                 // 1 / sqrt(2)
     dx[i] = dy[i] * (cdf + x[i] * 0.39894228f * std::exp(-0.5f * x[i] * x[i]));  // 1 / sqrt(2 pi)
   }
 }
@@ -57,9 +57,8 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   const Problem backward{KernelId::kGeluBackward, format}, forward{KernelId::kGeluForward, format};
 
   Plan plan;
-  plan.add("triad", "", floats, 3 * size * n, [&] {
-    triad(reinterpret_cast<const float*>(dy), reinterpret_cast<const float*>(y), reinterpret_cast<float*>(out), floats);
-  });
+  plan.add("triad", "", floats, 3 * size * n,
+           [&] { triad(reinterpret_cast<const float*>(dy), reinterpret_cast<const float*>(y), reinterpret_cast<float*>(out), floats); });
   plan.add("copy", "", floats, 2 * size * n, [&] { copy(reinterpret_cast<const float*>(x), reinterpret_cast<float*>(out), floats); });
   plan.add("gelu_backward", kernels::gelu_backward_variant_name<T>(), elements, backward.bytes_per_element() * n,
            [&] { kernels::gelu_backward<T>(dy, y, mask, out, elements); });
@@ -91,13 +90,14 @@ json to_json(const BenchGroup& group) {
   const std::vector<bool> kept = group.kept();
   for (const BenchCase& which : group.cases) {
     const Interval share = group.share_of_triad(which);
-    cases.push_back({{"name", which.name},
-                     {"variant", which.variant},
-                     {"elements", which.elements},
-                     {"bytes", which.bytes},
-                     {"ns", which.ns},
-                     {"gb_per_s", group.gb_per_s(which)},
-                     {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
+    cases.push_back(
+        {{"name", which.name},
+         {"variant", which.variant},
+         {"elements", which.elements},
+         {"bytes", which.bytes},
+         {"ns", which.ns},
+         {"gb_per_s", group.gb_per_s(which)},
+         {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
   }
   return {{"format", name_of(group.format)}, {"discarded_rounds", std::count(kept.begin(), kept.end(), false)}, {"cases", cases}};
 }
@@ -109,8 +109,8 @@ void print(const BenchGroup& group) {
   for (const BenchCase& which : group.cases) {
     const Interval share = group.share_of_triad(which);
     const double bandwidth = group.gb_per_s(which);
-    std::printf("  %-19s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth, 100 * share.median,
-                100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, which.variant.c_str());
+    std::printf("  %-19s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth,
+                100 * share.median, 100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, which.variant.c_str());
   }
 }
 
@@ -126,9 +126,12 @@ Interval BenchGroup::share_of_triad(const BenchCase& which) const {
 
 BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
   switch (format) {
-    case FormatId::kF32: return run_typed<float>(format, elements, rounds, seed);
-    case FormatId::kF16: return run_typed<kernels::F16>(format, elements, rounds, seed);
-    default: return run_typed<kernels::BF16>(format, elements, rounds, seed);
+    case FormatId::kF32:
+      return run_typed<float>(format, elements, rounds, seed);
+    case FormatId::kF16:
+      return run_typed<kernels::F16>(format, elements, rounds, seed);
+    default:
+      return run_typed<kernels::BF16>(format, elements, rounds, seed);
   }
 }
 
@@ -155,8 +158,10 @@ int bench_command(const std::vector<std::string>& args) {
   for (const FormatId f : kAllFormats) {
     if (format != "all" && format != name_of(f)) continue;
     const BenchGroup group = run_bench(f, bench_elements(f, wanted), rounds, seed);
-    if (as_json) groups.push_back(to_json(group));
-    else print(group);
+    if (as_json)
+      groups.push_back(to_json(group));
+    else
+      print(group);
     std::fflush(stdout);
   }
   if (as_json) std::printf("%s\n", json{{"schema", "outgrad.bench/1"}, {"device", to_json(cpu)}, {"groups", groups}}.dump(2).c_str());

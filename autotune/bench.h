@@ -11,8 +11,8 @@
 namespace outgrad::autotune {
 
 struct BenchCase {
-  std::string name;       // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", ...
-  std::string variant;    // which schedule runs; empty for ceilings and peers
+  std::string name;                // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", ...
+  std::string variant;             // which schedule runs; empty for ceilings and peers
   double elements = 0, bytes = 0;  // of one run
   std::vector<double> ns;          // one per round
 };

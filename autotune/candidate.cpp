@@ -16,19 +16,27 @@ Which& require(Candidate::State& state, const Variant& variant, const char* step
 
 const char* name_of(Stage stage) {
   switch (stage) {
-    case Stage::kCompile: return "compile";
-    case Stage::kVerify: return "verify";
-    default: return "time";
+    case Stage::kCompile:
+      return "compile";
+    case Stage::kVerify:
+      return "verify";
+    default:
+      return "time";
   }
 }
 
 const char* name_of(Reason reason) {
   switch (reason) {
-    case Reason::kCompilerError: return "compiler error";
-    case Reason::kCompilerTimeout: return "compiler timeout";
-    case Reason::kWrongAnswer: return "wrong answer";
-    case Reason::kCrashed: return "crashed";
-    default: return "hung";
+    case Reason::kCompilerError:
+      return "compiler error";
+    case Reason::kCompilerTimeout:
+      return "compiler timeout";
+    case Reason::kWrongAnswer:
+      return "wrong answer";
+    case Reason::kCrashed:
+      return "crashed";
+    default:
+      return "hung";
   }
 }
 
@@ -49,9 +57,7 @@ void Candidate::compiled(Compiled result) {
   state_ = std::move(result);
 }
 
-void Candidate::verified(long long checked) {
-  state_ = Verified{std::move(require<Compiled>(state_, variant_, "verified")), checked};
-}
+void Candidate::verified(long long checked) { state_ = Verified{std::move(require<Compiled>(state_, variant_, "verified")), checked}; }
 
 void Candidate::timed(std::vector<double> screening_ns, std::vector<double> final_ns) {
   state_ = Timed{std::move(require<Verified>(state_, variant_, "timed")), std::move(screening_ns), std::move(final_ns)};
@@ -59,9 +65,15 @@ void Candidate::timed(std::vector<double> screening_ns, std::vector<double> fina
 
 void Candidate::reject(Stage stage, Reason reason, std::string detail) {
   switch (stage) {
-    case Stage::kCompile: require<Proposed>(state_, variant_, "rejected by the compiler"); break;
-    case Stage::kVerify: require<Compiled>(state_, variant_, "rejected by verification"); break;
-    case Stage::kTime: require<Verified>(state_, variant_, "rejected while timed"); break;
+    case Stage::kCompile:
+      require<Proposed>(state_, variant_, "rejected by the compiler");
+      break;
+    case Stage::kVerify:
+      require<Compiled>(state_, variant_, "rejected by verification");
+      break;
+    case Stage::kTime:
+      require<Verified>(state_, variant_, "rejected while timed");
+      break;
   }
   state_ = Rejected{stage, reason, std::move(detail)};
 }

@@ -61,16 +61,18 @@ class Candidate {
 
   // The state as an alternative, or nullptr when the candidate is in another state.
   template <class Which>
-  const Which* as() const { return std::get_if<Which>(&state_); }
+  const Which* as() const {
+    return std::get_if<Which>(&state_);
+  }
   // Where its code is; nullptr before compilation and after rejection.
   const Compiled* code() const;
   const char* state_name() const;
 
   // One step forward, from the state named. Throw std::logic_error from any other.
-  void compiled(Compiled result);                        // from Proposed
-  void verified(long long checked);                      // from Compiled
+  void compiled(Compiled result);                                              // from Proposed
+  void verified(long long checked);                                            // from Compiled
   void timed(std::vector<double> screening_ns, std::vector<double> final_ns);  // from Verified
-  void reject(Stage stage, Reason reason, std::string detail);             // from the state that enters `stage`
+  void reject(Stage stage, Reason reason, std::string detail);                 // from the state that enters `stage`
 
  private:
   Variant variant_;

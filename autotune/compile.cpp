@@ -138,8 +138,16 @@ Toolchain find_toolchain() {
                                                       : "tune: no C++ compiler (tried CXX, c++, g++)");
   toolchain.source_root = source_root();
   // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one template together.
-  toolchain.flags = {"-std=c++20",       "-O3",          "-march=native", "-fopenmp", "-fno-math-errno",
-                     "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-I" + toolchain.source_root};
+  toolchain.flags = {"-std=c++20",
+                     "-O3",
+                     "-march=native",
+                     "-fopenmp",
+                     "-fno-math-errno",
+                     "-ffp-contract=off",
+                     "-fvisibility=hidden",
+                     "-fPIC",
+                     "-shared",
+                     "-I" + toolchain.source_root};
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
   const std::string abi = kernels::read_file(toolchain.source_root + "/autotune/variant_abi.h");
@@ -224,8 +232,9 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
           for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
           units += unit.candidates.size();
         } else {
-          unit.candidates.front()->reject(Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
-                                          overdue ? "over " + std::to_string(static_cast<int>(settings.limit_seconds)) + " s" : first_error(log));
+          unit.candidates.front()->reject(
+              Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
+              overdue ? "over " + std::to_string(static_cast<int>(settings.limit_seconds)) + " s" : first_error(log));
         }
       }
       ++done;

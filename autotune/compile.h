@@ -15,7 +15,7 @@ struct Toolchain {
   std::vector<std::string> compiler;  // the command's words: $CXX may be "ccache g++"
   std::string version;                // what it says of itself
   std::vector<std::string> flags;
-  std::string source_root;            // holds kernels/ and autotune/
+  std::string source_root;  // holds kernels/ and autotune/
   std::string headers_hash;
 };
 
@@ -27,9 +27,9 @@ std::string source_root();
 struct CompileSettings {
   std::string cache_folder;
   int jobs = 1;
-  int variants_per_unit = 6;   // amortises the headers (about one variant's worth of time) and still balances over few cores
-  double limit_seconds = 120;  // one translation unit takes seconds; beyond this it is stuck
-  double budget_seconds = 1e9; // no unit starts later than this; the default of each problem is in its first unit
+  int variants_per_unit = 6;    // amortises the headers (about one variant's worth of time) and still balances over few cores
+  double limit_seconds = 120;   // one translation unit takes seconds; beyond this it is stuck
+  double budget_seconds = 1e9;  // no unit starts later than this; the default of each problem is in its first unit
   std::function<void(std::size_t done, std::size_t units)> progress;
 };
 

@@ -45,7 +45,7 @@ void append_records(const std::string& path, const std::vector<nlohmann::json>& 
   std::string text;
   char last = '\n';
   if (size > 0 && ::pread(file.get(), &last, 1, size - 1) == 1 && last != '\n') text += '\n';
-  for (const nlohmann::json& record : records) text += record.dump() + '\n';
+  for (const nlohmann::json& record : records) text += record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t put = ::write(file.get(), text.data() + done, text.size() - done);

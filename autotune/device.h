@@ -8,14 +8,14 @@
 namespace outgrad::autotune {
 
 struct CpuIdentity {
-  std::string model;         // "AMD EPYC 9354 32-Core Processor"
-  int threads = 1;           // that this process may use
+  std::string model;  // "AMD EPYC 9354 32-Core Processor"
+  int threads = 1;    // that this process may use
   int sockets_seen = 1;
-  long long l1d_bytes = 0;   // per core; 0 where the system does not say
+  long long l1d_bytes = 0;  // per core; 0 where the system does not say
   long long l2_bytes = 0;
   long long l3_bytes = 0;
-  int vector_bits = 0;       // widest vectors that this build of the kernels uses: 0, 256 or 512
-  std::string isa;           // of those the kernels care about: "avx2 fma avx512f avx512bf16"
+  int vector_bits = 0;  // widest vectors that this build of the kernels uses: 0, 256 or 512
+  std::string isa;      // of those the kernels care about: "avx2 fma avx512f avx512bf16"
 };
 CpuIdentity identify_cpu();
 nlohmann::json to_json(const CpuIdentity& cpu);

@@ -88,8 +88,10 @@ void norm(const Options& options, bool forward, bool layer) {
     const float eps = static_cast<float>(options.number("eps", 1e-5, 0, 1));
     std::vector<T> x = kernels::read_array<T>(options.required("x"), rows * cols);
     std::vector<float> rstd(static_cast<std::size_t>(rows));
-    if (layer) kernels::layernorm_forward<T>(x.data(), pointer(gamma), pointer(beta), rows, cols, eps, x.data(), rstd.data());
-    else kernels::rmsnorm_forward<T>(x.data(), pointer(gamma), rows, cols, eps, x.data(), rstd.data());
+    if (layer)
+      kernels::layernorm_forward<T>(x.data(), pointer(gamma), pointer(beta), rows, cols, eps, x.data(), rstd.data());
+    else
+      kernels::rmsnorm_forward<T>(x.data(), pointer(gamma), rows, cols, eps, x.data(), rstd.data());
     outputs.write(options.required("y"), x);
     outputs.write(options.required("rstd"), rstd);
   } else {
@@ -99,8 +101,8 @@ void norm(const Options& options, bool forward, bool layer) {
     const auto gradient = [&](const char* name) { return std::vector<float>(options.has(name) ? static_cast<std::size_t>(cols) : 0); };
     std::vector<float> dgamma = gradient("dgamma"), dbeta = gradient("dbeta");
     if (layer) {
-      kernels::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(), pointer(dgamma),
-                                     pointer(dbeta));
+      kernels::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(),
+                                     pointer(dgamma), pointer(dbeta));
     } else {
       kernels::rmsnorm_backward<T>(dx.data(), y.data(), pointer(gamma), rstd.data(), rows, cols, dx.data(), pointer(dgamma));
     }
@@ -133,8 +135,8 @@ void run(const Options& options, const std::string& op) {
 
 int eval_command(const std::vector<std::string>& args) {
   const Options options("eval", args,
-                        {"op", "activation", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd",
-                         "dgamma", "dbeta"},
+                        {"op", "activation", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps",
+                         "rstd", "dgamma", "dbeta"},
                         {});
   options.required("op");
   options.required("format");
@@ -148,10 +150,11 @@ int eval_command(const std::vector<std::string>& args) {
   for (const std::string& name : operation.required) options.required(name);
   for (const char* name : {"activation", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
     const auto lists = [&](const std::vector<std::string>& known) { return std::find(known.begin(), known.end(), name) != known.end(); };
-    if (options.has(name) && !lists(operation.required) && !lists(operation.optional)) throw options.bad(name, "is not an option of --op " + op);
+    if (options.has(name) && !lists(operation.required) && !lists(operation.optional))
+      throw options.bad(name, "is not an option of --op " + op);
   }
   if (options.has("activation")) options.one_of("activation", {"gelu"});
-  require_distinct(options, op == "forward" ? std::vector<std::string>{"y", "mask"}
+  require_distinct(options, op == "forward"                           ? std::vector<std::string>{"y", "mask"}
                             : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}
                                                                       : std::vector<std::string>{"dx", "dgamma", "dbeta"});
   if (format == "f32") run<float>(options, op);

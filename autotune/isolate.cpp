@@ -54,7 +54,7 @@ ChildEnd ending(int wait_status, const std::string& exception, bool finished) {
 }  // namespace
 
 void Channel::send(const nlohmann::json& message) const {
-  const std::string line = message.dump() + "\n";
+  const std::string line = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t put = ::write(descriptor_, line.data() + done, line.size() - done);
     if (put < 0 && errno == EINTR) continue;

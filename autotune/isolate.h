@@ -11,7 +11,7 @@
 namespace outgrad::autotune {
 
 struct IsolationLimits {
-  double silence_seconds = 60;        // the child is killed when it says nothing for so long
+  double silence_seconds = 60;          // the child is killed when it says nothing for so long
   long long memory_bytes = 64LL << 30;  // address space, thread stacks included
 };
 

@@ -83,9 +83,7 @@ double Options::number(std::string_view name, double otherwise, double least, do
   return value;
 }
 
-kernels::SpecError Options::bad(std::string_view name, const std::string& why) const {
-  return {command_, "--" + std::string(name), why};
-}
+kernels::SpecError Options::bad(std::string_view name, const std::string& why) const { return {command_, "--" + std::string(name), why}; }
 
 void require_cpu_device(const Options& options) {
   const std::string device = options.text("device", "cpu");

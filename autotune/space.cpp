@@ -58,8 +58,10 @@ Space::Points Space::construct(std::size_t most) const {
     }
     for (const std::int64_t value : parameters_[depth].values) {
       point[depth] = value;
-      if (const std::size_t* failing = first_failing(depth)) ++points.cuts[*failing].partial_points;
-      else assign(depth + 1);
+      if (const std::size_t* failing = first_failing(depth))
+        ++points.cuts[*failing].partial_points;
+      else
+        assign(depth + 1);
     }
   };
   assign(0);
@@ -67,8 +69,8 @@ Space::Points Space::construct(std::size_t most) const {
 }
 
 std::string size_report(const Space::Points& points) {
-  std::string text = std::to_string(static_cast<long long>(points.raw_size)) + " raw points, " +
-                     std::to_string(points.valid.size()) + (points.valid.empty() ? " valid: contradictory constraints" : " valid");
+  std::string text = std::to_string(static_cast<long long>(points.raw_size)) + " raw points, " + std::to_string(points.valid.size()) +
+                     (points.valid.empty() ? " valid: contradictory constraints" : " valid");
   std::string cuts;
   for (const Space::Cut& cut : points.cuts)
     if (cut.partial_points > 0) cuts += (cuts.empty() ? "" : "; ") + cut.why + " (" + std::to_string(cut.partial_points) + ")";

@@ -37,9 +37,9 @@ class Space {
     std::uint64_t partial_points = 0;  // partial points abandoned because of this constraint alone (the first that failed)
   };
   struct Points {
-    std::vector<Point> valid;   // in lexicographic order of value positions
-    double raw_size = 1;        // the product of the lists' lengths
-    std::vector<Cut> cuts;      // one per constraint, in the order of declaration
+    std::vector<Point> valid;  // in lexicographic order of value positions
+    double raw_size = 1;       // the product of the lists' lengths
+    std::vector<Cut> cuts;     // one per constraint, in the order of declaration
   };
   // Throws std::length_error past `most` valid points.
   Points construct(std::size_t most = 1'000'000) const;

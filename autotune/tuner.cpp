@@ -102,8 +102,10 @@ class TimingSession {
     auto* out = static_cast<float*>(arguments.out);
     const auto floats = static_cast<long long>(arrays_.bytes / sizeof(float));
     std::vector<Workload> workloads;
-    if (backward_) workloads.push_back({"triad", 3.0 * static_cast<double>(arrays_.bytes), [=] { triad(first, second, out, floats); }});
-    else workloads.push_back({"copy", 2.0 * static_cast<double>(arrays_.bytes), [=] { copy(first, out, floats); }});
+    if (backward_)
+      workloads.push_back({"triad", 3.0 * static_cast<double>(arrays_.bytes), [=] { triad(first, second, out, floats); }});
+    else
+      workloads.push_back({"copy", 2.0 * static_cast<double>(arrays_.bytes), [=] { copy(first, out, floats); }});
     for (const std::size_t i : items) {
       workloads.push_back({candidates_[i].variant().name(), problem_.bytes_per_element() * static_cast<double>(arguments.elements),
                            [function = load(*candidates_[i].code()), arguments] { function(arguments); }});
@@ -133,7 +135,8 @@ class TimingSession {
       ranked.push_back({ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep, settings_.seed).median, items[i]});
     std::sort(ranked.begin(), ranked.end());
     std::vector<std::size_t> finalists = {items.front()};
-    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i) finalists.push_back(ranked[i].second);
+    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i)
+      finalists.push_back(ranked[i].second);
     return finalists;
   }
 
@@ -168,8 +171,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const RoundSamples& source = final ? finals : screening;
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
-    m.share_of_ceiling[i] =
-        ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
+    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
     const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
     if (i > 0 && final && kept_final >= kLeastRounds && better) m.winner = i, m.gain = true;
     candidates[i].timed(screening.ns[i], finals.ns[i]);
@@ -285,12 +287,15 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
   const Interval& speedup = m.speedup[m.winner];
   std::printf("%-13s %-34s %4.0f%% of %-5s ", name_of(best.problem.kernel), best.name().c_str(), 100 * m.share_of_ceiling[m.winner],
               m.ceiling_name.c_str());
-  if (m.gain) std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high, normal.name().c_str());
-  else std::printf("no gain over the default");
+  if (m.gain)
+    std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high, normal.name().c_str());
+  else
+    std::printf("no gain over the default");
   std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.final_ceiling_ns.size());
   for (const Candidate& candidate : candidates)
     if (const auto* why = candidate.as<Rejected>())
-      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason),
+                  why->detail.c_str());
 }
 
 }  // namespace
@@ -323,14 +328,17 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
         log.launching("verify", variant);
         channel.launching(item);
         const auto difference = verifier->mismatch(load(*candidate.code()), variant.schedule.block_elements);
-        channel.report({{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.schedule.block_elements)}});
+        channel.report(
+            {{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.schedule.block_elements)}});
       }
     };
     const auto on_report = [&](const json& report) {
       const int item = report["item"].get<int>();
       Candidate& candidate = candidates[static_cast<std::size_t>(item)];
-      if (const auto difference = report["mismatch"].get<std::string>(); difference.empty()) candidate.verified(report["checked"].get<long long>());
-      else candidate.reject(Stage::kVerify, Reason::kWrongAnswer, difference);
+      if (const auto difference = report["mismatch"].get<std::string>(); difference.empty())
+        candidate.verified(report["checked"].get<long long>());
+      else
+        candidate.reject(Stage::kVerify, Reason::kWrongAnswer, difference);
       waiting.erase(std::find(waiting.begin(), waiting.end(), item));
     };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
@@ -344,14 +352,16 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
   while (true) {
     if (candidates.front().as<Verified>() == nullptr) {
       const auto* why = candidates.front().as<Rejected>();
-      throw kernels::EnvironmentError("tune: the default variant of " + candidates.front().variant().problem.name() + " does not run here: " +
-                                      (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
+      throw kernels::EnvironmentError(
+          "tune: the default variant of " + candidates.front().variant().problem.name() + " does not run here: " +
+          (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
     }
     RoundSamples screening(candidates.size()), finals(candidates.size());
     const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, settings.elements, channel).run(); };
     const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
-    if (end.kind == ChildEnd::Kind::kFinished) return evaluate(candidates, std::move(screening), std::move(finals), settings, settings.elements);
+    if (end.kind == ChildEnd::Kind::kFinished)
+      return evaluate(candidates, std::move(screening), std::move(finals), settings, settings.elements);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
   }
 }
@@ -375,7 +385,9 @@ int tune_command(const std::vector<std::string>& args) {
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const Toolchain toolchain = find_toolchain();
-  RunIdentity run{identify_cpu(), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), settings.seed};
+  RunIdentity run{
+      identify_cpu(), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(),
+      settings.seed};
   for (const std::string& flag : toolchain.flags)
     if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
   const Database known = load_database(database_path);
@@ -389,7 +401,8 @@ int tune_command(const std::vector<std::string>& args) {
     const Space::Points points = space.construct();
     if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
     all.emplace_back();
-    for (const Variant& variant : choose_variants(problem, space, points.valid, evaluations, settings.seed)) all.back().emplace_back(variant);
+    for (const Variant& variant : choose_variants(problem, space, points.valid, evaluations, settings.seed))
+      all.back().emplace_back(variant);
   }
   for (auto& candidates : all)
     for (Candidate& candidate : candidates) proposed.push_back(&candidate);
@@ -398,7 +411,10 @@ int tune_command(const std::vector<std::string>& args) {
   compiling.cache_folder = out + "/variants";
   compiling.jobs = run.cpu.threads;
   compiling.budget_seconds = 0.5 * budget;  // the other half is for running
-  if (terminal) compiling.progress = [&](std::size_t done, std::size_t units) { std::fprintf(stderr, "\rcompiling: %zu of %zu units, %.0f s ", done, units, elapsed()); };
+  if (terminal)
+    compiling.progress = [&](std::size_t done, std::size_t units) {
+      std::fprintf(stderr, "\rcompiling: %zu of %zu units, %.0f s ", done, units, elapsed());
+    };
   compile(proposed, toolchain, compiling);
   if (terminal) std::fprintf(stderr, "\r\033[K");
 
@@ -432,8 +448,16 @@ int tune_command(const std::vector<std::string>& args) {
   }
   const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run);
   kernels::write_file(header_path, tuned_header(chosen, "for " + run.cpu.model + ", " + std::to_string(run.cpu.threads) + " threads"));
-  if (as_json) std::printf("%s\n", json{{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()}, {"database", database_path}, {"header", header_path}, {"winners", results}}.dump(2).c_str());
-  else std::printf("%s and %s, in %.1f s\n", header_path.c_str(), database_path.c_str(), elapsed());
+  if (as_json) {
+    const json summary = {{"schema", "outgrad.tune_summary/1"},
+                          {"seconds", elapsed()},
+                          {"database", database_path},
+                          {"header", header_path},
+                          {"winners", results}};
+    std::printf("%s\n", summary.dump(2).c_str());
+  } else {
+    std::printf("%s and %s, in %.1f s\n", header_path.c_str(), database_path.c_str(), elapsed());
+  }
   return kernels::kExitHolds;
 }
 

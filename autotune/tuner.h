@@ -17,28 +17,28 @@ namespace outgrad::autotune {
 
 struct MeasureSettings {
   std::uint64_t seed = 1;
-  kernels::i64 elements = 0;     // of each array; 0: sized by elements_for()
-  int screening_rounds = 8;      // all candidates; they pick the finalists, and nothing else
-  int final_rounds = 24;         // kept rounds of finalists and default, fresh samples, so that picking does not bias them
+  kernels::i64 elements = 0;  // of each array; 0: sized by elements_for()
+  int screening_rounds = 8;   // all candidates; they pick the finalists, and nothing else
+  int final_rounds = 24;      // kept rounds of finalists and default, fresh samples, so that picking does not bias them
   int finalists = 4;
   double ceiling_share = kCeilingShare;
-  double seconds = 1e9;          // after so long no disturbed round is made up for any more
-  double silence_seconds = 20;   // verification and timing; a call takes milliseconds
-  std::string log_path;          // parameters are written here before each launch; empty: nowhere
+  double seconds = 1e9;         // after so long no disturbed round is made up for any more
+  double silence_seconds = 20;  // verification and timing; a call takes milliseconds
+  std::string log_path;         // parameters are written here before each launch; empty: nowhere
 };
 
 // What was measured of one problem; times in ns, one per round.
 struct Measurement {
   kernels::i64 elements = 0;
-  std::string ceiling_name;                  // "triad" or "copy": as many streams as the kernel has
+  std::string ceiling_name;  // "triad" or "copy": as many streams as the kernel has
   double ceiling_bytes = 0;
   std::vector<double> screening_ceiling_ns, final_ceiling_ns;
-  std::vector<double> baseline_ns;           // the default in the final rounds
-  double ceiling_share = kCeilingShare;      // rounds below it were discarded
-  int discarded_rounds = 0;                  // of the final ones
-  std::vector<Interval> speedup;             // per candidate: default's time / its time; final rounds, else screening rounds
-  std::vector<double> share_of_ceiling;      // per candidate: median of its bandwidth / the ceiling's; NaN when not timed
-  std::size_t winner = 0;                    // the default unless another one's interval lies above 1
+  std::vector<double> baseline_ns;       // the default in the final rounds
+  double ceiling_share = kCeilingShare;  // rounds below it were discarded
+  int discarded_rounds = 0;              // of the final ones
+  std::vector<Interval> speedup;         // per candidate: default's time / its time; final rounds, else screening rounds
+  std::vector<double> share_of_ceiling;  // per candidate: median of its bandwidth / the ceiling's; NaN when not timed
+  std::size_t winner = 0;                // the default unless another one's interval lies above 1
   bool gain = false;
 };
 

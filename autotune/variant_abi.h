@@ -20,8 +20,8 @@ using VariantFunction = void (*)(const Arguments&);
 
 template <class Fit, class T, kernels::CpuSchedule kSchedule>
 void run_backward(const Arguments& a) {
-  kernels::gelu_backward<Fit, T, kSchedule>(static_cast<const T*>(a.first), static_cast<const T*>(a.second), a.mask,
-                                            static_cast<T*>(a.out), a.elements);
+  kernels::gelu_backward<Fit, T, kSchedule>(static_cast<const T*>(a.first), static_cast<const T*>(a.second), a.mask, static_cast<T*>(a.out),
+                                            a.elements);
 }
 
 template <class Forward, class T, kernels::CpuSchedule kSchedule>

@@ -87,9 +87,12 @@ u32 bits_at(const std::byte* array, i64 i) {
 
 u32 canonical_at(FormatId format, const std::byte* array, i64 i) {
   switch (format) {
-    case FormatId::kF32: return bits_at<float>(array, i);
-    case FormatId::kF16: return bits_at<kernels::F16>(array, i);
-    default: return bits_at<kernels::BF16>(array, i);
+    case FormatId::kF32:
+      return bits_at<float>(array, i);
+    case FormatId::kF16:
+      return bits_at<kernels::F16>(array, i);
+    default:
+      return bits_at<kernels::BF16>(array, i);
   }
 }
 

@@ -30,9 +30,12 @@ void store(std::vector<std::byte>& to, std::size_t i, double value) {
 
 void store(FormatId format, std::vector<std::byte>& to, std::size_t i, double value) {
   switch (format) {
-    case FormatId::kF32: return store<float>(to, i, value);
-    case FormatId::kF16: return store<kernels::F16>(to, i, value);
-    default: return store<kernels::BF16>(to, i, value);
+    case FormatId::kF32:
+      return store<float>(to, i, value);
+    case FormatId::kF16:
+      return store<kernels::F16>(to, i, value);
+    default:
+      return store<kernels::BF16>(to, i, value);
   }
 }
 
@@ -44,7 +47,7 @@ Workspace::Workspace(FormatId format, kernels::i64 count, bool with_x, bool with
   std::vector<std::byte> x_block(kBlock * size), y_block(kBlock * size), dy_block(kBlock * size);
   std::vector<kernels::u32> mask_block(kBlock / 32, 0);
   for (std::size_t i = 0; i < kBlock; ++i) {
-    const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
+    const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };   // in (0, 1]
     const double value = std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());  // Box and Muller
     store(format, x_block, i, value);
     store(format, y_block, i, 0.5 * value * (1 + std::erf(value * std::sqrt(0.5))));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,18 +21,13 @@
 #include "validation/subject.h"
 #include "validation/sweep.h"
 #include "validation/sweep_json.h"
+#include "validation/targets.h"
 
 namespace outgrad::validation {
 
 using kernels::SpecError;
 
 namespace {
-
-// What the project promises of its kernels; a violation is exit status 1.
-constexpr double kLargestRatio = 1.05;       // max T / max O
-constexpr double kNearMinimumUlp = 0.51;     // forward, |x - x*| <= 0.1, f32: an error there is an error of g through sqrt(y - y*)
-constexpr double kForwardUlp = 2.0;          // forward elsewhere, f32
-constexpr double kLargestRegretF16 = 0x1p-11, kLargestRegretBf16 = 0x1p-9;  // a tenth and a fifth of O, which T / O alone would let every y err by; f32: reported only
 
 struct Arguments {
   std::string activation = "gelu";
@@ -73,22 +69,23 @@ void parse_shard(const std::string& text, SweepOptions& options) {
   throw SpecError("validate", "--shard", fmt::format("'{}' is not i/n with 1 <= i <= n <= {}", text, kMostShards));
 }
 
+/// The limits of validation/targets.h that a sweep decides; a violation is exit status 1.
 std::vector<Gate> gates_of(const DomainResult& result, const FloatFormat& format) {
   const Segment& all = result.all;
-  std::vector<Gate> gates{{"max T / max O", result.ratio(), kLargestRatio},
+  const auto target = std::find_if(kTargets.begin(), kTargets.end(), [&](const Targets& t) { return t.format == std::string_view(format.name); });
+  std::vector<Gate> gates{{"max T / max O", result.ratio(), target->ratio},
                           {"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0},
                           {"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0}};
-  if (format.precision == kF32.precision) {
+  if (target->near_ulp) {
     for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
       const bool near = i == static_cast<std::size_t>(ForwardRegion::near_minimum);
-      gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value, near ? kNearMinimumUlp : kForwardUlp});
+      gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value, near ? *target->near_ulp : *target->far_ulp});
     }
-    return gates;
   }
-  gates.push_back({"R", result.max(all.regret) + kSweepMargin, format.precision == kF16.precision ? kLargestRegretF16 : kLargestRegretBf16});
+  if (target->regret) gates.push_back({"R", result.max(all.regret) + kSweepMargin, *target->regret});
   // Of the format's own x; for other x (a fused bias) an f32 result that lies on a tie of the format by its own rounding may go either way.
-  if (result.domain.x_format.precision == format.precision) {
-    gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded), 0});
+  if (target->misrounded && result.domain.x_format.precision == format.precision) {
+    gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded), static_cast<double>(*target->misrounded)});
   }
   return gates;
 }

@@ -121,8 +121,8 @@ struct Report {
     std::printf("%-34s %-4s %12llu outputs  %s  %s\n", what.c_str(), format, static_cast<unsigned long long>(outputs), hex,
                 difference.empty() ? "equal" : difference.c_str());
     std::fflush(stdout);
-    json += (json.empty() ? "" : ",\n    ") + ("{\"what\": \"" + what) + "\", \"format\": \"" + format + "\", \"outputs\": " + std::to_string(outputs) +
-            ", \"hash\": \"" + hex + "\", \"difference\": \"" + difference + "\"}";
+    json += (json.empty() ? "" : ",\n    ") + ("{\"what\": \"" + what) + "\", \"format\": \"" + format +
+            "\", \"outputs\": " + std::to_string(outputs) + ", \"hash\": \"" + hex + "\", \"difference\": \"" + difference + "\"}";
     equal = equal && difference.empty();
   }
 };
@@ -162,8 +162,9 @@ void gelu_equality(Report& report, bool reduced) {
     fill(gradient_array, GradientAt<T>{begin});
     for (const bool complement : {false, true}) {
       fill(mask, MaskAt{begin / 32, complement});
-      check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(gradient_array.get(), argument_array.get(), mask.get(),
-                                                                                            out.get(), chunk, nullptr), "gelu_backward");
+      check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(gradient_array.get(), argument_array.get(),
+                                                                                          mask.get(), out.get(), chunk, nullptr),
+            "gelu_backward");
       host_gelu_backward<T>(begin, chunk, complement, host);
       if (wrong.empty()) wrong = difference("dx", out, host, begin, hash);
       outputs += static_cast<u64>(chunk);
@@ -173,8 +174,9 @@ void gelu_equality(Report& report, bool reduced) {
   wrong.clear(), hash = outputs = 0;
   for (u64 begin = 0; begin < end && wrong.empty(); begin += static_cast<u64>(chunk)) {
     fill(argument_array, ArgumentAt<T>{begin});
-    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
-          "gelu_forward");
+    check(
+        kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
+        "gelu_forward");
     host_gelu_forward<T>(begin, chunk, host, host_mask);
     wrong = difference("y", out, host, begin, hash);
     if (wrong.empty()) wrong = difference("mask", mask, host_mask, begin / 32, hash);
@@ -194,17 +196,19 @@ void norm_equality(Report& report, i64 rows, i64 n) {
   fill(gamma, GammaAt{});
   fill(beta, UniformAt<float>{kBetaStream});
   const float* offset = kLayer ? beta.get() : nullptr;
-  check(kernels::cuda::launch_norm_forward<N, T>(y.get(), gamma.get(), offset, rows, n, kEps, y.get(), rstd.get(), {}, nullptr), "norm forward");
+  check(kernels::cuda::launch_norm_forward<N, T>(y.get(), gamma.get(), offset, rows, n, kEps, y.get(), rstd.get(), {}, nullptr),
+        "norm forward");
   check(kernels::cuda::launch_norm_backward<N, T>(dx.get(), y.get(), gamma.get(), offset, rstd.get(), rows, n, dx.get(), dgamma.get(),
-                                                  kLayer ? dbeta.get() : nullptr, {}, workspace.get(), nullptr), "norm backward");
+                                                  kLayer ? dbeta.get() : nullptr, {}, workspace.get(), nullptr),
+        "norm backward");
   u64 hash = 0;
   std::string wrong = difference("y", y, host.y, 0, hash);
   if (wrong.empty()) wrong = difference("rstd", rstd, host.rstd, 0, hash);
   if (wrong.empty()) wrong = difference("dx", dx, host.dx, 0, hash);
   if (wrong.empty()) wrong = difference("dgamma", dgamma, host.dgamma, 0, hash);
   if (wrong.empty() && kLayer) wrong = difference("dbeta", dbeta, host.dbeta, 0, hash);
-  report.add(std::string(kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n), kernels::Format<T>::kName,
-             static_cast<u64>(2 * rows * n + rows + 2 * n), hash, wrong);
+  report.add(std::string(kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n),
+             kernels::Format<T>::kName, static_cast<u64>(2 * rows * n + rows + 2 * n), hash, wrong);
 }
 
 template <class T>
@@ -213,7 +217,8 @@ void equality_of(Report& report, bool reduced) {
   // Every number of warps per row, ragged ends, one row, many rows over few columns, the widest row that a group of steps holds.
   using Shape = std::pair<i64, i64>;
   std::vector<Shape> shapes = {{1, 1}, {7, 33}, {64, 768}};
-  if (!reduced) shapes.insert(shapes.end(), {{1000, 1000}, {100'000, 64}, {512, 3000}, {300, 7000}, {128, 12'288}, {16, 65'536}, {3, 100'001}});
+  if (!reduced)
+    shapes.insert(shapes.end(), {{1000, 1000}, {100'000, 64}, {512, 3000}, {300, 7000}, {128, 12'288}, {16, 65'536}, {3, 100'001}});
   for (const auto& [rows, n] : shapes) {
     norm_equality<Norm::layer, T>(report, rows, n);
     norm_equality<Norm::rms, T>(report, rows, n);
@@ -249,17 +254,27 @@ std::string time_format(double copy_share_floor) {
   fill(mask, MaskAt{0, false});
   const double elements = static_cast<double>(n), size = sizeof(T);
   std::vector<Timed> cases;
-  cases.push_back({"copy", 2 * size * elements, [&] {
-                     check(cudaMemcpyAsync(out.get(), x.get(), static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, nullptr), "copy");
-                   }, {}});
-  cases.push_back({"gelu_backward", (3 * size + 0.125) * elements, [&] {
-                     check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(dy.get(), x.get(), mask.get(), out.get(), n,
-                                                                                                           nullptr), "gelu_backward");
-                   }, {}});
-  cases.push_back({"gelu_forward", (2 * size + 0.125) * elements, [&] {
-                     check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), out.get(), mask.get(), n, nullptr),
-                           "gelu_forward");
-                   }, {}});
+  cases.push_back(
+      {"copy",
+       2 * size * elements,
+       [&] { check(cudaMemcpyAsync(out.get(), x.get(), static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, nullptr), "copy"); },
+       {}});
+  cases.push_back({"gelu_backward",
+                   (3 * size + 0.125) * elements,
+                   [&] {
+                     check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(dy.get(), x.get(), mask.get(),
+                                                                                                         out.get(), n, nullptr),
+                           "gelu_backward");
+                   },
+                   {}});
+  cases.push_back({"gelu_forward",
+                   (2 * size + 0.125) * elements,
+                   [&] {
+                     check(
+                         kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), out.get(), mask.get(), n, nullptr),
+                         "gelu_forward");
+                   },
+                   {}});
   cudaEvent_t start, stop;
   check(cudaEventCreate(&start), "event");
   check(cudaEventCreate(&stop), "event");
@@ -303,7 +318,8 @@ std::string time_format(double copy_share_floor) {
                 kernels::Format<T>::kName, gb_per_s, 100 * share, elements / median(kept) * 1e-6, kept.size(), which.ms.size());
     json += (json.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + kernels::Format<T>::kName +
             "\", \"elements\": " + std::to_string(n) + ", \"bytes\": " + std::to_string(static_cast<u64>(which.bytes)) +
-            ", \"gb_per_s\": " + std::to_string(gb_per_s) + ", \"share_of_copy\": " + std::to_string(share) + ", \"ms\": [" + samples + "]}";
+            ", \"gb_per_s\": " + std::to_string(gb_per_s) + ", \"share_of_copy\": " + std::to_string(share) + ", \"ms\": [" + samples +
+            "]}";
   }
   return json;
 }
@@ -314,13 +330,17 @@ int run(const std::vector<std::string>& args) {
   const std::string command = args.empty() ? "" : args.front();
   if (command != "equality" && command != "time") throw kernels::SpecError("outgrad-gpu: expected 'equality' or 'time'");
   for (size_t i = 1; i < args.size(); ++i) {
-    if (args[i] == "--reduced" && command == "equality") reduced = true;
-    else if (args[i] == "--out" && i + 1 < args.size()) out = args[++i];
-    else throw kernels::SpecError("outgrad-gpu", args[i], "unknown option");
+    if (args[i] == "--reduced" && command == "equality")
+      reduced = true;
+    else if (args[i] == "--out" && i + 1 < args.size())
+      out = args[++i];
+    else
+      throw kernels::SpecError("outgrad-gpu", args[i], "unknown option");
   }
   int devices = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0)
-    throw kernels::CudaError(std::string("outgrad-gpu: no CUDA device") + (status != cudaSuccess ? std::string(": ") + cudaGetErrorString(status) : ""));
+    throw kernels::CudaError(std::string("outgrad-gpu: no CUDA device: ") +
+                             cudaGetErrorString(status != cudaSuccess ? status : cudaErrorNoDevice));
   cudaDeviceProp device;
   check(cudaGetDeviceProperties(&device, 0), "device properties");
   std::printf("%s, sm_%d%d, %d SMs\n", device.name, device.major, device.minor, device.multiProcessorCount);
@@ -335,12 +355,14 @@ int run(const std::vector<std::string>& args) {
     key = "comparisons", rows = report.json, holds = report.equal;
   } else {
     constexpr double kCopyShareFloor = 0.9;  // of the best round, as on the CPU
-    key = "timings", rows = time_format<float>(kCopyShareFloor) + ",\n    " + time_format<F16>(kCopyShareFloor) + ",\n    " + time_format<BF16>(kCopyShareFloor);
+    const std::string f32 = time_format<float>(kCopyShareFloor), f16 = time_format<F16>(kCopyShareFloor),
+                      bf16 = time_format<BF16>(kCopyShareFloor);
+    key = "timings", rows = f32 + ",\n    " + f16 + ",\n    " + bf16;
   }
   if (!out.empty())
     write_text(out, "{\"schema\": \"outgrad.gpu_" + command + "/1\", \"device\": \"" + device.name + "\", \"arch\": \"sm_" +
-                        std::to_string(10 * device.major + device.minor) + "\", \"sms\": " + std::to_string(device.multiProcessorCount) + ",\n  \"" + key +
-                        "\": [\n    " + rows + "]}\n");
+                        std::to_string(10 * device.major + device.minor) + "\", \"sms\": " + std::to_string(device.multiProcessorCount) +
+                        ",\n  \"" + key + "\": [\n    " + rows + "]}\n");
   return holds ? kernels::kExitHolds : kernels::kExitViolated;
 }
 

@@ -45,7 +45,8 @@ NormResult<T> host_norm(bool layer, i64 rows, i64 n) {
   if (layer) {
     result.dbeta.resize(static_cast<std::size_t>(n));
     kernels::layernorm_forward<T>(y, gamma.data(), beta.data(), rows, n, kEps, y, result.rstd.data());
-    kernels::layernorm_backward<T>(dx, y, gamma.data(), beta.data(), result.rstd.data(), rows, n, dx, result.dgamma.data(), result.dbeta.data());
+    kernels::layernorm_backward<T>(dx, y, gamma.data(), beta.data(), result.rstd.data(), rows, n, dx, result.dgamma.data(),
+                                   result.dbeta.data());
   } else {
     kernels::rmsnorm_forward<T>(y, gamma.data(), rows, n, kEps, y, result.rstd.data());
     kernels::rmsnorm_backward<T>(dx, y, gamma.data(), result.rstd.data(), rows, n, dx, result.dgamma.data());
@@ -65,10 +66,10 @@ u64 host_hash(const std::vector<T>& array, u64 begin) {
 
 void write_text(const std::string& path, const std::string& text) { kernels::write_file(path, text); }
 
-#define OUTGRAD_FOR_FORMAT(T)                                                              \
-  template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);                    \
-  template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&);        \
-  template NormResult<T> host_norm<T>(bool, i64, i64);                                     \
+#define OUTGRAD_FOR_FORMAT(T)                                                       \
+  template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);             \
+  template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&); \
+  template NormResult<T> host_norm<T>(bool, i64, i64);                              \
   template u64 host_hash<T>(const std::vector<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

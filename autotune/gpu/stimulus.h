@@ -24,7 +24,9 @@ OUTGRAD_HD u64 mix(u64 z) {
 OUTGRAD_HD u64 hash_term(u64 index, u32 bits) { return mix(mix(index + 0x9e3779b97f4a7c15u) + bits); }
 
 template <class T>
-OUTGRAD_HD u32 hash_bits(T value) { return kernels::canonical_bits(value); }
+OUTGRAD_HD u32 hash_bits(T value) {
+  return kernels::canonical_bits(value);
+}
 OUTGRAD_HD u32 hash_bits(u32 word) { return word; }
 
 template <class T>

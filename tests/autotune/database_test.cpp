@@ -43,7 +43,8 @@ TEST(Database, EveryCutOfTheLastLineCostsThatLineOnly) {
 TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
   const TemporaryFolder folder;
   const std::string path = folder / "db.jsonl";
-  kernels::write_file(path, record(1).dump() + "\n[1,2]\n\n{\"schema\":\"outgrad.tune/2\"}\n{\"value\":1}\n\xff\xfe\n" + record(2).dump() + "\n");
+  kernels::write_file(path,
+                      record(1).dump() + "\n[1,2]\n\n{\"schema\":\"outgrad.tune/2\"}\n{\"value\":1}\n\xff\xfe\n" + record(2).dump() + "\n");
   const Database database = load_database(path);
   EXPECT_EQ(database.records.size(), 2u);
   ASSERT_EQ(database.warnings.size(), 4u);

@@ -38,9 +38,7 @@ Outcome tune(const std::string& arguments) {
   return outcome;
 }
 
-bool is_one_line(const std::string& text) {
-  return text.rfind("outgrad: ", 0) == 0 && text.find('\n') == text.size() - 1;
-}
+bool is_one_line(const std::string& text) { return text.rfind("outgrad: ", 0) == 0 && text.find('\n') == text.size() - 1; }
 
 class Eval : public testing::Test {
  protected:
@@ -99,9 +97,12 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
     EXPECT_EQ(bits<T>("y"), bits_of(y)) << name;
     EXPECT_EQ(kernels::read_array<u32>(folder_ / "mask"), mask) << name;
 
-    fits_of({KernelId::kGeluBackward, format}).front().reference({dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(kElements)});
+    fits_of({KernelId::kGeluBackward, format})
+        .front()
+        .reference({dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(kElements)});
     write("dy", dy);
-    const Outcome backward = tune("eval --op backward --activation gelu --format " + name + option("dy") + option("y") + option("mask") + option("dx"));
+    const Outcome backward =
+        tune("eval --op backward --activation gelu --format " + name + option("dy") + option("y") + option("mask") + option("dx"));
     ASSERT_EQ(backward.status, 0) << backward.output;
     EXPECT_EQ(bits<T>("dx"), bits_of(dx)) << name;
   };
@@ -124,18 +125,19 @@ TEST_F(Eval, NormsGiveTheReferenceBits) {
     std::vector<float> y(kElements), rstd(kRows), dx(kElements), dgamma(kCols), dbeta(kCols);
     if (layer) {
       kernels::layernorm_forward<float, kScalar>(x.data(), gamma.data(), beta.data(), kRows, kCols, 1e-3f, y.data(), rstd.data());
-      kernels::layernorm_backward<float, kScalar>(dy.data(), y.data(), gamma.data(), beta.data(), rstd.data(), kRows, kCols, dx.data(), dgamma.data(),
-                                                  dbeta.data());
+      kernels::layernorm_backward<float, kScalar>(dy.data(), y.data(), gamma.data(), beta.data(), rstd.data(), kRows, kCols, dx.data(),
+                                                  dgamma.data(), dbeta.data());
     } else {
       kernels::rmsnorm_forward<float, kScalar>(x.data(), gamma.data(), kRows, kCols, 1e-3f, y.data(), rstd.data());
       kernels::rmsnorm_backward<float, kScalar>(dy.data(), y.data(), gamma.data(), rstd.data(), kRows, kCols, dx.data(), dgamma.data());
     }
-    const Outcome forward = tune("eval --op " + op + "_forward --eps 1e-3" + shape + parameters + option("x") + option("y") + option("rstd"));
+    const Outcome forward =
+        tune("eval --op " + op + "_forward --eps 1e-3" + shape + parameters + option("x") + option("y") + option("rstd"));
     ASSERT_EQ(forward.status, 0) << forward.output;
     EXPECT_EQ(bits<float>("y"), bits_of(y));
     EXPECT_EQ(bits<float>("rstd"), bits_of(rstd));
-    const Outcome backward = tune("eval --op " + op + "_backward" + shape + parameters + option("dy") + option("y") + option("rstd") + option("dx") +
-                                  option("dgamma") + (layer ? option("dbeta") : ""));
+    const Outcome backward = tune("eval --op " + op + "_backward" + shape + parameters + option("dy") + option("y") + option("rstd") +
+                                  option("dx") + option("dgamma") + (layer ? option("dbeta") : ""));
     ASSERT_EQ(backward.status, 0) << backward.output;
     EXPECT_EQ(bits<float>("dx"), bits_of(dx));
     EXPECT_EQ(bits<float>("dgamma"), bits_of(dgamma));
@@ -159,20 +161,33 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
   const std::string backward = gelu + "backward" + option("dx"), norm = "eval --format f32 --rows 8 --cols 8 --op layernorm_";
   const auto as = [&](const std::string& name, const std::string& file) { return " --" + name + " " + folder_ / file; };
   const std::vector<std::string> commands = {
-      "eval", "eval --op forward", gelu + "sideways", "eval --op forward --activation tanhh --format f32" + option("x") + as("y", "out") + as("mask", "m"),
+      "eval",
+      "eval --op forward",
+      gelu + "sideways",
+      "eval --op forward --activation tanhh --format f32" + option("x") + as("y", "out") + as("mask", "m"),
       "eval --op forward --activation gelu --format f64" + option("x") + as("y", "out") + as("mask", "m"),
-      gelu + "forward" + as("x", "absent") + as("y", "out") + as("mask", "m"), gelu + "forward" + as("x", "odd") + as("y", "out") + as("mask", "m"),
-      gelu + "forward" + option("x") + as("y", "out") + as("mask", "out"), gelu + "forward" + option("x") + as("y", "no/folder/out") + as("mask", "m"),
-      gelu + "forward" + option("x") + as("y", "out") + as("mask", "no/folder/m"), gelu + "forward" + option("x") + as("y", "out"),
+      gelu + "forward" + as("x", "absent") + as("y", "out") + as("mask", "m"),
+      gelu + "forward" + as("x", "odd") + as("y", "out") + as("mask", "m"),
+      gelu + "forward" + option("x") + as("y", "out") + as("mask", "out"),
+      gelu + "forward" + option("x") + as("y", "no/folder/out") + as("mask", "m"),
+      gelu + "forward" + option("x") + as("y", "out") + as("mask", "no/folder/m"),
+      gelu + "forward" + option("x") + as("y", "out"),
       gelu + "forward" + option("x") + as("y", "out") + as("mask", "m") + " --rows 3",
-      backward + as("dy", "short") + option("y") + option("mask"), backward + option("dy") + option("y") + as("mask", "long_mask"),
+      backward + as("dy", "short") + option("y") + option("mask"),
+      backward + option("dy") + option("y") + as("mask", "long_mask"),
       backward + option("dy") + as("y", "odd") + option("mask"),
-      norm + "forward" + as("x", "short") + as("y", "out") + as("rstd", "m"), norm + "forward --eps -1" + option("x") + as("y", "out") + as("rstd", "m"),
+      norm + "forward" + as("x", "short") + as("y", "out") + as("rstd", "m"),
+      norm + "forward --eps -1" + option("x") + as("y", "out") + as("rstd", "m"),
       norm + "forward" + option("x") + as("gamma", "x") + as("y", "out") + as("rstd", "m"),
       norm + "backward" + option("dy") + option("y") + as("gamma", "zero") + as("rstd", "ones") + option("dx"),
       "eval --format f32 --rows 1099511627776 --cols 1099511627776 --op layernorm_forward" + option("x") + as("y", "out") + as("rstd", "m"),
       "eval --format f32 --rows -1 --cols 8 --op layernorm_forward" + option("x") + as("y", "out") + as("rstd", "m"),
-      "nonsense", "bench --format f8", "tune --kernel softmax", "tune --device sm_90", "tune --device replay:x", "tune --budget 0"};
+      "nonsense",
+      "bench --format f8",
+      "tune --kernel softmax",
+      "tune --device sm_90",
+      "tune --device replay:x",
+      "tune --budget 0"};
   for (const std::string& command : commands) {
     const Outcome outcome = tune(command);
     EXPECT_EQ(outcome.status, 2) << command << "\n" << outcome.output;

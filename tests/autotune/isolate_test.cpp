@@ -21,7 +21,8 @@ Ran run(const std::function<void(const Channel&)>& body, double silence_seconds 
   Ran ran;
   IsolationLimits limits;
   limits.silence_seconds = silence_seconds;
-  ran.end = run_isolated(body, [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); }, limits);
+  ran.end = run_isolated(
+      body, [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); }, limits);
   return ran;
 }
 
@@ -50,19 +51,23 @@ TEST(Isolate, ACrashBlamesWhatWasLaunchedLast) {
 
 TEST(Isolate, SilenceIsKilledButTalkIsNot) {
   const auto start = std::chrono::steady_clock::now();
-  const Ran hung = run([](const Channel& channel) {
-    channel.launching(1);
-    for (;;) ::pause();
-  }, 0.3);
+  const Ran hung = run(
+      [](const Channel& channel) {
+        channel.launching(1);
+        for (;;) ::pause();
+      },
+      0.3);
   EXPECT_EQ(hung.end.kind, ChildEnd::Kind::kHung);
   EXPECT_EQ(hung.end.last_launched, 1);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-  const Ran slow = run([](const Channel& channel) {
-    for (int i = 0; i < 5; ++i) {
-      ::usleep(200'000);
-      channel.launching(i);
-    }
-  }, 0.9);
+  const Ran slow = run(
+      [](const Channel& channel) {
+        for (int i = 0; i < 5; ++i) {
+          ::usleep(200'000);
+          channel.launching(i);
+        }
+      },
+      0.9);
   EXPECT_EQ(slow.end.kind, ChildEnd::Kind::kFinished);
 }
 
@@ -78,11 +83,13 @@ TEST(Isolate, LeavingQuietlyIsACrashToo) {
 TEST(Isolate, AMemoryHogFailsInsideItsLimit) {
   IsolationLimits limits;
   limits.memory_bytes = 1LL << 30;
-  const ChildEnd end = run_isolated([](const Channel& channel) {
-    channel.launching(0);
-    std::vector<std::vector<char>> hoard;
-    for (;;) hoard.emplace_back(64 << 20);
-  }, [](const nlohmann::json&) {}, limits);
+  const ChildEnd end = run_isolated(
+      [](const Channel& channel) {
+        channel.launching(0);
+        std::vector<std::vector<char>> hoard;
+        for (;;) hoard.emplace_back(64 << 20);
+      },
+      [](const nlohmann::json&) {}, limits);
   EXPECT_EQ(end.kind, ChildEnd::Kind::kCrashed);
   EXPECT_EQ(end.last_launched, 0);
 }

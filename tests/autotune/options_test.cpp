@@ -27,8 +27,8 @@ TEST(Options, ReadsValuesInBothForms) {
 }
 
 TEST(Options, RefusalsNameTheOption) {
-  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--sed", "1"}, {"--seed"}, {"--seed", "1", "--seed", "2"}, {"stray"}, {"--json=1"}}) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--sed", "1"}, {"--seed"}, {"--seed", "1", "--seed", "2"}, {"stray"}, {"--json=1"}}) {
     const std::string message = refusal([&] { parse(args); });
     EXPECT_EQ(message.rfind("tune: ", 0), 0u) << message;
     EXPECT_NE(message.find(args.front().substr(0, args.front().find('='))), std::string::npos) << message;
@@ -36,7 +36,11 @@ TEST(Options, RefusalsNameTheOption) {
   for (const char* seed : {"", "x", "1x", "1.5", "-1", "101", "99999999999999999999", " 1"})
     EXPECT_NE(refusal([&] { parse({"--seed", seed}).integer("seed", 0, 0, 100); }).find("tune: --seed: "), std::string::npos) << seed;
   for (const char* budget : {"nan", "inf", "-1", "1e9", "1,5"})
-    EXPECT_NE(refusal([&] { parse({"--budget", budget}).number("budget", 0, 0, 10); }).find("tune: --budget: "), std::string::npos) << budget;
+    EXPECT_NE(refusal([&] {
+                parse({"--budget", budget}).number("budget", 0, 0, 10);
+              }).find("tune: --budget: "),
+              std::string::npos)
+        << budget;
   EXPECT_NE(refusal([&] { parse({"--format", "f64"}).one_of("format", {"all", "bf16"}); }).find("'f64'"), std::string::npos);
 }
 

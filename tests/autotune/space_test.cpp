@@ -86,7 +86,11 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
 TEST(CpuSpace, NameSpeaks) {
   const Variant variant{{KernelId::kGeluBackward, FormatId::kF32},
                         fits_of({KernelId::kGeluBackward, FormatId::kF32}).front().type,
-                        {.threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 16384, .streaming_stores = true,
+                        {.threads = 2,
+                         .vector_bits = 512,
+                         .unroll = 4,
+                         .block_elements = 16384,
+                         .streaming_stores = true,
                          .table = kernels::TablePlacement::permute}};
   EXPECT_EQ(variant.name(), "f32.v512.u4.b16384.nt.permute.t2");
 }

@@ -28,7 +28,7 @@ TEST(Rounds, EachRunsEveryWorkloadOnceInChangingOrder) {
     orders.insert(order);
     order.clear();
   }
-  EXPECT_GT(orders.size(), 10u);  // of 120
+  EXPECT_GT(orders.size(), 10u);                                                            // of 120
   for (const std::vector<double>& times : rounds.times_ns()) EXPECT_EQ(times.size(), 20u);  // the warm-up left none
 }
 
@@ -36,7 +36,8 @@ TEST(Rounds, StopAtTheLimitWhenTheCeilingIsNeverSteady) {
   long long spin = 1000;
   volatile long long sink = 0;
   // Each call takes twice as long as the one before: all rounds but the first fall under the ceiling.
-  Rounds rounds({{"ceiling", 1, [&] {
+  Rounds rounds({{"ceiling", 1,
+                  [&] {
                     for (long long i = 0; i < spin; ++i) sink = sink + i;
                     spin *= 2;
                   }}},

@@ -45,7 +45,8 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const std::string good = variant.body();
   // Waits stand for slow kernels: the order of the times is then certain on a busy machine too.
   const auto waiting = [](int ms) {
-    return "if (a.elements > 500000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) + "; omp_get_wtime() < end;) {} ";
+    return "if (a.elements > 500000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) +
+           "; omp_get_wtime() < end;) {} ";
   };
   const std::string large = "if (a.elements > 500000) ";  // beyond any length that verification uses
 
@@ -62,8 +63,10 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
       {"one bit wrong", good + " if (a.elements > 4000) static_cast<unsigned*>(a.out)[3999] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
       {"writes to an input", good + " if (a.elements > 0) const_cast<unsigned*>(static_cast<const unsigned*>(a.second))[0] ^= 1u;",
        Stage::kVerify, Reason::kWrongAnswer},
-      {"zero to negative zero", good + " for (long i = 0; i < a.elements; ++i) if (static_cast<unsigned*>(a.out)[i] == 0) "
-       "static_cast<unsigned*>(a.out)[i] = 0x80000000u;", Stage::kVerify, Reason::kWrongAnswer},
+      {"zero to negative zero",
+       good + " for (long i = 0; i < a.elements; ++i) if (static_cast<unsigned*>(a.out)[i] == 0) "
+              "static_cast<unsigned*>(a.out)[i] = 0x80000000u;",
+       Stage::kVerify, Reason::kWrongAnswer},
       {"reads past the end", good + " static volatile float sink; sink = static_cast<const float*>(a.first)[a.elements];", Stage::kVerify,
        Reason::kCrashed},
       {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
@@ -187,8 +190,8 @@ TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
 TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
   const TemporaryFolder folder;
   const auto tune = [&](const std::string& format) {
-    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "3", "--elements", "1048576",
-                         "--budget", "30", "--json"});
+    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "3", "--elements",
+                         "1048576", "--budget", "30", "--json"});
   };
   ASSERT_EQ(tune("f32"), 0);
   const std::string first = kernels::read_file(folder / "tuned_cpu.h");
@@ -198,7 +201,8 @@ TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners
   ASSERT_EQ(database.records.size(), 6u);
   std::map<std::string, std::string> winners;
   for (const nlohmann::json& record : database.records) {
-    for (const char* key : {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
+    for (const char* key :
+         {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
       EXPECT_TRUE(record.contains(key)) << key;
     EXPECT_EQ(record["state"], "timed") << record.dump();
     EXPECT_FALSE(record["screening"]["ns"].empty());
