@@ -109,8 +109,8 @@ Section errors_section(const Results& results) {
        {"rms T", "x in [-8, 8)"}},
       {}};
   for (const BackwardHeader& header : results.backward) {
-    const SweepResult* sweep = results.sweep_of(header.format);
-    if (!sweep || sweep->fit != header.name) {
+    const SweepResult* sweep = results.sweep_of_fit(header.name);
+    if (!sweep) {
       table.rows.push_back(error_row(header, nullptr));
     } else {
       for (const SweptDomain& domain : sweep->domains) table.rows.push_back(error_row(header, &domain));

@@ -378,6 +378,10 @@ const SweepResult* Results::sweep_of(const std::string& format) const {
   return find(sweeps, [&](const SweepResult& sweep) { return sweep.format == format; });
 }
 
+const SweepResult* Results::sweep_of_fit(const std::string& name) const {
+  return find(sweeps, [&](const SweepResult& sweep) { return sweep.fit == name; });
+}
+
 Results read_results(const std::string& folder, const std::string& headers) {
   if (!fs::is_directory(folder)) throw SpecError(folder, "--in", "is not a folder");
   const fs::path in(folder);
@@ -397,8 +401,8 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.warnings.push_back(file + ":1: a part of a sweep, ignored");
       continue;
     }
-    if (const SweepResult* other = results.sweep_of(sweep->format))
-      throw SpecError(file, "format", "was swept in " + other->file + " already");
+    if (const SweepResult* other = results.sweep_of_fit(sweep->fit))
+      throw SpecError(file, "subject", sweep->fit + " was swept in " + other->file + " already");
     results.sweeps.push_back(std::move(*sweep));
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));

@@ -107,7 +107,9 @@ struct Results {
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
   const FitResult* fit_named(const std::string& name) const;
+  /// The deployed fit's sweep: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_left).
   const SweepResult* sweep_of(const std::string& format) const;
+  const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
 /// Reads `folder`/{fits,sweeps,stability}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of

@@ -9,12 +9,15 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "kernels/fits.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/tuned.h"
@@ -32,6 +35,7 @@ namespace {
 struct Arguments {
   std::string activation = "gelu";
   std::string format;
+  std::string fit;
   std::string shard;
   std::vector<std::string> merge;
   std::string out;
@@ -55,6 +59,27 @@ Subject deployed(const std::string& format) {
   if (format == kF16.name) return deployed<kernels::F16>(kF16);
   if (format == kBf16.name) return deployed<kernels::BF16>(kBf16);
   throw SpecError("validate", "--format", "'" + format + "' is an unknown format (f32, f16, bf16)");
+}
+
+/// The storage type of a format's name.
+template <class Fit>
+using StorageOf = std::conditional_t<Fit::kFormat == std::string_view("f32"), float,
+                                     std::conditional_t<Fit::kFormat == std::string_view("f16"), kernels::F16, kernels::BF16>>;
+
+/// A fit of kernels/fits.h by name: a tuned kernel may use any of them.
+Subject listed(const std::string& format, const std::string& name) {
+  std::optional<Subject> found;
+  std::string known;
+  kernels::for_each_fit([&](auto fit) {
+    using Fit = decltype(fit);
+    if (format != Fit::kFormat) return;
+    known += (known.empty() ? "" : ", ") + std::string(Fit::kName);
+    if (name != Fit::kName) return;
+    const FloatFormat& stored = format == kF32.name ? kF32 : format == kF16.name ? kF16 : kBf16;
+    found = make_subject<Fit, typename kernels::tuned::GeluForward<StorageOf<Fit>>::Fit, StorageOf<Fit>>(stored);
+  });
+  if (!found) throw SpecError("validate", "--fit", "'" + name + "' is no fit of format '" + format + "' (" + known + ")");
+  return *found;
 }
 
 /// "i/n", 1 <= i <= n.
@@ -152,14 +177,15 @@ bool validate(const Arguments& arguments) {
   Subject subject{{}, kF32, {}, {}, {}, {}};
   std::vector<DomainPart> parts;
   if (arguments.merge.empty()) {
-    subject = deployed(arguments.format);
+    subject = arguments.fit.empty() ? deployed(arguments.format) : listed(arguments.format, arguments.fit);
   } else {
     parts = read_parts(arguments.merge, subject);
   }
   const bool whole = options.shards == 1;
   std::string out = arguments.out;
   if (out.empty()) {
-    out = fmt::format("out/sweeps/gelu_{}{}.json", subject.format.name, whole ? "" : fmt::format("_{}_of_{}", options.shard, options.shards));
+    const std::string name = arguments.fit.empty() ? "gelu_" + std::string(subject.format.name) : arguments.fit;
+    out = fmt::format("out/sweeps/{}{}.json", name, whole ? "" : fmt::format("_{}_of_{}", options.shard, options.shards));
   }
   if (const auto folder = std::filesystem::path(out).parent_path(); !folder.empty()) std::filesystem::create_directories(folder);
 
@@ -198,6 +224,7 @@ void add_validate(CLI::App& app, int& status) {
   CLI::App* const command = app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
   command->add_option("--activation", arguments->activation, "Activation: gelu");
   command->add_option("--format", arguments->format, "Format of y: f32, f16, bf16 (x: the same, and every f32)");
+  command->add_option("--fit", arguments->fit, "Backward fit of that format, of kernels/fits.h (default: the deployed one)");
   command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
   command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
   command->add_option("--out", arguments->out, "Result file; an interrupted sweep continues from the file of this name + .chunks");
