@@ -18,6 +18,12 @@ constexpr double kGuard = 0x1p-12;
 /// Factor over every double operation on error bounds below; each expression rounds fewer than 16 times.
 constexpr double kUp = 1 + 0x1p-48;
 
+/// Maximum of bounds. std::max would drop a NaN, the magnitude of a ball that could not decide.
+double larger(double worst, double bound) {
+  if (!std::isfinite(bound)) throw std::runtime_error("undecided: a bound is not finite");
+  return std::max(worst, bound);
+}
+
 /// E(X + t).
 Series error_series(const Composite& composite, const Piece& piece, const Ball& x, slong length) {
   const bool at_zero = piece.target == Target::value_relative && piece.anchor.has_value();  // c0 = f(0) = 0: both sides are divided by x
@@ -51,7 +57,10 @@ struct Tracked {
 };
 
 /// Half an ulp of fp32 at magnitudes up to m.
-double half_ulp(double m) { return m < 0x1p-126 ? 0x1p-150 : std::ldexp(1.0, std::ilogb(m) - 24); }
+double half_ulp(double m) {
+  if (!std::isfinite(m)) return m;
+  return m < 0x1p-126 ? 0x1p-150 : std::ldexp(1.0, std::ilogb(m) - 24);
+}
 
 Tracked rounded(Ball exact, double error) {
   const double m = (exact.magnitude() + error) * kUp;
@@ -142,7 +151,7 @@ double certify_approximation(const Composite& composite, const Piece& piece, dou
     pending.pop_back();
     const double bound = model_bound(composite, piece, a, b);
     if (bound <= accept) {
-      worst = std::max(worst, bound);
+      worst = larger(worst, bound);
       continue;
     }
     const double mid = 0.5 * (a + b);
@@ -155,7 +164,7 @@ double certify_approximation(const Composite& composite, const Piece& piece, dou
     const Ball u = v - Ball(static_cast<double>(piece.centre));
     Ball p(static_cast<double>(piece.c.back()));
     for (size_t k = piece.c.size() - 1; k-- > 0;) p = p * u + Ball(static_cast<double>(piece.c[k]));
-    worst = std::max(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
+    worst = larger(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
   };
   if (piece.left_tail) tail(piece.x_lo, 0.0, composite.activation().left_gradient_tail(Ball(lo)));
   if (piece.right_tail) tail(piece.x_hi, 1.0, composite.activation().right_gradient_tail(Ball(hi)));
@@ -168,7 +177,7 @@ double certify_evaluation(const BackwardModel& model, const Piece& piece) {
   if (piece.coordinate == Coordinate::identity) {
     for (int i = 0; i < kParts; ++i) {
       const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
-      worst = std::max(worst, evaluation_error(model, piece, Ball::hull(Ball(a), Ball(b)), false));
+      worst = larger(worst, evaluation_error(model, piece, Ball::hull(Ball(a), Ball(b)), false));
     }
     return worst;
   }
@@ -180,7 +189,7 @@ double certify_evaluation(const BackwardModel& model, const Piece& piece) {
   if (holds_zero) {
     for (int j = -kBelow; j < kPoints; ++j) {
       const Ball y(static_cast<double>(model.kYHi) + j * ulp);
-      for (const bool m : {false, true}) worst = std::max(worst, evaluation_error(model, piece, y, m));
+      for (const bool m : {false, true}) worst = larger(worst, evaluation_error(model, piece, y, m));
     }
   }
   const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
@@ -191,7 +200,7 @@ double certify_evaluation(const BackwardModel& model, const Piece& piece) {
     if (b > 0 && a < enumerated) a = enumerated;
     const Ball s = Ball::hull(Ball(a), Ball(b));
     Ball y = y_c + s * s;
-    worst = std::max(worst, evaluation_error(model, piece, y, a > 0));
+    worst = larger(worst, evaluation_error(model, piece, y, a > 0));
   }
   return worst;
 }
@@ -219,7 +228,7 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
       Ball t_c;
       arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(static_cast<double>(model.kTMin)).raw(), kPrecisionBits);
       const Ball exact = t.positive() ? gradient_of_root(t, right) : Ball(0.0);
-      worst = std::max(worst, (gradient_of_root(t_c, right) - exact).magnitude());
+      worst = larger(worst, (gradient_of_root(t_c, right) - exact).magnitude());
     }
   }
   // Beyond: s_c(y) = s(y + y* - y_c), so |g(s_c) - g(s)| <= |y* - y_c| sup |dg/dy| between the two, dg/dy = f''/f'.
@@ -231,18 +240,18 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
   const double y_star = composite.y_star().to_double();
   constexpr double kRatio = 1.09;  // 8 cells an octave: the enclosures of f''/f' stay within a third of its range
   const double reach = 64;         // beyond, |g - 1| < 2^-1000
-  for (double t = last - y_star; t < reach; t *= kRatio) worst = std::max(worst, shift * slope_bound(y_star + t, y_star + t * kRatio, true) * kUp);
-  worst = std::max(worst, 2 * composite.activation().right_gradient_tail(Ball(reach + y_star)).magnitude());
+  for (double t = last - y_star; t < reach; t *= kRatio) worst = larger(worst, shift * slope_bound(y_star + t, y_star + t * kRatio, true) * kUp);
+  worst = larger(worst, 2 * composite.activation().right_gradient_tail(Ball(reach + y_star)).magnitude());
   // Left: to the identity coordinate, or towards 0-, where |g| itself bounds the difference.
   const double end = model.kHasLeft ? static_cast<double>(model.kLeftY) : -8 * std::max(shift, 0x1p-60);
   for (double y = last; y < end;) {
     const double next = std::min(end, std::min(y_star + (y - y_star) * kRatio, y / kRatio));
-    worst = std::max(worst, shift * slope_bound(y, next, false) * kUp);
+    worst = larger(worst, shift * slope_bound(y, next, false) * kUp);
     y = next;
   }
   if (!model.kHasLeft) {
     const Ball x = composite.enclose_argument_of(Ball(end - shift), false);
-    worst = std::max(worst, composite.gradient(x, 1)[0].magnitude());  // |g| falls towards 0-: f' is monotone left of its minimum at -sqrt 2
+    worst = larger(worst, composite.gradient(x, 1)[0].magnitude());  // |g| falls towards 0-: f' is monotone left of its minimum at -sqrt 2
     if (!(x + Ball(1.5)).negative()) throw std::runtime_error("undecided: the coordinate constants are too far from y*");
   }
   return worst;

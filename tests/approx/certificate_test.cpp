@@ -67,6 +67,16 @@ TEST(Certificate, UndecidedIsNeverAPass) {
   EXPECT_THROW(certify_approximation(gelu(), p, 0), std::runtime_error);
 }
 
+TEST(Certificate, NotANumberIsUndecided) {
+  const Fit fit = committed("gelu_f32");
+  for (const Piece& original : fit.backward->pieces) {
+    Piece p = original;
+    p.c[2] = std::nanf("");
+    EXPECT_THROW(certify_evaluation(*fit.backward, p), std::runtime_error) << p.row;
+    EXPECT_THROW(certify_approximation(gelu(), p, 0), std::runtime_error) << p.row;
+  }
+}
+
 /// A view of one row for the fp32 evaluator.
 struct RowOps : kernels::FloatOps {
   float lookup(const Piece& p, unsigned, int word) const { return word == 0 ? p.centre : p.c[static_cast<size_t>(word) - 1]; }
