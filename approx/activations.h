@@ -1,50 +1,56 @@
-/// The activations, each defined once as a template over the scalar, with the facts about its tails that no finite evaluation can prove.
+/// The activations, each defined once, as an expression, with the facts about its tails that no finite evaluation can prove.
 #pragma once
 
-#include "approx/scalars.h"
+#include "approx/expression.h"
 
-#include <functional>
+#include <limits>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace outgrad::approx {
 
-/// erf-GELU, f(x) = x Phi(x) (Hendrycks and Gimpel 2016).
-struct Gelu {
-  static constexpr const char* kName = "gelu";
-  template <class T>
-  static T value(const T& x) {
-    return x * normal_cdf(x);
-  }
-  /// Bound on |f'(z)| for every z <= x, x <= -2: f' = Phi - |z| phi lies in (-|z| phi(z), 0) since Phi(z) < phi(z)/|z|, and
-  /// |z| phi(z) grows towards -1.
-  static Ball left_gradient_tail(const Ball& x) { return abs(x) * exp(x * x * Ball(-0.5)) * Ball(0.4); }  // 1/sqrt(2 pi) < 0.4
-  /// Bound on |f'(z) - 1| for every z >= x >= 2: f' - 1 = z phi(z) - Phi(-z) lies in (0, z phi(z)).
-  static Ball right_gradient_tail(const Ball& x) { return left_gradient_tail(x); }
+/// Of swish(beta) = x sigmoid(beta x) and elu(alpha).
+struct Parameters {
+  double beta = 1, alpha = 1;
 };
 
-/// An activation at run time: the four evaluations of one definition.
+class GradientTails;
+
+/// An activation at run time: the evaluations of one definition, and how f' settles towards its limits.
 struct Activation {
-  std::string name;
-  std::function<double(double)> value;
-  std::function<Real(const Real&)> value_real;
-  std::function<Ball(const Ball&)> value_ball;
-  std::function<Series(const Series&)> value_series;
-  std::function<Ball(const Ball&)> left_gradient_tail;   ///< sup |f'| on (-inf, x], x <= kTail
-  std::function<Ball(const Ball&)> right_gradient_tail;  ///< sup |f' - 1| on [x, inf), x >= -kTail
-};
+  std::string name;      ///< "gelu", ...; "expression" for a user's own
+  std::string function;  ///< the definition, for which another program can prove the same
+  double left_limit_gradient = 0, right_limit_gradient = 1;  ///< of f' at -inf and +inf: 0 or 1
+  double reach = 64;     ///< |x| up to which tails are covered by balls
+  double beyond = 0;     ///< |f' - limit| for every |x| >= reach: proven for the built-in ones; a user's own is certified for |x| <= domain
+  double domain = std::numeric_limits<double>::infinity();
+  bool linear_from_zero = false;  ///< f(x) = x for x >= 0; the expression holds below
 
-template <class A>
-Activation make_activation() {
-  return {A::kName,
-          [](double x) { return A::value(x); },
-          [](const Real& x) { return A::value(x); },
-          [](const Ball& x) { return A::value(x); },
-          [](const Series& x) { return A::value(x); },
-          A::left_gradient_tail,
-          A::right_gradient_tail};
-}
+  [[nodiscard]] double value(double x) const;
+  [[nodiscard]] Real value_real(const Real& x) const;
+  [[nodiscard]] Ball value_ball(const Ball& x) const;
+  [[nodiscard]] Series value_series(const Series& x) const;
+  /// sup |f' - limit| over (-domain, x] and over [x, domain).
+  [[nodiscard]] Ball left_gradient_tail(const Ball& x) const;
+  [[nodiscard]] Ball right_gradient_tail(const Ball& x) const;
+  /// How far f' lies below and above its limit there, at most.
+  struct TailRange {
+    double below = 0, above = 0;
+  };
+  [[nodiscard]] TailRange gradient_tail_range(const Ball& x, bool right) const;
+
+  std::shared_ptr<const Expression> expression;
+  std::shared_ptr<GradientTails> tails;
+};
 
 /// @throws kernels::SpecError for a name that is none of the activations.
-Activation find_activation(const std::string& name);
+Activation find_activation(const std::string& name, const Parameters& parameters = {});
+
+/// A user's own. @throws kernels::SpecError "column N: why", or when f' does not settle at 0 or 1 on both sides.
+Activation activation_from_expression(const std::string& text);
+
+/// Names of the built-in activations.
+const std::vector<std::string>& activation_names();
 
 }  // namespace outgrad::approx

@@ -1,6 +1,9 @@
 #include "approx/certificate.h"
 
+#include "approx/storage.h"
 #include "kernels/eval.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +17,7 @@ constexpr slong kTerms = 10;
 /// Relative excess of the certified over the observed maximum: the contract is 1%; the samples miss up to 0.1% of the maximum.
 constexpr double kExcess = 1.008;
 /// A point closer than this to a removable singularity is moved away by twice as much before the quotient is expanded there.
-constexpr double kGuard = 0x1p-12;
+constexpr double kGuard = 0x1p-15;
 /// Factor over every double operation on error bounds below; each expression rounds fewer than 16 times.
 constexpr double kUp = 1 + 0x1p-48;
 
@@ -24,27 +27,46 @@ double larger(double worst, double bound) {
   return std::max(worst, bound);
 }
 
+/// The polynomial whose error is certified.
+struct Polynomial {
+  Ball centre;
+  std::vector<Ball> c;
+};
+
+Polynomial rounded_of(const Piece& piece) {
+  Polynomial p{Ball(static_cast<double>(piece.centre)), {}};
+  for (const float c : piece.c) p.c.emplace_back(static_cast<double>(c));
+  return p;
+}
+
 /// E(X + t).
-Series error_series(const Composite& composite, const Piece& piece, const Ball& x, slong length) {
-  const bool at_zero = piece.target == Target::value_relative && piece.anchor.has_value();  // c0 = f(0) = 0: both sides are divided by x
-  const Series u = composite.coordinate(piece.coordinate, x, length) - Series::constant(Ball(static_cast<double>(piece.centre)), length);
-  Series p = Series::constant(Ball(static_cast<double>(piece.c.back())), length);
-  for (size_t k = piece.c.size() - 1; k-- > (at_zero ? 1U : 0U);) {
-    p = p * u + Series::constant(Ball(static_cast<double>(piece.c[k])), length);
-  }
+Series error_series(const Composite& composite, const Piece& piece, const Polynomial& polynomial, const Ball& x, slong length) {
+  // A common zero of both sides, at the anchor with c0 = 0, is divided out: f(0) = 0 and g(s = 0) = 0.
+  const bool at_zero = piece.target != Target::gradient && piece.anchor && piece.anchor->c0 == 0 && piece.anchor->centre == 0;
+  const Series u = composite.coordinate(piece.coordinate, x, length) - Series::constant(polynomial.centre, length);
+  Series p = Series::constant(polynomial.c.back(), length);
+  for (size_t k = polynomial.c.size() - 1; k-- > (at_zero ? 1U : 0U);) p = p * u + Series::constant(polynomial.c[k], length);
   if (piece.target == Target::gradient) return p - composite.gradient(x, length);
+  if (piece.target == Target::gradient_relative) {
+    // f = y* + s^2, so that f' = 2 s s' and g/s = 2 s'.
+    const Series two = Series::constant(Ball(2.0), length);
+    const Series g = at_zero && piece.coordinate == Coordinate::signed_root ? composite.coordinate(piece.coordinate, x, length + 1).derivative() * two
+                                                                           : composite.gradient(x, length);
+    return p / g - Series::constant(Ball(1.0), length);
+  }
   const Series f = at_zero ? composite.quotient(x, Ball(0.0), 1, length) : composite.value(x, length);
   return p * Series::constant(Ball(piece.scale), length) / f - Series::constant(Ball(1.0), length);
 }
 
 /// Bound of |E| over [a, b], not yet compared with anything.
-double model_bound(const Composite& composite, const Piece& piece, double a, double b) {
+double model_bound(const Composite& composite, const Piece& piece, const Polynomial& polynomial, double a, double b) {
   double x0 = 0.5 * (a + b);
-  const double singular = piece.coordinate == Coordinate::signed_root ? composite.x_star().to_double() : 0.0;
-  if (piece.coordinate != Coordinate::identity && std::abs(x0 - singular) < kGuard) x0 = singular + 2 * kGuard;
+  const bool root = piece.coordinate == Coordinate::signed_root;
+  const double singular = root ? composite.x_star().to_double() : 0.0;
+  if ((root || piece.target == Target::value_relative) && std::abs(x0 - singular) < kGuard) x0 = singular + 2 * kGuard;
   const double r = std::max(std::abs(b - x0), std::abs(x0 - a)) * kUp;
-  const Series at_point = error_series(composite, piece, Ball(x0), kTerms);
-  const Series over_all = error_series(composite, piece, Ball::hull(Ball::hull(Ball(a), Ball(b)), Ball(x0)), kTerms + 1);
+  const Series at_point = error_series(composite, piece, polynomial, Ball(x0), kTerms);
+  const Series over_all = error_series(composite, piece, polynomial, Ball::hull(Ball::hull(Ball(a), Ball(b)), Ball(x0)), kTerms + 1);
   double bound = over_all[kTerms].magnitude();
   for (slong k = kTerms; k-- > 0;) bound = (bound * r + at_point[k].magnitude()) * kUp;
   return bound;
@@ -109,8 +131,12 @@ struct TrackingOps {
   [[nodiscard]] T select(bool mask, const T& a, const T& b) const {
     return mask ? a : b;
   }
-  [[nodiscard]] bool less_equal(const Value&, const Value&) const { return piece.coordinate != Coordinate::identity; }  // y <= kLeftY
+  // The two comparisons that pick a region: y <= kLeftY, s < kRightS.
+  [[nodiscard]] bool less_equal(const Value&, const Value&) const { return piece.region != Region::left; }
+  [[nodiscard]] bool less(const Value&, const Value&) const { return piece.region != Region::right; }
   [[nodiscard]] bool neither(bool p, bool q) const { return !p && !q; }
+  [[nodiscard]] Row first_row() const { return piece.row; }
+  [[nodiscard]] Row next_row(Row row, bool) const { return row; }
   [[nodiscard]] Row row_index(const Value&, int) const { return piece.row; }
   [[nodiscard]] Row octave_row(const Value&, int, int, int, int) const { return piece.row; }
   [[nodiscard]] Value lookup(const Piece& p, Row, int word) const {
@@ -133,13 +159,11 @@ double evaluation_error(const BackwardModel& model, const Piece& piece, const Ba
   return kernels::evaluate_backward(ops, model, piece, Tracked{y, 0}, m).error;
 }
 
-/// Spacing of the stored y next to y*, in the binade [1/8, 1/4) that holds |y*|.
-double spacing_at_minimum(Format f) { return std::ldexp(1.0, -2 - precision_bits(f)); }
-
 }  // namespace
 
-double certify_approximation(const Composite& composite, const Piece& piece, double floor) {
-  const double accept = std::max(piece.observed * kExcess, floor);
+namespace {
+
+double certify(const Composite& composite, const Piece& piece, const Polynomial& polynomial, double accept) {
   // Outward to doubles: the certificate covers a little more than the piece.
   const double lo = std::nextafter(static_cast<double>(piece.x_lo), -INFINITY), hi = std::nextafter(static_cast<double>(piece.x_hi), INFINITY);
   double worst = 0;
@@ -149,41 +173,61 @@ double certify_approximation(const Composite& composite, const Piece& piece, dou
   while (!pending.empty()) {
     const auto [a, b] = pending.back();
     pending.pop_back();
-    const double bound = model_bound(composite, piece, a, b);
+    const double bound = model_bound(composite, piece, polynomial, a, b);
     if (bound <= accept) {
       worst = larger(worst, bound);
       continue;
     }
     const double mid = 0.5 * (a + b);
-    if (!(b - a >= (hi - lo) * 0x1p-20)) throw std::runtime_error("undecided: the bound of a piece does not come within 1% of its observed maximum");
+    if (!(b - a >= (hi - lo) * 0x1p-20)) throw std::runtime_error(fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}", piece.row,
+                                                                          piece.observed, a, b, bound));
     pending.emplace_back(mid, b);
     pending.emplace_back(a, mid);
   }
-  const auto tail = [&](const Real& x, double limit, const Ball& gradient_bound) {
-    const Ball v = Ball::hull(composite.coordinate(piece.coordinate, Ball(x), 1)[0], Ball(static_cast<double>(piece.centre)));
-    const Ball u = v - Ball(static_cast<double>(piece.centre));
-    Ball p(static_cast<double>(piece.c.back()));
-    for (size_t k = piece.c.size() - 1; k-- > 0;) p = p * u + Ball(static_cast<double>(piece.c[k]));
+  // Between the coordinate of x and the end that the clamp leads to.
+  const auto tail = [&](const Real& x, double end, double limit, const Ball& gradient_bound) {
+    const Ball u = Ball::hull(composite.coordinate(piece.coordinate, Ball(x), 1)[0], Ball(end)) - polynomial.centre;
+    Ball p = polynomial.c.back();
+    for (size_t k = polynomial.c.size() - 1; k-- > 0;) p = p * u + polynomial.c[k];
     worst = larger(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
   };
-  if (piece.left_tail) tail(piece.x_lo, 0.0, composite.activation().left_gradient_tail(Ball(lo)));
-  if (piece.right_tail) tail(piece.x_hi, 1.0, composite.activation().right_gradient_tail(Ball(hi)));
+  const Activation& f = composite.activation();
+  // Beyond the tail's start a relative error has no meaning for stored y: they are below the least normal number, and the limit is 0.
+  if (piece.left_tail && piece.target != Target::gradient_relative) tail(piece.x_lo, piece.region == Region::left ? piece.v_hi : piece.v_lo, f.left_limit_gradient, f.left_gradient_tail(Ball(lo)));
+  if (piece.right_tail) tail(piece.x_hi, piece.v_hi, f.right_limit_gradient, f.right_gradient_tail(Ball(hi)));
   return worst;
 }
 
-double certify_evaluation(const BackwardModel& model, const Piece& piece) {
+/// Bounds below it are not pursued: a polynomial that equals g has no larger error than its enclosure's.
+constexpr double kExact = 0x1p-60;
+
+}  // namespace
+
+double certify_approximation(const Composite& composite, const Piece& piece, double floor) {
+  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact}));
+}
+
+double certify_minimax(const Composite& composite, const Piece& piece) {
+  Polynomial p{Ball(piece.real_centre), {}};
+  for (const Real& c : piece.real) p.c.emplace_back(c);
+  return certify(composite, piece, p, std::max(piece.minimax * kExcess, kExact));
+}
+
+namespace {
+
+double evaluation_bound(const BackwardModel& model, const Piece& piece) {
   double worst = 0;
-  constexpr int kParts = 256;
+  constexpr int kParts = 1024;
   if (piece.coordinate == Coordinate::identity) {
     for (int i = 0; i < kParts; ++i) {
       const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
-      worst = larger(worst, evaluation_error(model, piece, Ball::hull(Ball(a), Ball(b)), false));
+      worst = larger(worst, evaluation_error(model, piece, Ball::hull(Ball(a), Ball(b)), piece.region == Region::right));
     }
     return worst;
   }
   // Next to y_c every stored y by itself (fp32's grid holds the grids of the 16-bit formats), beyond it intervals of s.
   constexpr int kPoints = 600, kBelow = 64;
-  const double ulp = spacing_at_minimum(Format::f32);
+  const double ulp = std::ldexp(1.0, std::ilogb(model.kYHi) - 23);
   const double enumerated = std::sqrt((kPoints - 2) * ulp);
   const bool holds_zero = piece.v_lo < enumerated && piece.v_hi > -enumerated;
   if (holds_zero) {
@@ -205,10 +249,55 @@ double certify_evaluation(const BackwardModel& model, const Piece& piece) {
   return worst;
 }
 
-double certify_coordinate(const Composite& composite, const BackwardModel& model) {
+}  // namespace
+
+double certify_evaluation(const BackwardModel& model, const Piece& piece) {
+  // Room for a second proof to round its own sums in: many a bound here is a half ulp to the last bit.
+  constexpr double kRoom = 1 + 0x1p-20;
+  return evaluation_bound(model, piece) * kRoom;
+}
+
+namespace {
+
+/// sup of |y* - y_c| |dg/dy| over the stored y from `last` on, dg/dy = f''/f'; with `storage` = 1 also half a spacing of y times that.
+double certify_beyond(const Composite& composite, const BackwardModel& model, double last, double storage) {
   const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
   const double shift = (composite.y_star() - y_c).magnitude();
-  const double h = spacing_at_minimum(model.format);
+  double worst = 0;
+  // s_c(y) = s(y + y* - y_c), so |g(s_c) - g(s)| <= |y* - y_c| sup |dg/dy| between the two.
+  const auto change = [&](double y0, double y1, bool right) {
+    const double move = shift + storage * 0x1p-24 * std::ldexp(1.0, std::ilogb(std::max(std::abs(y0), std::abs(y1))) + 1);
+    const Ball x = Ball::hull(composite.enclose_argument_of(Ball(y0 - move), right), composite.enclose_argument_of(Ball(y1 + move), right));
+    const Series g = composite.gradient(x, 2);
+    return move * (abs(g[1]) / abs(g[0])).magnitude() * kUp;
+  };
+  const double y_star = composite.y_star().to_double();
+  constexpr double kRatio = 1.09;  // 8 cells an octave: the enclosures of f''/f' stay within a third of its range
+  const double reach = composite.activation().value(composite.activation().reach);  // beyond, the tail bound speaks
+  for (double t = last - y_star; t < reach; t *= kRatio) worst = larger(worst, change(y_star + t, y_star + t * kRatio, true));
+  worst = larger(worst, 2 * composite.activation().right_gradient_tail(Ball(composite.activation().reach * 0.99)).magnitude());
+  // Left: to the identity coordinate, or towards 0-, where |g| itself bounds the difference.
+  const bool to_edge = model.kHasLeft && storage == 0;
+  const double end = to_edge ? static_cast<double>(model.kLeftY) : -8 * std::max(shift, 0x1p-60);
+  for (double y = last; y < end;) {
+    const double next = std::min(end, std::min(y_star + (y - y_star) * kRatio, y / kRatio));
+    worst = larger(worst, change(y, next, false));
+    y = next;
+  }
+  if (!to_edge) {
+    // Between there and 0- both g lie within the tail's bound of their limit 0.
+    const Ball x = composite.enclose_argument_of(Ball(end - shift), false);
+    worst = larger(worst, 2 * composite.activation().left_gradient_tail(x).magnitude());
+  }
+  return worst;
+}
+
+}  // namespace
+
+double certify_coordinate(const Composite& composite, const BackwardModel& model) {
+  if (!model.kMasked) return 0;
+  const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
+  const double h = composite.spacing_at_minimum(precision_bits(model.format));
   double worst = 0;
   const auto gradient_of_root = [&](const Ball& t, bool right) {
     const Ball x = composite.enclose_argument_of(composite.y_star() + t, right);
@@ -220,7 +309,7 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
   double last = 0;
   for (int j = 0; j < kPoints; ++j) {
     const double y = lowest + j * h;
-    if (y > -0.125) break;                                         // the grid coarsens; intervals take over
+    if (y > -std::ldexp(1.0, std::ilogb(lowest))) break;           // the grid changes; intervals take over
     if (y + 0.5 * h < composite.y_star().to_double()) continue;  // no f(x) rounds to it
     last = y;
     for (const bool right : {false, true}) {
@@ -231,30 +320,26 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
       worst = larger(worst, (gradient_of_root(t_c, right) - exact).magnitude());
     }
   }
-  // Beyond: s_c(y) = s(y + y* - y_c), so |g(s_c) - g(s)| <= |y* - y_c| sup |dg/dy| between the two, dg/dy = f''/f'.
-  const auto slope_bound = [&](double y0, double y1, bool right) {
-    const Ball x = Ball::hull(composite.enclose_argument_of(Ball(y0 - shift), right), composite.enclose_argument_of(Ball(y1 + shift), right));
-    const Series g = composite.gradient(x, 2);
-    return (abs(g[1]) / abs(g[0])).magnitude();
-  };
-  const double y_star = composite.y_star().to_double();
-  constexpr double kRatio = 1.09;  // 8 cells an octave: the enclosures of f''/f' stay within a third of its range
-  const double reach = 64;         // beyond, |g - 1| < 2^-1000
-  for (double t = last - y_star; t < reach; t *= kRatio) worst = larger(worst, shift * slope_bound(y_star + t, y_star + t * kRatio, true) * kUp);
-  worst = larger(worst, 2 * composite.activation().right_gradient_tail(Ball(reach + y_star)).magnitude());
-  // Left: to the identity coordinate, or towards 0-, where |g| itself bounds the difference.
-  const double end = model.kHasLeft ? static_cast<double>(model.kLeftY) : -8 * std::max(shift, 0x1p-60);
-  for (double y = last; y < end;) {
-    const double next = std::min(end, std::min(y_star + (y - y_star) * kRatio, y / kRatio));
-    worst = larger(worst, shift * slope_bound(y, next, false) * kUp);
-    y = next;
+  return larger(worst, certify_beyond(composite, model, last, 0));
+}
+
+double certify_storage_beyond(const Composite& composite, const BackwardModel& model) {
+  if (!model.kMasked) {
+    // f' changes by |f''| per unit of x, so by |f''|/f' per unit of y: with ulp(y) <= 2^-23 |y| and the tails' bounds beyond the reach.
+    double worst = 0;
+    constexpr int kParts = 4096;
+    const double reach = composite.activation().reach;
+    for (int i = 0; i < kParts; ++i) {
+      const Ball x = Ball::hull(Ball(reach * (2.0 * i / kParts - 1)), Ball(reach * (2.0 * (i + 1) / kParts - 1)));
+      const Series g = composite.gradient(x, 2);
+      const double spacing = 0x1p-23 * composite.activation().value_ball(x).magnitude();
+      // Either the change over half a spacing, or, where f has all but settled, the whole range of f' there.
+      worst = larger(worst, std::min((abs(g[1]) / abs(g[0])).magnitude() * spacing, 2 * g[0].magnitude()));
+    }
+    return worst;
   }
-  if (!model.kHasLeft) {
-    const Ball x = composite.enclose_argument_of(Ball(end - shift), false);
-    worst = larger(worst, composite.gradient(x, 1)[0].magnitude());  // |g| falls towards 0-: f' is monotone left of its minimum at -sqrt 2
-    if (!(x + Ball(1.5)).negative()) throw std::runtime_error("undecided: the coordinate constants are too far from y*");
-  }
-  return worst;
+  const double h = composite.spacing_at_minimum(precision_bits(Format::f32));
+  return certify_beyond(composite, model, composite.y_star().to_double() + (kNearMinimum - 8) * h, 1);
 }
 
 }  // namespace outgrad::approx

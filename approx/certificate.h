@@ -13,8 +13,15 @@ namespace outgrad::approx {
 /// Upper bound of |p - g| (or of |p scale/f - 1|) over the piece, tails included, at most 1% above `piece.observed` or `floor`.
 double certify_approximation(const Composite& composite, const Piece& piece, double floor);
 
+/// The same for the best real coefficients, before rounding.
+double certify_minimax(const Composite& composite, const Piece& piece);
+
 /// Upper bound of |g(s_c(y)) - g(s(y))| over the stored y of the format, where s_c uses the fit's y_c and t_min in place of y*, 0.
 double certify_coordinate(const Composite& composite, const BackwardModel& model);
+
+/// Upper bound, beyond the intervals that storage_intervals lists for f32, of what storing y and the coordinate's constants cost together:
+/// |g(s_c(y)) - f'(x)| for every real x with RN(f(x)) = y.
+double certify_storage_beyond(const Composite& composite, const BackwardModel& model);
 
 /// Upper bound of |deployed fp32 sequence - the same sequence in real arithmetic| over the y that can reach `piece`'s row.
 double certify_evaluation(const BackwardModel& model, const Piece& piece);

@@ -1,15 +1,27 @@
 #include "approx/composite.h"
 
+#include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
 namespace outgrad::approx {
 namespace {
 
-/// Within this distance of the root a ball is handled by the divided difference, outside by plain division.
-constexpr double kNear = 0.375;
-/// A point this far from the root may still be divided: 12 bits lost per order and per derivative leave over 64 of 256 at length 12.
-constexpr double kClosest = 0x1p-13;
+/// A ball this many times smaller than its distance from the root is divided plainly; nearer ones take the divided difference, whose hull
+/// with the root is then no more than as many times wider than the ball.
+constexpr double kSmallBeside = 64;
+/// A point this far from the root may still be divided: 16 bits lost per order and per derivative leave over 100 of 320 at length 11.
+constexpr double kClosest = 0x1p-16;
+
+/// Beyond it every ball is divided plainly: f - f(root) is far from 0 there.
+constexpr double kFar = 0.375;
+
+/// w = X - root: whether (f - f(root))/w^k and sqrt(f - f(root)) are evaluated as they stand.
+bool apart(const Ball& x, const Ball& w) {
+  if (arb_is_exact(x.raw())) return abs(w).lower() > kClosest;
+  return abs(w).lower() > kFar || kSmallBeside * (x - x.midpoint()).magnitude() < abs(w).lower();
+}
 
 }  // namespace
 
@@ -22,7 +34,25 @@ const char* to_string(Coordinate c) {
   return "";
 }
 
-Composite::Composite(Activation activation) : activation_(std::move(activation)), minimum_(isolate_minimum(activation_)) {}
+Composite::Composite(Activation activation) : activation_(std::move(activation)), landscape_(survey(activation_)) {
+  const auto limit = [&](double x, double gradient) {
+    if (gradient != 0) return std::copysign(INFINITY, x);
+    // f has settled there: what is left of its change is below any number that matters, and 0 is told from it by size.
+    constexpr double kNothing = 0x1p-40;
+    const double value = activation_.value_ball(Ball(x)).to_double();
+    return std::abs(value) < kNothing ? 0.0 : static_cast<double>(static_cast<float>(value));
+  };
+  left_limit_ = limit(-activation_.reach, activation_.left_limit_gradient);
+  right_limit_ = limit(activation_.reach, activation_.right_limit_gradient);
+  double far = -activation_.reach, near = 0;
+  for (int step = 0; step < 30; ++step) {
+    const double mid = 0.5 * (far + near);
+    (activation_.left_gradient_tail(Ball(mid)).magnitude() < 0x1p-50 ? far : near) = mid;
+  }
+  tail_start_ = far;
+}
+
+double Composite::spacing_at_minimum(int precision_bits) const { return std::ldexp(1.0, std::ilogb(y_star().to_double()) + 1 - precision_bits); }
 
 Series Composite::value(const Ball& x, slong length) const { return activation_.value_series(Series::variable(x, length)); }
 
@@ -30,8 +60,7 @@ Series Composite::gradient(const Ball& x, slong length) const { return value(x, 
 
 Series Composite::quotient(const Ball& x, const Ball& root, slong order, slong length) const {
   const Ball w = x - root;
-  const bool divisible = arb_is_exact(x.raw()) ? abs(w).lower() > kClosest : abs(w).lower() > kNear;
-  if (divisible) {
+  if (apart(x, w)) {
     Series shift = Series::variable(w, length);
     if (order == 2) shift = shift * shift;
     return (value(x, length) - Series::constant(activation_.value_ball(root), length)) / shift;
@@ -49,7 +78,7 @@ Series Composite::coordinate(Coordinate kind, const Ball& x, slong length) const
     case Coordinate::signed_root: break;
   }
   const Ball w = x - x_star();
-  if (abs(w).lower() > kNear) {
+  if (apart(x, w)) {
     const Series root = sqrt(value(x, length) - Series::constant(y_star(), length));
     return w.negative() ? Series::constant(Ball(0.0), length) - root : root;
   }
@@ -78,7 +107,7 @@ Real Composite::argument_of_root(const Real& s) const {
   constexpr double kLocal = 0x1p-5;
   if (std::abs(target) > kLocal) {
     const double y = static_cast<double>(y_star().mid() + s * s);
-    double near = x_star().to_double(), far = target > 0 ? 38.0 : -38.0;  // |f(-38)| < 2^-1000, below every stored y
+    double near = x_star().to_double(), far = target > 0 ? std::max(activation_.reach, y + 1) : -activation_.reach;  // right of 0, f(x) > x - 1
     for (int step = 0; step < 80; ++step) {
       const double mid = 0.5 * (near + far);
       (activation_.value(mid) < y ? near : far) = mid;  // f grows away from x* on both sides
@@ -92,6 +121,16 @@ Real Composite::argument_of_root(const Real& s) const {
 }
 
 Real Composite::argument_of(const Real& y, bool right) const {
+  if (!masked()) {
+    double low = -activation_.reach, high = std::max(activation_.reach, static_cast<double>(y) + 1);
+    for (int step = 0; step < 80; ++step) {
+      const double mid = 0.5 * (low + high);
+      (activation_.value(mid) < static_cast<double>(y) ? low : high) = mid;
+    }
+    Real x(0.5 * (low + high));
+    for (int step = 0; step < 4; ++step) x -= (value_at(x) - y) / gradient_at(x);
+    return x;
+  }
   const Real t = y - y_star().mid();
   const Real root = sqrt(t > 0 ? t : Real(0));
   return argument_of_root(right ? root : Real(-root));
@@ -102,7 +141,7 @@ Ball Composite::enclose_argument_of(const Ball& y, bool right) const {
   const Ball margin(0x1p-60);
   const Ball low = (x - margin).midpoint(), high = (x + margin).midpoint();
   const Ball below = activation_.value_ball(low) - y, above = activation_.value_ball(high) - y;
-  if (right ? below.negative() && above.positive() : below.positive() && above.negative()) return Ball::hull(low, high);
+  if (right || !masked() ? below.negative() && above.positive() : below.positive() && above.negative()) return Ball::hull(low, high);
   throw std::runtime_error("undecided: no enclosure of an argument");
 }
 

@@ -25,8 +25,17 @@ class Composite {
   explicit Composite(Activation activation);
 
   [[nodiscard]] const Activation& activation() const { return activation_; }
-  [[nodiscard]] const Ball& x_star() const { return minimum_.x_star; }
-  [[nodiscard]] const Ball& y_star() const { return minimum_.y_star; }
+  /// Whether f has a minimum, so that (y, bit) and not y alone tells x. x_star and y_star are for these only.
+  [[nodiscard]] bool masked() const { return landscape_.minimum.has_value(); }
+  [[nodiscard]] const Ball& x_star() const { return landscape_.minimum.value().x_star; }
+  [[nodiscard]] const Ball& y_star() const { return landscape_.minimum.value().y_star; }
+  /// Limits of f itself at -inf and +inf: a float, or an infinity.
+  [[nodiscard]] double left_limit() const { return left_limit_; }
+  [[nodiscard]] double right_limit() const { return right_limit_; }
+  /// Spacing of the format's numbers in the binade of y*.
+  [[nodiscard]] double spacing_at_minimum(int precision_bits) const;
+  /// From here on, leftwards, |f' - limit| is below 2^-50: nothing beside any target.
+  [[nodiscard]] double tail_start() const { return tail_start_; }
 
   /// f(X + t), f'(X + t).
   [[nodiscard]] Series value(const Ball& x, slong length) const;
@@ -40,16 +49,17 @@ class Composite {
   [[nodiscard]] Real value_at(const Real& x) const;
   [[nodiscard]] Real gradient_at(const Real& x) const;
   [[nodiscard]] Real coordinate_at(Coordinate kind, const Real& x) const;
-  /// x with s(x) = s, to about 2^-90: Newton's steps on s, which is regular also at x*. s must be attained within [-38, 38].
+  /// x with s(x) = s, to about 2^-90: Newton's steps on s, which is regular also at x*. s must be attained within +-reach.
   [[nodiscard]] Real argument_of_root(const Real& s) const;
-  /// x on the given side of x* with f(x) = y.
+  /// x on the given side of x* with f(x) = y; without a minimum the one x there is.
   [[nodiscard]] Real argument_of(const Real& y, bool right) const;
   /// The same as a ball that is proven to hold it. @throws std::runtime_error (undecided) when 2^-60 is not enough.
   [[nodiscard]] Ball enclose_argument_of(const Ball& y, bool right) const;
 
  private:
   Activation activation_;
-  Minimum minimum_;
+  Landscape landscape_;
+  double left_limit_ = 0, right_limit_ = 0, tail_start_ = 0;
 };
 
 }  // namespace outgrad::approx

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <numbers>
 #include <utility>
@@ -9,12 +10,13 @@
 namespace outgrad::approx {
 namespace {
 
-/// g on |s| <= 1/4 by barycentric interpolation in 33 Chebyshev points: error below 1e-15, nothing beside R >= 1e-6.
+/// g on |s| <= 3/5 sqrt(-y*), where the left branch ends at sqrt(-y*), by barycentric interpolation in 33 Chebyshev points: error
+/// below 1e-12, nothing beside R >= 1e-6.
 class LocalGradient {
  public:
-  explicit LocalGradient(const Composite& composite) {
+  explicit LocalGradient(const Composite& composite) : reach_(0.6 * std::sqrt(-composite.y_star().to_double())) {
     for (int k = 0; k < kPoints; ++k) {
-      const double node = kReach * std::cos(std::numbers::pi * k / (kPoints - 1));
+      const double node = reach_ * std::cos(std::numbers::pi * k / (kPoints - 1));
       s_.push_back(node);
       g_.push_back(static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(node)))));
     }
@@ -29,9 +31,10 @@ class LocalGradient {
     }
     return above / below;
   }
-  static constexpr double kReach = 0.25;
+  [[nodiscard]] double reach() const { return reach_; }
 
  private:
+  double reach_;
   static constexpr int kPoints = 33;
   std::vector<double> s_, g_;
 };
@@ -50,7 +53,7 @@ std::vector<Interval> intervals_of_reals(const LocalGradient& g, double lowest, 
   std::vector<Interval> r;
   for (int j = 0; j < kHeights; ++j) {
     const double height = lowest + j;
-    if (std::sqrt((height + 1) * spacing) > LocalGradient::kReach) break;
+    if (std::sqrt((height + 1) * spacing) > g.reach()) break;
     if (height <= -0.5) continue;
     const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing), above = std::sqrt((height + 0.5) * spacing);
     r.push_back({height, true, g(below), g(above)});
@@ -59,14 +62,16 @@ std::vector<Interval> intervals_of_reals(const LocalGradient& g, double lowest, 
   return r;
 }
 
-std::vector<Interval> intervals_of_format(const Composite& composite, Format format, double lowest, double spacing) {
+std::vector<Interval> intervals_of_format(const Composite& composite, Format format, double reach, double lowest, double spacing) {
   const double x_star = composite.x_star().to_double(), y_star = composite.y_star().to_double();
-  const double step = std::ldexp(1.0, -precision_bits(format));  // x in [1/2, 1); only every second one is in the format below -1
+  const FormatShape shape = shape_of(format);
   std::map<std::pair<int, bool>, Interval> found;
-  for (double x = -1.25; x < -0.5; x += step) {
-    if (x < -1 && std::fmod(x, 2 * step) != 0) continue;
+  for (std::uint32_t code = 0; code < 1U << (1 + shape.exponent_bits + shape.fraction_bits); ++code) {
+    const double x = decode(format, code);
+    // A first look in double keeps those out that are far away.
+    if (!std::isfinite(x) || !(composite.activation().value(x) - y_star <= 1.01 * reach * reach)) continue;
     const double height = (static_cast<double>(composite.value_at(Real(x)) - Real(y_star))) / spacing;
-    if (height * spacing > LocalGradient::kReach * LocalGradient::kReach) continue;
+    if (height * spacing > reach * reach) continue;
     const int j = static_cast<int>(std::nearbyint(height - lowest));
     if (j >= kHeights) continue;
     const double g = static_cast<double>(composite.gradient_at(Real(x)));
@@ -107,11 +112,11 @@ double bent_by(double bend, double radius, double s) {
 CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius) {
   const LocalGradient g(composite);
   const auto deployed = [&](double s) { return g(s) + bent_by(goal.bend, radius, s); };
-  const double spacing = std::ldexp(1.0, -2 - precision_bits(format));
+  const double spacing = composite.spacing_at_minimum(precision_bits(format));
   const double y_star = composite.y_star().to_double();
   const double lowest = std::floor(y_star / spacing) - y_star / spacing;
   std::vector<std::vector<Interval>> domains{intervals_of_reals(g, lowest, spacing)};
-  if (format != Format::f32) domains.push_back(intervals_of_format(composite, format, lowest, spacing));
+  if (format != Format::f32) domains.push_back(intervals_of_format(composite, format, g.reach(), lowest, spacing));
 
   struct Choice {
     double shift = 0, floor = 0, cost = INFINITY;

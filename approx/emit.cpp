@@ -32,6 +32,7 @@ std::string constant(const char* name, float value, const char* note) {
   return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value), static_cast<double>(value), note);
 }
 std::string claim(const char* name, double value, const char* note) {
+  if (value == 0) return fmt::format("  static constexpr double {} = 0;  // {}\n", name, note);
   return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value), note);
 }
 
@@ -58,18 +59,37 @@ std::string backward_body(const Fit& fit) {
   const BackwardModel& m = *fit.backward;
   std::string t;
   t += text_constant("kFormat", to_string(m.format));
+  t += text_constant("kClass", fit.accuracy);
   t += constant("kDegree", m.kDegree);
   t += constant("kRows", m.kRows);
-  t += constant("kOperations", m.operations());
-  t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n";
-  t += constant("kYHi", m.kYHi, "");
-  t += constant("kYLo", m.kYLo, "");
-  t += constant("kTMin", m.kTMin, "");
-  t += constant("kSMin", m.kSMin, "");
-  t += constant("kSMax", m.kSMax, ": g is 1 beyond");
-  t += "  // row = bits(fma(s, kIndexScale, kIndexBias)) mod kRows\n";
-  t += constant("kIndexScale", m.kIndexScale, "");
-  t += constant("kIndexBias", m.kIndexBias, "");
+  t += constant("kScheme", m.kScheme);
+  t += constant("kOperations", cost_of(m).arithmetic);
+  t += constant("kCentred", m.kCentred);
+  t += constant("kExactLimits", m.kExactLimits);
+  t += constant("kMasked", m.kMasked);
+  if (m.kMasked) {
+    t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n";
+    t += constant("kYHi", m.kYHi, "");
+    t += constant("kYLo", m.kYLo, "");
+    t += constant("kTMin", m.kTMin, "");
+    t += constant("kSMin", m.kSMin, "");
+  } else {
+    t += "  // coordinate: y itself\n";
+    t += constant("kYMin", m.kYMin, "");
+  }
+  t += constant("kYMax", m.kYMax, ": g has its limit from here on");
+  t += constant("kHasBreaks", m.kHasBreaks);
+  if (m.kHasBreaks && m.kRows > 1) {
+    std::string words;
+    for (const float b : m.breaks) words += (words.empty() ? "" : ", ") + literal(b);
+    t += "  // row = how many of these the coordinate has reached\n";
+    t += fmt::format("  static OUTGRAD_HD constexpr float break_at(int k) {{\n    constexpr float at[] = {{{}}};\n    return at[k];\n  }}\n", words);
+  }
+  if (!m.kHasBreaks) {
+    t += fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", m.kMasked ? "s" : "y");
+    t += constant("kIndexScale", m.kIndexScale, "");
+    t += constant("kIndexBias", m.kIndexBias, "");
+  }
   t += constant("kHasLeft", m.kHasLeft);
   if (m.kHasLeft) {
     t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512\n";
@@ -78,13 +98,51 @@ std::string backward_body(const Fit& fit) {
     t += constant("kLeftKnee", m.kLeftKnee);
     t += constant("kLeftBase", m.kLeftBase);
   }
+  t += constant("kHasRight", m.kHasRight);
+  if (m.kHasRight) {
+    t += "  // from s = kRightS on a row's polynomial is one in y\n";
+    t += constant("kRightS", m.kRightS, "");
+  }
   t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n";
   t += claim("kA", m.kA, "sup |p - g|");
-  t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y");
+  if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y");
   t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|");
-  t += "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n";
+  if (m.format != Format::f32) {
+    t += "  // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)\n";
+    t += claim("kT", m.kT, "sup |g(y, m) - f'(x)|");
+    t += claim("kO", m.kO, "half the longest range of f' over one (y, m)");
+    t += claim("kR", m.kR, "sup |g(y, m) - middle of that range|");
+  }
+  t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
+                  : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
   t += table_text("table", "kRows", "kDegree + 2", m.pieces, false, m.kRows);
   return t;
+}
+
+std::string table_body(const Fit& fit) {
+  const TableModel& m = *fit.table;
+  std::string t;
+  t += text_constant("kFormat", to_string(m.format));
+  t += text_constant("kClass", fit.accuracy);
+  t += text_constant("kEntryFormat", to_string(m.entry_format));
+  t += constant("kEntries", static_cast<int>(m.entries.size()));
+  t += constant("kIndexOperations", m.index_operations());
+  t += constant("kMasked", m.kMasked);
+  t += "  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; left: m = 0\n";
+  const auto segment = [&](const std::string& name, const TableModel::Segment& s) {
+    t += constant(("k" + name + "First").c_str(), s.first) + constant(("k" + name + "Last").c_str(), s.last) + constant(("k" + name + "Base").c_str(), s.base);
+  };
+  segment("Upper", m.upper);
+  segment("Lower", m.lower);
+  if (m.kMasked) segment("Left", m.left);
+  t += "  // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)\n";
+  t += claim("kT", m.kT, "sup |g(y, m) - f'(x)|");
+  t += claim("kO", m.kO, "half the longest range of f' over one (y, m)");
+  t += claim("kR", m.kR, "sup |g(y, m) - middle of that range|");
+  t += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
+  constexpr size_t kPerLine = 16;
+  for (size_t k = 0; k < m.entries.size(); ++k) t += fmt::format("{}0x{:04x}", k % kPerLine != 0 ? ", " : k == 0 ? "\n      " : ",\n      ", m.entries[k]);
+  return t + "\n    }};\n  }\n";
 }
 
 std::string forward_body(const Fit& fit) {
@@ -119,7 +177,8 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += fmt::format("struct {} {{\n", type_name(fit.name));
   t += text_constant("kName", fit.name);
   t += text_constant("kActivation", fit.activation);
-  t += fit.backward ? backward_body(fit) : forward_body(fit);
+  t += text_constant("kFunction", fit.function);
+  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : forward_body(fit);
   t += "};\n\n}  // namespace outgrad::kernels::generated\n";
   return t;
 }

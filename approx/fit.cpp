@@ -3,6 +3,8 @@
 #include "approx/certificate.h"
 #include "approx/partition.h"
 #include "approx/rounding.h"
+#include "approx/splitting.h"
+#include "approx/storage_fit.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/gelu.h"
@@ -22,6 +24,10 @@ using kernels::SpecError;
 
 /// Samples a piece is fitted on: 256 resolve the maxima of a degree-12 error to 1/1000 of their height.
 constexpr int kSamples = 256;
+/// Share of the target that the best real coefficients may take up before their degree is raised.
+constexpr double kRoundingRoom = 0.9;
+/// Factor over sums of bounds in double.
+constexpr double kUp = 1 + 0x1p-48;
 
 /// One row evaluated as the kernel does.
 struct RowOps : kernels::FloatOps {
@@ -122,12 +128,30 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
   for (size_t i = 0; i < pieces.size(); ++i) {
     try {
       Piece& p = pieces[i];
+      if (p.constant) {
+        p.centre = p.anchor->centre;
+        p.c.assign(static_cast<size_t>(degree) + 1, 0.0f);
+        p.c[0] = p.anchor->c0;
+#pragma omp critical
+        tick();
+        continue;
+      }
       const Samples samples = sample(composite, p, kSamples);
-      const std::vector<RoundedFit> fits = fit_piece(samples, p, degree);
-      const RoundedFit& chosen = p.target == Target::gradient ? fits.front() : choose_forward(composite, p, fits, target);
+      // The lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as near to its bound.
+      p.degree = degree;
+      if (p.target != Target::value_relative && p.bend == 0) {
+        while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= kRoundingRoom * target) --p.degree;
+      }
+      const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
+      const RoundedFit& chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, target);
       p.centre = chosen.centre;
       p.c = chosen.c;
+      p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
       p.observed = chosen.error;
+      if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
+        throw SpecError(fmt::format("row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier", p.row,
+                                    p.v_lo, p.v_hi, p.degree));
+      }
       if (p.bend != 0) {  // what is reported is against g
         Piece straight = p;
         straight.bend = 0;
@@ -136,10 +160,35 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
         fit_piece(of_g, straight, degree);
         p.lower_bound = straight.lower_bound;
         p.minimax = straight.minimax;
+        p.real = straight.real;
+        p.real_centre = straight.real_centre;
       }
       if (p.lower_bound > target) continue;  // reported for all pieces together
       p.certified = certify_approximation(composite, p, 0);
+      if (p.target != Target::value_relative) p.minimax_certified = certify_minimax(composite, p);
       if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
+    } catch (...) {
+#pragma omp critical
+      if (!failure) failure = std::current_exception();
+    }
+#pragma omp critical
+    tick();
+  }
+  flint_cleanup();
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// The bounds of rows whose coefficients were found elsewhere.
+void certify_pieces(const Composite& composite, BackwardModel& model, const std::function<void()>& tick) {
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    try {
+      Piece& p = model.pieces[i];
+      const Samples samples = sample(composite, p, kSamples);
+      p.observed = measure(samples, {p.centre, p.c, 0});
+      p.certified = certify_approximation(composite, p, 0);
+      p.evaluation = certify_evaluation(model, p);
     } catch (...) {
 #pragma omp critical
       if (!failure) failure = std::current_exception();
@@ -178,29 +227,20 @@ void require_target(const std::string& name, double target, const std::vector<Pi
 
 Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& progress) {
   omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
-  const Composite composite(find_activation(spec.activation));
-  Fit result{spec.name, spec.activation, spec.sha256, spec.target, {}, {}, 0, 0};
+  const Composite composite(spec.activation);
+  Fit result;
+  result.name = spec.name;
+  result.activation = spec.activation.name;
+  result.function = spec.activation.function;
+  result.accuracy = spec.accuracy;
+  result.spec_sha256 = spec.sha256;
+  result.target = spec.target;
   int done = 0, all = 0;
   const auto tick = [&] {
     ++done;
     if (progress) progress(done, all);
   };
-  if (spec.backward) {
-    // The rows' width hardly depends on the constants, and the constants on the row at s = 0 through its width alone.
-    const CoordinateConstants plain{static_cast<float>(composite.y_star().mid()), 0, 0x1p-40f, 0, 0};
-    const double radius = 0.5 / static_cast<double>(lay_out(composite, *spec.backward, plain, spec.target).kIndexScale);
-    const CoordinateConstants constants = choose_constants(composite, spec.backward->format, spec.backward->storage, radius);
-    BackwardModel m = lay_out(composite, *spec.backward, constants, spec.target);
-    all = static_cast<int>(m.pieces.size());
-    fit_pieces(composite, m.pieces, spec.backward->degree, spec.target, &m, tick);
-    require_target(spec.name, spec.target, m.pieces);
-    m.kA = worst_of(m.pieces, &Piece::certified);
-    m.kB = worst_of(m.pieces, &Piece::evaluation);
-    m.kK = certify_coordinate(composite, m);
-    result.expected_ratio = constants.expected_ratio;
-    result.expected_regret = constants.expected_regret;
-    result.backward = std::move(m);
-  } else {
+  if (spec.forward) {
     ForwardModel m = lay_out(composite, *spec.forward);
     all = static_cast<int>(m.core.size() + m.tail.size());
     fit_pieces(composite, m.core, m.kDegree, spec.target, nullptr, tick);
@@ -209,7 +249,76 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
     require_target(spec.name, spec.target, m.tail);
     m.kA = std::max(worst_of(m.core, &Piece::certified), worst_of(m.tail, &Piece::certified));
     result.forward = std::move(m);
+    return result;
   }
+  const BackwardSpec& backward = *spec.backward;
+  std::vector<StorageInterval> intervals;
+  intervals = storage_intervals(composite, backward.format);
+  if (backward.accuracy == AccuracyClass::oracle) {
+    result.table = direct_table(composite, backward, intervals);
+    return result;
+  }
+  const bool storage_aware = backward.accuracy == AccuracyClass::stored || backward.accuracy == AccuracyClass::ulp;
+  BackwardSpec layout = backward;
+  // Storage-aware fits have no A to reach: the clamp lies where g is within a quarter of what the class allows of its limit.
+  const double budget = backward.accuracy == AccuracyClass::ulp      ? spec.target * ulp_of(backward.format, 1)
+                        : backward.accuracy == AccuracyClass::stored ? backward.storage.regret
+                                                                     : spec.target;
+  CoordinateConstants constants{0, 0, 0, 0, 0};
+  if (composite.masked()) {
+    if (storage_aware && backward.cells == 1 && !backward.left) {
+      const ClampedConstants found = search_constants(composite, intervals, backward, spec.target);
+      constants = found.constants;
+      layout.y_max = found.y_max;
+      layout.s_min = found.s_min;
+    } else {
+      // The rows' width hardly depends on the constants, and the constants on the row at s = 0 through its width alone.
+      const CoordinateConstants plain{static_cast<float>(composite.y_star().mid()), 0, 0x1p-40f, 0, 0};
+      const double radius = backward.split == Split::uniform && backward.cells > 1
+                                ? 0.5 / static_cast<double>(lay_out(composite, backward, plain, budget).kIndexScale)
+                                : 1;
+      constants = choose_constants(composite, backward.format, backward.storage, radius);
+    }
+  }
+  std::vector<float> breaks;
+  if (backward.split == Split::levelled) breaks = levelled_breaks(composite, backward, constants, spec.target);
+  BackwardModel m = lay_out(composite, layout, constants, budget, breaks);
+  all = static_cast<int>(m.pieces.size());
+  if (storage_aware) {
+    const StorageProgramme programme = fit_to_storage(m, intervals, backward, spec.target);
+    result.programme_reached = programme.reached;
+    result.programme_dual = programme.dual;
+    certify_pieces(composite, m, tick);
+  } else {
+    fit_pieces(composite, m.pieces, backward.degree, spec.target, &m, tick);
+    require_target(spec.name, spec.target, m.pieces);
+  }
+  m.kA = worst_of(m.pieces, &Piece::certified);
+  m.kB = worst_of(m.pieces, &Piece::evaluation);
+  m.kK = certify_coordinate(composite, m);
+  m.kExactLimits = deployed_gradient(m, INFINITY, true) == static_cast<float>(composite.activation().right_limit_gradient) &&
+                   deployed_gradient(m, static_cast<float>(composite.left_limit()) * (composite.masked() ? -1.0f : 1.0f), false) ==
+                       static_cast<float>(composite.activation().left_limit_gradient);
+  if (!intervals.empty()) {
+    const StorageErrors e = measure_storage(intervals, backward.format, [&](const StorageInterval& i) { return deployed_gradient(m, i.y, i.m); });
+    m.kT = e.total;
+    m.kO = e.oracle;
+    m.kR = e.regret;
+    result.worst_ulp = e.worst_ulp;
+    if (backward.format == Format::f32) {
+      const double beyond = (m.kA + m.kB + certify_storage_beyond(composite, m)) * kUp;
+      m.kT = std::max(m.kT, beyond);
+      m.kR = std::max(m.kR, beyond);
+    }
+    const bool kept = backward.accuracy == AccuracyClass::ulp ? e.worst_ulp <= spec.target * (1 + 0x1p-16) : e.total <= spec.target * e.oracle;
+    if (storage_aware && !(kept && e.regret <= backward.storage.regret)) {
+      throw SpecError(fmt::format("{}: as deployed T/O is {:.5f}, R 2^{:.2f}, {:.4f} ulp: rounding the coefficients lost the target {}", spec.name, e.total / e.oracle,
+                                  std::log2(e.regret), e.worst_ulp, spec.accuracy));
+    }
+  }
+  result.expected_ratio = constants.expected_ratio;
+  result.expected_regret = constants.expected_regret;
+  result.backward = std::move(m);
   return result;
 }
 

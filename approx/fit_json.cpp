@@ -44,6 +44,15 @@ class Node {
     if (!std::regex_match(s, std::regex("[a-z][a-z0-9_]{0,63}"))) fail("must be a lower-case identifier");
     return s;
   }
+  /// Printable text without quotes and backslashes: it goes into a string literal.
+  [[nodiscard]] std::string line() const {
+    const std::string s = text();
+    if (s.empty() || s.size() > 4096) fail("must be 1 to 4096 characters long");
+    for (const char ch : s) {
+      if (ch < ' ' || ch > '~' || ch == '"' || ch == '\\') fail("holds a character other than printable ASCII, or a quote or backslash");
+    }
+    return s;
+  }
   [[nodiscard]] double real() const {
     const std::string s = text();
     char* end = nullptr;
@@ -78,6 +87,8 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
     json c = json::array();
     for (const float f : p.c) c.push_back(number(f));
     json row{{"row", p.row},
+             {"region", to_string(p.region)},
+             {"error", p.target == Target::gradient ? "absolute" : "relative"},
              {"coordinate", to_string(p.coordinate)},
              {"v", {number(p.v_lo), number(p.v_hi)}},
              {"x", {number(static_cast<double>(p.x_lo)), number(static_cast<double>(p.x_hi))}},
@@ -86,12 +97,16 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
              {"centre", number(p.centre)},
              {"c", std::move(c)}};
     if (p.target == Target::value_relative) row["scale"] = number(p.scale);
-    if (p.target == Target::gradient) row["bend"] = number(p.bend);
+    if (p.target != Target::value_relative) row["bend"] = number(p.bend);
+    row["degree"] = p.degree;
+    row["storage_aware"] = p.storage_aware;
+    // Lower bound <= best real coefficients <= their certified bound; observed <= certified, after rounding.
     row["lower_bound"] = number(p.lower_bound);
     row["minimax"] = number(p.minimax);
+    if (p.target != Target::value_relative) row["minimax_certified"] = number(p.minimax_certified);
     row["observed"] = number(p.observed);
     row["certified"] = number(p.certified);
-    if (p.target == Target::gradient) row["evaluation"] = number(p.evaluation);
+    if (p.target != Target::value_relative) row["evaluation"] = number(p.evaluation);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -102,10 +117,22 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
   for (const Node& node : rows.items()) {
     Piece p;
     p.target = target;
+    const std::string error = node["error"].text();
+    if (error != "absolute" && error != "relative") node["error"].fail("must be absolute or relative");
+    if (target == Target::gradient && error == "relative") p.target = Target::gradient_relative;
     p.row = node["row"].integer(0, table_rows - 1);
     if (p.row != static_cast<int>(pieces.size())) node["row"].fail("rows must ascend from 0");
-    const std::string coordinate = node["coordinate"].text();
+    const std::string region = node["region"].text();
     bool known = false;
+    for (const Region r : {Region::core, Region::right, Region::left}) {
+      if (region == to_string(r)) {
+        p.region = r;
+        known = true;
+      }
+    }
+    if (!known) node["region"].fail("'" + region.substr(0, 40) + "' is unknown");
+    const std::string coordinate = node["coordinate"].text();
+    known = false;
     for (const Coordinate c : {Coordinate::signed_root, Coordinate::identity, Coordinate::argument}) {
       if (coordinate == to_string(c)) {
         p.coordinate = c;
@@ -126,6 +153,9 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     if (static_cast<int>(p.c.size()) != degree + 1) node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
     if (target == Target::value_relative) p.scale = node["scale"].real();
     if (target == Target::gradient) p.bend = node["bend"].real();
+    p.degree = node["degree"].integer(0, degree);
+    p.storage_aware = node["storage_aware"].boolean();
+    if (target == Target::gradient) p.minimax_certified = node["minimax_certified"].real();
     p.lower_bound = node["lower_bound"].real();
     p.minimax = node["minimax"].real();
     p.observed = node["observed"].real();
@@ -138,10 +168,18 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
 
 Format format_from(const Node& node) {
   const std::string name = node.text();
-  for (const Format f : {Format::f32, Format::f16, Format::bf16}) {
+  for (const Format f : kFormats) {
     if (name == to_string(f)) return f;
   }
   node.fail("format is unknown");
+}
+
+int scheme_from(const Node& node) {
+  const std::string name = node.text();
+  for (const int s : {kernels::kHorner, kernels::kEstrin, kernels::kEvenOdd}) {
+    if (name == to_string_scheme(s)) return s;
+  }
+  node.fail("is unknown");
 }
 
 /// A table larger than this is none of ours.
@@ -150,22 +188,42 @@ constexpr int kMostRows = 4096;
 }  // namespace
 
 std::string to_json(const Fit& fit) {
-  json j{{"schema", "outgrad.fit/1"}, {"name", fit.name}, {"activation", fit.activation}, {"spec_sha256", fit.spec_sha256}, {"target", number(fit.target)}};
+  json j{{"schema", "outgrad.fit/2"}, {"name", fit.name}, {"activation", fit.activation}, {"function", fit.function}, {"class", fit.accuracy}, {"spec_sha256", fit.spec_sha256}, {"target", number(fit.target)}};
   if (fit.backward) {
     const BackwardModel& m = *fit.backward;
     j["kind"] = "backward";
     j["format"] = to_string(m.format);
     j["degree"] = m.kDegree;
     j["rows"] = m.kRows;
-    j["operations"] = m.operations();
-    j["constants"] = {{"y_hi", number(m.kYHi)}, {"y_lo", number(m.kYLo)}, {"t_min", number(m.kTMin)},
-                      {"s_min", number(m.kSMin)}, {"s_max", number(m.kSMax)},
+    j["scheme"] = to_string_scheme(m.kScheme);
+    const Cost cost = cost_of(m);
+    j["cost"] = {{"operations", cost.arithmetic}, {"roots", cost.roots}, {"selects", cost.selects}, {"integer", cost.integer}, {"loads", cost.loads},
+                 {"table_bytes", cost.table_bytes}};
+    json breaks = json::array();
+    for (const float b : m.breaks) breaks.push_back(number(b));
+    j["constants"] = {{"centred", m.kCentred}, {"exact_limits", m.kExactLimits}, {"masked", m.kMasked},
+                      {"y_hi", number(m.kYHi)}, {"y_lo", number(m.kYLo)}, {"t_min", number(m.kTMin)},
+                      {"s_min", number(m.kSMin)}, {"y_min", number(m.kYMin)}, {"y_max", number(m.kYMax)},
+                      {"has_breaks", m.kHasBreaks}, {"breaks", std::move(breaks)},
                       {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)},
                       {"has_left", m.kHasLeft}, {"left_y", number(m.kLeftY)}, {"left_row", m.kLeftRow},
-                      {"left_knee", m.kLeftKnee}, {"left_base", m.kLeftBase}};
+                      {"left_knee", m.kLeftKnee}, {"left_base", m.kLeftBase}, {"has_right", m.kHasRight}, {"right_s", number(m.kRightS)}};
     j["certificate"] = {{"A", number(m.kA)}, {"K", number(m.kK)}, {"B", number(m.kB)},
                         {"expected_ratio", number(fit.expected_ratio)}, {"expected_regret", number(fit.expected_regret)}};
+    j["certificate"].update({{"T", number(m.kT)}, {"O", number(m.kO)}, {"R", number(m.kR)}, {"worst_ulp", number(fit.worst_ulp)},
+                             {"programme_reached", number(fit.programme_reached)}, {"programme_dual", number(fit.programme_dual)}});
     j["pieces"] = pieces_to_json(m.pieces);
+  } else if (fit.table) {
+    const TableModel& t = *fit.table;
+    j["kind"] = "table";
+    j["format"] = to_string(t.format);
+    j["entry_format"] = to_string(t.entry_format);
+    j["masked"] = t.kMasked;
+    j["cost"] = {{"integer", t.index_operations()}, {"loads", 1}, {"table_bytes", 2 * t.entries.size()}};
+    const auto segment = [](const TableModel::Segment& s) { return json{{"first", s.first}, {"last", s.last}, {"base", s.base}}; };
+    j["segments"] = {{"upper", segment(t.upper)}, {"lower", segment(t.lower)}, {"left", segment(t.left)}};
+    j["certificate"] = {{"T", number(t.kT)}, {"O", number(t.kO)}, {"R", number(t.kR)}};
+    j["entries"] = t.entries;
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
@@ -187,25 +245,58 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
   }
   const Node j(document, path, "");
-  if (j["schema"].text() != "outgrad.fit/1") j["schema"].fail("is unknown; known: outgrad.fit/1");
+  if (j["schema"].text() != "outgrad.fit/2") j["schema"].fail("is unknown; known: outgrad.fit/2");
   Fit fit;
   fit.name = j["name"].word();
   fit.activation = j["activation"].word();
+  fit.function = j["function"].line();
+  fit.accuracy = j["class"].line();
   fit.spec_sha256 = j["spec_sha256"].text();
   if (!std::regex_match(fit.spec_sha256, std::regex("[0-9a-f]{64}"))) j["spec_sha256"].fail("must be 64 hexadecimal digits");
   fit.target = j["target"].real();
   const std::string kind = j["kind"].text();
-  const Node constants = j["constants"], certificate = j["certificate"];
+  const Node certificate = j["certificate"];
+  if (kind == "table") {
+    TableModel t;
+    t.format = format_from(j["format"]);
+    t.entry_format = format_from(j["entry_format"]);
+    if (t.format == Format::f32 || (t.entry_format != Format::f16 && t.entry_format != Format::bf16)) j["format"].fail("is none of a direct table");
+    t.kMasked = j["masked"].boolean();
+    for (const Node& e : j["entries"].items()) t.entries.push_back(static_cast<std::uint16_t>(e.integer(0, 0xffff)));
+    const auto segment = [&](const char* name) {
+      const Node node = j["segments"][name];
+      TableModel::Segment s{node["first"].integer(0, 0x7fff), node["last"].integer(0, 0x7fff), node["base"].integer(0, 0x1ffff)};
+      if (s.last < s.first || static_cast<size_t>(s.base + s.last - s.first) >= t.entries.size()) node.fail("leaves the table");
+      return s;
+    };
+    t.upper = segment("upper");
+    t.lower = segment("lower");
+    if (t.kMasked) t.left = segment("left");
+    t.kT = certificate["T"].real();
+    t.kO = certificate["O"].real();
+    t.kR = certificate["R"].real();
+    fit.table = std::move(t);
+    return fit;
+  }
+  const Node constants = j["constants"];
   if (kind == "backward") {
     BackwardModel m;
     m.format = format_from(j["format"]);
     m.kDegree = j["degree"].integer(1, 16);
     m.kRows = j["rows"].integer(1, kMostRows);
+    m.kScheme = scheme_from(j["scheme"]);
+    m.kCentred = constants["centred"].boolean();
+    m.kExactLimits = constants["exact_limits"].boolean();
+    m.kMasked = constants["masked"].boolean();
     m.kYHi = constants["y_hi"].single();
     m.kYLo = constants["y_lo"].single();
     m.kTMin = constants["t_min"].single();
     m.kSMin = constants["s_min"].single();
-    m.kSMax = constants["s_max"].single();
+    m.kYMin = constants["y_min"].single();
+    m.kYMax = constants["y_max"].single();
+    m.kHasBreaks = constants["has_breaks"].boolean();
+    for (const Node& b : constants["breaks"].items()) m.breaks.push_back(b.single());
+    if (static_cast<int>(m.breaks.size()) != (m.kHasBreaks ? m.kRows - 1 : 0)) constants["breaks"].fail("must hold one break point less than there are rows");
     m.kIndexScale = constants["index_scale"].single();
     m.kIndexBias = constants["index_bias"].single();
     m.kHasLeft = constants["has_left"].boolean();
@@ -213,9 +304,17 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kLeftRow = constants["left_row"].integer(0, kMostRows);
     m.kLeftKnee = constants["left_knee"].integer(0, 512);
     m.kLeftBase = constants["left_base"].integer(0, 512);
+    m.kHasRight = constants["has_right"].boolean();
+    m.kRightS = constants["right_s"].single();
     m.kA = certificate["A"].real();
     m.kK = certificate["K"].real();
     m.kB = certificate["B"].real();
+    m.kT = certificate["T"].real();
+    m.kO = certificate["O"].real();
+    m.kR = certificate["R"].real();
+    fit.worst_ulp = certificate["worst_ulp"].real();
+    fit.programme_reached = certificate["programme_reached"].real();
+    fit.programme_dual = certificate["programme_dual"].real();
     fit.expected_ratio = certificate["expected_ratio"].real();
     fit.expected_regret = certificate["expected_regret"].real();
     m.pieces = pieces_from_json(j["pieces"], Target::gradient, m.kDegree, m.kRows);
@@ -243,24 +342,6 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     j["kind"].fail("must be backward or forward");
   }
   return fit;
-}
-
-const char* to_string(Format f) {
-  switch (f) {
-    case Format::f32: return "f32";
-    case Format::f16: return "f16";
-    case Format::bf16: return "bf16";
-  }
-  return "";
-}
-
-int precision_bits(Format f) {
-  switch (f) {
-    case Format::f32: return 24;
-    case Format::f16: return 11;
-    case Format::bf16: return 8;
-  }
-  return 0;
 }
 
 }  // namespace outgrad::approx

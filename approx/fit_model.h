@@ -2,35 +2,70 @@
 #pragma once
 
 #include "approx/piece.h"
+#include "kernels/eval.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace outgrad::approx {
 
-/// Stored formats of activations.
-enum class Format { f32, f16, bf16 };
+/// Stored formats of activations; e4m3 and e5m2 are the 8-bit ones of the OCP specification (e4m3 has no infinity).
+enum class Format { f32, f16, bf16, e4m3, e5m2 };
+inline constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::e4m3, Format::e5m2};
 const char* to_string(Format f);
+/// @throws kernels::SpecError for an unknown name.
+Format format_of(const std::string& name);
+struct FormatShape {
+  int exponent_bits, fraction_bits;
+  bool has_infinity;
+};
+FormatShape shape_of(Format f);
 /// Significand bits, the leading one included.
 int precision_bits(Format f);
+/// The number that `code` stands for; NaN and infinities as such.
+double decode(Format f, std::uint32_t code);
 
 /// Constants and rows of a backward fit; the members have the names of the generated header, so that the one evaluator takes either.
 struct BackwardModel {
   Format format = Format::f32;
   int kDegree = 0;
   int kRows = 0;
+  int kScheme = kernels::kHorner;
+  bool kCentred = true;
+  bool kExactLimits = true;  ///< g is exactly its limit at both ends of the range of y
+  bool kMasked = true;
   float kYHi = 0, kYLo = 0, kTMin = 0;
-  float kSMin = 0, kSMax = 0;
+  float kSMin = 0;           ///< masked: least s, without a left segment
+  float kYMin = 0;           ///< not masked: least y
+  float kYMax = 0;           ///< g has its limit from here on
+  bool kHasBreaks = false;
+  std::vector<float> breaks;
   float kIndexScale = 0, kIndexBias = 0;
   bool kHasLeft = false;
   float kLeftY = 0;
   int kLeftRow = 0, kLeftKnee = 0, kLeftBase = 0;
+  bool kHasRight = false;
+  float kRightS = 0;
   double kA = 0, kK = 0, kB = 0;
+  double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
   std::vector<Piece> pieces;  ///< one a row, ascending by row
 
-  /// fma + add + mul from y to g (design: square roots, selects and loads are counted beside).
-  [[nodiscard]] int operations() const { return (kYLo != 0.0f ? 2 : 1) + 1 + 1 + kDegree; }
+  [[nodiscard]] float break_at(int k) const { return breaks[static_cast<size_t>(k)]; }
 };
+
+const char* to_string_scheme(int scheme);
+
+/// What a fit costs, counted by running the evaluator on a scalar that counts. `arithmetic` is fma + add + mul from y to g; square roots,
+/// selects and comparisons, integer operations of the row index, and table loads are counted beside it.
+struct Cost {
+  int arithmetic = 0, roots = 0, selects = 0, integer = 0, loads = 0;
+  int table_bytes = 0;
+};
+Cost cost_of(const BackwardModel& model);
+
+/// Of the deployed coordinate: s for y >= y* on the branch m (or y, clamped, without a mask).
+float deployed_coordinate(const BackwardModel& model, float y, bool m);
 
 /// Constants and rows of a forward fit.
 struct ForwardModel {

@@ -1,15 +1,22 @@
-/// outgrad-fit: `fit` a specification, `emit` a header from a fit.
+/// outgrad-fit: `fit` a specification, `emit` a header from a fit, `pareto` fronts, `certify` a fit by programs that are not ours.
 
 #include "approx/emit.h"
+#include "approx/pareto.h"
+#include "approx/sollya.h"
+#include "approx/witness.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <omp.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 
 namespace {
@@ -23,11 +30,144 @@ void write_output(const std::string& path, const std::string& content) {
   kernels::write_file(path, content);
 }
 
+std::string power(double bound) { return bound > 0 ? fmt::format("2^{:.2f}", std::log2(bound)) : "0"; }
+
+/// How far the rows' certified bounds are from what no polynomial of their degree can undercut, before and after rounding.
+std::string optimality(const approx::BackwardModel& m) {
+  double before = 0, after = 0, observed = 0;
+  for (const approx::Piece& p : m.pieces) {
+    if (p.storage_aware || p.bend != 0 || !(p.lower_bound > 0x1p-55)) continue;  // rows that equal g have no ratio
+    before = std::max(before, p.minimax_certified / p.lower_bound);
+    after = std::max(after, p.certified / p.lower_bound);
+    observed = std::max(observed, p.certified / p.observed);
+  }
+  return fmt::format("certified/lower bound {:.4f} before, {:.4f} after rounding, certified/observed {:.4f}", before, after, observed);
+}
+
 std::string summary(const approx::Fit& fit) {
-  if (fit.forward) return fmt::format("{}: relative fit error <= 2^{:.2f} (certified)", fit.name, std::log2(fit.forward->kA));
+  if (fit.forward) return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(fit.forward->kA));
+  if (fit.table) {
+    const approx::TableModel& t = *fit.table;
+    return fmt::format("{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations", fit.name, t.kT, t.kO, t.kT / t.kO,
+                       power(t.kR), t.entries.size(), 2 * t.entries.size(), t.index_operations());
+  }
   const approx::BackwardModel& m = *fit.backward;
-  return fmt::format("{}: A <= 2^{:.2f}, B <= 2^{:.2f}, A + B <= 2^{:.2f}, K <= {:.3g} (certified); {} operations, {} rows of degree {}", fit.name,
-                     std::log2(m.kA), std::log2(m.kB), std::log2(m.kA + m.kB), m.kK, m.operations(), m.kRows, m.kDegree);
+  const approx::Cost cost = cost_of(m);
+  std::string text = fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name, power(m.kA),
+                                 power(m.kB), power(m.kA + m.kB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+  if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
+  if (fit.accuracy.starts_with("ulp")) text += fmt::format(", {:.3f} ulp", fit.worst_ulp);
+  if (fit.programme_dual > 0) {
+    text += fmt::format("; programme {:.4f}, dual bound {:.4f}", fit.programme_reached, fit.programme_dual);
+  } else {
+    text += "; " + optimality(m);
+  }
+  return text;
+}
+
+void require_programs(const std::vector<approx::WitnessScript>& scripts) {
+  for (const approx::WitnessScript& script : scripts) {
+    const std::string program = approx::program_of(script);
+    if (!approx::program_found(program)) throw kernels::EnvironmentError(program + " is not installed (Debian package " + program + ")");
+  }
+}
+
+/// All scripts, written to `folder` and run, `threads` at a time; a line each, in order.
+std::vector<approx::Witnessed> run_scripts(const std::vector<approx::WitnessScript>& scripts, const std::string& folder, double limit_s,
+                                           int threads) {
+  std::vector<approx::Witnessed> results(scripts.size());
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads > 0 ? threads : omp_get_num_procs())
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    try {
+      results[i] = approx::run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s);
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  return results;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Runs the scripts of A and B, and says how each fared. @return exit status.
+int confirm(const approx::Fit& fit, const std::vector<approx::WitnessScript>& scripts, const std::string& folder, double limit_s, int threads) {
+  require_programs(scripts);
+  const std::vector<approx::Witnessed> results = run_scripts(scripts, folder, limit_s, threads);
+  size_t proven_a = 0, proven_b = 0, all_a = 0, all_b = 0;
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    const bool b = approx::program_of(scripts[i]) == "gappa";
+    ++(b ? all_b : all_a);
+    if (results[i].proven) ++(b ? proven_b : proven_a);
+    const char* outcome = results[i].proven ? "proven" : results[i].timed_out ? "OUT OF TIME" : "NOT PROVEN";
+    fmt::print("{:<11} {:7.2f} s  {} <= {}  {}\n", outcome, results[i].seconds, b ? 'B' : 'A', approx::power_of_two(scripts[i].claim), scripts[i].name);
+    if (!results[i].proven && !results[i].timed_out) fmt::print("            {}\n", first_line(results[i].output));
+  }
+  fmt::print("{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n", fit.name,
+             approx::power_of_two(fit.backward->kA), proven_a, all_a, approx::power_of_two(fit.backward->kB), proven_b, all_b);
+  return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
+}
+
+/// The same pieces fitted by Sollya's fpminimax, with certified norms, and by us; a measurement, with no verdict.
+void beside_sollya(const std::string& spec_path, const std::string& folder, double limit_s) {
+  const approx::Spec spec = approx::read_spec(spec_path);
+  const auto start = std::chrono::steady_clock::now();
+  const approx::Fit fit = approx::fit(spec, 1);
+  const double ours_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!fit.backward) throw kernels::SpecError(spec_path, "kind", "a backward specification is needed");
+  const approx::Composite composite(approx::activation_from_expression(fit.function));
+  const approx::Real x_star = composite.masked() ? composite.x_star().mid() : approx::Real(0);
+  std::vector<approx::WitnessScript> scripts;
+  for (const approx::Piece& piece : fit.backward->pieces) {
+    scripts.push_back(approx::sollya_fit_script(fit.name, fit.function, piece, x_star));
+    write_output(folder + "/" + scripts.back().name, scripts.back().text);
+  }
+  require_programs(scripts);
+  fmt::print("row   ours, certified   Sollya, certified   Sollya/ours   fpminimax s   norm s\n");
+  constexpr double kLevel = 1.01;  // our certificates stop within 1% of the observed error
+  double sollya_s = 0;
+  size_t done = 0, no_worse = 0, level = 0;
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    const approx::Witnessed result = approx::run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s);
+    sollya_s += result.seconds;
+    double bound = 0, fit_s = 0, norm_s = 0;
+    const double ours = scripts[i].claim;
+    const size_t line = result.output.find("BESIDE ");
+    if (line != std::string::npos && std::sscanf(result.output.c_str() + line, "BESIDE %lf %lf %lf", &bound, &fit_s, &norm_s) == 3) {
+      ++done;
+      if (ours <= bound) ++no_worse;
+      if (ours <= kLevel * bound) ++level;
+      fmt::print("{:3}   {:15.6e}   {:17.6e}   {:11.3f}   {:11.2f}   {:6.2f}\n", scripts[i].row, ours, bound, bound / ours, fit_s, norm_s);
+    } else {
+      fmt::print("{:3}   {:15.6e}   {} after {:.1f} s: {}\n", scripts[i].row, ours, result.timed_out ? "out of time" : "failed", result.seconds,
+                 first_line(result.output));
+    }
+  }
+  fmt::print("{}: {} rows in {:.2f} s by us (one thread; layout, constants, A, K and B included); ", fit.name, scripts.size(), ours_s);
+  fmt::print("Sollya: {} of them in {:.2f} s, limit {:.0f} s a row; ratio {:.1f}\n", done, sollya_s, limit_s, sollya_s / ours_s);
+  fmt::print("{}: our certified bound is at most Sollya's on {} of {} rows, at most {} times Sollya's on {}; ", fit.name, no_worse, done, kLevel, level);
+  fmt::print("rows next to a limit of g have their centre and c0 pinned to it by us alone\n");
+}
+
+/// A row of the table of fits in approx/README.md.
+std::string table_row(const approx::Fit& fit) {
+  if (fit.forward) return "";
+  if (fit.table) {
+    const approx::TableModel& t = *fit.table;
+    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(), 2 * t.entries.size(), t.kT / t.kO, power(t.kR));
+  }
+  const approx::BackwardModel& m = *fit.backward;
+  const approx::Cost cost = cost_of(m);
+  double after = 0;
+  for (const approx::Piece& p : m.pieces) {
+    if (!p.storage_aware && p.bend == 0 && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
+  }
+  const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
+  const std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual) : after > 0 ? fmt::format("{:.3f}", after) : "exact";
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic, cost.table_bytes, power(m.kA + m.kB), ratio,
+                     m.kO > 0 ? power(m.kR) : "", near);
 }
 
 int run(int argc, char** argv) {
@@ -42,10 +182,30 @@ int run(int argc, char** argv) {
   fit->add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
   fit->add_flag("--json", json, "print the fit on stdout too");
   CLI::App* emit = app.add_subcommand("emit", "coefficient header from a fit");
-  emit->add_option("FIT", input, "fit, schema outgrad.fit/1")->required();
+  emit->add_option("FIT", input, "fit, schema outgrad.fit/2")->required();
   emit->add_option("--out", output, "where the header goes (default: out/generated/NAME.h)");
   std::string recorded;
   emit->add_option("--as", recorded, "path of the fit to name in the banner (default: notebooks_data/fits/NAME.json)");
+  CLI::App* certify = app.add_subcommand("certify", "bounds A and B of a fit as Sollya and Gappa scripts; --run has them proven");
+  std::string beside;
+  bool prove = false;
+  double limit_s = 120;
+  certify->add_option("FIT", input, "fit, schema outgrad.fit/2; of a backward kind");
+  certify->add_option("--out", output, "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
+  certify->add_flag("--run", prove, "run sollya and gappa on them: exit status 1 if one is not proven, 3 if a program is missing");
+  certify->add_option("--limit", limit_s, "seconds that one script may take (default: 120)")->check(CLI::Range(1.0, 86400.0));
+  certify->add_option("--threads", threads, "scripts at a time, 0 for one a processor")->check(CLI::Range(0, 1024));
+  certify->add_option("--beside", beside, "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");
+  CLI::App* table = app.add_subcommand("table", "the table of fits in approx/README.md, from fits");
+  std::vector<std::string> inputs;
+  table->add_option("FIT", inputs, "fits, schema outgrad.fit/2")->required();
+  CLI::App* pareto = app.add_subcommand("pareto", "the fits of an activation and format that no other beats in operations, bytes and errors");
+  std::string activation, expression, format;
+  auto* by_name = pareto->add_option("--activation", activation, "gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
+  pareto->add_option("--expression", expression, "a function of x in place of an activation")->excludes(by_name);
+  pareto->add_option("--format", format, "f32, f16, bf16, e4m3, e5m2")->required();
+  pareto->add_option("--out", output, "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
+  pareto->add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -63,6 +223,40 @@ int run(int argc, char** argv) {
     const std::string text = approx::to_json(result);
     write_output(output.empty() ? "out/fits/" + spec.name + ".json" : output, text);
     fmt::print("{}\n", json ? text : summary(result));
+    return 0;
+  }
+  if (*certify) {
+    const std::string folder = output.empty() ? "out/witness" : output;
+    if (input.empty() == beside.empty()) throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
+    if (!beside.empty()) {
+      beside_sollya(beside, folder, limit_s);
+      return kernels::kExitHolds;
+    }
+    const approx::Fit subject = approx::fit_from_json(kernels::read_file(input), input);
+    const std::vector<approx::WitnessScript> scripts = approx::witness_scripts(subject, input);
+    for (const approx::WitnessScript& script : scripts) write_output(folder + "/" + script.name, script.text);
+    if (prove) return confirm(subject, scripts, folder, limit_s, threads);
+    fmt::print("{}: {} scripts in {}\n", subject.name, scripts.size(), folder);
+    return kernels::kExitHolds;
+  }
+  if (*table) {
+    fmt::print("| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    for (const std::string& file : inputs) fmt::print("{}", table_row(approx::fit_from_json(kernels::read_file(file), file)));
+    return 0;
+  }
+  if (*pareto) {
+    if (activation.empty() == expression.empty()) throw kernels::SpecError("pareto: give --activation or --expression");
+    const approx::Format of = approx::format_of(format);
+    const std::string name = activation.empty() ? "expression" : activation;
+    const nlohmann::ordered_json definition{{activation.empty() ? "expression" : "activation", activation.empty() ? expression : activation}};
+    const std::string member = definition.dump();
+    const bool terminal = isatty(STDERR_FILENO) != 0;
+    const approx::ParetoFront front = approx::pareto_front(name, member.substr(1, member.size() - 2), of, threads, [&](int done, int all) {
+      if (terminal) fmt::print(stderr, "\r{} {}: {}/{} candidates{}", name, format, done, all, done == all ? "\n" : "");
+    });
+    write_output(output.empty() ? "out/pareto/" + name + "_" + format + ".json" : output, approx::to_json(front, name, of));
+    for (const approx::ParetoPoint& p : front.points) fmt::print("{}\n", summary(p.fit));
+    fmt::print("{} {}: {} tried, {} out of reach, {} dominated, {} on the front\n", name, format, front.tried, front.unreachable, front.dominated, front.points.size());
     return 0;
   }
   const approx::Fit result = approx::fit_from_json(kernels::read_file(input), input);

@@ -10,10 +10,10 @@
 namespace outgrad::approx {
 namespace {
 
-/// The computed s is within 2^-21.5 of the exact one (|s| < 4, relative error below 2^-23): cells overlap by more than that.
-constexpr double kOverlap = 0x1p-20;
-/// From here on the tail bounds of the activation are below 2^-50, nothing beside any target.
-constexpr double kTailStart = -9;
+/// The computed s is off by less than 2^-23 of itself: cells overlap by twice that share of the largest |s|.
+constexpr double kOverlap = 0x1p-22;
+/// y is exact; this covers the double arithmetic on the cells' ends.
+constexpr double kExactOverlap = 0x1p-48;
 /// 2^23 + k, 0 <= k < 2^23: the fraction bits of such a float are the integer k, and sums are rounded to integers. A multiple of the
 /// number of rows is added to every index, so that no sum falls below 2^23, where halves would be kept.
 constexpr float kMagic = 0x1p23f;
@@ -21,107 +21,273 @@ constexpr float kMagic = 0x1p23f;
 double outward_lo(const Real& r) { return std::nextafter(static_cast<double>(r), -INFINITY); }
 double outward_hi(const Real& r) { return std::nextafter(static_cast<double>(r), INFINITY); }
 
-/// Least s, rounded up to a float, beyond which g is within `budget` of 1.
-float right_end(const Composite& composite, double budget) {
-  double lo = 2, hi = 40;
-  for (int step = 0; step < 60; ++step) {
+/// Least x, up to 2^-40, beyond which f' is within `budget` of its right limit.
+double right_tail_start(const Composite& composite, double budget) {
+  double lo = 0, hi = composite.activation().reach;
+  for (int step = 0; step < 48; ++step) {
     const double mid = 0.5 * (lo + hi);
     (composite.activation().right_gradient_tail(Ball(mid)).magnitude() <= budget ? hi : lo) = mid;
   }
-  const double s = outward_hi(composite.coordinate_at(Coordinate::signed_root, Real(hi)));
-  return std::nextafter(static_cast<float>(s), INFINITY);
+  return hi;
 }
 
-}  // namespace
+float float_above(double d) {
+  const auto f = static_cast<float>(d);
+  return static_cast<double>(f) < d ? std::nextafter(f, INFINITY) : f;
+}
 
-BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) {
-  BackwardModel m;
-  m.format = spec.format;
-  m.kDegree = spec.degree;
-  m.kRows = spec.root_cells + (spec.left ? spec.left->rows() : 0);
-  m.kYHi = constants.y_hi;
-  m.kYLo = constants.y_lo;
-  m.kTMin = constants.t_min;
-  m.kSMax = right_end(composite, target / 4);  // a quarter of the target: the last row has the rest to bend
-  m.kHasLeft = spec.left.has_value();
-  m.kLeftRow = spec.root_cells;
-  const Real y_c = Real(m.kYHi) + Real(m.kYLo), y_star = composite.y_star().mid();
-  const Real lower = y_c < y_star ? y_c : y_star;
-  double left_end = 0;
-  if (spec.left) {
-    m.kLeftY = -std::ldexp(1.0f, spec.left->edge_log2);
-    left_end = outward_lo(-sqrt(Real(m.kLeftY) - lower)) - kOverlap;
-    m.kSMin = static_cast<float>(left_end);
-    const int knee_exponent = 127 + spec.left->edge_log2 - spec.left->half_octaves;
-    m.kLeftKnee = 2 * knee_exponent;
-    m.kLeftBase = 127 + spec.left->merge_log2 + knee_exponent - 1;
-  } else {
-    // What the deployed sequence gives at y = -0, so that the anchored first row gives exactly 0 there.
-    m.kSMin = -std::sqrt((0.0f - m.kYHi) - m.kYLo);
-    left_end = static_cast<double>(m.kSMin);
-  }
-  // Cells are [(j - 1/2) w, (j + 1/2) w]: choose how many lie left of 0 so that w is least.
-  double width = INFINITY;
-  int left_cells = 0;
-  for (int a = 0; a < spec.root_cells; ++a) {
-    const double w = std::max(-left_end / (a + 0.5), static_cast<double>(m.kSMax) / (spec.root_cells - 1 - a + 0.5));
-    if (w < width) {
-      width = w;
-      left_cells = a;
+/// Builds a model's rows one after the other.
+class Layout {
+ public:
+  Layout(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) : composite_(composite), spec_(spec) {
+    m.format = spec.format;
+    m.kDegree = spec.degree;
+    m.kScheme = spec.scheme;
+    m.kCentred = spec.centred;
+    m.kMasked = composite.masked();
+    m.kHasLeft = spec.left.has_value();
+    // A quarter of the target: the last row has the rest to bend.
+    const double budget = target / 4;
+    if (m.kMasked) {
+      m.kYHi = constants.y_hi;
+      m.kYLo = constants.y_lo;
+      m.kTMin = constants.t_min;
+      // What the deployed sequence gives at y = -0, so that the anchored first row gives exactly 0 there.
+      m.kSMin = spec.s_min ? *spec.s_min : -std::sqrt((0.0f - m.kYHi) - m.kYLo);
+    } else {
+      m.kYMin = static_cast<float>(composite.left_limit());
+    }
+    target_ = spec.accuracy == AccuracyClass::relative ? Target::gradient_relative : Target::gradient;
+    bounded_right_ = std::isfinite(composite.right_limit());
+    if (spec.y_max) {
+      m.kYMax = *spec.y_max;
+    } else if (bounded_right_) {
+      m.kYMax = static_cast<float>(composite.right_limit());
+    } else {
+      m.kYMax = float_above(outward_hi(composite.value_at(Real(right_tail_start(composite, budget)))));
+    }
+    // Deeper than any target, so that the tail of a bounded f is nothing beside it.
+    constexpr double kNothing = 0x1p-50;
+    x_end_ = bounded_right_ ? Real(right_tail_start(composite, kNothing)) : composite.argument_of(Real(m.kYMax), true);
+    if (m.kMasked) {
+      const Real y_c = Real(m.kYHi) + Real(m.kYLo), y_star = composite.y_star().mid();
+      lower_ = y_c < y_star ? y_c : y_star;
+      v_begin_ = static_cast<double>(m.kSMin);
+      if (spec.left) {
+        m.kLeftY = -std::ldexp(1.0f, spec.left->edge_log2);
+        if (!(Real(m.kLeftY) > lower_)) {
+          throw kernels::SpecError(fmt::format("left_segment: -2^{} is not above the minimum {:.4f}", spec.left->edge_log2, static_cast<double>(lower_)));
+        }
+        v_begin_ = outward_lo(-sqrt(Real(m.kLeftY) - lower_));
+      }
+      v_end_ = static_cast<double>(deployed_coordinate(m, m.kYMax, true));
+      overlap_ = kOverlap * std::max(-v_begin_, v_end_);
+      if (spec.left) {
+        v_begin_ -= overlap_;
+        m.kSMin = static_cast<float>(v_begin_);
+      }
+    } else {
+      v_begin_ = static_cast<double>(m.kYMin);
+      v_end_ = static_cast<double>(m.kYMax);
+      overlap_ = kExactOverlap * std::max(-v_begin_, v_end_);
     }
   }
-  m.kIndexScale = std::nextafter(static_cast<float>(1 / width), 0.0f);
-  m.kIndexBias = kMagic + static_cast<float>(m.kRows + left_cells);
-  const double scale = static_cast<double>(m.kIndexScale);
-  for (int row = 0; row < spec.root_cells; ++row) {
-    const int j = row - left_cells;
+
+  [[nodiscard]] double begin() const { return v_begin_; }
+  [[nodiscard]] double end() const { return v_end_; }
+  [[nodiscard]] int left_rows() const { return spec_.left ? spec_.left->rows() : 0; }
+
+  /// Rows are cells of equal width, [(j - 1/2) w, (j + 1/2) w].
+  void uniform_core() {
+    const int cells = spec_.cells;
+    m.kRows = cells + left_rows();
+    // Choose how many lie left of 0 so that w is least; without numbers of both signs the cells start at v = 0.
+    double width = INFINITY;
+    int left_cells = 0;
+    for (int a = 0; a < cells; ++a) {
+      const double w = std::max(-v_begin_ / (a + 0.5), v_end_ / (cells - 1 - a + 0.5));
+      if (w < width) {
+        width = w;
+        left_cells = a;
+      }
+    }
+    m.kIndexScale = std::nextafter(static_cast<float>(1 / width), 0.0f);
+    m.kIndexBias = kMagic + static_cast<float>(m.kRows + left_cells);
+    const auto scale = static_cast<double>(m.kIndexScale);
+    for (int row = 0; row < cells; ++row) {
+      const int j = row - left_cells;
+      Piece p = core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, cells);
+      if (j == 0 && m.kMasked) {
+        p.bend = spec_.storage.bend;
+        p.bend_radius = 0.5 / scale;
+      }
+      m.pieces.push_back(std::move(p));
+    }
+    if (spec_.right_from) continue_in_y(left_cells);
+  }
+
+  /// Rows lie between break points; none is one row for all.
+  void broken_core(const std::vector<float>& breaks) {
+    m.kHasBreaks = true;
+    m.breaks = breaks;
+    const int cells = static_cast<int>(breaks.size()) + 1;
+    m.kRows = cells + left_rows();
+    for (int row = 0; row < cells; ++row) {
+      const double lo = row == 0 ? -INFINITY : static_cast<double>(breaks[static_cast<size_t>(row) - 1]);
+      const double hi = row + 1 == cells ? INFINITY : static_cast<double>(breaks[static_cast<size_t>(row)]);
+      m.pieces.push_back(core_piece(row, lo, hi, cells));
+    }
+  }
+
+  /// f(x) = x from 0 on: y < 0 is one polynomial, the rest is 1.
+  void linear_core() {
+    m.kHasBreaks = true;
+    m.breaks = {0.0f};
+    m.kRows = 2;
+    Piece p = core_piece(0, -INFINITY, 0, 2);
+    p.x_hi = Real(0);
+    m.pieces.push_back(p);
+    Piece one;
+    one.row = 1;
+    one.coordinate = Coordinate::identity;
+    one.v_hi = v_end_;
+    one.x_hi = x_end_;
+    one.right_tail = true;
+    one.anchor = Piece::Anchor{0.0f, 1.0f};
+    one.constant = true;
+    m.pieces.push_back(one);
+  }
+
+  void left_segment() {
+    m.kLeftRow = static_cast<int>(m.pieces.size());
+    const int knee_exponent = 127 + spec_.left->edge_log2 - spec_.left->half_octaves;
+    m.kLeftKnee = 2 * knee_exponent;
+    m.kLeftBase = 127 + spec_.left->merge_log2 + knee_exponent - 1;
+    left_piece(-std::ldexp(1.0, spec_.left->merge_log2), 0);
+    for (int e = spec_.left->merge_log2; e < spec_.left->edge_log2; ++e) {
+      const double inner = -std::ldexp(1.0, e), outer = 2 * inner, middle = 1.5 * inner;
+      if (e < spec_.left->edge_log2 - spec_.left->half_octaves) {
+        left_piece(outer, inner);
+      } else {
+        left_piece(middle, inner);
+        left_piece(outer, middle);
+      }
+    }
+  }
+
+  BackwardModel m;
+
+ private:
+  /// Where the coordinate of the core is v; beyond both ends clamped.
+  Piece core_piece(int row, double lo, double hi, int cells) {
     Piece p;
     p.row = row;
-    p.coordinate = Coordinate::signed_root;
-    p.v_lo = std::max((j - 0.5) / scale - kOverlap, left_end);
-    p.v_hi = std::min((j + 0.5) / scale + kOverlap, static_cast<double>(m.kSMax));
+    p.coordinate = m.kMasked ? Coordinate::signed_root : Coordinate::identity;
+    p.v_lo = std::max(lo - overlap_, v_begin_);
+    p.v_hi = std::min(hi + overlap_, v_end_);
     p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
-    if (j == 0) {
-      p.bend = spec.storage.bend;
-      p.bend_radius = 0.5 / scale;
-    }
-    if (row == 0 && !spec.left) {
+    p.centre_is_0 = !spec_.centred;
+    const bool anchored = spec_.anchored && spec_.centred && cells > 1;
+    if (row == 0 && !spec_.left) {
       p.left_tail = true;
-      p.anchor = Piece::Anchor{m.kSMin, 0.0f};
+      if (anchored) p.anchor = Piece::Anchor{static_cast<float>(v_begin_), static_cast<float>(composite_.activation().left_limit_gradient)};
     }
-    if (row + 1 == spec.root_cells) {
+    if (row + 1 == cells) {
       p.right_tail = true;
-      p.anchor = Piece::Anchor{m.kSMax, 1.0f};
+      if (anchored) p.anchor = Piece::Anchor{static_cast<float>(v_end_), static_cast<float>(composite_.activation().right_limit_gradient)};
     }
-    p.x_lo = p.left_tail ? Real(kTailStart) : composite.argument_of_root(Real(p.v_lo));
-    p.x_hi = composite.argument_of_root(Real(p.v_hi));
-    m.pieces.push_back(p);
+    p.target = target_;
+    // The zero of g at s = 0 is met exactly, or its relative error would be infinite.
+    if (target_ == Target::gradient_relative && m.kMasked && p.v_lo < 0 && p.v_hi > 0) p.anchor = Piece::Anchor{0.0f, 0.0f};
+    const auto argument = [&](double v) {
+      return m.kMasked ? composite_.argument_of_root(Real(v)) : composite_.argument_of(Real(v), true);
+    };
+    // Next to the limit 1 g is flatter than fp32 is fine: 1 at the end as c0, and the rest by the others, says more than any c0 can.
+    constexpr double kFlat = 0x1p-18;
+    const auto& f = composite_.activation();
+    if (anchored && !p.anchor && p.v_lo > 0 && f.right_limit_gradient == 1 && f.right_gradient_tail(Ball(argument(p.v_lo))).magnitude() < kFlat) {
+      p.anchor = Piece::Anchor{static_cast<float>(v_end_), 1.0f};
+    }
+    p.x_lo = p.left_tail ? Real(composite_.tail_start()) : argument(p.v_lo);
+    p.x_hi = p.right_tail ? x_end_ : argument(p.v_hi);
+    return p;
   }
-  if (!spec.left) return m;
-  const auto left_piece = [&](double y_lo, double y_hi) {
+
+  /// The rows from `right_from` on become polynomials in y, which is exact where s carries the rounding of a difference and a root.
+  void continue_in_y(int left_cells) {
+    const auto scale = static_cast<double>(m.kIndexScale);
+    int first = -1;
+    for (Piece& p : m.pieces) {
+      if (p.row - left_cells - 0.5 < *spec_.right_from * scale) continue;
+      if (first < 0) first = p.row;
+      const Real y_c = Real(m.kYHi) + Real(m.kYLo), higher = y_c > composite_.y_star().mid() ? y_c : composite_.y_star().mid();
+      p.region = Region::right;
+      p.coordinate = Coordinate::identity;
+      p.v_lo = outward_lo(Real(p.v_lo) * Real(p.v_lo) + lower_);
+      p.v_hi = std::min(outward_hi(Real(p.v_hi) * Real(p.v_hi) + higher), static_cast<double>(m.kYMax));
+      p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
+      if (p.anchor) p.anchor->centre = m.kYMax;
+      p.x_lo = composite_.argument_of(Real(p.v_lo), true);
+      if (!p.right_tail) p.x_hi = composite_.argument_of(Real(p.v_hi), true);
+    }
+    if (first < 0) return;
+    // The least float that the index arithmetic takes to that row.
+    float lo = 0, hi = static_cast<float>(v_end_);
+    const auto reaches = [&](float s) { return static_cast<int>(std::fma(s, m.kIndexScale, m.kIndexBias) - kMagic) - m.kRows >= first; };
+    while (std::nextafter(lo, hi) < hi) {
+      const float mid = lo + 0.5f * (hi - lo);
+      (reaches(mid) ? hi : lo) = mid;
+    }
+    m.kHasRight = true;
+    m.kRightS = hi;
+  }
+
+  void left_piece(double y_lo, double y_hi) {
     Piece p;
     p.row = static_cast<int>(m.pieces.size());
+    p.region = Region::left;
     p.coordinate = Coordinate::identity;
     p.v_lo = y_lo;
     p.v_hi = y_hi;
     p.nominal_centre = 0.5 * (y_lo + y_hi);
     p.left_tail = y_hi == 0;
     if (p.left_tail) p.anchor = Piece::Anchor{0.0f, 0.0f};
-    p.x_lo = p.left_tail ? Real(kTailStart) : composite.argument_of(Real(y_hi), false);  // y falls from 0- to y* as x grows to x*
-    p.x_hi = composite.argument_of(Real(y_lo), false);
+    p.x_hi = composite_.argument_of(Real(y_lo), false);
+    // y falls from 0- to y* as x grows to x*. A row may lie in the tail as a whole.
+    const Real beyond = p.x_hi - Real(0.5);
+    p.x_lo = !p.left_tail ? composite_.argument_of(Real(y_hi), false) : beyond < composite_.tail_start() ? beyond : Real(composite_.tail_start());
+    // The last row runs into the limit 0, where only an absolute error has a meaning.
+    p.target = p.left_tail ? Target::gradient : target_;
     m.pieces.push_back(p);
-  };
-  left_piece(-std::ldexp(1.0, spec.left->merge_log2), 0);
-  for (int e = spec.left->merge_log2; e < spec.left->edge_log2; ++e) {
-    const double inner = -std::ldexp(1.0, e), outer = 2 * inner, middle = 1.5 * inner;
-    if (e < spec.left->edge_log2 - spec.left->half_octaves) {
-      left_piece(outer, inner);
-    } else {
-      left_piece(middle, inner);
-      left_piece(outer, middle);
-    }
   }
-  return m;
+
+  const Composite& composite_;
+  const BackwardSpec& spec_;
+  double v_begin_ = 0, v_end_ = 0, overlap_ = 0;
+  Real lower_, x_end_;
+  bool bounded_right_ = false;
+  Target target_ = Target::gradient;
+};
+
+}  // namespace
+
+std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) {
+  const Layout layout(composite, spec, constants, target);
+  return {layout.begin(), layout.end()};
+}
+
+BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target,
+                      const std::vector<float>& breaks) {
+  Layout layout(composite, spec, constants, target);
+  if (composite.activation().linear_from_zero) {
+    layout.linear_core();
+  } else if (spec.split == Split::uniform && spec.cells > 1) {
+    layout.uniform_core();
+  } else {
+    layout.broken_core(breaks);
+  }
+  if (spec.left) layout.left_segment();
+  return std::move(layout.m);
 }
 
 ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {

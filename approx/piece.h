@@ -10,12 +10,23 @@ namespace outgrad::approx {
 
 /// What the polynomial approximates over the piece.
 enum class Target {
-  gradient,        ///< g, absolute error
-  value_relative,  ///< f / scale, relative error
+  gradient,           ///< g, absolute error
+  gradient_relative,  ///< g, relative error; where g vanishes, at s = 0, the row is centred there and c0 is 0
+  value_relative,     ///< f / scale, relative error
 };
+
+/// Where the deployed sequence decides that a row is asked for.
+enum class Region {
+  core,   ///< by cells or break points of the index coordinate (s, or y without a mask)
+  right,  ///< the same rows, from kRightS on evaluated in y
+  left,   ///< by the exponent of y
+};
+
+const char* to_string(Region r);
 
 struct Piece {
   int row = 0;                ///< place in the table
+  Region region = Region::core;
   Coordinate coordinate = Coordinate::identity;
   Target target = Target::gradient;
   Real x_lo, x_hi;            ///< arguments the row can be asked for; the fit and the certificate cover all of them
@@ -23,18 +34,25 @@ struct Piece {
   bool left_tail = false;     ///< also every x < x_lo, by the activation's tail bound
   bool right_tail = false;    ///< also every x > x_hi
   double nominal_centre = 0;  ///< the centre is searched for next to it, unless `anchor` pins it
+  bool centre_is_0 = false;   ///< the fit is not centred
   struct Anchor {
     float centre, c0;
   };
   std::optional<Anchor> anchor;  ///< exact value at the centre
+  bool constant = false;         ///< the anchor's value everywhere, which is exact: nothing to fit
   double bend = 0, bend_radius = 0;  ///< the fit aims at g + bent_by(bend, bend_radius, s); the certificate is against g
   double scale = 1;              ///< power of two; the polynomial approximates f/scale
 
   // results
+  double real_centre = 0;      ///< centre of `real`
+  std::vector<Real> real;      ///< the best real coefficients found, before rounding
+  int degree = 0;              ///< of the row; leading coefficients above it are 0
+  bool storage_aware = false;  ///< fitted to storage intervals, not to g: lower_bound and minimax say nothing of it
   float centre = 0;
   std::vector<float> c;     ///< c_0 ... c_degree
   double lower_bound = 0;   ///< de la Vallee-Poussin: no real coefficients of this degree do better
   double minimax = 0;       ///< error of the best real coefficients found, on the samples
+  double minimax_certified = 0;  ///< proven bound of the error of `real`
   double observed = 0;      ///< error of the rounded coefficients, max over the samples
   double certified = 0;     ///< proven bound of the same over the piece (A)
   double evaluation = 0;    ///< proven bound on the rounding of the deployed sequence (B)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <Eigen/Dense>
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -33,7 +34,8 @@ Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dyna
   std::vector<Eigen::Index> reference(static_cast<size_t>(n + 1));
   for (Eigen::Index j = 0; j <= n; ++j) {
     const double place = n == 0 ? 0.5 : 0.5 * (1 - std::cos(3.141592653589793 * static_cast<double>(j) / static_cast<double>(n)));
-    reference[static_cast<size_t>(j)] = static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5);
+    const Eigen::Index least = j == 0 ? 0 : reference[static_cast<size_t>(j) - 1] + 1, most = samples - 1 - (n - j);  // all different
+    reference[static_cast<size_t>(j)] = std::clamp(static_cast<Eigen::Index>(place * static_cast<double>(samples - 1) + 0.5), least, most);
   }
   Vector sign(n + 1);
   for (Eigen::Index j = 0; j <= n; ++j) sign[j] = j % 2 == 0 ? Scalar(1) : Scalar(-1);

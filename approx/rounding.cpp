@@ -16,9 +16,9 @@
 namespace outgrad::approx {
 namespace {
 
-/// Centres tried around the nominal one, and the share of them that is searched in depth. 2000 candidates leave both residuals of
-/// c0 and c1 below about 1/50 ulp for some.
-constexpr int kCentres = 2000;
+/// Centres tried around the nominal one, and how many of them are searched in depth. Among 2^17 some leave the residuals of c0 and c1
+/// both below about 1/350 ulp.
+constexpr int kCentres = 1 << 17;
 constexpr int kDeepCentres = 12;
 /// Width of the beam: more changed no fit by over 1%.
 constexpr size_t kBeam = 4;
@@ -99,18 +99,62 @@ std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float 
   return fits;
 }
 
+/// A centre, and what rounding the two leading coefficients there costs at the piece's end.
+struct Centre {
+  float at;
+  double loss;
+};
+
+/// Centres whose leading coefficients are almost floats, best first. Extended precision leaves 40 bits below an ulp of fp32.
+std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width) {
+  std::vector<long double> c;
+  for (const Real& r : real) c.push_back(r.convert_to<long double>());
+  const double reach = kCentreReach * half_width;
+  const auto to_float = [](long double x) { return static_cast<long double>(static_cast<float>(x)); };
+  std::vector<Centre> centres;
+  for (int j = -kCentres / 2; j <= kCentres / 2; ++j) {
+    const auto at = static_cast<float>(nominal + reach * j / (kCentres / 2.0));
+    if (!centres.empty() && centres.back().at == at) continue;
+    const long double u = static_cast<long double>(at) - nominal;
+    long double value = c.back(), slope = 0;
+    for (size_t k = c.size() - 1; k-- > 0;) {
+      slope = slope * u + value;
+      value = value * u + c[k];
+    }
+    const long double loss = std::abs(value - to_float(value)) + half_width * std::abs(slope - to_float(slope));
+    centres.push_back({at, static_cast<double>(loss)});
+  }
+  const auto cheaper = [](const Centre& a, const Centre& b) { return a.loss < b.loss || (a.loss == b.loss && a.at < b.at); };
+  const size_t kept = std::min<size_t>(kDeepCentres, centres.size());
+  std::partial_sort(centres.begin(), centres.begin() + static_cast<std::ptrdiff_t>(kept), centres.end(), cheaper);
+  centres.resize(kept);
+  return centres;
+}
+
 }  // namespace
 
 Samples sample(const Composite& composite, const Piece& piece, int count) {
+  // Chebyshev points of the second kind in x; an even count avoids the exact middle, where a relative error may be 0/0.
+  std::vector<Real> arguments;
+  const auto place = [&](int i) { return Real(0.5) - Real(0.5) * cos(boost::math::constants::pi<Real>() * i / (count - 1)); };
+  for (int i = 0; i < count; ++i) arguments.push_back(piece.x_lo + (piece.x_hi - piece.x_lo) * place(i));
+  // A tail is long in x and short in the coordinate: there the maxima lie between points that are even in the coordinate.
+  if ((piece.left_tail || piece.right_tail) && piece.coordinate != Coordinate::argument) {
+    const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo), v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
+    for (int i = 1; i + 1 < count; ++i) {
+      const Real v = v_lo + (v_hi - v_lo) * place(i);
+      const Real x = piece.coordinate == Coordinate::signed_root ? composite.argument_of_root(v) : composite.argument_of(v, piece.region != Region::left);
+      if (x > piece.x_lo && x < piece.x_hi) arguments.push_back(x);
+    }
+    std::sort(arguments.begin(), arguments.end());
+  }
   Samples s;
-  for (int i = 0; i < count; ++i) {
-    // Chebyshev points of the second kind in x; an even count avoids the exact middle, where a relative error may be 0/0.
-    const Real place = Real(0.5) - Real(0.5) * cos(boost::math::constants::pi<Real>() * i / (count - 1));
-    const Real x = piece.x_lo + (piece.x_hi - piece.x_lo) * place;
+  for (const Real& x : arguments) {
     s.v.push_back(composite.coordinate_at(piece.coordinate, x));
-    if (piece.target == Target::gradient) {
+    if (piece.target != Target::value_relative) {
       s.target.push_back(composite.gradient_at(x) + Real(piece.bend == 0 ? 0 : bent_by(piece.bend, piece.bend_radius, static_cast<double>(s.v.back()))));
-      s.weight.emplace_back(1);
+      const Real& g = s.target.back();
+      s.weight.push_back(piece.target == Target::gradient || g == 0 ? Real(1) : Real(1 / abs(g)));
     } else {
       const Real f = composite.value_at(x) / piece.scale;
       s.target.push_back(f);
@@ -131,31 +175,61 @@ double measure(const Samples& s, const RoundedFit& fit) {
   return static_cast<double>(worst);
 }
 
-std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
+namespace {
+
+/// The real minimax problem of a piece, its argument scaled to about [-1, 1].
+struct RealProblem {
+  double nominal;
+  int first;  ///< c0 of an anchored piece is given
+  Real half_width;
+  std::vector<size_t> used;  ///< samples taken
+  RealMatrix columns;
+  RealVector target;
+};
+
+RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
+  RealProblem r;
   const size_t count = s.v.size();
   const auto [low, high] = std::minmax_element(s.v.begin(), s.v.end());
-  const Real half_width = (*high - *low) / 2;
-  const double nominal = piece.anchor ? static_cast<double>(piece.anchor->centre) : piece.nominal_centre;
-  const int first = piece.anchor ? 1 : 0;  // c0 of an anchored piece is given
-
+  r.half_width = (*high - *low) / 2;
+  r.nominal = piece.anchor ? static_cast<double>(piece.anchor->centre) : piece.centre_is_0 ? 0 : piece.nominal_centre;
+  r.first = piece.anchor ? 1 : 0;
   // No coefficient moves the error next to an anchor: samples there would only make the exchange degenerate.
-  std::vector<size_t> used;
   for (size_t i = 0; i < count; ++i) {
-    if (!piece.anchor || abs(s.v[i] - Real(nominal)) > half_width * kAnchorShadow) used.push_back(i);
+    if (!piece.anchor || abs(s.v[i] - Real(r.nominal)) > r.half_width * kAnchorShadow) r.used.push_back(i);
   }
+  r.columns.resize(static_cast<Eigen::Index>(r.used.size()), degree + 1 - r.first);
+  r.target.resize(static_cast<Eigen::Index>(r.used.size()));
+  for (Eigen::Index row = 0; row < r.columns.rows(); ++row) {
+    const size_t i = r.used[static_cast<size_t>(row)];
+    const Real u = (s.v[i] - Real(r.nominal)) / r.half_width;
+    Real power = r.first == 0 ? s.weight[i] : Real(s.weight[i] * u);
+    for (int k = 0; k <= degree - r.first; ++k, power *= u) r.columns(row, k) = power;
+    r.target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
+  }
+  return r;
+}
 
-  // The real minimax polynomial about the nominal centre, its argument scaled to about [-1, 1].
-  RealMatrix columns(static_cast<Eigen::Index>(used.size()), degree + 1 - first);
-  RealVector target(static_cast<Eigen::Index>(used.size()));
-  for (Eigen::Index row = 0; row < columns.rows(); ++row) {
-    const size_t i = used[static_cast<size_t>(row)];
-    const Real u = (s.v[i] - Real(nominal)) / half_width;
-    Real power = first == 0 ? s.weight[i] : Real(s.weight[i] * u);
-    for (int k = 0; k <= degree - first; ++k, power *= u) columns(row, k) = power;
-    target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
-  }
+}  // namespace
+
+double minimax_level(const Samples& samples, const Piece& piece, int degree) {
+  const RealProblem problem = real_problem(samples, piece, degree);
+  constexpr double kRough = 1e-2;
+  return static_cast<double>(exchange<Real>(problem.columns, problem.target, kRough).error);
+}
+
+std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
+  const RealProblem problem = real_problem(s, piece, degree);
+  const double nominal = problem.nominal;
+  const int first = problem.first;
+  const Real& half_width = problem.half_width;
+  const std::vector<size_t>& used = problem.used;
+  const RealMatrix& columns = problem.columns;
+  const RealVector& target = problem.target;
   const auto best = exchange<Real>(columns, target);
-  if (!best.settled) throw std::runtime_error("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
+  // A polynomial that equals its target leaves noise, which has no level to settle at.
+  constexpr double kNoise = 1e-40;
+  if (!best.settled && best.error > kNoise) throw std::runtime_error("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
   piece.lower_bound = std::nextafter(static_cast<double>(best.level), 0.0);
   piece.minimax = static_cast<double>(best.error);
   std::vector<Real> real(static_cast<size_t>(degree) + 1);
@@ -164,28 +238,12 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   for (int k = 0; k <= degree; ++k, unscale /= half_width) {
     if (k >= first) real[static_cast<size_t>(k)] = best.coefficients[k - first] * unscale;
   }
+  piece.real_centre = nominal;
+  piece.real = real;
 
-  // Centres whose leading coefficients are almost floats.
-  struct Centre {
-    float at;
-    double loss;
-  };
-  std::vector<Centre> centres;
-  if (piece.anchor) {
-    centres.push_back({piece.anchor->centre, 0});
-  } else {
-    const double reach = kCentreReach * static_cast<double>(half_width);
-    for (int j = -kCentres / 2; j <= kCentres / 2; ++j) {
-      const auto at = static_cast<float>(nominal + reach * j / (kCentres / 2.0));
-      if (!centres.empty() && centres.back().at == at) continue;
-      const auto moved = shifted(real, Real(at) - Real(nominal));
-      Real loss = 0, arm = 1;
-      for (size_t k = 0; k < 2; ++k, arm *= half_width) loss += arm * abs(moved[k] - Real(static_cast<float>(moved[k])));
-      centres.push_back({at, static_cast<double>(loss)});
-    }
-    std::stable_sort(centres.begin(), centres.end(), [](const Centre& a, const Centre& b) { return a.loss < b.loss; });
-    if (centres.size() > kDeepCentres) centres.resize(kDeepCentres);
-  }
+  const std::vector<Centre> centres = piece.anchor       ? std::vector<Centre>{{piece.anchor->centre, 0}}
+                                      : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
+                                                          : best_centres(real, nominal, static_cast<double>(half_width));
 
   // The residual of the real fit, once; a centre only changes the columns. All samples of the ends are kept.
   const size_t stride = std::max<size_t>(1, used.size() / kSearchSamples);
@@ -205,6 +263,10 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
     const auto moved = shifted(real, Real(centre.at) - Real(nominal));
     auto rounded = round_coefficients(moved, centre.at, u, weight, residual, piece.anchor ? std::optional(piece.anchor->c0) : std::nullopt);
     std::move(rounded.begin(), rounded.end(), std::back_inserter(fits));
+    // Plain rounding too: an exchange that did not settle has misled the search.
+    RoundedFit plain{centre.at, {}, 0};
+    for (const Real& c : moved) plain.c.push_back(static_cast<float>(c));
+    fits.push_back(std::move(plain));
   }
   for (RoundedFit& fit : fits) fit.error = measure(s, fit);
   std::stable_sort(fits.begin(), fits.end(), [](const RoundedFit& a, const RoundedFit& b) { return a.error < b.error; });

@@ -28,6 +28,9 @@ struct RoundedFit {
 /// Largest weighted error of a fit on the samples.
 double measure(const Samples& samples, const RoundedFit& fit);
 
+/// Error of the best real coefficients of that degree on the samples.
+double minimax_level(const Samples& samples, const Piece& piece, int degree);
+
 /// Fits `piece` to `degree`: fills lower_bound and minimax, and returns rounded fits, of several centres, best first.
 /// Work and result are deterministic.
 std::vector<RoundedFit> fit_piece(const Samples& samples, Piece& piece, int degree);

@@ -18,8 +18,8 @@ namespace outgrad::approx {
 /// 60 decimal digits: the linear systems of the exchange lose at most half of them at the degrees used here.
 using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<60>, boost::multiprecision::et_off>;
 
-/// Working precision of balls. Next to x* the quotient (f - y*)/(x - x*)^2 cancels up to 80 bits; 256 leaves over 170.
-inline constexpr slong kPrecisionBits = 256;
+/// Working precision of balls. Next to x* the quotient (f - y*)/(x - x*)^2 and its derivatives cancel up to 208 bits; 320 leaves over 100.
+inline constexpr slong kPrecisionBits = 320;
 
 /// A real number known to lie in midpoint +- radius.
 class Ball {
@@ -104,20 +104,53 @@ class Ball {
   arb_t v_;
 };
 
-inline Ball sqrt(const Ball& a) {
-  Ball r;
-  arb_sqrt(r.raw(), a.raw(), kPrecisionBits);
-  return r;
+/// f over a ball for an increasing f, from its values at the two ends: no dependency widens it.
+template <class Function>
+Ball increasing(const Ball& a, const Function& f) {
+  if (arb_is_exact(a.raw()) || arb_rel_accuracy_bits(a.raw()) > kPrecisionBits / 4 || !arb_is_finite(a.raw())) return f(a);
+  Ball lo, hi;
+  arb_get_lbound_arf(arb_midref(lo.raw()), a.raw(), kPrecisionBits);
+  arb_get_ubound_arf(arb_midref(hi.raw()), a.raw(), kPrecisionBits);
+  return Ball::hull(f(lo), f(hi));
 }
+
+#define OUTGRAD_BALL_FUNCTION(name, fn)               \
+  inline Ball name(const Ball& a) {                    \
+    Ball r;                                            \
+    fn(r.raw(), a.raw(), kPrecisionBits);              \
+    return r;                                          \
+  }
+#define OUTGRAD_INCREASING_BALL_FUNCTION(name, fn)    \
+  inline Ball name(const Ball& a) {                    \
+    return increasing(a, [](const Ball& x) {           \
+      Ball r;                                          \
+      fn(r.raw(), x.raw(), kPrecisionBits);            \
+      return r;                                        \
+    });                                                \
+  }
+OUTGRAD_BALL_FUNCTION(sqrt, arb_sqrt)
+OUTGRAD_BALL_FUNCTION(log, arb_log)
+OUTGRAD_BALL_FUNCTION(sin, arb_sin)
+OUTGRAD_BALL_FUNCTION(cos, arb_cos)
+OUTGRAD_INCREASING_BALL_FUNCTION(exp, arb_exp)
+OUTGRAD_INCREASING_BALL_FUNCTION(tanh, arb_tanh)
+OUTGRAD_INCREASING_BALL_FUNCTION(error_function, arb_hypgeom_erf)
+#undef OUTGRAD_BALL_FUNCTION
+#undef OUTGRAD_INCREASING_BALL_FUNCTION
 inline Ball abs(const Ball& a) {
   Ball r;
   arb_abs(r.raw(), a.raw());
   return r;
 }
-inline Ball exp(const Ball& a) {
-  Ball r;
-  arb_exp(r.raw(), a.raw(), kPrecisionBits);
-  return r;
+inline Ball sigmoid(const Ball& a) {
+  return increasing(a, [](const Ball& x) { return Ball(1.0) / (Ball(1.0) + exp(-x)); });
+}
+inline Ball softplus(const Ball& a) {
+  return increasing(a, [](const Ball& x) {
+    Ball r = x.positive() ? exp(-x) : exp(x);
+    arb_log1p(r.raw(), r.raw(), kPrecisionBits);
+    return x.positive() ? x + r : r;
+  });
 }
 
 /// Power series in t truncated to `length` terms; coefficient k of f(X + t) encloses f^(k)(xi)/k! for every xi in X.
@@ -188,9 +221,62 @@ class Series {
   arb_poly_t p_;
 };
 
-inline Series sqrt(const Series& a) {
+#define OUTGRAD_SERIES_FUNCTION(name, fn)                          \
+  inline Series name(const Series& a) {                             \
+    Series r(a.length());                                           \
+    fn(r.raw(), a.raw(), a.length(), kPrecisionBits);               \
+    return r;                                                       \
+  }
+OUTGRAD_SERIES_FUNCTION(sqrt, arb_poly_sqrt_series)
+OUTGRAD_SERIES_FUNCTION(exp, arb_poly_exp_series)
+OUTGRAD_SERIES_FUNCTION(log, arb_poly_log_series)
+OUTGRAD_SERIES_FUNCTION(sin, arb_poly_sin_series)
+OUTGRAD_SERIES_FUNCTION(cos, arb_poly_cos_series)
+OUTGRAD_SERIES_FUNCTION(error_function, arb_hypgeom_erf_series)
+#undef OUTGRAD_SERIES_FUNCTION
+/// The constant term of a composition is the tighter value over balls.
+inline Series with_constant(Series s, const Ball& c) {
+  s.set(0, c);
+  return s;
+}
+inline Series sigmoid(const Series& a) {
+  // The exponential that stays small: a wide ball of large numbers is one of all sizes.
+  const Series one = Series::constant(Ball(1.0), a.length());
+  if (a[0].negative()) {
+    const Series e = exp(a);
+    return with_constant(e / (one + e), sigmoid(a[0]));
+  }
+  return with_constant(one / (one + exp(Series::constant(Ball(0.0), a.length()) - a)), sigmoid(a[0]));
+}
+inline Series tanh(const Series& a) {
+  const Series one = Series::constant(Ball(1.0), a.length()), two = Series::constant(Ball(2.0), a.length());
+  return with_constant(two * sigmoid(two * a) - one, tanh(a[0]));
+}
+inline Series softplus(const Series& a) {
+  const Series one = Series::constant(Ball(1.0), a.length());
+  if (a[0].positive()) return with_constant(a + log(one + exp(Series::constant(Ball(0.0), a.length()) - a)), softplus(a[0]));
+  return with_constant(log(one + exp(a)), softplus(a[0]));
+}
+/// Not finite where the argument may vanish: there it has no derivative.
+inline Series abs(const Series& a) {
+  const Series zero = Series::constant(Ball(0.0), a.length());
+  if (a[0].positive()) return a;
+  if (a[0].negative()) return zero - a;
   Series r(a.length());
-  arb_poly_sqrt_series(r.raw(), a.raw(), a.length(), kPrecisionBits);
+  Ball undefined;
+  arb_indeterminate(undefined.raw());
+  for (slong k = 0; k < a.length(); ++k) r.set(k, undefined);
+  return with_constant(r, abs(a[0]));
+}
+
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+inline Real sigmoid(const Real& x) { return 1 / (1 + exp(-x)); }
+inline double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+inline Real softplus(const Real& x) { return x > 0 ? x + log1p(exp(-x)) : Real(log1p(exp(x))); }
+inline double error_function(double x) { return std::erf(x); }
+inline Real error_function(const Real& x) {
+  Real r;
+  mpfr_erf(r.backend().data(), x.backend().data(), MPFR_RNDN);
   return r;
 }
 
@@ -202,9 +288,11 @@ inline Real normal_cdf(const Real& x) {
   return r / 2;
 }
 inline Ball normal_cdf(const Ball& x) {
-  Ball a = -x / sqrt(Ball(2.0));
-  arb_hypgeom_erfc(a.raw(), a.raw(), kPrecisionBits);
-  return a * Ball(0.5);
+  return increasing(x, [](const Ball& at) {
+    Ball a = -at / sqrt(Ball(2.0));
+    arb_hypgeom_erfc(a.raw(), a.raw(), kPrecisionBits);
+    return a * Ball(0.5);
+  });
 }
 inline Series normal_cdf(const Series& x) {
   Series a = x * Series::constant(Ball(-1.0) / sqrt(Ball(2.0)), x.length());

@@ -44,6 +44,11 @@ class Reader {
     if (i < lo || i > hi) fail(key, fmt::format("{} is outside {} .. {}", i, lo, hi));
     return static_cast<int>(i);
   }
+  bool boolean(const std::string& key) {
+    const json& v = at(key);
+    if (!v.is_boolean()) fail(key, "must be true or false");
+    return v.get<bool>();
+  }
   double number(const std::string& key, double lo, double hi) {
     const json& v = at(key);
     if (!v.is_number()) fail(key, "must be a number");
@@ -74,36 +79,102 @@ class Reader {
 };
 
 Format parse_format(Reader& r, const std::string& key) {
-  const std::string name = r.text(key);
-  for (const Format f : {Format::f32, Format::f16, Format::bf16}) {
-    if (name == to_string(f)) return f;
+  try {
+    return format_of(r.text(key));
+  } catch (const SpecError& error) {
+    r.fail(key, error.what());
   }
-  r.fail(key, "format '" + name + "' is unknown; known: f32, f16, bf16");
 }
 
 bool power_of_two_rows(int rows) { return rows > 0 && (rows & (rows - 1)) == 0; }
 
-BackwardSpec parse_backward(Reader& r) {
+/// A table larger than this is none of ours, and the index arithmetic of a fit counts on it.
+constexpr int kMostRows = 1024;
+
+/// "abs:2^-26", "rel:2^-10", "ulp:1", "stored:1.05", "oracle".
+struct Accuracy {
+  AccuracyClass kind;
+  double bound;
+};
+
+Accuracy parse_accuracy(const Reader& r, const std::string& key, const std::string& text) {
+  static const std::regex power("(abs|rel):2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)"), ratio("(ulp|stored):([0-9]{1,2}(\\.[0-9]{1,4})?)");
+  std::smatch match;
+  if (text == "oracle") return {AccuracyClass::oracle, 0};
+  if (std::regex_match(text, match, power)) return {match[1] == "abs" ? AccuracyClass::absolute : AccuracyClass::relative, std::exp2(std::stod(match[2]))};
+  if (std::regex_match(text, match, ratio)) {
+    const double bound = std::stod(match[2]);
+    const bool ulp = match[1] == "ulp";
+    if (bound < (ulp ? 0.25 : 1.0001)) r.fail(key, "'" + text + "' is out of reach of any function of the stored y");
+    return {ulp ? AccuracyClass::ulp : AccuracyClass::stored, bound};
+  }
+  r.fail(key, "'" + text + "' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle");
+}
+
+int parse_scheme(Reader& r, const std::string& key) {
+  if (!r.has(key)) return kernels::kHorner;
+  const std::string name = r.text(key);
+  for (const int scheme : {kernels::kHorner, kernels::kEstrin, kernels::kEvenOdd}) {
+    if (name == to_string_scheme(scheme)) return scheme;
+  }
+  r.fail(key, "'" + name + "' is unknown; known: horner, estrin, even_odd");
+}
+
+BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   BackwardSpec b{};
   b.format = parse_format(r, "format");
-  if (const std::string mode = r.text("mode"); mode != "absolute") r.fail("mode", "'" + mode + "' is unknown; known: absolute");
+  b.accuracy = accuracy.kind;
+  const bool small_format = b.format != Format::f32;
+  if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::ulp || b.accuracy == AccuracyClass::oracle) && !small_format) {
+    r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
+  }
+  if (b.accuracy == AccuracyClass::oracle) {
+    if (r.has("entries")) b.entries = parse_format(r, "entries");
+    if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
+    return b;
+  }
+  if (b.format == Format::e4m3 || b.format == Format::e5m2) r.fail("format", "8-bit formats have direct tables only (target oracle)");
   b.degree = r.integer("degree", 1, 12);
-  b.root_cells = r.integer("root_cells", 1, 256);
-  int rows = b.root_cells;
+  b.scheme = parse_scheme(r, "scheme");
+  b.centred = !r.has("centred") || r.boolean("centred");
+  const bool storage_aware = b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::ulp;
+  b.anchored = !storage_aware;
+  if (r.has("split")) {
+    const std::string split = r.text("split");
+    if (split != "levelled") r.fail("split", "'" + split + "' is unknown; known: levelled (or give cells)");
+    if (b.accuracy != AccuracyClass::absolute) r.fail("split", "levelled is for targets abs:2^-N");
+    b.split = Split::levelled;
+  } else {
+    b.cells = r.integer("cells", 1, kMostRows);
+  }
+  if (r.has("y_max")) b.y_max = static_cast<float>(r.number("y_max", 0.01, 1e6));
+  int rows = b.cells;
   if (r.has("left_segment")) {
     Reader left = r.object("left_segment");
-    // y* = -0.17: an edge of -1/8 is the largest power of two above it; 2^-60 is far below every target.
-    b.left = LeftSegment{left.integer("edge_log2", -20, -3), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -60, -4)};
+    // 2^-149 is the least number of fp32.
+    b.left = LeftSegment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
     if (b.left->merge_log2 > b.left->edge_log2 - b.left->half_octaves) left.fail("merge_log2", "lies above the undivided octaves");
     left.finish();
     rows += b.left->rows();
+    if (b.split == Split::levelled) r.fail("left_segment", "a levelled split has none");
   }
-  if (!power_of_two_rows(rows) || rows > 256) {
-    r.fail("root_cells", fmt::format("cells in s and rows of the left segment add up to {}, not to a power of two up to 256", rows));
+  if (r.has("right_from")) {
+    b.right_from = r.number("right_from", 0, 100);
+    if (b.split == Split::levelled || b.cells == 1) r.fail("right_from", "is for uniform cells");
   }
-  Reader storage = r.object("storage");
-  b.storage = {storage.number("ratio", 1.0001, 10), storage.power_of_two("regret"), storage.has("bend") ? storage.power_of_two("bend") : 0};
-  storage.finish();
+  // A cell's index is taken modulo the number of rows.
+  if (b.split == Split::uniform && (!power_of_two_rows(rows) || rows > kMostRows) && (b.cells > 1 || b.left)) {
+    r.fail("cells", fmt::format("cells and rows of the left segment add up to {}, not to a power of two up to {}", rows, kMostRows));
+  }
+  if (r.has("storage")) {
+    Reader storage = r.object("storage");
+    b.storage = {storage_aware ? accuracy.bound : storage.number("ratio", 1.0001, 10), storage.power_of_two("regret"),
+                 storage.has("bend") ? storage.power_of_two("bend") : 0};
+    storage.finish();
+  } else {
+    if (b.accuracy == AccuracyClass::stored) r.fail("storage", "is missing");
+    b.storage = {1.05, 1, 0};
+  }
   return b;
 }
 
@@ -133,21 +204,33 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
   }
   Reader r(document, path, "");
-  if (const std::string schema = r.text("schema"); schema != "outgrad.spec/1") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/1");
+  if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
   Spec spec;
   spec.name = r.text("name");
   if (!std::regex_match(spec.name, std::regex("[a-z][a-z0-9_]{0,63}"))) r.fail("name", "must be a lower-case identifier of up to 64 characters");
-  spec.activation = r.text("activation");
-  try {
-    find_activation(spec.activation);
-  } catch (const SpecError& error) {
-    r.fail("activation", error.what());
+  Parameters parameters;
+  if (r.has("parameters")) {
+    Reader p = r.object("parameters");
+    if (p.has("beta")) parameters.beta = p.number("beta", 1e-3, 1e3);
+    if (p.has("alpha")) parameters.alpha = p.number("alpha", 1e-3, 1e3);
+    p.finish();
   }
-  spec.target = r.power_of_two("target");
+  const bool named = r.has("activation");
+  if (named == r.has("expression")) r.fail("activation", "give either it or an expression");
+  const std::string key = named ? "activation" : "expression", definition = r.text(key);
+  try {
+    spec.activation = named ? find_activation(definition, parameters) : activation_from_expression(definition);
+  } catch (const SpecError& error) {
+    r.fail(key, error.what());
+  }
+  spec.accuracy = r.text("target");
+  const Accuracy accuracy = parse_accuracy(r, "target", spec.accuracy);
+  spec.target = accuracy.bound;
   const std::string kind = r.text("kind");
   if (kind == "backward") {
-    spec.backward = parse_backward(r);
+    spec.backward = parse_backward(r, accuracy);
   } else if (kind == "forward") {
+    if (accuracy.kind != AccuracyClass::relative) r.fail("target", "must be rel:2^-N: the forward is relative");
     spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
   } else {
     r.fail("kind", "'" + kind + "' is unknown; known: backward, forward");

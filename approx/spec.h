@@ -15,12 +15,35 @@ struct LeftSegment {
   [[nodiscard]] int rows() const { return 1 + (edge_log2 - merge_log2) + half_octaves; }
 };
 
+enum class Split {
+  uniform,   ///< cells of equal width in s (or y), found by one fused step
+  levelled,  ///< as few rows as the degree and target allow, with levelled errors, found by comparing with break points
+};
+
+/// What an accuracy class bounds.
+enum class AccuracyClass {
+  absolute,  ///< "abs:2^-26": A
+  stored,    ///< "stored:1.05": T <= 1.05 O, by the storage intervals
+  ulp,       ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included
+  relative,  ///< "rel:2^-10": |p/g - 1|
+  oracle,    ///< "oracle": a direct table of the middles
+};
+
 struct BackwardSpec {
   Format format;
-  int degree;
-  int root_cells;  ///< uniform cells in s
+  AccuracyClass accuracy = AccuracyClass::absolute;
+  Format entries = Format::f16;  ///< of a direct table
+  int degree = 0;
+  int scheme = kernels::kHorner;
+  bool centred = true;
+  bool anchored = true;  ///< g is exactly its limit at the ends
+  Split split = Split::uniform;
+  int cells = 0;         ///< uniform cells in s (or y)
+  std::optional<float> y_max;        ///< where g has its limit; chosen from the target if absent
+  std::optional<float> s_min;        ///< clamp at the left end of s; the deployed s of y = -0 if absent
   std::optional<LeftSegment> left;
-  StorageGoal storage;
+  std::optional<double> right_from;  ///< s from which rows are polynomials in y
+  StorageGoal storage{};
 };
 
 struct Cells {
@@ -32,8 +55,10 @@ struct ForwardSpec {
 };
 
 struct Spec {
-  std::string name, activation;
-  double target;  ///< for A: absolute (backward), relative (forward)
+  std::string name;
+  Activation activation;
+  std::string accuracy;  ///< class and bound as written, "abs:2^-26"
+  double target;         ///< the bound of the class: of A, of the relative error, in ulp, or T/O
   std::optional<BackwardSpec> backward;
   std::optional<ForwardSpec> forward;
   std::string text;    ///< the file as read

@@ -1,20 +1,28 @@
-/// Certified isolation of an activation's minimum.
+/// What f does between its tails: certified isolation of its minimum, or the proof that it has none.
 #pragma once
 
 #include "approx/activations.h"
 
+#include <optional>
+
 namespace outgrad::approx {
 
-/// The one stationary point and its value.
+/// A stationary point and its value.
 struct Minimum {
   Ball x_star;
   Ball y_star;
 };
 
-/// Proves that f' has exactly one zero, that f falls before it and rises after it, and encloses it to over 200 bits.
-///
-/// [-14, 14] is covered by balls on which f' has one sign, or on which f'' > 0 while f' changes sign; outside, the activation's tail
-/// bounds speak. @throws kernels::SpecError naming the subinterval when there is no such zero or more than one.
-Minimum isolate_minimum(const Activation& activation);
+/// f falls to its minimum and rises from there; or, without one, rises everywhere.
+struct Landscape {
+  std::optional<Minimum> minimum;
+};
+
+/// Covers [-reach, reach] with balls on which f' has one sign, or on which f'' > 0 while f' changes sign; the minimum is then enclosed to
+/// over 200 bits. Beyond the reach only |f' - limit| <= beyond is used, never its sign. Where |f| is below 2^-150, less than any stored
+/// y but 0, the sign of f' is not asked for either.
+/// A user's own activation also has its limits of f' settled here: 0 or 1 to 2^-20 at both ends.
+/// @throws kernels::SpecError with the subinterval and what was found there: several stationary points, a maximum, a kink or jump, a pole.
+Landscape survey(Activation& activation);
 
 }  // namespace outgrad::approx

@@ -99,6 +99,34 @@ std::string first_error(const std::string& log) {
   return first.empty() ? "no message" : first;
 }
 
+// What every object of a toolchain depends on.
+std::string key_of(const Toolchain& toolchain) {
+  std::string key = toolchain.version + toolchain.headers_hash;
+  for (const std::string& word : toolchain.compiler) key += word + '\n';
+  for (const std::string& flag : toolchain.flags) key += flag + '\n';
+  return key;
+}
+
+std::vector<std::string> command_of(const Toolchain& toolchain, const std::string& source, const std::string& output) {
+  std::vector<std::string> command = toolchain.compiler;
+  command.insert(command.end(), toolchain.flags.begin(), toolchain.flags.end());
+  command.insert(command.end(), {source, "-o", output});
+  return command;
+}
+
+void create_cache(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw kernels::IoError(folder, "create", error.value());
+}
+
+// A compiler's log, unless what it says is that the cache is full.
+std::string log_of(const std::string& path, const std::string& cache_folder) {
+  std::string log = kernels::read_file(path);
+  if (log.find("No space left on device") != std::string::npos) throw kernels::IoError(cache_folder, "write", ENOSPC);
+  return log;
+}
+
 struct Unit {
   std::vector<Candidate*> candidates;
   std::string base;  // path in the cache without its suffix
@@ -134,8 +162,8 @@ Toolchain find_toolchain() {
     if (!toolchain.version.empty()) break;
   }
   if (toolchain.version.empty())
-    throw kernels::EnvironmentError(tried.size() == 1 ? "tune: the C++ compiler in CXX does not run: " + tried.front()
-                                                      : "tune: no C++ compiler (tried CXX, c++, g++)");
+    throw kernels::EnvironmentError(tried.size() == 1 ? "the C++ compiler in CXX does not run: " + tried.front()
+                                                      : "no C++ compiler (tried CXX, c++, g++)");
   toolchain.source_root = source_root();
   // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one template together.
   toolchain.flags = {"-std=c++20",
@@ -156,9 +184,8 @@ Toolchain find_toolchain() {
 }
 
 void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings) {
+  create_cache(settings.cache_folder);
   std::error_code error;
-  fs::create_directories(settings.cache_folder, error);
-  if (error) throw kernels::IoError(settings.cache_folder, "create", error.value());
 
   // Units in the order of their rank within the problem: the first unit of every problem comes before anyone's second.
   std::vector<std::vector<Candidate*>> ranked;
@@ -181,10 +208,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
   std::deque<Unit> waiting;
   for (const std::size_t i : order) waiting.push_back({ranked[i], {}, {}, -1, {}});
 
-  std::string common = toolchain.version + toolchain.headers_hash;
-  for (const std::string& word : toolchain.compiler) common += word + '\n';
-  for (const std::string& flag : toolchain.flags) common += flag + '\n';
-
+  const std::string common = key_of(toolchain);
   const auto began = Clock::now();
   std::size_t done = 0, units = waiting.size();
   std::vector<Unit> running;
@@ -205,11 +229,8 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
       }
       kernels::write_file(unit.base + ".cpp", source);
       unit.temporary = unit.base + "." + std::to_string(::getpid()) + ".tmp";
-      std::vector<std::string> command = toolchain.compiler;
-      command.insert(command.end(), toolchain.flags.begin(), toolchain.flags.end());
-      command.insert(command.end(), {unit.base + ".cpp", "-o", unit.temporary});
       unit.started = Clock::now();
-      unit.process = start(command, unit.base + ".log");
+      unit.process = start(command_of(toolchain, unit.base + ".cpp", unit.temporary), unit.base + ".log");
       running.push_back(std::move(unit));
     }
     for (std::size_t i = 0; i < running.size();) {
@@ -226,8 +247,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
         take(unit, 1e3 * seconds_since(unit.started));
       } else {
         fs::remove(unit.temporary, error);
-        const std::string log = kernels::read_file(unit.base + ".log");
-        if (log.find("No space left on device") != std::string::npos) throw kernels::IoError(settings.cache_folder, "write", ENOSPC);
+        const std::string log = log_of(unit.base + ".log", settings.cache_folder);
         if (unit.candidates.size() > 1) {
           for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
           units += unit.candidates.size();
@@ -243,6 +263,34 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
     }
     if (!running.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far below a unit's seconds
   }
+}
+
+Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin, const Toolchain& toolchain,
+                        const CompileSettings& settings) {
+  create_cache(settings.cache_folder);
+  std::error_code error;
+  const std::string base = settings.cache_folder + "/" + sha256(key_of(toolchain) + source);
+  const std::string library = base + ".so", temporary = base + "." + std::to_string(::getpid()) + ".tmp";
+  if (fs::exists(library, error)) return {library, symbol, 0};
+  kernels::write_file(base + ".cpp", source);
+  const auto started = Clock::now();
+  const pid_t process = start(command_of(toolchain, base + ".cpp", temporary), base + ".log");
+  int status = 0;
+  for (pid_t ended = 0; ended != process;) {
+    if (seconds_since(started) > settings.limit_seconds) {
+      ::kill(-process, SIGKILL);
+      while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
+      }
+      fs::remove(temporary, error);
+      throw kernels::EnvironmentError(origin + ": the compiler did not end within " +
+                                      std::to_string(static_cast<int>(settings.limit_seconds)) + " s");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ended = ::waitpid(process, &status, WNOHANG);
+  }
+  if (exited_well(status) && ::rename(temporary.c_str(), library.c_str()) == 0) return {library, symbol, 1e3 * seconds_since(started)};
+  fs::remove(temporary, error);
+  throw kernels::SpecError(origin, "does not compile", first_error(log_of(base + ".log", settings.cache_folder)));
 }
 
 VariantFunction load(const Compiled& compiled) {

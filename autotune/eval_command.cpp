@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 
+#include "autotune/header.h"
 #include "autotune/options.h"
 #include "kernels/host/api.h"
 #include "kernels/host/files.h"
@@ -14,17 +15,22 @@ namespace outgrad::autotune {
 namespace {
 
 using kernels::i64;
+using kernels::u16;
 using kernels::u32;
+using kernels::u8;
+
+const std::vector<std::string> kFormats = {"f32", "f16", "bf16"};
 
 struct Operation {
   std::vector<std::string> required, optional;
 };
 
-// Beside --op, --format and --device. A gamma that is left out is 1, a beta 0; a gradient that is left out is not computed.
+// Beside --op, --format and --device; with --header some of them are not needed (eval_header). A gamma that is left out is 1, a beta 0;
+// a gradient that is left out is not computed.
 const std::map<std::string, Operation>& operations() {
   static const std::map<std::string, Operation> kOperations = {
-      {"forward", {{"activation", "x", "y", "mask"}, {}}},
-      {"backward", {{"activation", "dy", "y", "mask", "dx"}, {}}},
+      {"forward", {{"activation", "x", "y", "mask"}, {"header"}}},
+      {"backward", {{"activation", "dy", "y", "mask", "dx"}, {"header"}}},
       {"layernorm_forward", {{"rows", "cols", "x", "y", "rstd"}, {"gamma", "beta", "eps"}}},
       {"layernorm_backward", {{"rows", "cols", "dy", "y", "rstd", "dx"}, {"gamma", "beta", "dgamma", "dbeta"}}},
       {"rmsnorm_forward", {{"rows", "cols", "x", "y", "rstd"}, {"gamma", "eps"}}},
@@ -35,8 +41,8 @@ const std::map<std::string, Operation>& operations() {
 // All outputs of a command: written to temporary names first, renamed together at the end.
 class Outputs {
  public:
-  template <class T>
-  void write(const std::string& path, const std::vector<T>& elements) {
+  template <class Elements>
+  void write(const std::string& path, const Elements& elements) {
     files_.emplace_back(path).write(std::as_bytes(std::span(elements)));
   }
   void commit() {
@@ -69,6 +75,55 @@ void gelu(const Options& options, bool forward) {
     outputs.write(options.required("dx"), dx);
   }
   outputs.commit();
+}
+
+// The kernels of a generated header, on elements as their bits: T those of dy and dx (of x and y), Y those of y.
+template <class T, class Y>
+void eval_header_backward(const Options& options, const GeneratedHeader& header, FormatId format) {
+  const std::vector<Y> y = kernels::read_array<Y>(options.required("y"));
+  const i64 n = static_cast<i64>(y.size());
+  const std::vector<T> dy = kernels::read_array<T>(options.required("dy"), n);
+  std::vector<u32> mask;
+  if (header.masked || options.has("mask")) mask = kernels::read_array<u32>(options.required("mask"), mask_words(n));
+  const SharedArray dx(dy.size() * sizeof(T));
+  run_generated_header(header, format, {dy.data(), y.data(), mask.data(), dx.data(), n});
+  Outputs outputs;
+  outputs.write(options.required("dx"), std::span(static_cast<const T*>(dx.data()), dy.size()));
+  outputs.commit();
+}
+
+template <class T>
+void eval_header_forward(const Options& options, const GeneratedHeader& header, FormatId format) {
+  const std::vector<T> x = kernels::read_array<T>(options.required("x"));
+  const i64 n = static_cast<i64>(x.size());
+  const std::size_t words = static_cast<std::size_t>(mask_words(n));
+  const SharedArray y(x.size() * sizeof(T)), mask(words * sizeof(u32));
+  run_generated_header(header, format, {x.data(), nullptr, static_cast<u32*>(mask.data()), y.data(), n});
+  Outputs outputs;
+  outputs.write(options.required("y"), std::span(static_cast<const T*>(y.data()), x.size()));
+  outputs.write(options.required("mask"), std::span(static_cast<const u32*>(mask.data()), words));
+  outputs.commit();
+}
+
+// --header: the header decides what is computed and how y is stored. --format is needed where that leaves the type of an array open: a
+// forward header's x and y, dy and dx where y is stored in 8 bits.
+void eval_header(const Options& options, bool forward) {
+  const GeneratedHeader header = read_generated_header(options.required("header"));
+  if (header.forward != forward) {
+    throw kernels::SpecError(header.path, "struct " + header.type,
+                             header.forward ? "is a forward header, for --op forward" : "is a backward header, for --op backward");
+  }
+  if (options.has("activation")) options.one_of("activation", {header.activation});
+  if (forward && header.activation != "gelu")
+    throw kernels::SpecError(header.path, "kActivation", "there is no forward kernel for " + header.activation + " (only for gelu)");
+  const bool open = forward || header.y_bytes() == 1;
+  if (open) options.required("format");
+  const std::string format = options.one_of("format", open ? kFormats : std::vector<std::string>{header.format});
+  const FormatId id = format == "f32" ? FormatId::kF32 : format == "f16" ? FormatId::kF16 : FormatId::kBf16;
+  const bool wide = id == FormatId::kF32;
+  if (forward) return wide ? eval_header_forward<u32>(options, header, id) : eval_header_forward<u16>(options, header, id);
+  if (!open) return wide ? eval_header_backward<u32, u32>(options, header, id) : eval_header_backward<u16, u16>(options, header, id);
+  return wide ? eval_header_backward<u32, u8>(options, header, id) : eval_header_backward<u16, u8>(options, header, id);
 }
 
 template <class T>
@@ -135,28 +190,38 @@ void run(const Options& options, const std::string& op) {
 
 int eval_command(const std::vector<std::string>& args) {
   const Options options("eval", args,
-                        {"op", "activation", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps",
+                        {"op", "activation", "header", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps",
                          "rstd", "dgamma", "dbeta"},
                         {});
   options.required("op");
-  options.required("format");
   std::vector<std::string> names;
   for (const auto& entry : operations()) names.push_back(entry.first);
   const std::string op = options.one_of("op", names);
-  const std::string format = options.one_of("format", {"f32", "f16", "bf16"});
+  const bool with_header = options.has("header");
+  if (!with_header) options.required("format");
+  const std::string format = options.one_of("format", kFormats);
   require_cpu_device(options);
 
   const Operation& operation = operations().at(op);
-  for (const std::string& name : operation.required) options.required(name);
-  for (const char* name : {"activation", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
+  for (const std::string& name : operation.required)
+    if (!with_header || (name != "activation" && (name != "mask" || op == "forward"))) options.required(name);
+  for (const char* name :
+       {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
     const auto lists = [&](const std::vector<std::string>& known) { return std::find(known.begin(), known.end(), name) != known.end(); };
     if (options.has(name) && !lists(operation.required) && !lists(operation.optional))
       throw options.bad(name, "is not an option of --op " + op);
   }
-  if (options.has("activation")) options.one_of("activation", {"gelu"});
+  if (!with_header && options.text("activation", "gelu") != "gelu") {
+    throw options.bad("activation", "'" + options.text("activation", "") +
+                                        "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
+  }
   require_distinct(options, op == "forward"                           ? std::vector<std::string>{"y", "mask"}
                             : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}
                                                                       : std::vector<std::string>{"dx", "dgamma", "dbeta"});
+  if (with_header) {
+    eval_header(options, op == "forward");
+    return kernels::kExitHolds;
+  }
   if (format == "f32") run<float>(options, op);
   if (format == "f16") run<kernels::F16>(options, op);
   if (format == "bf16") run<kernels::BF16>(options, op);

@@ -18,6 +18,7 @@ constexpr const char* kUsage =
     "  eval   --op OP --format f32|f16|bf16 ...   raw little-endian arrays in files; OP is one of\n"
     "         forward             --activation gelu --x X --y Y --mask M\n"
     "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
+    "         forward, backward   --header FILE ... the kernel of a header that outgrad emit wrote, of any activation and format\n"
     "         layernorm_forward   --rows R --cols N [--gamma G] [--beta B] [--eps E] --x X --y Y --rstd S\n"
     "         layernorm_backward  --rows R --cols N --dy DY --y Y [--gamma G] [--beta B] --rstd S --dx DX [--dgamma DG] [--dbeta DB]\n"
     "         rmsnorm_forward, rmsnorm_backward: the same without beta\n";

@@ -53,12 +53,6 @@ void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage)
   candidate->reject(stage, end.kind == ChildEnd::Kind::kHung ? Reason::kHung : Reason::kCrashed, end.detail);
 }
 
-VariantFunction reference_of(const Variant& variant) {
-  for (const FitChoice& fit : fits_of(variant.problem))
-    if (fit.type == variant.fit) return fit.reference;
-  throw std::logic_error("no fit " + variant.fit);
-}
-
 // What the children report of one round, and where the parent keeps it.
 struct RoundSamples {
   std::vector<double> ceiling_ns;
@@ -324,7 +318,7 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
       for (const int item : waiting) {
         const Candidate& candidate = candidates[static_cast<std::size_t>(item)];
         const Variant& variant = candidate.variant();
-        if (!verifier || fit != variant.fit) verifier.emplace(variant.problem, reference_of(variant), settings.seed), fit = variant.fit;
+        if (!verifier || fit != variant.fit) verifier.emplace(variant.problem, choice_of(variant).reference, settings.seed), fit = variant.fit;
         log.launching("verify", variant);
         channel.launching(item);
         const auto difference = verifier->mismatch(load(*candidate.code()), variant.schedule.block_elements);

@@ -21,27 +21,14 @@ namespace generated = kernels::generated;
 using kernels::CpuSchedule;
 using kernels::TablePlacement;
 
-// What defines the bits: one thread, scalar code, plain stores.
-constexpr CpuSchedule kReferenceSchedule{.threads = 1};
-
-// "GeluF32" for "gelu_f32": how the emitter names a header's struct.
-std::string type_name(std::string_view name) {
-  std::string type;
-  bool capital = true;
-  for (const char c : name) {
-    if (c != '_') type += capital ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
-    capital = c == '_';
-  }
-  return type;
-}
-
 template <class T>
 std::vector<FitChoice> backward_fits() {
   std::vector<FitChoice> choices;
   kernels::for_each_fit([&](auto fit) {
     using Fit = decltype(fit);
-    if constexpr (std::string_view(Fit::kFormat) == kernels::Format<T>::kName) {
-      const FitChoice choice{type_name(Fit::kName), Fit::kName, &run_backward<Fit, T, kReferenceSchedule>};
+    // The list is of every activation and format; the kernel is GELU's.
+    if constexpr (std::string_view(Fit::kFormat) == kernels::Format<T>::kName && std::string_view(Fit::kActivation) == "gelu") {
+      const FitChoice choice = backward_choice<Fit, T>();
       const bool is_default = std::is_same_v<Fit, typename kernels::DefaultFit<T>::Type>;
       choices.insert(is_default ? choices.begin() : choices.end(), choice);
     }
@@ -52,7 +39,7 @@ std::vector<FitChoice> backward_fits() {
 template <class T>
 std::vector<FitChoice> forward_fits() {
   using Fit = generated::GeluForward;
-  return {{type_name(Fit::kName), Fit::kName, &run_forward<Fit, T, kReferenceSchedule>}};
+  return {{type_name(Fit::kName), Fit::kName, &run_forward<Fit, T, kReferenceSchedule>, true}};
 }
 
 // Calls action with a value of the format's type.
@@ -72,9 +59,17 @@ const char* placement_name(TablePlacement table) { return table == TablePlacemen
 
 const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
 
-bool is_default_fit(const Variant& variant) { return variant.fit == fits_of(variant.problem).front().type; }
-
 }  // namespace
+
+std::string type_name(std::string_view name) {
+  std::string type;
+  bool capital = true;
+  for (const char c : name) {
+    if (c != '_') type += capital ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    capital = c == '_';
+  }
+  return type;
+}
 
 const char* name_of(KernelId kernel) { return kernel == KernelId::kGeluBackward ? "gelu_backward" : "gelu_forward"; }
 
@@ -95,13 +90,12 @@ const std::vector<FitChoice>& fits_of(const Problem& problem) {
 }
 
 std::string Variant::name() const {
-  std::string text = autotune::name_of(problem.format);
+  std::string text = std::string(autotune::name_of(problem.format)) + "." + choice_of(*this).name;
   text += schedule.vector_bits == 0 ? ".s" : ".v" + std::to_string(schedule.vector_bits);
   text += ".u" + std::to_string(schedule.unroll) + ".b" + std::to_string(schedule.block_elements);
   text += schedule.streaming_stores ? ".nt." : ".wb.";
   text += placement_name(schedule.table);
-  text += ".t" + std::to_string(schedule.threads);
-  return is_default_fit(*this) ? text : text + "." + fit;
+  return text + ".t" + std::to_string(schedule.threads);
 }
 
 std::string Variant::schedule_text() const {
@@ -143,6 +137,12 @@ Variant variant_from(const Problem& problem, const nlohmann::json& parameters) {
   }
 }
 
+const FitChoice& choice_of(const Variant& variant) {
+  for (const FitChoice& choice : fits_of(variant.problem))
+    if (choice.type == variant.fit) return choice;
+  throw std::logic_error("no fit " + variant.fit);
+}
+
 Variant default_variant(const Problem& problem) {
   return with_type(problem.format, [&](auto value) {
     using T = decltype(value);
@@ -151,9 +151,11 @@ Variant default_variant(const Problem& problem) {
   });
 }
 
-Space cpu_space(const Problem& problem, int vector_bits, int threads) {
-  std::vector<std::int64_t> fits, widths;
-  for (std::size_t i = 0; i < fits_of(problem).size(); ++i) fits.push_back(static_cast<std::int64_t>(i));
+Space cpu_space(const Problem& problem, int vector_bits, int threads) { return cpu_space(fits_of(problem), vector_bits, threads); }
+
+Space cpu_space(const std::vector<FitChoice>& fits, int vector_bits, int threads) {
+  std::vector<std::int64_t> fit_numbers, widths;
+  for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
   for (const int width : {256, 512})
     if (width <= vector_bits) widths.push_back(width);
   if (widths.empty()) widths = {0};
@@ -161,7 +163,7 @@ Space cpu_space(const Problem& problem, int vector_bits, int threads) {
   const std::vector<std::int64_t> counts = threads > 1 ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
 
   Space space;
-  space.parameter("fit", fits)
+  space.parameter("fit", fit_numbers)
       .parameter("vector_bits", widths)
       .parameter("unroll", {1, 2, 4})
       .parameter("block_elements", {1 << 12, 1 << 14, 1 << 16})
@@ -174,6 +176,11 @@ Space cpu_space(const Problem& problem, int vector_bits, int threads) {
                    [](const Point& p) { return p[0] != 0 || p[1] == 0; });
   space.constraint("scalar code reads its table from memory", {"vector_bits", "table"},
                    [](const Point& p) { return p[0] != 0 || p[1] == static_cast<int>(TablePlacement::memory); });
+  std::vector<bool> has_rows;
+  for (const FitChoice& fit : fits) has_rows.push_back(fit.has_rows);
+  space.constraint("a fit without rows has none to permute", {"fit", "table"}, [has_rows](const Point& p) {
+    return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory);
+  });
   space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
                    [](const Point& p) { return p[1] != 1 || p[0] == 1 << 16; });
   return space;
@@ -195,8 +202,11 @@ std::vector<Variant> choose_variants(const Problem& problem, const Space& space,
   for (const Point& point : valid) {
     Variant variant = variant_at(problem, space, point);
     const nlohmann::json parameters = variant.parameters();
-    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(),
-                                         [&](const auto& item) { return origin.at(item.key()) != item.value(); });
+    // Where the fit leaves no choice of the placement, that is no difference either.
+    const bool placed = choice_of(variant).has_rows;
+    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
+      return origin.at(item.key()) != item.value() && (placed || item.key() != "table");
+    });
     if (differing > 0) others.push_back({{differing == 1 ? 0 : 1, next_random(seed)}, std::move(variant)});
   }
   std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -8,6 +8,7 @@
 
 #include "autotune/space.h"
 #include "autotune/variant_abi.h"
+#include "kernels/direct.h"
 #include "kernels/params.h"
 
 namespace outgrad::autotune {
@@ -33,13 +34,29 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+// "GeluF32" for "gelu_f32": how the emitter names a header's struct.
+std::string type_name(std::string_view name);
+
+// What defines the bits: one thread, scalar code, plain stores.
+inline constexpr kernels::CpuSchedule kReferenceSchedule{.threads = 1};
+
 // A certified fit that a problem can use, and the scalar kernel that defines its bits.
 struct FitChoice {
   std::string type;  // of the generated header: "GeluF32"
   std::string name;  // "gelu_f32"
   VariantFunction reference;
+  bool has_rows;     // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
 };
-// All fits of a problem, from kernels/fits.h; the default first.
+
+// What a generated header offers for values stored as T.
+template <class Fit, class T>
+FitChoice backward_choice() {
+  FitChoice choice{type_name(Fit::kName), Fit::kName, &run_backward<Fit, T, kReferenceSchedule>, false};
+  if constexpr (!kernels::kIsDirect<Fit>) choice.has_rows = Fit::kRows > 1;
+  return choice;
+}
+
+// All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first.
 const std::vector<FitChoice>& fits_of(const Problem& problem);
 
 struct Variant {
@@ -47,8 +64,8 @@ struct Variant {
   std::string fit;  // FitChoice::type
   kernels::CpuSchedule schedule;
 
-  // "f32.v512.u4.b16384.nt.permute.t2": vector bits (s: scalar), unroll, block, nt or wb stores, table placement, threads (t0: all);
-  // a fit other than the problem's default follows.
+  // "f32.gelu_f32.v512.u4.b16384.nt.permute.t2": format, fit, vector bits (s: scalar), unroll, block, nt or wb stores, table placement,
+  // threads (t0: all).
   std::string name() const;
   // C++ expression of the schedule, and the body of its VariantFunction.
   std::string schedule_text() const;
@@ -56,12 +73,16 @@ struct Variant {
   nlohmann::json parameters() const;
 };
 
+// The choice of a variant's fit. Throws std::logic_error for a fit that is not of its problem.
+const FitChoice& choice_of(const Variant& variant);
+
 // The variant in kernels/generated/tuned_default.h: what every gain is measured against.
 Variant default_variant(const Problem& problem);
 
 // The space of a problem on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters: fit, vector_bits, unroll,
 // block_elements, streaming_stores, table, threads.
 Space cpu_space(const Problem& problem, int vector_bits, int threads);
+Space cpu_space(const std::vector<FitChoice>& fits, int vector_bits, int threads);
 Variant variant_at(const Problem& problem, const Space& space, const Point& point);
 // Reads back what parameters() wrote. Throws SpecError.
 Variant variant_from(const Problem& problem, const nlohmann::json& parameters);

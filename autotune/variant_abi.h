@@ -18,10 +18,11 @@ struct Arguments {
 
 using VariantFunction = void (*)(const Arguments&);
 
-template <class Fit, class T, kernels::CpuSchedule kSchedule>
+// Y: the format of y, where it is not that of dy and dx.
+template <class Fit, class T, kernels::CpuSchedule kSchedule, class Y = T>
 void run_backward(const Arguments& a) {
-  kernels::gelu_backward<Fit, T, kSchedule>(static_cast<const T*>(a.first), static_cast<const T*>(a.second), a.mask, static_cast<T*>(a.out),
-                                            a.elements);
+  kernels::activation_backward<Fit, T, kSchedule, Y>(static_cast<const T*>(a.first), static_cast<const Y*>(a.second), a.mask,
+                                                     static_cast<T*>(a.out), a.elements);
 }
 
 template <class Forward, class T, kernels::CpuSchedule kSchedule>

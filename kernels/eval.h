@@ -1,23 +1,25 @@
-// The evaluators: GELU's derivative from its output, and GELU itself, each written once for every kind of scalar.
+// The evaluators: an activation's derivative from its output, and the activation itself, each written once for every kind of scalar.
 //
 // The same template runs as the kernel (fp32 on host and device, SIMD lanes) and inside its own proof (balls that track rounding),
 // so what is proved is what runs. A scalar enters through an operations object `ops`:
 //
 //   types   Value, Mask, Row
 //   Value   constant(float)   fma(a, b, c) = a b + c, rounded once   sub(a, b)   mul(a, b)   sqrt(a)   negate(a)
-//   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a          both keep a NaN a; lo, hi not zero
+//   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a          both keep a NaN a; of two zeros either
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
 //   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body sees any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
+//   Row     first_row() = 0     next_row(row, mask) = mask ? row + 1 : row
 //   Row     row_index(q, rows) = bits(q) mod rows, rows a power of two
 //   Row     octave_row(z, knee, base, first_row, rows) = (first_row + max(((h + max(h, knee)) >> 1) - base, 0)) mod rows,
 //           h = (bits(z) >> 22) mod 2^9, the half octave of |z|: below the knee a row is an octave, from it on half of one
 //   Value   lookup(table, row, word)
 //
-// Rows come from the fraction bits of q = fma(s, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
-// cell of s rounded to nearest. A row is {centre, c0, ..., c_degree}: centred arguments keep u small, hence the rounding of Horner's
-// steps too. `fit` may be an object of a generated header's struct (all members static) or any object with the same members.
+// Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
+// cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
+// centred arguments keep u small, hence the rounding of the steps too. `fit` may be an object of a generated header's struct (all
+// members static) or any object with the same members; members of parts that a fit has not got may be absent.
 #pragma once
 
 #include "kernels/formats.h"
@@ -26,37 +28,105 @@
 
 namespace outgrad::kernels {
 
-// p(u) for the row's polynomial, u = v - centre, by Horner's rule in fused steps.
+// Orders of evaluation of a row's polynomial, kScheme of a fit.
+inline constexpr int kHorner = 0;   // fewest operations, one chain
+inline constexpr int kEstrin = 1;   // pairs of coefficients combined by u, u^2, u^4: the shortest chain
+inline constexpr int kEvenOdd = 2;  // even and odd part by Horner in u^2: two chains, one operation more
+
+// Beyond it no table here goes.
+inline constexpr int kLargestDegree = 16;
+
+// p(u) for the row's polynomial; u = v - centre, or v itself where the fit is not centred.
 template <class Ops, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& table, typename Ops::Row row, int degree,
-                                            typename Ops::Value v) {
-  const typename Ops::Value u = ops.sub(v, ops.lookup(table, row, 0));
-  typename Ops::Value p = ops.lookup(table, row, degree + 1);
+OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& table, typename Ops::Row row, int degree, typename Ops::Value v,
+                                            int scheme = kHorner, bool centred = true) {
+  using Value = typename Ops::Value;
+  const Value u = centred ? ops.sub(v, ops.lookup(table, row, 0)) : v;
+  if (scheme == kEstrin) {
+    Value part[kLargestDegree / 2 + 1] = {};  // neighbours are joined in place, 1, 2, 4, ... apart; all that is read is set first
+    const int parts = degree / 2 + 1;
+    OUTGRAD_UNROLL
+    for (int k = 0; k < parts; ++k) {
+      const Value low = ops.lookup(table, row, 2 * k + 1);
+      part[k] = 2 * k < degree ? ops.fma(ops.lookup(table, row, 2 * k + 2), u, low) : low;
+    }
+    Value power = u;
+    OUTGRAD_UNROLL
+    for (int apart = 1; apart < parts; apart *= 2) {
+      power = ops.mul(power, power);
+      OUTGRAD_UNROLL
+      for (int k = 0; k + apart < parts; k += 2 * apart) part[k] = ops.fma(part[k + apart], power, part[k]);
+    }
+    return part[0];
+  }
+  if (scheme == kEvenOdd && degree >= 2) {
+    const Value square = ops.mul(u, u);
+    const int even_top = degree / 2 * 2, odd_top = (degree - 1) / 2 * 2 + 1;
+    Value even = ops.lookup(table, row, even_top + 1), odd = ops.lookup(table, row, odd_top + 1);
+    OUTGRAD_UNROLL
+    for (int k = even_top - 2; k >= 0; k -= 2) even = ops.fma(even, square, ops.lookup(table, row, k + 1));
+    OUTGRAD_UNROLL
+    for (int k = odd_top - 2; k >= 1; k -= 2) odd = ops.fma(odd, square, ops.lookup(table, row, k + 1));
+    return ops.fma(odd, u, even);
+  }
+  Value p = ops.lookup(table, row, degree + 1);
   OUTGRAD_UNROLL
   for (int word = degree; word >= 1; --word) p = ops.fma(p, u, ops.lookup(table, row, word));
   return p;
 }
 
-// g = f'(x) from y = f(x) and m = [x >= x*].
+// The coordinate that picks the row, for y already clamped at kYMax: s, or y itself where f has no minimum.
+template <class Ops, class Fit>
+OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fit, typename Ops::Value y, typename Ops::Mask m) {
+  using Value = typename Ops::Value;
+  Value v = y;
+  if constexpr (requires { fit.kYMin; }) {
+    if (!fit.kMasked) v = ops.at_least(v, ops.constant(fit.kYMin));
+  }
+  if constexpr (requires { fit.kYHi; }) {
+    if (fit.kMasked) {
+      Value t = ops.sub(y, ops.constant(fit.kYHi));
+      if (fit.kYLo != 0.0f) t = ops.sub(t, ops.constant(fit.kYLo));
+      t = ops.at_least(t, ops.constant(fit.kTMin));
+      const Value r = ops.sqrt(t);
+      v = ops.select(m, r, ops.negate(r));
+      if (!fit.kHasLeft) v = ops.at_least(v, ops.constant(fit.kSMin));
+    }
+  }
+  return v;
+}
+
+// g = f'(x) from y = f(x) and, where f has a minimum (kMasked), m = [x >= x*].
 //
-// The coordinate is s = +-sqrt(y - y*), positive for m; y* is split into two floats, and y - y_hi is exact near y*. Outside the range
-// of the table s is clamped to its ends, which are centres of rows with c0 = 0 and c0 = 1: both limits are exact. With a left segment, m = 0 and y > kLeftY is
-// evaluated in y itself, which is exact, and its row is taken from y's exponent: that end is logarithmic.
-template <class Ops, class Fit, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value y,
-                                                 typename Ops::Mask m) {
+// y is clamped at kYMax, from where on g has its limit. kMasked: the coordinate is s = +-sqrt(y - y*), positive for m; y* is split into
+// two floats, and y - y_hi is exact near y*. With a left segment, m = 0 and y > kLeftY is evaluated in y itself, which is exact, and its
+// row is taken from y's exponent: that end is logarithmic. With a right segment, from s = kRightS on the row's polynomial is one in y: s
+// carries the rounding of a subtraction and a root. Without a mask f is increasing and the coordinate is y.
+template <class Ops>
+struct Place {
+  typename Ops::Row row;
+  typename Ops::Value v;  // what the row's polynomial is evaluated at
+};
+
+template <class Ops, class Fit>
+OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Ops::Value y, typename Ops::Mask m) {
   using Value = typename Ops::Value;
   using Row = typename Ops::Row;
-  Value t = ops.sub(y, ops.constant(fit.kYHi));
-  if (fit.kYLo != 0.0f) t = ops.sub(t, ops.constant(fit.kYLo));
-  t = ops.at_least(t, ops.constant(fit.kTMin));
-  const Value r = ops.sqrt(t);
-  Value s = ops.select(m, r, ops.negate(r));
-  s = ops.at_most(s, ops.constant(fit.kSMax));
-  if (!fit.kHasLeft) s = ops.at_least(s, ops.constant(fit.kSMin));
-  const Value q = ops.fma(s, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
-  Row row = ops.row_index(q, fit.kRows);
-  Value v = s;
+  y = ops.at_most(y, ops.constant(fit.kYMax));
+  Value v = evaluate_coordinate(ops, fit, y, m);
+  Row row = ops.first_row();
+  if constexpr (requires { fit.kIndexScale; }) {
+    if (!fit.kHasBreaks) row = ops.row_index(ops.fma(v, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias)), fit.kRows);
+  }
+  if constexpr (requires { fit.break_at(0); }) {
+    if (fit.kHasBreaks) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k + 1 < fit.kRows; ++k) row = ops.next_row(row, ops.less_equal(ops.constant(fit.break_at(k)), v));
+    }
+  }
+  if constexpr (requires { fit.kRightS; }) {
+    if (fit.kHasRight) v = ops.select(ops.less(v, ops.constant(fit.kRightS)), v, y);
+  }
   if constexpr (requires { fit.kLeftY; }) {
     if (fit.kHasLeft) {
       const auto left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
@@ -65,7 +135,14 @@ OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit,
       v = ops.select(left, z, v);
     }
   }
-  return evaluate_row(ops, table, row, fit.kDegree, v);
+  return {row, v};
+}
+
+template <class Ops, class Fit, class TableView>
+OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value y,
+                                                 typename Ops::Mask m) {
+  const Place<Ops> place = evaluate_place(ops, fit, y, m);
+  return evaluate_row(ops, table, place.row, fit.kDegree, place.v, fit.kScheme, fit.kCentred);
 }
 
 // The same from a generated header alone.
@@ -159,6 +236,8 @@ struct FloatOps {
   OUTGRAD_HD float where(bool mask, float y, float x, const Body& body) const {
     return mask ? body(*this, x) : y;
   }
+  OUTGRAD_HD u32 first_row() const { return 0; }
+  OUTGRAD_HD u32 next_row(u32 row, bool mask) const { return row + static_cast<u32>(mask); }
   OUTGRAD_HD u32 row_index(float q, int rows) const { return bits_of(q) & static_cast<u32>(rows - 1); }
   OUTGRAD_HD u32 octave_row(float z, int knee, int base, int first_row, int rows) const {
     const int half_octave = static_cast<int>((bits_of(z) >> 22) & 0x1ffu);
@@ -168,6 +247,24 @@ struct FloatOps {
   template <class TableView>
   OUTGRAD_HD float lookup(const TableView& table, u32 row, int word) const {
     return table.at(row, word);
+  }
+
+  // Direct tables (kernels/direct.h).
+  template <class T>
+  OUTGRAD_HD float load(const T* from) const {
+    return widen(*from);
+  }
+  template <class T>
+  OUTGRAD_HD u32 load_codes(const T* from) const {
+    return code_of(*from);
+  }
+  OUTGRAD_HD u32 low_bits(u32 row, int bits) const { return row & static_cast<u32>(bits); }
+  OUTGRAD_HD bool above(u32 row, int limit) const { return row > static_cast<u32>(limit); }
+  OUTGRAD_HD u32 constant_row(int value) const { return static_cast<u32>(value); }
+  OUTGRAD_HD u32 row_in(u32 row, u32 first, u32 last, u32 shift) const { return (row < first ? first : row > last ? last : row) + shift; }
+  template <class E, class TableView>
+  OUTGRAD_HD float entry(const TableView& entries, u32 row) const {
+    return widen(E{entries.at(row)});
   }
 };
 

@@ -3,8 +3,17 @@
 
 #include "kernels/formats.h"
 #include "kernels/generated/gelu_bf16.h"
-#include "kernels/generated/gelu_bf16_left.h"
+#include "kernels/generated/gelu_bf16_fast.h"
+#include "kernels/generated/gelu_bf16_oracle.h"
+#include "kernels/generated/gelu_bf16_stored.h"
+#include "kernels/generated/gelu_bf16_ulp.h"
+#include "kernels/generated/gelu_e4m3_oracle.h"
+#include "kernels/generated/gelu_e5m2_oracle.h"
 #include "kernels/generated/gelu_f16.h"
+#include "kernels/generated/gelu_f16_fast.h"
+#include "kernels/generated/gelu_f16_oracle.h"
+#include "kernels/generated/gelu_f16_stored.h"
+#include "kernels/generated/gelu_f16_ulp.h"
 #include "kernels/generated/gelu_f32.h"
 #include "kernels/generated/gelu_forward.h"
 
@@ -30,13 +39,22 @@ struct DefaultFit<BF16> {
 };
 
 #ifndef __CUDACC_RTC__
-// Calls visitor(fit) with an object of every backward fit's struct.
+// Calls visitor(fit) with an object of every backward fit's struct, direct tables among them.
 template <class Visitor>
 void for_each_fit(Visitor&& visitor) {
   visitor(generated::GeluF32{});
   visitor(generated::GeluF16{});
+  visitor(generated::GeluF16Fast{});
+  visitor(generated::GeluF16Stored{});
+  visitor(generated::GeluF16Ulp{});
+  visitor(generated::GeluF16Oracle{});
   visitor(generated::GeluBf16{});
-  visitor(generated::GeluBf16Left{});
+  visitor(generated::GeluBf16Fast{});
+  visitor(generated::GeluBf16Stored{});
+  visitor(generated::GeluBf16Ulp{});
+  visitor(generated::GeluBf16Oracle{});
+  visitor(generated::GeluE4m3Oracle{});
+  visitor(generated::GeluE5m2Oracle{});
 }
 #endif
 

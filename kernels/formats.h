@@ -1,9 +1,14 @@
-// Storage formats (f32, f16, bf16): exact widening to fp32 and round-to-nearest-even narrowing, subnormals included.
+// Storage formats (f32, f16, bf16, and of a stored y also e4m3, e5m2): exact widening to fp32 and round-to-nearest-even narrowing,
+// subnormals included.
 //
 // Narrowing works on the bits of the fp32 value: adding half an ulp of the target, minus one when the kept part is even, carries
 // into the kept bits exactly when round-to-nearest-even rounds up, and a carry out of the significand is the next binade. Below
 // 2^-14 (f16's least normal) the target's ulp is the fixed 2^-24, which is the ulp of 0.5f: one fp32 addition of 0.5 rounds there.
 // NaN payloads differ by machine: every NaN narrows to one canonical pattern.
+//
+// e4m3 and e5m2 are those of the OCP 8-bit Floating Point Specification (OFP8), revision 1.0, without its saturating mode: e5m2 has
+// IEEE 754's infinities and NaNs and overflows to infinity; e4m3 has no infinity and one NaN, S.1111.111, and what rounds beyond its
+// largest value, 448 = S.1111.110, infinities among it, becomes NaN.
 #pragma once
 
 #include "kernels/portable.h"
@@ -18,9 +23,18 @@ struct BF16 {
   u16 bits;
 };
 
+struct F8E4M3 {
+  u8 bits;
+};
+
+struct F8E5M2 {
+  u8 bits;
+};
+
 inline constexpr u32 kCanonicalNanF32 = 0x7fc00000u;
 inline constexpr u16 kCanonicalNanF16 = 0x7e00u;
 inline constexpr u16 kCanonicalNanBf16 = 0x7fc0u;
+inline constexpr u8 kCanonicalNanF8 = 0x7fu;  // the one NaN of e4m3; the NaN that CUDA's and PyTorch's conversions give in e5m2
 
 // Properties of a storage format T: its name in specs and on the command line, the integer of its size, its canonical NaN.
 template <class T>
@@ -47,6 +61,20 @@ struct Format<BF16> {
   static constexpr Bits kCanonicalNan = kCanonicalNanBf16;
 };
 
+template <>
+struct Format<F8E4M3> {
+  static constexpr const char* kName = "e4m3";
+  using Bits = u8;
+  static constexpr Bits kCanonicalNan = kCanonicalNanF8;
+};
+
+template <>
+struct Format<F8E5M2> {
+  static constexpr const char* kName = "e5m2";
+  using Bits = u8;
+  static constexpr Bits kCanonicalNan = kCanonicalNanF8;
+};
+
 OUTGRAD_HD float widen(float value) { return value; }
 
 OUTGRAD_HD float widen(BF16 value) { return float_of(static_cast<u32>(value.bits) << 16); }
@@ -66,7 +94,18 @@ OUTGRAD_HD float widen(F16 value) {
 #endif
 }
 
-// `narrow<T>(value)`: value rounded to nearest even in T; overflow gives infinity, NaN gives Format<T>::kCanonicalNan (f32: value).
+OUTGRAD_HD float widen(F8E5M2 value) { return widen(F16{static_cast<u16>(value.bits << 8)}); }  // f16 with 8 bits cut off
+
+OUTGRAD_HD float widen(F8E4M3 value) {
+  const u32 sign = (value.bits & 0x80u) << 24;
+  const u32 magnitude = (value.bits & 0x7fu) << 20;  // the exponent field now ends where fp32's does
+  if (magnitude == 0x7f00000u) return float_of(sign | kCanonicalNanF32);
+  if (magnitude >= 0x00800000u) return float_of(sign | (magnitude + (120u << 23)));  // rebias 7 -> 127
+  return float_of(sign | bits_of(sub_rn(float_of(magnitude + (121u << 23)), float_of(121u << 23))));  // as f16's subnormals, at 2^-6
+}
+
+// `narrow<T>(value)`: value rounded to nearest even in T; overflow gives infinity (e4m3: NaN), NaN gives Format<T>::kCanonicalNan
+// (f32: value).
 template <class T>
 OUTGRAD_HD T narrow(float value);
 
@@ -103,11 +142,47 @@ OUTGRAD_HD F16 narrow<F16>(float value) {
 #endif
 }
 
+template <>
+OUTGRAD_HD F8E5M2 narrow<F8E5M2>(float value) {
+  const u32 magnitude = bits_of(value) & 0x7fffffffu;
+  const u32 sign = (bits_of(value) >> 24) & 0x80u;
+  if (magnitude > 0x7f800000u) return F8E5M2{kCanonicalNanF8};
+  if (magnitude >= 0x47700000u) return F8E5M2{static_cast<u8>(sign | 0x7cu)};  // 61440, midway to 2^16, ties to the even infinity
+  if (magnitude < (113u << 23)) {  // below 2^-14 an ulp is 2^-16, that of 128 in fp32
+    return F8E5M2{static_cast<u8>(sign | (bits_of(add_rn(float_of(magnitude), 128.0f)) - bits_of(128.0f)))};
+  }
+  return F8E5M2{static_cast<u8>(sign | ((magnitude - (112u << 23) + 0xfffffu + ((magnitude >> 21) & 1u)) >> 21))};
+}
+
+template <>
+OUTGRAD_HD F8E4M3 narrow<F8E4M3>(float value) {
+  const u32 magnitude = bits_of(value) & 0x7fffffffu;
+  const u32 sign = (bits_of(value) >> 24) & 0x80u;
+  if (magnitude > 0x7f800000u) return F8E4M3{kCanonicalNanF8};
+  if (magnitude > 0x43e80000u) return F8E4M3{static_cast<u8>(sign | 0x7fu)};  // 464 is midway from 448 to 480 and ties to the even 448
+  if (magnitude < (121u << 23)) {  // below 2^-6 an ulp is 2^-9, that of 2^14 in fp32
+    return F8E4M3{static_cast<u8>(sign | (bits_of(add_rn(float_of(magnitude), 0x1p14f)) - bits_of(0x1p14f)))};
+  }
+  return F8E4M3{static_cast<u8>(sign | ((magnitude - (120u << 23) + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20))};
+}
+
 // The bits of a stored value with every NaN mapped to the canonical one: what hashes and equality tests compare.
 OUTGRAD_HD u32 canonical_bits(float value) { return value != value ? kCanonicalNanF32 : bits_of(value); }
 
 OUTGRAD_HD u16 canonical_bits(F16 value) { return (value.bits & 0x7fffu) > 0x7c00u ? kCanonicalNanF16 : value.bits; }
 
 OUTGRAD_HD u16 canonical_bits(BF16 value) { return (value.bits & 0x7fffu) > 0x7f80u ? kCanonicalNanBf16 : value.bits; }
+
+OUTGRAD_HD u8 canonical_bits(F8E4M3 value) { return (value.bits & 0x7fu) == 0x7fu ? kCanonicalNanF8 : value.bits; }
+
+OUTGRAD_HD u8 canonical_bits(F8E5M2 value) { return (value.bits & 0x7fu) > 0x7cu ? kCanonicalNanF8 : value.bits; }
+
+// The bits of a stored value as they are: what a direct table is indexed by.
+OUTGRAD_HD u32 code_of(float value) { return bits_of(value); }
+
+template <class T>
+OUTGRAD_HD u32 code_of(T value) {
+  return value.bits;
+}
 
 }  // namespace outgrad::kernels

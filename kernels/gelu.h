@@ -1,8 +1,7 @@
-// GELU's element bodies, the same on host, in vectors and on a GPU: x -> (y, mask bit) and (dy, y, mask bit) -> dx.
+// GELU's forward body, the same on host, in vectors and on a GPU: x -> (y, mask bit). Backward: kernels/activation.h.
 //
 // Specified cases (m the mask bit): NaN in gives NaN out, and m = 0 for x = NaN; x = -0 gives y = -0, m = 1, while (y = -0, m = 0) is
-// the left tail, g = 0; x = -inf gives y = -0; y = +inf gives g = 1; foreign y (below y*, or positive with m = 0) is clamped to the
-// nearest end of its branch; dx = RN_format(RN_f32(dy g)); dy infinite with g = 0 gives NaN.
+// the left tail, g = 0; x = -inf gives y = -0; y = +inf gives g = 1.
 #pragma once
 
 #include "kernels/eval.h"
@@ -10,18 +9,6 @@
 #include "kernels/portable.h"
 
 namespace outgrad::kernels {
-
-// dy g in fp32.
-template <class Ops, class Fit, class TableView>
-OUTGRAD_HD typename Ops::Value gelu_backward_value(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value dy,
-                                                   typename Ops::Value y, typename Ops::Mask m) {
-  return ops.mul(dy, evaluate_backward(ops, fit, table, y, m));
-}
-
-template <class T, class Fit, class TableView>
-OUTGRAD_HD T gelu_backward_element(const Fit& fit, const TableView& table, T dy, T y, bool m) {
-  return narrow<T>(gelu_backward_value(FloatOps{}, fit, table, widen(dy), widen(y), m));
-}
 
 // Below it, 16-bit formats take f(x) = x/2 + x^2/sqrt(2 pi) + O(x^4) in place of the table: there fp32 loses the second term, while x/2
 // may be a tie of the format.

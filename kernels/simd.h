@@ -76,7 +76,10 @@ struct Avx2 {
   static OUTGRAD_HD Int bit_and(Int a, Int b) { return _mm256_and_si256(a, b); }
   static OUTGRAD_HD Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static OUTGRAD_HD Int sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
+  static OUTGRAD_HD Int min(Int a, Int b) { return _mm256_min_epi32(a, b); }
   static OUTGRAD_HD Int max(Int a, Int b) { return _mm256_max_epi32(a, b); }
+  static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm256_sub_epi32(a, _mm256_castps_si256(mask)); }  // a set lane is -1
+  static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
   template <int kCount>
   static OUTGRAD_HD Int shift_right(Int a) {
     return _mm256_srli_epi32(a, kCount);
@@ -100,6 +103,35 @@ struct Avx2 {
   static OUTGRAD_HD Float load(const BF16* from) {
     const Int wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+
+  static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm256_cvtph_ps(_mm_slli_epi16(octet(from), 8)); }
+  static OUTGRAD_HD Float load(const F8E4M3* from) {
+    // As an f16 of the same fields, which is 2^-8 of the value, subnormals included; NaN is the largest magnitude.
+    const __m128i magnitude = _mm_and_si128(octet(from), _mm_set1_epi16(0x7f));
+    const __m128i sign = _mm_slli_epi16(_mm_and_si128(octet(from), _mm_set1_epi16(0x80)), 8);
+    const __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)), _mm_set1_epi16(kCanonicalNanF16));
+    return mul(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(sign, nan), _mm_slli_epi16(magnitude, 7))), splat(0x1p8f));
+  }
+  // The bits of stored values, one to a lane.
+  template <class T>
+  static OUTGRAD_HD Int load_codes(const T* from) {
+    if constexpr (sizeof(T) == 1) {
+      return _mm256_cvtepu16_epi32(octet(from));
+    } else {
+      return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    }
+  }
+  // entries[index] as a stored E, widened. Reads 16 bits beyond the entry.
+  template <class E>
+  static OUTGRAD_HD Float gather_entries(const u16* entries, Int index) {
+    const Int pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(entries), index, sizeof(u16));  // the entry is the low half
+    if constexpr (Format<E>::kCanonicalNan == kCanonicalNanBf16) {
+      return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+    } else {
+      const Int low = _mm256_and_si256(pair, _mm256_set1_epi32(0xffff));
+      return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+    }
   }
 
   // kStreaming: `to` is aligned to the bytes of the stored vector, and the store goes past the cache.
@@ -128,6 +160,8 @@ struct Avx2 {
   }
 
  private:
+  // 8 stored bytes, each in 16 bits.
+  static OUTGRAD_HD __m128i octet(const void* from) { return _mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(from))); }
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_half(T* to, __m128i value) {
     if constexpr (kStreaming) {
@@ -181,7 +215,10 @@ struct Avx512 {
   static OUTGRAD_HD Int bit_and(Int a, Int b) { return _mm512_and_si512(a, b); }
   static OUTGRAD_HD Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
   static OUTGRAD_HD Int sub(Int a, Int b) { return _mm512_sub_epi32(a, b); }
+  static OUTGRAD_HD Int min(Int a, Int b) { return _mm512_min_epi32(a, b); }
   static OUTGRAD_HD Int max(Int a, Int b) { return _mm512_max_epi32(a, b); }
+  static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm512_mask_add_epi32(a, mask, a, splat(1)); }
+  static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm512_cmpgt_epi32_mask(a, b); }
   template <int kCount>
   static OUTGRAD_HD Int shift_right(Int a) {
     return _mm512_srli_epi32(a, kCount);
@@ -206,6 +243,31 @@ struct Avx512 {
   static OUTGRAD_HD Float load(const BF16* from) {
     const Int wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+
+  static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm512_cvtph_ps(_mm256_slli_epi16(sixteen(from), 8)); }
+  static OUTGRAD_HD Float load(const F8E4M3* from) {
+    const __m256i magnitude = _mm256_and_si256(sixteen(from), _mm256_set1_epi16(0x7f));  // as Avx2's
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(sixteen(from), _mm256_set1_epi16(0x80)), 8);
+    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(kCanonicalNanF16));
+    return mul(_mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(magnitude, 7))), splat(0x1p8f));
+  }
+  template <class T>
+  static OUTGRAD_HD Int load_codes(const T* from) {
+    if constexpr (sizeof(T) == 1) {
+      return _mm512_cvtepu16_epi32(sixteen(from));
+    } else {
+      return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    }
+  }
+  template <class E>
+  static OUTGRAD_HD Float gather_entries(const u16* entries, Int index) {
+    const Int pair = _mm512_i32gather_epi32(index, entries, sizeof(u16));
+    if constexpr (Format<E>::kCanonicalNan == kCanonicalNanBf16) {
+      return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+    } else {
+      return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pair));
+    }
   }
 
   // kStreaming: `to` is aligned to the bytes of the stored vector, and the store goes past the cache.
@@ -236,6 +298,8 @@ struct Avx512 {
   }
 
  private:
+  // 16 stored bytes, each in 16 bits.
+  static OUTGRAD_HD __m256i sixteen(const void* from) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(from))); }
   // The format is that of the pointer's element, which is not accessed.
   static OUTGRAD_HD __m256i narrowed(const F16*, Float value) {
     const __m256i halves = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
@@ -339,6 +403,12 @@ struct LaneOps {
     return each<Mask>([&](int i) { return Isa::neither(p.v[i], q.v[i]); });
   }
 
+  OUTGRAD_HD Row first_row() const {
+    return each<Row>([&](int) { return Isa::splat(0); });
+  }
+  OUTGRAD_HD Row next_row(const Row& row, const Mask& mask) const {
+    return each<Row>([&](int i) { return Isa::increment(row.v[i], mask.v[i]); });
+  }
   // Bits above the row's own stay in: permutes ignore them, and a gather masks them off.
   OUTGRAD_HD Row row_index(const Value& q, int) const {
     return each<Row>([&](int i) { return Isa::bits(q.v[i]); });
@@ -353,16 +423,41 @@ struct LaneOps {
   }
   template <int Words, int Rows>
   OUTGRAD_HD Value lookup(const Columns<Words, Rows>& table, const Row& row, int word) const {
-    if constexpr (kPlacement == TablePlacement::permute && Rows <= Isa::kPermuteRows) {
-      return each<Value>([&](int i) { return Isa::template permute<Columns<Words, Rows>::kStored>(table.w[word], row.v[i]); });
+    constexpr int kStored = Columns<Words, Rows>::kStored;
+    if constexpr (Rows == 1) {
+      return constant(table.w[word][0]);
+    } else if constexpr (kPlacement == TablePlacement::permute && kStored <= Isa::kPermuteRows) {
+      return each<Value>([&](int i) { return Isa::template permute<kStored>(table.w[word], row.v[i]); });
     } else {
-      return each<Value>([&](int i) { return Isa::gather(table.w[word], Isa::bit_and(row.v[i], Isa::splat(Rows - 1))); });
+      return each<Value>([&](int i) { return Isa::gather(table.w[word], Isa::bit_and(row.v[i], Isa::splat(kStored - 1))); });
     }
+  }
+
+  // Direct tables (kernels/direct.h).
+  OUTGRAD_HD Row low_bits(const Row& row, int bits) const {
+    return each<Row>([&](int i) { return Isa::bit_and(row.v[i], Isa::splat(bits)); });
+  }
+  OUTGRAD_HD Mask above(const Row& row, int limit) const {
+    return each<Mask>([&](int i) { return Isa::greater(row.v[i], Isa::splat(limit)); });
+  }
+  OUTGRAD_HD Row constant_row(int value) const {
+    return each<Row>([&](int) { return Isa::splat(value); });
+  }
+  OUTGRAD_HD Row row_in(const Row& row, const Row& first, const Row& last, const Row& shift) const {
+    return each<Row>([&](int i) { return Isa::add(Isa::min(Isa::max(row.v[i], first.v[i]), last.v[i]), shift.v[i]); });
+  }
+  template <class E, int Count>
+  OUTGRAD_HD Value entry(const PaddedEntries<Count>& entries, const Row& row) const {
+    return each<Value>([&](int i) { return Isa::template gather_entries<E>(entries.w, row.v[i]); });
   }
 
   template <class T>
   OUTGRAD_HD Value load(const T* from) const {
     return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
+  }
+  template <class T>
+  OUTGRAD_HD Row load_codes(const T* from) const {
+    return each<Row>([&](int i) { return Isa::load_codes(from + i * Isa::kLanes); });
   }
   template <bool kStreaming, class T>
   OUTGRAD_HD void store(T* to, const Value& value) const {

@@ -1,4 +1,5 @@
-// Coefficient tables: one row a piece, as the generated headers write them, and column by column for vector and device lookups.
+// Coefficient tables: one row a piece, as the generated headers write them, and column by column for vector and device lookups; and
+// the entries of direct tables.
 #pragma once
 
 #include "kernels/portable.h"
@@ -13,11 +14,17 @@ struct Table {
 };
 
 // The `Rows` values of one word stand side by side: a permute by row picks that word for a whole vector, and on a GPU the lanes of a
-// warp that read different rows of a word touch different banks of shared memory. Tables of fewer than 16 rows repeat them, so a row
-// index may carry garbage above its own bits: 16 floats are the widest vector register.
+// warp that read different rows of a word touch different banks of shared memory. The rows are repeated up to a power of two of at
+// least 16 floats, the widest vector register: with a power of two of rows, a row index may carry garbage above its own bits.
+OUTGRAD_HD constexpr int stored_rows(int rows) {
+  int stored = 16;
+  while (stored < rows) stored *= 2;
+  return rows == 1 ? 1 : stored;
+}
+
 template <int Words, int Rows>
 struct alignas(64) Columns {
-  static constexpr int kStored = Rows < 16 ? 16 : Rows;
+  static constexpr int kStored = stored_rows(Rows);
   float w[Words][kStored];
 
   OUTGRAD_HD constexpr float at(u32 row, int word) const { return w[word][row]; }
@@ -25,12 +32,34 @@ struct alignas(64) Columns {
 
 template <int Rows, int Words>
 OUTGRAD_HD constexpr Columns<Words, Rows> columns_of(const Table<Rows, Words>& table) {
-  static_assert((Rows & (Rows - 1)) == 0, "rows are picked by the low bits of an index");
   Columns<Words, Rows> columns{};
   for (int word = 0; word < Words; ++word) {
     for (int row = 0; row < Columns<Words, Rows>::kStored; ++row) columns.w[word][row] = table.w[row % Rows][word];
   }
   return columns;
+}
+
+// A direct table: 16-bit floats, as the generated headers write them.
+template <int Count>
+struct Entries {
+  u16 w[Count];
+
+  OUTGRAD_HD constexpr u16 at(u32 index) const { return w[index]; }
+};
+
+// A vector gather reads 32 bits at an entry's place: one entry more keeps the last of them inside.
+template <int Count>
+struct alignas(64) PaddedEntries {
+  u16 w[Count + 1];
+
+  OUTGRAD_HD constexpr u16 at(u32 index) const { return w[index]; }
+};
+
+template <int Count>
+OUTGRAD_HD constexpr PaddedEntries<Count> padded(const Entries<Count>& entries) {
+  PaddedEntries<Count> result{};
+  for (int i = 0; i < Count; ++i) result.w[i] = entries.w[i];
+  return result;
 }
 
 }  // namespace outgrad::kernels

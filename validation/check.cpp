@@ -6,14 +6,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "validation/activation.h"
 #include "validation/coordinate_bound.h"
 #include "validation/deployed.h"
 #include "validation/fit_bound.h"
 #include "validation/gelu_interval.h"
 #include "validation/rounding_bound.h"
+#include "validation/storage_bound.h"
 
 namespace outgrad::validation {
 namespace {
@@ -46,19 +50,86 @@ void require_index(Conditions& conditions, float low, float high, float scale, f
   conditions.require(!(last - first >= static_cast<float>(rows)), fmt::format("the {} index spans more than {} cells", what, rows));
 }
 
+// fma, add and mul from y to g.
 int operations(const BackwardHeader& h) {
-  const int differences = h.y_lo == 0 ? 1 : 2;  // y - y_hi, - y_lo
-  return differences + 1 + 1 + h.degree;        // index, u, Horner
+  const int differences = !h.masked ? 0 : h.y_lo == 0 ? 1 : 2;  // y - y_hi, - y_lo
+  int polynomial = h.degree;                                    // Horner: a step for each coefficient but the last
+  if (h.scheme == kEstrin) {
+    // Joining degree + 1 coefficients takes degree steps in any order; before each level after the first a power is squared.
+    for (int parts = h.degree / 2 + 1; parts > 1; parts = (parts + 1) / 2) ++polynomial;
+  } else if (h.scheme == kEvenOdd && h.degree >= 2) {
+    polynomial = 1 + (h.degree - 1) + 1;  // the square, the steps of both chains, joining them
+  }
+  return differences + (h.has_breaks ? 0 : 1) + (h.centred ? 1 : 0) + polynomial;
+}
+
+// Integer operations of a direct table's index: sign and magnitude 2, clamp 2, a sum, and the selection of three constants (first, last,
+// base - first) among two segments, or, twice, among three.
+int index_operations(const TableHeader& h) {
+  const int fields = 2, clamp_and_add = 3, by_sign = 3, by_branch = h.masked ? 4 : 0;  // with y > 0 on the left sent to the entry of -0
+  return fields + by_sign + by_branch + clamp_and_add;
+}
+
+// kClass as far as it says something about the claims; what cannot be read is a failure.
+void require_class(Conditions& conditions, const std::string& accuracy, double bound_a, const StorageClaims* storage) {
+  const auto number = [&](size_t begin, double& value) {
+    std::string text = accuracy.substr(begin);
+    const bool power = text.starts_with("2^");
+    if (power) text.erase(0, 2);
+    char* end = nullptr;
+    value = std::strtod(text.c_str(), &end);
+    if (power) value = std::exp2(value);
+    return !text.empty() && *end == '\0' && std::isfinite(value) && value > 0;
+  };
+  double value = 0;
+  if (accuracy.starts_with("abs:")) {
+    conditions.require(number(4, value) && bound_a <= value, fmt::format("kA does not meet the class {}", accuracy));
+  } else if (accuracy.starts_with("stored:")) {
+    conditions.require(number(7, value) && storage && storage->total <= value * storage->oracle,
+                       fmt::format("kT and kO do not meet the class {}", accuracy));
+  } else if (accuracy.starts_with("rel:") || accuracy.starts_with("ulp:")) {
+    conditions.require(number(4, value), fmt::format("the class {} cannot be read", accuracy));
+  } else {
+    conditions.require(accuracy == "oracle" && storage, fmt::format("unknown class {}", accuracy));
+  }
+}
+
+// What an enclosure of f' over a tail, 2^-80 wide, leaves for its limit: limits are small fractions.
+double limit_of(const Interval& slopes) {
+  constexpr double kUnit = 0x1p-70;
+  return std::nearbyint(slopes.middle() / kUnit) * kUnit;
+}
+
+void require_storage(Conditions& conditions, const StorageClaims& claims) {
+  conditions.require(claims.total >= 0 && claims.oracle >= 0 && claims.regret >= 0, "kT, kO or kR is negative");
+  // |g - f'| <= |g - middle| + half the range.
+  conditions.require(claims.total <= claims.oracle + claims.regret + 0x1p-20 * claims.total, "kT is above kO + kR");
 }
 
 template <class Header>
 CheckReport prove(const Header& h) {
   CheckReport report{h.file, h.name, {check_structure(h)}};
   if (report.verdict() != Verdict::Holds) return report;
-  report.findings.push_back(prove_fit(h, h.bound_a));
+  if constexpr (std::is_same_v<Header, TableHeader>) {
+    for (Finding& finding : prove_storage(h)) report.findings.push_back(std::move(finding));
+    return report;
+  } else {
+    report.findings.push_back(prove_fit(h, h.bound_a));
+  }
   if constexpr (std::is_same_v<Header, BackwardHeader>) {
-    report.findings.push_back(prove_coordinate(h, h.bound_k));
+    // kA of such a fit bounds |p/g - 1|; what was just proven is |p - g|.
+    Finding& a = report.findings.back();
+    if (h.accuracy.starts_with("rel:") && a.verdict == Verdict::Holds) {
+      a.verdict = Verdict::Undecided;
+      a.why = "held as an absolute error only: the relative one is not proven here";
+    }
+  }
+  if constexpr (std::is_same_v<Header, BackwardHeader>) {
+    if (h.masked) report.findings.push_back(prove_coordinate(h, h.bound_k));
     report.findings.push_back(prove_rounding(h, h.bound_b));
+    if (h.format != "f32") {
+      for (Finding& finding : prove_storage(h)) report.findings.push_back(std::move(finding));
+    }
   }
   return report;
 }
@@ -70,37 +141,87 @@ nlohmann::json finite_or_null(double v) { return std::isfinite(v) ? nlohmann::js
 }  // namespace
 
 Verdict CheckReport::verdict() const {
-  const auto any = [&](Verdict v) { return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; }); };
+  const auto any = [&](Verdict v) {
+    return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; });
+  };
   return any(Verdict::Violated) ? Verdict::Violated : any(Verdict::Undecided) || findings.empty() ? Verdict::Undecided : Verdict::Holds;
 }
 
 Finding check_structure(const BackwardHeader& h) {
   Conditions conditions;
-  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
-  conditions.require(h.format == "f32" || h.format == "f16" || h.format == "bf16", fmt::format("unknown format {}", h.format));
+  conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
   conditions.require(h.operations == operations(h), fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
-  conditions.require(h.bound_a > 0 && h.bound_k >= 0 && h.bound_b > 0, "a bound is not positive");
-  conditions.require(h.y_hi < 0 && std::fabs(h.y_lo) < -0x1p-10f * h.y_hi, "kYLo is not small beside kYHi");  // kRootRounding's condition
-  conditions.require(!std::signbit(h.t_min), "kTMin is negative");
-  conditions.require(h.s_min < 0 && h.s_max > 0, "kSMin and kSMax do not enclose 0");
+  conditions.require(h.bound_a >= 0 && h.bound_k >= 0 && h.bound_b >= 0, "a bound is negative");
+  require_class(conditions, h.accuracy, h.bound_a, h.format == "f32" ? nullptr : &h.storage);
+  if (h.format != "f32") require_storage(conditions, h.storage);
+  if (h.masked) {
+    // kRootRounding's condition.
+    conditions.require(h.y_lo == 0 || std::fabs(h.y_lo) < 0x1p-10f * std::fabs(h.y_hi), "kYLo is not small beside kYHi");
+    conditions.require(!std::signbit(h.t_min), "kTMin is negative");
+    conditions.require(h.y_hi < h.y_max && deployed_s(h, h.y_max, true) > 0, "kYMax is not above y*");
+    conditions.require(h.has_left || h.s_min < 0, "kSMin is not negative");
+  } else {
+    conditions.require(h.y_min < h.y_max, "kYMin is not below kYMax");
+    conditions.require(!h.has_left && !h.has_right, "a segment of a signed root without a mask");
+  }
   if (h.has_left) {
     conditions.require(h.left_y < 0 && h.y_hi < h.left_y, "kLeftY is not between y* and 0");
     conditions.require(h.left_row >= 0 && h.left_row < h.rows, "kLeftRow is not a row");
-    conditions.require(std::abs(h.left_knee) < 512 && std::abs(h.left_base) < 512, "kLeftKnee or kLeftBase is not an exponent in half octaves");
+    conditions.require(std::abs(h.left_knee) < 512 && std::abs(h.left_base) < 512,
+                       "kLeftKnee or kLeftBase is not an exponent in half octaves");
   }
+  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
+                     "kRightS is not between 0 and the greatest s");
+  conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()), "break points do not rise");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
-  require_index(conditions, h.has_left ? deployed_s(h, h.left_y, false) : h.s_min, h.s_max, h.index_scale, h.index_bias, h.rows, "s");
-  conditions.require(deployed_gradient(h, kFloatInfinity, true) == 1, "g(+inf, m = 1) is not 1");
-  conditions.require(deployed_gradient(h, -0.0f, false) == 0, "g(-0, m = 0) is not 0");
-  conditions.require(deployed_gradient(h, 1.0f, false) == 0, "g(y > 0, m = 0) is not 0");
-  conditions.require(std::isnan(deployed_row(h.table.row(0), h.degree, std::nanf(""))), "NaN is lost");
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  conditions.require(activation.problem().empty(), activation.problem());
+  if (!activation.problem().empty()) return conditions.finding();
+  const float lowest = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min;
+  if (!h.has_breaks)
+    require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows, h.masked ? "s" : "y");
+  const auto require_limit = [&](float y, bool m, const Interval& slopes, const char* what) {
+    const float g = deployed_gradient(h, y, m);
+    const double limit = limit_of(slopes);
+    if (h.exact_limits) {
+      conditions.require(g == static_cast<float>(limit), fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
+    } else {
+      // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
+      conditions.require((Interval(g) - slopes).magnitude() <= h.bound_a + h.bound_b,
+                         fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+    }
+  };
+  require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
+  if (h.masked) {
+    require_limit(-0.0f, false, activation.only().low_slopes, "-0, m = 0");
+    require_limit(1.0f, false, activation.only().low_slopes, "1, m = 0");
+  } else {
+    require_limit(-kFloatInfinity, true, activation.formulas().front().low_slopes, "-inf");
+  }
+  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) && std::isnan(deployed_gradient(h, std::nanf(""), false)),
+                     "NaN is lost");
+  return conditions.finding();
+}
+
+Finding check_structure(const TableHeader& h) {
+  Conditions conditions;
+  conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
+  require_class(conditions, h.accuracy, 0, &h.storage);
+  require_storage(conditions, h.storage);
+  conditions.require(h.index_operations == index_operations(h),
+                     fmt::format("kIndexOperations is {}, the index has {}", h.index_operations, index_operations(h)));
+  Finding finding = conditions.finding();
+  if (finding.verdict != Verdict::Holds) return finding;
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  conditions.require(activation.problem().empty(), activation.problem());
   return conditions.finding();
 }
 
 Finding check_structure(const ForwardHeader& h) {
   Conditions conditions;
   conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
+  conditions.require(name_problem(h.activation, h.function, true).empty(), name_problem(h.activation, h.function, true));
   conditions.require(h.bound_a > 0, "kA is not positive");
   conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
   conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()), "a float below kXStar is right of x*");
@@ -120,7 +241,8 @@ Finding check_structure(const ForwardHeader& h) {
   for (int row = 0; row < h.tail_rows; ++row) {
     const float scale = h.tail.row(row)[h.tail_degree + 2];
     int exponent = 0;
-    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f, fmt::format("the scale of tail row {} is not a power of two", row));
+    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
+                       fmt::format("the scale of tail row {} is not a power of two", row));
   }
   return conditions.finding();
 }
@@ -133,7 +255,8 @@ std::string to_text(const CheckReport& report) {
   std::string text;
   for (const Finding& finding : report.findings) {
     text += fmt::format("{}: {} {}: ", report.file, finding.name, to_string(finding.verdict));
-    if (finding.name != "structure") text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
+    if (finding.name != "structure")
+      text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
     text += finding.why + "\n";
   }
   return text;
@@ -153,7 +276,8 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
       }
       findings.push_back(std::move(entry));
     }
-    files.push_back({{"file", report.file}, {"name", report.name}, {"verdict", to_string(report.verdict())}, {"findings", std::move(findings)}});
+    files.push_back(
+        {{"file", report.file}, {"name", report.name}, {"verdict", to_string(report.verdict())}, {"findings", std::move(findings)}});
   }
   const bool all_hold = std::all_of(reports.begin(), reports.end(), [](const CheckReport& r) { return r.verdict() == Verdict::Holds; });
   return {{"schema", "outgrad.check/1"}, {"holds", all_hold}, {"files", std::move(files)}};
@@ -161,9 +285,12 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
 
 const char* to_string(Verdict verdict) {
   switch (verdict) {
-    case Verdict::Holds: return "holds";
-    case Verdict::Violated: return "violated";
-    case Verdict::Undecided: break;
+    case Verdict::Holds:
+      return "holds";
+    case Verdict::Violated:
+      return "violated";
+    case Verdict::Undecided:
+      break;
   }
   return "undecided";
 }

@@ -1,7 +1,8 @@
 // `outgrad check`: re-proves the certificates of generated headers from their text alone.
 //
 // The fitter certifies with Taylor models over Arb balls; here A is bounded by Chebyshev interpolation (sup_norm.h), K by branch and bound
-// over s (coordinate_bound.h) and B by an a priori analysis and enumeration (rounding_bound.h), all over MPFR intervals and double. A claim
+// over s (coordinate_bound.h), B by an a priori analysis and enumeration (rounding_bound.h), and T, O and R by enumeration
+// (storage_bound.h), all over MPFR intervals and double. A claim
 // holds only if what is proved here is at most the claim.
 #pragma once
 
@@ -23,12 +24,15 @@ struct CheckReport {
   Verdict verdict() const;
 };
 
-/// Conditions on the constants that the proofs rest on, and the exact limits: backward, g = 0 at (y = -0, m = 0) and 1 at (+inf, 1);
-/// forward, f(+-0) = +-0, -0 at -inf, the least float with m = 1, |f| <= 2^-150 left of kXMin and RN(f(x)) = x from kXMax on.
+/// Conditions on the constants that the proofs rest on, that kFunction is the function of kActivation and has one minimum or none as
+/// kMasked says, kOperations counted anew, what kClass says of the claims, and limits. Backward: g where x -> -inf and +inf is the limit of
+/// f' (kExactLimits), or within kA + kB of it. Forward: f(+-0) = +-0, -0 at -inf, the least float with m = 1, |f| <= 2^-150 left of kXMin
+/// and RN(f(x)) = x from kXMax on.
 Finding check_structure(const BackwardHeader& h);
 Finding check_structure(const ForwardHeader& h);
+Finding check_structure(const TableHeader& h);
 
-/// Structure first; the proofs of A, K, B (forward: A) only if it holds, since they assume it.
+/// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R) only if it holds, since they assume it.
 CheckReport check_header(const Header& header);
 
 /// One line a finding.

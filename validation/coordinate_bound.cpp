@@ -1,4 +1,4 @@
-// Branch and bound over s with the enclosures of gelu_interval.
+// Branch and bound over s with the enclosures of activation.h.
 #include "validation/coordinate_bound.h"
 
 #include <fmt/format.h>
@@ -9,64 +9,93 @@
 #include <utility>
 #include <vector>
 
-#include "validation/gelu_interval.h"
+#include "validation/activation.h"
+#include "validation/fit_bound.h"
 
 namespace outgrad::validation {
 namespace {
 
-constexpr int kMaxCells = 4000;  // real constants need a few hundred
-// Beyond s = 8 (x > 64) |g - 1| < 2^-2900.
-constexpr double kFarRoot = 8;
-
+constexpr int kMaxCells = 4000;   // real constants need a few hundred
 constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is far below its value at the first
-constexpr double kBinadeEnd = -0.125;  // |y*| lies in [1/8, 1/4), where the grid is uniform
 
-// The spacing of the stored y in [1/8, 1/4).
-double spacing(const std::string& format) { return format == "f32" ? 0x1p-26 : format == "f16" ? 0x1p-13 : 0x1p-10; }
+// The grid of a storage format.
+struct Grid {
+  int digits, least_exponent;
+
+  explicit Grid(const std::string& format)
+      : digits(format == "f32"   ? 23
+               : format == "f16" ? 10
+                                 : 7),
+        least_exponent(format == "f16" ? -14 : -126) {}
+  double spacing(double y) const { return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits); }
+  double nearest(double y) const { return std::nearbyint(y / spacing(y)) * spacing(y); }
+  // Next to a power of two of y < 0 the finer spacing begins.
+  double above(double y) const { return y + (y < 0 ? spacing(y + spacing(y) * 0.25) : spacing(y)); }
+};
 
 // One branch: |s| is what is cut into cells, `sign` makes it s.
 class Branch {
  public:
-  Branch(const BackwardHeader& h, double sign) : sign_(sign), t_min_(static_cast<double>(h.t_min)) {
-    shift_ = y_star() - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo);
-    end_ = sign > 0 ? Interval(kFarRoot) : sqrt(Interval(h.has_left ? static_cast<double>(h.left_y) : 0.0) - y_star());
+  Branch(const BackwardHeader& h, const Activation& activation, double sign)
+      : activation_(activation), sign_(sign), t_min_(static_cast<double>(h.t_min)) {
+    shift_ = activation.y_star() - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo);
+    const Formula& formula = activation.only();
+    if (sign < 0) {
+      end_ = h.has_left ? sqrt(Interval(h.left_y) - activation.y_star()) : -activation.s_infimum();
+    } else if (h.has_right) {
+      // From kRightS on the row is evaluated at y, where these constants have no part.
+      end_ = sqrt(maximum(square(Interval(h.right_s) * (1 + kRootRounding)) - shift_, 0));
+    } else {
+      end_ = activation.signed_root(formula.far_high);
+    }
   }
 
   /// |s| where the floor stops to act.
   Interval corner() const { return sqrt(Interval(t_min_) - shift_); }
   double end() const { return end_.upper(); }
   /// |s_c| and the true |s| of one stored y.
-  Interval deployed_at(double y) const { return sqrt(maximum(Interval(y) - y_star() + shift_, t_min_)); }
-  Interval true_at(double y) const { return sqrt(Interval(y) - y_star()); }
+  Interval deployed_at(double y) const { return sqrt(maximum(Interval(y) - activation_.y_star() + shift_, t_min_)); }
+  Interval true_at(double y) const { return sqrt(Interval(y) - activation_.y_star()); }
   Interval deployed(const Interval& s) const { return sqrt(maximum(square(s) + shift_, t_min_)); }
 
-  /// G at |s|, continued by 0 to the left of all x.
+  /// G at |s|, continued by its limit to the left of all x.
   Interval value(const Interval& s) const {
-    const Interval x = inverse_signed_root(s * sign_);
-    if (std::isfinite(x.lower())) return gelu_d1(x);
-    return x.upper() < -1.5 ? symmetric(gelu_d1(x.keep_upper())) : Interval::whole_line();
+    const Interval x = activation_.inverse_signed_root(s * sign_);
+    if (x.is_point() || (std::isfinite(x.magnitude()) && x.width() < 0x1p-100)) return activation_.only().f.at<1>(x)[1];
+    return activation_.only().slopes(x.lower(), x.upper());
+  }
+
+  /// Whether G rises with x from x* to the argument of |s|.
+  bool monotone_to(double s) const {
+    const Interval x = activation_.inverse_signed_root(Interval(s) * sign_), all = hull(x, activation_.x_star());
+    return activation_.only().bends_upwards(all.lower(), all.upper());
   }
 
   double bound(double a, double b) const {
     const Interval s(a, b), s_c = deployed(s);
-    const Interval x = inverse_signed_root(hull(s, s_c) * sign_);
-    double least = std::numeric_limits<double>::infinity();
-    // Left of -sqrt 2 f' is negative and falls as x grows: two such values differ by at most the rightmost one.
-    if (x.upper() < -1.5) least = gelu_d1(x.keep_upper()).magnitude();
-    if (!std::isfinite(x.lower())) return least;
+    const Interval x = activation_.inverse_signed_root(hull(s, s_c) * sign_);
+    // Both G(s_c) and G(s) lie in the range of f' over x.
+    double least = activation_.only().slopes(x.lower(), x.upper()).width();
+    if (!std::isfinite(x.magnitude())) return least;
     const Interval ends = maximum(absolute(deployed(a) - a), absolute(deployed(b) - b));
-    least = std::min(least, (absolute(g_slope(hull(s, s_c) * sign_)) * ends).upper());
+    least = std::min(least, (absolute(activation_.g_slope(hull(s, s_c) * sign_)) * ends).upper());
     const double middle = a + (b - a) / 2;
-    const Interval slope = g_slope(s_c * sign_) * s / s_c - g_slope(s * sign_);
+    const Interval slope = activation_.g_slope(s_c * sign_) * s / s_c - activation_.g_slope(s * sign_);
     const double radius = std::max((Interval(b) - middle).upper(), (Interval(middle) - a).upper());
     return std::min(least, (absolute(value(deployed(middle)) - value(middle)) + absolute(slope) * radius).upper());
   }
 
+  /// What is left beyond the last cell, where g is within 2^-80 of its limit.
+  double beyond() const {
+    const Interval from = minimum(end_, deployed(end_)).keep_lower(), x = activation_.inverse_signed_root(from);
+    return activation_.only().slopes(x.lower(), std::numeric_limits<double>::infinity()).width();
+  }
+
   double sign() const { return sign_; }
+  const Interval& y_star() const { return activation_.y_star(); }
 
  private:
-  static Interval absolute(const Interval& v) { return maximum(v, -v); }
-
+  const Activation& activation_;
   double sign_, t_min_;
   Interval shift_, end_;
 };
@@ -83,7 +112,7 @@ struct Search {
     if (bounds) finding.proven = std::max(finding.proven, d.magnitude());
     if (d.mignitude() < largest) return;
     largest = d.mignitude();
-    at = (y_star() + square(s)).middle();
+    at = (branch.y_star() + square(s)).middle();
     if (largest > claim && finding.verdict != Verdict::Violated) {
       finding.verdict = Verdict::Violated;
       finding.witness = Witness{at, branch.value(s_c).middle(), branch.value(s).middle()};
@@ -99,20 +128,18 @@ struct Search {
 };
 
 void search_branch(Search& search, const Branch& branch, const BackwardHeader& h) {
-  const double step_of_y = spacing(h.format), lowest = std::nearbyint(y_star().middle() / step_of_y) * step_of_y;
-  double last = lowest;
-  for (int j = 0; j < kGridPoints; ++j) {
-    const double y = lowest + j * step_of_y;
-    if (y > kBinadeEnd || (branch.sign() < 0 && h.has_left && y > h.left_y)) break;
+  const Grid grid(h.format);
+  double y = grid.nearest(branch.y_star().middle()), last = y;
+  for (int j = 0; j < kGridPoints; ++j, y = grid.above(y)) {
+    if (branch.true_at(y).lower() > branch.end()) break;
     last = y;
     search.see(branch, branch.deployed_at(y), branch.true_at(y), true);
   }
 
   const double begin = branch.true_at(last).lower(), start = std::max(begin, branch.corner().upper());
   if (start > begin) {
-    // Monotone while G is: up to s(sqrt 2) > 1.2 and down to s(-sqrt 2) < -0.24.
     const double reach = std::max(start, branch.deployed(start).upper());
-    if (reach > (branch.sign() > 0 ? 1.2 : 0.24)) return search.undecided("the floor t_min reaches far from y*");
+    if (!branch.monotone_to(reach)) return search.undecided("the floor t_min reaches far from y*");
     const Interval corner = hull(maximum(branch.corner(), begin), start);
     search.see(branch, branch.deployed(begin), begin, true);
     search.see(branch, branch.deployed(corner), corner, true);
@@ -126,6 +153,7 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
     a = b;
     step *= 1.25;
   }
+  if (branch.sign() > 0 && !h.has_right) search.finding.proven = std::max(search.finding.proven, branch.beyond());
   int cells = 0;
   while (!pending.empty()) {
     const auto [a, b] = pending.back();
@@ -140,7 +168,8 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
       pending.insert(pending.end(), {{a, middle}, {middle, b}});
       continue;
     }
-    return search.undecided(fmt::format("not decided near y = {:.9g}, m = {:d}", (y_star() + square(Interval(middle))).middle(), branch.sign() > 0));
+    return search.undecided(
+        fmt::format("not decided near y = {:.9g}, m = {:d}", (branch.y_star() + square(Interval(middle))).middle(), branch.sign() > 0));
   }
 }
 
@@ -148,9 +177,12 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
 
 Finding prove_coordinate(const BackwardHeader& h, double claim) {
   Search search{claim, Finding{"K", Verdict::Holds, claim, 0, "", {}}};
-  for (const double sign : {1.0, -1.0}) search_branch(search, Branch(h, sign), h);
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  for (const double sign : {1.0, -1.0}) search_branch(search, Branch(h, activation, sign), h);
   if (search.finding.verdict == Verdict::Holds && !(search.finding.proven <= claim)) search.undecided("not decided at a stored y");
-  if (search.finding.verdict == Verdict::Holds) search.finding.why = fmt::format("largest seen {:.6g} at y = {:.9g}", search.largest, search.at);
+  if (search.finding.verdict == Verdict::Holds)
+    search.finding.why = fmt::format("largest seen {:.6g} at y = {:.9g}", search.largest, search.at);
+  if (activation.limited()) search.finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   return search.finding;
 }
 

@@ -4,18 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include "validation/activation.h"
 #include "validation/gelu_interval.h"
 
 namespace outgrad::validation {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Beyond it |f'| < 2^-170 and |f| < 2^-178: the tails are bounded there, not interpolated.
-constexpr double kFarLeft = -16;
 
 Interval polynomial(std::span<const float> coefficients, const Interval& u) {
   Interval p = static_cast<double>(coefficients.back());
@@ -34,48 +33,64 @@ struct Row {
   double centre;
   std::span<const float> coefficients;
 
-  Row(std::span<const float> words, int degree) : centre(words[0]), coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)) {}
+  Row(std::span<const float> words, int degree, bool centred = true)
+      : centre(centred ? words[0] : 0.0f), coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)) {}
   Interval value(const Interval& v) const { return polynomial(coefficients, v - centre); }
 };
 
-// sup |f'(z)| over the disc, by the mean value of f''.
-Interval d1_over_disc(double middle, double radius) {
-  return (symmetric(Interval(gelu_d1(middle).magnitude())) + symmetric(gelu_d2_over_disc(middle, radius) * radius)).keep_upper();
-}
+// What the bounds on one disc are made of: f and f' at its middle, and sup |f'|, |f''|, |f'''| over it, each the smaller of the direct
+// enclosure and the mean value's.
+struct Disc {
+  double middle, radius;
+  Interval f, d1;
+  double sup_d1, sup_d2, sup_d3;
+
+  Disc(const Function& function, double m, double r) : middle(m), radius(r) {
+    const auto at_middle = function.at<2>(Interval(m));
+    f = at_middle[0], d1 = at_middle[1];
+    const std::array<double, 4> sup = function.over_disc(m, r);
+    const auto by_mean = [&](const Interval& v, double slope) { return (Interval(v.magnitude()) + Interval(slope) * r).upper(); };
+    sup_d3 = sup[3];
+    sup_d2 = least(sup[2], by_mean(at_middle[2], sup_d3));
+    sup_d1 = least(sup[1], by_mean(d1, sup_d2));
+  }
+  static double least(double v, double w) { return v < w ? v : w < kInfinity ? w : kInfinity; }
+  bool analytic() const { return std::isfinite(sup_d1) && std::isfinite(f.magnitude()); }
+};
 
 // sup |s(z) - centre| over the disc, +inf unless s is shown to be analytic there.
 //   (i) |f(z) - f(m)| <= R sup |f'| < f(m) - y* leaves f(z) - y* in a disc without 0; with w the ratio, |s(z)/s(m) - 1| <= 1 - sqrt(1 - w).
 //  (ii) f(z) - y* = (z - x*)^2 h(z), h(z) = int_0^1 (1 - v) f''(x* + v (z - x*)) dv, so |h(z) - f''(x*)/2| <= sup |f'''| |z - x*| / 6 over
 //       the disc about x* that holds ours; if that is less than f''(x*)/2, sqrt(h) is analytic.
-double root_distance_over_disc(double middle, double radius, double centre) {
-  const Interval t = gelu(middle) - y_star();
-  const Interval ratio = d1_over_disc(middle, radius) * radius / t;
+double root_distance(const Activation& activation, const Disc& disc, double centre) {
+  const Interval t = disc.f - activation.y_star();
+  const Interval ratio = Interval(disc.sup_d1) * disc.radius / t;
   if (t.positive() && ratio.upper() < 1) {
-    const Interval s = signed_root(middle);
+    const Interval s = activation.signed_root(disc.middle, disc.f);
     const Interval spread = s * symmetric(Interval(1) - sqrt(Interval(1) - ratio));
     return ((s - centre) + spread).magnitude();
   }
-  const Interval reach = Interval((Interval(middle) - x_star()).magnitude()) + radius;
-  const Interval modulus = reach + Interval(x_star().magnitude());
-  const Interval d3 = density_over_disc(x_star().middle(), (reach + 0x1p-40).upper()) * modulus * (square(modulus) + 4);
-  const Interval h = gelu_d2(x_star()) * 0.5, deviation = d3 * reach / 6;
+  const Interval& x_star = activation.x_star();
+  const Interval reach = Interval((Interval(disc.middle) - x_star).magnitude()) + disc.radius;
+  const double d3 = activation.only().f.over_disc(x_star.middle(), (reach + 0x1p-40).upper())[3];
+  if (!std::isfinite(d3)) return kInfinity;
+  const Interval h = activation.only().f.at<2>(x_star)[2] * 0.5, deviation = Interval(d3) * reach / 6;
   if (!certainly_less(deviation, h)) return kInfinity;
   return (reach * sqrt(h + deviation) + std::fabs(centre)).upper();
 }
 
-AnalyticFunction backward_error(const Row& row, bool left) {
-  if (left) {
-    return {[row](const Interval& x) { return row.value(gelu(x)) - gelu_d1(x); },
-            [row](double middle, double radius) {
-              const Interval d1 = d1_over_disc(middle, radius);
-              const Interval u = Interval((gelu(middle) - row.centre).magnitude()) + d1 * radius;
-              return (majorant(row.coefficients, u) + d1).upper();
-            }};
-  }
-  return {[row](const Interval& x) { return row.value(signed_root(x)) - gelu_d1(x); },
-          [row](double middle, double radius) {
-            const double u = root_distance_over_disc(middle, radius, row.centre);
-            return std::isfinite(u) ? (majorant(row.coefficients, u) + d1_over_disc(middle, radius)).upper() : kInfinity;
+// E(x) = p(f(x)) - f'(x), or p(s(x)) - f'(x).
+AnalyticFunction backward_error(const Activation& activation, const Function& f, const Row& row, bool of_output) {
+  return {[&activation, &f, row, of_output](const Interval& x) {
+            const auto d = f.at<1>(x);
+            return row.value(of_output ? d[0] : activation.signed_root(x, d[0])) - d[1];
+          },
+          [&activation, &f, row, of_output](double middle, double radius) {
+            const Disc disc(f, middle, radius);
+            if (!disc.analytic()) return kInfinity;
+            const double u = of_output ? (Interval((disc.f - row.centre).magnitude()) + Interval(disc.sup_d1) * radius).upper()
+                                       : root_distance(activation, disc, row.centre);
+            return std::isfinite(u) ? (majorant(row.coefficients, u) + disc.sup_d1).upper() : kInfinity;
           }};
 }
 
@@ -118,12 +133,107 @@ void merge(SupNorm& result, const SupNorm& part) {
   result.observed = std::max(result.observed, part.observed);
 }
 
-// |p| <= claim over a range of v beyond the infimum of s (y > 0 in the shifted coordinate), where g is continued by 0.
-void add_beyond_infimum(SupNorm& result, const Row& row, double low, double high, double claim) {
-  constexpr int kPieces = 1024;  // the range is a fraction of a cell, so each piece moves p by far less than a claim
+// E over a range of v where g lies in `slopes`: a tail, or what a clamp stands for.
+void add_range(SupNorm& result, const Row& row, const Interval& v, const Interval& slopes, double x, double claim) {
+  constexpr int kPieces = 1024;  // a range is a fraction of a cell, so each piece moves p by far less than a claim
+  const double low = v.lower(), high = v.upper();
+  if (v.width() < 0x1p-60) return add_tail(result, row.value(v) - slopes, x, claim);
   for (int i = 0; i < kPieces; ++i) {
     const double a = low + (high - low) * i / kPieces, b = std::nextafter(low + (high - low) * (i + 1) / kPieces, kInfinity);
-    add_tail(result, row.value(Interval(a, b)), kFarLeft, claim);
+    add_tail(result, row.value(Interval(a, b)) - slopes, x, claim);
+  }
+}
+
+// The arguments that one formula takes on a cell.
+struct Domain {
+  Interval x_low, x_high;  // what separates the cell's arguments from smaller and larger ones
+};
+
+// E over all x of a domain: the tails by their enclosures, what is between by interpolation. v_low and v_high: the cell's range.
+void add_domain(SupNorm& result, const Activation& activation, const Formula& formula, const Row& row, const Domain& domain, bool of_output,
+                double v_low, double v_high, double claim) {
+  const double from = std::max(domain.x_low.lower(), formula.low), to = std::min(domain.x_high.upper(), formula.high);
+  if (!(from <= to)) return;
+  const auto variable = [&](const Interval& values, double sign) {
+    const Interval v = of_output ? values : sqrt(values - activation.y_star()) * sign;
+    return minimum(maximum(v, v_low), v_high);
+  };
+  if (from < formula.far_low) add_range(result, row, variable(formula.low_values, -1), formula.low_slopes, formula.far_low, claim);
+  // Where f has no limit, interpolation goes as far as the cell.
+  const double end = formula.bounded_above ? formula.far_high : to;
+  if (to > end) add_range(result, row, variable(formula.high_values, 1), formula.high_slopes, formula.far_high, claim);
+  const double a = std::max(from, formula.far_low), b = std::min(to, end);
+  if (!std::isfinite(b)) {
+    add_tail(result, Interval::whole_line(), a, claim);
+  } else if (a < b) {
+    merge(result, bound_sup_norm(backward_error(activation, formula.f, row, of_output), a, b, claim));
+  } else if (from == to) {
+    const auto d = formula.f.at<1>(Interval(a));
+    add_tail(result, row.value(of_output ? d[0] : activation.signed_root(a, d[0])) - d[1], a, claim);
+  }
+}
+
+// The cell of one masked header: x rises with s, and falls with y on the left segment.
+void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& activation, const Row& row, const Cell& cell, double claim) {
+  const Formula& formula = activation.only();
+  const Interval y_c = Interval(h.y_hi) + static_cast<double>(h.y_lo);
+  const auto root_of = [&](double y) { return sqrt(Interval(y) - activation.y_star()); };
+  if (cell.left) {
+    // y = f(x) in [low, high] is an x between f^-1(high) and f^-1(low). The low end is moved to the next float, so that no real y between
+    // two cells is left out.
+    const double low = std::nextafter(cell.low, -1.0f);
+    const Interval all(-kInfinity, formula.far_low);
+    add_domain(result, activation, formula, row,
+               {cell.high == 0 ? all : activation.inverse_signed_root(-root_of(cell.high)), activation.inverse_signed_root(-root_of(low))},
+               true, low, cell.high, claim);
+    return;
+  }
+  const auto widened = [](double s, double outward) { return s * (1 + (s * outward > 0 ? kRootRounding : -kRootRounding)); };
+  const bool clamped_low = !h.has_left && cell.low == h.s_min, clamped_high = cell.high == deployed_s(h, h.y_max, true);
+  const double s_low = clamped_low ? static_cast<double>(cell.low) : widened(cell.low, -1);
+  // What the clamp of y makes of s lies between its exact value and the float that is the cell's end.
+  const Interval s_top = hull(sqrt(Interval(h.y_max) - y_c), cell.high);
+  const Interval s_high = clamped_high ? s_top.keep_upper() : Interval(widened(cell.high, 1));
+  const Interval x_high = activation.inverse_signed_root(s_high);
+  if (cell.evaluated == Coordinate::output) {
+    // The deployed s belongs to y = y_c + s^2, which the row is evaluated at.
+    const Interval y_low = y_c + square(Interval(s_low)), y_high = clamped_high ? Interval(h.y_max) : y_c + square(s_high);
+    const auto argument = [&](const Interval& y) { return activation.inverse_signed_root(sqrt(y - activation.y_star())); };
+    const Interval x_top = argument(y_high);
+    add_domain(result, activation, formula, row, {argument(y_low), x_top}, true, y_low.lower(), y_high.upper(), claim);
+    if (clamped_high) add_tail(result, row.value(y_high) - formula.slopes(x_top.lower(), kInfinity), x_top.upper(), claim);
+    return;
+  }
+  const double infimum = activation.s_infimum().lower();
+  add_domain(result, activation, formula, row, {activation.inverse_signed_root(s_low), x_high}, false, s_low, s_high.upper(), claim);
+  if (clamped_high)
+    add_tail(result, row.value(s_top) - formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity),
+             x_high.upper(), claim);
+  if (s_low < infimum) {
+    // s below its infimum belongs to no x; g is continued by its limit.
+    add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low, claim);
+  } else if (clamped_low) {
+    const Interval x_low = activation.inverse_signed_root(s_low);
+    add_tail(result, row.value(s_low) - formula.slopes(-kInfinity, x_low.upper()), x_low.lower(), claim);
+  }
+}
+
+void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& activation, const Row& row, const Cell& cell, double claim) {
+  const bool clamped_low = cell.low == h.y_min, clamped_high = cell.high == h.y_max;
+  // Moved to the next cell, so that no real y between two is left out.
+  const double low = cell.low, high = clamped_high ? cell.high : std::nextafter(cell.high, std::numeric_limits<float>::infinity());
+  for (const Formula& formula : activation.formulas()) {
+    const Interval x_low = formula.inverse(low), x_high = formula.inverse(high);
+    // A formula whose values end before the cell begins, or begin where it ends.
+    if (formula.low > -kInfinity && !(high > 0)) continue;
+    if (formula.high < kInfinity && !(low < 0)) continue;
+    add_domain(result, activation, formula, row, {x_low, x_high}, true, low, high, claim);
+    if (clamped_low && formula.low == -kInfinity) {
+      add_tail(result, row.value(low) - formula.slopes(-kInfinity, x_low.upper()), x_low.lower(), claim);
+    }
+    if (clamped_high && formula.high == kInfinity) {
+      add_tail(result, row.value(high) - formula.slopes(std::max(x_high.lower(), formula.low), kInfinity), x_high.upper(), claim);
+    }
   }
 }
 
@@ -139,8 +249,8 @@ Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells,
     const SupNorm& part = parts[i];
     const bool first_failure = part.verdict != Verdict::Holds && total.verdict != Verdict::Violated;
     if (first_failure && (total.verdict == Verdict::Holds || part.verdict == Verdict::Violated)) {
-      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]): {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core", cell.low, cell.high,
-                                quantity, part.observed, part.at);
+      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]): {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core", cell.low,
+                                cell.high, quantity, part.observed, part.at);
       if (part.verdict == Verdict::Undecided) finding.why += ", not decided";
       finding.witness = Witness{part.at, part.observed, claim};
     }
@@ -155,41 +265,14 @@ Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells,
 }  // namespace
 
 SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim) {
-  const Row row(h.table.row(cell.row), h.degree);
-  const AnalyticFunction error = backward_error(row, cell.left);
+  const Row row(h.table.row(cell.row), h.degree, h.centred);
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
   SupNorm result;
-  double x_low, x_high;
-  if (cell.left) {
-    // f falls from 0- at -inf to y*: v = f(x) in [low, high] is an x between f^-1(high) and f^-1(low). The low end is moved to the
-    // next float, so that no real y between two cells is left out.
-    const auto argument = [](double y) { return inverse_signed_root(-sqrt(Interval(y) - y_star())); };
-    x_low = cell.high == 0 ? -kInfinity : argument(cell.high).lower();
-    x_high = argument(std::nextafter(cell.low, -1.0f)).upper();
-    if (x_low < kFarLeft) add_tail(result, row.value(gelu(kFarLeft) * Interval(0, 1)) + symmetric(gelu_d1(kFarLeft)), kFarLeft, claim);
+  if (h.masked) {
+    add_masked(result, h, activation, row, cell, claim);
   } else {
-    const auto widened = [](double s, double outward) { return s * (1 + (s * outward > 0 ? kRootRounding : -kRootRounding)); };
-    const bool clamped_low = !h.has_left && cell.low == h.s_min, clamped_high = cell.high == h.s_max;
-    const double s_low = clamped_low ? static_cast<double>(cell.low) : widened(cell.low, -1);
-    const double s_high = clamped_high ? static_cast<double>(cell.high) : widened(cell.high, 1);
-    x_low = inverse_signed_root(s_low).lower();
-    x_high = inverse_signed_root(s_high).upper();
-    const double root_two_above = std::nextafter(std::sqrt(2.0), 2.0);
-    if (clamped_high) {
-      // From sqrt 2 on f' falls to 1, so g over s > s_max lies in [1, g(s_max)].
-      const Interval g = x_high > root_two_above ? hull(gelu_d1(x_high), 1) : Interval::whole_line();
-      add_tail(result, row.value(s_high) - g, x_high, claim);
-    }
-    if (x_low < kFarLeft) {
-      const double infimum = s_infimum().lower();
-      if (s_low < infimum) add_beyond_infimum(result, row, s_low, s_infimum().upper(), claim);
-      add_tail(result, row.value(hull(s_infimum(), signed_root(kFarLeft))) + symmetric(gelu_d1(kFarLeft)), kFarLeft, claim);
-    } else if (clamped_low) {
-      // Left of -sqrt 2 f' rises to 0 as x falls, so g over s < s_min lies in [g(s_min), 0].
-      const Interval g = x_low < -root_two_above ? hull(gelu_d1(x_low), 0) : Interval::whole_line();
-      add_tail(result, row.value(s_low) - g, x_low, claim);
-    }
+    add_rising(result, h, activation, row, cell, claim);
   }
-  if (std::max(x_low, kFarLeft) < x_high) merge(result, bound_sup_norm(error, std::max(x_low, kFarLeft), x_high, claim));
   return result;
 }
 
@@ -200,7 +283,12 @@ SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim) {
   return bound_sup_norm(forward_error(Row(words, degree), scale), cell.low, cell.high, claim);
 }
 
-Finding prove_fit(const BackwardHeader& h, double claim) { return prove_all(h, claim, backward_cells(h), "abs(p - g) >="); }
+Finding prove_fit(const BackwardHeader& h, double claim) {
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  Finding finding = prove_all(h, claim, backward_cells(h), "abs(p - g) >=");
+  if (activation.limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
+  return finding;
+}
 
 Finding prove_fit(const ForwardHeader& h, double claim) { return prove_all(h, claim, forward_cells(h), "abs(p / f - 1) >="); }
 

@@ -1,10 +1,10 @@
 // Bound A, re-proved: how far a row's polynomial, in exact arithmetic, is from the function it stands for, over all it is asked for.
 //
-// Backward: E(x) = p(v(x)) - f'(x), v the signed root s(x) about the exact y*, or y = f(x) on the left segment; absolute error.
-// Forward: E(x) = p(x) / f(x) - 1, relative error.
+// Backward: E(x) = p(v(x)) - f'(x), v the signed root s(x) about the exact y*, or y = f(x) on the left and right segments and where there
+// is no mask; absolute error. Forward: E(x) = p(x) / f(x) - 1, relative error.
 // A cell's domain is its floats, widened by what rounding can put between an exact s and the float that selected the row (kRootRounding),
-// and continued by the clamps and tails: the last cell stands for all s > s_max, where g lies between its value at s_max and 1, the first
-// for all s < s_min, where g lies between its value at s_min and 0, and the cell of y = 0- reaches x = -inf.
+// or to the next float where v is y, and continued by the clamps and tails: the last cell stands for all y > y_max, where g lies in the
+// range of f' right of f^-1(y_max), the first for all s < s_min (y < y_min), and the cell of y = 0- reaches x = -inf.
 #pragma once
 
 #include "validation/deployed.h"

@@ -4,16 +4,19 @@
 #include <fmt/format.h>
 #include <mpfr.h>
 
+#include <algorithm>
 #include <bit>
 #include <cctype>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "validation/function.h"
 
 namespace outgrad::validation {
 namespace {
@@ -23,7 +26,8 @@ using kernels::SpecError;
 // Far above what emit writes (under 64 KiB; 256 rows of 12 words), small enough to bound the work on a hostile file.
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int kMaxRows = 4096;
-constexpr int kMaxDegree = 24;
+constexpr int kMaxDegree = 16;        // of kernels/eval.h
+constexpr int kMaxEntries = 1 << 17;  // every code of 16 bits with either mask bit
 
 enum class Kind { Word, Number, String, Symbol, Directive, End };
 
@@ -51,7 +55,8 @@ class Reader {
     while (!words.empty()) {
       const size_t blank = std::min(words.find(' '), words.size());
       const Token token = take();
-      if (token.text != words.substr(0, blank)) fail(token.line, fmt::format("expected '{}', found {}", words.substr(0, blank), shown(token)));
+      if (token.text != words.substr(0, blank))
+        fail(token.line, fmt::format("expected '{}', found {}", words.substr(0, blank), shown(token)));
       words.remove_prefix(std::min(blank + 1, words.size()));
     }
   }
@@ -131,7 +136,7 @@ void Reader::advance() {
     run(is_word);
   } else if (text_.substr(begin, 2) == "::") {
     at_ += 2;
-  } else if (std::string_view("{}();,=<>+-*").find(first) != std::string_view::npos) {
+  } else if (std::string_view("{}()[];,=<>+-*").find(first) != std::string_view::npos) {
     ++at_;
   } else {
     fail(line_, fmt::format("unexpected character 0x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(first))));
@@ -150,6 +155,7 @@ Float read_floating(Reader& reader) {
   if (suffix) digits.pop_back();
   if (std::is_same_v<Float, float> && !suffix) reader.fail(token.line, fmt::format("{} is not a float literal", reader.shown(token)));
   const bool floating = digits.find(hex ? "p" : ".") != std::string::npos || (!hex && digits.find('e') != std::string::npos);
+  if (std::is_same_v<Float, double> && digits == "0") return negative ? -0.0 : 0.0;
   if (!floating || digits.size() > 64) reader.fail(token.line, fmt::format("{} is not a floating literal", reader.shown(token)));
   mpfr_t value;
   mpfr_init2(value, 64);
@@ -184,7 +190,8 @@ std::string read_string(Reader& reader) {
 
 bool read_boolean(Reader& reader) {
   const Token token = reader.expect_kind(Kind::Word, "true or false");
-  if (token.text != "true" && token.text != "false") reader.fail(token.line, fmt::format("expected true or false, found {}", reader.shown(token)));
+  if (token.text != "true" && token.text != "false")
+    reader.fail(token.line, fmt::format("expected true or false, found {}", reader.shown(token)));
   return token.text == "true";
 }
 
@@ -213,6 +220,21 @@ class Members {
     return value;
   }
 
+  std::vector<float> take_breaks() {
+    if (!breaks_) reader_.fail(line_, "break_at() is missing");
+    std::vector<float> breaks = std::move(*breaks_);
+    breaks_.reset();
+    return breaks;
+  }
+
+  std::vector<std::uint16_t> take_entries() {
+    if (!entries_) reader_.fail(line_, "entries() is missing");
+    std::vector<std::uint16_t> entries = std::move(*entries_);
+    entries_.reset();
+    return entries;
+  }
+
+  int line_of(const std::string& name) const { return values_.contains(name) ? values_.at(name).second : line_; }
   bool has(const std::string& name) const { return values_.contains(name); }
 
   CoefficientTable take_table(const std::string& name) {
@@ -225,25 +247,42 @@ class Members {
 
   void expect_nothing_left() const {
     if (!values_.empty()) reader_.fail(values_.begin()->second.second, fmt::format("unknown constant {}", values_.begin()->first));
+    if (breaks_) reader_.fail(line_, "unexpected break_at()");
+    if (entries_) reader_.fail(line_, "unexpected entries()");
     if (!tables_.empty()) reader_.fail(line_, fmt::format("unknown table {}()", tables_.begin()->first));
   }
 
  private:
   void read_constant(const Token& type);
   void read_table();
+  void read_breaks();
+  void read_entries();
+  int integer_constant(const Token& token) const;
 
   Reader& reader_;
   int line_;
   std::map<std::string, std::pair<Value, int>> values_;
   std::map<std::string, CoefficientTable> tables_;
+  std::optional<std::vector<float>> breaks_;
+  std::optional<std::vector<std::uint16_t>> entries_;
 };
 
 Members::Members(Reader& reader) : reader_(reader), line_(reader.peek().line) {
   while (!reader_.accept("}")) {
     reader_.expect("static");
     if (reader_.accept("OUTGRAD_HD")) {
-      reader_.expect("constexpr Table <");
-      read_table();
+      reader_.expect("constexpr");
+      const Token type = reader_.take();
+      if (type.text == "Table") {
+        reader_.expect("<");
+        read_table();
+      } else if (type.text == "float") {
+        read_breaks();
+      } else if (type.text == "Entries") {
+        read_entries();
+      } else {
+        reader_.fail(type.line, fmt::format("unexpected type {}", reader_.shown(type)));
+      }
     } else {
       reader_.expect("constexpr");
       read_constant(reader_.take());
@@ -275,14 +314,55 @@ void Members::read_constant(const Token& type) {
   }
 }
 
+int Members::integer_constant(const Token& token) const {
+  const auto found = values_.find(std::string(token.text));
+  const int* value = found == values_.end() ? nullptr : std::get_if<int>(&found->second.first);
+  if (!value) reader_.fail(token.line, fmt::format("{} is not an integer constant defined above", reader_.shown(token)));
+  return *value;
+}
+
+// `break_at(int k) { constexpr float at[] = {...}; return at[k]; }`
+void Members::read_breaks() {
+  const int line = reader_.peek().line;
+  reader_.expect("break_at ( int k ) { constexpr float at [ ] = {");
+  std::vector<float> breaks;
+  do {
+    if (breaks.size() == kMaxRows) reader_.fail(reader_.peek().line, "too many break points");
+    breaks.push_back(read_floating<float>(reader_));
+  } while (reader_.accept(","));
+  reader_.expect("} ; return at [ k ] ; }");
+  if (breaks_) reader_.fail(line, "break_at() is defined twice");
+  breaks_ = std::move(breaks);
+}
+
+// `Entries<kEntries> entries() { return {{ 0x3800, ... }}; }`, as many entries as declared.
+void Members::read_entries() {
+  reader_.expect("<");
+  const Token size = reader_.expect_kind(Kind::Word, "the number of entries");
+  const int count = integer_constant(size);
+  if (count < 1 || count > kMaxEntries) reader_.fail(size.line, fmt::format("{} = {} is outside [1, {}]", size.text, count, kMaxEntries));
+  reader_.expect("> entries ( ) { return { {");
+  std::vector<std::uint16_t> entries;
+  do {
+    const Token token = reader_.expect_kind(Kind::Number, "an entry");
+    constexpr size_t kDigits = 4;
+    if (token.text.size() != 2 + kDigits || !token.text.starts_with("0x") ||
+        token.text.substr(2).find_first_not_of("0123456789abcdef") != std::string_view::npos) {
+      reader_.fail(token.line, fmt::format("{} is not 16 bits in hexadecimal", reader_.shown(token)));
+    }
+    int value = 0;
+    for (const char digit : token.text.substr(2)) value = 16 * value + (digit <= '9' ? digit - '0' : digit - 'a' + 10);
+    if (static_cast<int>(entries.size()) == count) reader_.fail(token.line, "more entries than declared");
+    entries.push_back(static_cast<std::uint16_t>(value));
+  } while (reader_.accept(","));
+  if (static_cast<int>(entries.size()) != count) reader_.fail(reader_.peek().line, "fewer entries than declared");
+  reader_.expect("} } ; }");
+  if (entries_) reader_.fail(size.line, "entries() is defined twice");
+  entries_ = std::move(entries);
+}
+
 // `kRows, kDegree + 2> table() { return {{ {...}, ... }}; }`; the sizes are constants that were read before.
 void Members::read_table() {
-  const auto constant = [&](const Token& token) {
-    const auto found = values_.find(std::string(token.text));
-    const int* value = found == values_.end() ? nullptr : std::get_if<int>(&found->second.first);
-    if (!value) reader_.fail(token.line, fmt::format("{} is not an integer constant defined above", reader_.shown(token)));
-    return *value;
-  };
   const Token rows = reader_.expect_kind(Kind::Word, "the number of rows");
   reader_.expect(",");
   const Token degree = reader_.expect_kind(Kind::Word, "the degree");
@@ -291,10 +371,12 @@ void Members::read_table() {
   reader_.expect(">");
   const Token name = reader_.expect_kind(Kind::Word, "the table's name");
   CoefficientTable table;
-  table.rows = constant(rows);
-  if (table.rows < 1 || table.rows > kMaxRows) reader_.fail(rows.line, fmt::format("{} = {} is outside [1, {}]", rows.text, table.rows, kMaxRows));
-  const int of_degree = constant(degree);
-  if (of_degree < 1 || of_degree > kMaxDegree) reader_.fail(degree.line, fmt::format("{} = {} is outside [1, {}]", degree.text, of_degree, kMaxDegree));
+  table.rows = integer_constant(rows);
+  if (table.rows < 1 || table.rows > kMaxRows)
+    reader_.fail(rows.line, fmt::format("{} = {} is outside [1, {}]", rows.text, table.rows, kMaxRows));
+  const int of_degree = integer_constant(degree);
+  if (of_degree < 1 || of_degree > kMaxDegree)
+    reader_.fail(degree.line, fmt::format("{} = {} is outside [1, {}]", degree.text, of_degree, kMaxDegree));
   if (more < 2 || more > 3) reader_.fail(degree.line, "a row has a centre, degree + 1 coefficients and at most a scale");
   table.words = of_degree + more;
   reader_.expect("( ) { return { {");
@@ -318,45 +400,130 @@ void Members::read_table() {
 
 int take_rows(Members& members, const std::string& name, Reader& reader) {
   const int rows = members.take_within(name, 1, kMaxRows);
-  if (!std::has_single_bit(static_cast<unsigned>(rows))) reader.fail(reader.peek().line, fmt::format("{} = {} is not a power of two", name, rows));
+  if (!std::has_single_bit(static_cast<unsigned>(rows)))
+    reader.fail(reader.peek().line, fmt::format("{} = {} is not a power of two", name, rows));
   return rows;
 }
 
 CoefficientTable take_shaped(Members& members, const std::string& name, int rows, int words, Reader& reader) {
   CoefficientTable table = members.take_table(name);
   if (table.rows != rows || table.words != words) {
-    reader.fail(reader.peek().line, fmt::format("the table {}() is {} x {} where {} x {} is expected", name, table.rows, table.words, rows, words));
+    reader.fail(reader.peek().line,
+                fmt::format("the table {}() is {} x {} where {} x {} is expected", name, table.rows, table.words, rows, words));
   }
   return table;
+}
+
+// The text of a function is parsed here once, so that what follows can rely on it.
+std::string take_function(Members& members, Reader& reader) {
+  const int line = members.line_of("kFunction");
+  const std::string text = members.take<std::string>("kFunction");
+  try {
+    Function::parse(text);
+  } catch (const SpecError& error) {
+    reader.fail(line, fmt::format("kFunction: {}", error.what()));
+  }
+  return text;
+}
+
+std::string take_choice(Members& members, const std::string& name, std::initializer_list<std::string_view> choices, Reader& reader) {
+  const int line = members.line_of(name);
+  const std::string value = members.take<std::string>(name);
+  if (std::find(choices.begin(), choices.end(), value) == choices.end())
+    reader.fail(line, fmt::format("{} = '{}' is unknown", name, value));
+  return value;
+}
+
+StorageClaims take_storage(Members& members) {
+  StorageClaims claims;
+  claims.total = members.take<double>("kT");
+  claims.oracle = members.take<double>("kO");
+  claims.regret = members.take<double>("kR");
+  return claims;
 }
 
 BackwardHeader read_backward(Members& members, Reader& reader) {
   BackwardHeader h;
   h.name = members.take<std::string>("kName");
   h.activation = members.take<std::string>("kActivation");
-  h.format = members.take<std::string>("kFormat");
+  h.function = take_function(members, reader);
+  h.format = take_choice(members, "kFormat", {"f32", "f16", "bf16"}, reader);
+  h.accuracy = members.take<std::string>("kClass");
   h.degree = members.take_within("kDegree", 1, kMaxDegree);
-  h.rows = take_rows(members, "kRows", reader);
+  const int rows_line = members.line_of("kRows");
+  h.rows = members.take_within("kRows", 1, kMaxRows);
+  h.scheme = members.take_within("kScheme", 0, 2);
   h.operations = members.take<int>("kOperations");
-  h.y_hi = members.take<float>("kYHi");
-  h.y_lo = members.take<float>("kYLo");
-  h.t_min = members.take<float>("kTMin");
-  h.s_min = members.take<float>("kSMin");
-  h.s_max = members.take<float>("kSMax");
-  h.index_scale = members.take<float>("kIndexScale");
-  h.index_bias = members.take<float>("kIndexBias");
+  h.centred = members.take<bool>("kCentred");
+  h.exact_limits = members.take<bool>("kExactLimits");
+  h.masked = members.take<bool>("kMasked");
+  if (h.masked) {
+    h.y_hi = members.take<float>("kYHi");
+    h.y_lo = members.take<float>("kYLo");
+    h.t_min = members.take<float>("kTMin");
+    h.s_min = members.take<float>("kSMin");
+  } else {
+    h.y_min = members.take<float>("kYMin");
+  }
+  h.y_max = members.take<float>("kYMax");
+  h.has_breaks = members.take<bool>("kHasBreaks");
+  if (h.has_breaks) {
+    if (h.rows > 1) h.breaks = members.take_breaks();
+    if (static_cast<int>(h.breaks.size()) != h.rows - 1)
+      reader.fail(rows_line, fmt::format("{} break points for {} rows", h.breaks.size(), h.rows));
+  } else {
+    h.index_scale = members.take<float>("kIndexScale");
+    h.index_bias = members.take<float>("kIndexBias");
+  }
   h.has_left = members.take<bool>("kHasLeft");
-  // Without a left segment its constants are never read: they may be there, to keep the struct's shape, or not.
-  if (h.has_left || members.has("kLeftY")) {
+  if (h.has_left) {
     h.left_y = members.take<float>("kLeftY");
     h.left_row = members.take<int>("kLeftRow");
     h.left_knee = members.take<int>("kLeftKnee");
     h.left_base = members.take<int>("kLeftBase");
   }
+  // Rows that are picked by low bits.
+  if ((!h.has_breaks || h.has_left) && !std::has_single_bit(static_cast<unsigned>(h.rows))) {
+    reader.fail(rows_line, fmt::format("kRows = {} is not a power of two", h.rows));
+  }
+  h.has_right = members.take<bool>("kHasRight");
+  if (h.has_right) h.right_s = members.take<float>("kRightS");
   h.bound_a = members.take<double>("kA");
-  h.bound_k = members.take<double>("kK");
+  if (h.masked) h.bound_k = members.take<double>("kK");
   h.bound_b = members.take<double>("kB");
+  if (h.format != "f32") h.storage = take_storage(members);
   h.table = take_shaped(members, "table", h.rows, h.degree + 2, reader);
+  return h;
+}
+
+TableHeader read_direct_table(Members& members, Reader& reader) {
+  TableHeader h;
+  h.name = members.take<std::string>("kName");
+  h.activation = members.take<std::string>("kActivation");
+  h.function = take_function(members, reader);
+  h.format = take_choice(members, "kFormat", {"f16", "bf16", "e4m3", "e5m2"}, reader);
+  h.accuracy = members.take<std::string>("kClass");
+  h.entry_format = take_choice(members, "kEntryFormat", {"f16", "bf16"}, reader);
+  const int entries_line = members.line_of("kEntries");
+  const int count = members.take_within("kEntries", 1, kMaxEntries);
+  h.index_operations = members.take<int>("kIndexOperations");
+  h.masked = members.take<bool>("kMasked");
+  h.entries = members.take_entries();
+  if (static_cast<int>(h.entries.size()) != count) reader.fail(entries_line, "kEntries is not the number of entries");
+  const auto segment = [&](const std::string& name) {
+    constexpr int kMostMagnitude = 0x7fff;
+    TableHeader::Segment s;
+    const int line = members.line_of("k" + name + "Base");
+    s.first = members.take_within("k" + name + "First", 0, kMostMagnitude);
+    s.last = members.take_within("k" + name + "Last", s.first, kMostMagnitude);
+    s.base = members.take<int>("k" + name + "Base");
+    if (s.base < 0 || s.base + s.last - s.first >= count) reader.fail(line, fmt::format("the segment {} leaves the table", name));
+    return s;
+  };
+  h.upper = segment("Upper");
+  h.lower = segment("Lower");
+  if (h.masked) h.left = segment("Left");
+  h.storage = take_storage(members);
   return h;
 }
 
@@ -364,6 +531,7 @@ ForwardHeader read_forward(Members& members, Reader& reader) {
   ForwardHeader h;
   h.name = members.take<std::string>("kName");
   h.activation = members.take<std::string>("kActivation");
+  h.function = take_function(members, reader);
   h.x_star = members.take<float>("kXStar");
   h.x_min = members.take<float>("kXMin");
   h.x_max = members.take<float>("kXMax");
@@ -399,10 +567,13 @@ Header parse_header(std::string_view text, const std::string& file) {
   reader.expect("{");
   Members members(reader);
   reader.expect("; }");
-  if (reader.peek().kind != Kind::End) reader.fail(reader.peek().line, fmt::format("unexpected {} after the namespace", reader.shown(reader.peek())));
+  if (reader.peek().kind != Kind::End)
+    reader.fail(reader.peek().line, fmt::format("unexpected {} after the namespace", reader.shown(reader.peek())));
   Header header;
   if (members.has("kTailRows")) {
     header = read_forward(members, reader);
+  } else if (members.has("kEntries")) {
+    header = read_direct_table(members, reader);
   } else {
     header = read_backward(members, reader);
   }

@@ -1,11 +1,13 @@
 // Reads the text of a generated coefficient header as data, so that what is proved is what the compiler will see.
 //
 // The accepted language is exactly what `outgrad emit` writes: banner, `#pragma once`, the include of kernels/table.h, one struct of
-// `static constexpr` literals and its tables. Anything else is rejected with "file:line: why": a lenient reader could prove a header
-// that a compiler reads differently. Sizes are bounded before anything is allocated, so a hostile file costs no more than its length.
+// `static constexpr` literals, its tables and break points. Anything else is rejected with "file:line: why": a lenient reader could prove a
+// header that a compiler reads differently. Sizes are bounded before anything is allocated, so a hostile file costs no more than its
+// length.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,21 +26,49 @@ struct CoefficientTable {
   std::span<float> row(int k) { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
 };
 
+/// T, O and R over every stored y of a 16- or 8-bit format, both mask bits, and all real x that round to that y.
+struct StorageClaims {
+  double total = 0, oracle = 0, regret = 0;
+};
+
 /// g = f'(f^-1(y)) from (y, m): constants in the order of the header. `table`: centre, c0, ..., c_degree.
 struct BackwardHeader {
-  std::string file, struct_name, name, activation, format;
-  int degree = 0, rows = 0, operations = 0;
-  float y_hi = 0, y_lo = 0, t_min = 0, s_min = 0, s_max = 0, index_scale = 0, index_bias = 0;
+  std::string file, struct_name, name, activation, function, format, accuracy;
+  int degree = 0, rows = 0, scheme = 0, operations = 0;
+  bool centred = true, exact_limits = false, masked = true;
+  float y_hi = 0, y_lo = 0, t_min = 0, s_min = 0;  // masked
+  float y_min = 0;                                 // not masked
+  float y_max = 0;
+  bool has_breaks = false;
+  std::vector<float> breaks;              // rows - 1 of them
+  float index_scale = 0, index_bias = 0;  // without breaks
   bool has_left = false;
   float left_y = 0;
   int left_row = 0, left_knee = 0, left_base = 0;
-  double bound_a = 0, bound_k = 0, bound_b = 0;
+  bool has_right = false;
+  float right_s = 0;
+  double bound_a = 0, bound_k = 0, bound_b = 0;  // bound_k of masked headers
+  StorageClaims storage;                         // of headers whose format is not f32
   CoefficientTable table;
+};
+
+/// g of each stored y from a table of 16-bit entries.
+struct TableHeader {
+  /// Entries base ... base + last - first for the magnitude bits first ... last of y; magnitudes outside are taken to the nearest.
+  struct Segment {
+    int first = 0, last = 0, base = 0;
+  };
+  std::string file, struct_name, name, activation, function, format, accuracy, entry_format;
+  int index_operations = 0;
+  bool masked = true;
+  Segment upper, lower, left;  // sign bit of y clear, set; m = 0 (masked)
+  StorageClaims storage;
+  std::vector<std::uint16_t> entries;
 };
 
 /// y = f(x): `table` as above over the core, `tail` with one more word, the power-of-two scale.
 struct ForwardHeader {
-  std::string file, struct_name, name, activation;
+  std::string file, struct_name, name, activation, function;
   float x_star = 0, x_min = 0, x_max = 0, tail_x = 0;
   int degree = 0, rows = 0;
   float index_scale = 0, index_bias = 0;
@@ -49,7 +79,7 @@ struct ForwardHeader {
   CoefficientTable table, tail;
 };
 
-using Header = std::variant<BackwardHeader, ForwardHeader>;
+using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader>;
 
 /// Parses a header's text; `file` only names it in messages. Throws kernels::SpecError ("file:line: why"), nothing else.
 Header parse_header(std::string_view text, const std::string& file);

@@ -4,37 +4,44 @@
 #include <mpfr.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 namespace outgrad::validation {
 
-/// A closed real interval with ends of kPrecisionBits. A result that is undefined somewhere (a divisor that holds 0) is the whole line,
+/// A closed real interval with ends of `Bits`. A result that is undefined somewhere (a divisor that holds 0) is the whole line,
 /// so a failed evaluation can only make a bound useless, never wrong.
-class Interval {
+template <int Bits>
+class BasicInterval {
  public:
-  // s = sqrt(f(x) - y*) loses as many bits as f(x) and y* share: at |x - x*| = 2^-40, 80 of them. What is left outweighs double.
-  static constexpr mpfr_prec_t kPrecisionBits = 224;
+  static constexpr mpfr_prec_t kPrecisionBits = Bits;
 
-  Interval(double point = 0) : Interval(point, point) {}
-  Interval(double lower, double upper) {
+  BasicInterval(double point = 0) : BasicInterval(point, point) {}
+  BasicInterval(double lower, double upper) {
     mpfr_init2(lo_, kPrecisionBits);
     mpfr_init2(hi_, kPrecisionBits);
     mpfr_set_d(lo_, lower, MPFR_RNDD);
     mpfr_set_d(hi_, upper, MPFR_RNDU);
   }
-  Interval(const Interval& other) : Interval() { *this = other; }
-  Interval(Interval&& other) noexcept : Interval() { swap(other); }
-  ~Interval() {
+  /// The same set, rounded outwards to this precision.
+  template <int OtherBits>
+  explicit BasicInterval(const BasicInterval<OtherBits>& other) : BasicInterval() {
+    mpfr_set(lo_, other.lower_end(), MPFR_RNDD);
+    mpfr_set(hi_, other.upper_end(), MPFR_RNDU);
+  }
+  BasicInterval(const BasicInterval& other) : BasicInterval() { *this = other; }
+  BasicInterval(BasicInterval&& other) noexcept : BasicInterval() { swap(other); }
+  ~BasicInterval() {
     mpfr_clear(lo_);
     mpfr_clear(hi_);
   }
-  Interval& operator=(const Interval& other) {
+  BasicInterval& operator=(const BasicInterval& other) {
     mpfr_set(lo_, other.lo_, MPFR_RNDD);
     mpfr_set(hi_, other.hi_, MPFR_RNDU);
     return *this;
   }
-  Interval& operator=(Interval&& other) noexcept {
+  BasicInterval& operator=(BasicInterval&& other) noexcept {
     swap(other);
     return *this;
   }
@@ -54,32 +61,47 @@ class Interval {
   bool contains_zero() const { return !positive() && !negative(); }
 
   /// The degenerate intervals of the two ends.
-  Interval keep_lower() const { return part(lo_); }
-  Interval keep_upper() const { return part(hi_); }
+  BasicInterval keep_lower() const { return part(lo_); }
+  BasicInterval keep_upper() const { return part(hi_); }
+
+  mpfr_srcptr lower_end() const { return lo_; }
+  mpfr_srcptr upper_end() const { return hi_; }
+  /// The same ends.
+  bool identical(const BasicInterval& other) const { return mpfr_equal_p(lo_, other.lo_) && mpfr_equal_p(hi_, other.hi_); }
+
+  /// Encloses a decimal or hexadecimal literal; the whole line if the text is not a number.
+  static BasicInterval parse(const char* digits) {
+    BasicInterval result;
+    char *end_down = nullptr, *end_up = nullptr;
+    mpfr_strtofr(result.lo_, digits, &end_down, 0, MPFR_RNDD);
+    mpfr_strtofr(result.hi_, digits, &end_up, 0, MPFR_RNDU);
+    const bool whole = end_down != digits && *end_down == '\0' && mpfr_number_p(result.lo_) && mpfr_number_p(result.hi_);
+    return whole ? result : whole_line();
+  }
 
   /// v < w for every pair of members.
-  friend bool certainly_less(const Interval& v, const Interval& w) { return mpfr_less_p(v.hi_, w.lo_); }
+  friend bool certainly_less(const BasicInterval& v, const BasicInterval& w) { return mpfr_less_p(v.hi_, w.lo_); }
 
-  friend Interval operator-(const Interval& v) {
-    Interval result;
+  friend BasicInterval operator-(const BasicInterval& v) {
+    BasicInterval result;
     mpfr_neg(result.lo_, v.hi_, MPFR_RNDD);
     mpfr_neg(result.hi_, v.lo_, MPFR_RNDU);
     return result;
   }
-  friend Interval operator+(const Interval& v, const Interval& w) {
-    Interval result;
+  friend BasicInterval operator+(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result;
     mpfr_add(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
     mpfr_add(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
     return result.or_whole_line();
   }
-  friend Interval operator-(const Interval& v, const Interval& w) {
-    Interval result;
+  friend BasicInterval operator-(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result;
     mpfr_sub(result.lo_, v.lo_, w.hi_, MPFR_RNDD);
     mpfr_sub(result.hi_, v.hi_, w.lo_, MPFR_RNDU);
     return result.or_whole_line();
   }
-  friend Interval operator*(const Interval& v, const Interval& w) {
-    Interval result, other;
+  friend BasicInterval operator*(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result, other;
     mpfr_mul(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
     mpfr_mul(result.hi_, v.lo_, w.lo_, MPFR_RNDU);
     const auto join = [&](mpfr_srcptr a, mpfr_srcptr b) {
@@ -96,87 +118,126 @@ class Interval {
     }
     return result.or_whole_line();
   }
-  friend Interval operator/(const Interval& v, const Interval& w) {
+  friend BasicInterval operator/(const BasicInterval& v, const BasicInterval& w) {
     if (w.contains_zero()) return whole_line();
-    Interval reciprocal;
+    BasicInterval reciprocal;
     mpfr_ui_div(reciprocal.lo_, 1, w.hi_, MPFR_RNDD);
     mpfr_ui_div(reciprocal.hi_, 1, w.lo_, MPFR_RNDU);
     return v * reciprocal;
   }
 
-  friend Interval square(const Interval& v) {
-    Interval result = v * v;
+  friend BasicInterval square(const BasicInterval& v) {
+    BasicInterval result = v * v;
     if (mpfr_sgn(result.lo_) < 0) mpfr_set_zero(result.lo_, 1);
     return result;
   }
   /// The root of the part of v that is not negative (the caller knows that the exact value is not).
-  friend Interval sqrt(const Interval& v) {
-    Interval result;
+  friend BasicInterval sqrt(const BasicInterval& v) {
+    BasicInterval result;
     if (mpfr_sgn(v.lo_) > 0) mpfr_sqrt(result.lo_, v.lo_, MPFR_RNDD);
     if (mpfr_sgn(v.hi_) > 0) mpfr_sqrt(result.hi_, v.hi_, MPFR_RNDU);
     return result;
   }
-  friend Interval exp(const Interval& v) {
-    Interval result;
-    mpfr_exp(result.lo_, v.lo_, MPFR_RNDD);
-    mpfr_exp(result.hi_, v.hi_, MPFR_RNDU);
-    return result;
-  }
+  // Functions that rise with their argument. At a point the upper end is the lower one, or the next number where that was rounded.
+  friend BasicInterval exp(const BasicInterval& v) { return rising(v, mpfr_exp); }
+  friend BasicInterval log1p(const BasicInterval& v) { return mpfr_cmp_si(v.lo_, -1) > 0 ? rising(v, mpfr_log1p) : whole_line(); }
+  friend BasicInterval log(const BasicInterval& v) { return v.positive() ? rising(v, mpfr_log) : whole_line(); }
+  friend BasicInterval tanh(const BasicInterval& v) { return rising(v, mpfr_tanh); }
+  friend BasicInterval atan(const BasicInterval& v) { return rising(v, mpfr_atan); }
   /// One evaluation where v is narrow, as they dominate the cost: |erfc'| / erfc <= |v| + sqrt(v^2 + 2) < 2 |v| + 2 (Mills' ratio), so erfc
   /// falls from one end to the other by at most that times the width, relatively.
-  friend Interval erfc(const Interval& v) {
-    Interval result;
+  friend BasicInterval erfc(const BasicInterval& v) {
+    BasicInterval result;
     mpfr_erfc(result.hi_, v.lo_, MPFR_RNDU);
-    const double relative = 1.01 * v.width() * (2 * v.magnitude() + 2) + 0x1p-220;
-    if (relative < 0x1p-120) return result.keep_upper() * (Interval(1) - Interval(0, relative));
+    const double relative = 1.01 * v.width() * (2 * v.magnitude() + 2) + std::ldexp(1.0, 4 - Bits);
+    if (relative < std::ldexp(1.0, -8 - Bits / 2)) return result.keep_upper() * (BasicInterval(1) - BasicInterval(0, relative));
     mpfr_erfc(result.lo_, v.hi_, MPFR_RNDD);
     return result;
   }
-  /// For v within [0, pi], where the cosine falls.
-  friend Interval cos(const Interval& v) {
-    Interval result;
-    mpfr_cos(result.lo_, v.hi_, MPFR_RNDD);
-    mpfr_cos(result.hi_, v.lo_, MPFR_RNDU);
-    return result;
-  }
-  friend Interval hull(const Interval& v, const Interval& w) {
-    Interval result;
+  /// By the value at the middle and Lipschitz's constant 1, so meant for narrow v.
+  friend BasicInterval cos(const BasicInterval& v) { return oscillating(v, mpfr_cos); }
+  friend BasicInterval sin(const BasicInterval& v) { return oscillating(v, mpfr_sin); }
+  friend BasicInterval absolute(const BasicInterval& v) { return maximum(maximum(v, -v), 0.0); }
+  friend BasicInterval hull(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result;
     mpfr_min(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
     mpfr_max(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
     return result;
   }
-  friend Interval maximum(const Interval& v, const Interval& w) {
-    Interval result;
+  friend BasicInterval minimum(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result;
+    mpfr_min(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
+    mpfr_min(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
+    return result;
+  }
+  /// The common members of two intervals that are known to have some.
+  friend BasicInterval intersection(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result;
+    mpfr_max(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
+    mpfr_min(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
+    return result;
+  }
+  friend BasicInterval maximum(const BasicInterval& v, const BasicInterval& w) {
+    BasicInterval result;
     mpfr_max(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
     mpfr_max(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
     return result;
   }
   /// |v| <= bound, as a set.
-  friend Interval symmetric(const Interval& bound) { return hull(bound, -bound); }
+  friend BasicInterval symmetric(const BasicInterval& bound) { return hull(bound, -bound); }
 
-  static Interval pi() {
-    Interval result;
+  static BasicInterval pi() {
+    BasicInterval result;
     mpfr_const_pi(result.lo_, MPFR_RNDD);
     mpfr_const_pi(result.hi_, MPFR_RNDU);
     return result;
   }
-  static Interval whole_line() { return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()}; }
+  static BasicInterval whole_line() { return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()}; }
 
  private:
-  void swap(Interval& other) noexcept {
+  template <class Function>
+  static BasicInterval rising(const BasicInterval& v, const Function& function) {
+    BasicInterval result;
+    const int inexact = function(result.lo_, v.lo_, MPFR_RNDD);
+    if (v.is_point()) {
+      mpfr_set(result.hi_, result.lo_, MPFR_RNDU);
+      if (inexact != 0) mpfr_nextabove(result.hi_);
+    } else {
+      function(result.hi_, v.hi_, MPFR_RNDU);
+    }
+    return result.or_whole_line();
+  }
+  template <class Function>
+  static BasicInterval oscillating(const BasicInterval& v, const Function& function) {
+    BasicInterval middle, result;
+    mpfr_add(middle.lo_, v.lo_, v.hi_, MPFR_RNDN);
+    mpfr_div_2ui(middle.lo_, middle.lo_, 1, MPFR_RNDN);
+    mpfr_set(middle.hi_, middle.lo_, MPFR_RNDN);
+    if (!mpfr_number_p(middle.lo_)) return {-1, 1};
+    function(result.lo_, middle.lo_, MPFR_RNDD);
+    function(result.hi_, middle.lo_, MPFR_RNDU);
+    return intersection(result + symmetric((v - middle).or_whole_line().absolute_upper()), {-1, 1});
+  }
+  BasicInterval absolute_upper() const { return maximum(*this, -*this).keep_upper(); }
+  void swap(BasicInterval& other) noexcept {
     mpfr_swap(lo_, other.lo_);
     mpfr_swap(hi_, other.hi_);
   }
-  static Interval part(mpfr_srcptr end) {
-    Interval result;
+  static BasicInterval part(mpfr_srcptr end) {
+    BasicInterval result;
     mpfr_set(result.lo_, end, MPFR_RNDD);
     mpfr_set(result.hi_, end, MPFR_RNDU);
     return result;
   }
-  Interval or_whole_line() && { return mpfr_nan_p(lo_) || mpfr_nan_p(hi_) ? whole_line() : std::move(*this); }
-  Interval or_whole_line() & { return std::move(*this).or_whole_line(); }
+  BasicInterval or_whole_line() && { return mpfr_nan_p(lo_) || mpfr_nan_p(hi_) ? whole_line() : std::move(*this); }
+  BasicInterval or_whole_line() & { return std::move(*this).or_whole_line(); }
 
   mpfr_t lo_, hi_;
 };
+
+// s = sqrt(f(x) - y*) loses as many bits as f(x) and y* share: at |x - x*| = 2^-40, 80 of them. What is left outweighs double.
+using Interval = BasicInterval<224>;
+// For bounds that are asked for by their size alone.
+using CoarseInterval = BasicInterval<64>;
 
 }  // namespace outgrad::validation

@@ -130,13 +130,14 @@ std::vector<std::string> files_in(const fs::path& folder, const std::string& ext
 FitResult read_fit(const std::string& file) {
   const nlohmann::json json = parse(file);
   const Node node(json, file, "");
-  node.expect_schema("outgrad.fit/1");
+  node.expect_schema("outgrad.fit/2");
   FitResult fit;
   fit.file = file;
   fit.name = node["name"].text();
   fit.kind = node["kind"].text();
   fit.spec_sha256 = node["spec_sha256"].text();
   fit.target = node["target"].hex_bound();
+  if (fit.kind == "table") return fit;  // no rows, no A: T, O and R are in its header
   const Node certificate = node["certificate"];
   fit.bound_a = certificate["A"].hex_bound();
   const auto read_pieces = [&](const Node& pieces) {
@@ -391,10 +392,10 @@ Results read_results(const std::string& folder, const std::string& headers) {
     Header header = read_header(file);
     if (auto* backward = std::get_if<BackwardHeader>(&header))
       results.backward.push_back(std::move(*backward));
-    else
-      results.forward.push_back(std::get<ForwardHeader>(std::move(header)));
+    else if (auto* forward = std::get_if<ForwardHeader>(&header))
+      results.forward.push_back(std::move(*forward));
   }
-  for (const std::string& file : files_in(in / "fits", ".json")) results.fits.push_back(read_fit(file));
+  for (const std::string& file : files_in(in / "fits", ".json")) if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
   for (const std::string& file : files_in(in / "sweeps", ".json")) {
     std::optional<SweepResult> sweep = read_sweep(file);
     if (!sweep) {

@@ -1,6 +1,6 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/1, outgrad.sweep/1, outgrad.stability/1, outgrad.tune/1); nothing of the
+// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.tune/1); nothing of the
 // programs that wrote it is linked here. What is missing is an empty list; what is malformed is a SpecError "file: place: why".
 #pragma once
 
@@ -107,7 +107,7 @@ struct Results {
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
   const FitResult* fit_named(const std::string& name) const;
-  /// The deployed fit's sweep: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_left).
+  /// The deployed fit's sweep: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_fast).
   const SweepResult* sweep_of(const std::string& format) const;
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };

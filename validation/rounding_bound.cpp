@@ -49,22 +49,73 @@ double rounding_of_difference(const Range& v, float c) {
   return c == 0 || largest <= std::min(grain(least_magnitude(v)), grain(std::fabs(c))) * 0x1p24 ? 0 : half_ulp(largest);
 }
 
-// Evaluation of a row at any float v of the range, v itself within e_v of its exact value.
-double horner_error(std::span<const float> row, int degree, const Range& v, double e_v) {
-  const Range u{v.low - row[0], v.high - row[0]};
-  const double e_u = rounding_of_difference(v, row[0]);
-  const Range reached{u.low - e_u - e_v, u.high + e_u + e_v};
-  const double u_magnitude = reached.magnitude();
-  Range p{row[degree + 1], row[degree + 1]}, slope{0, 0};
+// A computed number: its exact value lies in `value`, where exact means from the same u; the computed one is within `error` of it.
+struct Computed {
+  Range value;
   double error = 0;
-  for (int word = degree; word >= 1; --word) {
+
+  double magnitude() const { return (value.magnitude() + error) * kOwnRounding; }
+};
+
+// RN(a b + c)
+Computed fused(const Computed& a, const Computed& b, const Computed& c) {
+  const Range product = a.value * b.value;
+  Computed result{{product.low + c.value.low, product.high + c.value.high}, 0};
+  result.error = a.error * b.magnitude() + a.magnitude() * b.error + c.error;
+  result.error += half_ulp(result.magnitude());
+  return result;
+}
+
+// RN(a a)
+Computed squared(const Computed& a) {
+  const double least = least_magnitude(a.value), most = a.value.magnitude();
+  Computed result{{least * least, most * most}, a.error * (2 * a.magnitude() + a.error)};
+  result.error += half_ulp(result.magnitude());
+  return result;
+}
+
+// p(u) in the order of the scheme, u exact; the same orders as in deployed_row.
+double polynomial_error(std::span<const float> c, int scheme, const Range& reached) {
+  const auto number = [](float v) { return Computed{{v, v}, 0}; };
+  const Computed u{reached, 0};
+  const int degree = static_cast<int>(c.size()) - 1;
+  if (scheme == kEstrin) {
+    std::vector<Computed> level;
+    for (int k = 0; k <= degree; k += 2) level.push_back(k < degree ? fused(number(c[k + 1]), u, number(c[k])) : number(c[k]));
+    for (Computed w = u; level.size() > 1;) {
+      w = squared(w);
+      std::vector<Computed> joined;
+      for (size_t k = 0; k < level.size(); k += 2) joined.push_back(k + 1 < level.size() ? fused(level[k + 1], w, level[k]) : level[k]);
+      level = std::move(joined);
+    }
+    return level[0].error;
+  }
+  const bool halves = scheme == kEvenOdd && degree >= 2;
+  const Computed step = halves ? squared(u) : u;
+  const auto chain = [&](int top) {
+    const int stride = halves ? 2 : 1;
+    Computed p = number(c[top]);
+    for (int k = top - stride; k >= 0; k -= stride) p = fused(p, step, number(c[k]));
+    return p;
+  };
+  if (!halves) return chain(degree).error;
+  const int even = degree / 2 * 2;
+  return fused(chain(even == degree ? degree - 1 : degree), u, chain(even)).error;
+}
+
+// Evaluation of a row at any float v of the range, v itself within e_v of its exact value.
+double row_error(std::span<const float> row, const BackwardHeader& h, const Range& v, double e_v) {
+  const float centre = h.centred ? row[0] : 0.0f;
+  const auto c = row.subspan(1, static_cast<size_t>(h.degree) + 1);
+  const double e_u = rounding_of_difference(v, centre);
+  const Range reached{v.low - centre - e_u - e_v, v.high - centre + e_u + e_v};
+  Range p{c[h.degree], c[h.degree]}, slope{0, 0};
+  for (int k = h.degree - 1; k >= 0; --k) {
     const Range slope_step = slope * reached;
     slope = {slope_step.low + p.low, slope_step.high + p.high};
-    p = p * reached + static_cast<double>(row[word]);
-    error *= u_magnitude;
-    error += half_ulp((p.magnitude() + error) * kOwnRounding);
+    p = p * reached + static_cast<double>(c[k]);
   }
-  return (error + slope.magnitude() * (e_u + e_v)) * kOwnRounding;
+  return (polynomial_error(c, h.scheme, reached) + slope.magnitude() * (e_u + e_v)) * kOwnRounding;
 }
 
 class Analysis {
@@ -72,18 +123,19 @@ class Analysis {
   Analysis(const BackwardHeader& h, double claim) : h_(h), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
 
   Finding run() {
-    first_grid_points();
+    if (h_.masked) first_grid_points();
     if (h_.format == "f16") {
       enumerate_format<kernels::F16>();
     } else if (h_.format == "bf16") {
       enumerate_format<kernels::BF16>();
     } else {
       analyse_branch(true);
-      analyse_branch(false);
+      if (h_.masked) analyse_branch(false);
     }
     if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) finding_.verdict = Verdict::Undecided;
     if (finding_.verdict == Verdict::Holds) {
-      finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
+      finding_.why =
+          fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
     }
     return finding_;
   }
@@ -96,11 +148,11 @@ class Analysis {
     const Selection selection = deployed_selection(h_, y, m);
     const auto row = h_.table.row(selection.row);
     double v = selection.v;
-    if (!selection.left) {
-      const double t = std::max(static_cast<double>(y) - h_.y_hi - h_.y_lo, static_cast<double>(h_.t_min));
+    if (selection.coordinate == Coordinate::root) {
+      const double t = std::max(static_cast<double>(std::min(y, h_.y_max)) - h_.y_hi - h_.y_lo, static_cast<double>(h_.t_min));
       v = clamp_s(m ? std::sqrt(t) : -std::sqrt(t));
     }
-    const double u = v - row[0];
+    const double u = v - centre(row);
     double p = row[h_.degree + 1], terms = std::fabs(p), slope = 0;
     for (int word = h_.degree; word >= 1; --word) {
       slope = slope * std::fabs(u) + terms;
@@ -108,7 +160,7 @@ class Analysis {
       p = p * u + row[word];
     }
     const double slack = 0x1p-50 * (terms * (h_.degree + 2) + slope * (std::fabs(v) + std::fabs(u)));
-    const double error = std::fabs(deployed_row(row, h_.degree, selection.v) - p);
+    const double error = std::fabs(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred) - p);
     record(y, m, error - slack, error + slack, p);
   }
 
@@ -118,16 +170,16 @@ class Analysis {
     const Selection selection = deployed_selection(h_, y, m);
     const auto row = h_.table.row(selection.row);
     Interval v = static_cast<double>(selection.v);
-    if (!selection.left) {
-      const Interval t = maximum(Interval(y) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo), static_cast<double>(h_.t_min));
+    if (selection.coordinate == Coordinate::root) {
+      const Interval t = maximum(Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo),
+                                 static_cast<double>(h_.t_min));
       v = m ? sqrt(t) : -sqrt(t);
-      if (v.upper() > h_.s_max) v = static_cast<double>(h_.s_max);
-      if (!h_.has_left && v.lower() < h_.s_min) v = static_cast<double>(h_.s_min);
+      if (!h_.has_left) v = maximum(v, static_cast<double>(h_.s_min));
     }
-    const Interval u = v - static_cast<double>(row[0]);
+    const Interval u = v - centre(row);
     Interval p = static_cast<double>(row[h_.degree + 1]);
     for (int word = h_.degree; word >= 1; --word) p = p * u + static_cast<double>(row[word]);
-    const Interval error = Interval(static_cast<double>(deployed_row(row, h_.degree, selection.v))) - p;
+    const Interval error = Interval(static_cast<double>(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred))) - p;
     record(y, m, error.mignitude(), error.magnitude(), p.middle());
   }
 
@@ -142,14 +194,14 @@ class Analysis {
     }
   }
 
-  double clamp_s(double s) const {
-    s = std::min(s, static_cast<double>(h_.s_max));
-    return h_.has_left ? s : std::max(s, static_cast<double>(h_.s_min));
-  }
+  double clamp_s(double s) const { return h_.has_left ? s : std::max(s, static_cast<double>(h_.s_min)); }
+
+  double centre(std::span<const float> row) const { return h_.centred ? row[0] : 0.0; }
 
   double cell_width(const Selection& selection) const {
     for (const Cell& cell : cells_) {
-      if (cell.row == selection.row && cell.left == selection.left) return static_cast<double>(cell.high) - cell.low;
+      if (cell.row == selection.row && cell.left == (selection.coordinate == Coordinate::left_output))
+        return static_cast<double>(cell.high) - cell.low;
     }
     return 0;
   }
@@ -158,13 +210,19 @@ class Analysis {
   double range_error(float a, float b, const Selection& low, const Selection& high) const {
     const auto row = h_.table.row(low.row);
     const Range v{std::min(low.v, high.v), std::max(low.v, high.v)};
-    if (low.left) return horner_error(row, h_.degree, v, 0);
+    if (low.coordinate != Coordinate::root) return row_error(row, h_, v, 0);
     const Range first{a - h_.y_hi, b - h_.y_hi};
     const double e_t = rounding_of_difference({a, b}, h_.y_hi) + rounding_of_difference(first, h_.y_lo);
     const double t_low = std::max(static_cast<float>(first.low) - h_.y_lo, h_.t_min), t_high = static_cast<float>(first.high) - h_.y_lo;
     const double roots = std::sqrt(t_low) + std::sqrt(std::max(t_low - e_t, 0.0));
     const double e_s = half_ulp(std::sqrt(std::max(t_high, t_low)) * kOwnRounding) + (e_t > 0 ? e_t / roots : 0);
-    return horner_error(row, h_.degree, v, e_s * kOwnRounding);
+    return row_error(row, h_, v, e_s * kOwnRounding);
+  }
+
+  // A y beyond which the exact and the deployed -sqrt(y - y_hi - y_lo) both lie below s_min.
+  float clamped_root() const {
+    const double y = static_cast<double>(h_.s_min) * h_.s_min * (1 + 0x1p-20) + h_.y_hi + h_.y_lo;
+    return std::nextafter(static_cast<float>(y), std::numeric_limits<float>::infinity());
   }
 
   template <class T>
@@ -177,18 +235,20 @@ class Analysis {
 
   void first_grid_points() {
     const std::int64_t first = float_order(h_.y_hi) - kFirstGridPoints / 4;
-    for (std::int64_t i = first; i < first + kFirstGridPoints; ++i) {
+    first_after_ = first + kFirstGridPoints;
+    for (std::int64_t i = first; i < first_after_; ++i) {
       enumerate_precisely(float_at(i), false);
       enumerate_precisely(float_at(i), true);
     }
-    first_after_ = first + kFirstGridPoints;
   }
 
   void analyse_branch(bool m) {
-    // From the y whose s is clamped on nothing changes. Without a left segment, m = 0 ends at y = 0 likewise.
-    std::int64_t last = float_order(0.0f);
-    if (m) last = std::min(float_order(static_cast<float>(1.01 * h_.s_max * h_.s_max)), float_order(std::numeric_limits<float>::max()));
-    std::vector<std::pair<std::int64_t, std::int64_t>> pending{{first_after_, last}};
+    // The clamps give every y beyond them the bits of the clamp. On the left segment m = 0 ends at y = 0 likewise.
+    std::int64_t first = h_.masked ? first_after_ : float_order(h_.y_min), last = float_order(h_.y_max);
+    if (!m && h_.has_left) last = std::min(last, float_order(0.0f));
+    if (!m && !h_.has_left) last = std::min(last, float_order(clamped_root()));
+    std::vector<std::pair<std::int64_t, std::int64_t>> pending;
+    if (first <= last) pending.emplace_back(first, last);
     while (!pending.empty()) {
       const auto [a, b] = pending.back();
       pending.pop_back();
@@ -197,7 +257,7 @@ class Analysis {
         continue;
       }
       const Selection low = deployed_selection(h_, float_at(a), m), high = deployed_selection(h_, float_at(b), m);
-      if (low.row == high.row && low.left == high.left) {
+      if (low.row == high.row && low.coordinate == high.coordinate) {
         const double bound = range_error(float_at(a), float_at(b), low, high);
         const double span = std::fabs(static_cast<double>(high.v) - low.v);
         if (bound <= finding_.claim && span * kResolution <= cell_width(low)) {

@@ -41,7 +41,7 @@ void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n
   if constexpr (S.vector_bits > 0) {
     constexpr kernels::detail::LanesOf<S, S.unroll> kOps{};
     for (; i + kOps.kElements <= n; i += kOps.kElements) {
-      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kColumnTable<Forward>,
+      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kVectorTable<Forward>,
                                                                       kernels::detail::kTailColumns<Forward>, kOps.load(x + i)));
     }
   }
@@ -82,7 +82,16 @@ Subject make_subject(const FloatFormat& format) {
   };
   subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
     std::fill_n(g, n, 1.0f);
-    kernels::gelu_backward<Fit, float, kSchedule>(g, y, mask, g, n);
+    if constexpr (kernels::kIsDirect<Fit>) {  // read by the bits of y as stored
+      alignas(64) T stored[kLargestBlock];
+      for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+        const std::int64_t count = std::min(kLargestBlock, n - begin);
+        std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
+        kernels::gelu_backward<Fit, float, kSchedule, T>(g + begin, stored, mask + begin / 32, g + begin, count);
+      }
+    } else {
+      kernels::gelu_backward<Fit, float, kSchedule>(g, y, mask, g, n);
+    }
   };
   if constexpr (!std::is_same_v<T, float>) {
     subject.gradient = [](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
@@ -99,10 +108,17 @@ Subject make_subject(const FloatFormat& format) {
 
   // Coefficients word by word, constants by what they do: f and g over all bf16 patterns on both branches.
   Fingerprint fingerprint;
-  constexpr auto kBackward = Fit::table();
+  constexpr auto kBackward = kernels::table_of<Fit>();
   constexpr auto kCore = Forward::table();
   constexpr auto kTail = Forward::tail();
-  for (const auto& row : kBackward.w) fingerprint.add(row, std::size(row));
+  if constexpr (kernels::kIsDirect<Fit>) {
+    for (const auto entry : kBackward.w) {
+      const auto word = static_cast<float>(entry);  // 16 bits, exactly
+      fingerprint.add(&word, 1);
+    }
+  } else {
+    for (const auto& row : kBackward.w) fingerprint.add(row, std::size(row));
+  }
   for (const auto& row : kCore.w) fingerprint.add(row, std::size(row));
   for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
   for (std::uint32_t begin = 0; begin < 0x10000; begin += kLargestBlock) {

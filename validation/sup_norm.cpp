@@ -15,7 +15,7 @@ namespace {
 constexpr int kDegree = 32;              // q = 4 then truncates to 2^-64 M
 constexpr double kTruncation = 0x1p-34;  // of the claim: what truncation may add to a bound before the interval is halved instead
 constexpr int kMaxIntervals = 4096;      // a row of a real header takes a few; a hostile one must end
-constexpr std::array kEllipses{8.0, 4.0, 2.5};
+constexpr std::array kEllipses{8.0, 4.0, 2.5, 64.0};     // the last for functions that the polynomial all but equals, whose claims are tiny
 constexpr std::array kGrids{1 << 12, 1 << 16, 1 << 20};  // the factors 1 / cos are 1 + 2^-13.7, 2^-21.7, 2^-29.7
 
 // Conversion of the samples, cosine transform and Clenshaw's recurrence in double: at most n^2 2^-52 times the sum of |c_k|, which is
@@ -38,12 +38,14 @@ const std::array<Interval, kDegree + 1>& nodes() {
   return values;
 }
 
-double truncation(const AnalyticFunction& error, double middle, double radius) {
+// The least bound, or the first that is small enough.
+double truncation(const AnalyticFunction& error, double middle, double radius, double enough) {
   double least = std::numeric_limits<double>::infinity();
   for (const double q : kEllipses) {
     const double disc = (Interval(radius) * (Interval(q) + Interval(1) / q) * 0.5).upper();
     const double bound = error.disc_bound(middle, disc);
     if (std::isfinite(bound)) least = std::min(least, bound * 4 / (q - 1) * std::pow(q, -kDegree) * (1 + 0x1p-40));  // pow and 3 products
+    if (least <= enough) break;
   }
   return least;
 }
@@ -104,7 +106,7 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
         if (result.verdict == Verdict::Holds) result.verdict = Verdict::Undecided, result.at = middle;
       }
     };
-    const double truncated = truncation(error, middle, radius);
+    const double truncated = truncation(error, middle, radius, claim * kTruncation);
     if (!(truncated <= claim * kTruncation) && !(radius == 0)) {
       halve();
       continue;

@@ -26,9 +26,9 @@ struct AnalyticFunction {
 /// What was proved of sup |E|.
 struct SupNorm {
   Verdict verdict = Verdict::Holds;
-  double proven = 0;      // sup |E| <= proven; +inf when a part resisted
-  double at = 0;          // where |E| was seen largest
-  double observed = 0;    // a certified lower bound of |E(at)|
+  double proven = 0;    // sup |E| <= proven; +inf when a part resisted
+  double at = 0;        // where |E| was seen largest
+  double observed = 0;  // a certified lower bound of |E(at)|
 };
 
 /// Decides sup |E| <= claim over [low, high]: Holds only if proven <= claim, Violated only if |E(at)| > claim is certain.

@@ -1,8 +1,10 @@
-// GELU on a GPU: thin __global__ wrappers over the bodies that the host runs, hence the host's bits.
+// Activations on a GPU: thin __global__ wrappers over the bodies that the host runs, hence the host's bits.
 //
 // A thread takes 8 consecutive elements, one byte of the mask: 16 or 32 bytes a tensor, so aligned tensors move in 16-byte loads and
 // stores, and no bit is shared between threads. Coefficients sit in shared memory column by column: lanes that look up different rows
-// of a word touch different banks (up to 32 rows), equal rows are broadcast. Row counts above 32 conflict at worst Rows / 32 ways.
+// of a word touch different banks (up to 32 rows), equal rows are broadcast. Row counts above 32 conflict at worst Rows / 32 ways. A
+// single row is in the instructions themselves. Direct tables sit in shared memory as far as it suffices for several blocks, else in the
+// caches.
 // Launchers take a stream, allocate nothing, never synchronise, and return what the launch returned. NVRTC sees the kernels alone.
 #pragma once
 
@@ -10,6 +12,8 @@
 #include <cuda_runtime.h>
 #endif
 
+#include "kernels/activation.h"
+#include "kernels/direct.h"
 #include "kernels/formats.h"
 #include "kernels/gelu.h"
 #include "kernels/portable.h"
@@ -35,9 +39,46 @@ struct SharedColumns {
   }
 };
 
-// 8 elements that move as 16-byte words where the address allows it.
+// The entries of a direct table, in shared memory; filled by the whole block.
+template <int Count>
+struct SharedEntries {
+  u16 w[Count];
+
+  __device__ __forceinline__ u16 at(u32 index) const { return w[index]; }
+  __device__ __forceinline__ void fill(const Entries<Count>& entries) {
+    for (int i = static_cast<int>(threadIdx.x); i < Count; i += static_cast<int>(blockDim.x)) w[i] = entries.w[i];
+  }
+};
+
+// Half of the 48 KiB that a block may declare: an SM since sm_70 (64 KiB or more) holds at least two such blocks.
+inline constexpr int kMostSharedEntries = 12288;
+
+// The fit's table where the kernel reads it; every thread of the block takes part.
+template <class Fit>
+__device__ __forceinline__ const auto& resident_table() {
+  static constexpr auto kTable = table_of<Fit>();
+  if constexpr (kIsDirect<Fit>) {
+    if constexpr (Fit::kEntries <= kMostSharedEntries) {
+      __shared__ SharedEntries<Fit::kEntries> entries;
+      entries.fill(kTable);
+      __syncthreads();
+      return entries;
+    } else {
+      return kTable;
+    }
+  } else if constexpr (Fit::kRows == 1) {
+    return kTable;
+  } else {
+    __shared__ SharedColumns<Fit::kDegree + 2, Fit::kRows> columns;
+    columns.fill(kTable);
+    __syncthreads();
+    return columns;
+  }
+}
+
+// 8 elements that move as 16-byte words where the address allows it (fp8: as one of 8 bytes).
 template <class T>
-struct alignas(16) Octet {
+struct alignas(sizeof(T) == 1 ? 8 : 16) Octet {
   T v[kElementsPerThread];
 };
 
@@ -84,26 +125,26 @@ __device__ __forceinline__ void over_octets(i64 n, const Body& body) {
 }
 
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
-template <class Fit, class T>
-__global__ void __launch_bounds__(kThreadsPerBlock) gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
-  __shared__ SharedColumns<Fit::kDegree + 2, Fit::kRows> table;
-  static constexpr auto kTable = Fit::table();
-  table.fill(kTable);
-  __syncthreads();
+template <class Fit, class T, class Y = T>
+__global__ void __launch_bounds__(kThreadsPerBlock) activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+  static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
+  const auto& table = resident_table<Fit>();
   const bool wide = is_aligned(dy) && is_aligned(y) && is_aligned(dx);
   over_octets(n, [&](i64 i, int count) {
-    const Octet<T> gradient = load(dy + i, wide, count), output = load(y + i, wide, count);
-    const u32 bits = reinterpret_cast<const u8*>(mask)[i / 8];
+    const Octet<T> gradient = load(dy + i, wide, count);
+    const Octet<Y> output = load(y + i, wide, count);
+    u32 bits = 0;
+    if constexpr (Fit::kMasked) bits = reinterpret_cast<const u8*>(mask)[i / 8];
     Octet<T> result;
     OUTGRAD_UNROLL
     for (int k = 0; k < kElementsPerThread; ++k) {
-      result.v[k] = gelu_backward_element(Fit{}, table, gradient.v[k], output.v[k], (bits >> k & 1u) != 0);
+      result.v[k] = activation_backward_element<Fit>(table, gradient.v[k], output.v[k], (bits >> k & 1u) != 0);
     }
     store(dx + i, result, wide, count);
   });
 }
 
-// y[i] = f(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
+// y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T>
 __global__ void __launch_bounds__(kThreadsPerBlock) gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   __shared__ SharedColumns<Forward::kDegree + 2, Forward::kRows> core;
@@ -145,11 +186,17 @@ inline unsigned grid_for(i64 n) {
 }
 
 // Device pointers, aligned to their element. n = 0 launches nothing.
-template <class Fit, class T>
-cudaError_t launch_gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+template <class Fit, class T, class Y = T>
+cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
   if (n <= 0) return cudaSuccess;
-  gelu_backward<Fit, T><<<grid_for(n), kThreadsPerBlock, 0, stream>>>(dy, y, mask, dx, n);
+  activation_backward<Fit, T, Y><<<grid_for(n), kThreadsPerBlock, 0, stream>>>(dy, y, mask, dx, n);
   return cudaGetLastError();
+}
+
+// The same under GELU's name.
+template <class Fit, class T, class Y = T>
+cudaError_t launch_gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+  return launch_activation_backward<Fit, T, Y>(dy, y, mask, dx, n, stream);
 }
 
 template <class Forward, class T>

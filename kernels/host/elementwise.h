@@ -1,9 +1,11 @@
-// GELU over arrays on the CPU: all cores, vectors, streaming stores, as a schedule says; every schedule gives the same bits.
+// Activations over arrays on the CPU: all cores, vectors, streaming stores, as a schedule says; every schedule gives the same bits.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 
+#include "kernels/activation.h"
+#include "kernels/direct.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/gelu.h"
@@ -16,11 +18,19 @@
 namespace outgrad::kernels {
 
 // dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to their element; dx may
-// equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's header.
-template <class Fit, class T, CpuSchedule S>
-void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n);
+// equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's header, a polynomial or a direct table of any
+// activation; the mask of a fit without one (kMasked is false) is not read and may be null. Y is the format y is stored in: e4m3 and
+// e5m2 too, while dy and dx are f32, f16 or bf16. A direct table takes y in the one format it was made for.
+template <class Fit, class T, CpuSchedule S, class Y = T>
+void activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n);
 
-// y[i] = f(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x.
+// The same under GELU's name.
+template <class Fit, class T, CpuSchedule S, class Y = T>
+void gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+  activation_backward<Fit, T, S, Y>(dy, y, mask, dx, n);
+}
+
+// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x.
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n);
 
@@ -28,10 +38,20 @@ namespace detail {
 
 static_assert(std::endian::native == std::endian::little, "mask bytes are addressed within 32-bit words");
 
+// Tables as scalar code and as vectors read them.
 template <class Fit>
-inline constexpr auto kRowTable = Fit::table();
+inline constexpr auto kRowTable = table_of<Fit>();
+
 template <class Fit>
-inline constexpr auto kColumnTable = columns_of(Fit::table());
+constexpr auto vector_table_of() {
+  if constexpr (kIsDirect<Fit>) {
+    return padded(Fit::entries());
+  } else {
+    return columns_of(Fit::table());
+  }
+}
+template <class Fit>
+inline constexpr auto kVectorTable = vector_table_of<Fit>();
 template <class Forward>
 inline constexpr auto kTailRows = Forward::tail();
 template <class Forward>
@@ -62,27 +82,29 @@ struct LanesOf<S, kCount> : LaneOps<Avx512, kCount, S.table> {};
 #endif
 
 // The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
-template <class Fit, class T, CpuSchedule S, int kCount, bool kStreaming>
-OUTGRAD_HD i64 backward_packs(const T* dy, const T* y, const u8* mask, T* dx, i64 begin, i64 end) {
+template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming>
+OUTGRAD_HD i64 backward_packs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
   constexpr LanesOf<S, kCount> kOps{};
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
-    const auto m = kOps.load_mask(mask + i / 8);
-    const auto product = gelu_backward_value(kOps, Fit{}, kColumnTable<Fit>, kOps.load(dy + i), kOps.load(y + i), m);
-    kOps.template store<kStreaming>(dx + i, product);
+    typename LanesOf<S, kCount>::Mask m{};
+    if constexpr (Fit::kMasked) m = kOps.load_mask(mask + i / 8);
+    kOps.template store<kStreaming>(dx + i, activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, m));
   }
   return i;
 }
 
-template <class Fit, class T, CpuSchedule S, bool kStreaming>
-void backward_range(const T* dy, const T* y, const u8* mask, T* dx, i64 begin, i64 end) {
+template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming>
+void backward_range(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
   i64 i = begin;
   if constexpr (S.vector_bits > 0) {
-    i = backward_packs<Fit, T, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
-    if constexpr (S.unroll > 1) i = backward_packs<Fit, T, S, 1, kStreaming>(dy, y, mask, dx, i, end);
+    i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
+    if constexpr (S.unroll > 1) i = backward_packs<Fit, T, Y, S, 1, kStreaming>(dy, y, mask, dx, i, end);
   }
   for (; i < end; ++i) {
-    dx[i] = gelu_backward_element(Fit{}, kRowTable<Fit>, dy[i], y[i], (mask[i / 8] >> (i % 8) & 1) != 0);
+    bool m = false;
+    if constexpr (Fit::kMasked) m = (mask[i / 8] >> (i % 8) & 1) != 0;
+    dx[i] = activation_backward_element<Fit>(kRowTable<Fit>, dy[i], y[i], m);
   }
 #ifdef OUTGRAD_AVX2
   if constexpr (kStreaming) _mm_sfence();  // streamed data is visible to other threads before the join
@@ -96,7 +118,7 @@ OUTGRAD_HD i64 forward_packs(const T* x, T* y, u8* mask, i64 begin, i64 end) {
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
     const auto wide = kOps.load(x + i);
     kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, wide));
-    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kColumnTable<Forward>, kTailColumns<Forward>, wide));
+    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kVectorTable<Forward>, kTailColumns<Forward>, wide));
   }
   return i;
 }
@@ -144,17 +166,18 @@ void over_blocks(i64 n, Range&& range) {
 
 }  // namespace detail
 
-template <class Fit, class T, CpuSchedule S>
-void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
+template <class Fit, class T, CpuSchedule S, class Y>
+void activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+  static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
   static_assert(detail::schedule_holds<S>());
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   if (detail::streams<S>(dx, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, S, true>(dy, y, bytes, dx, begin, end); });
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, S, true>(dy, y, bytes, dx, begin, end); });
       return;
     }
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, S, false>(dy, y, bytes, dx, begin, end); });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, S, false>(dy, y, bytes, dx, begin, end); });
 }
 
 template <class Forward, class T, CpuSchedule S>

@@ -28,14 +28,31 @@ TEST(Activations, SeriesOverABallEnclosesTheSeriesAtItsPoints) {
   }
 }
 
-TEST(Activations, TailBoundsHoldAndAreNotEmpty) {
-  const Activation gelu = find_activation("gelu");
-  for (double x = 2; x < 14; x += 0.25) {
-    const Series right = gelu.value_series(Series::variable(Ball(x), 2)), left = gelu.value_series(Series::variable(Ball(-x), 2));
-    EXPECT_LT((right[1] - Ball(1.0)).magnitude(), gelu.right_gradient_tail(Ball(x)).lower());
-    EXPECT_LT(left[1].magnitude(), gelu.left_gradient_tail(Ball(-x)).lower());
-    EXPECT_GT((right[1] - Ball(1.0)).magnitude() * 2, gelu.right_gradient_tail(Ball(x)).upper() * 0.9);
+TEST(Activations, TailBoundsHoldAndAreTight) {
+  for (const std::string& name : activation_names()) {
+    const Activation f = find_activation(name);
+    const Ball left_limit(f.left_limit_gradient), right_limit(f.right_limit_gradient);
+    for (double x = 3; x < 14; x += 0.37) {
+      const Ball right = f.right_gradient_tail(Ball(x)), left = f.left_gradient_tail(Ball(-x));
+      // The bound speaks for all points beyond; these fall, so the first is the largest.
+      for (double z = x; z < x + 3; z += 0.5) {
+        EXPECT_LE((f.value_series(Series::variable(Ball(z), 2))[1] - right_limit).magnitude(), right.upper()) << name << " " << x;
+        EXPECT_LE((f.value_series(Series::variable(Ball(-z), 2))[1] - left_limit).magnitude(), left.upper()) << name << " " << x;
+      }
+      const double there = (f.value_series(Series::variable(Ball(-x), 2))[1] - left_limit).magnitude();
+      EXPECT_LE(left.upper(), 1.05 * there + 0x1p-160) << name << " " << x;
+    }
+    EXPECT_LE(f.left_gradient_tail(Ball(-1e30)).upper(), 0x1p-160) << name;
   }
+}
+
+TEST(Activations, EluIsLinearFromZeroOn) {
+  const Activation elu = find_activation("elu", {.beta = 1, .alpha = 1.5});
+  EXPECT_EQ(elu.value(2.5), 2.5);
+  EXPECT_LT(abs(elu.value_ball(Ball(-1.0)) - Ball(1.5 * std::expm1(-1.0))).magnitude(), 1e-15);
+  const Series joint = elu.value_series(Series::variable(Ball::hull(Ball(-0.5), Ball(0.5)), 2));
+  EXPECT_TRUE(arb_contains_si(joint[1].raw(), 1));
+  EXPECT_LE(joint[1].lower(), 1.5 * std::exp(-0.5));
 }
 
 TEST(Activations, UnknownNameIsRefused) { EXPECT_THROW(find_activation("relu"), kernels::SpecError); }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 namespace outgrad::approx {
@@ -30,22 +31,28 @@ std::string with(const std::string& from, const std::string& to) {
 TEST(Spec, ReadsTheCommittedOne) {
   const Spec spec = parse_spec(kSpec, "spec.json");
   EXPECT_EQ(spec.name, "gelu_f32");
-  EXPECT_EQ(spec.target, 0x1p-26);
+  EXPECT_EQ(spec.target, std::exp2(-26.2));
   ASSERT_TRUE(spec.backward.has_value());
-  EXPECT_EQ(spec.backward->left->rows() + spec.backward->root_cells, 32);
+  EXPECT_EQ(spec.backward->accuracy, AccuracyClass::absolute);
+  EXPECT_EQ(spec.backward->left->rows() + spec.backward->cells, 32);
 }
 
 TEST(Spec, SaysFilePlaceAndReason) {
-  EXPECT_EQ(refusal(with("\"gelu\"", "\"relu\"")), "spec.json: activation: activation 'relu' is unknown; known: gelu");
-  EXPECT_EQ(refusal(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16");
-  EXPECT_EQ(refusal(with("2^-26", "1e-7")), "spec.json: target: '1e-7' is not of the form 2^-N");
+  EXPECT_EQ(refusal(with("\"gelu\"", "\"relu\"")),
+            "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
+  EXPECT_EQ(refusal(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2");
+  EXPECT_EQ(refusal(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle");
+  EXPECT_EQ(refusal(with("abs:2^-26.2", "ulp:1")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
+  EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
+  EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
+            "spec.json: activation: give either it or an expression");
   EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
   EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 6.5")), "spec.json: degree: must be an integer");
   EXPECT_EQ(refusal(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
   EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")), "spec.json: x: is not a key of this schema");
   EXPECT_EQ(refusal(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
-            "spec.json: root_cells: cells in s and rows of the left segment add up to 33, not to a power of two up to 256");
-  EXPECT_EQ(refusal(with("\"edge_log2\": -3", "\"edge_log2\": -2")), "spec.json: left_segment.edge_log2: -2 is outside -20 .. -3");
+            "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");
+  EXPECT_EQ(refusal(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
   EXPECT_EQ(refusal("[1]"), "spec.json: top level: must be an object");
   EXPECT_EQ(refusal("{"), "spec.json: byte 2: is not JSON");
 }

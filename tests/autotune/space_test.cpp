@@ -9,7 +9,9 @@
 #include <stdexcept>
 
 #include "autotune/variant.h"
+#include "kernels/fits.h"
 #include "kernels/host/errors.h"
+#include "tests/kernels/synthetic_fit.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -92,7 +94,45 @@ TEST(CpuSpace, NameSpeaks) {
                          .block_elements = 16384,
                          .streaming_stores = true,
                          .table = kernels::TablePlacement::permute}};
-  EXPECT_EQ(variant.name(), "f32.v512.u4.b16384.nt.permute.t2");
+  EXPECT_EQ(variant.name(), "f32.gelu_f32.v512.u4.b16384.nt.permute.t2");
+}
+
+TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
+  using kernels::BF16;
+  const std::vector<FitChoice> fits = {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(),
+                                       backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
+                                       backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()};
+  EXPECT_EQ(fits[2].type, "SyntheticTable");
+  const Space space = cpu_space(fits, 512, 2);
+  const Space::Points points = space.construct();
+  std::vector<std::size_t> all(fits.size()), permuted(fits.size());
+  for (const Point& point : points.valid) {
+    const auto fit = static_cast<std::size_t>(point[space.index_of("fit")]);
+    ++all[fit];
+    permuted[fit] += point[space.index_of("table")] == static_cast<int>(kernels::TablePlacement::permute);
+  }
+  EXPECT_EQ(permuted, (std::vector<std::size_t>{all[0] / 2, 0, 0}));
+  EXPECT_EQ(all, (std::vector<std::size_t>{all[0], all[0] / 2, all[0] / 2}));
+  EXPECT_GT(all[2], 10u);
+}
+
+// What kernels/fits.h lists for a format, its kernel can be tuned with.
+TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
+  for (const FormatId format : kAllFormats) {
+    const Problem problem{KernelId::kGeluBackward, format};
+    std::set<std::string> listed, offered;
+    kernels::for_each_fit([&](auto fit) {
+      if (std::string(fit.kFormat) == name_of(format) && std::string(fit.kActivation) == "gelu") listed.insert(fit.kName);
+    });
+    const Space space = cpu_space(problem, 512, 2);
+    for (const Point& point : space.construct().valid) {
+      const Variant variant = variant_at(problem, space, point);
+      for (const FitChoice& choice : fits_of(problem))
+        if (choice.type == variant.fit && variant.name().find("." + choice.name + ".") != std::string::npos) offered.insert(choice.name);
+    }
+    EXPECT_EQ(offered, listed);
+    EXPECT_FALSE(listed.empty());
+  }
 }
 
 TEST(CpuSpace, ChoosesTheDefaultThenItsNeighboursAndRepeatsFromASeed) {

@@ -9,8 +9,11 @@
 #include <filesystem>
 #include <map>
 
+#include "autotune/isolate.h"
+#include "autotune/verify.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/temporary_folder.h"
+#include "tests/kernels/synthetic_fit.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -129,6 +132,35 @@ TEST(Tuner, NoWinnerInsideTheNoise) {
   EXPECT_EQ(m.speedup[0].median, 1);
   EXPECT_FALSE(m.gain);
   EXPECT_EQ(m.winner, 0u);
+}
+
+// A direct table is compiled and verified like any other fit: by the bits of its own scalar kernel, never another's.
+TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
+  using Table = kernels::synthetic::Direct<kernels::BF16, kernels::F16>;
+  const TemporaryFolder folder;
+  Toolchain toolchain = find_toolchain();
+  toolchain.flags.insert(toolchain.flags.end(), {"-include", toolchain.source_root + "/tests/kernels/synthetic_fit.h"});
+  Variant variant = default_variant({KernelId::kGeluBackward, FormatId::kBf16});
+  variant.schedule.table = kernels::TablePlacement::memory;
+  const auto body = [&](const std::string& entry) {
+    return "using namespace outgrad::kernels; outgrad::autotune::run_backward<synthetic::Direct<BF16, " + entry + ">, BF16, CpuSchedule" +
+           variant.schedule_text() + ">(a);";
+  };
+  std::vector<Candidate> candidates = {Candidate(variant, body("F16")), Candidate(variant, body("BF16"))};
+  compile({&candidates[0], &candidates[1]}, toolchain, compile_settings(folder));
+  const Verifier verifier(variant.problem, backward_choice<Table, kernels::BF16>().reference, 1);
+  std::vector<std::string> differences(2, "not run");
+  const auto body_of_child = [&](const Channel& channel) {
+    for (const Candidate& candidate : candidates)
+      channel.report({{"difference", verifier.mismatch(load(*candidate.code()), variant.schedule.block_elements).value_or("")}});
+  };
+  std::size_t reports = 0;
+  for (const Candidate& candidate : candidates) ASSERT_NE(candidate.code(), nullptr);
+  const ChildEnd end = run_isolated(
+      body_of_child, [&](const nlohmann::json& report) { differences.at(reports++) = report["difference"]; }, {60, 64LL << 30});
+  EXPECT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
+  EXPECT_EQ(differences[0], "");
+  EXPECT_NE(differences[1].find("dx["), std::string::npos) << differences[1];
 }
 
 TEST(Compile, SecondTimeComesFromTheCacheAndFlagsAreInTheKey) {

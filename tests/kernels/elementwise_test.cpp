@@ -54,7 +54,7 @@ template <class Fit, class T>
 std::vector<T> reference_backward(const patterns::Backward<T>& a) {
   std::vector<T> dx(a.y.size());
   for (size_t i = 0; i < dx.size(); ++i) {
-    dx[i] = gelu_backward_element(Fit{}, Fit::table(), a.dy[i], a.y[i], (a.mask[i / 32] >> (i % 32) & 1) != 0);
+    dx[i] = activation_backward_element<Fit>(table_of<Fit>(), a.dy[i], a.y[i], (a.mask[i / 32] >> (i % 32) & 1) != 0);
   }
   return dx;
 }
@@ -102,6 +102,18 @@ TYPED_TEST(Elementwise, BackwardIsTheSameUnderEverySchedule) {
   expect_every_backward_schedule<synthetic::WithoutLeft<8, 4>, TypeParam>(200);
   expect_every_backward_schedule<synthetic::WithoutLeft<16, 5>, TypeParam>(200);
   expect_every_backward_schedule<synthetic::WithoutLeft<64, 6>, TypeParam>(200);
+}
+
+// The format does not meet the shape of a fit: each shape in one of them.
+TEST(ElementwiseShapes, EveryShapeOfAFitIsTheSameUnderEverySchedule) {
+  expect_every_backward_schedule<synthetic::WithLeftAndRight, float>(50);
+  expect_every_backward_schedule<synthetic::WithoutLeft<64, 7, kEstrin>, BF16>(50);
+  expect_every_backward_schedule<synthetic::WithoutLeft<8, 6, kEvenOdd, false>, F16>(50);
+  expect_every_backward_schedule<synthetic::WithBreaks<5, 4>, float>(50);
+  expect_every_backward_schedule<synthetic::WithBreaks<20, 5, kEvenOdd>, BF16>(50);
+  expect_every_backward_schedule<synthetic::OneRow<6>, BF16>(50);
+  expect_every_backward_schedule<synthetic::OneRow<5, kEstrin>, float>(50);
+  expect_every_backward_schedule<synthetic::Unmasked<16, 4>, F16>(50);
 }
 
 TYPED_TEST(Elementwise, ForwardIsTheSameUnderEverySchedule) {

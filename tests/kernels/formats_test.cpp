@@ -1,4 +1,4 @@
-// Widening and narrowing against an independent reference in double, exhaustively over the 16-bit patterns.
+// Widening and narrowing against an independent reference in double, exhaustively over the 16-bit and 8-bit patterns.
 #include "kernels/formats.h"
 
 #include <gtest/gtest.h>
@@ -94,6 +94,123 @@ TYPED_TEST(Formats16, NarrowRoundsEveryMidpoint) {
     }
   }
 }
+
+// OFP8 1.0, table 1, by its own words: bias, fraction bits, largest magnitude code, what lies beyond it.
+struct Shape8 {
+  int bias, fraction;
+  u8 largest;          // the code of the largest finite value
+  bool has_infinity;
+};
+template <class T>
+constexpr Shape8 kShape8 = {};
+template <>
+constexpr Shape8 kShape8<F8E4M3> = {7, 3, 0x7e, false};
+template <>
+constexpr Shape8 kShape8<F8E5M2> = {15, 2, 0x7b, true};
+
+template <class T>
+double value_of8(T stored) {
+  constexpr Shape8 s = kShape8<T>;
+  const int magnitude = stored.bits & 0x7f;
+  const double sign = stored.bits & 0x80 ? -1 : 1;
+  if (magnitude > s.largest) return s.has_infinity && magnitude == s.largest + 1 ? sign * INFINITY : NAN;
+  const int exponent = magnitude >> s.fraction, fraction = magnitude & ((1 << s.fraction) - 1);
+  const double significand = (exponent > 0 ? 1.0 : 0.0) + fraction * std::ldexp(1.0, -s.fraction);
+  return sign * std::ldexp(significand, std::max(exponent, 1) - s.bias);
+}
+
+// The nearest code by search over all of them, ties to the even one; the value after the largest stands for what overflows.
+template <class T>
+u8 narrowed8(float value) {
+  constexpr Shape8 s = kShape8<T>;
+  if (std::isnan(value)) return kCanonicalNanF8;
+  const double magnitude = std::abs(static_cast<double>(value));
+  const auto at = [&](int code) {
+    if (code <= s.largest) return value_of8(T{static_cast<u8>(code)});
+    return 2 * value_of8(T{s.largest}) - value_of8(T{static_cast<u8>(s.largest - 1)});
+  };
+  int low = 0, high = s.largest + 1;  // at(low) <= magnitude, or magnitude is beyond at(high)
+  while (high - low > 1) (at((low + high) / 2) <= magnitude ? low : high) = (low + high) / 2;
+  const double middle = (at(low) + at(high)) / 2;
+  const int code = magnitude < middle || (magnitude == middle && low % 2 == 0) ? low : high;
+  if (code > s.largest && !s.has_infinity) return kCanonicalNanF8;
+  return static_cast<u8>((std::signbit(value) ? 0x80 : 0) | code);
+}
+
+template <class T>
+class Formats8 : public testing::Test {};
+using Stored8 = testing::Types<F8E4M3, F8E5M2>;
+TYPED_TEST_SUITE(Formats8, Stored8);
+
+TYPED_TEST(Formats8, WidenIsExactAndNarrowUndoesItForEveryCode) {
+  const auto all = patterns::all<TypeParam>();
+  ASSERT_EQ(all.size(), 256u);
+  for (const TypeParam stored : all) {
+    const double expected = value_of8(stored);
+    const float wide = widen(stored);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(wide)) << int{stored.bits};
+      EXPECT_EQ(canonical_bits(stored), kCanonicalNanF8);
+      EXPECT_EQ(narrow<TypeParam>(wide).bits, kCanonicalNanF8);
+    } else {
+      EXPECT_EQ(static_cast<double>(wide), expected) << int{stored.bits};
+      EXPECT_EQ(std::signbit(wide), (stored.bits & 0x80) != 0);
+      EXPECT_EQ(canonical_bits(stored), stored.bits);
+      EXPECT_EQ(narrow<TypeParam>(wide).bits, stored.bits);
+    }
+  }
+}
+
+TEST(Formats, KnownValuesOfEightBits) {
+  EXPECT_EQ(widen(F8E4M3{0x7e}), 448.0f);
+  EXPECT_EQ(widen(F8E4M3{0x01}), 0x1p-9f);
+  EXPECT_EQ(widen(F8E5M2{0x7b}), 57344.0f);
+  EXPECT_EQ(widen(F8E5M2{0x01}), 0x1p-16f);
+  EXPECT_EQ(narrow<F8E4M3>(464.0f).bits, 0x7e);  // a tie with the NaN's place goes to the even 448
+  EXPECT_EQ(narrow<F8E4M3>(std::nextafterf(464.0f, INFINITY)).bits, 0x7f);
+  EXPECT_EQ(narrow<F8E4M3>(-INFINITY).bits & 0x7f, 0x7f);
+  EXPECT_EQ(narrow<F8E5M2>(61440.0f).bits, 0x7c);
+  EXPECT_EQ(narrow<F8E5M2>(std::nextafterf(61440.0f, 0.0f)).bits, 0x7b);
+}
+
+TYPED_TEST(Formats8, NarrowRoundsToNearestEven) {
+  for (const float value : patterns::f32_patterns(500)) {
+    ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value)) << std::hexfloat << value;
+  }
+}
+
+TYPED_TEST(Formats8, NarrowRoundsEveryMidpointAndItsNeighbours) {
+  constexpr Shape8 s = kShape8<TypeParam>;
+  for (int code = 0; code <= s.largest; ++code) {
+    const double low = value_of8(TypeParam{static_cast<u8>(code)});
+    const double high = code < s.largest ? value_of8(TypeParam{static_cast<u8>(code + 1)})
+                                         : 2 * low - value_of8(TypeParam{static_cast<u8>(code - 1)});
+    const float midpoint = static_cast<float>((low + high) / 2);
+    for (const float value : {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
+      ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value)) << std::hexfloat << value;
+      ASSERT_EQ(canonical_bits(narrow<TypeParam>(-value)), narrowed8<TypeParam>(-value)) << std::hexfloat << value;
+    }
+  }
+}
+
+#ifdef OUTGRAD_AVX2
+template <class Isa, class T>
+void expect_vector_widening() {
+  const std::vector<T> all = patterns::all<T>();
+  float wide[Isa::kLanes];
+  for (size_t i = 0; i < all.size(); i += Isa::kLanes) {
+    Isa::template store<false>(wide, Isa::load(&all[i]));
+    for (size_t k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(canonical_bits(wide[k]), canonical_bits(widen(all[i + k]))) << int{all[i + k].bits};
+  }
+}
+
+TYPED_TEST(Formats8, VectorWideningEqualsScalar) {
+  expect_vector_widening<Avx2, TypeParam>();
+#ifdef OUTGRAD_AVX512
+  expect_vector_widening<Avx512, TypeParam>();
+#endif
+}
+#endif
 
 TEST(Formats, CanonicalBitsMapEveryNanToOne) {
   for (const F16 value : patterns::all<F16>()) {

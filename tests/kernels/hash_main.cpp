@@ -32,6 +32,24 @@ void backward() {
   print("backward", Fit::kName, dx);
 }
 
+// A y of 8 bits, as a direct table and as a polynomial.
+template <class Fit, class Y>
+void backward_of_8_bits() {
+  std::vector<Y> y;
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    for (const Y code : patterns::all<Y>()) y.push_back(code);
+  }
+  y.pop_back();
+  const std::vector<BF16> dy(y.size(), narrow<BF16>(1.25f));
+  std::vector<u32> mask(y.size() / 32 + 1, 0x3c96a5f0u);
+  for (size_t i = 0; i < mask.size() / 2; ++i) mask[i] = ~mask[i];
+  std::vector<BF16> dx(y.size());
+  activation_backward<Fit, BF16, kScalar, Y>(dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(y.size()));
+  print("backward", Fit::kName, dx);
+  activation_backward<Fit, BF16, kWidest, Y>(dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(y.size()));
+  print("backward", Fit::kName, dx);
+}
+
 template <class Forward, class T>
 void forward() {
   const auto x = patterns::all<T>();
@@ -69,7 +87,13 @@ template <class T>
 void format() {
   backward<typename DefaultFit<T>::Type, T>();
   backward<synthetic::WithLeft, T>();
+  backward<synthetic::WithLeftAndRight, T>();
   backward<synthetic::WithoutLeft<16, 4>, T>();
+  backward<synthetic::WithoutLeft<16, 6, kEstrin>, T>();
+  backward<synthetic::WithoutLeft<8, 7, kEvenOdd>, T>();
+  backward<synthetic::WithBreaks<5, 4>, T>();
+  backward<synthetic::OneRow<6>, T>();
+  backward<synthetic::Unmasked<16, 5, kEstrin>, T>();
   forward<generated::GeluForward, T>();
   forward<synthetic::Forward<64>, T>();
 }
@@ -80,5 +104,12 @@ int main() {
   format<float>();
   format<F16>();
   format<BF16>();
+  backward<synthetic::Direct<F16, F16>, F16>();
+  backward<synthetic::Direct<BF16, F16>, BF16>();
+  backward<synthetic::Direct<BF16, BF16, false>, BF16>();
+  backward_of_8_bits<synthetic::Direct<F8E4M3, F16>, F8E4M3>();
+  backward_of_8_bits<synthetic::Direct<F8E5M2, BF16>, F8E5M2>();
+  backward_of_8_bits<synthetic::WithLeft, F8E4M3>();
+  backward_of_8_bits<synthetic::WithBreaks<5, 4>, F8E5M2>();
   product_sums();
 }

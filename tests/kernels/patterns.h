@@ -41,14 +41,14 @@ inline std::vector<float> f32_patterns(int random_per_binade) {
   return values;
 }
 
-// All of T's patterns for 16-bit T; f32_patterns otherwise.
+// All of T's patterns for 16-bit and 8-bit T; f32_patterns otherwise.
 template <class T>
 std::vector<T> all(int random_per_binade = 100) {
   if constexpr (std::is_same_v<T, float>) {
     return f32_patterns(random_per_binade);
   } else {
     std::vector<T> values;
-    for (u32 bits = 0; bits < 65536; ++bits) values.push_back(T{static_cast<u16>(bits)});
+    for (u32 bits = 0; bits >> (8 * sizeof(T)) == 0; ++bits) values.push_back(T{static_cast<typename Format<T>::Bits>(bits)});
     return values;
   }
 }

@@ -1,7 +1,9 @@
 // Fits with made-up coefficients, shaped like the generated ones: they exercise every path of the evaluators without being accurate.
-// Only the rows at the ends hold what the kernels' contract asks of a fit: g = 1 at kSMax, g = 0 at y = -0, f(-0) = -0.
+// Only the rows at the ends hold what the kernels' contract asks of a fit: g = 1 at kYMax, g = 0 at y = -0, f(-0) = -0.
 #pragma once
 
+#include "kernels/eval.h"
+#include "kernels/formats.h"
 #include "kernels/portable.h"
 #include "kernels/table.h"
 
@@ -32,18 +34,29 @@ OUTGRAD_HD constexpr void pin(Table<Rows, Words>& table, int row, float centre, 
   table.w[row][1] = value;
 }
 
+// What every backward fit here has unless it says otherwise; members of parts that a fit has not got are absent, as in generated headers.
+template <int Rows, int Degree, int Scheme = kHorner, bool Centred = true>
 struct Common {
   static constexpr const char* kActivation = "gelu";
+  static constexpr const char* kFormat = "bf16";
+  static constexpr int kDegree = Degree;
+  static constexpr int kRows = Rows;
+  static constexpr int kScheme = Scheme;
+  static constexpr bool kCentred = Centred;
+  static constexpr bool kMasked = true;
+  static constexpr bool kHasBreaks = false;
+  static constexpr bool kHasLeft = false;
+  static constexpr bool kHasRight = false;
   static constexpr float kYHi = -0x1.5c1a2cp-3f;  // near GELU's minimum
-  static constexpr float kSMax = 0x1.7p+1f;
+  static constexpr float kSAtEnd = 0x1.7p+1f;
+  static constexpr float kYMax = kSAtEnd * kSAtEnd + kYHi;  // y - kYHi rounds to kSAtEnd^2, whose root is exact
+  static OUTGRAD_HD constexpr Table<Rows, Degree + 2> table() { return table_of_coefficients<Rows, Degree + 2>(); }
 };
 
 // Like the f32 fit: y* in two floats, 32 rows of degree 6, a left segment indexed by octaves of y.
-struct WithLeft : Common {
+struct WithLeft : Common<32, 6> {
   static constexpr const char* kName = "synthetic_left";
   static constexpr const char* kFormat = "f32";
-  static constexpr int kDegree = 6;
-  static constexpr int kRows = 32;
   static constexpr float kYLo = 0x1.2p-29f;
   static constexpr float kTMin = 0x1p-30f;
   static constexpr float kSMin = -0x1.8p-2f;
@@ -56,30 +69,119 @@ struct WithLeft : Common {
   static constexpr int kLeftBase = 232;
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     Table<kRows, kDegree + 2> table = table_of_coefficients<kRows, kDegree + 2>();
-    pin(table, 17, kSMax, 1.0f);  // the cell nearest to 3 + 5 kSMax
+    pin(table, 17, kSAtEnd, 1.0f);  // the cell nearest to 3 + 5 kSAtEnd
     pin(table, kLeftRow, 0.0f, 0.0f);
     return table;
   }
 };
 
+// The same with both ends in y.
+struct WithLeftAndRight : WithLeft {
+  static constexpr const char* kName = "synthetic_left_right";
+  static constexpr bool kHasRight = true;
+  static constexpr float kRightS = 0x1.8p-2f;
+};
+
 // Like the 16-bit fits: y_c is one float, no left segment.
-template <int Rows, int Degree>
-struct WithoutLeft : Common {
+template <int Rows, int Degree, int Scheme = kHorner, bool Centred = true>
+struct WithoutLeft : Common<Rows, Degree, Scheme, Centred> {
+  using Base = Common<Rows, Degree, Scheme, Centred>;
   static constexpr const char* kName = "synthetic";
-  static constexpr const char* kFormat = "bf16";
-  static constexpr int kDegree = Degree;
-  static constexpr int kRows = Rows;
   static constexpr float kYLo = 0.0f;
   static constexpr float kTMin = 0x1p-12f;
   static constexpr float kSMin = -0x1.ap-2f;
   static constexpr float kIndexScale = 0x1.2p+1f;
   static constexpr float kIndexBias = 0x1p+23f + 1.0f;
-  static constexpr bool kHasLeft = false;
-  static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
-    Table<kRows, kDegree + 2> table = table_of_coefficients<kRows, kDegree + 2>();
-    pin(table, 7, kSMax, 1.0f);  // the cell nearest to 1 + 2.25 kSMax
-    pin(table, 0, kSMin, 0.0f);  // ... and to 1 + 2.25 kSMin
+  static OUTGRAD_HD constexpr Table<Rows, Degree + 2> table() {
+    Table<Rows, Degree + 2> table = table_of_coefficients<Rows, Degree + 2>();
+    pin(table, 7, Base::kSAtEnd, 1.0f);  // the cell nearest to 1 + 2.25 kSAtEnd
+    pin(table, 0, kSMin, 0.0f);          // ... and to 1 + 2.25 kSMin
     return table;
+  }
+};
+
+// Rows from break points of s, not evenly spaced and not a power of two of them, the last ones in y.
+template <int Rows, int Degree, int Scheme = kHorner>
+struct WithBreaks : Common<Rows, Degree, Scheme> {
+  static constexpr const char* kName = "synthetic_breaks";
+  static constexpr float kYLo = 0.0f;
+  static constexpr float kTMin = 0x1p-12f;
+  static constexpr float kSMin = -0x1.ap-2f;
+  static constexpr bool kHasBreaks = true;
+  static constexpr bool kHasRight = true;
+  static constexpr float kRightS = 0x1.8p-1f;
+  static OUTGRAD_HD constexpr float break_at(int k) {
+    const float share = static_cast<float>(k + 1) / Rows;
+    return kSMin + 3.0f * share * share;
+  }
+};
+
+// One polynomial over both branches, in s itself: no row, no centre, no select.
+template <int Degree, int Scheme = kHorner>
+struct OneRow : Common<1, Degree, Scheme, false> {
+  static constexpr const char* kName = "synthetic_one_row";
+  static constexpr float kYLo = 0.0f;
+  static constexpr float kTMin = 0x1p-12f;
+  static constexpr float kSMin = -0x1.ap-2f;
+  static constexpr bool kHasBreaks = true;
+};
+
+// An increasing activation: the coordinate is y, and there is no mask.
+template <int Rows, int Degree, int Scheme = kHorner>
+struct Unmasked {
+  static constexpr const char* kName = "synthetic_unmasked";
+  static constexpr const char* kActivation = "tanh";
+  static constexpr const char* kFormat = "bf16";
+  static constexpr int kDegree = Degree;
+  static constexpr int kRows = Rows;
+  static constexpr int kScheme = Scheme;
+  static constexpr bool kCentred = true;
+  static constexpr bool kMasked = false;
+  static constexpr float kYMin = -1.0f;
+  static constexpr float kYMax = 1.0f;
+  static constexpr bool kHasBreaks = false;
+  static constexpr float kIndexScale = static_cast<float>(Rows / 2 - 1);
+  static constexpr float kIndexBias = 0x1p+23f + kIndexScale;
+  static constexpr bool kHasLeft = false;
+  static constexpr bool kHasRight = false;
+  static OUTGRAD_HD constexpr Table<Rows, Degree + 2> table() {
+    Table<Rows, Degree + 2> table = table_of_coefficients<Rows, Degree + 2>();
+    pin(table, 0, kYMin, 0.0f);
+    pin(table, Rows - 2, kYMax, 0.0f);
+    return table;
+  }
+};
+
+// A direct table for a y stored as Y with entries stored as E. The segments have different places and lengths, and share no entry; the
+// last code of the last one is the last entry.
+template <class Y, class E, bool Masked = true>
+struct Direct {
+  static constexpr const char* kName = "synthetic_table";
+  static constexpr const char* kActivation = Masked ? "gelu" : "tanh";
+  static constexpr const char* kFormat = Format<Y>::kName;
+  static constexpr const char* kEntryFormat = Format<E>::kName;
+  static constexpr bool kMasked = Masked;
+  static constexpr int kUnit = sizeof(Y) == 1 ? 1 : 128;
+  static constexpr int kUpperFirst = 8 * kUnit + 3;
+  static constexpr int kUpperLast = sizeof(Y) == 1 ? 0x60 : kUpperFirst + 777;
+  static constexpr int kLowerFirst = 0;
+  static constexpr int kLowerLast = sizeof(Y) == 1 ? 0x22 : 555;
+  static constexpr int kLeftFirst = 5 * kUnit;
+  static constexpr int kLeftLast = sizeof(Y) == 1 ? 0x22 : kLeftFirst + 333;
+  static constexpr int kLowerBase = 0;
+  static constexpr int kLeftBase = kLowerLast - kLowerFirst + 1;
+  static constexpr int kUpperBase = kLeftBase + kLeftLast - kLeftFirst + 1;
+  static constexpr int kEntries = kUpperBase + kUpperLast - kUpperFirst + 1;
+  // Different for every index up to the clearing of infinities and NaNs.
+  static OUTGRAD_HD constexpr u16 entry_at(int index) {
+    constexpr int kExponent = sizeof(E) == 2 && Format<E>::kCanonicalNan == kCanonicalNanF16 ? 0x7c00 : 0x7f80;
+    const int bits = (index + 7) * 40503 & 0xffff;
+    return static_cast<u16>((bits & kExponent) == kExponent ? bits ^ 0x4000 : bits);
+  }
+  static OUTGRAD_HD constexpr Entries<kEntries> entries() {
+    Entries<kEntries> entries{};
+    for (int i = 0; i < kEntries; ++i) entries.w[i] = entry_at(i);
+    return entries;
   }
 };
 

@@ -1,4 +1,4 @@
-// Every header of kernels/ compiles alone under NVRTC for sm_80 and sm_90, and so do the instantiated kernels (no GPU needed).
+// Every header of kernels/ compiles alone under NVRTC for sm_80, sm_90 and sm_100, and so do the instantiated kernels (no GPU needed).
 //
 // kernels/host/ is the host's side (threads, files) and is left out. Without a CUDA toolkit the tests are skipped, not passed.
 
@@ -111,7 +111,7 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
       "#include \"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n";
   for (const std::string t : {"float", "F16", "BF16"}) {
-    source += "template __global__ void cuda::gelu_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t +
+    source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t +
               "*, const u32*, " + t + "*, i64);\n";
     source += "template __global__ void cuda::gelu_forward<generated::GeluForward, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
     for (const std::string norm : {"Norm::layer", "Norm::rms"}) {
@@ -124,6 +124,32 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
   EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
 }
 
+// Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y.
+TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
+  std::string source =
+      "#include \"kernels/cuda/elementwise.cuh\"\n"
+      "#include \"tests/kernels/synthetic_fit.h\"\n"
+      "using namespace outgrad::kernels;\n"
+      "struct Long : synthetic::Direct<F16, F16> {\n"
+      "  static constexpr int kUpperLast = kUpperFirst + 15000, kEntries = kUpperBase + 15001;\n"
+      "  static OUTGRAD_HD constexpr Entries<kEntries> entries() { return {}; }\n"
+      "};\n";
+  struct Shape {
+    const char *fit, *t, *y;
+  };
+  for (const Shape& shape : {Shape{"synthetic::WithLeftAndRight", "float", "float"}, Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"},
+                             Shape{"synthetic::WithoutLeft<8, 7, kEvenOdd, false>", "BF16", "BF16"}, Shape{"synthetic::WithBreaks<5, 4>", "float", "float"},
+                             Shape{"synthetic::OneRow<6>", "BF16", "BF16"}, Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"},
+                             Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"},
+                             Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
+                             Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"}}) {
+    const std::string t = shape.t;
+    source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, const " +
+              shape.y + "*, const u32*, " + t + "*, i64);\n";
+  }
+  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+}
+
 // The compiler that is asked does compile: an error in the source comes back as its log.
 TEST_P(NvrtcTest, ErrorsAreSeen) {
   EXPECT_EQ(nvrtc_->compile("__global__ void sound(float* x) { *x = 1; }\n", GetParam()), "");
@@ -131,7 +157,7 @@ TEST_P(NvrtcTest, ErrorsAreSeen) {
   EXPECT_NE(nvrtc_->compile("#include \"kernels/absent.h\"\n", GetParam()), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, NvrtcTest, testing::Values("sm_80", "sm_90"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Architectures, NvrtcTest, testing::Values("sm_80", "sm_90", "sm_100"), [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace outgrad::tests

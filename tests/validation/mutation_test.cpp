@@ -12,6 +12,7 @@
 #include "tests/validation/sample_header.h"
 #include "validation/check.h"
 #include "validation/fit_bound.h"
+#include "validation/oracle.h"
 
 namespace outgrad::validation {
 namespace {
@@ -21,13 +22,15 @@ const BackwardHeader& sample(bool has_left) {
   return has_left ? f32 : bf16;
 }
 
-// The sample headers, and the committed ones where there are any.
+// The sample headers, one of another activation, and the committed defaults.
 std::vector<BackwardHeader> subjects() {
   std::vector<BackwardHeader> headers{sample(false), sample(true)};
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(OUTGRAD_SOURCE_DIR) / "kernels/generated")) {
-    if (!entry.path().filename().string().starts_with("gelu_")) continue;
-    const Header header = read_header(entry.path().string());
-    if (const auto* h = std::get_if<BackwardHeader>(&header)) headers.push_back(*h);
+  SampleShape shape;
+  shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10, shape.scheme = kEstrin, shape.format = "f32",
+  shape.has_right = true;
+  headers.push_back(make_sample(shape));
+  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
+    headers.push_back(std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h")));
   }
   return headers;
 }
@@ -38,7 +41,7 @@ TEST(Mutation, EveryCoefficientByOneUlp) {
   for (const BackwardHeader& h : subjects()) {
     int broken = 0, caught = 0;
     for (const Cell& cell : backward_cells(h)) {
-      const std::vector<CurvePoint> points = points_of_cell(cell, 60);
+      const std::vector<CurvePoint> points = points_of_cell(h, cell, 60);
       const double own = prove_cell(h, cell, h.bound_a).proven * (1 + 1e-9);
       ASSERT_EQ(prove_cell(h, cell, own).verdict, Verdict::Holds) << h.name << " row " << cell.row;
       for (int word = 1; word < h.table.words; ++word) {
@@ -59,7 +62,7 @@ TEST(Mutation, EveryCoefficientByOneUlp) {
         }
       }
     }
-    EXPECT_GT(broken, h.rows) << h.name;  // the test has something to notice
+    EXPECT_GT(broken, h.rows / 2) << h.name;  // the test has something to notice, also where 16 bits leave an ulp of fp32 little to say
     EXPECT_GE(caught, broken) << h.name;
   }
 }
@@ -75,10 +78,17 @@ TEST(Mutation, EveryStructuralDamageFails) {
   const auto middle_row = [](const BackwardHeader& h) { return (h.has_left ? h.rows / 2 : h.rows) / 2; };
   const std::map<std::string, Damage> damages{
       {"kSMin's sign", [](BackwardHeader& h) { h.s_min = -h.s_min; }},
-      {"kSMax's sign", [](BackwardHeader& h) { h.s_max = -h.s_max; }},
-      {"a branch's sign: s negated", [&](BackwardHeader& h) { negate_odd(h); h.index_scale = -h.index_scale; }},
+      {"kYMax's sign", [](BackwardHeader& h) { h.y_max = -h.y_max; }},
+      {"a branch's sign: s negated",
+       [&](BackwardHeader& h) {
+         negate_odd(h);
+         h.index_scale = -h.index_scale;
+       }},
       {"a branch's sign: u negated", negate_odd},
-      {"g negated", [](BackwardHeader& h) { for (float& v : h.table.values) v = -v; }},
+      {"g negated",
+       [](BackwardHeader& h) {
+         for (float& v : h.table.values) v = -v;
+       }},
       {"kYHi's sign", [](BackwardHeader& h) { h.y_hi = -h.y_hi; }},
       {"kYHi by 2^-8", [](BackwardHeader& h) { h.y_hi += 0x1p-8f; }},
       {"kTMin", [](BackwardHeader& h) { h.t_min = 0x1p-6f; }},
@@ -86,7 +96,8 @@ TEST(Mutation, EveryStructuralDamageFails) {
       {"kIndexScale by 1%", [](BackwardHeader& h) { h.index_scale *= 1.01f; }},
       {"kIndexBias by one", [](BackwardHeader& h) { h.index_bias += 1; }},
       {"kIndexBias below 2^23", [](BackwardHeader& h) { h.index_bias -= static_cast<float>(2 * h.rows); }},
-      {"two rows swapped", [&](BackwardHeader& h) {
+      {"two rows swapped",
+       [&](BackwardHeader& h) {
          // Neighbours may continue each other within the bound, these two cannot.
          const auto row = h.table.row(middle_row(h));
          std::swap_ranges(row.begin(), row.end(), h.table.row(0).begin());
@@ -94,10 +105,9 @@ TEST(Mutation, EveryStructuralDamageFails) {
       {"a row of zeros", [&](BackwardHeader& h) { std::ranges::fill(h.table.row(middle_row(h)), 0.0f); }},
       {"a centre", [&](BackwardHeader& h) { h.table.row(middle_row(h))[0] += 0.01f; }},
       {"a coefficient's sign", [&](BackwardHeader& h) { h.table.row(middle_row(h))[2] *= -1; }},
-      {"the right limit", [](BackwardHeader& h) { h.s_max *= 0.999f; }},
+      {"the right limit", [](BackwardHeader& h) { h.y_max *= 0.998f; }},
       {"kOperations", [](BackwardHeader& h) { --h.operations; }},
       {"the activation", [](BackwardHeader& h) { h.activation = "silu"; }},
-      {"the format", [](BackwardHeader& h) { h.format = "f8"; }},
       {"kA halved", [](BackwardHeader& h) { h.bound_a /= 2; }},
       {"kK halved", [](BackwardHeader& h) { h.bound_k /= 2; }},
       {"kB 2^-30", [](BackwardHeader& h) { h.bound_b = 0x1p-30; }},
@@ -110,7 +120,8 @@ TEST(Mutation, EveryStructuralDamageFails) {
       BackwardHeader h = sample(has_left);
       damage(h);
       if (what == "kSMin's sign" && has_left) continue;  // not part of the sequence
-      EXPECT_NE(check_header(parse_header(header_text(h), "sample.h")).verdict(), Verdict::Holds) << what << (has_left ? ", f32" : ", bf16");
+      EXPECT_NE(check_header(parse_header(header_text(h), "sample.h")).verdict(), Verdict::Holds)
+          << what << (has_left ? ", f32" : ", bf16");
     }
   }
   for (const auto& [what, damage] : std::map<std::string, Damage>{
@@ -166,7 +177,8 @@ TEST(Mutation, ForwardCoefficientByOneUlp) {
         for (const double claim : {h.bound_a, own}) {
           if (!(seen > claim * (1 + 1e-12))) continue;
           ++broken;
-          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds) << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
+          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds)
+              << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
         }
       }
     }
@@ -186,9 +198,11 @@ TEST(Mutation, ForwardDamageFails) {
            {"kTailIndexScale", [](ForwardHeader& h) { h.tail_index_scale *= 1.125f; }},
            {"a tail scale", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 2; }},
            {"a tail scale of no power of two", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 1.5f; }},
-           {"tail rows swapped", [](ForwardHeader& h) { std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin()); }},
+           {"tail rows swapped",
+            [](ForwardHeader& h) { std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin()); }},
            {"kA lowered by 2%", [](ForwardHeader& h) { h.bound_a *= 0.98; }},
-           {"f(-0) = +0", [](ForwardHeader& h) {
+           {"f(-0) = +0",
+            [](ForwardHeader& h) {
               for (int row = 0; row < h.rows; ++row) {
                 if (h.table.row(row)[0] == 0) h.table.row(row)[1] = 0.0f;
               }

@@ -1,0 +1,105 @@
+#include "approx/storage.h"
+
+#include "approx/direct_table.h"
+#include "approx/fit.h"
+#include "approx/splitting.h"
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+namespace outgrad::approx {
+namespace {
+
+const Composite& composite_of(const std::string& name) {
+  static std::map<std::string, Composite> made;
+  return made.try_emplace(name, find_activation(name)).first->second;
+}
+
+/// A real x, its correctly rounded output, and its gradient must be where the intervals say.
+TEST(Storage, EveryArgumentFallsIntoTheIntervalOfItsOutput) {
+  std::mt19937 random(23);
+  for (const char* name : {"gelu", "silu", "gelu_tanh", "mish", "tanh", "sigmoid", "softplus", "elu"}) {
+    const Composite& c = composite_of(name);
+    std::map<std::pair<std::uint32_t, bool>, StorageInterval> found;
+    for (const StorageInterval& i : storage_intervals(c, Format::bf16)) {
+      EXPECT_LE(i.lo, i.hi);
+      EXPECT_TRUE(found.try_emplace({i.code, i.m}, i).second) << name << " " << i.y;
+    }
+    std::uniform_real_distribution<double> wide(-12, 8), near(-2.5, 0.5);
+    for (int k = 0; k < 4000; ++k) {
+      const auto x = static_cast<double>(static_cast<float>(k % 2 == 0 ? wide(random) : near(random)));
+      const double y = c.activation().value_ball(Ball(x)).to_double();
+      // Rounding twice, over f32, is the same but for ties of 2^-16 of an ulp: those are left out.
+      const auto once = static_cast<float>(y);
+      if ((kernels::bits_of(once) & 0xffffU) == 0x8000U) continue;
+      const std::uint32_t code = kernels::narrow<kernels::BF16>(once).bits;
+      const bool m = !c.masked() || x >= c.x_star().to_double();
+      const auto at = found.find({code, m});
+      ASSERT_NE(at, found.end()) << name << " x " << x;
+      const auto g = static_cast<double>(c.gradient_at(Real(x)));
+      EXPECT_GE(g, at->second.lo - 1e-15) << name << " x " << x;
+      EXPECT_LE(g, at->second.hi + 1e-15) << name << " x " << x;
+    }
+  }
+}
+
+TEST(Storage, IntervalsAreTight) {
+  // At y = 1 in bf16 on GELU's right branch the preimage is [f^-1(1 - 2^-9), f^-1(1 + 2^-8)], f' monotone there.
+  const Composite& c = composite_of("gelu");
+  const double low = static_cast<double>(c.gradient_at(c.argument_of(Real(1 - 0x1p-9), true)));
+  const double high = static_cast<double>(c.gradient_at(c.argument_of(Real(1 + 0x1p-8), true)));
+  for (const StorageInterval& i : storage_intervals(c, Format::bf16)) {
+    if (i.y != 1.0f) continue;
+    EXPECT_NEAR(i.lo, low, 1e-13);
+    EXPECT_NEAR(i.hi, high, 1e-13);
+  }
+}
+
+TEST(Storage, TailsLieOnTheSideWhereFIs) {
+  for (const StorageInterval& i : storage_intervals(composite_of("tanh"), Format::bf16)) {
+    if (std::abs(i.y) != 1) continue;
+    EXPECT_GE(i.lo, -1e-40);  // 0 <= tanh'
+    EXPECT_GT(i.hi, 0x1p-9);
+  }
+}
+
+TEST(Storage, DirectTableIsWithinHalfAnUlpOfTheOracle) {
+  for (const Format format : {Format::bf16, Format::e4m3, Format::e5m2}) {
+    const Composite& c = composite_of("gelu");
+    const auto intervals = storage_intervals(c, format);
+    BackwardSpec spec{};
+    spec.format = format;
+    spec.entries = Format::f16;
+    const TableModel t = direct_table(c, spec, intervals);
+    for (const StorageInterval& i : intervals) {
+      const auto g = static_cast<double>(t.at(i.code, i.m));
+      EXPECT_LE(std::max(g - i.lo, i.hi - g), t.kO + 0.5 * ulp_of(Format::f16, 1)) << i.y;
+    }
+    EXPECT_LT(2 * t.entries.size(), format == Format::bf16 ? 16384U : 512U);
+  }
+}
+
+TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
+  const std::string text = R"({"schema": "outgrad.spec/2", "name": "levelled", "kind": "backward", "activation": "gelu", "format": "bf16",
+    "target": "abs:2^-11", "degree": 4, "split": "levelled", "storage": {"ratio": 1.05, "regret": "2^-9"}})";
+  const Fit result = fit(parse_spec(text, "memory"), 0);
+  double least = INFINITY, most = 0;
+  const auto& pieces = result.backward->pieces;
+  for (const Piece& p : pieces) {
+    if (p.anchor) continue;  // the ends carry a condition more
+    least = std::min(least, p.lower_bound);
+    most = std::max(most, p.lower_bound);
+  }
+  EXPECT_LE(result.backward->kA, 0x1p-11);
+  EXPECT_LE(most, 1.1 * least) << pieces.size();
+  EXPECT_EQ(result.backward->breaks.size() + 1, pieces.size());
+}
+
+}  // namespace
+}  // namespace outgrad::approx
