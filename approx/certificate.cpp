@@ -200,17 +200,19 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
 
 /// Bounds below it are not pursued: a polynomial that equals g has no larger error than its enclosure's.
 constexpr double kExact = 0x1p-60;
+/// Room for a second proof to reach the claim with its own tolerances: a bound taken at the end of a piece is the maximum to its last bits.
+constexpr double kWitnessRoom = 1 + 0x1p-12;
 
 }  // namespace
 
 double certify_approximation(const Composite& composite, const Piece& piece, double floor) {
-  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact}));
+  return certify(composite, piece, rounded_of(piece), std::max({piece.observed * kExcess, floor, kExact})) * kWitnessRoom;
 }
 
 double certify_minimax(const Composite& composite, const Piece& piece) {
   Polynomial p{Ball(piece.real_centre), {}};
   for (const Real& c : piece.real) p.c.emplace_back(c);
-  return certify(composite, piece, p, std::max(piece.minimax * kExcess, kExact));
+  return certify(composite, piece, p, std::max(piece.minimax * kExcess, kExact)) * kWitnessRoom;
 }
 
 namespace {

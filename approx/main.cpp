@@ -177,7 +177,7 @@ int run(int argc, char** argv) {
   int threads = 0;
   bool json = false;
   CLI::App* fit = app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
-  fit->add_option("SPEC", input, "specification, schema outgrad.spec/1")->required();
+  fit->add_option("SPEC", input, "specification, schema outgrad.spec/2")->required();
   fit->add_option("--out", output, "where the fit goes (default: out/fits/NAME.json)");
   fit->add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
   fit->add_flag("--json", json, "print the fit on stdout too");

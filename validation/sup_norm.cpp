@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDegree = 32;              // q = 4 then truncates to 2^-64 M
 constexpr double kTruncation = 0x1p-34;  // of the claim: what truncation may add to a bound before the interval is halved instead
-constexpr int kMaxIntervals = 4096;      // a row of a real header takes a few; a hostile one must end
+constexpr int kMaxIntervals = 256;       // a row of a real header takes a few; a hostile one must end
 constexpr std::array kEllipses{8.0, 4.0, 2.5, 64.0};     // the last for functions that the polynomial all but equals, whose claims are tiny
 constexpr std::array kGrids{1 << 12, 1 << 16, 1 << 20};  // the factors 1 / cos are 1 + 2^-13.7, 2^-21.7, 2^-29.7
 

@@ -38,7 +38,7 @@ struct GeluBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.25b56f034c24ap-11;  // 2^-10.80: sup |p - g|
+  static constexpr double kA = 0x1.25c7ca5a3c596p-11;  // 2^-10.80: sup |p - g|
   static constexpr double kK = 0x1.259d5e26f4358p-8;  // 2^-7.80: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.c19ca1f601903p-24;  // 2^-23.19: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

@@ -30,7 +30,7 @@ struct GeluBf16Fast {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.002f7f6a349ap-6;  // 2^-6.00: sup |p - g|
+  static constexpr double kA = 0x1.003f82622b3d5p-6;  // 2^-6.00: sup |p - g|
   static constexpr double kK = 0x1.e572a95a9b194p-7;  // 2^-6.08: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.57671242dd0b3p-18;  // 2^-17.58: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

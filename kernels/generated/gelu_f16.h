@@ -38,7 +38,7 @@ struct GeluF16 {
   static constexpr int kLeftBase = 243;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c26784c5f1ebap-14;  // 2^-13.18: sup |p - g|
+  static constexpr double kA = 0x1.c283ab3e3e4acp-14;  // 2^-13.18: sup |p - g|
   static constexpr double kK = 0x1.72aa2bcad5538p-10;  // 2^-9.47: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.f0d8ecb785735p-24;  // 2^-23.04: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

@@ -40,7 +40,7 @@ struct GeluF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.39237cp-1f;  // 0.611598849
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b185f15331189p-27;  // 2^-26.24: sup |p - g|
+  static constexpr double kA = 0x1.b1a109b2464bap-27;  // 2^-26.24: sup |p - g|
   static constexpr double kK = 0x1.7c84c9eacb8d9p-16;  // 2^-15.43: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.ca717ff0b541ap-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
@@ -60,7 +60,7 @@ struct GeluF32 {
       {0x1.745372p+1f, 0x1.03ce84p+0f, -0x1.2b778ap-5f, 0x1.2413c8p-5f, -0x1.b9171p-7f, -0x1.ff7a94p-9f, 0x1.87f7aap-8f, -0x1.b6c64cp-10f},  // row 11: y in [2.58581, 3.19651], x in [2.59799, 3.19872], A <= 2^-28.53
       {0x1.c947a2p+1f, 0x1.00923ap+0f, -0x1.da683ap-8f, 0x1.576bdap-7f, -0x1.18939ap-7f, 0x1.fb2efap-9f, -0x1.520b1p-12f, -0x1.a2dd5ep-11f},  // row 12: y in [3.1965, 3.86828], x in [3.19871, 3.86849], A <= 2^-28.11
       {0x1.0f8dp+2f, 0x1.000cf2p+0f, -0x1.9c531ap-11f, 0x1.7e8d4p-10f, -0x1.b15bbep-10f, 0x1.473a78p-10f, -0x1.4903e2p-11f, 0x1.6c06b6p-13f},  // row 13: y in [3.86827, 4.60112], x in [3.86848, 4.60113], A <= 2^-32.63
-      {0x1.4387b2p+2f, 0x1.00005cp+0f, -0x1.be902p-16f, 0x1.ffb4aap-15f, -0x1.6c9d38p-14f, 0x1.a3d99p-14f, -0x1.81fb28p-14f, 0x0p+0f},  // row 14: y in [4.60111, 5.39503], x in [4.60112, 5.39503], A <= 2^-27.28
+      {0x1.4387b2p+2f, 0x1.00005cp+0f, -0x1.be902p-16f, 0x1.ffb4aap-15f, -0x1.6c9d38p-14f, 0x1.a3d99p-14f, -0x1.81fb28p-14f, 0x0p+0f},  // row 14: y in [4.60111, 5.39503], x in [4.60112, 5.39503], A <= 2^-27.27
       {0x1.9p+2f, 0x1p+0f, -0x1.c1efc6p-23f, -0x1.486204p-23f, 0x1.67114cp-21f, 0x1.50033cp-19f, 0x0p+0f, 0x0p+0f},  // row 15: y in [5.39502, 6.25], x in [5.39502, 6.25000], A <= 2^-26.89
       {0x0p+0f, 0x0p+0f, 0x1.5b03eep+2f, 0x1.f3e464p+18f, 0x1.6dcdp+37f, 0x1.2ae93p+55f, 0x1.e302cap+71f, 0x1.2e71aep+87f},  // row 16: y in [-7.62939e-06, 0], x in [-8.46889, -4.65248], A <= 2^-26.24
       {-0x1.84a0c6p-17f, -0x1.b98442p-15f, 0x1.14cdcap+2f, 0x1.45c292p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: y in [-1.52588e-05, -7.62939e-06], x in [-4.65248, -4.50045], A <= 2^-27.86
@@ -71,7 +71,7 @@ struct GeluF32 {
       {-0x1.879decp-12f, -0x1.691cb2p-10f, 0x1.b4b4fap+1f, 0x1.8f517ep+8f, 0x1.48a802p+18f, 0x1.c865bap+28f, 0x0p+0f, 0x0p+0f},  // row 22: y in [-0.000488281, -0.000244141], x in [-3.83135, -3.64446], A <= 2^-29.47
       {-0x1.79884cp-11f, -0x1.4a829cp-9f, 0x1.9acbc8p+1f, 0x1.ba7c56p+7f, 0x1.74dab8p+16f, 0x1.df3c14p+25f, 0x0p+0f, 0x0p+0f},  // row 23: y in [-0.000976562, -0.000488281], x in [-3.64446, -3.44712], A <= 2^-28.40
       {-0x1.8b69ap-10f, -0x1.44075ep-8f, 0x1.7b5d54p+1f, 0x1.cb192cp+6f, 0x1.67c3f8p+14f, 0x1.f9a94ap+22f, 0x0p+0f, 0x0p+0f},  // row 24: y in [-0.00195312, -0.000976562], x in [-3.44712, -3.23731], A <= 2^-27.33
-      {-0x1.824dep-9f, -0x1.277b72p-7f, 0x1.5c454cp+1f, 0x1.01e658p+6f, 0x1.820dbcp+12f, 0x1.047b2cp+20f, 0x1.aca12ap+27f, 0x0p+0f},  // row 25: y in [-0.00390625, -0.00195312], x in [-3.23731, -3.01220], A <= 2^-29.41
+      {-0x1.824dep-9f, -0x1.277b72p-7f, 0x1.5c454cp+1f, 0x1.01e658p+6f, 0x1.820dbcp+12f, 0x1.047b2cp+20f, 0x1.aca12ap+27f, 0x0p+0f},  // row 25: y in [-0.00390625, -0.00195312], x in [-3.23731, -3.01220], A <= 2^-29.40
       {-0x1.707d2p-8f, -0x1.04d45ap-6f, 0x1.3b2258p+1f, 0x1.2d52c2p+5f, 0x1.c744f4p+10f, 0x1.3e002ep+17f, 0x1.c84048p+23f, 0x0p+0f},  // row 26: y in [-0.0078125, -0.00390625], x in [-3.01220, -2.76769], A <= 2^-28.32
       {-0x1.6d62bap-7f, -0x1.d4747p-6f, 0x1.1342c2p+1f, 0x1.603c8ap+4f, 0x1.f00002p+8f, 0x1.5ddb82p+14f, 0x1.e9044ep+19f, 0x0p+0f},  // row 27: y in [-0.015625, -0.0078125], x in [-2.76769, -2.49733], A <= 2^-27.22
       {-0x1.7f661ap-6f, -0x1.abf784p-5f, 0x1.bebb1ap+0f, 0x1.a557c8p+3f, 0x1.d0f13ap+6f, 0x1.3aa852p+11f, 0x1.05b68ep+16f, 0x1.d58ab8p+20f},  // row 28: y in [-0.03125, -0.015625], x in [-2.49733, -2.18976], A <= 2^-29.18

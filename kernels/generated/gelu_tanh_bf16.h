@@ -38,7 +38,7 @@ struct GeluTanhBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.7ed813cb836p-11;  // 2^-10.42: sup |p - g|
+  static constexpr double kA = 0x1.7ef0014cc0183p-11;  // 2^-10.42: sup |p - g|
   static constexpr double kK = 0x1.408a498dd0429p-10;  // 2^-9.68: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.c28ad318bbc4dp-24;  // 2^-23.18: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

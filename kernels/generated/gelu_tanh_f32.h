@@ -40,7 +40,7 @@ struct GeluTanhF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.2c465ap-1f;  // 0.58647424
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b284aed787069p-26;  // 2^-25.24: sup |p - g|
+  static constexpr double kA = 0x1.b29fd722747fp-26;  // 2^-25.24: sup |p - g|
   static constexpr double kK = 0x1.fdddd9f04ee91p-17;  // 2^-16.01: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.c810bb5e1b0a6p-24;  // 2^-23.17: sup |fp32 sequence - exact sequence|
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)

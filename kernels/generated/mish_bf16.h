@@ -38,7 +38,7 @@ struct MishBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b353361dbb915p-11;  // 2^-10.23: sup |p - g|
+  static constexpr double kA = 0x1.b36e6b511d6d1p-11;  // 2^-10.23: sup |p - g|
   static constexpr double kK = 0x1.a43b7c641f88ap-10;  // 2^-9.28: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.d6747579536f1p-24;  // 2^-23.12: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

@@ -38,7 +38,7 @@ struct MishF16 {
   static constexpr int kLeftBase = 243;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.6a8242bfffb6ep-14;  // 2^-13.50: sup |p - g|
+  static constexpr double kA = 0x1.6a98eae42bb6ep-14;  // 2^-13.50: sup |p - g|
   static constexpr double kK = 0x1.357d9a91d3b9cp-9;  // 2^-8.73: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.2291e747966fap-23;  // 2^-22.82: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

@@ -40,7 +40,7 @@ struct MishF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.c30d36p-1f;  // 0.880960166
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.a4d76b53e7931p-26;  // 2^-25.28: sup |p - g|
+  static constexpr double kA = 0x1.a4f1b8ca9cd19p-26;  // 2^-25.28: sup |p - g|
   static constexpr double kK = 0x1.6c6b9cf3dbeb3p-17;  // 2^-16.49: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.d91a7c11bb5d9p-24;  // 2^-23.11: sup |fp32 sequence - exact sequence|
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
@@ -70,14 +70,14 @@ struct MishF32 {
       {0x1.8175b4p+0f, 0x1.165d88p+0f, -0x1.3bb9fap-6f, -0x1.305b14p-4f, 0x1.056fd2p-4f, -0x1.3fb988p-6f, 0x0p+0f, 0x0p+0f},  // row 21: y in [1.38236, 1.60763], x in [1.48069, 1.68788], A <= 2^-29.81
       {0x1.b7a8fep+0f, 0x1.149d04p+0f, -0x1.5f4acp-5f, -0x1.3ecb5p-5f, 0x1.87be86p-5f, -0x1.29d11p-6f, 0x0p+0f, 0x0p+0f},  // row 22: y in [1.60762, 1.84697], x in [1.68788, 1.90951], A <= 2^-28.68
       {0x1.f9fc08p+0f, 0x1.114afp+0f, -0x1.bfbb9cp-5f, -0x1.21179p-7f, 0x1.edb7bp-6f, -0x1.0132dcp-6f, 0x0p+0f, 0x0p+0f},  // row 23: y in [1.84696, 2.10038], x in [1.90951, 2.14688], A <= 2^-27.53
-      {0x1.1c6dfap+1f, 0x1.0dd1f8p+0f, -0x1.bdd8f6p-5f, 0x1.087e12p-7f, 0x1.0d454p-6f, -0x1.864046p-7f, 0x0p+0f, 0x0p+0f},  // row 24: y in [2.10038, 2.36788], x in [2.14687, 2.40082], A <= 2^-26.80
+      {0x1.1c6dfap+1f, 0x1.0dd1f8p+0f, -0x1.bdd8f6p-5f, 0x1.087e12p-7f, 0x1.0d454p-6f, -0x1.864046p-7f, 0x0p+0f, 0x0p+0f},  // row 24: y in [2.10038, 2.36788], x in [2.14687, 2.40082], A <= 2^-26.79
       {0x1.41876ap+1f, 0x1.0a0996p+0f, -0x1.7e70fap-5f, 0x1.165b2ep-6f, 0x1.4ee008p-8f, -0x1.ee161p-8f, 0x0p+0f, 0x0p+0f},  // row 25: y in [2.36788, 2.64946], x in [2.40081, 2.67171], A <= 2^-26.49
       {0x1.685e8cp+1f, 0x1.06d548p+0f, -0x1.246c7ap-5f, 0x1.2aee84p-6f, -0x1.7239ccp-10f, -0x1.e1b464p-9f, 0x0p+0f, 0x0p+0f},  // row 26: y in [2.64945, 2.94511], x in [2.67170, 2.95946], A <= 2^-26.58
       {0x1.8d4f84p+1f, 0x1.049218p+0f, -0x1.a6a3a4p-6f, 0x1.017ae4p-6f, -0x1.fa64fep-9f, -0x1.109d5p-10f, 0x0p+0f, 0x0p+0f},  // row 27: y in [2.9451, 3.25484], x in [2.95945, 3.26369], A <= 2^-27.08
       {0x1.b86d8ep+1f, 0x1.02c33p+0f, -0x1.104e6ap-6f, 0x1.785b5cp-7f, -0x1.103f64p-8f, 0x1.41173ap-12f, 0x0p+0f, 0x0p+0f},  // row 28: y in [3.25484, 3.57865], x in [3.26368, 3.58388], A <= 2^-28.09
       {0x1.dd03b2p+1f, 0x1.01c32ep+0f, -0x1.6964b4p-7f, 0x1.0befd6p-7f, -0x1.c7c4bep-9f, 0x1.83cdap-11f, 0x0p+0f, 0x0p+0f},  // row 29: y in [3.57865, 3.91654], x in [3.58388, 3.91951], A <= 2^-30.42
       {0x1.070e36p+2f, 0x1.00f0fcp+0f, -0x1.912c5ep-8f, 0x1.3d1d3ap-8f, -0x1.322d8cp-9f, 0x1.728dbap-11f, 0x0p+0f, 0x0p+0f},  // row 30: y in [3.91654, 4.26851], x in [3.91951, 4.27013], A <= 2^-30.05
-      {0x1.1d1a7ep+2f, 0x1.0086c8p+0f, -0x1.cc1ab4p-9f, 0x1.7a3ecp-9f, -0x1.87aea4p-10f, 0x1.1026c8p-11f, 0x0p+0f, 0x0p+0f},  // row 31: y in [4.2685, 4.63456], x in [4.27013, 4.63542], A <= 2^-29.38
+      {0x1.1d1a7ep+2f, 0x1.0086c8p+0f, -0x1.cc1ab4p-9f, 0x1.7a3ecp-9f, -0x1.87aea4p-10f, 0x1.1026c8p-11f, 0x0p+0f, 0x0p+0f},  // row 31: y in [4.2685, 4.63456], x in [4.27013, 4.63542], A <= 2^-29.37
       {0x1.33c89cp+2f, 0x1.004928p+0f, -0x1.fd417ap-10f, 0x1.af065ap-10f, -0x1.d44364p-11f, 0x1.5a99ccp-12f, 0x0p+0f, 0x0p+0f},  // row 32: y in [4.63455, 5.01469], x in [4.63541, 5.01512], A <= 2^-29.44
       {0x1.4cb77cp+2f, 0x1.0024ecp+0f, -0x1.053c08p-10f, 0x1.c4a01p-11f, -0x1.fe21fp-12f, 0x1.912f46p-13f, 0x0p+0f, 0x0p+0f},  // row 33: y in [5.01468, 5.40889], x in [5.01511, 5.40911], A <= 2^-29.81
       {0x1.6660a6p+2f, 0x1.001214p+0f, -0x1.033732p-11f, 0x1.cd7d9cp-12f, -0x1.0322cap-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: y in [5.40888, 5.81717], x in [5.40910, 5.81728], A <= 2^-25.40

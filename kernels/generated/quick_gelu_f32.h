@@ -40,7 +40,7 @@ struct QuickGeluF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.bc968ap-1f;  // 0.868336022
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c5b99577ea116p-26;  // 2^-25.17: sup |p - g|
+  static constexpr double kA = 0x1.c5d5f111419p-26;  // 2^-25.17: sup |p - g|
   static constexpr double kK = 0x1.2c54105aca9d2p-15;  // 2^-14.77: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.d10bde5181c68p-24;  // 2^-23.14: sup |fp32 sequence - exact sequence|
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
@@ -73,7 +73,7 @@ struct QuickGeluF32 {
       {0x1.942dbcp+1f, 0x1.050abep+0f, -0x1.9aa106p-6f, 0x1.c84002p-7f, -0x1.d3dae2p-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: y in [2.99775, 3.29867], x in [3.01544, 3.31046], A <= 2^-25.42
       {0x1.b8136ep+1f, 0x1.0380a6p+0f, -0x1.28acfp-6f, 0x1.64909p-7f, -0x1.cce0fcp-9f, 0x1.799898p-12f, 0x0p+0f, 0x0p+0f},  // row 25: y in [3.29867, 3.61327], x in [3.31045, 3.62088], A <= 2^-29.26
       {0x1.e37caap+1f, 0x1.02379p+0f, -0x1.851df4p-7f, 0x1.f2bf14p-8f, -0x1.7657bcp-9f, 0x1.29daaap-11f, 0x0p+0f, 0x0p+0f},  // row 26: y in [3.61326, 3.94154], x in [3.62087, 3.94632], A <= 2^-31.88
-      {0x1.086deep+2f, 0x1.015aap+0f, -0x1.e888eap-8f, 0x1.47dc08p-8f, -0x1.0de268p-9f, 0x1.18a46ap-11f, 0x0p+0f, 0x0p+0f},  // row 27: y in [3.94154, 4.2835], x in [3.94631, 4.28641], A <= 2^-30.87
+      {0x1.086deep+2f, 0x1.015aap+0f, -0x1.e888eap-8f, 0x1.47dc08p-8f, -0x1.0de268p-9f, 0x1.18a46ap-11f, 0x0p+0f, 0x0p+0f},  // row 27: y in [3.94154, 4.2835], x in [3.94631, 4.28641], A <= 2^-30.86
       {0x1.1d7f1ap+2f, 0x1.00d8ecp+0f, -0x1.37cafcp-8f, 0x1.afa5p-9f, -0x1.77ccf2p-10f, 0x1.b4d6c4p-12f, 0x0p+0f, 0x0p+0f},  // row 28: y in [4.28349, 4.63913], x in [4.28640, 4.64085], A <= 2^-30.18
       {0x1.3526c2p+2f, 0x1.007ee8p+0f, -0x1.73372cp-9f, 0x1.07b3aap-9f, -0x1.df985ap-11f, 0x1.30e25p-12f, 0x0p+0f, 0x0p+0f},  // row 29: y in [4.63912, 5.00844], x in [4.64084, 5.00943], A <= 2^-30.12
       {0x1.4d030ep+2f, 0x1.004946p+0f, -0x1.b2b6dp-10f, 0x1.3b07cep-10f, -0x1.279cf2p-11f, 0x1.8afd5ep-13f, 0x0p+0f, 0x0p+0f},  // row 30: y in [5.00843, 5.39143], x in [5.00942, 5.39199], A <= 2^-30.33
@@ -83,7 +83,7 @@ struct QuickGeluF32 {
       {0x1.b4574p+2f, 0x1.000658p+0f, -0x1.38fc5p-13f, 0x1.e0ef2ep-14f, -0x1.d156a6p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: y in [6.62245, 7.06016], x in [6.62254, 7.06020], A <= 2^-27.33
       {0x1.d069eap+2f, 0x1.000338p+0f, -0x1.3fd6c4p-14f, 0x1.efced2p-15f, -0x1.e08c26p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: y in [7.06015, 7.51154], x in [7.06019, 7.51156], A <= 2^-28.09
       {0x1.ee5356p+2f, 0x1.00018ep+0f, -0x1.36e87p-15f, 0x1.e65c6ap-16f, -0x1.e20316p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: y in [7.51153, 7.9766], x in [7.51155, 7.97661], A <= 2^-28.90
-      {0x1.067d7ap+3f, 0x1.0000bcp+0f, -0x1.2c49d4p-16f, 0x1.c99df6p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: y in [7.97659, 8.45533], x in [7.97660, 8.45534], A <= 2^-25.31
+      {0x1.067d7ap+3f, 0x1.0000bcp+0f, -0x1.2c49d4p-16f, 0x1.c99df6p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: y in [7.97659, 8.45533], x in [7.97660, 8.45534], A <= 2^-25.30
       {0x1.15eb24p+3f, 0x1.000058p+0f, -0x1.1acd56p-17f, 0x1.af1b74p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: y in [8.45532, 8.94775], x in [8.45533, 8.94775], A <= 2^-26.25
       {0x1.98e23cp+3f, 0x1p+0f, -0x1.525d1p-18f, -0x1.bd1bccp-19f, -0x1.39614ep-21f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: y in [8.94773, 9.45384], x in [8.94774, 9.45384], A <= 2^-27.94
       {0x1.98e23cp+3f, 0x1p+0f, -0x1.d129bap-20f, -0x1.688cf6p-20f, -0x1.36cb86p-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: y in [9.45383, 9.97361], x in [9.45383, 9.97361], A <= 2^-29.08
@@ -109,7 +109,7 @@ struct QuickGeluF32 {
       {-0x1.3d0146p-5f, -0x1.8ff512p-5f, 0x1.171d1ep+0f, 0x1.113bf2p+2f, -0x1.9c7a9cp+2f, 0x1.f8c7d8p+6f, 0x0p+0f, 0x0p+0f},  // row 60: y in [-0.046875, -0.03125], x in [-2.58777, -2.26652], A <= 2^-29.50
       {-0x1.be4c1ap-5f, -0x1.09f898p-4f, 0x1.e5cd7cp-1f, 0x1.2ff5d8p+2f, -0x1.b6380cp+3f, 0x1.ccb1a6p+6f, 0x0p+0f, 0x0p+0f},  // row 61: y in [-0.0625, -0.046875], x in [-2.26652, -2.02522], A <= 2^-30.88
       {-0x1.45e32p-4f, -0x1.5e208p-4f, 0x1.5a6e04p-1f, 0x1.92c19ep+2f, -0x1.d257b4p+4f, 0x1.c68526p+7f, -0x1.8f0cb6p+10f, 0x0p+0f},  // row 62: y in [-0.09375, -0.0625], x in [-2.02522, -1.65104], A <= 2^-27.10
-      {-0x1.bed47cp-4f, -0x1.9582ecp-4f, 0x1.927e5ep-3f, 0x1.57edfap+3f, -0x1.51f68ap+6f, 0x1.d5130cp+9f, -0x1.93e1ccp+13f, 0x1.7012a2p+17f},  // row 63: y in [-0.125, -0.09375], x in [-1.65104, -1.33259], A <= 2^-26.59
+      {-0x1.bed47cp-4f, -0x1.9582ecp-4f, 0x1.927e5ep-3f, 0x1.57edfap+3f, -0x1.51f68ap+6f, 0x1.d5130cp+9f, -0x1.93e1ccp+13f, 0x1.7012a2p+17f},  // row 63: y in [-0.125, -0.09375], x in [-1.65104, -1.33259], A <= 2^-26.58
     }};
   }
 };

@@ -27,7 +27,7 @@ struct SigmoidF16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.fffffe69b9c48p-50;  // 2^-49.00: sup |p - g|
+  static constexpr double kA = 0x1.000fff34d0301p-49;  // 2^-49.00: sup |p - g|
   static constexpr double kB = 0x1.004010040302p-25;  // 2^-25.00: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.ffe0bae44ae9fp-13;  // 2^-12.00: sup |g(y, m) - f'(x)|

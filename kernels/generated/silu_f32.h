@@ -40,7 +40,7 @@ struct SiluF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.adcd54p-1f;  // 0.839457154
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b708a524c2eeep-26;  // 2^-25.22: sup |p - g|
+  static constexpr double kA = 0x1.b72415af153b1p-26;  // 2^-25.22: sup |p - g|
   static constexpr double kK = 0x1.6ab62cd471155p-17;  // 2^-16.50: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.b53e7d8e74488p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)

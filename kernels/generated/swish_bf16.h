@@ -38,7 +38,7 @@ struct SwishBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b25d79f58f703p-11;  // 2^-10.24: sup |p - g|
+  static constexpr double kA = 0x1.b2789fcd2ec92p-11;  // 2^-10.24: sup |p - g|
   static constexpr double kK = 0x1.e6781cd3cdcc9p-10;  // 2^-9.07: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.b1f3020f248c3p-24;  // 2^-23.24: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)

@@ -40,7 +40,7 @@ struct SwishF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.b68e74p-1f;  // 0.856555581
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c16de6db9c885p-26;  // 2^-25.19: sup |p - g|
+  static constexpr double kA = 0x1.c189fdba0a422p-26;  // 2^-25.19: sup |p - g|
   static constexpr double kK = 0x1.8444fbe3d85b6p-16;  // 2^-15.40: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.cb38070ca2f56p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
@@ -93,7 +93,7 @@ struct SwishF32 {
       {0x1.cff1c6p+3f, 0x1p+0f, -0x1.287954p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: y in [13.1488, 13.8154], x in [13.14876, 13.81540], A <= 2^-27.78
       {0x1.cff1c6p+3f, 0x1p+0f, -0x1.55dabep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: y in [13.8154, 14.4983], x in [13.81538, 14.49826], A <= 2^-27.00
       {0x0p+0f, 0x0p+0f, 0x1.652406p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: y in [-7.62939e-06, 0], x in [-25.51716, -9.34560], A <= 2^-25.90
-      {-0x1.725554p-17f, -0x1.014d64p-16f, 0x1.6184bcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: y in [-1.52588e-05, -7.62939e-06], x in [-9.34560, -8.84695], A <= 2^-28.17
+      {-0x1.725554p-17f, -0x1.014d64p-16f, 0x1.6184bcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: y in [-1.52588e-05, -7.62939e-06], x in [-9.34560, -8.84695], A <= 2^-28.16
       {-0x1.914a2p-16f, -0x1.155d2ep-15f, 0x1.5f966ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: y in [-3.05176e-05, -1.52588e-05], x in [-8.84695, -8.34599], A <= 2^-26.98
       {-0x1.92f6e6p-15f, -0x1.15058ep-14f, 0x1.5d61f8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: y in [-6.10352e-05, -3.05176e-05], x in [-8.34599, -7.84240], A <= 2^-25.78
       {-0x1.922ap-14f, -0x1.12dafap-13f, 0x1.5aa1f6p+0f, 0x1.583366p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: y in [-0.00012207, -6.10352e-05], x in [-7.84240, -7.33577], A <= 2^-29.06
@@ -108,7 +108,7 @@ struct SwishF32 {
       {-0x1.bcb03cp-6f, -0x1.047568p-5f, 0x1.11ec02p+0f, 0x1.a0c8a2p+1f, 0x1.81afdep+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: y in [-0.03125, -0.0234375], x in [-3.29181, -3.04622], A <= 2^-27.47
       {-0x1.3ca206p-5f, -0x1.65d568p-5f, 0x1.fda8a2p-1f, 0x1.a12a5ap+1f, -0x1.555054p+1f, 0x1.6889cp+6f, 0x0p+0f, 0x0p+0f},  // row 60: y in [-0.046875, -0.03125], x in [-3.04622, -2.68753], A <= 2^-29.47
       {-0x1.c411acp-5f, -0x1.e533ep-5f, 0x1.c49b3p-1f, 0x1.c2a1e6p+1f, -0x1.e4de4ap+2f, 0x1.0b63c6p+6f, 0x0p+0f, 0x0p+0f},  // row 61: y in [-0.0625, -0.046875], x in [-2.68753, -2.42018], A <= 2^-34.38
-      {-0x1.3693f6p-4f, -0x1.36dedcp-4f, 0x1.740004p-1f, 0x1.0ad1eep+2f, -0x1.b514dp+3f, 0x1.65cb14p+6f, -0x1.eaf2bp+8f, 0x0p+0f},  // row 62: y in [-0.09375, -0.0625], x in [-2.42018, -2.01255], A <= 2^-28.91
+      {-0x1.3693f6p-4f, -0x1.36dedcp-4f, 0x1.740004p-1f, 0x1.0ad1eep+2f, -0x1.b514dp+3f, 0x1.65cb14p+6f, -0x1.eaf2bp+8f, 0x0p+0f},  // row 62: y in [-0.09375, -0.0625], x in [-2.42018, -2.01255], A <= 2^-28.90
       {-0x1.b81d9ap-4f, -0x1.81b34ep-4f, 0x1.a161f4p-2f, 0x1.8d568ep+2f, -0x1.05138cp+5f, 0x1.07623cp+8f, -0x1.444474p+11f, 0x0p+0f},  // row 63: y in [-0.125, -0.09375], x in [-2.01255, -1.68107], A <= 2^-26.34
     }};
   }

@@ -27,7 +27,7 @@ struct TanhBf16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.fffffdbe3f15p-50;  // 2^-49.00: sup |p - g|
+  static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-49.00: sup |p - g|
   static constexpr double kB = 0x1.008010080503p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.ff8050be7557fp-9;  // 2^-8.00: sup |g(y, m) - f'(x)|

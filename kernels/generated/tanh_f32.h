@@ -27,7 +27,7 @@ struct TanhF32 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.fffffdbe3f15p-50;  // 2^-49.00: sup |p - g|
+  static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-49.00: sup |p - g|
   static constexpr double kB = 0x1.008010080503p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
