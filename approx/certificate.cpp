@@ -2,12 +2,12 @@
 
 #include "approx/storage.h"
 #include "kernels/eval.h"
+#include "kernels/host/errors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 namespace outgrad::approx {
 namespace {
@@ -23,7 +23,7 @@ constexpr double kUp = 1 + 0x1p-48;
 
 /// Maximum of bounds. std::max would drop a NaN, the magnitude of a ball that could not decide.
 double larger(double worst, double bound) {
-  if (!std::isfinite(bound)) throw std::runtime_error("undecided: a bound is not finite");
+  if (!std::isfinite(bound)) throw kernels::SpecError("undecided: a bound is not finite");
   return std::max(worst, bound);
 }
 
@@ -36,6 +36,7 @@ struct Polynomial {
 Polynomial rounded_of(const Piece& piece) {
   Polynomial p{Ball(static_cast<double>(piece.centre)), {}};
   for (const float c : piece.c) p.c.emplace_back(static_cast<double>(c));
+  p.c[0] = p.c[0] + Ball(static_cast<double>(piece.c0_low));
   return p;
 }
 
@@ -76,6 +77,7 @@ double model_bound(const Composite& composite, const Piece& piece, const Polynom
 struct Tracked {
   Ball exact;
   double error = 0;
+  double inherited = 0;  ///< the part of `error` that was there before the last operation was rounded
 };
 
 /// Half an ulp of fp32 at magnitudes up to m.
@@ -86,7 +88,7 @@ double half_ulp(double m) {
 
 Tracked rounded(Ball exact, double error) {
   const double m = (exact.magnitude() + error) * kUp;
-  return {std::move(exact), (error + half_ulp(m)) * kUp};
+  return {std::move(exact), (error + half_ulp(m)) * kUp, error};
 }
 
 /// The operations of kernels/eval.h over a rounding-tracking ball, for y that are known to reach one row.
@@ -105,12 +107,12 @@ struct TrackingOps {
   [[nodiscard]] Value sub(const Value& a, const Value& b) const {
     Ball exact = a.exact - b.exact;
     const double error = (a.error + b.error) * kUp;
-    return exact_difference(a, b) ? Value{std::move(exact), error} : rounded(std::move(exact), error);
+    return exact_difference(a, b) ? Value{std::move(exact), error, error} : rounded(std::move(exact), error);
   }
   [[nodiscard]] Value mul(const Value& a, const Value& b) const { return fma(a, b, constant(0.0f)); }
   [[nodiscard]] Value sqrt(const Value& a) const {
     const double low = a.exact.lower() - a.error;
-    if (!(low > 0)) throw std::runtime_error("undecided: square root of a ball that reaches 0");
+    if (!(low > 0)) throw kernels::SpecError("undecided: square root of a ball that reaches 0");
     // |sqrt(t^) - sqrt(t)| = |t^ - t|/(sqrt(t^) + sqrt(t)) <= error/(2 sqrt(low))
     return rounded(approx::sqrt(a.exact), a.error / (2 * std::sqrt(low)) * kUp);
   }
@@ -133,14 +135,15 @@ struct TrackingOps {
   }
   // The two comparisons that pick a region: y <= kLeftY, s < kRightS.
   [[nodiscard]] bool less_equal(const Value&, const Value&) const { return piece.region != Region::left; }
-  [[nodiscard]] bool less(const Value&, const Value&) const { return piece.region != Region::right; }
+  [[nodiscard]] bool less(const Value&, const Value&) const { return piece.region != Region::right && piece.region != Region::right_mirrored; }
   [[nodiscard]] bool neither(bool p, bool q) const { return !p && !q; }
   [[nodiscard]] Row first_row() const { return piece.row; }
   [[nodiscard]] Row next_row(Row row, bool) const { return row; }
   [[nodiscard]] Row row_index(const Value&, int) const { return piece.row; }
-  [[nodiscard]] Row octave_row(const Value&, int, int, int, int) const { return piece.row; }
+  [[nodiscard]] Row octave_row(const Value&, int, int, int, int, int) const { return piece.row; }
   [[nodiscard]] Value lookup(const Piece& p, Row, int word) const {
-    return constant(word == 0 ? p.centre : p.c[static_cast<size_t>(word) - 1]);
+    const auto k = static_cast<size_t>(word);
+    return constant(word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low);
   }
 
  private:
@@ -154,9 +157,9 @@ struct TrackingOps {
   }
 };
 
-double evaluation_error(const BackwardModel& model, const Piece& piece, const Ball& y, bool m) {
+Tracked tracked_evaluation(const BackwardModel& model, const Piece& piece, const Ball& y, bool m) {
   const TrackingOps ops{piece};
-  return kernels::evaluate_backward(ops, model, piece, Tracked{y, 0}, m).error;
+  return kernels::evaluate_backward(ops, model, piece, Tracked{y, 0}, m);
 }
 
 }  // namespace
@@ -179,7 +182,7 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
       continue;
     }
     const double mid = 0.5 * (a + b);
-    if (!(b - a >= (hi - lo) * 0x1p-20)) throw std::runtime_error(fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}", piece.row,
+    if (!(b - a >= (hi - lo) * 0x1p-20)) throw kernels::SpecError(fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}", piece.row,
                                                                           piece.observed, a, b, bound));
     pending.emplace_back(mid, b);
     pending.emplace_back(a, mid);
@@ -217,15 +220,18 @@ double certify_minimax(const Composite& composite, const Piece& piece) {
 
 namespace {
 
-double evaluation_bound(const BackwardModel& model, const Piece& piece) {
-  double worst = 0;
-  constexpr int kParts = 1024;
+/// Calls visitor(Tracked) for the value of the deployed sequence over parts of the piece that cover every y that can reach its row.
+template <class Visitor>
+void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& visitor) {
+  // Many rows are narrow ones.
+  const int kParts = model.kRows <= 256 ? 1024 : 64;
+  const auto visit = [&](const Ball& y, bool m) { visitor(tracked_evaluation(model, piece, y, m)); };
   if (piece.coordinate == Coordinate::identity) {
     for (int i = 0; i < kParts; ++i) {
       const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
-      worst = larger(worst, evaluation_error(model, piece, Ball::hull(Ball(a), Ball(b)), piece.region == Region::right));
+      visit(Ball::hull(Ball(a), Ball(b)), piece.region == Region::right);
     }
-    return worst;
+    return;
   }
   // Next to y_c every stored y by itself (fp32's grid holds the grids of the 16-bit formats), beyond it intervals of s.
   constexpr int kPoints = 600, kBelow = 64;
@@ -235,7 +241,7 @@ double evaluation_bound(const BackwardModel& model, const Piece& piece) {
   if (holds_zero) {
     for (int j = -kBelow; j < kPoints; ++j) {
       const Ball y(static_cast<double>(model.kYHi) + j * ulp);
-      for (const bool m : {false, true}) worst = larger(worst, evaluation_error(model, piece, y, m));
+      for (const bool m : {false, true}) visit(y, m);
     }
   }
   const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
@@ -245,10 +251,8 @@ double evaluation_bound(const BackwardModel& model, const Piece& piece) {
     if (a < 0 && b > -enumerated) b = -enumerated;
     if (b > 0 && a < enumerated) a = enumerated;
     const Ball s = Ball::hull(Ball(a), Ball(b));
-    Ball y = y_c + s * s;
-    worst = larger(worst, evaluation_error(model, piece, y, a > 0));
+    visit(y_c + s * s, a > 0);
   }
-  return worst;
 }
 
 }  // namespace
@@ -256,7 +260,22 @@ double evaluation_bound(const BackwardModel& model, const Piece& piece) {
 double certify_evaluation(const BackwardModel& model, const Piece& piece) {
   // Room for a second proof to round its own sums in: many a bound here is a half ulp to the last bit.
   constexpr double kRoom = 1 + 0x1p-20;
-  return evaluation_bound(model, piece) * kRoom;
+  double worst = 0;
+  over_evaluations(model, piece, [&](const Tracked& p) { worst = larger(worst, p.error); });
+  return worst * kRoom;
+}
+
+double certify_ulp(const BackwardModel& model, const Piece& piece) {
+  // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that rounding adds half an ulp of g
+  // at most; if not, either x is in the lower one, or RN(x) is the power of two between them, which is nearer to g than x is.
+  double worst = 0;
+  over_evaluations(model, piece, [&](const Tracked& p) {
+    if (!(p.exact.magnitude() + piece.certified >= kUlpFrom)) return;
+    const double least = std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
+    worst = larger(worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
+  });
+  constexpr double kRoom = 1 + 0x1p-12;  // of the second proof's, as for A
+  return worst * kRoom;
 }
 
 namespace {

@@ -26,4 +26,8 @@ double certify_storage_beyond(const Composite& composite, const BackwardModel& m
 /// Upper bound of |deployed fp32 sequence - the same sequence in real arithmetic| over the y that can reach `piece`'s row.
 double certify_evaluation(const BackwardModel& model, const Piece& piece);
 
+/// Upper bound of (A + B) / ulp(g) over the same y as far as |g| >= kUlpFrom; g is that of the deployed coordinate (K apart). The last
+/// operation must be one that adds something small to c0 (kTwoWord), or the bound is above 1.
+double certify_ulp(const BackwardModel& model, const Piece& piece);
+
 }  // namespace outgrad::approx

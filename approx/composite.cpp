@@ -1,8 +1,9 @@
 #include "approx/composite.h"
 
+#include "kernels/host/errors.h"
+
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <utility>
 
 namespace outgrad::approx {
@@ -142,7 +143,7 @@ Ball Composite::enclose_argument_of(const Ball& y, bool right) const {
   const Ball low = (x - margin).midpoint(), high = (x + margin).midpoint();
   const Ball below = activation_.value_ball(low) - y, above = activation_.value_ball(high) - y;
   if (right || !masked() ? below.negative() && above.positive() : below.positive() && above.negative()) return Ball::hull(low, high);
-  throw std::runtime_error("undecided: no enclosure of an argument");
+  throw kernels::SpecError("undecided: no enclosure of an argument");
 }
 
 }  // namespace outgrad::approx

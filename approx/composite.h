@@ -53,7 +53,7 @@ class Composite {
   [[nodiscard]] Real argument_of_root(const Real& s) const;
   /// x on the given side of x* with f(x) = y; without a minimum the one x there is.
   [[nodiscard]] Real argument_of(const Real& y, bool right) const;
-  /// The same as a ball that is proven to hold it. @throws std::runtime_error (undecided) when 2^-60 is not enough.
+  /// The same as a ball that is proven to hold it. @throws kernels::SpecError (undecided) when 2^-60 is not enough.
   [[nodiscard]] Ball enclose_argument_of(const Ball& y, bool right) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 
@@ -39,6 +40,7 @@ std::string claim(const char* name, double value, const char* note) {
 std::string row_text(const Piece& p, bool with_scale) {
   std::string words = literal(p.centre);
   for (const float c : p.c) words += ", " + literal(c);
+  if (p.two_word) words += ", " + literal(p.c0_low);
   if (with_scale) words += ", " + literal(static_cast<float>(p.scale));
   const char* v = p.coordinate == Coordinate::signed_root ? "s" : p.coordinate == Coordinate::identity ? "y" : "x";
   std::string where = fmt::format("{} in [{:.6g}, {:.6g}]", v, p.v_lo, p.v_hi);
@@ -92,21 +94,30 @@ std::string backward_body(const Fit& fit) {
   }
   t += constant("kHasLeft", m.kHasLeft);
   if (m.kHasLeft) {
-    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512\n";
+    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y\n";
     t += constant("kLeftY", m.kLeftY, "");
+    t += constant("kLeftBits", m.kLeftBits);
     t += constant("kLeftRow", m.kLeftRow);
     t += constant("kLeftKnee", m.kLeftKnee);
     t += constant("kLeftBase", m.kLeftBase);
   }
   t += constant("kHasRight", m.kHasRight);
   if (m.kHasRight) {
-    t += "  // from s = kRightS on a row's polynomial is one in y\n";
+    t += fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", m.kRightBoth ? "|s|" : "s");
     t += constant("kRightS", m.kRightS, "");
+    if (m.kRightBoth) t += constant("kRightBoth", true);
   }
+  if (m.kTwoWord) t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" + constant("kTwoWord", true);
   t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n";
-  t += claim("kA", m.kA, "sup |p - g|");
+  const bool relative = std::any_of(m.pieces.begin(), m.pieces.end(), [](const Piece& p) { return p.target == Target::gradient_relative; });
+  t += claim("kA", m.kA, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|");
   if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y");
   t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|");
+  if (m.format == Format::f32 && !relative) t += claim("kAB", m.kAB, "sup over the rows of A + B");
+  if (m.kTwoWord) {
+    t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom");
+    t += claim("kUlpFrom", kUlpFrom, "");
+  }
   if (m.format != Format::f32) {
     t += "  // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)\n";
     t += claim("kT", m.kT, "sup |g(y, m) - f'(x)|");
@@ -115,7 +126,7 @@ std::string backward_body(const Fit& fit) {
   }
   t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
                   : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
-  t += table_text("table", "kRows", "kDegree + 2", m.pieces, false, m.kRows);
+  t += table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces, false, m.kRows);
   return t;
 }
 

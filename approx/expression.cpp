@@ -9,46 +9,62 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace outgrad::approx {
 
 namespace {
 
-enum class Kind { number, x, pi, add, subtract, multiply, divide, negate, power, call };
+enum class Kind { constant, x, add, subtract, multiply, divide, negate, power, call };
 
 constexpr std::array<std::string_view, 11> kFunctions{"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "erf", "normal_cdf", "abs", "sin", "cos"};
 enum Function : size_t { kExp, kLog, kSqrt, kTanh, kSigmoid, kSoftplus, kErf, kNormalCdf, kAbs, kSin, kCos };
 
-}  // namespace
+/// A real constant over every scalar.
+struct Constant {
+  double nearest;
+  Real rounded;
+  Ball ball;
+};
 
-struct Expression::Node {
-  Kind kind = Kind::x;
-  std::string number;  ///< as written
-  bool hexadecimal = false;
+/// One operation; the operands are earlier nodes.
+struct Node {
+  Kind kind;
+  size_t a = 0, b = 0;  ///< `a` of a constant is its index
   int exponent = 0;
   size_t function = 0;
-  std::shared_ptr<const Node> a, b;
+};
+
+}  // namespace
+
+/// A list in which operands stand before what uses them, so that the length of a text costs no stack.
+struct Expression::Program {
+  std::vector<Node> nodes;  ///< the last is the whole
+  std::vector<Constant> constants;
 };
 
 namespace {
-
-using NodePtr = std::shared_ptr<const Expression::Node>;
 
 class Parser {
  public:
   explicit Parser(const std::string& text) : text_(text) {}
 
-  NodePtr parse() {
+  std::shared_ptr<const Expression::Program> parse() {
     constexpr size_t kLongest = 4096;
     if (text_.size() > kLongest) fail(kLongest, "an expression has at most 4096 characters");
-    NodePtr root = sum(0);
+    sum(0);
     skip();
-    if (at_ < text_.size()) fail(at_, fmt::format("'{}' is not expected here", text_[at_]));
-    return root;
+    if (at_ < text_.size()) unexpected();
+    return std::make_shared<const Expression::Program>(std::move(program_));
   }
 
  private:
   [[noreturn]] static void fail(size_t at, const std::string& why) { throw kernels::SpecError(fmt::format("column {}: {}", at + 1, why)); }
+  [[noreturn]] void unexpected() const {
+    const auto ch = static_cast<unsigned char>(text_[at_]);
+    fail(at_, ch > 0x20 && ch < 0x7f ? fmt::format("'{}' is not expected here", text_[at_]) : fmt::format("the byte 0x{:02x} is not expected here", ch));
+  }
   void skip() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
   }
@@ -58,40 +74,45 @@ class Parser {
     ++at_;
     return true;
   }
-  static NodePtr binary(Kind kind, NodePtr a, NodePtr b) {
-    auto n = std::make_shared<Expression::Node>();
-    n->kind = kind;
-    n->a = std::move(a);
-    n->b = std::move(b);
-    return n;
+  /// @return the index of the node.
+  size_t add(const Node& node) {
+    // A fit evaluates f some hundred thousand times: this many parts take minutes.
+    constexpr size_t kMostParts = 256;
+    if (program_.nodes.size() == kMostParts) fail(at_, "an expression has at most 256 numbers, variables and operations");
+    program_.nodes.push_back(node);
+    return program_.nodes.size() - 1;
   }
-  NodePtr sum(int depth) {
+  size_t add(Constant constant) {
+    program_.constants.push_back(std::move(constant));
+    return add({.kind = Kind::constant, .a = program_.constants.size() - 1});
+  }
+  size_t sum(int depth) {
     constexpr int kDeepest = 64;
     if (depth > kDeepest) fail(at_, "nested more than 64 deep");
-    NodePtr left = term(depth);
+    size_t left = term(depth);
     while (true) {
       if (take('+')) {
-        left = binary(Kind::add, left, term(depth));
+        left = add({.kind = Kind::add, .a = left, .b = term(depth)});
       } else if (take('-')) {
-        left = binary(Kind::subtract, left, term(depth));
+        left = add({.kind = Kind::subtract, .a = left, .b = term(depth)});
       } else {
         return left;
       }
     }
   }
-  NodePtr term(int depth) {
-    NodePtr left = factor(depth);
+  size_t term(int depth) {
+    size_t left = factor(depth);
     while (true) {
       if (take('*')) {
-        left = binary(Kind::multiply, left, factor(depth));
+        left = add({.kind = Kind::multiply, .a = left, .b = factor(depth)});
       } else if (take('/')) {
-        left = binary(Kind::divide, left, factor(depth));
+        left = add({.kind = Kind::divide, .a = left, .b = factor(depth)});
       } else {
         return left;
       }
     }
   }
-  NodePtr factor(int depth) {
+  size_t factor(int depth) {
     bool negative = false;
     while (true) {  // a run of signs is a loop, so that its length costs no stack
       if (take('-')) {
@@ -100,11 +121,11 @@ class Parser {
         break;
       }
     }
-    NodePtr p = power(depth);
-    return negative ? binary(Kind::negate, std::move(p), nullptr) : p;
+    const size_t p = power(depth);
+    return negative ? add({.kind = Kind::negate, .a = p}) : p;
   }
-  NodePtr power(int depth) {
-    NodePtr base = atom(depth);
+  size_t power(int depth) {
+    const size_t base = atom(depth);
     if (!take('^')) return base;
     const bool negative = take('-');
     skip();
@@ -116,44 +137,35 @@ class Parser {
       if (exponent > kLargest) fail(begin, "an exponent is at most 64");
     }
     if (at_ == begin) fail(begin, "an exponent is an integer");
-    auto n = std::make_shared<Expression::Node>();
-    n->kind = Kind::power;
-    n->a = std::move(base);
-    n->exponent = negative ? -exponent : exponent;
     if (take('^')) fail(at_ - 1, "a power of a power needs parentheses");
-    return n;
+    return add({.kind = Kind::power, .a = base, .exponent = negative ? -exponent : exponent});
   }
-  NodePtr atom(int depth) {
+  size_t atom(int depth) {
     skip();
     if (at_ >= text_.size()) fail(at_, "the expression ends here");
     const char ch = text_[at_];
     if (take('(')) {
-      NodePtr inner = sum(depth + 1);
+      const size_t inner = sum(depth + 1);
       if (!take(')')) fail(at_, "')' is missing");
       return inner;
     }
-    auto n = std::make_shared<Expression::Node>();
     if (std::isdigit(static_cast<unsigned char>(ch)) != 0 || ch == '.') return number();
-    if (std::isalpha(static_cast<unsigned char>(ch)) == 0) fail(at_, fmt::format("'{}' is not expected here", ch));
+    if (std::isalpha(static_cast<unsigned char>(ch)) == 0) unexpected();
     const size_t begin = at_;
     while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_')) ++at_;
     const std::string_view name(text_.data() + begin, at_ - begin);
-    if (name == "x" || name == "pi") {
-      n->kind = name == "x" ? Kind::x : Kind::pi;
-      return n;
-    }
+    if (name == "x") return add({.kind = Kind::x});
+    if (name == "pi") return add(pi());
     for (size_t k = 0; k < kFunctions.size(); ++k) {
       if (name != kFunctions[k]) continue;
       if (!take('(')) fail(at_, fmt::format("'(' is missing after {}", name));
-      n->kind = Kind::call;
-      n->function = k;
-      n->a = sum(depth + 1);
+      const size_t argument = sum(depth + 1);
       if (!take(')')) fail(at_, "')' is missing");
-      return n;
+      return add({.kind = Kind::call, .a = argument, .function = k});
     }
     fail(begin, fmt::format("'{}' is unknown; known: x, pi, {}", name.substr(0, 40), fmt::join(kFunctions, ", ")));
   }
-  NodePtr number() {
+  size_t number() {
     const size_t begin = at_;
     const bool hexadecimal = text_[at_] == '0' && at_ + 1 < text_.size() && (text_[at_ + 1] == 'x' || text_[at_ + 1] == 'X');
     if (hexadecimal) at_ += 2;
@@ -177,44 +189,36 @@ class Parser {
       while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
       if (at_ == exponent || at_ - exponent > 3) fail(exponent, "an exponent has one to three digits");
     }
-    auto n = std::make_shared<Expression::Node>();
-    n->kind = Kind::number;
-    n->number = text_.substr(begin, at_ - begin);
-    n->hexadecimal = hexadecimal;
-    const double value = std::strtod(n->number.c_str(), nullptr);
+    const std::string digits_read = text_.substr(begin, at_ - begin);
+    const double value = std::strtod(digits_read.c_str(), nullptr);
     // Far smaller and larger ones would only overflow, and a hexadecimal one must be exact.
     if (value != 0 && !(std::abs(value) > 1e-280 && std::abs(value) < 1e280)) fail(begin, "is beyond 1e-280 .. 1e280");
-    return n;
+    if (hexadecimal) return add({value, Real(value), Ball(value)});
+    Constant constant{value, Real(digits_read), Ball()};
+    if (arb_set_str(constant.ball.raw(), digits_read.c_str(), kPrecisionBits) != 0) fail(begin, "is not a number");
+    return add(std::move(constant));
+  }
+  static Constant pi() {
+    Constant c{M_PI, boost::math::constants::pi<Real>(), Ball()};
+    arb_const_pi(c.ball.raw(), kPrecisionBits);
+    return c;
   }
 
   const std::string& text_;
   size_t at_ = 0;
+  Expression::Program program_;
 };
 
-// Literals over each scalar. `like` gives the length of a series.
-double literal(const Expression::Node& n, double) { return std::strtod(n.number.c_str(), nullptr); }
-Real literal(const Expression::Node& n, const Real&) { return n.hexadecimal ? Real(std::strtod(n.number.c_str(), nullptr)) : Real(n.number); }
-Ball literal(const Expression::Node& n, const Ball&) {
-  if (n.hexadecimal) return Ball(std::strtod(n.number.c_str(), nullptr));
-  Ball r;
-  arb_set_str(r.raw(), n.number.c_str(), kPrecisionBits);
-  return r;
-}
-Series literal(const Expression::Node& n, const Series& like) { return Series::constant(literal(n, Ball()), like.length()); }
+// Constants over each scalar. `like` gives the length of a series.
+double constant_as(const Constant& c, double) { return c.nearest; }
+Real constant_as(const Constant& c, const Real&) { return c.rounded; }
+Ball constant_as(const Constant& c, const Ball&) { return c.ball; }
+Series constant_as(const Constant& c, const Series& like) { return Series::constant(c.ball, like.length()); }
 
-double pi_of(double) { return M_PI; }
-Real pi_of(const Real&) { return boost::math::constants::pi<Real>(); }
-Ball pi_of(const Ball&) {
-  Ball r;
-  arb_const_pi(r.raw(), kPrecisionBits);
-  return r;
-}
-Series pi_of(const Series& like) { return Series::constant(pi_of(Ball()), like.length()); }
-
-double one_of(double) { return 1; }
-Real one_of(const Real&) { return 1; }
-Ball one_of(const Ball&) { return Ball(1.0); }
-Series one_of(const Series& like) { return Series::constant(Ball(1.0), like.length()); }
+double integer_as(int n, double) { return n; }
+Real integer_as(int n, const Real&) { return n; }
+Ball integer_as(int n, const Ball&) { return {static_cast<double>(n)}; }
+Series integer_as(int n, const Series& like) { return Series::constant(Ball(static_cast<double>(n)), like.length()); }
 
 template <class T>
 T call(size_t function, const T& a) {
@@ -235,32 +239,50 @@ T call(size_t function, const T& a) {
 }
 
 template <class T>
-T evaluate(const Expression::Node& n, const T& x) {
-  switch (n.kind) {
-    case Kind::number: return literal(n, x);
-    case Kind::x: return x;
-    case Kind::pi: return pi_of(x);
-    case Kind::add: return evaluate(*n.a, x) + evaluate(*n.b, x);
-    case Kind::subtract: return evaluate(*n.a, x) - evaluate(*n.b, x);
-    case Kind::multiply: return evaluate(*n.a, x) * evaluate(*n.b, x);
-    case Kind::divide: return evaluate(*n.a, x) / evaluate(*n.b, x);
-    case Kind::negate: return (one_of(x) - one_of(x)) - evaluate(*n.a, x);
-    case Kind::power: break;
-    case Kind::call: return call(n.function, evaluate(*n.a, x));
+T power(const T& base, int n) {
+  // 0 base and not 0: where the base is undecided, so is its power.
+  if (n == 0) return integer_as(1, base) + integer_as(0, base) * base;
+  T result = integer_as(1, base);
+  for (int k = 0; k < std::abs(n); ++k) result = result * base;
+  return n < 0 ? integer_as(1, base) / result : result;
+}
+
+template <class T>
+T evaluate(const Expression::Program& program, const T& x) {
+  std::vector<T> values;
+  values.reserve(program.nodes.size());
+  for (const Node& n : program.nodes) {
+    values.push_back([&]() -> T {
+      switch (n.kind) {
+        case Kind::constant: return constant_as(program.constants[n.a], x);
+        case Kind::x: return x;
+        case Kind::add: return values[n.a] + values[n.b];
+        case Kind::subtract: return values[n.a] - values[n.b];
+        case Kind::multiply: return values[n.a] * values[n.b];
+        case Kind::divide: return values[n.a] / values[n.b];
+        case Kind::negate: return integer_as(0, x) - values[n.a];
+        case Kind::power: return power(values[n.a], n.exponent);
+        case Kind::call: break;
+      }
+      return call(n.function, values[n.a]);
+    }());
   }
-  const T base = evaluate(*n.a, x);
-  T result = one_of(x);
-  for (int k = 0; k < std::abs(n.exponent); ++k) result = result * base;
-  return n.exponent < 0 ? one_of(x) / result : result;
+  return values.back();
 }
 
 }  // namespace
 
-Expression::Expression(const std::string& text) : text_(text), root_(Parser(text_).parse()) {}
+Expression::Expression(const std::string& text) : text_(text), program_(Parser(text_).parse()) {}
 
-double Expression::operator()(double x) const { return evaluate(*root_, x); }
-Real Expression::operator()(const Real& x) const { return evaluate(*root_, x); }
-Ball Expression::operator()(const Ball& x) const { return evaluate(*root_, x); }
-Series Expression::operator()(const Series& x) const { return evaluate(*root_, x); }
+size_t Expression::size() const {
+  size_t operations = 0;
+  for (const Node& n : program_->nodes) operations += 1 + static_cast<size_t>(std::abs(n.exponent));
+  return operations;
+}
+
+double Expression::operator()(double x) const { return evaluate(*program_, x); }
+Real Expression::operator()(const Real& x) const { return evaluate(*program_, x); }
+Ball Expression::operator()(const Ball& x) const { return evaluate(*program_, x); }
+Series Expression::operator()(const Series& x) const { return evaluate(*program_, x); }
 
 }  // namespace outgrad::approx

@@ -13,6 +13,7 @@
 
 #include "approx/scalars.h"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -20,21 +21,23 @@ namespace outgrad::approx {
 
 class Expression {
  public:
-  /// @throws kernels::SpecError "column N: why". At most 4096 characters, nested 64 deep.
+  /// @throws kernels::SpecError "column N: why". At most 4096 characters, 256 numbers, variables and operations, nested 64 deep.
   explicit Expression(const std::string& text);
 
   [[nodiscard]] const std::string& text() const { return text_; }
+  /// Operations that one evaluation takes.
+  [[nodiscard]] size_t size() const;
   /// Correctly enclosing for Ball and Series; a result that is not defined over the whole argument is not finite.
   [[nodiscard]] double operator()(double x) const;
   [[nodiscard]] Real operator()(const Real& x) const;
   [[nodiscard]] Ball operator()(const Ball& x) const;
   [[nodiscard]] Series operator()(const Series& x) const;
 
-  struct Node;
+  struct Program;
 
  private:
   std::string text_;
-  std::shared_ptr<const Node> root_;
+  std::shared_ptr<const Program> program_;
 };
 
 }  // namespace outgrad::approx

@@ -26,13 +26,17 @@ using kernels::SpecError;
 constexpr int kSamples = 256;
 /// Share of the target that the best real coefficients may take up before their degree is raised.
 constexpr double kRoundingRoom = 0.9;
+/// The same of two-word rows, whose c1 may lose as much again.
+constexpr double kTwoWordRoom = 0.25;
+/// What A may take of an ulp, class ulp of an f32 fit.
+constexpr double kUlpShare = 1.0 / 8;
 /// Factor over sums of bounds in double.
 constexpr double kUp = 1 + 0x1p-48;
 
 /// One row evaluated as the kernel does.
 struct RowOps : kernels::FloatOps {
   float lookup(const RoundedFit& fit, kernels::u32, int word) const {
-    return word == 0 ? fit.centre : fit.c[static_cast<size_t>(word) - 1];
+    return word == 0 ? fit.centre : fit.c[static_cast<size_t>(word) - 1];  // no forward row is a two-word one
   }
 };
 
@@ -121,7 +125,7 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
-void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, double target, const BackwardModel* model,
+void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model,
                 const std::function<void()>& tick) {
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
@@ -140,12 +144,14 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
       // The lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as near to its bound.
       p.degree = degree;
       if (p.target != Target::value_relative && p.bend == 0) {
-        while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= kRoundingRoom * target) --p.degree;
+        const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
+        while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
       }
       const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
-      const RoundedFit& chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, target);
+      const RoundedFit& chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
       p.centre = chosen.centre;
       p.c = chosen.c;
+      p.c0_low = chosen.c0_low;
       p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
       p.observed = chosen.error;
       if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
@@ -163,10 +169,11 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
         p.real = straight.real;
         p.real_centre = straight.real_centre;
       }
-      if (p.lower_bound > target) continue;  // reported for all pieces together
+      if (p.lower_bound > p.allowed) continue;  // reported for all pieces together
       p.certified = certify_approximation(composite, p, 0);
       if (p.target != Target::value_relative) p.minimax_certified = certify_minimax(composite, p);
       if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
+      if (p.two_word) p.ulp = certify_ulp(*model, p);
     } catch (...) {
 #pragma omp critical
       if (!failure) failure = std::current_exception();
@@ -186,7 +193,7 @@ void certify_pieces(const Composite& composite, BackwardModel& model, const std:
     try {
       Piece& p = model.pieces[i];
       const Samples samples = sample(composite, p, kSamples);
-      p.observed = measure(samples, {p.centre, p.c, 0});
+      p.observed = measure(samples, {p.centre, p.c, p.c0_low, 0});
       p.certified = certify_approximation(composite, p, 0);
       p.evaluation = certify_evaluation(model, p);
     } catch (...) {
@@ -200,24 +207,30 @@ void certify_pieces(const Composite& composite, BackwardModel& model, const std:
   if (failure) std::rethrow_exception(failure);
 }
 
+/// Of a row of a fit in ulps where |g| >= least.
+double allowed_error(double least) {
+  // ulp(1) counts for g next to 1, which is below it as well.
+  return kUlpShare * std::ldexp(1.0, std::ilogb(std::max(std::nextafter(least, 0.0), kUlpFrom)) - 23);
+}
+
 double worst_of(const std::vector<Piece>& pieces, double Piece::*member) {
   double worst = 0;
   for (const Piece& p : pieces) worst = std::max(worst, p.*member);
   return worst;
 }
 
-void require_target(const std::string& name, double target, const std::vector<Piece>& pieces) {
+void require_target(const std::string& name, const std::vector<Piece>& pieces) {
   for (const Piece& p : pieces) {
-    if (p.lower_bound > target) {
+    if (p.lower_bound > p.allowed) {
       throw SpecError(fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than 2^{:.2f} (proven)",
-                                  name, std::log2(target), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
+                                  name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
                                   std::log2(p.lower_bound)));
     }
   }
   for (const Piece& p : pieces) {
-    if (p.certified > target) {
+    if (p.certified > p.allowed) {
       throw SpecError(fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of degree {} errs by less than 2^{:.2f} (proven)",
-                                  name, std::log2(target), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified), p.c.size() - 1,
+                                  name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified), p.c.size() - 1,
                                   std::log2(p.lower_bound)));
     }
   }
@@ -243,10 +256,13 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
   if (spec.forward) {
     ForwardModel m = lay_out(composite, *spec.forward);
     all = static_cast<int>(m.core.size() + m.tail.size());
-    fit_pieces(composite, m.core, m.kDegree, spec.target, nullptr, tick);
-    fit_pieces(composite, m.tail, m.kTailDegree, spec.target, nullptr, tick);
-    require_target(spec.name, spec.target, m.core);
-    require_target(spec.name, spec.target, m.tail);
+    for (auto* pieces : {&m.core, &m.tail}) {
+      for (Piece& p : *pieces) p.allowed = spec.target;
+    }
+    fit_pieces(composite, m.core, m.kDegree, nullptr, tick);
+    fit_pieces(composite, m.tail, m.kTailDegree, nullptr, tick);
+    require_target(spec.name, m.core);
+    require_target(spec.name, m.tail);
     m.kA = std::max(worst_of(m.core, &Piece::certified), worst_of(m.tail, &Piece::certified));
     result.forward = std::move(m);
     return result;
@@ -258,10 +274,12 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
     result.table = direct_table(composite, backward, intervals);
     return result;
   }
-  const bool storage_aware = backward.accuracy == AccuracyClass::stored || backward.accuracy == AccuracyClass::ulp;
+  const bool in_ulps = backward.accuracy == AccuracyClass::ulp && backward.format == Format::f32;
+  const bool storage_aware = backward.accuracy == AccuracyClass::stored || (backward.accuracy == AccuracyClass::ulp && !in_ulps);
   BackwardSpec layout = backward;
   // Storage-aware fits have no A to reach: the clamp lies where g is within a quarter of what the class allows of its limit.
-  const double budget = backward.accuracy == AccuracyClass::ulp      ? spec.target * ulp_of(backward.format, 1)
+  const double budget = in_ulps                                      ? allowed_error(1)
+                        : backward.accuracy == AccuracyClass::ulp    ? spec.target * ulp_of(backward.format, 1)
                         : backward.accuracy == AccuracyClass::stored ? backward.storage.regret
                                                                      : spec.target;
   CoordinateConstants constants{0, 0, 0, 0, 0};
@@ -290,11 +308,27 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
     result.programme_dual = programme.dual;
     certify_pieces(composite, m, tick);
   } else {
-    fit_pieces(composite, m.pieces, backward.degree, spec.target, &m, tick);
-    require_target(spec.name, spec.target, m.pieces);
+    for (Piece& p : m.pieces) {
+      p.allowed = spec.target;
+      if (!in_ulps) continue;
+      p.two_word = true;
+      const double a = static_cast<double>(composite.gradient_at(p.x_lo)), b = static_cast<double>(composite.gradient_at(p.x_hi));
+      p.allowed = allowed_error(a * b > 0 ? std::min(std::abs(a), std::abs(b)) : 0);
+    }
+    fit_pieces(composite, m.pieces, backward.degree, &m, tick);
+    require_target(spec.name, m.pieces);
+    if (in_ulps) {
+      m.kUlp = worst_of(m.pieces, &Piece::ulp);
+      if (m.kUlp > spec.target) {
+        const auto worst = std::max_element(m.pieces.begin(), m.pieces.end(), [](const Piece& a, const Piece& b) { return a.ulp < b.ulp; });
+        throw SpecError(fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 smaller",
+                                    spec.name, spec.accuracy, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
+      }
+    }
   }
   m.kA = worst_of(m.pieces, &Piece::certified);
   m.kB = worst_of(m.pieces, &Piece::evaluation);
+  for (const Piece& p : m.pieces) m.kAB = std::max(m.kAB, (p.certified + p.evaluation) * kUp);
   m.kK = certify_coordinate(composite, m);
   m.kExactLimits = deployed_gradient(m, INFINITY, true) == static_cast<float>(composite.activation().right_limit_gradient) &&
                    deployed_gradient(m, static_cast<float>(composite.left_limit()) * (composite.masked() ? -1.0f : 1.0f), false) ==
@@ -304,7 +338,7 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
     m.kT = e.total;
     m.kO = e.oracle;
     m.kR = e.regret;
-    result.worst_ulp = e.worst_ulp;
+    if (backward.format != Format::f32) result.worst_ulp = e.worst_ulp;  // the intervals of f32 are those next to the minimum
     if (backward.format == Format::f32) {
       const double beyond = (m.kA + m.kB + certify_storage_beyond(composite, m)) * kUp;
       m.kT = std::max(m.kT, beyond);

@@ -98,6 +98,7 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
              {"c", std::move(c)}};
     if (p.target == Target::value_relative) row["scale"] = number(p.scale);
     if (p.target != Target::value_relative) row["bend"] = number(p.bend);
+    if (p.two_word) row["c0_low"] = number(p.c0_low);
     row["degree"] = p.degree;
     row["storage_aware"] = p.storage_aware;
     // Lower bound <= best real coefficients <= their certified bound; observed <= certified, after rounding.
@@ -107,12 +108,13 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
     row["observed"] = number(p.observed);
     row["certified"] = number(p.certified);
     if (p.target != Target::value_relative) row["evaluation"] = number(p.evaluation);
+    if (p.two_word) row["ulp"] = number(p.ulp);
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
-std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree, int table_rows) {
+std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree, int table_rows, bool two_word = false) {
   std::vector<Piece> pieces;
   for (const Node& node : rows.items()) {
     Piece p;
@@ -124,7 +126,7 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     if (p.row != static_cast<int>(pieces.size())) node["row"].fail("rows must ascend from 0");
     const std::string region = node["region"].text();
     bool known = false;
-    for (const Region r : {Region::core, Region::right, Region::left}) {
+    for (const Region r : {Region::core, Region::right, Region::right_mirrored, Region::left}) {
       if (region == to_string(r)) {
         p.region = r;
         known = true;
@@ -153,6 +155,11 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     if (static_cast<int>(p.c.size()) != degree + 1) node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
     if (target == Target::value_relative) p.scale = node["scale"].real();
     if (target == Target::gradient) p.bend = node["bend"].real();
+    p.two_word = two_word;
+    if (two_word) {
+      p.c0_low = node["c0_low"].single();
+      p.ulp = node["ulp"].real();
+    }
     p.degree = node["degree"].integer(0, degree);
     p.storage_aware = node["storage_aware"].boolean();
     if (target == Target::gradient) p.minimax_certified = node["minimax_certified"].real();
@@ -206,11 +213,12 @@ std::string to_json(const Fit& fit) {
                       {"s_min", number(m.kSMin)}, {"y_min", number(m.kYMin)}, {"y_max", number(m.kYMax)},
                       {"has_breaks", m.kHasBreaks}, {"breaks", std::move(breaks)},
                       {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)},
-                      {"has_left", m.kHasLeft}, {"left_y", number(m.kLeftY)}, {"left_row", m.kLeftRow},
-                      {"left_knee", m.kLeftKnee}, {"left_base", m.kLeftBase}, {"has_right", m.kHasRight}, {"right_s", number(m.kRightS)}};
-    j["certificate"] = {{"A", number(m.kA)}, {"K", number(m.kK)}, {"B", number(m.kB)},
+                      {"has_left", m.kHasLeft}, {"left_y", number(m.kLeftY)}, {"left_bits", m.kLeftBits}, {"left_row", m.kLeftRow},
+                      {"left_knee", m.kLeftKnee}, {"left_base", m.kLeftBase}, {"has_right", m.kHasRight}, {"right_s", number(m.kRightS)},
+                      {"right_both", m.kRightBoth}, {"two_word", m.kTwoWord}};
+    j["certificate"] = {{"A", number(m.kA)}, {"K", number(m.kK)}, {"B", number(m.kB)}, {"AB", number(m.kAB)},
                         {"expected_ratio", number(fit.expected_ratio)}, {"expected_regret", number(fit.expected_regret)}};
-    j["certificate"].update({{"T", number(m.kT)}, {"O", number(m.kO)}, {"R", number(m.kR)}, {"worst_ulp", number(fit.worst_ulp)},
+    j["certificate"].update({{"T", number(m.kT)}, {"O", number(m.kO)}, {"R", number(m.kR)}, {"worst_ulp", number(fit.worst_ulp)}, {"ulp", number(m.kUlp)},
                              {"programme_reached", number(fit.programme_reached)}, {"programme_dual", number(fit.programme_dual)}});
     j["pieces"] = pieces_to_json(m.pieces);
   } else if (fit.table) {
@@ -301,23 +309,28 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kIndexBias = constants["index_bias"].single();
     m.kHasLeft = constants["has_left"].boolean();
     m.kLeftY = constants["left_y"].single();
+    m.kLeftBits = constants["left_bits"].integer(1, 4);
     m.kLeftRow = constants["left_row"].integer(0, kMostRows);
-    m.kLeftKnee = constants["left_knee"].integer(0, 512);
-    m.kLeftBase = constants["left_base"].integer(0, 512);
+    m.kLeftKnee = constants["left_knee"].integer(0, 256 << m.kLeftBits);
+    m.kLeftBase = constants["left_base"].integer(0, 256 << m.kLeftBits);
     m.kHasRight = constants["has_right"].boolean();
     m.kRightS = constants["right_s"].single();
+    m.kRightBoth = constants["right_both"].boolean();
+    m.kTwoWord = constants["two_word"].boolean();
     m.kA = certificate["A"].real();
     m.kK = certificate["K"].real();
     m.kB = certificate["B"].real();
+    m.kAB = certificate["AB"].real();
     m.kT = certificate["T"].real();
     m.kO = certificate["O"].real();
     m.kR = certificate["R"].real();
     fit.worst_ulp = certificate["worst_ulp"].real();
+    m.kUlp = certificate["ulp"].real();
     fit.programme_reached = certificate["programme_reached"].real();
     fit.programme_dual = certificate["programme_dual"].real();
     fit.expected_ratio = certificate["expected_ratio"].real();
     fit.expected_regret = certificate["expected_regret"].real();
-    m.pieces = pieces_from_json(j["pieces"], Target::gradient, m.kDegree, m.kRows);
+    m.pieces = pieces_from_json(j["pieces"], Target::gradient, m.kDegree, m.kRows, m.kTwoWord);
     if (static_cast<int>(m.pieces.size()) != m.kRows) j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
     fit.backward = std::move(m);
   } else if (kind == "forward") {

@@ -44,15 +44,23 @@ struct BackwardModel {
   float kIndexScale = 0, kIndexBias = 0;
   bool kHasLeft = false;
   float kLeftY = 0;
-  int kLeftRow = 0, kLeftKnee = 0, kLeftBase = 0;
-  bool kHasRight = false;
+  int kLeftBits = 1, kLeftRow = 0, kLeftKnee = 0, kLeftBase = 0;
+  bool kHasRight = false, kRightBoth = false;
   float kRightS = 0;
+  bool kTwoWord = false;     ///< c0 has a low part, the row's last word
   double kA = 0, kK = 0, kB = 0;
+  double kAB = 0;            ///< f32 but in the class rel: sup over the rows of A + B
+  double kUlp = 0;           ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
   double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
   std::vector<Piece> pieces;  ///< one a row, ascending by row
 
+  /// Floats in a row: centre, coefficients, low part of c0.
+  [[nodiscard]] int words() const { return kDegree + 2 + (kTwoWord ? 1 : 0); }
   [[nodiscard]] float break_at(int k) const { return breaks[static_cast<size_t>(k)]; }
 };
+
+/// Least |g| at which the class ulp of an f32 fit counts ulps; below it the ulp of 2^-6 stands for them.
+inline constexpr double kUlpFrom = 0x1p-6;
 
 const char* to_string_scheme(int scheme);
 
@@ -60,9 +68,14 @@ const char* to_string_scheme(int scheme);
 /// selects and comparisons, integer operations of the row index, and table loads are counted beside it.
 struct Cost {
   int arithmetic = 0, roots = 0, selects = 0, integer = 0, loads = 0;
+  int depth = 0;  ///< the most of all these that stand one behind the other from y to g
   int table_bytes = 0;
+  /// All of them together.
+  [[nodiscard]] int work() const { return arithmetic + roots + selects + integer + loads; }
 };
 Cost cost_of(const BackwardModel& model);
+/// Of a direct table's sequence, its bytes aside.
+Cost cost_of_direct(bool masked);
 
 /// Of the deployed coordinate: s for y >= y* on the branch m (or y, clamped, without a mask).
 float deployed_coordinate(const BackwardModel& model, float y, bool m);

@@ -52,7 +52,10 @@ struct WritingOps {
     const std::string text = operand(static_cast<double>(c));
     return {text, text, text, ""};
   }
-  [[nodiscard]] Value lookup(const Piece& p, Row, int word) const { return constant(word == 0 ? p.centre : p.c[static_cast<size_t>(word) - 1]); }
+  [[nodiscard]] Value lookup(const Piece& p, Row, int word) const {
+    const auto k = static_cast<size_t>(word);
+    return constant(word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low);
+  }
 
   /// y - y_hi, t - y_lo, v - centre.
   [[nodiscard]] Value sub(const Value& a, const Value& b) const {

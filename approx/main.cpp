@@ -1,7 +1,9 @@
-/// outgrad-fit: `fit` a specification, `emit` a header from a fit, `pareto` fronts, `certify` a fit by programs that are not ours.
+/// outgrad-fit: `fit` a specification, `emit` a header from a fit, `pareto` fronts, `reach`: what no fit can do, `certify` a fit by programs
+/// that are not ours.
 
 #include "approx/emit.h"
 #include "approx/pareto.h"
+#include "approx/reach.h"
 #include "approx/sollya.h"
 #include "approx/witness.h"
 #include "kernels/host/errors.h"
@@ -54,9 +56,13 @@ std::string summary(const approx::Fit& fit) {
   const approx::BackwardModel& m = *fit.backward;
   const approx::Cost cost = cost_of(m);
   std::string text = fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name, power(m.kA),
-                                 power(m.kB), power(m.kA + m.kB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+                                 power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
   if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
-  if (fit.accuracy.starts_with("ulp")) text += fmt::format(", {:.3f} ulp", fit.worst_ulp);
+  if (m.kTwoWord) {
+    text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(approx::kUlpFrom));
+  } else if (fit.accuracy.starts_with("ulp")) {
+    text += fmt::format(", {:.3f} ulp", fit.worst_ulp);
+  }
   if (fit.programme_dual > 0) {
     text += fmt::format("; programme {:.4f}, dual bound {:.4f}", fit.programme_reached, fit.programme_dual);
   } else {
@@ -165,9 +171,55 @@ std::string table_row(const approx::Fit& fit) {
     if (!p.storage_aware && p.bend == 0 && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
   }
   const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
-  const std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual) : after > 0 ? fmt::format("{:.3f}", after) : "exact";
-  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic, cost.table_bytes, power(m.kA + m.kB), ratio,
+  std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual) : after > 0 ? fmt::format("{:.3f}", after) : "exact";
+  if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic, cost.table_bytes, power(m.kAB), ratio,
                      m.kO > 0 ? power(m.kR) : "", near);
+}
+
+struct ReachAnswer {
+  approx::ReachProblem problem;
+  approx::ReachResult result;
+};
+
+std::string describe(const std::string& name, const ReachAnswer& answer) {
+  const approx::ReachQuestion& q = answer.problem.question;
+  const approx::ReachResult& r = answer.result;
+  const std::string asked = fmt::format("{}: degree {}, T <= {} O, R <= {}: {}", name, q.degree, q.ratio, power(q.regret), approx::to_string(r.verdict));
+  if (r.verdict == approx::ReachVerdict::out_of_reach) {
+    return fmt::format("{}: no y_c, t_min >= 0, s_min, y_max and no coefficients (proven, {} boxes)", asked, r.refuted);
+  }
+  const char* at = r.verdict == approx::ReachVerdict::in_reach ? " at " : "; nearest: ";
+  return fmt::format("{}{}y_c {:.9g}, t_min {:.6g}, s_min {:.6g}, y_max {:.6g} (level {:.4f}, {} boxes)", asked, at, r.best.y_c, r.best.t_min, r.best.s_min,
+                     r.best.y_max, r.least_level, r.boxes);
+}
+
+/// Answers the question; `least`: also for lower degrees until one is out of reach, which settles those below it too.
+/// @return exit status: 0 when the question is out of reach, proven; with `least`, when it is in reach, and out of reach with one degree less.
+int decide(const approx::Spec& spec, approx::ReachQuestion question, bool least, size_t most_boxes, int threads, const std::string& output, bool json) {
+  const approx::Composite composite(spec.activation);
+  const std::vector<approx::StorageInterval> intervals = approx::storage_intervals(composite, question.format);
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  std::vector<ReachAnswer> answers;
+  do {
+    ReachAnswer answer{approx::reach_problem(composite, intervals, question), {}};
+    answer.result = approx::decide_reach(answer.problem, most_boxes, threads, [&](size_t boxes, size_t open) {
+      if (terminal) fmt::print(stderr, "\r{}: degree {}: {} boxes, {} open   {}", spec.name, question.degree, boxes, open, open == 0 ? "\n" : "");
+    });
+    answers.push_back(std::move(answer));
+    --question.degree;
+  } while (least && answers.back().result.verdict == approx::ReachVerdict::in_reach && question.degree > 0);
+  std::string text = "[\n";
+  for (const ReachAnswer& answer : answers) {
+    text += approx::to_json(answer.problem, answer.result, spec.name);
+    text.back() = &answer == &answers.back() ? '\n' : ',';
+    if (!json) fmt::print("{}\n", describe(spec.name, answer));
+  }
+  text += "]\n";
+  if (!output.empty()) write_output(output, text);
+  if (json) fmt::print("{}", text);
+  const bool proven = answers.back().result.verdict == approx::ReachVerdict::out_of_reach;
+  return proven && (!least || answers.size() == 2) ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
 int run(int argc, char** argv) {
@@ -203,9 +255,27 @@ int run(int argc, char** argv) {
   std::string activation, expression, format;
   auto* by_name = pareto->add_option("--activation", activation, "gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
   pareto->add_option("--expression", expression, "a function of x in place of an activation")->excludes(by_name);
+  std::optional<double> beta, alpha;
+  pareto->add_option("--beta", beta, "of swish");
+  pareto->add_option("--alpha", alpha, "of elu");
   pareto->add_option("--format", format, "f32, f16, bf16, e4m3, e5m2")->required();
   pareto->add_option("--out", output, "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
   pareto->add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
+  CLI::App* reach = app.add_subcommand("reach", "proof that no constants and no coefficients of a one-row fit reach a stored:RHO target; exit status 0 if so");
+  std::string asked_regret;
+  int asked_degree = 0;
+  double asked_ratio = 0;
+  bool least = false;
+  size_t most_boxes = 1'000'000;
+  reach->add_option("SPEC", input, "specification with target stored:RHO, cells 1, storage.regret")->required();
+  reach->add_option("--degree", asked_degree, "this degree in place of the specification's")->check(CLI::Range(1, kernels::kLargestDegree));
+  reach->add_option("--regret", asked_regret, "log2 of this regret in place of the specification's")->check(CLI::Range(-40.0, 0.0));
+  reach->add_option("--ratio", asked_ratio, "this bound of T/O in place of the target's")->check(CLI::Range(1.0, 1000.0));
+  reach->add_flag("--least", least, "lower degrees too, until one is out of reach: exit status 0 if the specification's is the least that is in reach");
+  reach->add_option("--boxes", most_boxes, "give up, undecided, beyond so many boxes");
+  reach->add_option("--out", output, "where the results go as JSON (default: nowhere)");
+  reach->add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
+  reach->add_flag("--json", json, "print the results as JSON");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -217,13 +287,31 @@ int run(int argc, char** argv) {
   if (*fit) {
     const approx::Spec spec = approx::read_spec(input);
     const bool terminal = isatty(STDERR_FILENO) != 0;
-    const approx::Fit result = approx::fit(spec, threads, [&](int done, int all) {
+    const auto progress = [&](int done, int all) {
       if (terminal) fmt::print(stderr, "\r{}: {}/{} rows{}", spec.name, done, all, done == all ? "\n" : "");
-    });
+    };
+    const approx::Fit result = [&] {
+      try {
+        return approx::fit(spec, threads, progress);
+      } catch (const kernels::SpecError& error) {
+        const std::string why = error.what();
+        throw kernels::SpecError(why.find(spec.name) == 0 ? why : input + ": " + why);
+      }
+    }();
     const std::string text = approx::to_json(result);
     write_output(output.empty() ? "out/fits/" + spec.name + ".json" : output, text);
     fmt::print("{}\n", json ? text : summary(result));
     return 0;
+  }
+  if (*reach) {
+    const approx::Spec spec = approx::read_spec(input);
+    if (!spec.backward || spec.backward->accuracy != approx::AccuracyClass::stored || spec.backward->cells != 1) {
+      throw kernels::SpecError(input, "target", "a backward specification with target stored:RHO and cells 1 is needed");
+    }
+    const approx::ReachQuestion question{spec.backward->format, asked_degree > 0 ? asked_degree : spec.backward->degree,
+                                         asked_ratio > 0 ? asked_ratio : spec.target,
+                                         asked_regret.empty() ? spec.backward->storage.regret : std::exp2(std::stod(asked_regret))};
+    return decide(spec, question, least, most_boxes, threads, output, json);
   }
   if (*certify) {
     const std::string folder = output.empty() ? "out/witness" : output;
@@ -248,15 +336,23 @@ int run(int argc, char** argv) {
     if (activation.empty() == expression.empty()) throw kernels::SpecError("pareto: give --activation or --expression");
     const approx::Format of = approx::format_of(format);
     const std::string name = activation.empty() ? "expression" : activation;
-    const nlohmann::ordered_json definition{{activation.empty() ? "expression" : "activation", activation.empty() ? expression : activation}};
+    nlohmann::ordered_json definition{{activation.empty() ? "expression" : "activation", activation.empty() ? expression : activation}};
+    for (const auto& [option, value] : {std::pair("beta", beta), std::pair("alpha", alpha)}) {
+      if (value) definition["parameters"][option] = *value;
+    }
     const std::string member = definition.dump();
     const bool terminal = isatty(STDERR_FILENO) != 0;
-    const approx::ParetoFront front = approx::pareto_front(name, member.substr(1, member.size() - 2), of, threads, [&](int done, int all) {
+    const approx::ParetoCandidates candidates = approx::pareto_candidates(name, member.substr(1, member.size() - 2), of, threads);
+    const approx::ParetoFront front = approx::pareto_front(candidates, threads, [&](int done, int all) {
       if (terminal) fmt::print(stderr, "\r{} {}: {}/{} candidates{}", name, format, done, all, done == all ? "\n" : "");
     });
-    write_output(output.empty() ? "out/pareto/" + name + "_" + format + ".json" : output, approx::to_json(front, name, of));
-    for (const approx::ParetoPoint& p : front.points) fmt::print("{}\n", summary(p.fit));
-    fmt::print("{} {}: {} tried, {} out of reach, {} dominated, {} on the front\n", name, format, front.tried, front.unreachable, front.dominated, front.points.size());
+    write_output(output.empty() ? "out/pareto/" + name + "_" + format + ".json" : output, approx::to_json(front, name));
+    for (const approx::ParetoPoint& p : front.points) {
+      fmt::print("{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name, p.merit.work, p.merit.depth, p.merit.table_bytes,
+                 power(p.merit.a_plus_b), p.oracle > 0 ? fmt::format("{:.4f} O", p.merit.total / p.oracle) : "-", power(p.merit.regret));
+    }
+    fmt::print("{} {}: {} tried; {} too coarse, {} covered before they were fitted, {} out of reach, {} covered; {} on the front\n", name, format,
+               front.tried, front.too_coarse, front.skipped, front.unreachable, front.covered, front.points.size());
     return 0;
   }
   const approx::Fit result = approx::fit_from_json(kernels::read_file(input), input);

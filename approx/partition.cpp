@@ -46,6 +46,7 @@ class Layout {
     m.kCentred = spec.centred;
     m.kMasked = composite.masked();
     m.kHasLeft = spec.left.has_value();
+    m.kTwoWord = spec.accuracy == AccuracyClass::ulp && spec.format == Format::f32;
     // A quarter of the target: the last row has the rest to bend.
     const double budget = target / 4;
     if (m.kMasked) {
@@ -160,18 +161,16 @@ class Layout {
 
   void left_segment() {
     m.kLeftRow = static_cast<int>(m.pieces.size());
-    const int knee_exponent = 127 + spec_.left->edge_log2 - spec_.left->half_octaves;
-    m.kLeftKnee = 2 * knee_exponent;
-    m.kLeftBase = 127 + spec_.left->merge_log2 + knee_exponent - 1;
-    left_piece(-std::ldexp(1.0, spec_.left->merge_log2), 0);
-    for (int e = spec_.left->merge_log2; e < spec_.left->edge_log2; ++e) {
-      const double inner = -std::ldexp(1.0, e), outer = 2 * inner, middle = 1.5 * inner;
-      if (e < spec_.left->edge_log2 - spec_.left->half_octaves) {
-        left_piece(outer, inner);
-      } else {
-        left_piece(middle, inner);
-        left_piece(outer, middle);
-      }
+    const LeftSegment& left = *spec_.left;
+    const int knee_exponent = 127 + left.edge_log2 - left.half_octaves, halves = left.octave_bits - 1;
+    m.kLeftBits = left.octave_bits;
+    m.kLeftKnee = knee_exponent << left.octave_bits;
+    m.kLeftBase = ((127 + left.merge_log2 + knee_exponent) << halves) - 1;
+    left_piece(-std::ldexp(1.0, left.merge_log2), 0);
+    for (int e = left.merge_log2; e < left.edge_log2; ++e) {
+      const double inner = -std::ldexp(1.0, e);
+      const int steps = 1 << (e < left.edge_log2 - left.half_octaves ? halves : left.octave_bits);
+      for (int k = 0; k < steps; ++k) left_piece(inner + inner * (k + 1) / steps, inner + inner * k / steps);
     }
   }
 
@@ -216,11 +215,22 @@ class Layout {
   /// The rows from `right_from` on become polynomials in y, which is exact where s carries the rounding of a difference and a root.
   void continue_in_y(int left_cells) {
     const auto scale = static_cast<double>(m.kIndexScale);
+    const Real y_c = Real(m.kYHi) + Real(m.kYLo), higher = y_c > composite_.y_star().mid() ? y_c : composite_.y_star().mid();
     int first = -1;
     for (Piece& p : m.pieces) {
-      if (p.row - left_cells - 0.5 < *spec_.right_from * scale) continue;
+      const int j = p.row - left_cells;
+      if (spec_.both_sides && -j - 0.5 >= *spec_.right_from * scale) {
+        const double outer = p.v_lo, inner = p.v_hi;
+        p.region = Region::right_mirrored;
+        p.coordinate = Coordinate::identity;
+        p.v_lo = outward_lo(Real(inner) * Real(inner) + lower_);
+        p.v_hi = std::min(outward_hi(Real(outer) * Real(outer) + higher), static_cast<double>(m.kLeftY));
+        p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
+        p.x_lo = composite_.argument_of(Real(p.v_hi), false);
+        p.x_hi = composite_.argument_of(Real(p.v_lo), false);
+      }
+      if (j - 0.5 < *spec_.right_from * scale) continue;
       if (first < 0) first = p.row;
-      const Real y_c = Real(m.kYHi) + Real(m.kYLo), higher = y_c > composite_.y_star().mid() ? y_c : composite_.y_star().mid();
       p.region = Region::right;
       p.coordinate = Coordinate::identity;
       p.v_lo = outward_lo(Real(p.v_lo) * Real(p.v_lo) + lower_);
@@ -239,6 +249,8 @@ class Layout {
       (reaches(mid) ? hi : lo) = mid;
     }
     m.kHasRight = true;
+    // Rounding to even is symmetric about s = 0: the cells on both sides begin at the same |s|.
+    m.kRightBoth = spec_.both_sides;
     m.kRightS = hi;
   }
 

@@ -19,6 +19,7 @@ enum class Target {
 enum class Region {
   core,   ///< by cells or break points of the index coordinate (s, or y without a mask)
   right,  ///< the same rows, from kRightS on evaluated in y
+  right_mirrored,  ///< likewise from -kRightS downwards, where kRightBoth
   left,   ///< by the exponent of y
 };
 
@@ -39,6 +40,8 @@ struct Piece {
     float centre, c0;
   };
   std::optional<Anchor> anchor;  ///< exact value at the centre
+  double allowed = 0;            ///< error that the row may have
+  bool two_word = false;         ///< c_0 has a low part, so that only the others lose to rounding
   bool constant = false;         ///< the anchor's value everywhere, which is exact: nothing to fit
   double bend = 0, bend_radius = 0;  ///< the fit aims at g + bent_by(bend, bend_radius, s); the certificate is against g
   double scale = 1;              ///< power of two; the polynomial approximates f/scale
@@ -50,11 +53,13 @@ struct Piece {
   bool storage_aware = false;  ///< fitted to storage intervals, not to g: lower_bound and minimax say nothing of it
   float centre = 0;
   std::vector<float> c;     ///< c_0 ... c_degree
+  float c0_low = 0;         ///< of a two-word row
   double lower_bound = 0;   ///< de la Vallee-Poussin: no real coefficients of this degree do better
   double minimax = 0;       ///< error of the best real coefficients found, on the samples
   double minimax_certified = 0;  ///< proven bound of the error of `real`
   double observed = 0;      ///< error of the rounded coefficients, max over the samples
   double certified = 0;     ///< proven bound of the same over the piece (A)
+  double ulp = 0;           ///< of a two-word row: proven bound of A + B in ulp of g, where |g| >= kUlpFrom
   double evaluation = 0;    ///< proven bound on the rounding of the deployed sequence (B)
 };
 

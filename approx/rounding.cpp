@@ -2,8 +2,10 @@
 
 #include "approx/constants.h"
 #include "approx/remez.h"
+#include "kernels/host/errors.h"
 
 #include <boost/multiprecision/eigen.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +22,8 @@ namespace {
 /// both below about 1/350 ulp.
 constexpr int kCentres = 1 << 17;
 constexpr int kDeepCentres = 12;
+/// Of a two-word row: the residual of c1 alone has to be small, and rows are many.
+constexpr int kTwoWordCentres = 1 << 14, kTwoWordDeepCentres = 3;
 /// Width of the beam: more changed no fit by over 1%.
 constexpr size_t kBeam = 4;
 /// Fits returned for a centre: a forward fit also has to round the 16-bit formats correctly, which takes some choice.
@@ -95,7 +99,7 @@ std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float 
     beam = std::move(next);
   }
   std::vector<RoundedFit> fits;
-  for (Candidate& c : beam) fits.push_back({centre, std::move(c.c), c.level});
+  for (Candidate& c : beam) fits.push_back({centre, std::move(c.c), 0, c.level});
   return fits;
 }
 
@@ -105,15 +109,17 @@ struct Centre {
   double loss;
 };
 
-/// Centres whose leading coefficients are almost floats, best first. Extended precision leaves 40 bits below an ulp of fp32.
-std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width) {
+/// Centres whose leading coefficients are almost floats, best first; of two-word rows only c1 has to be. Extended precision leaves 40 bits
+/// below an ulp of fp32.
+std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width, bool two_word) {
+  const int tried = two_word ? kTwoWordCentres : kCentres;
   std::vector<long double> c;
   for (const Real& r : real) c.push_back(r.convert_to<long double>());
   const double reach = kCentreReach * half_width;
   const auto to_float = [](long double x) { return static_cast<long double>(static_cast<float>(x)); };
   std::vector<Centre> centres;
-  for (int j = -kCentres / 2; j <= kCentres / 2; ++j) {
-    const auto at = static_cast<float>(nominal + reach * j / (kCentres / 2.0));
+  for (int j = -tried / 2; j <= tried / 2; ++j) {
+    const auto at = static_cast<float>(nominal + reach * j / (tried / 2.0));
     if (!centres.empty() && centres.back().at == at) continue;
     const long double u = static_cast<long double>(at) - nominal;
     long double value = c.back(), slope = 0;
@@ -121,11 +127,11 @@ std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, 
       slope = slope * u + value;
       value = value * u + c[k];
     }
-    const long double loss = std::abs(value - to_float(value)) + half_width * std::abs(slope - to_float(slope));
+    const long double loss = (two_word ? 0 : std::abs(value - to_float(value))) + half_width * std::abs(slope - to_float(slope));
     centres.push_back({at, static_cast<double>(loss)});
   }
   const auto cheaper = [](const Centre& a, const Centre& b) { return a.loss < b.loss || (a.loss == b.loss && a.at < b.at); };
-  const size_t kept = std::min<size_t>(kDeepCentres, centres.size());
+  const size_t kept = std::min<size_t>(two_word ? kTwoWordDeepCentres : kDeepCentres, centres.size());
   std::partial_sort(centres.begin(), centres.begin() + static_cast<std::ptrdiff_t>(kept), centres.end(), cheaper);
   centres.resize(kept);
   return centres;
@@ -143,7 +149,7 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
     const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo), v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
     for (int i = 1; i + 1 < count; ++i) {
       const Real v = v_lo + (v_hi - v_lo) * place(i);
-      const Real x = piece.coordinate == Coordinate::signed_root ? composite.argument_of_root(v) : composite.argument_of(v, piece.region != Region::left);
+      const Real x = piece.coordinate == Coordinate::signed_root ? composite.argument_of_root(v) : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
       if (x > piece.x_lo && x < piece.x_hi) arguments.push_back(x);
     }
     std::sort(arguments.begin(), arguments.end());
@@ -170,6 +176,7 @@ double measure(const Samples& s, const RoundedFit& fit) {
     const Real u = s.v[i] - Real(fit.centre);
     Real p = 0;
     for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
+    p += Real(fit.c0_low);
     worst = std::max<Real>(worst, abs(p - s.target[i]) * s.weight[i]);
   }
   return static_cast<double>(worst);
@@ -207,6 +214,12 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
     for (int k = 0; k <= degree - r.first; ++k, power *= u) r.columns(row, k) = power;
     r.target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
   }
+  // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange needs more samples than unknowns.
+  const auto finite = [](const auto& m) { return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); }); };
+  if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
+    throw kernels::SpecError(fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted", piece.row,
+                                         piece.v_lo, piece.v_hi));
+  }
   return r;
 }
 
@@ -229,7 +242,7 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   const auto best = exchange<Real>(columns, target);
   // A polynomial that equals its target leaves noise, which has no level to settle at.
   constexpr double kNoise = 1e-40;
-  if (!best.settled && best.error > kNoise) throw std::runtime_error("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
+  if (!best.settled && best.error > kNoise) throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
   piece.lower_bound = std::nextafter(static_cast<double>(best.level), 0.0);
   piece.minimax = static_cast<double>(best.error);
   std::vector<Real> real(static_cast<size_t>(degree) + 1);
@@ -243,7 +256,7 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
 
   const std::vector<Centre> centres = piece.anchor       ? std::vector<Centre>{{piece.anchor->centre, 0}}
                                       : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
-                                                          : best_centres(real, nominal, static_cast<double>(half_width));
+                                                          : best_centres(real, nominal, static_cast<double>(half_width), piece.two_word);
 
   // The residual of the real fit, once; a centre only changes the columns. All samples of the ends are kept.
   const size_t stride = std::max<size_t>(1, used.size() / kSearchSamples);
@@ -260,11 +273,21 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
       u.push_back(static_cast<double>(s.v[used[picked[i]]] - Real(centre.at)));
       weight.push_back(static_cast<double>(s.weight[used[picked[i]]]));
     }
-    const auto moved = shifted(real, Real(centre.at) - Real(nominal));
-    auto rounded = round_coefficients(moved, centre.at, u, weight, residual, piece.anchor ? std::optional(piece.anchor->c0) : std::nullopt);
+    auto moved = shifted(real, Real(centre.at) - Real(nominal));
+    // What c0 loses its low part makes up for.
+    float c0_low = 0;
+    if (piece.two_word && !piece.anchor) {
+      const auto c0 = static_cast<float>(moved[0]);
+      c0_low = static_cast<float>(moved[0] - Real(c0));
+      moved[0] = c0;
+    }
+    auto rounded = round_coefficients(moved, centre.at, u, weight, residual, piece.anchor       ? std::optional(piece.anchor->c0)
+                                                                                           : piece.two_word ? std::optional(static_cast<float>(moved[0]))
+                                                                                                            : std::nullopt);
+    for (RoundedFit& fit : rounded) fit.c0_low = c0_low;
     std::move(rounded.begin(), rounded.end(), std::back_inserter(fits));
     // Plain rounding too: an exchange that did not settle has misled the search.
-    RoundedFit plain{centre.at, {}, 0};
+    RoundedFit plain{centre.at, {}, c0_low, 0};
     for (const Real& c : moved) plain.c.push_back(static_cast<float>(c));
     fits.push_back(std::move(plain));
   }

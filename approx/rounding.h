@@ -22,6 +22,7 @@ Samples sample(const Composite& composite, const Piece& piece, int count);
 struct RoundedFit {
   float centre = 0;
   std::vector<float> c;
+  float c0_low = 0;
   double error = 0;  ///< max weighted error on the samples
 };
 

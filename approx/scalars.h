@@ -37,6 +37,12 @@ class Ball {
   }
   ~Ball() { arb_clear(v_); }
 
+  /// Nothing is known of it.
+  static Ball indeterminate() {
+    Ball r;
+    arb_indeterminate(r.v_);
+    return r;
+  }
   /// The smallest ball that holds both arguments.
   static Ball hull(const Ball& a, const Ball& b) {
     Ball r;
@@ -70,6 +76,7 @@ class Ball {
     arf_clear(t);
     return r;
   }
+  [[nodiscard]] bool finite() const { return arb_is_finite(v_) != 0; }
   [[nodiscard]] bool positive() const { return arb_is_positive(v_) != 0; }
   [[nodiscard]] bool negative() const { return arb_is_negative(v_) != 0; }
   [[nodiscard]] bool holds_zero() const { return arb_contains_zero(v_) != 0; }
@@ -107,7 +114,8 @@ class Ball {
 /// f over a ball for an increasing f, from its values at the two ends: no dependency widens it.
 template <class Function>
 Ball increasing(const Ball& a, const Function& f) {
-  if (arb_is_exact(a.raw()) || arb_rel_accuracy_bits(a.raw()) > kPrecisionBits / 4 || !arb_is_finite(a.raw())) return f(a);
+  const bool narrow = arb_rel_accuracy_bits(a.raw()) > kPrecisionBits / 4 && mag_cmp_2exp_si(arb_radref(a.raw()), 0) < 0;
+  if (arb_is_exact(a.raw()) || narrow || !arb_is_finite(a.raw())) return f(a);
   Ball lo, hi;
   arb_get_lbound_arf(arb_midref(lo.raw()), a.raw(), kPrecisionBits);
   arb_get_ubound_arf(arb_midref(hi.raw()), a.raw(), kPrecisionBits);
@@ -143,7 +151,12 @@ inline Ball abs(const Ball& a) {
   return r;
 }
 inline Ball sigmoid(const Ball& a) {
-  return increasing(a, [](const Ball& x) { return Ball(1.0) / (Ball(1.0) + exp(-x)); });
+  return increasing(a, [](const Ball& x) {
+    const Ball r = Ball(1.0) / (Ball(1.0) + exp(-x));
+    if (r.finite() || !x.negative()) return r;
+    const Ball e = exp(x);  // exp(-x) is beyond all numbers
+    return e / (Ball(1.0) + e);
+  });
 }
 inline Ball softplus(const Ball& a) {
   return increasing(a, [](const Ball& x) {
@@ -154,6 +167,9 @@ inline Ball softplus(const Ball& a) {
 }
 
 /// Power series in t truncated to `length` terms; coefficient k of f(X + t) encloses f^(k)(xi)/k! for every xi in X.
+///
+/// Where an operation is singular, or not differentiable, somewhere in X, what is not defined is indeterminate: undecided, never wrong. Arb
+/// cannot see that alone: x^2 at 0, truncated to two terms, is its empty polynomial, whose root, or quotient by x, would be 0.
 class Series {
  public:
   explicit Series(slong length) : length_(length) { arb_poly_init(p_); }
@@ -176,6 +192,12 @@ class Series {
   static Series constant(const Ball& c, slong length) {
     Series r(length);
     arb_poly_set_coeff_arb(r.p_, 0, c.raw());
+    return r;
+  }
+
+  static Series indeterminate(slong length) {
+    Series r(length);
+    for (slong k = 0; k < length; ++k) r.set(k, Ball::indeterminate());
     return r;
   }
 
@@ -208,15 +230,27 @@ class Series {
   friend Series operator*(const Series& a, const Series& b) {
     Series r(a.length_);
     arb_poly_mullow(r.p_, a.p_, b.p_, a.length_, kPrecisionBits);
+    r.keep_undecided(a, b);
     return r;
   }
   friend Series operator/(const Series& a, const Series& b) {
+    if (b[0].holds_zero()) return indeterminate(a.length_);
     Series r(a.length_);
     arb_poly_div_series(r.p_, a.p_, b.p_, a.length_, kPrecisionBits);
+    r.keep_undecided(a, b);
     return r;
   }
 
  private:
+  /// This = 0 b, 0/b or a 0: an exact zero makes Arb drop the other factor, of which some coefficients may be undecided.
+  void keep_undecided(const Series& a, const Series& b) {
+    if (arb_poly_length(a.p_) != 0 && arb_poly_length(b.p_) != 0) return;
+    for (slong k = 0; k < length_; ++k) {
+      if (a[k].finite() && b[k].finite()) continue;
+      for (; k < length_; ++k) set(k, Ball::indeterminate());
+    }
+  }
+
   slong length_;
   arb_poly_t p_;
 };
@@ -227,9 +261,7 @@ class Series {
     fn(r.raw(), a.raw(), a.length(), kPrecisionBits);               \
     return r;                                                       \
   }
-OUTGRAD_SERIES_FUNCTION(sqrt, arb_poly_sqrt_series)
 OUTGRAD_SERIES_FUNCTION(exp, arb_poly_exp_series)
-OUTGRAD_SERIES_FUNCTION(log, arb_poly_log_series)
 OUTGRAD_SERIES_FUNCTION(sin, arb_poly_sin_series)
 OUTGRAD_SERIES_FUNCTION(cos, arb_poly_cos_series)
 OUTGRAD_SERIES_FUNCTION(error_function, arb_hypgeom_erf_series)
@@ -238,6 +270,19 @@ OUTGRAD_SERIES_FUNCTION(error_function, arb_hypgeom_erf_series)
 inline Series with_constant(Series s, const Ball& c) {
   s.set(0, c);
   return s;
+}
+/// 0 has a root, which has no derivative there.
+inline Series sqrt(const Series& a) {
+  if (!a[0].positive()) return with_constant(Series::indeterminate(a.length()), sqrt(a[0]));
+  Series r(a.length());
+  arb_poly_sqrt_series(r.raw(), a.raw(), a.length(), kPrecisionBits);
+  return r;
+}
+inline Series log(const Series& a) {
+  if (!a[0].positive()) return Series::indeterminate(a.length());
+  Series r(a.length());
+  arb_poly_log_series(r.raw(), a.raw(), a.length(), kPrecisionBits);
+  return r;
 }
 inline Series sigmoid(const Series& a) {
   // The exponential that stays small: a wide ball of large numbers is one of all sizes.
@@ -262,11 +307,7 @@ inline Series abs(const Series& a) {
   const Series zero = Series::constant(Ball(0.0), a.length());
   if (a[0].positive()) return a;
   if (a[0].negative()) return zero - a;
-  Series r(a.length());
-  Ball undefined;
-  arb_indeterminate(undefined.raw());
-  for (slong k = 0; k < a.length(); ++k) r.set(k, undefined);
-  return with_constant(r, abs(a[0]));
+  return with_constant(Series::indeterminate(a.length()), abs(a[0]));
 }
 
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }

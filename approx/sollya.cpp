@@ -30,6 +30,7 @@ constexpr int kMostPlaces = 1000;
 std::string polynomial(const Piece& piece, size_t first = 0, const char* u = "x") {
   std::string p = fmt::format("({:a})", static_cast<double>(piece.c.back()));
   for (size_t k = piece.c.size() - 1; k-- > first;) p = fmt::format("({:a}) + {} * ({})", static_cast<double>(piece.c[k]), u, p);
+  if (piece.c0_low != 0) p = fmt::format("({:a}) + ({})", static_cast<double>(piece.c0_low), p);
   return p;
 }
 
@@ -313,7 +314,7 @@ WitnessScript sollya_fit_script(const std::string& name, const std::string& func
       "// The estimate only sets how tight the certified bound must be: 1%, as ours is.\n"
       "norm_s = time({{ claim = 1.01 * dirtyinfnorm(q - slope, I); cover(q - slope, nothing, {}, {}); }});\n"
       "if (covered == 1) then print(\"BESIDE\", upper, fit_s, norm_s) else print(\"FAILED: no certified norm\", claim, fit_s, norm_s);\nquit;\n",
-      piece.c.size() - 1, part.from, part.to, part.from, part.to);
+      piece.degree, part.from, part.to, part.from, part.to);
   return {fmt::format("{}.row_{}.beside.sollya", name, piece.row), std::move(text), piece.row, piece.certified};
 }
 

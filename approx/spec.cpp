@@ -17,6 +17,12 @@ namespace {
 using nlohmann::json;
 using kernels::SpecError;
 
+/// For a message, which may quote a key or value of any length.
+std::string brief(const std::string& text) {
+  constexpr size_t kLongest = 240;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
 /// One JSON object of the spec; says where a value is wrong and refuses keys it was not asked for.
 class Reader {
  public:
@@ -25,7 +31,7 @@ class Reader {
   }
   [[noreturn]] void fail(const std::string& key, const std::string& why) const {
     const std::string place = place_.empty() ? key : key.empty() ? place_ : place_ + "." + key;
-    throw SpecError(path_, place.empty() ? "top level" : place, why);
+    throw SpecError(path_, place.empty() ? "top level" : brief(place), brief(why));
   }
   const json& at(const std::string& key) {
     seen_.insert(key);
@@ -125,7 +131,7 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   b.format = parse_format(r, "format");
   b.accuracy = accuracy.kind;
   const bool small_format = b.format != Format::f32;
-  if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::ulp || b.accuracy == AccuracyClass::oracle) && !small_format) {
+  if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::oracle) && !small_format) {
     r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
   }
   if (b.accuracy == AccuracyClass::oracle) {
@@ -137,8 +143,11 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   b.degree = r.integer("degree", 1, 12);
   b.scheme = parse_scheme(r, "scheme");
   b.centred = !r.has("centred") || r.boolean("centred");
-  const bool storage_aware = b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::ulp;
+  const bool in_ulps = b.accuracy == AccuracyClass::ulp && !small_format;
+  const bool storage_aware = b.accuracy == AccuracyClass::stored || (b.accuracy == AccuracyClass::ulp && small_format);
   b.anchored = !storage_aware;
+  if (in_ulps && accuracy.bound <= 0.5) r.fail("target", "the last rounding alone may cost half an ulp");
+  if (in_ulps && (b.scheme != kernels::kHorner || !b.centred)) r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
   if (r.has("split")) {
     const std::string split = r.text("split");
     if (split != "levelled") r.fail("split", "'" + split + "' is unknown; known: levelled (or give cells)");
@@ -153,6 +162,7 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     Reader left = r.object("left_segment");
     // 2^-149 is the least number of fp32.
     b.left = LeftSegment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
+    if (left.has("octave_bits")) b.left->octave_bits = left.integer("octave_bits", 1, 4);
     if (b.left->merge_log2 > b.left->edge_log2 - b.left->half_octaves) left.fail("merge_log2", "lies above the undivided octaves");
     left.finish();
     rows += b.left->rows();
@@ -161,6 +171,8 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   if (r.has("right_from")) {
     b.right_from = r.number("right_from", 0, 100);
     if (b.split == Split::levelled || b.cells == 1) r.fail("right_from", "is for uniform cells");
+    if (r.has("both_sides")) b.both_sides = r.boolean("both_sides");
+    if (b.both_sides && !b.left) r.fail("both_sides", "needs a left_segment, where m = 0 ends");
   }
   // A cell's index is taken modulo the number of rows.
   if (b.split == Split::uniform && (!power_of_two_rows(rows) || rows > kMostRows) && (b.cells > 1 || b.left)) {
@@ -202,12 +214,15 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     document = json::parse(text);
   } catch (const json::parse_error& error) {
     throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
+  } catch (const json::out_of_range&) {
+    throw SpecError(path, "top level", "is not JSON that can be represented: a number is out of range");
   }
   Reader r(document, path, "");
   if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
   Spec spec;
   spec.name = r.text("name");
-  if (!std::regex_match(spec.name, std::regex("[a-z][a-z0-9_]{0,63}"))) r.fail("name", "must be a lower-case identifier of up to 64 characters");
+  static const std::regex identifier("[a-z][a-z0-9_]{0,63}");
+  if (!std::regex_match(spec.name, identifier)) r.fail("name", "must be a lower-case identifier of up to 64 characters");
   Parameters parameters;
   if (r.has("parameters")) {
     Reader p = r.object("parameters");

@@ -1,4 +1,4 @@
-/// What to fit, as users write it: approx/specs/*.json, schema "outgrad.spec/1".
+/// What to fit, as users write it: approx/specs/*.json, schema "outgrad.spec/2".
 #pragma once
 
 #include "approx/constants.h"
@@ -9,10 +9,11 @@
 
 namespace outgrad::approx {
 
-/// Left segment, in y: |y| < 2^edge_log2 in octaves, the `half_octaves` topmost octaves cut in two, everything below 2^merge_log2 in one row.
+/// Left segment, in y: |y| < 2^edge_log2 in octaves, each cut into 2^(octave_bits - 1) rows, the `half_octaves` topmost into twice as many;
+/// everything below 2^merge_log2 in one row.
 struct LeftSegment {
-  int edge_log2, half_octaves, merge_log2;
-  [[nodiscard]] int rows() const { return 1 + (edge_log2 - merge_log2) + half_octaves; }
+  int edge_log2, half_octaves, merge_log2, octave_bits = 1;
+  [[nodiscard]] int rows() const { return 1 + ((edge_log2 - merge_log2 + half_octaves) << (octave_bits - 1)); }
 };
 
 enum class Split {
@@ -24,7 +25,7 @@ enum class Split {
 enum class AccuracyClass {
   absolute,  ///< "abs:2^-26": A
   stored,    ///< "stored:1.05": T <= 1.05 O, by the storage intervals
-  ulp,       ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included
+  ulp,       ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included; f32: A + B in ulp of g >= kUlpFrom
   relative,  ///< "rel:2^-10": |p/g - 1|
   oracle,    ///< "oracle": a direct table of the middles
 };
@@ -43,6 +44,7 @@ struct BackwardSpec {
   std::optional<float> s_min;        ///< clamp at the left end of s; the deployed s of y = -0 if absent
   std::optional<LeftSegment> left;
   std::optional<double> right_from;  ///< s from which rows are polynomials in y
+  bool both_sides = false;           ///< and from -right_from downwards
   StorageGoal storage{};
 };
 

@@ -11,10 +11,8 @@
 namespace outgrad::approx {
 namespace {
 
-/// Below this width a sign change of f' next to f'' of unknown sign is refused: two stationary points could hide there.
+/// Below this width two stationary points, or a kink and none, are not told apart.
 constexpr double kFinest = 0x1p-20;
-/// A smooth f is decided in some hundreds of steps; one that needs more is refused, so that no expression hangs the survey.
-constexpr int kMostSteps = 40000;
 /// No stored y but 0 is smaller: half the least subnormal of fp32.
 constexpr double kUnderflow = 0x1p-150;
 /// How near f' must be to 0 or 1 at both ends.
@@ -31,26 +29,45 @@ Local expand(const Activation& a, const Ball& x) {
   return {f[0], f[1], f[2] * Ball(2.0)};
 }
 
-struct Bracket {
-  double lo, hi;
-};
-
 [[noreturn]] void refuse(const Activation& a, double lo, double hi, const std::string& why) {
-  throw kernels::SpecError(fmt::format("{}: [{:.7g}, {:.7g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why));
+  throw kernels::SpecError(fmt::format("{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why));
 }
 
-bool finite(const Ball& b) { return arb_is_finite(b.raw()) != 0; }
-
-/// What stands in the way on an interval that bisection could not decide.
+/// What stands in the way on an interval that stays undecided however small it is. The proof has failed by then; these are samples.
 std::string obstacle(const Activation& a, double lo, double hi) {
-  const Local all = expand(a, interval(lo, hi)), left = expand(a, Ball(lo)), right = expand(a, Ball(hi));
-  if (!finite(all.value)) {
-    if (!finite(left.value) || !finite(right.value)) return "f is not defined here";
-    return "f is not bounded here: a pole, or the edge of where it is defined";
+  constexpr double kFar = 64;
+  // Relative difference across a few 2^-20 that only a discontinuity explains.
+  constexpr double kJump = 0x1p-10;
+  const double width = hi - lo, x_left = std::max(lo - width, -a.reach), x_right = std::min(hi + width, a.reach);
+  const Local left = expand(a, Ball(x_left)), right = expand(a, Ball(x_right));
+  if (!a.value_ball(interval(lo, hi)).finite() || !a.value_ball(Ball(0.5 * (lo + hi))).finite()) {
+    if (!left.value.finite() || !right.value.finite()) return fmt::format("f is not defined at x = {:.10g}", left.value.finite() ? x_right : x_left);
+    const Ball far_left = a.value_ball(Ball(lo - kFar * width)), far_right = a.value_ball(Ball(hi + kFar * width));
+    // A logarithm grows by a quarter over six octaves at 2^-20; what is bounded does not.
+    constexpr double kGrowth = 1.25;
+    const double near = std::max(left.value.magnitude(), right.value.magnitude()), far = std::max(far_left.magnitude(), far_right.magnitude());
+    if (near > kGrowth * far) {
+      return fmt::format("a pole: |f| grows from {:.3g} to {:.3g} as the distance shrinks from {:.3g} to {:.3g}", far, near, kFar * width, width);
+    }
+    const double step = std::abs(right.value.to_double() - left.value.to_double());
+    const double slope = std::max(left.slope.magnitude(), right.slope.magnitude());
+    // Neither rounding nor twice the way between the two samples at their slopes.
+    if (step > kJump * near && !(step <= 2 * (x_right - x_left) * slope)) {
+      return fmt::format("a jump: f is {:.6g} left of it and {:.6g} right of it", left.value.to_double(), right.value.to_double());
+    }
   }
-  if (finite(left.slope) && finite(right.slope) && !finite(all.slope)) return "f' jumps here: a kink";
-  if (!finite(left.slope) || !finite(right.slope)) return "f has no derivative here";
-  return "neither the sign of f' nor that of f'' can be decided: a stationary point that is no minimum, or several";
+  if (!left.slope.finite() || !right.slope.finite()) return "cannot be decided: f has no derivative next to it";
+  if (!expand(a, interval(lo, hi)).slope.finite()) {
+    const double before = left.slope.to_double(), after = right.slope.to_double();
+    const double bend = std::max(left.curvature.magnitude(), right.curvature.magnitude());
+    // As for the jump, one derivative on.
+    if (std::abs(after - before) > kJump * std::max(std::abs(before), std::abs(after)) && !(std::abs(after - before) <= 2 * (x_right - x_left) * bend)) {
+      return fmt::format("a kink: f' is {:.6g} left of it and {:.6g} right of it", before, after);
+    }
+    return "cannot be decided: f or f' cannot be enclosed here, though samples show neither a pole nor a jump nor a kink";
+  }
+  return fmt::format("cannot be decided: f' and f'' both come near 0 (f' is {:.3g} and {:.3g} on both sides): an inflection, or stationary points "
+                     "that lie together", left.slope.to_double(), right.slope.to_double());
 }
 
 void settle_limits(Activation& a) {
@@ -59,7 +76,8 @@ void settle_limits(Activation& a) {
     for (const double l : {0.0, 1.0}) {
       if ((slope - Ball(l)).magnitude() < kSettled) return l;
     }
-    refuse(a, std::min(x, 0.0), std::max(x, 0.0), fmt::format("f' is {:.6g} at x = {}, where it should have settled at 0 or 1 on the {}", slope.to_double(), x, side));
+    refuse(a, std::min(x, 0.0), std::max(x, 0.0),
+           fmt::format("f' is {:.6g} at x = {}, where it should have settled at 0 or 1 on the {}", slope.to_double(), x, side));
   };
   a.left_limit_gradient = limit(-a.reach, "left");
   a.right_limit_gradient = limit(a.reach, "right");
@@ -72,10 +90,10 @@ void settle_limits(Activation& a) {
 Minimum enclose(const Activation& activation, double lo, double hi) {
   // Bisect until one ball decides f'' > 0 by a margin, then interval Newton: N(X) = m - f'(m)/f''(X) keeps every zero of f' in X.
   constexpr double kNewtonWidth = 0x1p-10;
-  while (hi - lo > kNewtonWidth) {
+  while (hi - lo > kNewtonWidth || !expand(activation, interval(lo, hi)).curvature.positive()) {
     const double mid = 0.5 * (lo + hi);
     const Ball slope = expand(activation, Ball(mid)).slope;
-    if (slope.holds_zero()) break;
+    if (mid <= lo || mid >= hi || slope.holds_zero()) break;
     (slope.negative() ? lo : hi) = mid;
   }
   Ball x = interval(lo, hi);
@@ -92,58 +110,117 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
   return {x, activation.value_ball(x)};
 }
 
+enum class Shape { falling, rising, minimum, maximum, convex, concave, flat };
+
+/// A subinterval and what is proven of f there.
+struct Part {
+  double lo, hi;
+  Shape shape;
+};
+
+/// [-reach, reach] from left to right, neighbours of one shape as one.
+std::vector<Part> cover(const Activation& activation, size_t most_work) {
+  std::vector<Part> pending, decided;
+  // Parts over which exponentials keep their order of magnitude.
+  constexpr int kStart = 128;
+  const double unit = 2 * activation.reach / kStart;
+  for (int k = kStart; k-- > 0;) pending.push_back({-activation.reach + k * unit, -activation.reach + (k + 1) * unit, Shape::flat});
+  size_t work = 0;
+  while (!pending.empty()) {
+    Part p = pending.back();
+    pending.pop_back();
+    const Local f = expand(activation, interval(p.lo, p.hi));
+    work += activation.expression->size();
+    const bool known = f.value.finite() && f.slope.finite(), bent = known && f.curvature.finite();
+    if (known && f.slope.negative()) {
+      p.shape = Shape::falling;
+    } else if (known && f.slope.positive()) {
+      p.shape = Shape::rising;
+    } else if (known && f.value.magnitude() < kUnderflow) {
+      p.shape = Shape::flat;
+    } else if (bent && f.curvature.positive()) {
+      p.shape = Shape::convex;
+    } else if (bent && f.curvature.negative()) {
+      p.shape = Shape::concave;
+    } else if (p.hi - p.lo < kFinest) {
+      // The cause may lie just outside: a pole makes its neighbours undecided first.
+      constexpr double kAround = 16;
+      const double margin = kAround * (p.hi - p.lo);
+      const double lo = std::max(p.lo - margin, -activation.reach), hi = std::min(p.hi + margin, activation.reach);
+      refuse(activation, lo, hi, obstacle(activation, lo, hi));
+    } else if (work > most_work) {
+      refuse(activation, p.lo, p.hi, fmt::format("cannot be decided: gave up after {} operations", work));
+    } else {
+      const double mid = 0.5 * (p.lo + p.hi);
+      pending.push_back({mid, p.hi, Shape::flat});
+      pending.push_back({p.lo, mid, Shape::flat});
+      continue;
+    }
+    if (!decided.empty() && decided.back().shape == p.shape) {
+      decided.back().hi = p.hi;
+    } else {
+      decided.push_back(p);
+    }
+  }
+  return decided;
+}
+
+bool stationary(const Part& p) { return p.shape == Shape::minimum || p.shape == Shape::maximum; }
+
+/// f' is monotone on a convex or concave part: its signs at the ends say whether it has one zero there or none.
+void resolve(const Activation& activation, Part& p) {
+  if (p.shape != Shape::convex && p.shape != Shape::concave) return;
+  const Ball lo = expand(activation, Ball(p.lo)).slope, hi = expand(activation, Ball(p.hi)).slope;
+  if (lo.negative() && hi.negative()) {
+    p.shape = Shape::falling;
+  } else if (lo.positive() && hi.positive()) {
+    p.shape = Shape::rising;
+  } else if (lo.negative() && hi.positive()) {
+    p.shape = Shape::minimum;
+  } else if (lo.positive() && hi.negative()) {
+    p.shape = Shape::maximum;
+  } else {
+    refuse(activation, p.lo, p.hi, "cannot be decided: f' is 0 or nearly so at an end, between falling and rising");
+  }
+  // Near enough for a message, and for Newton's steps to start.
+  constexpr double kPlace = 0x1p-10;
+  while (stationary(p) && p.hi - p.lo > kPlace) {
+    const double mid = 0.5 * (p.lo + p.hi);
+    const Ball slope = expand(activation, Ball(mid)).slope;
+    if (slope.holds_zero()) break;
+    (slope.negative() == lo.negative() ? p.lo : p.hi) = mid;
+  }
+}
+
+std::string described(const Part& p) { return fmt::format("a {} in [{:.10g}, {:.10g}]", p.shape == Shape::minimum ? "minimum" : "maximum", p.lo, p.hi); }
+
 }  // namespace
 
-Landscape survey(Activation& activation) {
-  std::vector<Bracket> pending, rising;
-  // From the right to the left, in parts over which exponentials keep their order of magnitude.
-  const double unit = activation.reach / 64;
-  for (int k = 64; k-- > -64;) pending.push_back({k * unit, (k + 1) * unit});
-  std::vector<Bracket> falling, growing;
-  int steps = 0;
-  while (!pending.empty()) {
-    const Bracket b = pending.back();
-    pending.pop_back();
-    const Local f = expand(activation, interval(b.lo, b.hi));
-    const double mid = 0.5 * (b.lo + b.hi);
-    if (++steps > kMostSteps) refuse(activation, b.lo, b.hi, "cannot be decided: " + obstacle(activation, b.lo, b.hi));
-    if (!finite(f.value) || !finite(f.slope)) {
-      if (b.hi - b.lo < kFinest) refuse(activation, b.lo, b.hi, obstacle(activation, b.lo, b.hi));
-    } else if (f.slope.negative()) {
-      falling.push_back(b);
-      continue;
-    } else if (f.slope.positive()) {
-      growing.push_back(b);
-      continue;
-    } else if (f.value.magnitude() < kUnderflow) {
-      continue;
-    } else if (finite(f.curvature) && f.curvature.positive()) {
-      rising.push_back(b);
-      continue;
-    } else if (b.hi - b.lo < kFinest) {
-      refuse(activation, b.lo, b.hi, obstacle(activation, b.lo, b.hi));
+Landscape survey(Activation& activation, size_t most_work) {
+  std::vector<Part> parts = cover(activation, most_work);
+  const Part* turn = nullptr;
+  const Part* falling = nullptr;
+  bool rises = false;
+  for (Part& p : parts) {
+    resolve(activation, p);
+    const bool at_an_end = &p == &parts.front() || &p == &parts.back();
+    if (p.shape == Shape::flat && !at_an_end) {
+      refuse(activation, p.lo, p.hi, "cannot be decided: |f| < 2^-150 inside the domain, where f' may be of either sign");
     }
-    pending.push_back({b.lo, mid});
-    pending.push_back({mid, b.hi});
+    rises = rises || p.shape == Shape::rising;
+    if (p.shape == Shape::falling) falling = &p;
+    if (!stationary(p)) continue;
+    if (turn != nullptr) refuse(activation, turn->lo, p.hi, "several stationary points: " + described(*turn) + ", " + described(p));
+    turn = &p;
   }
+  if (turn != nullptr && turn->shape == Shape::maximum) {
+    refuse(activation, turn->lo, turn->hi, "a maximum: f rises before it and falls after it; one minimum, or none and f rising, is needed");
+  }
+  if (turn == nullptr && falling != nullptr) refuse(activation, falling->lo, falling->hi, "f falls and no minimum follows; it must rise at the right end");
+  if (turn == nullptr && !rises) refuse(activation, parts.front().lo, parts.back().hi, "f rises nowhere");
   if (activation.name == "expression") settle_limits(activation);
-  const auto lowest = [](const std::vector<Bracket>& v) { return std::min_element(v.begin(), v.end(), [](auto& a, auto& b) { return a.lo < b.lo; })->lo; };
-  const auto highest = [](const std::vector<Bracket>& v) { return std::max_element(v.begin(), v.end(), [](auto& a, auto& b) { return a.hi < b.hi; })->hi; };
-  if (growing.empty()) refuse(activation, -activation.reach, activation.reach, "f rises nowhere");
-  if (falling.empty()) {
-    if (!rising.empty()) refuse(activation, lowest(rising), highest(rising), "f' may vanish here, though f falls nowhere");
-    return {};
-  }
-  if (rising.empty()) refuse(activation, lowest(growing), highest(falling), "f rises and then falls: a maximum");
-  const double lo = lowest(rising), hi = highest(rising);
-  // f'' > 0 on the union of `rising`, so one zero at most in it, provided that the union is the whole gap between the two signs.
-  if (highest(falling) > lo) refuse(activation, lo, highest(falling), "f falls again after it has risen: several stationary points");
-  if (lowest(growing) < hi) refuse(activation, lowest(growing), hi, "f rises before its minimum: several stationary points");
-  double width = 0;
-  for (const Bracket& b : rising) width += b.hi - b.lo;
-  if (width < (hi - lo) * (1 - 0x1p-40)) refuse(activation, lo, hi, "several places where f' may vanish");
-  if (!expand(activation, Ball(lo)).slope.negative() || !expand(activation, Ball(hi)).slope.positive()) refuse(activation, lo, hi, "f' does not change sign");
-  return {enclose(activation, lo, hi)};
+  if (turn == nullptr) return {};
+  return {enclose(activation, turn->lo, turn->hi)};
 }
 
 }  // namespace outgrad::approx

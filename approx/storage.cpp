@@ -1,12 +1,12 @@
 #include "approx/storage.h"
 
 #include "kernels/eval.h"
+#include "kernels/host/errors.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <stdexcept>
 
 namespace outgrad::approx {
 namespace {
@@ -178,7 +178,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
       if (!masked && bottom <= near_value) include_tail(high ? high->x : Ball(-f.reach), false);
       if (!high && !below_reach) include_tail(low ? low->x : Ball(rising ? f.reach : -f.reach), rising);
       if (high && (low || masked)) widen_between(composite, low ? low->x : composite.x_star(), high->x, interval);
-      if (!(interval.lo <= interval.hi)) throw std::runtime_error("undecided: a storage interval is not finite");
+      if (!(interval.lo <= interval.hi)) throw kernels::SpecError("undecided: a storage interval is not finite");
       intervals.push_back(interval);
     }
   };
@@ -191,7 +191,7 @@ StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, For
   StorageErrors e;
   for (const StorageInterval& i : intervals) {
     const auto g = static_cast<double>(gradient(i));
-    if (!std::isfinite(g)) throw std::runtime_error("undecided: a stored y has no finite gradient");
+    if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
     const double off = std::abs(g - i.middle());
     e.total = std::max(e.total, std::max(g - i.lo, i.hi - g));
     e.oracle = std::max(e.oracle, i.half());
@@ -207,7 +207,8 @@ namespace {
 struct PieceOps : kernels::FloatOps {
   float lookup(const std::vector<Piece>& pieces, kernels::u32 row, int word) const {
     const Piece& p = pieces[row];
-    return word == 0 ? p.centre : p.c[static_cast<size_t>(word) - 1];
+    const auto k = static_cast<size_t>(word);
+    return word == 0 ? p.centre : k <= p.c.size() ? p.c[k - 1] : p.c0_low;
   }
 };
 

@@ -144,7 +144,7 @@ void take(const Unit& unit, double milliseconds) {
 
 std::string source_root() {
   const char* given = std::getenv("OUTGRAD_SOURCE_DIR");
-  const fs::path root = given != nullptr ? fs::path(given) : fs::path(__FILE__).parent_path().parent_path();
+  const fs::path root = given != nullptr ? fs::path(given) : fs::path(OUTGRAD_SOURCES);
   std::error_code error;
   if (!fs::exists(root / "kernels" / "params.h", error))
     throw kernels::EnvironmentError("the kernels' headers are not in " + root.string() + " (OUTGRAD_SOURCE_DIR names their folder)");

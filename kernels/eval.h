@@ -12,13 +12,14 @@
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
 //   Row     first_row() = 0     next_row(row, mask) = mask ? row + 1 : row
 //   Row     row_index(q, rows) = bits(q) mod rows, rows a power of two
-//   Row     octave_row(z, knee, base, first_row, rows) = (first_row + max(((h + max(h, knee)) >> 1) - base, 0)) mod rows,
-//           h = (bits(z) >> 22) mod 2^9, the half octave of |z|: below the knee a row is an octave, from it on half of one
+//   Row     octave_row(z, bits, knee, base, first_row, rows) = (first_row + max(((h + max(h, knee)) >> 1) - base, 0)) mod rows,
+//           h = exponent and first `bits` fraction bits of z as one integer: from the knee on a row is one h, below it two
 //   Value   lookup(table, row, word)
 //
 // Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
 // cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
-// centred arguments keep u small, hence the rounding of the steps too. `fit` may be an object of a generated header's struct (all
+// centred arguments keep u small, hence the rounding of the steps too. With kTwoWord a last word follows, the low part of c0: the result is
+// then c0 plus something small, rounded once for all that matters. `fit` may be an object of a generated header's struct (all
 // members static) or any object with the same members; members of parts that a fit has not got may be absent.
 #pragma once
 
@@ -39,9 +40,16 @@ inline constexpr int kLargestDegree = 16;
 // p(u) for the row's polynomial; u = v - centre, or v itself where the fit is not centred.
 template <class Ops, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& table, typename Ops::Row row, int degree, typename Ops::Value v,
-                                            int scheme = kHorner, bool centred = true) {
+                                            int scheme = kHorner, bool centred = true, bool two_word = false) {
   using Value = typename Ops::Value;
   const Value u = centred ? ops.sub(v, ops.lookup(table, row, 0)) : v;
+  if (two_word) {
+    Value p = ops.lookup(table, row, degree + 1);
+    OUTGRAD_UNROLL
+    for (int word = degree; word >= 2; --word) p = ops.fma(p, u, ops.lookup(table, row, word));
+    p = ops.fma(p, u, ops.lookup(table, row, degree + 2));
+    return ops.sub(ops.lookup(table, row, 1), ops.negate(p));
+  }
   if (scheme == kEstrin) {
     Value part[kLargestDegree / 2 + 1] = {};  // neighbours are joined in place, 1, 2, 4, ... apart; all that is read is set first
     const int parts = degree / 2 + 1;
@@ -100,8 +108,9 @@ OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fi
 //
 // y is clamped at kYMax, from where on g has its limit. kMasked: the coordinate is s = +-sqrt(y - y*), positive for m; y* is split into
 // two floats, and y - y_hi is exact near y*. With a left segment, m = 0 and y > kLeftY is evaluated in y itself, which is exact, and its
-// row is taken from y's exponent: that end is logarithmic. With a right segment, from s = kRightS on the row's polynomial is one in y: s
-// carries the rounding of a subtraction and a root. Without a mask f is increasing and the coordinate is y.
+// row is taken from y's exponent: that end is logarithmic. With a right segment, from s = kRightS on (with kRightBoth from |s| = kRightS
+// on) the row's polynomial is one in y: s carries the rounding of a subtraction and a root. Without a mask f is increasing and the
+// coordinate is y.
 template <class Ops>
 struct Place {
   typename Ops::Row row;
@@ -125,13 +134,19 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
     }
   }
   if constexpr (requires { fit.kRightS; }) {
-    if (fit.kHasRight) v = ops.select(ops.less(v, ops.constant(fit.kRightS)), v, y);
+    if (fit.kHasRight) {
+      Value distance = v;
+      if constexpr (requires { fit.kRightBoth; }) {
+        if (fit.kRightBoth) distance = ops.select(m, v, ops.negate(v));
+      }
+      v = ops.select(ops.less(distance, ops.constant(fit.kRightS)), v, y);
+    }
   }
   if constexpr (requires { fit.kLeftY; }) {
     if (fit.kHasLeft) {
       const auto left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
       const Value z = ops.non_positive(y);  // foreign data: y > 0 with m = 0 is taken to the nearest end
-      row = ops.select(left, ops.octave_row(z, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
+      row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
       v = ops.select(left, z, v);
     }
   }
@@ -142,7 +157,9 @@ template <class Ops, class Fit, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value y,
                                                  typename Ops::Mask m) {
   const Place<Ops> place = evaluate_place(ops, fit, y, m);
-  return evaluate_row(ops, table, place.row, fit.kDegree, place.v, fit.kScheme, fit.kCentred);
+  bool two_word = false;
+  if constexpr (requires { fit.kTwoWord; }) two_word = fit.kTwoWord;
+  return evaluate_row(ops, table, place.row, fit.kDegree, place.v, fit.kScheme, fit.kCentred, two_word);
 }
 
 // The same from a generated header alone.
@@ -239,9 +256,9 @@ struct FloatOps {
   OUTGRAD_HD u32 first_row() const { return 0; }
   OUTGRAD_HD u32 next_row(u32 row, bool mask) const { return row + static_cast<u32>(mask); }
   OUTGRAD_HD u32 row_index(float q, int rows) const { return bits_of(q) & static_cast<u32>(rows - 1); }
-  OUTGRAD_HD u32 octave_row(float z, int knee, int base, int first_row, int rows) const {
-    const int half_octave = static_cast<int>((bits_of(z) >> 22) & 0x1ffu);
-    const int above = ((half_octave + (half_octave > knee ? half_octave : knee)) >> 1) - base;
+  OUTGRAD_HD u32 octave_row(float z, int bits, int knee, int base, int first_row, int rows) const {
+    const int h = static_cast<int>((bits_of(z) & 0x7fffffffu) >> (23 - bits));
+    const int above = ((h + (h > knee ? h : knee)) >> 1) - base;
     return static_cast<u32>(first_row + (above > 0 ? above : 0)) & static_cast<u32>(rows - 1);
   }
   template <class TableView>

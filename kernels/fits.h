@@ -15,6 +15,7 @@
 #include "kernels/generated/gelu_f16_stored.h"
 #include "kernels/generated/gelu_f16_ulp.h"
 #include "kernels/generated/gelu_f32.h"
+#include "kernels/generated/gelu_f32_ulp.h"
 #include "kernels/generated/gelu_forward.h"
 
 namespace outgrad::kernels {
@@ -43,6 +44,7 @@ struct DefaultFit<BF16> {
 template <class Visitor>
 void for_each_fit(Visitor&& visitor) {
   visitor(generated::GeluF32{});
+  visitor(generated::GeluF32Ulp{});
   visitor(generated::GeluF16{});
   visitor(generated::GeluF16Fast{});
   visitor(generated::GeluF16Stored{});

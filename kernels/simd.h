@@ -80,10 +80,7 @@ struct Avx2 {
   static OUTGRAD_HD Int max(Int a, Int b) { return _mm256_max_epi32(a, b); }
   static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm256_sub_epi32(a, _mm256_castps_si256(mask)); }  // a set lane is -1
   static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
-  template <int kCount>
-  static OUTGRAD_HD Int shift_right(Int a) {
-    return _mm256_srli_epi32(a, kCount);
-  }
+  static OUTGRAD_HD Int shift_right(Int a, int count) { return _mm256_srli_epi32(a, count); }
 
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm256_i32gather_ps(column, row, sizeof(float)); }
   // column[row mod kRows] for a 32-byte aligned column of kRows >= 8 floats.
@@ -219,10 +216,7 @@ struct Avx512 {
   static OUTGRAD_HD Int max(Int a, Int b) { return _mm512_max_epi32(a, b); }
   static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm512_mask_add_epi32(a, mask, a, splat(1)); }
   static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm512_cmpgt_epi32_mask(a, b); }
-  template <int kCount>
-  static OUTGRAD_HD Int shift_right(Int a) {
-    return _mm512_srli_epi32(a, kCount);
-  }
+  static OUTGRAD_HD Int shift_right(Int a, int count) { return _mm512_srli_epi32(a, static_cast<unsigned>(count)); }
 
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm512_i32gather_ps(row, column, sizeof(float)); }
   // column[row mod kRows] for a 64-byte aligned column of kRows >= 16 floats.
@@ -413,11 +407,11 @@ struct LaneOps {
   OUTGRAD_HD Row row_index(const Value& q, int) const {
     return each<Row>([&](int i) { return Isa::bits(q.v[i]); });
   }
-  OUTGRAD_HD Row octave_row(const Value& z, int knee, int base, int first_row, int) const {
+  OUTGRAD_HD Row octave_row(const Value& z, int bits, int knee, int base, int first_row, int) const {
     return each<Row>([&](int i) {
-      const typename Isa::Int half_octave = Isa::bit_and(Isa::template shift_right<22>(Isa::bits(z.v[i])), Isa::splat(0x1ff));
-      const typename Isa::Int twice = Isa::add(half_octave, Isa::max(half_octave, Isa::splat(knee)));
-      const typename Isa::Int above = Isa::max(Isa::sub(Isa::template shift_right<1>(twice), Isa::splat(base)), Isa::splat(0));
+      const typename Isa::Int h = Isa::shift_right(Isa::bit_and(Isa::bits(z.v[i]), Isa::splat(0x7fffffff)), 23 - bits);
+      const typename Isa::Int twice = Isa::add(h, Isa::max(h, Isa::splat(knee)));
+      const typename Isa::Int above = Isa::max(Isa::sub(Isa::shift_right(twice, 1), Isa::splat(base)), Isa::splat(0));
       return Isa::add(above, Isa::splat(first_row));
     });
   }

@@ -17,6 +17,7 @@
 #include "validation/fit_bound.h"
 #include "validation/gelu_interval.h"
 #include "validation/rounding_bound.h"
+#include "validation/row_bound.h"
 #include "validation/storage_bound.h"
 
 namespace outgrad::validation {
@@ -60,7 +61,7 @@ int operations(const BackwardHeader& h) {
   } else if (h.scheme == kEvenOdd && h.degree >= 2) {
     polynomial = 1 + (h.degree - 1) + 1;  // the square, the steps of both chains, joining them
   }
-  return differences + (h.has_breaks ? 0 : 1) + (h.centred ? 1 : 0) + polynomial;
+  return differences + (h.has_breaks ? 0 : 1) + (h.centred ? 1 : 0) + polynomial + (h.two_word ? 1 : 0);
 }
 
 // Integer operations of a direct table's index: sign and magnitude 2, clamp 2, a sum, and the selection of three constants (first, last,
@@ -71,7 +72,8 @@ int index_operations(const TableHeader& h) {
 }
 
 // kClass as far as it says something about the claims; what cannot be read is a failure.
-void require_class(Conditions& conditions, const std::string& accuracy, double bound_a, const StorageClaims* storage) {
+void require_class(Conditions& conditions, const std::string& accuracy, double bound_a, const StorageClaims* storage,
+                   const double* bound_ulp = nullptr) {
   const auto number = [&](size_t begin, double& value) {
     std::string text = accuracy.substr(begin);
     const bool power = text.starts_with("2^");
@@ -87,8 +89,11 @@ void require_class(Conditions& conditions, const std::string& accuracy, double b
   } else if (accuracy.starts_with("stored:")) {
     conditions.require(number(7, value) && storage && storage->total <= value * storage->oracle,
                        fmt::format("kT and kO do not meet the class {}", accuracy));
-  } else if (accuracy.starts_with("rel:") || accuracy.starts_with("ulp:")) {
+  } else if (accuracy.starts_with("rel:")) {
+    conditions.require(number(4, value) && bound_a <= value, fmt::format("kA does not meet the class {}", accuracy));
+  } else if (accuracy.starts_with("ulp:")) {
     conditions.require(number(4, value), fmt::format("the class {} cannot be read", accuracy));
+    conditions.require(!bound_ulp || *bound_ulp <= value, fmt::format("kUlp does not meet the class {}", accuracy));
   } else {
     conditions.require(accuracy == "oracle" && storage, fmt::format("unknown class {}", accuracy));
   }
@@ -117,16 +122,12 @@ CheckReport prove(const Header& h) {
     report.findings.push_back(prove_fit(h, h.bound_a));
   }
   if constexpr (std::is_same_v<Header, BackwardHeader>) {
-    // kA of such a fit bounds |p/g - 1|; what was just proven is |p - g|.
-    Finding& a = report.findings.back();
-    if (h.accuracy.starts_with("rel:") && a.verdict == Verdict::Holds) {
-      a.verdict = Verdict::Undecided;
-      a.why = "held as an absolute error only: the relative one is not proven here";
-    }
-  }
-  if constexpr (std::is_same_v<Header, BackwardHeader>) {
     if (h.masked) report.findings.push_back(prove_coordinate(h, h.bound_k));
     report.findings.push_back(prove_rounding(h, h.bound_b));
+    // kA of the class rel is no absolute error.
+    if (h.format == "f32" && !h.accuracy.starts_with("rel:")) {
+      for (Finding& finding : prove_row_claims(h)) report.findings.push_back(std::move(finding));
+    }
     if (h.format != "f32") {
       for (Finding& finding : prove_storage(h)) report.findings.push_back(std::move(finding));
     }
@@ -152,7 +153,9 @@ Finding check_structure(const BackwardHeader& h) {
   conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
   conditions.require(h.operations == operations(h), fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
   conditions.require(h.bound_a >= 0 && h.bound_k >= 0 && h.bound_b >= 0, "a bound is negative");
-  require_class(conditions, h.accuracy, h.bound_a, h.format == "f32" ? nullptr : &h.storage);
+  require_class(conditions, h.accuracy, h.bound_a, h.format == "f32" ? nullptr : &h.storage,
+                h.two_word ? &h.bound_ulp : nullptr);
+  conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word, "an f32 class in ulp without kUlp, or the reverse");
   if (h.format != "f32") require_storage(conditions, h.storage);
   if (h.masked) {
     // kRootRounding's condition.
@@ -167,11 +170,16 @@ Finding check_structure(const BackwardHeader& h) {
   if (h.has_left) {
     conditions.require(h.left_y < 0 && h.y_hi < h.left_y, "kLeftY is not between y* and 0");
     conditions.require(h.left_row >= 0 && h.left_row < h.rows, "kLeftRow is not a row");
-    conditions.require(std::abs(h.left_knee) < 512 && std::abs(h.left_base) < 512,
-                       "kLeftKnee or kLeftBase is not an exponent in half octaves");
+    const int steps = 256 << h.left_bits;  // of all exponents
+    conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps, "kLeftKnee or kLeftBase is not a step of an octave");
   }
   conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
                      "kRightS is not between 0 and the greatest s");
+  conditions.require(!h.right_both || (h.masked && h.has_left), "kRightBoth without the left segment, where it ends");
+  if (h.two_word) {
+    conditions.require(h.scheme == kHorner && h.centred && h.format == "f32", "a two-word row is evaluated by Horner's rule in f32");
+    conditions.require(h.bound_ulp > 0.5 && h.ulp_from >= 0x1p-100 && h.ulp_from < 1, "kUlp or kUlpFrom says nothing");
+  }
   conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()), "break points do not rise");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/formats.h"
@@ -14,8 +15,8 @@ namespace {
 std::uint32_t bits(float v) { return std::bit_cast<std::uint32_t>(v); }
 
 int left_row(const BackwardHeader& h, float z) {
-  const int half_octave = static_cast<int>(bits(z) >> 22 & 0x1ff);
-  return (h.left_row + std::max(((half_octave + std::max(half_octave, h.left_knee)) >> 1) - h.left_base, 0)) & (h.rows - 1);
+  const int step = static_cast<int>((bits(z) & 0x7fffffffu) >> (23 - h.left_bits));
+  return (h.left_row + std::max(((step + std::max(step, h.left_knee)) >> 1) - h.left_base, 0)) & (h.rows - 1);
 }
 
 // Cuts [low, high] where `key`, monotone in v, changes; no more than `most` pieces.
@@ -75,11 +76,15 @@ Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
   const float v = deployed_s(h, y, m);
   const int row = core_row(h, v);
   if (!h.masked) return {row, Coordinate::output, v};
-  if (h.has_right && !(v < h.right_s)) return {row, Coordinate::output, y};
+  if (in_right_segment(h, v)) return {row, Coordinate::output, y};
   return {row, Coordinate::root, v};
 }
 
-float deployed_row(std::span<const float> row, int degree, float v, int scheme, bool centred) {
+bool in_right_segment(const BackwardHeader& h, float v) {
+  return h.has_right && !((h.right_both ? std::fabs(v) : v) < h.right_s) && !std::isnan(v);
+}
+
+float deployed_row(std::span<const float> row, int degree, float v, int scheme, bool centred, bool two_word) {
   const float u = centred ? v - row[0] : v;
   const auto c = row.subspan(1, static_cast<size_t>(degree) + 1);
   if (scheme == kEstrin) {
@@ -105,13 +110,14 @@ float deployed_row(std::span<const float> row, int degree, float v, int scheme, 
     return std::fma(odd, u, even);
   }
   float p = c[degree];
-  for (int k = degree - 1; k >= 0; --k) p = std::fma(p, u, c[k]);
-  return p;
+  for (int k = degree - 1; k >= 1; --k) p = std::fma(p, u, c[k]);
+  if (two_word) return c[0] + std::fma(p, u, row[static_cast<size_t>(degree) + 2]);
+  return degree == 0 ? p : std::fma(p, u, c[0]);
 }
 
 float deployed_gradient(const BackwardHeader& h, float y, bool m) {
   const Selection selection = deployed_selection(h, y, m);
-  return deployed_row(h.table.row(selection.row), h.degree, selection.v, h.scheme, h.centred);
+  return deployed_row(h.table.row(selection.row), h.degree, selection.v, h.scheme, h.centred, h.two_word);
 }
 
 float deployed_entry(const TableHeader& h, std::uint32_t code, bool m) {
@@ -141,16 +147,20 @@ std::vector<Cell> backward_cells(const BackwardHeader& h) {
   const float low = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min, high = deployed_s(h, h.y_max, true);
   const auto key = [&](float v) { return h.has_breaks ? static_cast<float>(core_row(h, v)) : cell_index(v, h.index_scale, h.index_bias); };
   cut(cells, low, high, false, h.masked ? Coordinate::root : Coordinate::output, h.rows, key, [&](float v) { return core_row(h, v); });
+  // A cell that holds both kinds of s becomes two.
+  const auto divide = [&](float first_above) {
+    const auto divided = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.low < first_above && c.high >= first_above; });
+    if (divided == cells.end()) return;
+    Cell below = *divided;
+    below.high = std::nextafter(first_above, -std::numeric_limits<float>::infinity());
+    divided->low = first_above;
+    cells.insert(divided, below);
+  };
   if (h.has_right) {
-    const auto divided = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.high >= h.right_s; });
-    if (divided != cells.end() && divided->low < h.right_s) {
-      Cell below = *divided;
-      below.high = std::nextafter(h.right_s, -1.0f);
-      divided->low = h.right_s;
-      cells.insert(divided, below);
-    }
+    divide(h.right_s);
+    if (h.right_both) divide(std::nextafter(-h.right_s, 1.0f));
     for (Cell& c : cells) {
-      if (c.low >= h.right_s) c.evaluated = Coordinate::output;
+      if (in_right_segment(h, c.low)) c.evaluated = Coordinate::output;
     }
   }
   if (h.has_left) {

@@ -5,10 +5,10 @@
 //   masked:   t = max(RN(RN(y - y_hi) - y_lo), t_min)    s = +-RN(sqrt t), without a left segment not below s_min;    v = s
 //   unmasked: v = max(y, y_min)
 //   row: low bits of RN(v scale + bias), or the number of break points that v has reached
-//   right segment (v >= right_s): v <- y in that row
-//   left segment (m = 0, y > left_y): v = min(y, -0), row from the exponent of v and its first mantissa bit
+//   right segment (v >= right_s; right_both: |v| >= right_s): v <- y in that row
+//   left segment (m = 0, y > left_y): v = min(y, -0), row from the exponent of v and its first left_bits fraction bits
 //   u = RN(v - centre), or v where the rows are not centred; then the polynomial by
-//     Horner     p = c_d, p = RN(p u + c_k) for k = d - 1 .. 0
+//     Horner     p = c_d, p = RN(p u + c_k) for k = d - 1 .. 0; with two words the last step is RN(c_0 + RN(p u + low part of c_0))
 //     Estrin     pairs RN(c_(2j+1) u + c_2j), joined pairwise by the powers w = RN(u u), RN(w w), ...; an odd one out is carried along
 //     even/odd   w = RN(u u); the even and the odd coefficients by Horner in w; RN(odd u + even)
 #pragma once
@@ -43,12 +43,14 @@ struct Cell {
 std::int64_t float_order(float v);
 float float_at(std::int64_t order);
 
+/// Whether a row is evaluated at y where the deployed s is v.
+bool in_right_segment(const BackwardHeader& h, float v);
 /// Masked: s, clamped. Unmasked: y, clamped.
 float deployed_s(const BackwardHeader& h, float y, bool m);
 Selection deployed_selection(const BackwardHeader& h, float y, bool m);
 /// The polynomial of a row {centre, c0, ..., c_degree, ...}; the schemes are those of kScheme.
 inline constexpr int kHorner = 0, kEstrin = 1, kEvenOdd = 2;
-float deployed_row(std::span<const float> row, int degree, float v, int scheme = kHorner, bool centred = true);
+float deployed_row(std::span<const float> row, int degree, float v, int scheme = kHorner, bool centred = true, bool two_word = false);
 float deployed_gradient(const BackwardHeader& h, float y, bool m);
 float deployed_forward(const ForwardHeader& h, float x);
 

@@ -32,10 +32,18 @@ Interval majorant(std::span<const float> coefficients, const Interval& u) {
 struct Row {
   double centre;
   std::span<const float> coefficients;
+  double low_part;  // of the first of them
 
-  Row(std::span<const float> words, int degree, bool centred = true)
-      : centre(centred ? words[0] : 0.0f), coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)) {}
-  Interval value(const Interval& v) const { return polynomial(coefficients, v - centre); }
+  bool relative;    // what is bounded is |p/g - 1|
+
+  Row(std::span<const float> words, int degree, bool centred = true, bool two_word = false, bool relative_error = false)
+      : centre(centred ? words[0] : 0.0f),
+        coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)),
+        low_part(two_word ? words[static_cast<size_t>(degree) + 2] : 0.0f),
+        relative(relative_error) {}
+  Interval value(const Interval& v) const { return polynomial(coefficients, v - centre) + low_part; }
+  Interval error(const Interval& v, const Interval& g) const { return relative ? value(v) / g - 1 : value(v) - g; }
+  Interval bound_over(const Interval& distance) const { return majorant(coefficients, distance) + std::fabs(low_part); }
 };
 
 // What the bounds on one disc are made of: f and f' at its middle, and sup |f'|, |f''|, |f'''| over it, each the smaller of the direct
@@ -79,18 +87,40 @@ double root_distance(const Activation& activation, const Disc& disc, double cent
   return (reach * sqrt(h + deviation) + std::fabs(centre)).upper();
 }
 
-// E(x) = p(f(x)) - f'(x), or p(s(x)) - f'(x).
+// A lower bound of |f'| over the disc, 0 if there is none.
+double least_slope(const Disc& disc) { return std::max((Interval(disc.d1.mignitude()) - Interval(disc.sup_d2) * disc.radius).lower(), 0.0); }
+
+// A lower bound of |f'/s| over the disc, 0 if there is none: away from x* of both apart; next to it f' = (z - x*) k(z), where k is within
+// sup |f'''| |z - x*| / 2 of f''(x*), and s^2 = (z - x*)^2 h(z) as in root_distance.
+double least_slope_over_root(const Activation& activation, const Disc& disc) {
+  const double root = root_distance(activation, disc, 0), away = least_slope(disc);
+  if (std::isfinite(root) && away > 0) return (Interval(away) / root).lower();
+  const Interval& x_star = activation.x_star();
+  const Interval reach = Interval((Interval(disc.middle) - x_star).magnitude()) + disc.radius;
+  const double d3 = activation.only().f.over_disc(x_star.middle(), (reach + 0x1p-40).upper())[3];
+  if (!std::isfinite(d3)) return 0;
+  const Interval d2 = activation.only().f.at<2>(x_star)[2];
+  const Interval k = d2 - Interval(d3) * reach / 2, h = d2 * 0.5 + Interval(d3) * reach / 6;
+  return k.positive() ? (k / sqrt(h)).lower() : 0;
+}
+
+// E(x) = p(f(x)) - f'(x), or p(s(x)) - f'(x); relative: over f'(x), whose zero at x* is then p's as well.
 AnalyticFunction backward_error(const Activation& activation, const Function& f, const Row& row, bool of_output) {
   return {[&activation, &f, row, of_output](const Interval& x) {
             const auto d = f.at<1>(x);
-            return row.value(of_output ? d[0] : activation.signed_root(x, d[0])) - d[1];
+            return row.error(of_output ? d[0] : activation.signed_root(x, d[0]), d[1]);
           },
           [&activation, &f, row, of_output](double middle, double radius) {
             const Disc disc(f, middle, radius);
             if (!disc.analytic()) return kInfinity;
             const double u = of_output ? (Interval((disc.f - row.centre).magnitude()) + Interval(disc.sup_d1) * radius).upper()
                                        : root_distance(activation, disc, row.centre);
-            return std::isfinite(u) ? (majorant(row.coefficients, u) + disc.sup_d1).upper() : kInfinity;
+            if (!std::isfinite(u)) return kInfinity;
+            if (!row.relative) return (row.bound_over(u) + disc.sup_d1).upper();
+            const bool common_zero = !of_output && row.centre == 0 && row.coefficients[0] == 0 && row.low_part == 0;
+            const double least = common_zero ? least_slope_over_root(activation, disc) : least_slope(disc);
+            if (!(least > 0)) return kInfinity;
+            return ((common_zero ? majorant(row.coefficients.subspan(1), u) : row.bound_over(u)) / least + 1).upper();
           }};
 }
 
@@ -137,10 +167,10 @@ void merge(SupNorm& result, const SupNorm& part) {
 void add_range(SupNorm& result, const Row& row, const Interval& v, const Interval& slopes, double x, double claim) {
   constexpr int kPieces = 1024;  // a range is a fraction of a cell, so each piece moves p by far less than a claim
   const double low = v.lower(), high = v.upper();
-  if (v.width() < 0x1p-60) return add_tail(result, row.value(v) - slopes, x, claim);
+  if (v.width() < 0x1p-60) return add_tail(result, row.error(v, slopes), x, claim);
   for (int i = 0; i < kPieces; ++i) {
     const double a = low + (high - low) * i / kPieces, b = std::nextafter(low + (high - low) * (i + 1) / kPieces, kInfinity);
-    add_tail(result, row.value(Interval(a, b)) - slopes, x, claim);
+    add_tail(result, row.error(Interval(a, b), slopes), x, claim);
   }
 }
 
@@ -169,7 +199,7 @@ void add_domain(SupNorm& result, const Activation& activation, const Formula& fo
     merge(result, bound_sup_norm(backward_error(activation, formula.f, row, of_output), a, b, claim));
   } else if (from == to) {
     const auto d = formula.f.at<1>(Interval(a));
-    add_tail(result, row.value(of_output ? d[0] : activation.signed_root(a, d[0])) - d[1], a, claim);
+    add_tail(result, row.error(of_output ? d[0] : activation.signed_root(a, d[0]), d[1]), a, claim);
   }
 }
 
@@ -195,26 +225,34 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
   const Interval s_top = hull(sqrt(Interval(h.y_max) - y_c), cell.high);
   const Interval s_high = clamped_high ? s_top.keep_upper() : Interval(widened(cell.high, 1));
   const Interval x_high = activation.inverse_signed_root(s_high);
+  if (cell.evaluated == Coordinate::output && cell.low < 0) {
+    // The mirror of the right segment, as far as the left one: x falls as y rises.
+    const double y_low = (y_c + square(Interval(widened(cell.high, 1)))).lower();
+    const double y_high = std::min((y_c + square(Interval(widened(cell.low, -1)))).upper(), static_cast<double>(h.left_y));
+    add_domain(result, activation, formula, row,
+               {activation.inverse_signed_root(-root_of(y_high)), activation.inverse_signed_root(-root_of(y_low))}, true, y_low, y_high, claim);
+    return;
+  }
   if (cell.evaluated == Coordinate::output) {
     // The deployed s belongs to y = y_c + s^2, which the row is evaluated at.
     const Interval y_low = y_c + square(Interval(s_low)), y_high = clamped_high ? Interval(h.y_max) : y_c + square(s_high);
     const auto argument = [&](const Interval& y) { return activation.inverse_signed_root(sqrt(y - activation.y_star())); };
     const Interval x_top = argument(y_high);
     add_domain(result, activation, formula, row, {argument(y_low), x_top}, true, y_low.lower(), y_high.upper(), claim);
-    if (clamped_high) add_tail(result, row.value(y_high) - formula.slopes(x_top.lower(), kInfinity), x_top.upper(), claim);
+    if (clamped_high) add_tail(result, row.error(y_high, formula.slopes(x_top.lower(), kInfinity)), x_top.upper(), claim);
     return;
   }
   const double infimum = activation.s_infimum().lower();
   add_domain(result, activation, formula, row, {activation.inverse_signed_root(s_low), x_high}, false, s_low, s_high.upper(), claim);
   if (clamped_high)
-    add_tail(result, row.value(s_top) - formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity),
+    add_tail(result, row.error(s_top, formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity)),
              x_high.upper(), claim);
   if (s_low < infimum) {
     // s below its infimum belongs to no x; g is continued by its limit.
     add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low, claim);
   } else if (clamped_low) {
     const Interval x_low = activation.inverse_signed_root(s_low);
-    add_tail(result, row.value(s_low) - formula.slopes(-kInfinity, x_low.upper()), x_low.lower(), claim);
+    add_tail(result, row.error(s_low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
   }
 }
 
@@ -229,10 +267,10 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
     if (formula.high < kInfinity && !(low < 0)) continue;
     add_domain(result, activation, formula, row, {x_low, x_high}, true, low, high, claim);
     if (clamped_low && formula.low == -kInfinity) {
-      add_tail(result, row.value(low) - formula.slopes(-kInfinity, x_low.upper()), x_low.lower(), claim);
+      add_tail(result, row.error(low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
     }
     if (clamped_high && formula.high == kInfinity) {
-      add_tail(result, row.value(high) - formula.slopes(std::max(x_high.lower(), formula.low), kInfinity), x_high.upper(), claim);
+      add_tail(result, row.error(high, formula.slopes(std::max(x_high.lower(), formula.low), kInfinity)), x_high.upper(), claim);
     }
   }
 }
@@ -265,7 +303,9 @@ Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells,
 }  // namespace
 
 SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim) {
-  const Row row(h.table.row(cell.row), h.degree, h.centred);
+  // The row that runs into the limit 0 has no relative error.
+  const bool relative = h.accuracy.starts_with("rel:") && !(cell.left && cell.high == 0);
+  const Row row(h.table.row(cell.row), h.degree, h.centred, h.two_word, relative);
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   SupNorm result;
   if (h.masked) {
@@ -285,7 +325,8 @@ SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim) {
 
 Finding prove_fit(const BackwardHeader& h, double claim) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  Finding finding = prove_all(h, claim, backward_cells(h), "abs(p - g) >=");
+  const bool relative = h.accuracy.starts_with("rel:");
+  Finding finding = prove_all(h, claim, backward_cells(h), relative ? "abs(p / g - 1) >=" : "abs(p - g) >=");
   if (activation.limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   return finding;
 }

@@ -26,6 +26,7 @@ using kernels::SpecError;
 // Far above what emit writes (under 64 KiB; 256 rows of 12 words), small enough to bound the work on a hostile file.
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int kMaxRows = 4096;
+constexpr int kMaxOctaveBits = 8;
 constexpr int kMaxDegree = 16;        // of kernels/eval.h
 constexpr int kMaxEntries = 1 << 17;  // every code of 16 bits with either mask bit
 
@@ -478,6 +479,7 @@ BackwardHeader read_backward(Members& members, Reader& reader) {
   h.has_left = members.take<bool>("kHasLeft");
   if (h.has_left) {
     h.left_y = members.take<float>("kLeftY");
+    h.left_bits = members.take_within("kLeftBits", 1, kMaxOctaveBits);
     h.left_row = members.take<int>("kLeftRow");
     h.left_knee = members.take<int>("kLeftKnee");
     h.left_base = members.take<int>("kLeftBase");
@@ -487,12 +489,21 @@ BackwardHeader read_backward(Members& members, Reader& reader) {
     reader.fail(rows_line, fmt::format("kRows = {} is not a power of two", h.rows));
   }
   h.has_right = members.take<bool>("kHasRight");
-  if (h.has_right) h.right_s = members.take<float>("kRightS");
+  if (h.has_right) {
+    h.right_s = members.take<float>("kRightS");
+    if (members.has("kRightBoth")) h.right_both = members.take<bool>("kRightBoth");
+  }
+  if (members.has("kTwoWord")) h.two_word = members.take<bool>("kTwoWord");
   h.bound_a = members.take<double>("kA");
   if (h.masked) h.bound_k = members.take<double>("kK");
   h.bound_b = members.take<double>("kB");
+  if (h.format == "f32" && !h.accuracy.starts_with("rel:")) h.bound_ab = members.take<double>("kAB");
+  if (h.two_word) {
+    h.bound_ulp = members.take<double>("kUlp");
+    h.ulp_from = members.take<double>("kUlpFrom");
+  }
   if (h.format != "f32") h.storage = take_storage(members);
-  h.table = take_shaped(members, "table", h.rows, h.degree + 2, reader);
+  h.table = take_shaped(members, "table", h.rows, h.degree + (h.two_word ? 3 : 2), reader);
   return h;
 }
 

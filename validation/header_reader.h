@@ -31,7 +31,8 @@ struct StorageClaims {
   double total = 0, oracle = 0, regret = 0;
 };
 
-/// g = f'(f^-1(y)) from (y, m): constants in the order of the header. `table`: centre, c0, ..., c_degree.
+/// g = f'(f^-1(y)) from (y, m): constants in the order of the header. `table`: centre, c0, ..., c_degree and,
+/// in a two-word header, the low part of c0.
 struct BackwardHeader {
   std::string file, struct_name, name, activation, function, format, accuracy;
   int degree = 0, rows = 0, scheme = 0, operations = 0;
@@ -44,10 +45,13 @@ struct BackwardHeader {
   float index_scale = 0, index_bias = 0;  // without breaks
   bool has_left = false;
   float left_y = 0;
-  int left_row = 0, left_knee = 0, left_base = 0;
-  bool has_right = false;
+  int left_bits = 1, left_row = 0, left_knee = 0, left_base = 0;
+  bool has_right = false, right_both = false;
   float right_s = 0;
+  bool two_word = false;                         // c0 has a low part, the row's last word
+  double bound_ulp = 0, ulp_from = 0;            // of two-word headers: (A + B) / ulp(g) where |g| >= ulp_from
   double bound_a = 0, bound_k = 0, bound_b = 0;  // bound_k of masked headers
+  double bound_ab = 0;                           // sup over the rows of A + B, of f32 headers but those of the class rel
   StorageClaims storage;                         // of headers whose format is not f32
   CoefficientTable table;
 };

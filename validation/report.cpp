@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "validation/targets.h"
@@ -64,10 +65,18 @@ Section requirements_section(const std::vector<Requirement>& rows) {
 // ---- errors, kept apart ---------------------------------------------------------------------------------------------
 
 std::vector<Cell> error_row(const BackwardHeader& header, const SweptDomain* domain) {
-  std::vector<Cell> row{header.name, header.format, domain ? domain->x_format : "-"};
+  const StorageClaims& claims = header.storage;
+  const bool enumerated = !domain && claims.oracle > 0;
+  std::vector<Cell> row{header.name, header.accuracy, header.format, domain ? domain->x_format : enumerated ? "all real x" : "-"};
   for (const double bound : {header.bound_a, header.bound_k, header.bound_b}) row.emplace_back(power_of_two(bound));
+  const Cell missing("-", Tone::muted);
+  if (enumerated) {
+    row.insert(row.end(), {missing, three_digits_up(claims.total), missing, three_digits_up(claims.oracle), three_digits_up(claims.regret),
+                           rounded_up(claims.total / claims.oracle, 4), missing});
+    return row;
+  }
   if (!domain) {
-    row.resize(row.size() + 7, Cell("not measured", Tone::muted));
+    row.resize(row.size() + 7, missing);
     return row;
   }
   for (const SweptMaximum* m : {&domain->storage, &domain->total, &domain->stored, &domain->oracle, &domain->regret})
@@ -92,11 +101,13 @@ Section errors_section(const Results& results) {
              {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible", "exhaustive"}}});
   Table table{
       "A, K, B, C, T, O and R of every fit. A, K and B are claims of the header that `./outgrad check` re-proves from its text alone; all "
-      "else is over every bit pattern of x, by `./outgrad validate --activation gelu --format FORMAT`.",
+      "else is over every bit pattern of x, by `./outgrad validate --activation gelu --format FORMAT`, or, over all real x, enumerated from "
+      "every stored y by the fit and again by the check. A of the class rel is relative to g.",
       "",
       {words("fit"),
+       words("class"),
        words("y in"),
-       words("every x in"),
+       words("over"),
        {"A", "certified"},
        {"K", "certified"},
        {"B", "certified"},
@@ -299,7 +310,7 @@ Section coefficients_section(const Results& results) {
       "./outgrad fit SPEC.json",
       {words("fit"),
        {"pieces"},
-       {"target"},
+       words("class"),
        {"certified", "worst piece"},
        {"least possible", "same piece"},
        {"ratio"},
@@ -307,7 +318,7 @@ Section coefficients_section(const Results& results) {
       {}};
   for (const FitResult& fit : results.fits) {
     const bool ratio = fit.kind == "backward" && fit.worst_lower_bound > 0;
-    distance.rows.push_back({quoted(fit.name), fmt::format("{}", fit.pieces), power_of_two(fit.target), power_of_two(fit.worst_certified),
+    distance.rows.push_back({quoted(fit.name), fmt::format("{}", fit.pieces), quoted(fit.accuracy), power_of_two(fit.worst_certified),
                              ratio ? power_of_two(fit.worst_lower_bound) : "-",
                              ratio ? rounded_up(fit.worst_certified / fit.worst_lower_bound, 3) : "-",
                              "`" + quoted(fit.spec_sha256.substr(0, 16)) + "`"});
@@ -316,6 +327,102 @@ Section coefficients_section(const Results& results) {
     section.blocks.push_back(nothing("Fits", "./outgrad fit SPEC.json"));
   else
     section.blocks.push_back(std::move(distance));
+  return section;
+}
+
+// ---- what there is to choose from -----------------------------------------------------------------------------------
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+std::string pareto_command(const ParetoResult& front) {
+  return fmt::format("./outgrad pareto --activation {} --format {}", quoted(front.activation), front.format);
+}
+
+/// Work against the error that tells fits of the format apart: A + B in f32, the regret R where T is enumerated over 16 bits. A colour for
+/// each order of table sizes, the bytes beside the point.
+Plot pareto_plot(const ParetoResult& front) {
+  const bool single = front.format == "f32";
+  struct Sizes {
+    int most;
+    const char *title, *colour;
+  };
+  constexpr std::array<Sizes, 4> kSizes{{{0, "no table", "#1b7f4d"}, {256, "to 256 bytes", "#1f5fa8"}, {2048, "to 2 KiB", "#d98200"}, {std::numeric_limits<int>::max(), "more", "#b3261e"}}};
+  std::string data, plot;
+  int below = -1;
+  for (size_t k = 0; k < kSizes.size(); ++k) {
+    for (const ParetoPointResult& p : front.points) {
+      const double error = single ? p.a_plus_b : p.regret;
+      if (p.table_bytes > below && p.table_bytes <= kSizes[k].most && error > 0) data += fmt::format("{} {:.6g} {}\n", p.work, error, p.table_bytes);
+    }
+    data += "NaN NaN NaN\n\n\n";  // a block with no point is a block all the same
+    below = kSizes[k].most;
+    plot += fmt::format(
+        "{0}data index {1} using 1:2 with points pt 7 ps 0.6 lc rgb '{2}' title '{3}', data index {1} using 1:2:3 with labels left offset "
+        "0.6,0.3 font ',9' textcolor rgb '{2}' notitle",
+        k == 0 ? "plot " : ", ", k, kSizes[k].colour, kSizes[k].title);
+  }
+  return {430, 300,
+          fmt::format("set logscale y 2\nset format y '2^{{%L}}'\nset offsets 1.5, 3, 0, 0\nset xlabel 'work, operations of all kinds' offset 0,0.6\n"
+                      "set key outside bottom center horizontal samplen 1 font ',10'\nset title \"{}: {}\"\n{}",
+                      front.format, single ? "A + B, certified" : "R, enumerated", plot),
+          data};
+}
+
+Section pareto_section(const Results& results) {
+  Section section{"What to choose from", {}};
+  if (results.pareto.empty()) {
+    section.blocks.push_back(nothing("Fronts of cost and error", "./outgrad pareto --activation gelu --format bf16"));
+    return section;
+  }
+  section.blocks.push_back(
+      Paragraph{"Of the fits of an activation and format these are worth choosing from: each is cheaper or more exact than any other by more "
+                "than half a bit of A + B or R, or 1% of T. Work counts every operation from y to g, loads among them, as the evaluator "
+                "itself performs them; depth counts those that wait for one another. Every point stands with its specification in the file."});
+  // One figure an activation, its formats side by side; the files are in the order of their names.
+  std::map<std::string, std::vector<const ParetoResult*>> of_activation;
+  for (const ParetoResult& front : results.pareto) of_activation[front.activation].push_back(&front);
+  Table ends{"Every front by its ends: the cheapest point and what the best point of each kind reaches.",
+             "./outgrad pareto --activation ACTIVATION --format FORMAT",
+             {words("activation"), words("format"), {"tried"}, {"points"}, {"work", "least to most"}, {"table bytes", "least to most"}, {"A + B", "least"}, {"T / O", "least"}, {"R", "least"}, words("remark")},
+             {}};
+  for (const auto& [activation, fronts] : of_activation) {
+    Figure figure{quoted(activation) + ": work against error; the number at a point is the bytes of its table.", "./outgrad pareto --activation " + quoted(activation) + " --format FORMAT", {}};
+    for (const ParetoResult* front : fronts) {
+      double bound = front->points[0].a_plus_b, ratio = kNone, regret = front->points[0].regret;
+      int least_bytes = front->points[0].table_bytes, most_bytes = 0, least_work = front->points[0].work, most_work = 0;
+      for (const ParetoPointResult& p : front->points) {
+        bound = std::min(bound, p.a_plus_b);
+        regret = std::min(regret, p.regret);
+        if (p.oracle > 0) ratio = std::min(ratio, p.total / p.oracle);
+        least_bytes = std::min(least_bytes, p.table_bytes);
+        most_bytes = std::max(most_bytes, p.table_bytes);
+        least_work = std::min(least_work, p.work);
+        most_work = std::max(most_work, p.work);
+      }
+      const bool enumerated = ratio < kNone;
+      ends.rows.push_back({quoted(activation), front->format, fmt::format("{}", front->tried), fmt::format("{}", front->points.size()),
+                           fmt::format("{} to {}", least_work, most_work), fmt::format("{} to {}", least_bytes, most_bytes), power_of_two(bound),
+                           enumerated ? rounded_up(ratio, 4) : "-", enumerated ? power_of_two(regret) : "-",
+                           front->exact ? "g is a polynomial in y: one fit has no error of its own" : ""});
+      if (!front->exact && front->points.size() > 1) figure.plots.push_back(pareto_plot(*front));
+    }
+    if (!figure.plots.empty()) section.blocks.push_back(std::move(figure));
+  }
+  section.blocks.push_back(std::move(ends));
+  for (const ParetoResult& front : results.pareto) {
+    if (front.activation != "gelu") continue;
+    Table points{fmt::format("The front of gelu in {}, out of {} candidates.", front.format, front.tried),
+                 pareto_command(front),
+                 {words("fit"), words("class"), {"work"}, {"depth"}, {"fma, add, mul"}, {"table", "bytes"}, {"A + B", "certified"}, {"T / O", "enumerated"}, {"R", "enumerated"}},
+                 {}};
+    for (const ParetoPointResult& p : front.points) {
+      const bool enumerated = p.oracle > 0;
+      points.rows.push_back({quoted(p.name), quoted(p.accuracy), fmt::format("{}", p.work), fmt::format("{}", p.depth), fmt::format("{}", p.operations),
+                             fmt::format("{}", p.table_bytes), power_of_two(p.a_plus_b), enumerated ? rounded_up(p.total / p.oracle, 4) : "-",
+                             enumerated ? power_of_two(p.regret) : "-"});
+    }
+    section.blocks.push_back(std::move(points));
+  }
   return section;
 }
 
@@ -554,6 +661,7 @@ Section inputs_section(const Results& results) {
   list("fit", results.fits);
   list("sweep", results.sweeps);
   list("stability", results.stability);
+  list("front", results.pareto);
   list("tuning", results.tuning);
   section.blocks.push_back(std::move(files));
   for (const std::string& warning : results.warnings) section.blocks.push_back(Paragraph{"Warning: " + quoted(warning), Tone::bad});
@@ -571,8 +679,8 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                                 count[RequirementVerdict::pass], judged, missing ? fmt::format("; {} were not measured", missing) : ""),
                     {}};
   document.sections = {requirements_section(rows), errors_section(results),       curves_section(results),
-                       forward_section(results),   coefficients_section(results), layernorm_section(results),
-                       tuning_section(results),    baselines_section(results),    inputs_section(results)};
+                       forward_section(results),   coefficients_section(results), pareto_section(results),
+                       layernorm_section(results), tuning_section(results),       baselines_section(results), inputs_section(results)};
   return document;
 }
 

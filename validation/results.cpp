@@ -136,7 +136,7 @@ FitResult read_fit(const std::string& file) {
   fit.name = node["name"].text();
   fit.kind = node["kind"].text();
   fit.spec_sha256 = node["spec_sha256"].text();
-  fit.target = node["target"].hex_bound();
+  fit.accuracy = node["class"].text();
   if (fit.kind == "table") return fit;  // no rows, no A: T, O and R are in its header
   const Node certificate = node["certificate"];
   fit.bound_a = certificate["A"].hex_bound();
@@ -151,6 +151,8 @@ FitResult read_fit(const std::string& file) {
     fit.format = node["format"].text();
     fit.bound_k = certificate["K"].hex_bound();
     fit.bound_b = certificate["B"].hex_bound();
+    fit.bound_ab = certificate["AB"].hex_bound();
+    fit.bound_ulp = certificate["ulp"].hex_bound();
     read_pieces(node["pieces"]);
   } else if (fit.kind == "forward") {
     read_pieces(node["core"]["pieces"]);
@@ -346,13 +348,55 @@ void read_tuning(const std::string& file, Results& results) {
   }
 }
 
+/// A figure of a front: finite and not negative.
+double figure_of(const Node& node) {
+  const double value = node.real();
+  if (!(value >= 0 && value < kInfinity)) node.fail("is not a bound");
+  return value;
+}
+
+ParetoResult read_pareto(const std::string& file) {
+  const nlohmann::json json = parse(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.pareto/2");
+  ParetoResult front;
+  front.file = file;
+  front.activation = node["activation"].text();
+  front.format = node["format"].text();
+  constexpr std::array<const char*, 5> kFormats{"f32", "f16", "bf16", "e4m3", "e5m2"};
+  if (std::find(kFormats.begin(), kFormats.end(), front.format) == kFormats.end()) node["format"].fail("is not one of f32, f16, bf16, e4m3, e5m2");
+  front.exact = node["exact"].boolean();
+  front.tried = node["tried"].small();
+  for (const Node& point : node["points"].items()) {
+    ParetoPointResult p;
+    p.name = point["name"].text();
+    p.accuracy = point["class"].text();
+    p.work = point["work"].small();
+    p.depth = point["depth"].small();
+    p.table_bytes = point["table_bytes"].small();
+    p.operations = point["operations"].small();
+    p.a_plus_b = figure_of(point["a_plus_b"]);
+    p.total = figure_of(point["total"]);
+    p.regret = figure_of(point["regret"]);
+    p.oracle = figure_of(point["oracle"]);
+    if (point["spec"]["name"].text() != p.name) point["spec"]["name"].fail("is not the point's");
+    front.points.push_back(std::move(p));
+  }
+  if (front.points.empty()) node["points"].fail("is empty");
+  return front;
+}
+
 /// A header and the fit it claims to come from must tell the same.
 void expect_agreement(const Results& results) {
   for (const BackwardHeader& header : results.backward) {
     const FitResult* fit = results.fit_named(header.name);
     if (!fit) continue;
-    const std::array<std::pair<const char*, bool>, 3> claims{
-        {{"A", fit->bound_a == header.bound_a}, {"K", fit->bound_k == header.bound_k}, {"B", fit->bound_b == header.bound_b}}};
+    const auto same = [](double claim, double certified) { return claim == 0 || claim == certified; };  // 0: the header has no such claim
+    const std::array<std::pair<const char*, bool>, 5> claims{{{"A", fit->bound_a == header.bound_a},
+                                                              {"K", fit->bound_k == header.bound_k},
+                                                              {"B", fit->bound_b == header.bound_b},
+                                                              {"AB", same(header.bound_ab, fit->bound_ab)},
+                                                              {"ulp", same(header.bound_ulp, fit->bound_ulp)}}};
     for (const auto& [name, equal] : claims) {
       if (!equal) throw SpecError(fit->file, fmt::format("certificate.{}", name), "is not what " + header.file + " claims");
     }
@@ -407,6 +451,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
     results.sweeps.push_back(std::move(*sweep));
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
+  for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
   expect_agreement(results);
   return results;

@@ -17,10 +17,10 @@ namespace outgrad::validation {
 
 struct FitResult {
   std::string file, name, kind, format;  // format: empty for a forward
-  std::string spec_sha256;
-  double target = 0;
+  std::string spec_sha256, accuracy;
   double bound_a = 0;
   std::optional<double> bound_k, bound_b;  // none for a forward
+  double bound_ab = 0, bound_ulp = 0;      // 0: no such claim
   int pieces = 0;
   // Of the piece with the greatest certified error: what is certified, and the least any polynomial of this degree can have there.
   double worst_certified = 0, worst_lower_bound = 0;
@@ -92,6 +92,20 @@ struct TuningResult {
   double gb_per_s = 0, share = 0, speedup = 1, speedup_low = 1, speedup_high = 1, confidence = 0;
 };
 
+struct ParetoPointResult {
+  std::string name, accuracy;
+  int work = 0, depth = 0, table_bytes = 0, operations = 0;
+  double a_plus_b = 0, total = 0, regret = 0, oracle = 0;  // the last 0 where the format's T is not enumerated
+};
+
+/// The fits of an activation and format that are worth choosing from, cheapest first.
+struct ParetoResult {
+  std::string file, activation, format;
+  bool exact = false;
+  int tried = 0;
+  std::vector<ParetoPointResult> points;
+};
+
 struct Results {
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
@@ -99,10 +113,12 @@ struct Results {
   std::vector<SweepResult> sweeps;
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
+  std::vector<ParetoResult> pareto;
   std::vector<std::string> warnings;  // "file:line: why": what was passed over
 
   bool empty() const {
-    return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && stability.empty() && tuning.empty();
+    return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && stability.empty() && tuning.empty() &&
+           pareto.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
@@ -112,7 +128,7 @@ struct Results {
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
+/// Reads `folder`/{fits,sweeps,stability,pareto}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
 /// their names. Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive;
 /// kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "kernels/formats.h"
@@ -74,8 +75,18 @@ Computed squared(const Computed& a) {
   return result;
 }
 
+// A row's result: how far it is from p, and how far its last operation's exact result is.
+struct Evaluated {
+  Range value;  // of the exact p
+  double error, inherited;
+};
+
+Evaluated last_rounding(const Computed& result) {
+  return {result.value, result.error, std::max(result.error - half_ulp(result.magnitude()), 0.0)};
+}
+
 // p(u) in the order of the scheme, u exact; the same orders as in deployed_row.
-double polynomial_error(std::span<const float> c, int scheme, const Range& reached) {
+Evaluated polynomial_error(std::span<const float> c, int scheme, const std::optional<float>& low_part, const Range& reached) {
   const auto number = [](float v) { return Computed{{v, v}, 0}; };
   const Computed u{reached, 0};
   const int degree = static_cast<int>(c.size()) - 1;
@@ -88,23 +99,29 @@ double polynomial_error(std::span<const float> c, int scheme, const Range& reach
       for (size_t k = 0; k < level.size(); k += 2) joined.push_back(k + 1 < level.size() ? fused(level[k + 1], w, level[k]) : level[k]);
       level = std::move(joined);
     }
-    return level[0].error;
+    return last_rounding(level[0]);
   }
   const bool halves = scheme == kEvenOdd && degree >= 2;
   const Computed step = halves ? squared(u) : u;
-  const auto chain = [&](int top) {
+  const auto chain = [&](int top, int bottom) {
     const int stride = halves ? 2 : 1;
     Computed p = number(c[top]);
-    for (int k = top - stride; k >= 0; k -= stride) p = fused(p, step, number(c[k]));
+    for (int k = top - stride; k >= bottom; k -= stride) p = fused(p, step, number(c[k]));
     return p;
   };
-  if (!halves) return chain(degree).error;
+  if (low_part) {
+    const Computed rest = fused(chain(degree, 1), u, number(*low_part));
+    Evaluated sum{rest.value + static_cast<double>(c[0]), rest.error, rest.error};
+    sum.error += half_ulp((sum.value.magnitude() + rest.error) * kOwnRounding);
+    return sum;
+  }
+  if (!halves) return last_rounding(chain(degree, 0));
   const int even = degree / 2 * 2;
-  return fused(chain(even == degree ? degree - 1 : degree), u, chain(even)).error;
+  return last_rounding(fused(chain(even == degree ? degree - 1 : degree, 0), u, chain(even, 0)));
 }
 
 // Evaluation of a row at any float v of the range, v itself within e_v of its exact value.
-double row_error(std::span<const float> row, const BackwardHeader& h, const Range& v, double e_v) {
+Evaluated row_error(std::span<const float> row, const BackwardHeader& h, const Range& v, double e_v) {
   const float centre = h.centred ? row[0] : 0.0f;
   const auto c = row.subspan(1, static_cast<size_t>(h.degree) + 1);
   const double e_u = rounding_of_difference(v, centre);
@@ -115,7 +132,12 @@ double row_error(std::span<const float> row, const BackwardHeader& h, const Rang
     slope = {slope_step.low + p.low, slope_step.high + p.high};
     p = p * reached + static_cast<double>(c[k]);
   }
-  return (polynomial_error(c, h.scheme, reached) + slope.magnitude() * (e_u + e_v)) * kOwnRounding;
+  const std::optional<float> low_part = h.two_word ? std::optional(row[static_cast<size_t>(h.degree) + 2]) : std::nullopt;
+  Evaluated result = polynomial_error(c, h.scheme, low_part, reached);
+  const double carried = slope.magnitude() * (e_u + e_v);
+  result.error = (result.error + carried) * kOwnRounding;
+  result.inherited = (result.inherited + carried) * kOwnRounding;
+  return result;
 }
 
 class Analysis {
@@ -159,14 +181,26 @@ class Analysis {
       terms = terms * std::fabs(u) + std::fabs(row[word]);
       p = p * u + row[word];
     }
+    if (h_.two_word) p += row[h_.degree + 2];
     const double slack = 0x1p-50 * (terms * (h_.degree + 2) + slope * (std::fabs(v) + std::fabs(u)));
-    const double error = std::fabs(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred) - p);
+    const double error = std::fabs(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word) - p);
     record(y, m, error - slack, error + slack, p);
   }
 
   // The same with the exact value enclosed by MPFR.
   void enumerate_precisely(float y, bool m) {
     ++evaluations_;
+    const auto [p, error] = enclosed(y, m);
+    record(y, m, error.mignitude(), error.magnitude(), p.middle());
+  }
+
+  Evaluated exact_point(float y, bool m) const {
+    const auto [p, error] = enclosed(y, m);
+    return {{p.lower(), p.upper()}, error.magnitude(), error.magnitude()};
+  }
+
+  // p at one y, and the deployed value less that.
+  std::pair<Interval, Interval> enclosed(float y, bool m) const {
     const Selection selection = deployed_selection(h_, y, m);
     const auto row = h_.table.row(selection.row);
     Interval v = static_cast<double>(selection.v);
@@ -179,8 +213,8 @@ class Analysis {
     const Interval u = v - centre(row);
     Interval p = static_cast<double>(row[h_.degree + 1]);
     for (int word = h_.degree; word >= 1; --word) p = p * u + static_cast<double>(row[word]);
-    const Interval error = Interval(static_cast<double>(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred))) - p;
-    record(y, m, error.mignitude(), error.magnitude(), p.middle());
+    if (h_.two_word) p = p + static_cast<double>(row[h_.degree + 2]);
+    return {p, Interval(static_cast<double>(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word))) - p};
   }
 
   // At one y the error lies in [least, most].
@@ -192,6 +226,68 @@ class Analysis {
       finding_.witness = Witness{y, deployed_gradient(h_, y, m), exact};
       finding_.why = fmt::format("evaluation is off by {:.6g} at y = {:a}, m = {:d}", least, y, m);
     }
+  }
+
+ public:
+  // The measure of A + B over all f32 y, ranges of them halved until it meets the claim.
+  Finding run_rows(const std::vector<double>& fit_errors, RowMeasure measure) {
+    const auto value = [&](int row, const Evaluated& p) {
+      if (measure == RowMeasure::sum) return fit_errors[row] + p.error;
+      const double ulp = least_ulp(p);
+      return ulp == 0 ? 0.0 : 0.5 + (fit_errors[row] + p.inherited) / ulp;
+    };
+    const auto consider = [&](double measured) { finding_.proven = std::max(finding_.proven, measured * kOwnRounding); };
+    std::int64_t begin = float_order(h_.y_min);
+    if (h_.masked) {
+      begin = float_order(h_.y_hi) - kFirstGridPoints / 4;
+      first_after_ = begin + kFirstGridPoints;
+      for (; begin < first_after_; ++begin) {
+        for (const bool m : {false, true}) consider(value(deployed_selection(h_, float_at(begin), m).row, exact_point(float_at(begin), m)));
+      }
+    }
+    for (const bool m : {false, true}) {
+      if (!m && !h_.masked) continue;
+      std::vector<std::pair<std::int64_t, std::int64_t>> pending{{begin, last_order(m)}};
+      while (!pending.empty()) {
+        const auto [a, b] = pending.back();
+        pending.pop_back();
+        const Selection low = deployed_selection(h_, float_at(a), m), high = deployed_selection(h_, float_at(b), m);
+        const double span = std::fabs(static_cast<double>(high.v) - low.v);
+        if (low.row == high.row && low.coordinate == high.coordinate && (a == b || span * kResolution <= cell_width(low))) {
+          const double measured = value(low.row, range_error(float_at(a), float_at(b), low, high));
+          if (measured * kOwnRounding <= finding_.claim || a == b) {
+            consider(measured);
+            ++ranges_;
+            continue;
+          }
+        }
+        if (++evaluations_ > kMaxEvaluations) {
+          finding_.proven = std::numeric_limits<double>::infinity();
+          pending.clear();
+          continue;
+        }
+        const std::int64_t middle = a + (b - a) / 2;
+        pending.insert(pending.end(), {{middle + 1, b}, {a, middle}});
+      }
+    }
+    // B is an upper bound itself, so a measure above the claim refutes nothing.
+    if (!(finding_.proven <= finding_.claim)) finding_.verdict = Verdict::Undecided;
+    finding_.why = fmt::format("{} ranges, each row with its own A", ranges_);
+    if (finding_.verdict != Verdict::Holds) finding_.why += "; not decided";
+    return finding_;
+  }
+
+ private:
+  // ulp of the least |g| that a range with this p can have and that counts; 0 if none counts.
+  double least_ulp(const Evaluated& p) const {
+    if (!(p.value.magnitude() + h_.bound_a >= h_.ulp_from)) return 0;
+    return grain(std::max(least_magnitude(p.value) - h_.bound_a, h_.ulp_from));
+  }
+
+  // The last y whose bits are not those of a clamp. On the left segment m = 0 ends at y = 0 likewise.
+  std::int64_t last_order(bool m) const {
+    const std::int64_t last = float_order(h_.y_max);
+    return m ? last : std::min(last, h_.has_left ? float_order(0.0f) : float_order(clamped_root()));
   }
 
   double clamp_s(double s) const { return h_.has_left ? s : std::max(s, static_cast<double>(h_.s_min)); }
@@ -207,7 +303,7 @@ class Analysis {
   }
 
   // The a priori bound over the floats y in [a, b], which all select `low`'s row; `low` and `high` are what a and b select.
-  double range_error(float a, float b, const Selection& low, const Selection& high) const {
+  Evaluated range_error(float a, float b, const Selection& low, const Selection& high) const {
     const auto row = h_.table.row(low.row);
     const Range v{std::min(low.v, high.v), std::max(low.v, high.v)};
     if (low.coordinate != Coordinate::root) return row_error(row, h_, v, 0);
@@ -243,10 +339,7 @@ class Analysis {
   }
 
   void analyse_branch(bool m) {
-    // The clamps give every y beyond them the bits of the clamp. On the left segment m = 0 ends at y = 0 likewise.
-    std::int64_t first = h_.masked ? first_after_ : float_order(h_.y_min), last = float_order(h_.y_max);
-    if (!m && h_.has_left) last = std::min(last, float_order(0.0f));
-    if (!m && !h_.has_left) last = std::min(last, float_order(clamped_root()));
+    const std::int64_t first = h_.masked ? first_after_ : float_order(h_.y_min), last = last_order(m);
     std::vector<std::pair<std::int64_t, std::int64_t>> pending;
     if (first <= last) pending.emplace_back(first, last);
     while (!pending.empty()) {
@@ -258,7 +351,7 @@ class Analysis {
       }
       const Selection low = deployed_selection(h_, float_at(a), m), high = deployed_selection(h_, float_at(b), m);
       if (low.row == high.row && low.coordinate == high.coordinate) {
-        const double bound = range_error(float_at(a), float_at(b), low, high);
+        const double bound = range_error(float_at(a), float_at(b), low, high).error;
         const double span = std::fabs(static_cast<double>(high.v) - low.v);
         if (bound <= finding_.claim && span * kResolution <= cell_width(low)) {
           ++ranges_;
@@ -290,5 +383,9 @@ class Analysis {
 }  // namespace
 
 Finding prove_rounding(const BackwardHeader& h, double claim) { return Analysis(h, claim).run(); }
+
+Finding prove_rows(const BackwardHeader& h, const std::vector<double>& fit_errors, RowMeasure measure, double claim) {
+  return Analysis(h, claim).run_rows(fit_errors, measure);
+}
 
 }  // namespace outgrad::validation

@@ -13,6 +13,8 @@
 // is steepest, are enumerated for every format, against MPFR.
 #pragma once
 
+#include <vector>
+
 #include "validation/header_reader.h"
 #include "validation/verdict.h"
 
@@ -20,5 +22,15 @@ namespace outgrad::validation {
 
 /// Decides sup |g_deployed - g_exact| <= claim. A witness is in y.
 Finding prove_rounding(const BackwardHeader& h, double claim);
+
+/// What A and B of a row come to together, f32 headers.
+enum class RowMeasure {
+  sum,   ///< A + B
+  ulps,  ///< (A + B) / ulp(g) where |g| >= kUlpFrom, for rows whose last operation adds something small to c0. Before it is rounded that
+         ///< operation's result is within e of g, A and the other roundings: if the two share a binade, rounding costs at most half an ulp of
+         ///< g, and if not, no more than e. So the measure is at most 1/2 + e / ulp(g).
+};
+/// Decides the measure over all y, `fit_errors` the proven A of each row. Never Violated: B is an upper bound.
+Finding prove_rows(const BackwardHeader& h, const std::vector<double>& fit_errors, RowMeasure measure, double claim);
 
 }  // namespace outgrad::validation

@@ -24,7 +24,7 @@ struct Targets {
   int operations;
 };
 
-inline constexpr std::array<Targets, 3> kTargets{{{"f32", 0x1p-26, 0x1p-22, 1.05, {}, 0.51, 2.0, {}, 11},
+inline constexpr std::array<Targets, 3> kTargets{{{"f32", 0x1p-26, 0x1p-23, 1.05, {}, 0.51, 2.0, {}, 11},
                                                   {"f16", 0x1p-13, 0x1p-12, 1.05, 0x1p-11, {}, {}, 0, 10},
                                                   {"bf16", 0x1p-10, 0x1p-9, 1.05, 0x1p-9, {}, {}, 0, 10}}};
 

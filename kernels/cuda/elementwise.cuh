@@ -39,6 +39,13 @@ struct SharedColumns {
   }
 };
 
+template <class TableOfRows>
+struct SharedColumnsOf;
+template <int Rows, int Words>
+struct SharedColumnsOf<Table<Rows, Words>> {
+  using Type = SharedColumns<Words, Rows>;
+};
+
 // The entries of a direct table, in shared memory; filled by the whole block.
 template <int Count>
 struct SharedEntries {
@@ -69,7 +76,7 @@ __device__ __forceinline__ const auto& resident_table() {
   } else if constexpr (Fit::kRows == 1) {
     return kTable;
   } else {
-    __shared__ SharedColumns<Fit::kDegree + 2, Fit::kRows> columns;
+    __shared__ typename SharedColumnsOf<decltype(Fit::table())>::Type columns;
     columns.fill(kTable);
     __syncthreads();
     return columns;

@@ -31,8 +31,9 @@ struct GeluBf16Ulp {
   static constexpr float kIndexScale = 0x1.e76176p+5f;  // 60.9225883
   static constexpr float kIndexBias = 0x1.00021ap+23f;  // 8388877
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 132;
   static constexpr int kLeftKnee = 248;
   static constexpr int kLeftBase = 124;

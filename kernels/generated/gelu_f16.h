@@ -31,8 +31,9 @@ struct GeluF16 {
   static constexpr float kIndexScale = 0x1.13ea8ep+2f;  // 4.31119108
   static constexpr float kIndexBias = 0x1.000022p+23f;  // 8388625
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 11;
   static constexpr int kLeftKnee = 248;
   static constexpr int kLeftBase = 243;

@@ -31,8 +31,9 @@ struct GeluF16Ulp {
   static constexpr float kIndexScale = 0x1.6deac4p+5f;  // 45.7396317
   static constexpr float kIndexBias = 0x1.000114p+23f;  // 8388746
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 106;
   static constexpr int kLeftKnee = 248;
   static constexpr int kLeftBase = 226;

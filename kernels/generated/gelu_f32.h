@@ -31,8 +31,9 @@ struct GeluF32 {
   static constexpr float kIndexScale = 0x1.6e40dp+2f;  // 5.72270584
   static constexpr float kIndexBias = 0x1.000042p+23f;  // 8388641
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 16;
   static constexpr int kLeftKnee = 246;
   static constexpr int kLeftBase = 232;
@@ -43,6 +44,7 @@ struct GeluF32 {
   static constexpr double kA = 0x1.b1a109b2464bap-27;  // 2^-26.24: sup |p - g|
   static constexpr double kK = 0x1.7c84c9eacb8d9p-16;  // 2^-15.43: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.ca717ff0b541ap-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|
+  static constexpr double kAB = 0x1.dfc9a00beccadp-24;  // 2^-23.09: sup over the rows of A + B
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -31,8 +31,9 @@ struct GeluTanhF32 {
   static constexpr float kIndexScale = 0x1.7df188p+2f;  // 5.9678669
   static constexpr float kIndexBias = 0x1.000042p+23f;  // 8388641
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 16;
   static constexpr int kLeftKnee = 246;
   static constexpr int kLeftBase = 232;
@@ -43,6 +44,7 @@ struct GeluTanhF32 {
   static constexpr double kA = 0x1.b29fd722747fp-26;  // 2^-25.24: sup |p - g|
   static constexpr double kK = 0x1.fdddd9f04ee91p-17;  // 2^-16.01: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.c810bb5e1b0a6p-24;  // 2^-23.17: sup |fp32 sequence - exact sequence|
+  static constexpr double kAB = 0x1.d287d1e307f49p-24;  // 2^-23.13: sup over the rows of A + B
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

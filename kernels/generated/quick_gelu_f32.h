@@ -31,8 +31,9 @@ struct QuickGeluF32 {
   static constexpr float kIndexScale = 0x1.82f26ep+3f;  // 12.0920935
   static constexpr float kIndexBias = 0x1.000084p+23f;  // 8388674
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 46;
   static constexpr int kLeftKnee = 242;
   static constexpr int kLeftBase = 230;
@@ -43,6 +44,7 @@ struct QuickGeluF32 {
   static constexpr double kA = 0x1.c5d5f111419p-26;  // 2^-25.17: sup |p - g|
   static constexpr double kK = 0x1.2c54105aca9d2p-15;  // 2^-14.77: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.d10bde5181c68p-24;  // 2^-23.14: sup |fp32 sequence - exact sequence|
+  static constexpr double kAB = 0x1.d85bbff9d341p-24;  // 2^-23.12: sup over the rows of A + B
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

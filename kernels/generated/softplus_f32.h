@@ -32,6 +32,7 @@ struct SoftplusF32 {
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.ad7dc287ad9aap-26;  // 2^-25.25: sup |p - g|
   static constexpr double kB = 0x1.0000100013041p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
+  static constexpr double kAB = 0x1.200669ca25171p-24;  // 2^-23.83: sup over the rows of A + B
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

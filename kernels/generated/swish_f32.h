@@ -31,8 +31,9 @@ struct SwishF32 {
   static constexpr float kIndexScale = 0x1.62e8ecp+3f;  // 11.0909328
   static constexpr float kIndexBias = 0x1.000086p+23f;  // 8388675
   static constexpr bool kHasLeft = true;
-  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = bits(y) >> 22 mod 512
+  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y
   static constexpr float kLeftY = -0x1p-3f;  // -0.125
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftRow = 46;
   static constexpr int kLeftKnee = 242;
   static constexpr int kLeftBase = 230;
@@ -43,6 +44,7 @@ struct SwishF32 {
   static constexpr double kA = 0x1.c189fdba0a422p-26;  // 2^-25.19: sup |p - g|
   static constexpr double kK = 0x1.8444fbe3d85b6p-16;  // 2^-15.40: sup |g(s_c(y)) - g(s(y))| over the stored y
   static constexpr double kB = 0x1.cb38070ca2f56p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|
+  static constexpr double kAB = 0x1.d3726616e399ep-24;  // 2^-23.13: sup over the rows of A + B
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

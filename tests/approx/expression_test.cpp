@@ -10,6 +10,8 @@
 namespace outgrad::approx {
 namespace {
 
+bool finite(const Ball& b) { return arb_is_finite(b.raw()) != 0; }
+
 std::string refusal(const std::string& text) {
   try {
     const Expression e(text);
@@ -66,11 +68,72 @@ TEST(Expression, BallsAndSeriesEncloseTheirPoints) {
   }
 }
 
+TEST(Expression, AnInexactLargeArgumentIsAsGoodAsAWideOne) {
+  // -x - x^52 + x at -800 is known to 320 bits and yet to +-2^181: exp of that ball would be anything.
+  const Expression f("sigmoid(-x-x^52+x)"), huge("sigmoid(1e279*1e279*x)");
+  EXPECT_TRUE(finite(huge(Ball(-1.0))));
+  EXPECT_TRUE(finite(huge(Ball(1.0))));
+  EXPECT_TRUE(finite(f(Ball(-800.0))));
+  EXPECT_TRUE(finite(f(Ball::hull(Ball(-800.5), Ball(-800.0)))));
+}
+
 TEST(Expression, WhereThereIsNoDerivativeTheSeriesIsNotFinite) {
   const Ball around = Ball::hull(Ball(-0.125), Ball(0.125));
   for (const char* text : {"abs(x)", "log(x)", "sqrt(x)", "1/x"}) {
     EXPECT_FALSE(arb_is_finite(Expression(text)(Series::variable(around, 2))[1].raw())) << text;
   }
+}
+
+TEST(Expression, SingularBallsAreUndecidedNeverWrong) {
+  const Ball zero(0.0), around = Ball::hull(Ball(-0.5), Ball(0.25)), touching = Ball::hull(Ball(0.0), Ball(1.0));
+  // Truncated to two terms, x^2 at 0 looks like the constant 0; and an exact 0 is a factor that must not hide the other one.
+  for (const char* text : {"1/x", "log(x)", "log(x^2)", "x/x", "x^2/x", "0/x", "0*(1/x)", "0/(1+1/x)", "(1/x)^0", "x^-2", "1/(x*x)", "1/(x-x)",
+                           "sin(x)/x", "exp(1/x)", "x*log(abs(x))"}) {
+    const Expression f(text);
+    for (const Ball& x : {zero, around, touching}) {
+      EXPECT_FALSE(finite(f(x))) << text;
+      for (const slong length : {1, 2, 4}) {
+        const Series s = f(Series::variable(x, length));
+        for (slong k = 0; k < length; ++k) EXPECT_FALSE(finite(s[k])) << text << " " << length << " " << k;
+      }
+    }
+  }
+  // Values that exist without a derivative.
+  for (const char* text : {"abs(x)", "sqrt(x^2)", "x*abs(x)", "abs(x)-abs(x)", "0*abs(x)", "abs(x)^0", "sqrt(0*x)"}) {
+    const Expression f(text);
+    EXPECT_TRUE(finite(f(zero))) << text;
+    EXPECT_TRUE(finite(f(Series::variable(zero, 2))[0])) << text;
+    for (const Ball& x : {zero, around, touching}) {
+      for (slong k = 1; k < 4; ++k) EXPECT_FALSE(finite(f(Series::variable(x, 4))[k])) << text << " " << k;
+    }
+  }
+}
+
+TEST(Expression, EveryFormOfALiteralIsReadOverEveryScalar) {
+  const std::pair<const char*, double> cases[] = {{"5", 5},        {"5.", 5},       {".5", 0.5},      {"5.e1", 50},     {".5E+1", 5},      {"25e-2", 0.25},
+                                                  {"0x10", 16},    {"0X.8p0", 0.5}, {"0x1.8p+1", 3},  {"0x1.P-1", 0.5}, {"0", 0},          {"0x0", 0},
+                                                  {"0.000e5", 0},  {"00012", 12},   {"1.500", 1.5},   {"0x.4", 0.25},   {"1e279/1e279", 1}};
+  for (const auto& [text, value] : cases) {
+    const Expression f(text);
+    EXPECT_EQ(f(1.0), value) << text;
+    EXPECT_EQ(f(Real(1)), Real(value)) << text;
+    EXPECT_TRUE((f(Ball(1.0)) - Ball(value)).holds_zero()) << text;
+    EXPECT_EQ(f(Ball(1.0)).to_double(), value) << text;
+    EXPECT_EQ(f(Series::variable(Ball(1.0), 2))[0].to_double(), value) << text;
+  }
+}
+
+TEST(Expression, TheWorkOfAnEvaluationIsBounded) {
+  std::string sum = "x", nested = "x", powers = "x^64";
+  for (int k = 1; k < 128; ++k) sum += "+x";
+  for (int k = 0; k < 60; ++k) nested = "(" + nested + ")^64";
+  for (int k = 1; k < 85; ++k) powers += "*x^64";
+  EXPECT_EQ(Expression(sum)(1.0), 128);
+  EXPECT_EQ(Expression(sum).size(), 255U);
+  EXPECT_EQ(refusal(sum + "+x"), "column 258: an expression has at most 256 numbers, variables and operations");
+  EXPECT_TRUE(finite(Expression(nested)(Series::variable(Ball(2.0), 3))[2]));
+  EXPECT_EQ(Expression(powers).size(), 85 * 66 + 84U);  // x, its power and 64 multiplications
+  EXPECT_TRUE(finite(Expression(powers)(Series::variable(Ball(2.0), 3))[2]));
 }
 
 TEST(Expression, SaysColumnAndReason) {

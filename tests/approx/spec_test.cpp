@@ -42,7 +42,7 @@ TEST(Spec, SaysFilePlaceAndReason) {
             "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
   EXPECT_EQ(refusal(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2");
   EXPECT_EQ(refusal(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle");
-  EXPECT_EQ(refusal(with("abs:2^-26.2", "ulp:1")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
+  EXPECT_EQ(refusal(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
   EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
   EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
             "spec.json: activation: give either it or an expression");
@@ -55,6 +55,16 @@ TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
   EXPECT_EQ(refusal("[1]"), "spec.json: top level: must be an object");
   EXPECT_EQ(refusal("{"), "spec.json: byte 2: is not JSON");
+  EXPECT_EQ(refusal("{\"schema\": 1e999}"), "spec.json: top level: is not JSON that can be represented: a number is out of range");
+}
+
+TEST(Spec, WhatItQuotesStaysShort) {
+  const std::string rubbish(100000, 'x');
+  EXPECT_LT(refusal(with("\"degree\": 6", "\"degree\": 6, \"" + rubbish + "\": 1")).size(), 600U);
+  for (const char* value : {"outgrad.spec/2", "gelu_f32", "backward", "f32", "abs:2^-26.2"}) {
+    EXPECT_LT(refusal(with(value, value + rubbish)).size(), 600U) << value;
+  }
+  EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"expression\": \"x+\\n1\"")), "spec.json: expression: column 3: the byte 0x0a is not expected here");
 }
 
 TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {

@@ -43,7 +43,8 @@ class Activation : public testing::Test {
 using Cases = testing::Types<Case<synthetic::Unmasked<16, 4>, 0>, Case<synthetic::Unmasked<16, 4>, kBestVectorBits>,
                              Case<synthetic::Unmasked<8, 5, kEvenOdd>, kBestVectorBits>, Case<synthetic::OneRow<6>, 0>,
                              Case<synthetic::OneRow<6>, kBestVectorBits>, Case<synthetic::WithBreaks<5, 4>, 0>,
-                             Case<synthetic::WithBreaks<5, 4>, kBestVectorBits>, Case<synthetic::WithLeftAndRight, kBestVectorBits>>;
+                             Case<synthetic::WithBreaks<5, 4>, kBestVectorBits>, Case<synthetic::WithLeftAndRight, kBestVectorBits>,
+                             Case<synthetic::TwoWord, kBestVectorBits>>;
 TYPED_TEST_SUITE(Activation, Cases);
 
 TYPED_TEST(Activation, NanGivesNan) {

@@ -107,6 +107,7 @@ TYPED_TEST(Elementwise, BackwardIsTheSameUnderEverySchedule) {
 // The format does not meet the shape of a fit: each shape in one of them.
 TEST(ElementwiseShapes, EveryShapeOfAFitIsTheSameUnderEverySchedule) {
   expect_every_backward_schedule<synthetic::WithLeftAndRight, float>(50);
+  expect_every_backward_schedule<synthetic::TwoWord, float>(50);
   expect_every_backward_schedule<synthetic::WithoutLeft<64, 7, kEstrin>, BF16>(50);
   expect_every_backward_schedule<synthetic::WithoutLeft<8, 6, kEvenOdd, false>, F16>(50);
   expect_every_backward_schedule<synthetic::WithBreaks<5, 4>, float>(50);

@@ -40,7 +40,10 @@ float polynomial(const float* c, int degree, float u, int scheme) {
 
 // The derivative by plain arithmetic, branches and std::fma instead of an operations object.
 template <class Fit>
-float derivative(float y, bool m, const Table<Fit::kRows, Fit::kDegree + 2>& table) {
+constexpr bool kHasTwoWords = requires { Fit::kTwoWord; };
+
+template <class Fit, class Rows>
+float derivative(float y, bool m, const Rows& table) {
   if (y > Fit::kYMax) y = Fit::kYMax;
   float v = y;
   if constexpr (Fit::kMasked) {
@@ -60,22 +63,30 @@ float derivative(float y, bool m, const Table<Fit::kRows, Fit::kDegree + 2>& tab
     for (int k = 0; k + 1 < Fit::kRows; ++k) row += v >= Fit::break_at(k);
   }
   if constexpr (Fit::kHasRight) {
-    if (!(v < Fit::kRightS)) v = y;
+    constexpr bool kBoth = requires { Fit::kRightBoth; };
+    if (!((kBoth ? std::fabs(v) : v) < Fit::kRightS) && !std::isnan(v)) v = y;
   }
   if constexpr (Fit::kHasLeft) {
     if (!m && !(y <= Fit::kLeftY)) {
       v = y > 0 ? -0.0f : y;
-      const int h = static_cast<int>(bits_of(v) >> 22 & 0x1ff);
+      const int h = static_cast<int>((bits_of(v) & 0x7fffffffu) >> (23 - Fit::kLeftBits));
       row = static_cast<u32>(Fit::kLeftRow + std::max((h + std::max(h, Fit::kLeftKnee)) / 2 - Fit::kLeftBase, 0)) % Fit::kRows;
     }
   }
   const float* words = table.w[row];
-  return polynomial(words + 1, Fit::kDegree, Fit::kCentred ? v - words[0] : v, Fit::kScheme);
+  const float u = Fit::kCentred ? v - words[0] : v;
+  if constexpr (kHasTwoWords<Fit>) {
+    float c[Fit::kDegree + 1] = {words[Fit::kDegree + 2]};
+    std::copy(words + 2, words + Fit::kDegree + 2, c + 1);
+    return words[1] + polynomial(c, Fit::kDegree, u, Fit::kScheme);
+  } else {
+    return polynomial(words + 1, Fit::kDegree, u, Fit::kScheme);
+  }
 }
 
 template <class Fit>
 class Backward : public testing::Test {};
-using Fits = testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::WithoutLeft<8, 4>, synthetic::WithoutLeft<16, 5>,
+using Fits = testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord, synthetic::WithoutLeft<8, 4>, synthetic::WithoutLeft<16, 5>,
                             synthetic::WithoutLeft<64, 6, kEstrin>, synthetic::WithoutLeft<8, 7, kEvenOdd>, synthetic::WithoutLeft<8, 1, kEvenOdd>,
                             synthetic::WithoutLeft<16, 16, kEstrin, false>, synthetic::WithBreaks<5, 4>, synthetic::WithBreaks<20, 8, kEvenOdd>,
                             synthetic::WithBreaks<2, 9, kEstrin>, synthetic::OneRow<6>, synthetic::OneRow<7, kEstrin>,
@@ -103,7 +114,8 @@ TYPED_TEST(Backward, EveryWordOfAReachedRowCounts) {
   int rows_reached = 0;
   for (int row = 0; row < TypeParam::kRows; ++row) {
     int words = 0;
-    for (int word = 0; word < TypeParam::kDegree + 2; ++word) {
+    constexpr int kWords = TypeParam::kDegree + (kHasTwoWords<TypeParam> ? 3 : 2);
+    for (int word = 0; word < kWords; ++word) {
       auto damaged = table;
       damaged.w[row][word] = INFINITY;
       bool changed = false;
@@ -115,7 +127,7 @@ TYPED_TEST(Backward, EveryWordOfAReachedRowCounts) {
       }
       words += changed;
     }
-    const int meant = TypeParam::kDegree + 1 + (TypeParam::kCentred ? 1 : 0);
+    const int meant = kWords - (TypeParam::kCentred ? 0 : 1);
     EXPECT_TRUE(words == 0 || words == meant) << "row " << row << ": " << words << " words count";
     rows_reached += words > 0;
   }

@@ -88,6 +88,7 @@ void format() {
   backward<typename DefaultFit<T>::Type, T>();
   backward<synthetic::WithLeft, T>();
   backward<synthetic::WithLeftAndRight, T>();
+  backward<synthetic::TwoWord, T>();
   backward<synthetic::WithoutLeft<16, 4>, T>();
   backward<synthetic::WithoutLeft<16, 6, kEstrin>, T>();
   backward<synthetic::WithoutLeft<8, 7, kEvenOdd>, T>();

@@ -65,6 +65,7 @@ struct WithLeft : Common<32, 6> {
   static constexpr bool kHasLeft = true;
   static constexpr float kLeftY = -0x1p-4f;
   static constexpr int kLeftRow = 18;
+  static constexpr int kLeftBits = 1;
   static constexpr int kLeftKnee = 240;
   static constexpr int kLeftBase = 232;
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
@@ -80,6 +81,24 @@ struct WithLeftAndRight : WithLeft {
   static constexpr const char* kName = "synthetic_left_right";
   static constexpr bool kHasRight = true;
   static constexpr float kRightS = 0x1.8p-2f;
+};
+
+// Two words in c0, both sides of the core in y, octaves in quarters.
+struct TwoWord : WithLeftAndRight {
+  static constexpr const char* kName = "synthetic_two_word";
+  static constexpr bool kTwoWord = true;
+  static constexpr bool kRightBoth = true;
+  static constexpr float kRightS = 0x1p-3f;
+  static constexpr int kLeftBits = 2;
+  static constexpr int kLeftKnee = 484;
+  static constexpr int kLeftBase = 476;
+  static OUTGRAD_HD constexpr Table<kRows, kDegree + 3> table() {
+    Table<kRows, kDegree + 3> table = table_of_coefficients<kRows, kDegree + 3>();
+    table.w[17][kDegree + 2] = table.w[kLeftRow][kDegree + 2] = 0.0f;
+    pin(table, 17, kSAtEnd, 1.0f);
+    pin(table, kLeftRow, 0.0f, 0.0f);
+    return table;
+  }
 };
 
 // Like the 16-bit fits: y_c is one float, no left segment.

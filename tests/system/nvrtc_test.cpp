@@ -137,7 +137,7 @@ TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
   struct Shape {
     const char *fit, *t, *y;
   };
-  for (const Shape& shape : {Shape{"synthetic::WithLeftAndRight", "float", "float"}, Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"},
+  for (const Shape& shape : {Shape{"synthetic::WithLeftAndRight", "float", "float"}, Shape{"synthetic::TwoWord", "float", "float"}, Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"},
                              Shape{"synthetic::WithoutLeft<8, 7, kEvenOdd, false>", "BF16", "BF16"}, Shape{"synthetic::WithBreaks<5, 4>", "float", "float"},
                              Shape{"synthetic::OneRow<6>", "BF16", "BF16"}, Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"},
                              Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"},

@@ -25,7 +25,7 @@ BackwardHeader arbitrary_header() {
   h.y_hi = -0x1.5c1a2cp-3f, h.y_lo = 0x1.8p-30f, h.t_min = 0x1p-149f, h.s_min = -0.4f, h.y_max = 4.0f, h.index_scale = 4.0f,
   h.index_bias = 0x1p23f;
   h.has_left = true, h.left_y = -0.125f, h.left_row = 2, h.left_knee = 246, h.left_base = -3;
-  h.bound_a = 0x1.23456789abcdfp-27, h.bound_k = 0, h.bound_b = 0x1p-22;
+  h.bound_a = 0x1.23456789abcdfp-27, h.bound_k = 0, h.bound_b = 0x1p-22, h.bound_ab = 0x1.8p-22;
   h.table = {4, 4, {}};
   for (int i = 0; i < 16; ++i) h.table.values.push_back(i % 3 == 0 ? -0.0f : std::ldexp(1.0f + 0x1p-23f * static_cast<float>(i), i - 8));
   return h;
@@ -77,6 +77,7 @@ TEST(HeaderReader, ReadsBackEveryBit) {
   }
   EXPECT_EQ(read.left_base, -3);
   EXPECT_EQ(read.bound_a, h.bound_a);
+  EXPECT_EQ(read.bound_ab, h.bound_ab);
   EXPECT_EQ(read.name, "gelu_f32");
 }
 

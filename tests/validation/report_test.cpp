@@ -104,11 +104,22 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
   return record;
 }
 
+Json pareto_json() {
+  const auto point = [](const char* name, int work, int bytes, double error) {
+    return Json{{"name", name}, {"class", "abs:2^-10"}, {"work", work}, {"depth", work - 3}, {"table_bytes", bytes}, {"a_plus_b", error},
+                {"total", 0.011}, {"regret", error}, {"oracle", 0.01}, {"operations", 7}, {"roots", 1}, {"selects", 4}, {"integer", 1},
+                {"loads", 4}, {"spec", {{"schema", "outgrad.spec/2"}, {"name", name}}}};
+  };
+  return {{"schema", "outgrad.pareto/2"}, {"activation", "gelu"}, {"format", "bf16"}, {"exact", false}, {"tried", 9}, {"skipped", 4},
+          {"out_of_reach", 1}, {"too_coarse", 1}, {"covered", 1},
+          {"points", {point("cheap_of_all", 12, 0, 0x1p-7), point(kHostile, 21, 384, 0x1p-10)}}};
+}
+
 class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "stability", "tuned"}) fs::create_directories(folder_ / part);
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "tuned"}) fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
       fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
@@ -116,6 +127,7 @@ class Report : public testing::Test {
       write("sweeps/" + name + ".json", sweep_json(format).dump());
     }
     write("stability/checkpoint.json", stability_json().dump());
+    write("pareto/gelu_bf16.json", pareto_json().dump());
     std::string lines = tuning_record("2020-01-01T00:00:00Z", "old", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
     for (const auto& [variant, state] :
          std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
@@ -187,7 +199,7 @@ TEST_F(Report, EveryFaultFailsItsOwnRow) {
     const double over = 1 + 0x1p-40;
     std::vector<Fault> faults{
         {[&](Results& r) { header(r).bound_a = targets.a * over; }, {f + " A, fit"}},
-        {[&](Results& r) { header(r).bound_b = targets.a_plus_b; }, {f + " A + B, fit and evaluation"}},
+        {[&](Results& r) { (f == "f32" ? header(r).bound_ab : header(r).bound_b) = targets.a_plus_b * over; }, {f + " A + B, fit and evaluation"}},
         {[&](Results& r) { header(r).operations = targets.operations + 1; }, {f + " operations per element, backward"}},
         {[&](Results& r) { domain(r).ratio = targets.ratio * over; }, {f + " max T / max O, all " + f + " x"}},
         {[&](Results& r) { domain(r).ratio = std::nan(""); }, {f + " max T / max O, all " + f + " x"}},
@@ -252,11 +264,15 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
         "/domains/0/T_dx", "/domains/0/T_over_O", "/domains/0/forward/max_ulp", "/domains/0/foreign/0/T", "/domains/0/curve/bin_width",
         "/domains/0/curve/rows"}},
       {"fits/gelu_f16.json",
-       {"/schema", "/name", "/kind", "/spec_sha256", "/target", "/certificate", "/certificate/A", "/certificate/K", "/certificate/B",
+       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K", "/certificate/B",
         "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
       {"stability/checkpoint.json",
        {"/schema", "/source", "/options/tau", "/norms", "/norms/0/name", "/norms/0/columns", "/norms/0/classes/degraded",
-        "/norms/0/policy/name", "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}}};
+        "/norms/0/policy/name", "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}},
+      {"pareto/gelu_bf16.json",
+       {"/schema", "/activation", "/format", "/tried", "/points", "/points/0/name", "/points/1/class", "/points/0/work", "/points/0/depth",
+        "/points/0/table_bytes", "/points/1/a_plus_b", "/points/0/total", "/points/0/regret", "/points/0/oracle", "/points/0/operations",
+        "/points/1/spec/name"}}};
   for (const auto& [file, pointers] : keys) {
     for (const char* pointer : pointers) {
       const nlohmann::ordered_json::json_pointer at(pointer);
@@ -289,6 +305,18 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
     with_changed(
         "fits/gelu_f32.json", [=](Json& json) { json["pieces"][0]["certified"] = bad; }, expect("pieces[0].certified"));
   }
+  for (const char* bad : {"nan", "inf", "-inf"}) {
+    with_changed(
+        "pareto/gelu_bf16.json", [=](Json& json) { json["points"][0]["regret"] = bad; }, expect("points[0].regret"));
+  }
+  with_changed(
+      "pareto/gelu_bf16.json", [](Json& json) { json["format"] = "f17"; }, expect("format"));
+  with_changed(
+      "pareto/gelu_bf16.json", [](Json& json) { json["points"][0]["work"] = -1; }, expect("points[0].work"));
+  with_changed(
+      "pareto/gelu_bf16.json", [](Json& json) { json["points"] = Json::array(); }, expect("points"));
+  with_changed(
+      "pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
   write("generated/gelu_f32.h", "garbage");
   expect("gelu_f32.h:1")();
 }
@@ -324,7 +352,8 @@ TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
     const std::regex regex(pattern);
     return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator());
   };
-  EXPECT_EQ(count(html, "<svg"), 7) << "two curves a format, one histogram";
+  EXPECT_EQ(count(html, "<svg"), 8) << "two curves a format, one front, one histogram";
+  EXPECT_NE(html.find("cheap_of_all"), std::string::npos);
   for (const char* tag : {"svg", "table", "tr", "td", "th", "figure", "code", "sup", "p", "div", "g"}) {
     EXPECT_EQ(count(html, std::string("<") + tag + "(?=[ >])"), count(html, std::string("</") + tag + ">")) << tag;
   }

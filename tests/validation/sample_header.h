@@ -295,6 +295,7 @@ inline BackwardHeader make_sample(const SampleShape& shape) {
     }
   }
   h.bound_b = shape.bound_b;
+  if (h.format == "f32") h.bound_ab = h.bound_a + h.bound_b;
   if (format != "f32") {
     // Claims as the fitter makes them: what enumeration gives, rounded up a little. Their truth is storage_test's subject.
     const std::array<Finding, 3> proven = prove_storage(h);
@@ -344,12 +345,13 @@ inline std::string header_text(const BackwardHeader& h) {
   if (!h.has_breaks) real("kIndexScale", h.index_scale), real("kIndexBias", h.index_bias);
   boolean("kHasLeft", h.has_left);
   if (h.has_left)
-    real("kLeftY", h.left_y), integer("kLeftRow", h.left_row), integer("kLeftKnee", h.left_knee), integer("kLeftBase", h.left_base);
+    real("kLeftY", h.left_y), integer("kLeftBits", h.left_bits), integer("kLeftRow", h.left_row), integer("kLeftKnee", h.left_knee), integer("kLeftBase", h.left_base);
   boolean("kHasRight", h.has_right);
   if (h.has_right) real("kRightS", h.right_s);
   bound("kA", h.bound_a);
   if (h.masked) bound("kK", h.bound_k);
   bound("kB", h.bound_b);
+  if (h.format == "f32" && !h.accuracy.starts_with("rel:")) bound("kAB", h.bound_ab);
   if (h.format != "f32") bound("kT", h.storage.total), bound("kO", h.storage.oracle), bound("kR", h.storage.regret);
   t += "  static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {\n    return {{\n";
   for (int row = 0; row < h.table.rows; ++row) {

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# A user's own function through the whole chain: fit, emit, check, and dx of raw arrays by the freshly emitted header, for every finite bf16
+# x of its domain; and functions that cannot be served are refused with the interval and the reason.
+# usage: own_function_test.sh REPOSITORY BUILD
+set -euo pipefail
+root=$1
+export OUTGRAD_BUILD_DIR=$2 OUTGRAD_SOURCE_DIR=$root  # a compiler cache may have made the built-in path relative
+[[ -x $2/outgrad-fit ]] || { echo "skipped: this build has no fitter"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+spec=$root/tests/system/own_function.json
+cd "$work"
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+"$root/outgrad" fit "$spec" --out fit.json >/dev/null || fail "fit: status $?"
+"$root/outgrad" emit fit.json --out own.h >/dev/null || fail "emit: status $?"
+"$root/outgrad" check own.h >check.txt || fail "check: status $?: $(cat check.txt)"
+for bound in A K B T O R; do
+  grep -q "own.h: $bound holds" check.txt || fail "check proves no $bound: $(cat check.txt)"
+done
+
+# For each bf16 x with |x| <= 64: y = f(x) correctly rounded, the mask, a dy that is a power of two, and f'(x), by
+# tanh(log(1 + e)) = n/(n + 2), n = e (e + 2), e = exp(x). Bytes as octal escapes: not every awk prints a zero byte.
+LC_ALL=C awk '
+  function value(bits,  e, f) {
+    e = int(bits / 128) % 256; f = bits % 128
+    return (bits >= 32768 ? -1 : 1) * (e == 0 ? f * 2 ^ -133 : (128 + f) * 2 ^ (e - 134))
+  }
+  function bf16(v, negative,  a, e, q) {  # to nearest, ties to even; subnormals have the exponent of the least normal number
+    a = v < 0 ? -v : v; e = -126
+    while (a >= 2 ^ (e + 1)) e++
+    q = int(a / 2 ^ (e - 7)); a = a / 2 ^ (e - 7) - q
+    if (a > 0.5 || (a == 0.5 && q % 2 == 1)) q++
+    return (negative ? 32768 : 0) + (e + 126) * 128 + q  # a carry into the exponent is the next binade; q < 128 is subnormal
+  }
+  function half(bits) { return sprintf("\\%04o\\%04o", bits % 256, int(bits / 256)) }
+  BEGIN {
+    split("1 -2 0.5 -0.25", scale, " ")
+    for (bits = 0; bits < 65536; bits++) {
+      x = value(bits)
+      if (x < -64 || x > 64) continue
+      e = exp(x); n = e * (e + 2); m = x >= -1.1924312145154952
+      dy = scale[count % 4 + 1]
+      printf "%s", half(bf16(x * n / (n + 2), bits >= 32768)) >"y.txt"
+      printf "%s", half(bf16(dy, dy < 0)) >"dy.txt"
+      printf "%.17g %.17g %.17g\n", x, dy, n / (n + 2) + x * 4 * e * (e + 1) / (n + 2) ^ 2 >"expected.txt"
+      word += m * 2 ^ (count % 32)
+      if (++count % 32 == 0) { printf "%s%s", half(word % 65536), half(int(word / 65536)) >"mask.txt"; word = 0 }
+    }
+    if (count % 32) printf "%s%s", half(word % 65536), half(int(word / 65536)) >"mask.txt"
+  }'
+for array in y dy mask; do printf '%b' "$(<$array.txt)" >$array.bin; done
+elements=$(wc -l <expected.txt)
+# +-: 134 binades from 2^-126 below 64 with 64 itself, 127 subnormals, 0; exhaustive means counted.
+((elements == 2 * (132 * 128 + 1 + 127 + 1))) || fail "$elements values of x"
+(($(wc -c <y.bin) == 2 * elements && $(wc -c <dy.bin) == 2 * elements)) || fail "the arrays have $(wc -c <y.bin) and $(wc -c <dy.bin) bytes"
+
+"$root/outgrad" eval --op backward --header own.h --dy dy.bin --y y.bin --mask mask.bin --dx dx.bin >/dev/null || fail "eval: status $?"
+total=$(printf '%.17g' "$(sed -n 's/.* kT = \(0x[^;]*\);.*/\1/p' own.h)")
+# dx = RN(dy g): |dx/dy - f'(x)| <= T + 2^-9 |g|, half a unit in the last of bf16's eight bits.
+od -An -v -w2 -tu2 dx.bin | LC_ALL=C paste -d' ' - expected.txt | LC_ALL=C awk -v total="$total" '
+  {
+    e = int($1 / 128) % 256; f = $1 % 128
+    g = ($1 >= 32768 ? -1 : 1) * (e == 0 ? f * 2 ^ -133 : (128 + f) * 2 ^ (e - 134)) / $3
+    error = g - $4; if (error < 0) error = -error
+    if (e == 255 || error > total + 2 ^ -9 * (g < 0 ? -g : g) + 2 ^ -133) {
+      bad++
+      if (bad < 4) print "x = " $2 ", dy = " $3 ": dx/dy = " g ", f(x)'"'"' = " $4
+    }
+    if (error > worst) { worst = error; at = $2 }
+  }
+  END { printf "%d values of x; largest |dx/dy - f(x)'"'"'| %.6f at x = %s, T <= %.6f and the rounding of dx\n", NR, worst, at, total; exit bad > 0 || NR == 0 }
+' || fail "dx is not dy f'(x)"
+[[ $(wc -c <dx.bin) == $((2 * elements)) ]] || fail "dx has $(wc -c <dx.bin) bytes"
+
+refuses() {  # refuses EXPRESSION REASON: status 2, one line with the interval and the reason, no file
+  local code=0
+  sed "s|\"expression\": \"[^\"]*\"|\"expression\": \"$1\"|" "$spec" >refused.json
+  grep -qF "\"$1\"" refused.json || fail "$1: not in the specification"
+  "$root/outgrad" fit refused.json --out refused.out >stdout 2>stderr </dev/null || code=$?
+  ((code == 2)) || fail "$1: status $code"
+  [[ $(wc -l <stderr) == 1 ]] || fail "$1: stderr is not one line: $(<stderr)"
+  [[ $(<stderr) =~ ^outgrad:\ .*\[-?[0-9.e+-]+,\ -?[0-9.e+-]+\]:\ (.*)$ && ${BASH_REMATCH[1]} == "$2"* ]] || fail "$1: $(<stderr)"
+  [[ ! -s stdout ]] || fail "$1: stdout says $(head -c 200 stdout)"
+  [[ -z $(find . -name 'refused.out*') ]] || fail "$1: left $(find . -name 'refused.out*')"
+}
+
+refuses 'sin(x)' 'several stationary points: a maximum in ['
+refuses '1/x' 'a pole: '
+refuses 'abs(x)' 'a kink: '
+
+echo "own function: $failures failures"
+exit $((failures > 0))
