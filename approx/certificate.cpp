@@ -270,7 +270,7 @@ double certify_ulp(const BackwardModel& model, const Piece& piece) {
   // at most; if not, either x is in the lower one, or RN(x) is the power of two between them, which is nearer to g than x is.
   double worst = 0;
   over_evaluations(model, piece, [&](const Tracked& p) {
-    if (!(p.exact.magnitude() + piece.certified >= kUlpFrom)) return;
+    if (p.exact.magnitude() + piece.certified < kUlpFrom) return;  // not a number is not skipped: it is undecided below
     const double least = std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
     worst = larger(worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
   });

@@ -236,7 +236,9 @@ class Analysis {
       const double ulp = least_ulp(p);
       return ulp == 0 ? 0.0 : 0.5 + (fit_errors[row] + p.inherited) / ulp;
     };
-    const auto consider = [&](double measured) { finding_.proven = std::max(finding_.proven, measured * kOwnRounding); };
+    const auto consider = [&](double measured) {  // a maximum would drop what is not a number
+      finding_.proven = std::isnan(measured) ? std::numeric_limits<double>::infinity() : std::max(finding_.proven, measured * kOwnRounding);
+    };
     std::int64_t begin = float_order(h_.y_min);
     if (h_.masked) {
       begin = float_order(h_.y_hi) - kFirstGridPoints / 4;
@@ -255,7 +257,7 @@ class Analysis {
         const double span = std::fabs(static_cast<double>(high.v) - low.v);
         if (low.row == high.row && low.coordinate == high.coordinate && (a == b || span * kResolution <= cell_width(low))) {
           const double measured = value(low.row, range_error(float_at(a), float_at(b), low, high));
-          if (measured * kOwnRounding <= finding_.claim || a == b) {
+          if (measured * kOwnRounding <= finding_.claim || a == b || std::isnan(measured)) {
             consider(measured);
             ++ranges_;
             continue;
@@ -280,7 +282,7 @@ class Analysis {
  private:
   // ulp of the least |g| that a range with this p can have and that counts; 0 if none counts.
   double least_ulp(const Evaluated& p) const {
-    if (!(p.value.magnitude() + h_.bound_a >= h_.ulp_from)) return 0;
+    if (p.value.magnitude() + h_.bound_a < h_.ulp_from) return 0;
     return grain(std::max(least_magnitude(p.value) - h_.bound_a, h_.ulp_from));
   }
 

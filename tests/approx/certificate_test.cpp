@@ -75,6 +75,12 @@ TEST(Certificate, NotANumberIsUndecided) {
     EXPECT_THROW(certify_evaluation(*fit.backward, p), std::runtime_error) << p.row;
     EXPECT_THROW(certify_approximation(gelu(), p, 0), std::runtime_error) << p.row;
   }
+  const Fit in_ulps = committed("gelu_f32_ulp");
+  for (const size_t row : {75U, 300U, 900U}) {
+    Piece p = in_ulps.backward->pieces.at(row);
+    p.c[2] = std::nanf("");
+    EXPECT_THROW(certify_ulp(*in_ulps.backward, p), std::runtime_error) << row;
+  }
 }
 
 /// A view of one row for the fp32 evaluator.

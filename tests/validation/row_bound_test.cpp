@@ -99,6 +99,13 @@ TEST(RowBound, DamageThatStaysWithinAFails) {
   }
 }
 
+TEST(RowBound, NotANumberIsUndecided) {
+  BackwardHeader h = committed();
+  h.table.row(300)[2] = std::nanf("");
+  const std::vector<double> no_errors(static_cast<size_t>(h.rows), 0.0);
+  for (const RowMeasure measure : {RowMeasure::sum, RowMeasure::ulps}) EXPECT_EQ(prove_rows(h, no_errors, measure, 1).verdict, Verdict::Undecided);
+}
+
 TEST(RowBound, StructuralDamageFails) {
   const std::map<std::string, std::function<void(BackwardHeader&)>> damages{
       {"kRightBoth", [](BackwardHeader& h) { h.right_both = false; }},
