@@ -8,6 +8,7 @@
 //   gelu_tanh        x sigmoid(w), w = 2 sqrt(2/pi) (x + 0.044715 x^3), |x w'| <= 3 |w|: (1 + 3 |w|) e^-|w|, |w| > 1000 at 128
 #include "approx/activations.h"
 
+#include "approx/progress.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
@@ -89,7 +90,8 @@ class GradientTails {
     std::vector<Range>& suffix = suffix_[right ? 1 : 0];
     suffix.assign(2 * kCells + 1, Range{f.beyond, f.beyond});
     const double step = f.reach / kCells;
-    for (int k = 2 * kCells; k-- > 0;) {
+    Stage stage("gradient's tail", 2 * kCells);
+    for (int k = 2 * kCells; k-- > 0; stage.tick()) {
       Range worst = suffix[static_cast<size_t>(k) + 1];
       const double a = (k - kCells) * step;
       for (int i = 0; i < kParts; ++i) include(worst, distance(f, a + step * i / kParts, a + step * (i + 1) / kParts, right));

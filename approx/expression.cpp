@@ -1,5 +1,6 @@
 #include "approx/expression.h"
 
+#include "approx/progress.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
@@ -282,7 +283,13 @@ size_t Expression::size() const {
 
 double Expression::operator()(double x) const { return evaluate(*program_, x); }
 Real Expression::operator()(const Real& x) const { return evaluate(*program_, x); }
-Ball Expression::operator()(const Ball& x) const { return evaluate(*program_, x); }
-Series Expression::operator()(const Series& x) const { return evaluate(*program_, x); }
+Ball Expression::operator()(const Ball& x) const {
+  count_evaluation();
+  return evaluate(*program_, x);
+}
+Series Expression::operator()(const Series& x) const {
+  count_evaluation();
+  return evaluate(*program_, x);
+}
 
 }  // namespace outgrad::approx

@@ -2,6 +2,7 @@
 
 #include "approx/certificate.h"
 #include "approx/partition.h"
+#include "approx/progress.h"
 #include "approx/rounding.h"
 #include "approx/splitting.h"
 #include "approx/storage_fit.h"
@@ -125,8 +126,7 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
-void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model,
-                const std::function<void()>& tick) {
+void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -136,8 +136,7 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
         p.centre = p.anchor->centre;
         p.c.assign(static_cast<size_t>(degree) + 1, 0.0f);
         p.c[0] = p.anchor->c0;
-#pragma omp critical
-        tick();
+        rows.tick();
         continue;
       }
       const Samples samples = sample(composite, p, kSamples);
@@ -178,15 +177,14 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
 #pragma omp critical
       if (!failure) failure = std::current_exception();
     }
-#pragma omp critical
-    tick();
+    rows.tick();
   }
   flint_cleanup();
   if (failure) std::rethrow_exception(failure);
 }
 
 /// The bounds of rows whose coefficients were found elsewhere.
-void certify_pieces(const Composite& composite, BackwardModel& model, const std::function<void()>& tick) {
+void certify_pieces(const Composite& composite, BackwardModel& model, Stage& rows) {
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
   for (size_t i = 0; i < model.pieces.size(); ++i) {
@@ -200,8 +198,7 @@ void certify_pieces(const Composite& composite, BackwardModel& model, const std:
 #pragma omp critical
       if (!failure) failure = std::current_exception();
     }
-#pragma omp critical
-    tick();
+    rows.tick();
   }
   flint_cleanup();
   if (failure) std::rethrow_exception(failure);
@@ -238,7 +235,7 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
 
 }  // namespace
 
-Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& progress) {
+Fit fit(const Spec& spec, int threads) {
   omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
   const Composite composite(spec.activation);
   Fit result;
@@ -248,19 +245,15 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
   result.accuracy = spec.accuracy;
   result.spec_sha256 = spec.sha256;
   result.target = spec.target;
-  int done = 0, all = 0;
-  const auto tick = [&] {
-    ++done;
-    if (progress) progress(done, all);
-  };
+  Stage rows("rows");
   if (spec.forward) {
     ForwardModel m = lay_out(composite, *spec.forward);
-    all = static_cast<int>(m.core.size() + m.tail.size());
+    rows.expect(static_cast<std::int64_t>(m.core.size() + m.tail.size()));
     for (auto* pieces : {&m.core, &m.tail}) {
       for (Piece& p : *pieces) p.allowed = spec.target;
     }
-    fit_pieces(composite, m.core, m.kDegree, nullptr, tick);
-    fit_pieces(composite, m.tail, m.kTailDegree, nullptr, tick);
+    fit_pieces(composite, m.core, m.kDegree, nullptr, rows);
+    fit_pieces(composite, m.tail, m.kTailDegree, nullptr, rows);
     require_target(spec.name, m.core);
     require_target(spec.name, m.tail);
     m.kA = std::max(worst_of(m.core, &Piece::certified), worst_of(m.tail, &Piece::certified));
@@ -301,12 +294,12 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
   std::vector<float> breaks;
   if (backward.split == Split::levelled) breaks = levelled_breaks(composite, backward, constants, spec.target);
   BackwardModel m = lay_out(composite, layout, constants, budget, breaks);
-  all = static_cast<int>(m.pieces.size());
+  rows.expect(static_cast<std::int64_t>(m.pieces.size()));
   if (storage_aware) {
     const StorageProgramme programme = fit_to_storage(m, intervals, backward, spec.target);
     result.programme_reached = programme.reached;
     result.programme_dual = programme.dual;
-    certify_pieces(composite, m, tick);
+    certify_pieces(composite, m, rows);
   } else {
     for (Piece& p : m.pieces) {
       p.allowed = spec.target;
@@ -315,7 +308,7 @@ Fit fit(const Spec& spec, int threads, const std::function<void(int, int)>& prog
       const double a = static_cast<double>(composite.gradient_at(p.x_lo)), b = static_cast<double>(composite.gradient_at(p.x_hi));
       p.allowed = allowed_error(a * b > 0 ? std::min(std::abs(a), std::abs(b)) : 0);
     }
-    fit_pieces(composite, m.pieces, backward.degree, &m, tick);
+    fit_pieces(composite, m.pieces, backward.degree, &m, rows);
     require_target(spec.name, m.pieces);
     if (in_ulps) {
       m.kUlp = worst_of(m.pieces, &Piece::ulp);

@@ -23,7 +23,7 @@ struct Fit {
 
 /// Fits, rounds and certifies. The result does not depend on `threads` (0: all).
 /// @throws kernels::SpecError when the target is out of reach, with the proven lower bound.
-Fit fit(const Spec& spec, int threads, const std::function<void(int done, int all)>& progress = {});
+Fit fit(const Spec& spec, int threads);
 
 /// Schema "outgrad.fit/2": numbers are hexadecimal floats in strings, so nothing is lost and the bytes are deterministic.
 std::string to_json(const Fit& fit);

@@ -3,6 +3,7 @@
 
 #include "approx/emit.h"
 #include "approx/pareto.h"
+#include "approx/progress.h"
 #include "approx/reach.h"
 #include "approx/sollya.h"
 #include "approx/witness.h"
@@ -16,10 +17,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <mutex>
+#include <thread>
 
 namespace {
 
@@ -31,6 +35,40 @@ void write_output(const std::string& path, const std::string& content) {
   if (!folder.empty()) std::filesystem::create_directories(folder, error);  // a failure shows, with its reason, when the file is opened
   kernels::write_file(path, content);
 }
+
+/// Draws on a terminal's stderr, once a second, how far the job of this scope is; leaves nothing behind.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const std::string& label) {
+    if (isatty(STDERR_FILENO) == 0) return;
+    drawer_ = std::thread([this, label] {
+      const auto start = std::chrono::steady_clock::now();
+      std::unique_lock lock(guard_);
+      while (!over_.wait_for(lock, std::chrono::seconds(1), [this] { return is_over_; })) {
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        fmt::print(stderr, "\r\033[K{}: {:.0f} s: {}", label, seconds, approx::describe_progress());
+      }
+      if (std::chrono::steady_clock::now() - start > std::chrono::seconds(1)) fmt::print(stderr, "\r\033[K");
+    });
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  ~ProgressLine() {
+    if (!drawer_.joinable()) return;
+    {
+      const std::lock_guard lock(guard_);
+      is_over_ = true;
+    }
+    over_.notify_one();
+    drawer_.join();
+  }
+
+ private:
+  std::mutex guard_;
+  std::condition_variable over_;
+  bool is_over_ = false;
+  std::thread drawer_;
+};
 
 std::string power(double bound) { return bound > 0 ? fmt::format("2^{:.2f}", std::log2(bound)) : "0"; }
 
@@ -199,13 +237,11 @@ std::string describe(const std::string& name, const ReachAnswer& answer) {
 int decide(const approx::Spec& spec, approx::ReachQuestion question, bool least, size_t most_boxes, int threads, const std::string& output, bool json) {
   const approx::Composite composite(spec.activation);
   const std::vector<approx::StorageInterval> intervals = approx::storage_intervals(composite, question.format);
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const ProgressLine line(spec.name);
   std::vector<ReachAnswer> answers;
   do {
     ReachAnswer answer{approx::reach_problem(composite, intervals, question), {}};
-    answer.result = approx::decide_reach(answer.problem, most_boxes, threads, [&](size_t boxes, size_t open) {
-      if (terminal) fmt::print(stderr, "\r{}: degree {}: {} boxes, {} open   {}", spec.name, question.degree, boxes, open, open == 0 ? "\n" : "");
-    });
+    answer.result = approx::decide_reach(answer.problem, most_boxes, threads);
     answers.push_back(std::move(answer));
     --question.degree;
   } while (least && answers.back().result.verdict == approx::ReachVerdict::in_reach && question.degree > 0);
@@ -233,11 +269,11 @@ int run(int argc, char** argv) {
   fit->add_option("--out", output, "where the fit goes (default: out/fits/NAME.json)");
   fit->add_option("--threads", threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
   fit->add_flag("--json", json, "print the fit on stdout too");
-  CLI::App* emit = app.add_subcommand("emit", "coefficient header from a fit");
-  emit->add_option("FIT", input, "fit, schema outgrad.fit/2")->required();
-  emit->add_option("--out", output, "where the header goes (default: out/generated/NAME.h)");
+  CLI::App* emit = app.add_subcommand("emit", "coefficient header from a fit, or those of every point of a front");
+  emit->add_option("FILE", input, "fit, schema outgrad.fit/2, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
+  emit->add_option("--out", output, "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
   std::string recorded;
-  emit->add_option("--as", recorded, "path of the fit to name in the banner (default: notebooks_data/fits/NAME.json)");
+  emit->add_option("--as", recorded, "path of FILE to name in the banner (default: notebooks_data/fits/NAME.json; of a front notebooks_data/pareto/FILE)");
   CLI::App* certify = app.add_subcommand("certify", "bounds A and B of a fit as Sollya and Gappa scripts; --run has them proven");
   std::string beside;
   bool prove = false;
@@ -285,21 +321,18 @@ int run(int argc, char** argv) {
     throw kernels::SpecError(error.what());
   }
   if (*fit) {
-    const approx::Spec spec = approx::read_spec(input);
-    const bool terminal = isatty(STDERR_FILENO) != 0;
-    const auto progress = [&](int done, int all) {
-      if (terminal) fmt::print(stderr, "\r{}: {}/{} rows{}", spec.name, done, all, done == all ? "\n" : "");
-    };
     const approx::Fit result = [&] {
+      const ProgressLine line(input);
+      const approx::Spec spec = approx::read_spec(input);
       try {
-        return approx::fit(spec, threads, progress);
+        return approx::fit(spec, threads);
       } catch (const kernels::SpecError& error) {
         const std::string why = error.what();
         throw kernels::SpecError(why.find(spec.name) == 0 ? why : input + ": " + why);
       }
     }();
     const std::string text = approx::to_json(result);
-    write_output(output.empty() ? "out/fits/" + spec.name + ".json" : output, text);
+    write_output(output.empty() ? "out/fits/" + result.name + ".json" : output, text);
     fmt::print("{}\n", json ? text : summary(result));
     return 0;
   }
@@ -341,11 +374,9 @@ int run(int argc, char** argv) {
       if (value) definition["parameters"][option] = *value;
     }
     const std::string member = definition.dump();
-    const bool terminal = isatty(STDERR_FILENO) != 0;
+    const ProgressLine line(name + " " + format);
     const approx::ParetoCandidates candidates = approx::pareto_candidates(name, member.substr(1, member.size() - 2), of, threads);
-    const approx::ParetoFront front = approx::pareto_front(candidates, threads, [&](int done, int all) {
-      if (terminal) fmt::print(stderr, "\r{} {}: {}/{} candidates{}", name, format, done, all, done == all ? "\n" : "");
-    });
+    const approx::ParetoFront front = approx::pareto_front(candidates, threads);
     write_output(output.empty() ? "out/pareto/" + name + "_" + format + ".json" : output, approx::to_json(front, name));
     for (const approx::ParetoPoint& p : front.points) {
       fmt::print("{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name, p.merit.work, p.merit.depth, p.merit.table_bytes,
@@ -355,7 +386,20 @@ int run(int argc, char** argv) {
                front.tried, front.too_coarse, front.skipped, front.unreachable, front.covered, front.points.size());
     return 0;
   }
-  const approx::Fit result = approx::fit_from_json(kernels::read_file(input), input);
+  const std::string text = kernels::read_file(input);
+  if (approx::is_front(text)) {
+    const std::string banner_path = recorded.empty() ? "notebooks_data/pareto/" + std::filesystem::path(input).filename().string() : recorded;
+    const std::string folder = output.empty() ? "out/generated/" + std::filesystem::path(input).stem().string() : output;
+    const std::vector<approx::Spec> specs = approx::specs_of_front(text, input);
+    const ProgressLine line(input);
+    approx::Stage points("points", static_cast<std::int64_t>(specs.size()));
+    for (const approx::Spec& spec : specs) {
+      write_output(folder + "/" + spec.name + ".h", approx::emit_header(approx::fit(spec, threads), banner_path));
+      points.tick();
+    }
+    return 0;
+  }
+  const approx::Fit result = approx::fit_from_json(text, input);
   const std::string banner_path = recorded.empty() ? "notebooks_data/fits/" + result.name + ".json" : recorded;
   write_output(output.empty() ? "out/generated/" + result.name + ".h" : output, approx::emit_header(result, banner_path));
   return 0;

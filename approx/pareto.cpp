@@ -1,6 +1,7 @@
 #include "approx/pareto.h"
 
 #include "approx/partition.h"
+#include "approx/progress.h"
 #include "approx/remez.h"
 #include "approx/rounding.h"
 #include "approx/storage_fit.h"
@@ -110,6 +111,7 @@ class Search {
   }
 
   ParetoCandidates run() {
+    const Stage stage("what can be on the front");
     if (format_ != Format::f32) intervals_ = storage_intervals(composite_, format_);
     for (const StorageInterval& i : intervals_) oracle_ = std::max(oracle_, i.half());
     if (format_ != Format::e4m3 && format_ != Format::e5m2) polynomials();
@@ -403,14 +405,14 @@ ParetoCandidates pareto_candidates(const std::string& name, const std::string& d
   return Search(name, definition, format).run();
 }
 
-ParetoFront pareto_front(const ParetoCandidates& candidates, int threads, const std::function<void(int, int)>& progress) {
+ParetoFront pareto_front(const ParetoCandidates& candidates, int threads) {
+  Stage stage("candidates", static_cast<std::int64_t>(candidates.candidates.size()));
   ParetoFront front;
   front.format = candidates.format;
   front.exact = candidates.exact;
   front.too_coarse = candidates.too_coarse;
   front.tried = static_cast<int>(candidates.candidates.size()) + candidates.too_coarse;
   std::vector<ParetoPoint> found;
-  int done = 0;
   for (const ParetoCandidate& candidate : candidates.candidates) {
     if (std::any_of(found.begin(), found.end(), [&](const ParetoPoint& q) { return serves_as(q.merit, candidate.expected, front.format); })) {
       ++front.skipped;
@@ -426,7 +428,7 @@ ParetoFront pareto_front(const ParetoCandidates& candidates, int threads, const 
         ++front.unreachable;
       }
     }
-    if (progress) progress(++done, static_cast<int>(candidates.candidates.size()));
+    stage.tick();
   }
   std::vector<Merit> merits;
   for (const ParetoPoint& p : found) merits.push_back(p.merit);
@@ -434,6 +436,27 @@ ParetoFront pareto_front(const ParetoCandidates& candidates, int threads, const 
   front.covered = static_cast<int>(found.size() - kept.size());
   for (const size_t i : kept) front.points.push_back(std::move(found[i]));
   return front;
+}
+
+bool is_front(const std::string& text) {
+  const json front = json::parse(text, nullptr, false);
+  return front.is_object() && front.contains("schema") && front["schema"].is_string() && front["schema"].get<std::string>().starts_with("outgrad.pareto/");
+}
+
+std::vector<Spec> specs_of_front(const std::string& text, const std::string& path) {
+  const json front = json::parse(text, nullptr, false);
+  if (front.is_discarded()) throw SpecError(path + ": not JSON");
+  if (!front.is_object() || front.value("schema", json()) != kFrontSchema) throw SpecError(path, "schema", fmt::format("is not {}", kFrontSchema));
+  if (!front.contains("points") || !front["points"].is_array() || front["points"].empty()) throw SpecError(path, "points", "an array of points is needed");
+  std::vector<Spec> specs;
+  for (const json& point : front["points"]) {
+    const std::string place = fmt::format("points[{}]", specs.size());
+    if (!point.is_object() || !point.contains("spec")) throw SpecError(path, place, "has no spec");
+    specs.push_back(parse_spec(point["spec"].dump(), path + ": " + place));
+    if (std::any_of(specs.begin(), specs.end() - 1, [&](const Spec& s) { return s.name == specs.back().name; }))
+      throw SpecError(path, place, fmt::format("a second '{}'", specs.back().name));
+  }
+  return specs;
 }
 
 std::string to_json(const ParetoFront& front, const std::string& activation) {
@@ -444,7 +467,7 @@ std::string to_json(const ParetoFront& front, const std::string& activation) {
                       {"operations", p.cost.arithmetic}, {"roots", p.cost.roots}, {"selects", p.cost.selects}, {"integer", p.cost.integer},
                       {"loads", p.cost.loads}, {"spec", json::parse(p.spec)}});
   }
-  return json{{"schema", "outgrad.pareto/2"}, {"activation", activation}, {"format", to_string(front.format)}, {"exact", front.exact}, {"tried", front.tried},
+  return json{{"schema", kFrontSchema}, {"activation", activation}, {"format", to_string(front.format)}, {"exact", front.exact}, {"tried", front.tried},
               {"skipped", front.skipped}, {"out_of_reach", front.unreachable}, {"too_coarse", front.too_coarse}, {"covered", front.covered},
               {"points", std::move(points)}}
              .dump(1) +

@@ -83,9 +83,17 @@ struct ParetoFront {
 };
 
 /// Fits the candidates. Deterministic.
-ParetoFront pareto_front(const ParetoCandidates& candidates, int threads, const std::function<void(int done, int all)>& progress = {});
+ParetoFront pareto_front(const ParetoCandidates& candidates, int threads);
 
-/// Schema "outgrad.pareto/2".
+inline constexpr const char* kFrontSchema = "outgrad.pareto/2";
+
+/// A document of kFrontSchema.
 std::string to_json(const ParetoFront& front, const std::string& activation);
+
+/// Whether a file's text claims to be a front, of this schema or another version of it.
+bool is_front(const std::string& text);
+
+/// The specifications of a front's points, as to_json wrote them, by name. @throws kernels::SpecError "path: key: why".
+std::vector<Spec> specs_of_front(const std::string& text, const std::string& path);
 
 }  // namespace outgrad::approx

@@ -1,5 +1,6 @@
 #include "approx/reach.h"
 
+#include "approx/progress.h"
 #include "approx/remez.h"
 #include "kernels/host/errors.h"
 
@@ -384,7 +385,7 @@ std::optional<Refutation> refute(const ReachProblem& problem, const ReachBox& bo
   return std::nullopt;
 }
 
-ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads, const std::function<void(size_t, size_t)>& progress,
+ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads,
                          const std::function<void(const ReachBox&, const Refutation&)>& visit) {
   const ReachDomain& d = problem.domain;
   struct Node {
@@ -429,6 +430,7 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
     const double t_min = box.region == ReachRegion::near ? floor * floor : std::max(floor - c, 0.0);
     return ReachResult::Constants{c, t_min, -std::sqrt(std::max(middle.lo[kLeftAxis] - c, 0.0)), middle.lo[kRightAxis]};
   };
+  Stage stage("boxes");
   for (int depth = 0; !open.empty(); ++depth) {
     if (result.boxes + open.size() > most_boxes) return result;
     result.deepest = depth;
@@ -446,6 +448,7 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
     }
     if (failure) std::rethrow_exception(failure);
     result.boxes += open.size();
+    stage.tick(static_cast<std::int64_t>(open.size()));
     std::vector<Node> next;
     for (size_t k = 0; k < open.size(); ++k) {
       const Outcome& o = outcomes[k];
@@ -485,7 +488,7 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
       }
     }
     open = std::move(next);
-    if (progress) progress(result.boxes, open.size());
+    stage.expect(static_cast<std::int64_t>(result.boxes + open.size()));
   }
   result.verdict = ReachVerdict::out_of_reach;
   return result;

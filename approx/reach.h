@@ -117,7 +117,7 @@ struct ReachResult {
 };
 
 /// Branch and bound over the whole domain; deterministic. `visit` sees every refuted box, in order.
-ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads, const std::function<void(size_t boxes, size_t open)>& progress = {},
+ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads,
                          const std::function<void(const ReachBox&, const Refutation&)>& visit = {});
 
 /// Schema "outgrad.reach/1".

@@ -1,5 +1,6 @@
 #include "approx/storage.h"
 
+#include "approx/progress.h"
 #include "kernels/eval.h"
 #include "kernels/host/errors.h"
 
@@ -126,6 +127,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
   if (format == Format::f32 && !composite.masked()) return {};
   const std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
   const Activation& f = composite.activation();
+  Stage stage("storage intervals", static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
   std::vector<StorageInterval> intervals;
   const auto branch = [&](bool right) {
     Inverse inverse(composite, right);
@@ -146,7 +148,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
       return e;
     };
     std::optional<Edge> previous;  // the upper boundary of the number before
-    for (size_t k = 0; k < stored.size(); ++k) {
+    for (size_t k = 0; k < stored.size(); ++k, stage.tick()) {
       const double value = stored[k].value;
       if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
       // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.

@@ -27,11 +27,6 @@ const char* name_of(Stage stage);
 const char* name_of(Reason reason);
 
 struct Proposed {};
-struct Compiled {
-  std::string library;  // path of the shared object
-  std::string symbol;   // its VariantFunction
-  double compile_ms;    // share of its translation unit's time; 0 when it came from the cache
-};
 struct Verified {
   Compiled compiled;
   long long checked;  // outputs compared

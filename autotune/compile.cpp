@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -81,6 +82,9 @@ std::string symbol_of(std::size_t position) { return "outgrad_variant_" + std::t
 std::string unit_source(const std::vector<Candidate*>& unit) {
   std::string text = "// Variants of " + unit.front()->variant().problem.name() + ", written by the tuner.\n";
   text += "#include \"autotune/variant_abi.h\"\n#include \"kernels/fits.h\"\n";
+  std::set<const FitChoice*> foreign;
+  for (const Candidate* candidate : unit)
+    if (const FitChoice& fit = *candidate->variant().fit; !fit.header.empty() && foreign.insert(&fit).second) text += included_text(fit.header, fit.name);
   for (std::size_t i = 0; i < unit.size(); ++i) {
     text += "\n// " + unit[i]->variant().name() + "\nextern \"C\" __attribute__((visibility(\"default\"))) void " + symbol_of(i) +
             "(const outgrad::autotune::Arguments& a) {\n  " + unit[i]->body() + "\n}\n";
@@ -141,6 +145,14 @@ void take(const Unit& unit, double milliseconds) {
 }
 
 }  // namespace
+
+std::string included_text(std::string header, const std::string& path) {
+  const std::string once = "#pragma once";  // a warning in what is the main file here
+  if (const std::size_t at = header.find(once); at != std::string::npos) header.replace(at, once.size(), once.size(), ' ');
+  std::string name;
+  for (const char c : path) name += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return "#line 1 \"" + name + "\"\n" + header + "\n#line 1 \"the tuner's source\"\n";
+}
 
 std::string source_root() {
   const char* given = std::getenv("OUTGRAD_SOURCE_DIR");

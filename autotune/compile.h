@@ -37,6 +37,9 @@ struct CompileSettings {
 // offender is rejected. Candidates that the budget left out stay proposed. Throws IoError when the cache cannot be written.
 void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings);
 
+// A header's text as part of a source: the compiler's messages name `path` and the lines of the header.
+std::string included_text(std::string header, const std::string& path);
+
 // Compiles one source of the caller's, which exports `symbol`, into the cache. Throws SpecError(`origin`, "does not compile", the first
 // error) when the compiler refuses it, EnvironmentError when it does not end in time, IoError when the cache cannot be written.
 Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin, const Toolchain& toolchain,

@@ -1,8 +1,9 @@
-// Runs the kernel of one generated header that this program was not built with: reads it, compiles it, calls it in a child process.
+// Generated headers that this program was not built with: reads them, runs the kernel of one, makes them choices of the tuner.
 #pragma once
 
 #include <string>
 
+#include "autotune/compile.h"
 #include "autotune/variant.h"
 
 namespace outgrad::autotune {
@@ -11,10 +12,13 @@ namespace outgrad::autotune {
 struct GeneratedHeader {
   std::string path, text;
   std::string type;        // of its struct: "GeluBf16"
+  std::string name;        // kName: "gelu_bf16"
+  std::string accuracy;    // kClass: "abs:2^-26"; empty in a forward header
   std::string activation;  // "gelu"
   std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; empty in a forward header, which serves every format
   bool forward = false;
   bool masked = true;
+  bool has_rows = false;  // a polynomial of more than one row
 
   int y_bytes() const { return format == "f32" ? 4 : format == "f16" || format == "bf16" ? 2 : 1; }  // of a backward header
 };
@@ -22,6 +26,16 @@ struct GeneratedHeader {
 // Reads a header as `outgrad emit` writes them: its banner, no directive but the expected ones, one struct, the constants above.
 // Throws SpecError (file, place, why), IoError.
 GeneratedHeader read_generated_header(const std::string& path);
+
+// The *.h files of a folder as fits to choose among, by name. Throws SpecError also for a folder without any, a header that no tuned
+// kernel can use (forward, of another activation, y in 8 bits), and a struct that kernels/fits.h or another file has too.
+std::vector<GeneratedHeader> read_generated_headers(const std::string& folder);
+
+// The header as a choice; its reference is not compiled.
+FitChoice choice_from(const GeneratedHeader& header);
+
+// The choices for a y stored in `format`, their scalar kernels compiled. Throws SpecError when a header does not compile.
+Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings);
 
 // The header's kernel on the arrays of `arguments`, whose `out` (and in a forward header `mask`) must be shared with child processes
 // (SharedArray). `format` is that of dy and dx, or of x and y. Throws SpecError when the header does not compile or its code does

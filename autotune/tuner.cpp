@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "autotune/header.h"
 #include "autotune/isolate.h"
 #include "autotune/verify.h"
 #include "autotune/workload.h"
@@ -204,6 +205,8 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"parameters", variant.parameters()},
                  {"default", index == 0},
                  {"state", candidate.state_name()}};
+  record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
+  if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
   if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
   if (const auto* rejected = candidate.as<Rejected>()) {
     record["rejected"] = {{"stage", name_of(rejected->stage)}, {"reason", name_of(rejected->reason)}, {"detail", rejected->detail}};
@@ -230,9 +233,24 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
   return record;
 }
 
-// The variant of every problem: this run's winners, else the latest winner that the database holds for this device and these sources,
-// else the default.
-std::vector<Variant> chosen_variants(const Database& database, const RunIdentity& run) {
+// Whether a record's fit is of a header that no build of this program holds.
+bool names_a_header(const json& record) { return record.contains("fit") && record["fit"].is_object() && record["fit"].contains("sha256"); }
+
+// The fits that a record can name: the committed ones and, where it names a header by hash, the one that an earlier run left in `out`.
+Fits fits_of_record(const json& record, const Problem& problem, const std::string& out) {
+  Fits fits = fits_of(problem);
+  if (!names_a_header(record)) return fits;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(out + "/fits", error), end; !error && entry != end; entry.increment(error)) {
+    if (sha256(kernels::read_file(entry->path().string())) != record["fit"]["sha256"]) continue;
+    fits.push_back(std::make_shared<const FitChoice>(choice_from(read_generated_header(entry->path().string()))));
+  }
+  return fits;
+}
+
+// The variant of every problem: this run's winners, else the latest winner that the database holds for this device and these sources
+// and whose fit is at hand, else the default.
+std::vector<Variant> chosen_variants(const Database& database, const RunIdentity& run, const std::string& out) {
   std::vector<Variant> chosen;
   for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats) {
@@ -243,7 +261,9 @@ std::vector<Variant> chosen_variants(const Database& database, const RunIdentity
         if (!is("winner", true) || !is("kernel", name_of(kernel)) || !is("format", name_of(format))) continue;
         if (!is("device", to_json(run.cpu)) || !is("kernels_sha256", run.hashes.kernels)) continue;
         if (!is("coefficients_sha256", run.hashes.coefficients) || !record.contains("parameters")) continue;
-        chosen.back() = variant_from(problem, record["parameters"]);
+        const Fits fits = fits_of_record(record, problem, out);
+        if (names_a_header(record) && fits.size() == fits_of(problem).size()) continue;
+        chosen.back() = variant_from(problem, fits, record["parameters"]);
       }
     }
   return chosen;
@@ -313,12 +333,15 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   const LaunchLog log(settings.log_path);
   while (!waiting.empty()) {
     const auto body = [&](const Channel& channel) {
-      std::string fit;
+      const FitChoice* fit = nullptr;
       std::optional<Verifier> verifier;
       for (const int item : waiting) {
         const Candidate& candidate = candidates[static_cast<std::size_t>(item)];
         const Variant& variant = candidate.variant();
-        if (!verifier || fit != variant.fit) verifier.emplace(variant.problem, choice_of(variant).reference, settings.seed), fit = variant.fit;
+        if (fit != variant.fit.get()) {
+          fit = variant.fit.get();
+          verifier.emplace(variant.problem, fit->header.empty() ? fit->reference : load(fit->compiled_reference), settings.seed);
+        }
         log.launching("verify", variant);
         channel.launching(item);
         const auto difference = verifier->mismatch(load(*candidate.code()), variant.schedule.block_elements);
@@ -361,19 +384,27 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
 }
 
 int tune_command(const std::vector<std::string>& args) {
-  const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements"}, {"json"});
+  const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers"}, {"json"});
   require_cpu_device(options);
   const std::vector<Problem> problems = problems_of(options);
   const double budget = options.number("budget", 60, 1, 1e6);
   const std::string out = options.text("out", "out/tuned");
   // Twelve of about a hundred points: the default, its neighbours and a few at random; compiling them fits the default budget on 2 cores.
-  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 12, 1, 100'000));
+  // Headers of the caller's come on top: each is a neighbour of the default.
+  const std::vector<GeneratedHeader> headers =
+      options.has("headers") ? read_generated_headers(options.text("headers", "")) : std::vector<GeneratedHeader>{};
+  for (const GeneratedHeader& header : headers) {
+    const auto takes = [&](const Problem& p) { return p.kernel == KernelId::kGeluBackward && header.format == name_of(p.format); };
+    if (std::none_of(problems.begin(), problems.end(), takes))
+      throw kernels::SpecError(header.path, "kFormat", "'" + header.format + "': --kernel and --format leave no problem that has it");
+  }
+  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 12 + static_cast<i64>(headers.size()), 1, 100'000));
   MeasureSettings settings;
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   const i64 elements = options.integer("elements", 0, 0, i64{1} << 32);
   settings.log_path = out + "/tune_cpu.log";
-  create_folder(out);
-  const std::string database_path = out + "/tune_cpu.jsonl", header_path = out + "/tuned_cpu.h";
+  create_folder(headers.empty() ? out : out + "/fits");
+  const std::string database_path = out + "/tune_cpu.jsonl", tuned_path = out + "/tuned_cpu.h";
 
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
@@ -387,23 +418,30 @@ int tune_command(const std::vector<std::string>& args) {
   const Database known = load_database(database_path);
   for (const std::string& warning : known.warnings) std::fprintf(stderr, "outgrad: warning: %s\n", warning.c_str());
 
+  CompileSettings compiling;
+  compiling.cache_folder = out + "/variants";
+  compiling.jobs = run.cpu.threads;
   std::vector<std::vector<Candidate>> all;
   std::vector<Candidate*> proposed;
   const bool as_json = options.has("json");
   for (const Problem& problem : problems) {
-    const Space space = cpu_space(problem, run.cpu.vector_bits, run.cpu.threads);
+    Fits fits = fits_of(problem);
+    if (problem.kernel == KernelId::kGeluBackward) {
+      for (const auto& fit : header_fits(headers, problem.format, toolchain, compiling)) {
+        kernels::write_file(out + "/" + header_path(*fit), fit->header);  // where the tuned header finds it
+        fits.push_back(fit);
+      }
+    }
+    const Space space = cpu_space(fits, run.cpu.vector_bits, run.cpu.threads);
     const Space::Points points = space.construct();
     if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
     all.emplace_back();
-    for (const Variant& variant : choose_variants(problem, space, points.valid, evaluations, settings.seed))
+    for (const Variant& variant : choose_variants(problem, fits, space, points.valid, evaluations, settings.seed))
       all.back().emplace_back(variant);
   }
   for (auto& candidates : all)
     for (Candidate& candidate : candidates) proposed.push_back(&candidate);
 
-  CompileSettings compiling;
-  compiling.cache_folder = out + "/variants";
-  compiling.jobs = run.cpu.threads;
   compiling.budget_seconds = 0.5 * budget;  // the other half is for running
   if (terminal)
     compiling.progress = [&](std::size_t done, std::size_t units) {
@@ -440,17 +478,17 @@ int tune_command(const std::vector<std::string>& args) {
       throw;
     }
   }
-  const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run);
-  kernels::write_file(header_path, tuned_header(chosen, "for " + run.cpu.model + ", " + std::to_string(run.cpu.threads) + " threads"));
+  const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run, out);
+  kernels::write_file(tuned_path, tuned_header(chosen, "for " + run.cpu.model + ", " + std::to_string(run.cpu.threads) + " threads"));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"},
                           {"seconds", elapsed()},
                           {"database", database_path},
-                          {"header", header_path},
+                          {"header", tuned_path},
                           {"winners", results}};
     std::printf("%s\n", summary.dump(2).c_str());
   } else {
-    std::printf("%s and %s, in %.1f s\n", header_path.c_str(), database_path.c_str(), elapsed());
+    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
   }
   return kernels::kExitHolds;
 }

@@ -22,24 +22,25 @@ using kernels::CpuSchedule;
 using kernels::TablePlacement;
 
 template <class T>
-std::vector<FitChoice> backward_fits() {
-  std::vector<FitChoice> choices;
+Fits backward_fits() {
+  Fits choices;
   kernels::for_each_fit([&](auto fit) {
     using Fit = decltype(fit);
     // The list is of every activation and format; the kernel is GELU's.
     if constexpr (std::string_view(Fit::kFormat) == kernels::Format<T>::kName && std::string_view(Fit::kActivation) == "gelu") {
-      const FitChoice choice = backward_choice<Fit, T>();
+      auto choice = std::make_shared<const FitChoice>(backward_choice<Fit, T>());
       const bool is_default = std::is_same_v<Fit, typename kernels::DefaultFit<T>::Type>;
-      choices.insert(is_default ? choices.begin() : choices.end(), choice);
+      choices.insert(is_default ? choices.begin() : choices.end(), std::move(choice));
     }
   });
   return choices;
 }
 
 template <class T>
-std::vector<FitChoice> forward_fits() {
+Fits forward_fits() {
   using Fit = generated::GeluForward;
-  return {{type_name(Fit::kName), Fit::kName, &run_forward<Fit, T, kReferenceSchedule>, true}};
+  return {std::make_shared<const FitChoice>(
+      FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = &run_forward<Fit, T, kReferenceSchedule>})};
 }
 
 // Calls action with a value of the format's type.
@@ -81,16 +82,16 @@ int bytes_of(FormatId format) {
   return with_type(format, [](auto value) { return static_cast<int>(sizeof value); });
 }
 
-const std::vector<FitChoice>& fits_of(const Problem& problem) {
-  return with_type(problem.format, [&](auto value) -> const std::vector<FitChoice>& {
+const Fits& fits_of(const Problem& problem) {
+  return with_type(problem.format, [&](auto value) -> const Fits& {
     using T = decltype(value);
-    static const std::vector<FitChoice> kBackward = backward_fits<T>(), kForward = forward_fits<T>();
+    static const Fits kBackward = backward_fits<T>(), kForward = forward_fits<T>();
     return problem.kernel == KernelId::kGeluBackward ? kBackward : kForward;
   });
 }
 
 std::string Variant::name() const {
-  std::string text = std::string(autotune::name_of(problem.format)) + "." + choice_of(*this).name;
+  std::string text = std::string(autotune::name_of(problem.format)) + "." + fit->name;
   text += schedule.vector_bits == 0 ? ".s" : ".v" + std::to_string(schedule.vector_bits);
   text += ".u" + std::to_string(schedule.unroll) + ".b" + std::to_string(schedule.block_elements);
   text += schedule.streaming_stores ? ".nt." : ".wb.";
@@ -106,12 +107,12 @@ std::string Variant::schedule_text() const {
 
 std::string Variant::body() const {
   const std::string run = problem.kernel == KernelId::kGeluBackward ? "run_backward" : "run_forward";
-  return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<generated::" + fit + ", " + type_of(problem.format) +
+  return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<generated::" + fit->type + ", " + type_of(problem.format) +
          ", CpuSchedule" + schedule_text() + ">(a);";
 }
 
 nlohmann::json Variant::parameters() const {
-  return {{"fit", fit},
+  return {{"fit", fit->type},
           {"vector_bits", schedule.vector_bits},
           {"unroll", schedule.unroll},
           {"block_elements", schedule.block_elements},
@@ -120,15 +121,14 @@ nlohmann::json Variant::parameters() const {
           {"threads", schedule.threads}};
 }
 
-Variant variant_from(const Problem& problem, const nlohmann::json& parameters) {
+Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
   try {
-    const std::string table = parameters.at("table").get<std::string>(), fit = parameters.at("fit").get<std::string>();
-    const auto& fits = fits_of(problem);
-    if (std::none_of(fits.begin(), fits.end(), [&](const FitChoice& choice) { return choice.type == fit; }))
-      throw kernels::SpecError("tuning record", "fit", "unknown fit '" + fit + "'");
+    const std::string table = parameters.at("table").get<std::string>(), type = parameters.at("fit").get<std::string>();
+    const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
+    if (fit == fits.end()) throw kernels::SpecError("tuning record", "fit", "unknown fit '" + type + "'");
     if (table != "permute" && table != "memory") throw kernels::SpecError("tuning record", "table", "unknown placement '" + table + "'");
     return {problem,
-            fit,
+            *fit,
             {parameters.at("threads").get<int>(), parameters.at("vector_bits").get<int>(), parameters.at("unroll").get<int>(),
              parameters.at("block_elements").get<int>(), parameters.at("streaming_stores").get<bool>(),
              table == "permute" ? TablePlacement::permute : TablePlacement::memory}};
@@ -137,23 +137,15 @@ Variant variant_from(const Problem& problem, const nlohmann::json& parameters) {
   }
 }
 
-const FitChoice& choice_of(const Variant& variant) {
-  for (const FitChoice& choice : fits_of(variant.problem))
-    if (choice.type == variant.fit) return choice;
-  throw std::logic_error("no fit " + variant.fit);
-}
-
 Variant default_variant(const Problem& problem) {
   return with_type(problem.format, [&](auto value) {
     using T = decltype(value);
     constexpr CpuSchedule kBackward = kernels::tuned::GeluBackward<T>::kSchedule, kForward = kernels::tuned::GeluForward<T>::kSchedule;
-    return Variant{problem, fits_of(problem).front().type, problem.kernel == KernelId::kGeluBackward ? kBackward : kForward};
+    return Variant{problem, fits_of(problem).front(), problem.kernel == KernelId::kGeluBackward ? kBackward : kForward};
   });
 }
 
-Space cpu_space(const Problem& problem, int vector_bits, int threads) { return cpu_space(fits_of(problem), vector_bits, threads); }
-
-Space cpu_space(const std::vector<FitChoice>& fits, int vector_bits, int threads) {
+Space cpu_space(const Fits& fits, int vector_bits, int threads) {
   std::vector<std::int64_t> fit_numbers, widths;
   for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
   for (const int width : {256, 512})
@@ -177,7 +169,7 @@ Space cpu_space(const std::vector<FitChoice>& fits, int vector_bits, int threads
   space.constraint("scalar code reads its table from memory", {"vector_bits", "table"},
                    [](const Point& p) { return p[0] != 0 || p[1] == static_cast<int>(TablePlacement::memory); });
   std::vector<bool> has_rows;
-  for (const FitChoice& fit : fits) has_rows.push_back(fit.has_rows);
+  for (const auto& fit : fits) has_rows.push_back(fit->has_rows);
   space.constraint("a fit without rows has none to permute", {"fit", "table"}, [has_rows](const Point& p) {
     return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory);
   });
@@ -186,34 +178,37 @@ Space cpu_space(const std::vector<FitChoice>& fits, int vector_bits, int threads
   return space;
 }
 
-Variant variant_at(const Problem& problem, const Space& space, const Point& point) {
+Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
   const auto value = [&](const char* name) { return static_cast<int>(point[space.index_of(name)]); };
   return {problem,
-          fits_of(problem)[static_cast<std::size_t>(value("fit"))].type,
+          fits[static_cast<std::size_t>(value("fit"))],
           {value("threads"), value("vector_bits"), value("unroll"), value("block_elements"), value("streaming_stores") != 0,
            static_cast<TablePlacement>(value("table"))}};
 }
 
-std::vector<Variant> choose_variants(const Problem& problem, const Space& space, const std::vector<Point>& valid, std::size_t count,
-                                     std::uint64_t seed) {
+std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+                                     std::size_t count, std::uint64_t seed) {
   std::vector<Variant> chosen = {default_variant(problem)};
   const nlohmann::json origin = chosen.front().parameters();
-  std::vector<std::pair<std::pair<int, std::uint64_t>, Variant>> others;  // (neighbours first, random order)
+  std::vector<std::pair<std::pair<int, std::uint64_t>, Variant>> others;  // (group, random order)
   for (const Point& point : valid) {
-    Variant variant = variant_at(problem, space, point);
+    Variant variant = variant_at(problem, fits, space, point);
     const nlohmann::json parameters = variant.parameters();
     // Where the fit leaves no choice of the placement, that is no difference either.
-    const bool placed = choice_of(variant).has_rows;
+    const bool placed = variant.fit->has_rows;
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
       return origin.at(item.key()) != item.value() && (placed || item.key() != "table");
     });
-    if (differing > 0) others.push_back({{differing == 1 ? 0 : 1, next_random(seed)}, std::move(variant)});
+    const int group = differing > 1 ? 2 : variant.fit == chosen.front().fit ? 1 : 0;
+    if (differing > 0) others.push_back({{group, next_random(seed)}, std::move(variant)});
   }
   std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& other : others)
     if (chosen.size() < count) chosen.push_back(other.second);
   return chosen;
 }
+
+std::string header_path(const FitChoice& fit) { return "fits/" + fit.name + ".h"; }
 
 std::string tuned_header(const std::vector<Variant>& variants, const std::string& origin) {
   std::string text =
@@ -224,13 +219,16 @@ std::string tuned_header(const std::vector<Variant>& variants, const std::string
       "#pragma once\n\n"
       "#include \"kernels/fits.h\"\n"
       "#include \"kernels/formats.h\"\n"
-      "#include \"kernels/params.h\"\n\n"
-      "namespace outgrad::kernels::tuned {\n\n"
+      "#include \"kernels/params.h\"\n";
+  for (const Variant& variant : variants)
+    if (!variant.fit->header.empty()) text += "#include \"" + header_path(*variant.fit) + "\"\n";
+  text +=
+      "\nnamespace outgrad::kernels::tuned {\n\n"
       "template <class T>\nstruct GeluBackward;\n\n"
       "template <class T>\nstruct GeluForward;\n";
   for (const Variant& variant : variants) {
     const std::string name = variant.problem.kernel == KernelId::kGeluBackward ? "GeluBackward" : "GeluForward";
-    text += "\ntemplate <>\nstruct " + name + "<" + type_of(variant.problem.format) + "> {\n  using Fit = generated::" + variant.fit +
+    text += "\ntemplate <>\nstruct " + name + "<" + type_of(variant.problem.format) + "> {\n  using Fit = generated::" + variant.fit->type +
             ";\n  static constexpr CpuSchedule kSchedule" + variant.schedule_text() + ";\n  static constexpr const char* kVariant = \"" +
             variant.name() + "\";\n};\n";
   }

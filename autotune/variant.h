@@ -1,6 +1,7 @@
 // The CPU kernels as a search space: problems, the parameters of a variant, its name, its source.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -40,28 +41,40 @@ std::string type_name(std::string_view name);
 // What defines the bits: one thread, scalar code, plain stores.
 inline constexpr kernels::CpuSchedule kReferenceSchedule{.threads = 1};
 
+// Where code that the tuner had compiled is.
+struct Compiled {
+  std::string library;    // path of the shared object
+  std::string symbol;     // its VariantFunction
+  double compile_ms = 0;  // share of its translation unit's time; 0 when it came from the cache
+};
+
 // A certified fit that a problem can use, and the scalar kernel that defines its bits.
 struct FitChoice {
-  std::string type;  // of the generated header: "GeluF32"
-  std::string name;  // "gelu_f32"
-  VariantFunction reference;
-  bool has_rows;     // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
+  std::string type;        // of the generated header: "GeluF32"
+  std::string name;        // "gelu_f32"
+  std::string accuracy{};  // its class, "abs:2^-26"; empty for a forward
+  bool has_rows = false;  // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
+  VariantFunction reference = nullptr;
+  // Of a header that this program was not built with: its text, and its scalar kernel in place of `reference`.
+  std::string header{};
+  Compiled compiled_reference{};
 };
+using Fits = std::vector<std::shared_ptr<const FitChoice>>;
 
 // What a generated header offers for values stored as T.
 template <class Fit, class T>
 FitChoice backward_choice() {
-  FitChoice choice{type_name(Fit::kName), Fit::kName, &run_backward<Fit, T, kReferenceSchedule>, false};
+  FitChoice choice{.type = type_name(Fit::kName), .name = Fit::kName, .accuracy = Fit::kClass, .reference = &run_backward<Fit, T, kReferenceSchedule>};
   if constexpr (!kernels::kIsDirect<Fit>) choice.has_rows = Fit::kRows > 1;
   return choice;
 }
 
 // All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first.
-const std::vector<FitChoice>& fits_of(const Problem& problem);
+const Fits& fits_of(const Problem& problem);
 
 struct Variant {
   Problem problem;
-  std::string fit;  // FitChoice::type
+  std::shared_ptr<const FitChoice> fit;
   kernels::CpuSchedule schedule;
 
   // "f32.gelu_f32.v512.u4.b16384.nt.permute.t2": format, fit, vector bits (s: scalar), unroll, block, nt or wb stores, table placement,
@@ -73,24 +86,23 @@ struct Variant {
   nlohmann::json parameters() const;
 };
 
-// The choice of a variant's fit. Throws std::logic_error for a fit that is not of its problem.
-const FitChoice& choice_of(const Variant& variant);
-
 // The variant in kernels/generated/tuned_default.h: what every gain is measured against.
 Variant default_variant(const Problem& problem);
 
-// The space of a problem on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters: fit, vector_bits, unroll,
+// The space over these fits on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters: fit, vector_bits, unroll,
 // block_elements, streaming_stores, table, threads.
-Space cpu_space(const Problem& problem, int vector_bits, int threads);
-Space cpu_space(const std::vector<FitChoice>& fits, int vector_bits, int threads);
-Variant variant_at(const Problem& problem, const Space& space, const Point& point);
-// Reads back what parameters() wrote. Throws SpecError.
-Variant variant_from(const Problem& problem, const nlohmann::json& parameters);
+Space cpu_space(const Fits& fits, int vector_bits, int threads);
+Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
+// Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
+Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
 
-// At most `count` variants to evaluate: the default, then the points that differ from it in one parameter, then others, each
-// group in a random order that the seed fixes.
-std::vector<Variant> choose_variants(const Problem& problem, const Space& space, const std::vector<Point>& valid, std::size_t count,
-                                     std::uint64_t seed);
+// At most `count` variants to evaluate: the default, then the other fits in its schedule, then the points that differ from it in one
+// parameter, then others, each group in a random order that the seed fixes.
+std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+                                     std::size_t count, std::uint64_t seed);
+
+// Where a fit's own header stands beside the tuned header that uses it.
+std::string header_path(const FitChoice& fit);  // "fits/gelu_bf16_d4_8.h"
 
 // The text of a header in the form of kernels/generated/tuned_default.h: one variant per problem, all problems present.
 // `origin` is a comment line on where it comes from.

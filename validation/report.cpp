@@ -559,6 +559,20 @@ Section layernorm_section(const Results& results) {
 
 // ---- tuning ---------------------------------------------------------------------------------------------------------
 
+/// The ulp class is the default of a 16-bit format where it costs at most this share more time: who then goes without the tails gains nothing.
+constexpr double kDefaultClassCost = 0.1;
+
+/// Whether the timings of a format make the class ulp its default, in a sentence.
+std::string default_class(const TuningResult& t) {
+  const auto ulp = std::find_if(t.fits.begin(), t.fits.end(), [](const FitSpeed& f) { return f.accuracy.starts_with("ulp"); });
+  if (ulp == t.fits.end()) return fmt::format("{}: the class ulp was not timed.", t.format);
+  const double least = 1 / (1 + kDefaultClassCost);
+  const std::string measured = fmt::format("{}: the class ulp (`{}`) runs at {:.3f} [{:.3f}, {:.3f}] of the default's speed", t.format, quoted(ulp->name), ulp->speedup, ulp->low, ulp->high);
+  if (ulp->high < least) return measured + fmt::format("; at {:.3f} or more it would be the default, so the class abs stays it.", least);
+  if (ulp->low >= least) return measured + fmt::format(", at least {:.3f}: it can be the default here.", least);
+  return measured + fmt::format("; whether that is the {:.3f} that would make it the default is undecided.", least);
+}
+
 Section tuning_section(const Results& results) {
   Section section{"Tuning", {}};
   if (results.tuning.empty()) {
@@ -602,6 +616,20 @@ Section tuning_section(const Results& results) {
       Paragraph{fmt::format("{}, {} threads; {}. Timings are of this machine and moment, and no verdict depends on them.",
                             quoted(any.device), any.threads, quoted(any.compiler))});
   section.blocks.push_back(std::move(winners));
+  Table fits{"Certified fits, each in its fastest timed variant: what an accuracy class costs.",
+             "./outgrad tune",
+             {words("kernel"), words("format"), words("fit"), words("class"), {"speed", "against the default, interval"}},
+             {}};
+  std::string classes;
+  for (const TuningResult& t : results.tuning) {
+    for (const FitSpeed& f : t.fits) {
+      fits.rows.push_back({quoted(t.kernel), quoted(t.format), "`" + quoted(f.name) + "`", f.accuracy.empty() ? "-" : quoted(f.accuracy),
+                           fmt::format("{:.3f} [{:.3f}, {:.3f}]", f.speedup, f.low, f.high)});
+    }
+    if (t.kernel == "gelu_backward" && t.format != "f32" && !t.fits.empty()) classes += (classes.empty() ? "" : " ") + default_class(t);
+  }
+  if (!fits.rows.empty()) section.blocks.push_back(std::move(fits));
+  if (!classes.empty()) section.blocks.push_back(Paragraph{"The default class. " + classes});
   if (!rejections.rows.empty())
     section.blocks.push_back(std::move(rejections));
   else

@@ -283,6 +283,18 @@ StabilityFile read_stability(const std::string& file) {
   return stability;
 }
 
+void add_fit_speed(const Node& record, TuningResult& result) {
+  const Node speedup = record["speedup"];
+  FitSpeed speed{record["fit"]["name"].text(), record["fit"]["class"].text(), speedup["median"].real(), speedup["low"].real(), speedup["high"].real()};
+  const auto known = std::find_if(result.fits.begin(), result.fits.end(), [&](const FitSpeed& f) { return f.name == speed.name; });
+  if (known == result.fits.end()) {
+    result.fits.push_back(std::move(speed));
+  } else if (speed.speedup > known->speedup) {
+    *known = std::move(speed);
+  }
+  std::sort(result.fits.begin(), result.fits.end(), [](const FitSpeed& a, const FitSpeed& b) { return a.speedup > b.speedup; });
+}
+
 void add_record(const Node& record, TuningResult& result) {
   const std::string variant = record["variant"].text();
   if (record["default"].boolean()) result.default_variant = variant;
@@ -295,6 +307,7 @@ void add_record(const Node& record, TuningResult& result) {
     result.rejected.push_back({variant, why["stage"].text(), why["reason"].text(), why["detail"].text()});
   } else if (state == "timed") {
     ++result.timed;
+    if (record.has("fit")) add_fit_speed(record, result);
   } else {
     ++result.unfinished;
   }

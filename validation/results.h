@@ -81,6 +81,12 @@ struct Rejection {
 };
 
 /// The latest run of the tuner on one kernel and format.
+/// The fastest timed candidate of a certified fit, as a ratio of the default's time to its own.
+struct FitSpeed {
+  std::string name, accuracy;
+  double speedup = 1, low = 1, high = 1;
+};
+
 struct TuningResult {
   std::string file, kernel, format, device, compiler, time;
   int threads = 0;
@@ -90,6 +96,7 @@ struct TuningResult {
   std::string winner, default_variant, ceiling;
   bool gain = false;
   double gb_per_s = 0, share = 0, speedup = 1, speedup_low = 1, speedup_high = 1, confidence = 0;
+  std::vector<FitSpeed> fits;  // fastest first
 };
 
 struct ParetoPointResult {

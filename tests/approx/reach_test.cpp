@@ -37,7 +37,7 @@ struct Proof {
 
 Proof decide(const ReachProblem& problem, size_t most_boxes = 100'000) {
   Proof proof;
-  proof.result = decide_reach(problem, most_boxes, 0, {}, [&](const ReachBox& box, const Refutation& r) {
+  proof.result = decide_reach(problem, most_boxes, 0, [&](const ReachBox& box, const Refutation& r) {
     proof.boxes.push_back(box);
     proof.refutations.push_back(r);
   });

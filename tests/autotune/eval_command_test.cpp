@@ -91,7 +91,7 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
     const std::string name = name_of(format);
     std::vector<T> x = patterns<T>(kElements, 11), dy = patterns<T>(kElements, 12), y(kElements), dx(kElements);
     std::vector<u32> mask((kElements + 31) / 32);
-    fits_of({KernelId::kGeluForward, format}).front().reference({x.data(), nullptr, mask.data(), y.data(), static_cast<i64>(kElements)});
+    fits_of({KernelId::kGeluForward, format}).front()->reference({x.data(), nullptr, mask.data(), y.data(), static_cast<i64>(kElements)});
     write("x", x);
     const Outcome forward = tune("eval --op forward --activation gelu --format " + name + option("x") + option("y") + option("mask"));
     ASSERT_EQ(forward.status, 0) << forward.output;
@@ -101,7 +101,7 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
 
     fits_of({KernelId::kGeluBackward, format})
         .front()
-        .reference({dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(kElements)});
+        ->reference({dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(kElements)});
     write("dy", dy);
     const Outcome backward =
         tune("eval --op backward --activation gelu --format " + name + option("dy") + option("y") + option("mask") + option("dx"));

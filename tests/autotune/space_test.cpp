@@ -72,14 +72,15 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
     for (const FormatId format : kAllFormats)
       for (const int vector_bits : {0, 256, 512}) {
         const Problem problem{kernel, format};
-        const Space space = cpu_space(problem, vector_bits, 2);
+        const Fits& fits = fits_of(problem);
+        const Space space = cpu_space(fits, vector_bits, 2);
         std::set<std::string> names;
         for (const Point& point : space.construct().valid) {
-          const Variant variant = variant_at(problem, space, point);
+          const Variant variant = variant_at(problem, fits, space, point);
           EXPECT_LE(variant.schedule.vector_bits, vector_bits);
           EXPECT_EQ(variant.schedule.block_elements % 1024, 0);
           EXPECT_TRUE(names.insert(variant.name()).second) << variant.name();
-          EXPECT_EQ(variant_from(problem, variant.parameters()).name(), variant.name());
+          EXPECT_EQ(variant_from(problem, fits, variant.parameters()).name(), variant.name());
         }
         EXPECT_FALSE(names.empty());
       }
@@ -87,7 +88,7 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
 
 TEST(CpuSpace, NameSpeaks) {
   const Variant variant{{KernelId::kGeluBackward, FormatId::kF32},
-                        fits_of({KernelId::kGeluBackward, FormatId::kF32}).front().type,
+                        fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
                         {.threads = 2,
                          .vector_bits = 512,
                          .unroll = 4,
@@ -99,10 +100,12 @@ TEST(CpuSpace, NameSpeaks) {
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
   using kernels::BF16;
-  const std::vector<FitChoice> fits = {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(),
-                                       backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
-                                       backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()};
-  EXPECT_EQ(fits[2].type, "SyntheticTable");
+  Fits fits;
+  for (const FitChoice& choice :
+       {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(), backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
+        backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()})
+    fits.push_back(std::make_shared<const FitChoice>(choice));
+  EXPECT_EQ(fits[2]->type, "SyntheticTable");
   const Space space = cpu_space(fits, 512, 2);
   const Space::Points points = space.construct();
   std::vector<std::size_t> all(fits.size()), permuted(fits.size());
@@ -124,11 +127,10 @@ TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
     kernels::for_each_fit([&](auto fit) {
       if (std::string(fit.kFormat) == name_of(format) && std::string(fit.kActivation) == "gelu") listed.insert(fit.kName);
     });
-    const Space space = cpu_space(problem, 512, 2);
+    const Space space = cpu_space(fits_of(problem), 512, 2);
     for (const Point& point : space.construct().valid) {
-      const Variant variant = variant_at(problem, space, point);
-      for (const FitChoice& choice : fits_of(problem))
-        if (choice.type == variant.fit && variant.name().find("." + choice.name + ".") != std::string::npos) offered.insert(choice.name);
+      const Variant variant = variant_at(problem, fits_of(problem), space, point);
+      if (variant.name().find("." + variant.fit->name + ".") != std::string::npos) offered.insert(variant.fit->name);
     }
     EXPECT_EQ(offered, listed);
     EXPECT_FALSE(listed.empty());
@@ -138,11 +140,11 @@ TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
 TEST(CpuSpace, ChoosesTheDefaultThenItsNeighboursAndRepeatsFromASeed) {
   const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
   const Variant first = default_variant(problem);
-  const Space space = cpu_space(problem, std::max(256, first.schedule.vector_bits), 2);
+  const Space space = cpu_space(fits_of(problem), std::max(256, first.schedule.vector_bits), 2);
   const std::vector<Point> valid = space.construct().valid;
   const auto names = [&](std::uint64_t seed) {
     std::vector<std::string> list;
-    for (const Variant& variant : choose_variants(problem, space, valid, 24, seed)) list.push_back(variant.name());
+    for (const Variant& variant : choose_variants(problem, fits_of(problem), space, valid, 24, seed)) list.push_back(variant.name());
     return list;
   };
   const std::vector<std::string> chosen = names(7);
@@ -160,10 +162,10 @@ TEST(VariantFrom, RefusesForeignRecords) {
   for (const auto& [key, value] : whole.items()) {
     nlohmann::json damaged = whole;
     damaged.erase(key);
-    EXPECT_THROW(variant_from(problem, damaged), kernels::SpecError) << key;
+    EXPECT_THROW(variant_from(problem, fits_of(problem), damaged), kernels::SpecError) << key;
   }
   parameters["fit"] = "NoSuchFit";
-  EXPECT_THROW(variant_from(problem, parameters), kernels::SpecError);
+  EXPECT_THROW(variant_from(problem, fits_of(problem), parameters), kernels::SpecError);
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ template <int Rows, int Degree, int Scheme = kHorner, bool Centred = true>
 struct WithoutLeft : Common<Rows, Degree, Scheme, Centred> {
   using Base = Common<Rows, Degree, Scheme, Centred>;
   static constexpr const char* kName = "synthetic";
+  static constexpr const char* kClass = "abs:2^-1";
   static constexpr float kYLo = 0.0f;
   static constexpr float kTMin = 0x1p-12f;
   static constexpr float kSMin = -0x1.ap-2f;
@@ -139,6 +140,7 @@ struct WithBreaks : Common<Rows, Degree, Scheme> {
 template <int Degree, int Scheme = kHorner>
 struct OneRow : Common<1, Degree, Scheme, false> {
   static constexpr const char* kName = "synthetic_one_row";
+  static constexpr const char* kClass = "abs:2^-1";
   static constexpr float kYLo = 0.0f;
   static constexpr float kTMin = 0x1p-12f;
   static constexpr float kSMin = -0x1.ap-2f;
@@ -176,6 +178,7 @@ struct Unmasked {
 template <class Y, class E, bool Masked = true>
 struct Direct {
   static constexpr const char* kName = "synthetic_table";
+  static constexpr const char* kClass = "oracle";
   static constexpr const char* kActivation = Masked ? "gelu" : "tanh";
   static constexpr const char* kFormat = Format<Y>::kName;
   static constexpr const char* kEntryFormat = Format<E>::kName;

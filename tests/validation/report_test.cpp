@@ -99,7 +99,8 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
                    {"ceiling", {{"name", "triad"}}},
                    {"gb_per_s", 20.0},
                    {"share_of_ceiling", 0.75},
-                   {"speedup", {{"median", 1.25}, {"low", 1.2}, {"high", 1.3}, {"confidence", 0.99}}}});
+                   {"speedup", {{"median", 1.25}, {"low", 1.2}, {"high", 1.3}, {"confidence", 0.99}}},
+                   {"fit", {{"name", "fit_of_" + variant}, {"class", "abs:2^-10"}}}});
   }
   return record;
 }
@@ -332,6 +333,29 @@ TEST_F(Report, TheLatestTuningCountsAndBrokenLinesAreWarnings) {
   EXPECT_EQ(t.rejected[0].reason, "wrong_answer");
   ASSERT_EQ(results.warnings.size(), 1u);
   EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:2: "), std::string::npos);
+}
+
+// The fastest variant of each fit counts, and the sentence on the default class follows from its interval.
+TEST_F(Report, SaysWhatAnAccuracyClassCosts) {
+  const auto page_with = [&](double low, double high) {
+    std::string lines;
+    for (const double slower : {1.0, 0.5}) {
+      Json record = tuning_record("2026-01-01T00:00:00Z", "tails" + std::to_string(slower), "timed");
+      record["format"] = "bf16";
+      record["speedup"] = {{"median", slower * (low + high) / 2}, {"low", slower * low}, {"high", slower * high}, {"confidence", 0.99}};
+      record["fit"] = {{"name", "gelu_bf16_ulp"}, {"class", "ulp:1"}};
+      lines += record.dump() + "\n";
+    }
+    write("tuned/tune_cpu.jsonl", lines);
+    const Results results = read();
+    EXPECT_EQ(results.tuning.at(0).fits.size(), 1u);
+    return to_markdown(compose(results, requirements(results)), "");
+  };
+  const std::string slow = page_with(0.27, 0.33);
+  EXPECT_NE(slow.find("(`gelu_bf16_ulp`) runs at 0.300"), std::string::npos);
+  EXPECT_NE(slow.find("the class abs stays it"), std::string::npos);
+  EXPECT_NE(page_with(0.95, 0.97).find("it can be the default here"), std::string::npos);
+  EXPECT_NE(page_with(0.85, 0.97).find("undecided"), std::string::npos);
 }
 
 TEST_F(Report, ShardsAreNoSweep) {

@@ -1,0 +1,107 @@
+// Headers that the tuner was not built with, as fits to choose among: read, compiled, verified; what cannot serve is refused by file and place.
+#include "autotune/header.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "autotune/tuner.h"
+#include "kernels/host/files.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+std::string committed(const std::string& name) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"); }
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+// A committed header under another name: for the tuner a fit of the caller's.
+std::string renamed(const std::string& name, const std::string& to) {
+  return replaced(replaced(committed(name), "struct " + type_name(name) + " ", "struct " + type_name(to) + " "), "\"" + name + "\"", "\"" + to + "\"");
+}
+
+class Headers : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_ / "headers"); }
+  std::string headers() const { return folder_ / "headers"; }
+  void write(const std::string& file, const std::string& text) const { kernels::write_file(headers() + "/" + file, text); }
+  std::string refusal() const {
+    try {
+      read_generated_headers(headers());
+    } catch (const kernels::SpecError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
+  write("a.h", renamed("gelu_bf16_fast", "mine_fast"));
+  write("b.h", renamed("gelu_bf16", "mine"));
+  write("c.h", renamed("gelu_bf16_oracle", "mine_oracle"));
+  write("d.h", renamed("gelu_f16_fast", "mine_f16"));
+  CompileSettings settings;
+  settings.cache_folder = folder_ / "variants";
+  const Fits fits = header_fits(read_generated_headers(headers()), FormatId::kBf16, find_toolchain(), settings);
+  ASSERT_EQ(fits.size(), 3u);
+  const std::vector<std::string> names = {fits[0]->name, fits[1]->name, fits[2]->name};
+  EXPECT_EQ(names, (std::vector<std::string>{"mine_fast", "mine", "mine_oracle"}));
+  EXPECT_FALSE(fits[0]->has_rows);
+  EXPECT_TRUE(fits[1]->has_rows);
+  EXPECT_FALSE(fits[2]->has_rows);
+
+  // Compiled into variants and verified; the one whose reference is another fit's is told apart.
+  const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
+  std::vector<Candidate> candidates;
+  for (const auto& fit : fits) candidates.emplace_back(Variant{problem, fit, default_variant(problem).schedule});
+  FitChoice crossed = *fits[0];
+  crossed.compiled_reference = fits[1]->compiled_reference;
+  candidates.emplace_back(Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).schedule});
+  for (Candidate& candidate : candidates) {
+    std::vector<Candidate*> one = {&candidate};
+    compile(one, find_toolchain(), settings);
+  }
+  verify(candidates, MeasureSettings{});
+  for (std::size_t i = 0; i < fits.size(); ++i) EXPECT_NE(candidates[i].as<Verified>(), nullptr) << candidates[i].variant().name();
+  const Rejected* why = candidates.back().as<Rejected>();
+  ASSERT_NE(why, nullptr);
+  EXPECT_EQ(why->reason, Reason::kWrongAnswer) << why->detail;
+}
+
+TEST_F(Headers, TunedHeaderBringsTheFitAlong) {
+  const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
+  write("a.h", renamed("gelu_bf16_fast", "mine_fast"));
+  const FitChoice choice = choice_from(read_generated_headers(headers()).front());
+  EXPECT_EQ(header_path(choice), "fits/mine_fast.h");
+  const std::string text = tuned_header({{problem, std::make_shared<const FitChoice>(choice), {}}}, "a test");
+  EXPECT_NE(text.find("#include \"fits/mine_fast.h\""), std::string::npos) << text;
+  EXPECT_NE(text.find("using Fit = generated::MineFast;"), std::string::npos) << text;
+  EXPECT_EQ(tuned_header({default_variant(problem)}, "a test").find("fits/"), std::string::npos);
+}
+
+TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
+  EXPECT_NE(refusal().find("holds no .h file"), std::string::npos) << refusal();
+  const auto refuses = [&](const std::string& text, const std::string& why) {
+    write("a.h", text);
+    EXPECT_NE(refusal().find("a.h: " + why), std::string::npos) << refusal();
+  };
+  refuses(committed("gelu_forward"), "kind");
+  refuses(committed("gelu_bf16"), "struct GeluBf16: is the name of a fit of kernels/fits.h");
+  refuses(renamed("silu_bf16", "mine"), "kActivation: 'silu'");
+  refuses(renamed("gelu_e4m3_oracle", "mine"), "kFormat: 'e4m3'");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
+  refuses("#pragma once\n", "line 1");
+  write("a.h", renamed("gelu_bf16", "mine"));
+  write("b.h", renamed("gelu_bf16_fast", "mine"));
+  EXPECT_NE(refusal().find("is also in"), std::string::npos) << refusal();
+  EXPECT_THROW(read_generated_headers(folder_ / "nothing"), kernels::IoError);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune
