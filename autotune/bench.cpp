@@ -8,6 +8,7 @@
 
 #include "autotune/device.h"
 #include "autotune/options.h"
+#include "autotune/peer.h"
 #include "autotune/workload.h"
 #include "kernels/host/api.h"
 
@@ -46,6 +47,8 @@ struct Plan {
 
 template <class T>
 BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
+  std::string why;
+  const auto torch = TorchPeer::start(format, elements, kCols, kernels::thread_count(0), why);
   const Workspace arrays(format, elements, /*with_x=*/true, /*with_dy_and_y=*/true, seed);
   const auto *x = reinterpret_cast<const T*>(arrays.x.get()), *dy = reinterpret_cast<const T*>(arrays.dy.get()),
              *y = reinterpret_cast<const T*>(arrays.y.get());
@@ -77,12 +80,21 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
     plan.add("libm_gelu_forward", "", few, 2 * size * static_cast<double>(few), [=] { libm_forward(x, out, few); });
   }
 
+  if (torch) {
+    for (const std::string& kernel : torch->kernels()) {
+      const auto ours = std::find_if(plan.cases.begin(), plan.cases.end(), [&](const BenchCase& c) { return c.name == kernel; });
+      if (ours == plan.cases.end()) continue;
+      const double streams = kernel.ends_with("backward") ? 3 : 2;
+      plan.add("torch_" + kernel, torch->version(), static_cast<i64>(ours->elements), streams * size * ours->elements, [&, kernel] { torch->run(kernel); });
+    }
+  }
+
   Rounds measured(std::move(plan.workloads), 0, seed);
   measured.run(/*warm_up=*/true);
   constexpr int kPatience = 3;
   measured.run_until(rounds, kPatience * rounds);
   for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = measured.times_ns()[c];
-  return {format, std::move(plan.cases)};
+  return {format, std::move(plan.cases), why};
 }
 
 json to_json(const BenchGroup& group) {
@@ -98,19 +110,28 @@ json to_json(const BenchGroup& group) {
          {"ns", which.ns},
          {"gb_per_s", group.gb_per_s(which)},
          {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
+    if (const Interval speed = group.speed_against(which, "torch_" + which.name); speed.median > 0)
+      cases.back()["against_torch"] = {{"median", speed.median}, {"low", speed.low}, {"high", speed.high}, {"confidence", kConfidence}};
   }
   return {{"format", name_of(group.format)}, {"discarded_rounds", std::count(kept.begin(), kept.end(), false)}, {"cases", cases}};
 }
 
 void print(const BenchGroup& group) {
   const std::vector<bool> kept = group.kept();
-  std::printf("%s, %.0f elements, %zu rounds, %td of them discarded\n", name_of(group.format), group.cases[2].elements, kept.size(),
-              std::count(kept.begin(), kept.end(), false));
+  std::printf("%s, %.0f elements, %zu rounds, %td of them discarded%s\n", name_of(group.format), group.cases[2].elements, kept.size(),
+              std::count(kept.begin(), kept.end(), false), group.no_torch.empty() ? "" : ("; no PyTorch: " + group.no_torch).c_str());
   for (const BenchCase& which : group.cases) {
     const Interval share = group.share_of_triad(which);
     const double bandwidth = group.gb_per_s(which);
-    std::printf("  %-19s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth,
-                100 * share.median, 100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, which.variant.c_str());
+    std::string beside = which.variant;
+    for (const char* peer : {"torch_", "libm_"})
+      if (const Interval speed = group.speed_against(which, peer + which.name); speed.median > 0) {
+        char text[64];
+        std::snprintf(text, sizeof text, "  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer);
+        (beside += text).pop_back();
+      }
+    std::printf("  %-24s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth,
+                100 * share.median, 100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, beside.c_str());
   }
 }
 
@@ -121,6 +142,14 @@ double BenchGroup::gb_per_s(const BenchCase& which) const { return which.bytes /
 Interval BenchGroup::share_of_triad(const BenchCase& which) const {
   const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept(), /*seed=*/1);
   const double scale = which.bytes / cases.front().bytes;
+  return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
+}
+
+Interval BenchGroup::speed_against(const BenchCase& which, const std::string& peer) const {
+  const auto other = std::find_if(cases.begin(), cases.end(), [&](const BenchCase& c) { return c.name == peer; });
+  if (other == cases.end()) return {0, 0, 0};
+  const Interval ratio = ratio_interval(other->ns, which.ns, kept(), /*seed=*/1);
+  const double scale = which.elements / other->elements;
   return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
 }
 

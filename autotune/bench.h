@@ -11,8 +11,8 @@
 namespace outgrad::autotune {
 
 struct BenchCase {
-  std::string name;                // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", ...
-  std::string variant;             // which schedule runs; empty for ceilings and peers
+  std::string name;                // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", "torch_gelu_backward", ...
+  std::string variant;             // which schedule runs, or PyTorch's version; empty for others
   double elements = 0, bytes = 0;  // of one run
   std::vector<double> ns;          // one per round
 };
@@ -21,10 +21,13 @@ struct BenchCase {
 struct BenchGroup {
   FormatId format = FormatId::kF32;
   std::vector<BenchCase> cases;
+  std::string no_torch;  // why PyTorch is not among them
 
   std::vector<bool> kept() const { return kept_rounds(cases.front().ns); }
   double gb_per_s(const BenchCase& which) const;          // median over the rounds kept
   Interval share_of_triad(const BenchCase& which) const;  // of bandwidth, per round
+  // Elements a second, as a ratio of the case named `peer`; all 0 when there is none.
+  Interval speed_against(const BenchCase& which, const std::string& peer) const;
 };
 
 // Runs rounds until `rounds` are kept (three times as many at most). Throws std::bad_alloc.
