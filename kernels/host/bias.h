@@ -1,0 +1,202 @@
+// GELU of x + bias on the host, forward and backward from the output: what follows a linear layer, in one pass.
+//
+// x, y, dy, dx are [rows, n], row-major, in format T; bias [n] is fp32 or T, dbias [n] is fp32. Mask bit i belongs to element i of the
+// whole matrix, as without a bias. z = RN_f32(x + bias) is never stored: y = RN_T(GELU(z)), m = [z >= x*].
+// Errors: an fp32 z is an f32 argument, so what holds of y and g over every f32 x (T, O and R of the sweeps over all 2^32 of them) holds
+// here; a 16-bit y is then GELU(z) rounded twice, through fp32, which those figures include. dbias is the sum of the fp32 products dy g
+// before they are rounded to T, by the fixed tree over rows: equal bits for every schedule and thread count.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "kernels/host/columns.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/host/errors.h"
+
+namespace outgrad::kernels {
+
+// y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, whose bits beyond rows n are written 0. rows n = 0 does nothing.
+// Throws SpecError: a negative shape, or one whose size overflows.
+template <class Forward, class T, CpuSchedule S, class B = float>
+void bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask);
+
+// fp32 words of scratch that bias_gelu_backward needs.
+inline i64 bias_backward_workspace(i64 rows, i64 n) { return rows > 0 && n > 0 ? detail::column_words(rows, n) : 0; }
+
+// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. Allocates nothing: `workspace` holds
+// bias_backward_workspace(rows, n) words. rows = 0 writes dbias = 0. Throws SpecError as above, and for a workspace too small, before anything is written.
+template <class Fit, class T, CpuSchedule S>
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, std::span<float> workspace);
+
+// The same with a workspace of its own.
+template <class Fit, class T, CpuSchedule S>
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias);
+
+// ---------------------------------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline void require_matrix(const char* function, i64 rows, i64 n) {
+  if (rows < 0 || n < 0) throw SpecError(std::string(function) + ": a negative shape, [" + std::to_string(rows) + ", " + std::to_string(n) + "]");
+  i64 size = 0;
+  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4)
+    throw SpecError(std::string(function) + ": [" + std::to_string(rows) + ", " + std::to_string(n) + "] overflows");
+}
+
+// A vector of columns of sums, for column_sums.
+template <CpuSchedule S>
+struct ColumnIo {
+  static constexpr int kWidth = 1;
+  static OUTGRAD_HD float load(const float* from) { return *from; }
+  static OUTGRAD_HD void store(float* to, float value) { *to = value; }
+  static OUTGRAD_HD float add(float a, float b) { return add_rn(a, b); }
+};
+#ifdef OUTGRAD_AVX2
+template <class Isa>
+struct IsaColumnIo {
+  static constexpr int kWidth = Isa::kLanes;
+  static OUTGRAD_HD typename Isa::Float load(const float* from) { return Isa::load(from); }
+  static OUTGRAD_HD void store(float* to, typename Isa::Float value) { Isa::template store<false>(to, value); }
+  static OUTGRAD_HD typename Isa::Float add(typename Isa::Float a, typename Isa::Float b) { return Isa::add(a, b); }
+};
+template <CpuSchedule S>
+  requires(S.vector_bits == 256)
+struct ColumnIo<S> : IsaColumnIo<Avx2> {};
+#endif
+#ifdef OUTGRAD_AVX512
+template <CpuSchedule S>
+  requires(S.vector_bits == 512)
+struct ColumnIo<S> : IsaColumnIo<Avx512> {};
+#endif
+
+// The elements from i on, column j, that begin on a byte of the mask: whole packs of kCount vectors; returns where it stopped.
+template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming, class B>
+OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
+  constexpr LanesOf<S, kCount> kOps{};
+  for (; i + kOps.kElements <= end; i += kOps.kElements, j += kOps.kElements) {
+    const auto z = kOps.sub(kOps.load(x + i), kOps.negate(kOps.load(bias + j)));
+    kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, z));
+    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kVectorTable<Forward>, kTailColumns<Forward>, z));
+  }
+  return i;
+}
+
+template <class Fit, class T, CpuSchedule S, int kCount, bool kStreaming>
+OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx, float*& sums) {
+  constexpr LanesOf<S, kCount> kOps{};
+  for (; i + kOps.kElements <= end; i += kOps.kElements, sums += kOps.kElements) {
+    const auto product = activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, kOps.load_mask(mask + i / 8));
+    kOps.template store<false>(sums, kOps.sub(kOps.load(sums), kOps.negate(product)));
+    kOps.template store<kStreaming>(dx + i, product);
+  }
+  return i;
+}
+
+// Elements [i, end), all of one row from its column j on.
+template <class Forward, class T, CpuSchedule S, bool kStreaming, class B>
+void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
+  if constexpr (S.vector_bits > 0) {
+    if (i % 8 == 0) {  // else bits of two runs share a byte
+      const i64 shift = j - i;
+      i = bias_forward_packs<Forward, T, S, S.unroll, kStreaming>(x, bias, i, j, end, y, mask);
+      if constexpr (S.unroll > 1) i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, i, i + shift, end, y, mask);
+      j = i + shift;
+    }
+  }
+  for (; i < end; ++i, ++j) {
+    const float z = add_rn(widen(x[i]), widen(bias[j]));
+    const u32 earlier = i % 8 == 0 ? 0 : mask[i / 8];
+    mask[i / 8] = static_cast<u8>(earlier | static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << (i % 8));
+    y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kRowTable<Forward>, kTailRows<Forward>, z));
+  }
+}
+
+template <class Forward, class T, CpuSchedule S, bool kStreaming, class B>
+void bias_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u8* mask) {
+  over_blocks<S>(elements, [=](i64 begin, i64 end) {  // blocks are whole words of the mask
+    for (i64 i = begin, stop = 0; i < end; i = stop) {
+      const i64 j = i % n;
+      stop = std::min(end, i - j + n);
+      bias_forward_run<Forward, T, S, kStreaming>(x, bias, i, j, stop, y, mask);
+    }
+    if (end == elements) {
+      for (i64 byte = (end + 7) / 8; byte % 4 != 0; ++byte) mask[byte] = 0;
+    }
+#ifdef OUTGRAD_AVX2
+    if constexpr (kStreaming) _mm_sfence();
+#endif
+  });
+}
+
+// Every row of the output begins on a cache line, and the output is large.
+template <CpuSchedule S, class T>
+bool streams_rows(const T* output, i64 rows, i64 n) {
+  return n * static_cast<i64>(sizeof(T)) % 64 == 0 && streams<S>(output, rows * n);
+}
+
+// One row: dx, and its products added to sums.
+template <class Fit, class T, CpuSchedule S, bool kStreaming>
+void bias_backward_row(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx, float* sums) {
+  if constexpr (S.vector_bits > 0) {
+    if (i % 8 == 0) {
+      i = bias_backward_packs<Fit, T, S, S.unroll, kStreaming>(dy, y, mask, i, end, dx, sums);
+      if constexpr (S.unroll > 1) i = bias_backward_packs<Fit, T, S, 1, kStreaming>(dy, y, mask, i, end, dx, sums);
+    }
+  }
+  for (; i < end; ++i, ++sums) {
+    const float product = activation_backward_value<Fit>(FloatOps{}, kRowTable<Fit>, dy + i, y + i, (mask[i / 8] >> (i % 8) & 1) != 0);
+    *sums = add_rn(*sums, product);
+    dx[i] = narrow<T>(product);
+  }
+#ifdef OUTGRAD_AVX2
+  if constexpr (kStreaming) _mm_sfence();
+#endif
+}
+
+}  // namespace detail
+
+template <class Forward, class T, CpuSchedule S, class B>
+void bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask) {
+  static_assert(detail::schedule_holds<S>());
+  detail::require_matrix("bias_gelu_forward", rows, n);
+  if (rows * n == 0) return;
+  u8* const bytes = reinterpret_cast<u8*>(mask);
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams_rows<S>(y, rows, n)) return detail::bias_forward<Forward, T, S, true>(x, bias, rows * n, n, y, bytes);
+  }
+  detail::bias_forward<Forward, T, S, false>(x, bias, rows * n, n, y, bytes);
+}
+
+template <class Fit, class T, CpuSchedule S>
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, std::span<float> workspace) {
+  static_assert(detail::schedule_holds<S>() && Fit::kMasked);
+  detail::require_matrix("bias_gelu_backward", rows, n);
+  const i64 words = bias_backward_workspace(rows, n);
+  if (static_cast<i64>(workspace.size()) < words)
+    throw SpecError("bias_gelu_backward: the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) + " words it needs");
+  if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
+  if (rows * n == 0) return;
+  const u8* const bytes = reinterpret_cast<const u8*>(mask);
+  const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
+    detail::column_sums<detail::ColumnIo<S>>(rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
+      detail::bias_backward_row<Fit, T, S, kStreaming>(dy, y, bytes, row * n, row * n + n, dx, sums);
+    });
+  };
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams_rows<S>(dx, rows, n)) return row_of(std::true_type{});
+  }
+  row_of(std::false_type{});
+}
+
+template <class Fit, class T, CpuSchedule S>
+void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias) {
+  detail::require_matrix("bias_gelu_backward", rows, n);
+  const auto words = static_cast<std::size_t>(bias_backward_workspace(rows, n));
+  const auto workspace = std::make_unique_for_overwrite<float[]>(words);
+  bias_gelu_backward<Fit, T, S>(dy, y, mask, rows, n, dx, dbias, std::span<float>(workspace.get(), words));
+}
+
+}  // namespace outgrad::kernels

@@ -1,0 +1,61 @@
+// Sums over the rows of a matrix on the host, one per column: the slots of kernels/reduce.h, shared among threads.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/host/parallel.h"
+#include "kernels/portable.h"
+#include "kernels/reduce.h"
+
+namespace outgrad::kernels {
+namespace detail {
+
+// Tasks share the slots evenly. A power of two that depends on the shape alone, so the scratch does too; enough for the largest
+// machines' cores, few enough that the tasks' partial sums stay small beside the tensors.
+inline i64 column_tasks(i64 rows, i64 n) { return std::min<i64>(slot_count(rows, n), 128); }
+
+// A task's scratch: pending sums of complete subtrees of its slots, at most one per level and the one that grows.
+inline i64 column_task_words(i64 rows, i64 n) {
+  return n * static_cast<i64>(std::bit_width(static_cast<u64>(slot_count(rows, n) / column_tasks(rows, n))));
+}
+
+// fp32 words of scratch that column_sums needs.
+inline i64 column_words(i64 rows, i64 n) { return column_tasks(rows, n) * column_task_words(rows, n); }
+
+// result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a row's n terms to sums[0 .. n) and may
+// do more with the row: it is called once for each. Lane: the type of a vector of columns. The scratch's content does not matter.
+template <class Io, class AddRow>
+void column_sums(i64 rows, i64 n, int threads, float* scratch, float* result, const AddRow& add_row) {
+  const i64 slots = slot_count(rows, n), tasks = column_tasks(rows, n), task_slots = slots / tasks, task_words = column_task_words(rows, n);
+  const auto add_columns = [](float* sum, const float* term, i64 begin, i64 end) {
+    i64 j = begin;
+    for (; end - j >= Io::kWidth; j += Io::kWidth) Io::store(sum + j, Io::add(Io::load(sum + j), Io::load(term + j)));
+    for (; j < end; ++j) sum[j] = add_rn(sum[j], term[j]);
+  };
+  parallel_for(tasks, threads, [&](i64 task) {
+    float* top = scratch + task * task_words;  // a stack of [n]
+    for (i64 k = 0; k < task_slots; ++k) {
+      std::fill(top, top + n, 0.0f);
+      const i64 slot = task * task_slots + k;
+      for (i64 row = slot_begin(rows, slots, slot); row < slot_begin(rows, slots, slot + 1); ++row) add_row(row, top);
+      top += n;
+      for (i64 complete = k + 1; complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete: add them
+        top -= n;
+        add_columns(top - n, top, 0, n);
+      }
+    }
+  });
+  // The upper levels of the slots' tree, a block of columns to each task. 1024 columns: 4 KiB runs of every task's sums.
+  constexpr i64 kBlock = 1024;
+  parallel_for((n + kBlock - 1) / kBlock, threads, [&](i64 block) {
+    const i64 begin = block * kBlock, end = std::min(n, begin + kBlock);
+    for (i64 apart = 1; apart < tasks; apart *= 2) {
+      for (i64 task = 0; task < tasks; task += 2 * apart) add_columns(scratch + task * task_words, scratch + (task + apart) * task_words, begin, end);
+    }
+    std::copy(scratch + begin, scratch + end, result + begin);
+  });
+}
+
+}  // namespace detail
+}  // namespace outgrad::kernels
