@@ -5,6 +5,8 @@ install(TARGETS outgrad_kernels EXPORT outgrad-kernels-targets
         FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/outgrad"
         FILE_SET cuda_headers DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/outgrad")
 install(EXPORT outgrad-kernels-targets NAMESPACE outgrad:: DESTINATION "${outgrad_package}")
+# Relative to the file's own folder: an installed copy may be moved as a whole.
+file(RELATIVE_PATH OUTGRAD_PC_TO_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
 configure_file(cmake/outgrad-kernels.pc.in outgrad-kernels.pc @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/outgrad-kernels.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -420,6 +422,17 @@ TEST(CInterface, ThreadCountIsSetAndTheCallersKept) {
     EXPECT_EQ(y, expected) << threads;
     EXPECT_EQ(omp_get_max_threads(), callers) << threads;
   }
+  // More threads than the machine has processors, so that they can be told from those of other calls. OpenMP keeps them for later.
+  const auto running = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{}); };
+  const int many = static_cast<int>(running()) + 5;
+  const std::vector<float> long_x(static_cast<size_t>(many) << 16, 0.5f);
+  std::vector<float> long_y(long_x.size());
+  std::vector<u32> long_mask(long_x.size() / 32);
+  ASSERT_EQ(outgrad_set_threads(many), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, long_x.data(), long_y.data(), long_mask.data(), static_cast<i64>(long_x.size())), OUTGRAD_OK);
+  EXPECT_GE(running(), many);
+  EXPECT_EQ(omp_get_max_threads(), callers);
+  outgrad_set_threads(0);
 }
 
 // Calls from several threads at once, while another changes the number of threads.
