@@ -12,7 +12,7 @@
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Compiles where the fit can be run on a y stored as Y.
 template <class Fit, class Y>

@@ -18,7 +18,7 @@
 #include "kernels/portable.h"
 #include "kernels/table.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Whether a generated header is a direct table; the others are polynomials.
 template <class Fit>

@@ -27,7 +27,7 @@
 #include "kernels/portable.h"
 #include "kernels/table.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Orders of evaluation of a row's polynomial, kScheme of a fit.
 inline constexpr int kHorner = 0;   // fewest operations, one chain

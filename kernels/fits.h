@@ -18,7 +18,7 @@
 #include "kernels/generated/gelu_f32_ulp.h"
 #include "kernels/generated/gelu_forward.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // The backward fit for y stored as T: DefaultFit<T>::Type.
 template <class T>

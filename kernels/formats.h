@@ -75,6 +75,10 @@ struct Format<F8E5M2> {
   static constexpr Bits kCanonicalNan = kCanonicalNanF8;
 };
 
+}  // namespace outgrad::kernels
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
 OUTGRAD_HD float widen(float value) { return value; }
 
 OUTGRAD_HD float widen(BF16 value) { return float_of(static_cast<u32>(value.bits) << 16); }

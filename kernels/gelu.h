@@ -8,7 +8,7 @@
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Below it, 16-bit formats take f(x) = x/2 + x^2/sqrt(2 pi) + O(x^4) in place of the table: there fp32 loses the second term, while x/2
 // may be a tie of the format.

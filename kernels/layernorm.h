@@ -27,6 +27,10 @@ struct SideBuffer {
   Float* x_hat = nullptr;
 };
 
+}  // namespace outgrad::kernels
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
 // sum(x).

@@ -36,7 +36,41 @@
 #define OUTGRAD_UNROLL _Pragma("unroll")
 #endif
 
-namespace outgrad::kernels {
+// What has code lives in an inline namespace named after the version of these headers' interface and after what the translation unit
+// is compiled for. Two units with different -m flags give equal bits by different instructions; were their functions one symbol, the
+// linker would keep one of the two, and a machine without AVX-512 might run the wrong one. Users write outgrad::kernels:: and see
+// nothing of it. Untagged, so that they may cross from one unit to another: the types of data (F16, BF16, Norm, SideBuffer, CpuSchedule,
+// tables), the exceptions, and the coefficients in outgrad::kernels::generated. Units of one tag must be meant for the same machines:
+// of the flags, the tag knows those that these headers ask about, and the baselines between them.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define OUTGRAD_ABI v0_cuda  // one tag for nvcc's host and device passes, whose names must agree
+#else
+#if defined(__AVX512BF16__) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define OUTGRAD_ABI_ISA avx512_bf16
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define OUTGRAD_ABI_ISA avx512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define OUTGRAD_ABI_ISA avx2
+#elif defined(__FMA__)
+#define OUTGRAD_ABI_ISA fma
+#elif defined(__AVX__)
+#define OUTGRAD_ABI_ISA avx
+#elif defined(__SSE4_1__)
+#define OUTGRAD_ABI_ISA sse4
+#else
+#define OUTGRAD_ABI_ISA base
+#endif
+#ifdef _OPENMP
+#define OUTGRAD_ABI_THREADS
+#else
+#define OUTGRAD_ABI_THREADS _serial  // the loops of kernels/host differ
+#endif
+#define OUTGRAD_ABI_JOIN(isa, threads) v0_##isa##threads
+#define OUTGRAD_ABI_NAME(isa, threads) OUTGRAD_ABI_JOIN(isa, threads)
+#define OUTGRAD_ABI OUTGRAD_ABI_NAME(OUTGRAD_ABI_ISA, OUTGRAD_ABI_THREADS)
+#endif
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 #ifdef __CUDACC_RTC__
 using u8 = unsigned char;

@@ -19,7 +19,7 @@
 
 #include "kernels/formats.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr int kChunkTerms = 8;
 inline constexpr int kTreeLanes = 32;

@@ -20,7 +20,7 @@
 #endif
 #endif
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // The widest vectors this translation unit is compiled for; 0 = scalar code only.
 #if defined(OUTGRAD_AVX512)

@@ -19,7 +19,7 @@
 #include "kernels/portable.h"
 #include "kernels/table.h"
 
-namespace outgrad::kernels::cuda {
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // Elements per thread and step: a byte of the mask.
 inline constexpr int kElementsPerThread = 8;

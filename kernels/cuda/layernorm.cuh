@@ -11,7 +11,7 @@
 
 #include "kernels/layernorm.h"
 
-namespace outgrad::kernels::cuda {
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // Threads of a block of the kernels that work by column: enough for full occupancy at any register count these kernels need.
 inline constexpr int kColumnThreads = 256;

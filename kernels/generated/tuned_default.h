@@ -6,7 +6,7 @@
 #include "kernels/params.h"
 #include "kernels/simd.h"
 
-namespace outgrad::kernels::tuned {
+namespace outgrad::kernels::inline OUTGRAD_ABI::tuned {
 
 inline constexpr CpuSchedule kDefaultSchedule =
     kBestVectorBits > 0 ? CpuSchedule{0, kBestVectorBits, 4, 65536, true, TablePlacement::permute}

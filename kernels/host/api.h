@@ -7,7 +7,7 @@
 #include "kernels/host/layernorm.h"
 #include "kernels/tuned.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // y[i] = GELU(x[i]) and bit i % 32 of mask[i / 32] = [x[i] >= x*], for i in [0, n); mask has ceil(n / 32) words, whose bits beyond n
 // are written 0. y may equal x.

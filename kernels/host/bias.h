@@ -16,7 +16,7 @@
 #include "kernels/host/elementwise.h"
 #include "kernels/host/errors.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, whose bits beyond rows n are written 0. rows n = 0 does nothing.
 // Throws SpecError: a negative shape, or one whose size overflows.

@@ -8,7 +8,7 @@
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 namespace detail {
 
 // Tasks share the slots evenly. A power of two that depends on the shape alone, so the scratch does too; enough for the largest

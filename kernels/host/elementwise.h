@@ -15,7 +15,7 @@
 #include "kernels/simd.h"
 #include "kernels/table.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to their element; dx may
 // equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's header, a polynomial or a direct table of any

@@ -26,7 +26,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/portable.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 static_assert(std::endian::native == std::endian::little, "raw arrays are little-endian and are not swapped");
 

@@ -20,7 +20,7 @@
 #include "kernels/params.h"
 #include "kernels/simd.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits};
 

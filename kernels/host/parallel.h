@@ -14,7 +14,7 @@
 #include <omp.h>
 #endif
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // While alive, this thread rounds to nearest even, keeps subnormals (no flush-to-zero, no denormals-are-zero) and traps nothing;
 // the caller's environment is put back at the end of the scope.

@@ -67,7 +67,8 @@ constexpr std::array<std::string_view, 2> kOracle = {"validation/oracle.h", "val
 // C++ headers have no dot and no slash; of the rest only what the C library, the compiler or CUDA brings.
 bool is_platform_header(const std::string& target) {
   static const std::set<std::string> allowed = {"immintrin.h", "xmmintrin.h", "cpuid.h",  "omp.h",   "pthread.h", "sched.h", "fcntl.h",
-                                                "unistd.h",    "poll.h",      "signal.h", "spawn.h", "dlfcn.h",   "elf.h",   "stdlib.h"};
+                                                "unistd.h",    "poll.h",      "signal.h", "spawn.h", "dlfcn.h",   "elf.h",   "stdlib.h",
+                                                "stddef.h",    "stdint.h"};
   return target.find_first_of("./") == std::string::npos || allowed.contains(target) || target.starts_with("sys/") ||
          target.starts_with("linux/");
 }

@@ -1,50 +1,131 @@
 #!/usr/bin/env bash
-# A stranger's project finds the installed package, compiles against outgrad::kernels and runs; and the tuner's side
-# configures where none of the fitter's libraries is found.
+# An installed copy as strangers use it: the examples through find_package, through pkg-config and through nvcc; a project of C alone; the
+# sources as a subdirectory; and the tuner's side, which configures where none of the fitter's libraries is found.
 # usage: package_test.sh REPOSITORY BUILD
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cmake --install "$2" --prefix "$work/prefix" >/dev/null
-mkdir "$work/consumer"
-cd "$work/consumer"
-cat >CMakeLists.txt <<'TEXT'
-cmake_minimum_required(VERSION 3.25)
-project(consumer LANGUAGES CXX)
-find_package(outgrad 0.1 REQUIRED)
-add_executable(consumer main.cpp)
-target_link_libraries(consumer PRIVATE outgrad::kernels)
-TEXT
-cat >main.cpp <<'TEXT'
-#include "kernels/host/api.h"
 
-// GELU(1) = 0.841344746, GELU'(1) = 1.083315471 (Abramowitz and Stegun, table 26.1), in fp32 and with room for its rounding.
-int main() {
-  namespace k = outgrad::kernels;
-  const float x = 1.0f, dy = 1.0f;
-  float y = 0, dx = 0;
-  k::u32 mask = 0;
-  k::gelu_forward(&x, &y, &mask, 1);
-  k::gelu_backward(&dy, &y, &mask, &dx, 1);
-  return mask == 1 && y > 0.84134f && y < 0.84135f && dx > 1.08331f && dx < 1.08332f ? 0 : 1;
+# attempt WHAT COMMAND...: the command's output is shown if it fails.
+attempt() {
+  local what=$1 log=$work/log
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    cat "$log"
+    echo "FAILED: $what"
+    exit 1
+  fi
 }
+
+attempt "the installation" cmake --install "$2" --prefix "$work/first"
+mv "$work/first" "$work/prefix"  # an installed copy may be moved
+prefix=$work/prefix
+libraries=$(dirname "$(find "$prefix" -name liboutgrad.so)")
+export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+[[ -f $prefix/include/outgrad.h ]] || { echo "FAILED: no include/outgrad.h"; exit 1; }
+[[ $(readlink "$libraries/liboutgrad.so") == liboutgrad.so.0 ]] || { echo "FAILED: liboutgrad.so does not lead to its soname"; exit 1; }
+
+# C++, header-only, find_package.
+attempt "the C++ example's configuration" \
+  cmake -S "$1/tests/examples/cpp" -B "$work/cpp" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix"
+attempt "the C++ example does not build" cmake --build "$work/cpp"
+attempt "the C++ example's gradients" "$work/cpp/train_step"
+
+# Every kind of target in a C++ project, and a version that is not there.
+mkdir "$work/targets"
+cp "$1/tests/examples/c/train_step.c" "$work/targets"
+cat >"$work/targets/CMakeLists.txt" <<'TEXT'
+cmake_minimum_required(VERSION 3.25)
+project(targets LANGUAGES C CXX)
+find_package(outgrad 0.1 REQUIRED COMPONENTS kernels outgrad static)
+find_package(outgrad 99 QUIET)
+if(outgrad_FOUND)
+  message(FATAL_ERROR "version 99 was found")
+endif()
+find_package(outgrad 0.1 REQUIRED)
+foreach(kind outgrad outgrad_static)
+  add_executable(step_${kind} train_step.c)
+  target_link_libraries(step_${kind} PRIVATE outgrad::${kind} m)
+endforeach()
 TEXT
-if ! { cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/prefix" && cmake --build build; } >log 2>&1; then
-  cat log
-  echo "FAILED: a project that finds the installed package does not build"
-  exit 1
-fi
-if ! ./build/consumer; then
-  echo "FAILED: the installed kernels compute something else"
-  exit 1
+attempt "a project that uses every target" cmake -S "$work/targets" -B "$work/targets/build" -DCMAKE_PREFIX_PATH="$prefix"
+attempt "a project that uses every target does not build" cmake --build "$work/targets/build"
+attempt "the shared library's results" "$work/targets/build/step_outgrad"
+attempt "the static library's results" "$work/targets/build/step_outgrad_static"
+
+# A project of C alone.
+mkdir "$work/c"
+cp "$1/tests/examples/c/train_step.c" "$work/c"
+cat >"$work/c/CMakeLists.txt" <<'TEXT'
+cmake_minimum_required(VERSION 3.25)
+project(c LANGUAGES C)
+find_package(outgrad 0.1 REQUIRED COMPONENTS outgrad)
+add_executable(step train_step.c)
+target_link_libraries(step PRIVATE outgrad::outgrad m)
+TEXT
+attempt "a project of C alone" cmake -S "$work/c" -B "$work/c/build" -DCMAKE_PREFIX_PATH="$prefix"
+attempt "a project of C alone does not build" cmake --build "$work/c/build"
+attempt "the C project's results" "$work/c/build/step"
+
+# pkg-config: the C example, shared and static, and the header-only kernels.
+if command -v pkg-config >/dev/null; then
+  export PKG_CONFIG_PATH=$libraries/pkgconfig
+  read -ra flags <<<"$(pkg-config --cflags --libs outgrad)"
+  attempt "the C example through pkg-config" \
+    cc -std=c99 -pedantic-errors -Wall -Wextra -Werror "$1/tests/examples/c/train_step.c" -o "$work/step" "${flags[@]}" -lm
+  attempt "the C example's gradients" "$work/step"
+  read -ra flags <<<"$(pkg-config --cflags --libs --static outgrad)"
+  attempt "the C example linked statically" \
+    cc -std=c99 "$1/tests/examples/c/train_step.c" -o "$work/static_step" "${flags[@]/-loutgrad/-l:liboutgrad.a}" -lm
+  attempt "the statically linked example's gradients" "$work/static_step"
+  read -ra flags <<<"$(pkg-config --cflags --libs outgrad-kernels)"
+  attempt "the C++ example through pkg-config" c++ -std=c++20 "$1/tests/examples/cpp/train_step.cpp" -o "$work/cpp_step" "${flags[@]}"
+  attempt "the C++ example's gradients without optimisation" "$work/cpp_step"
+else
+  echo "pkg-config is not installed: its files are not tested"
 fi
 
+# The sources as a subdirectory: the kernels and the library, nothing else, and nothing of the project's own changes.
+mkdir "$work/outer"
+cp "$1/tests/examples/cpp/train_step.cpp" "$work/outer"
+cat >"$work/outer/CMakeLists.txt" <<TEXT
+cmake_minimum_required(VERSION 3.25)
+project(outer LANGUAGES CXX)
+include(FetchContent)
+get_cmake_property(before VARIABLES)
+set(flags "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
+FetchContent_Declare(outgrad SOURCE_DIR "$1")
+FetchContent_MakeAvailable(outgrad)
+if(NOT flags STREQUAL "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
+  message(FATAL_ERROR "outgrad changed the project's own flags")
+endif()
+get_property(targets DIRECTORY "\${outgrad_SOURCE_DIR}" PROPERTY BUILDSYSTEM_TARGETS)
+foreach(target \${targets})
+  if(NOT target MATCHES "^outgrad(_c(_.*)?|_static|_kernels)?\$")
+    message(FATAL_ERROR "outgrad brings the target \${target}")
+  endif()
+endforeach()
+get_property(tests DIRECTORY "\${outgrad_SOURCE_DIR}" PROPERTY TESTS)
+if(tests)
+  message(FATAL_ERROR "outgrad brings tests")
+endif()
+if(NOT TARGET outgrad::outgrad OR NOT TARGET outgrad::outgrad_static)
+  message(FATAL_ERROR "outgrad brings no library")
+endif()
+add_executable(step train_step.cpp)
+target_link_libraries(step PRIVATE outgrad::kernels)
+TEXT
+sed -i '/get_cmake_property(before/d' "$work/outer/CMakeLists.txt"
+attempt "the sources as a subdirectory" cmake -S "$work/outer" -B "$work/outer/build"
+attempt "a project around the sources does not build" cmake --build "$work/outer/build" -j2
+attempt "its results" "$work/outer/build/step"
+attempt "its installation" cmake --install "$work/outer/build" --prefix "$work/outer/prefix"
+[[ ! -e $work/outer/prefix/include ]] || { echo "FAILED: a project around the sources installs our headers"; exit 1; }
+
+# The tuner's side alone.
 hidden=()
 for package in Arb Boost Eigen3 CLI11 fmt Libzip OpenSSL; do
   hidden+=("-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON")
 done
-if ! cmake -S "$1" -B "$work/tuner" -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF "${hidden[@]}" >log 2>&1; then
-  cat log
-  echo "FAILED: OUTGRAD_FITTER=OFF needs one of the fitter's libraries"
-  exit 1
-fi
+attempt "OUTGRAD_FITTER=OFF needs one of the fitter's libraries" \
+  cmake -S "$1" -B "$work/tuner" -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF "${hidden[@]}"

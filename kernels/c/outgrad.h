@@ -1,0 +1,174 @@
+/* outgrad.h: the C interface of the compiled library. Gradients of activations, LayerNorm and RMSNorm from their outputs.
+ *
+ * C99 or later, C++98 or later. Every function may be called from any thread, and from several at once on different data. None
+ * throws, none keeps a pointer after it returns, none allocates memory that grows with the arguments.
+ *
+ * Arrays. x, y, dy, dx are in the given format; elements of OUTGRAD_F16 and OUTGRAD_BF16 are 16-bit words in the machine's byte
+ * order. gamma, beta, dgamma, dbeta, rstd and x^ are float (fp32). Any alignment that the element type allows; any length, n = 0 of
+ * the elementwise functions included. Element i's mask bit is bit i % 32 of word i / 32; a mask has (n + 31) / 32 words. No array
+ * that is written may overlap another argument, but for what each function says.
+ *
+ * Results depend on the arguments alone: not on the machine, its instruction set, the number of threads, or the caller's rounding
+ * mode and flush-to-zero flags, which are left as they were. (Payloads of NaNs may differ.)
+ *
+ * Errors. What is wrong with the arguments is found before anything is written: then a status other than OUTGRAD_OK is returned,
+ * nothing has been written, and outgrad_error_message() says what and why.
+ *
+ * Instruction set. The best variant that the processor and the operating system support is chosen once, at the first call. The
+ * environment variable OUTGRAD_ISA (baseline, avx2, avx512, avx512_bf16), read at that moment, lowers the choice, never raises it.
+ *
+ * ABI policy. The soname is liboutgrad.so.<OUTGRAD_VERSION_MAJOR>, symbols carry the version node OUTGRAD_<OUTGRAD_VERSION_MAJOR>.
+ * Under one soname a program that was linked against an earlier release runs with every later one: functions are added, none is
+ * removed or changes its type; values of the enumerations are added, none changes its meaning; a status that an older caller does
+ * not know is still an error. Types in this interface are fixed-width integers, float, size_t and pointers, never structs. What may
+ * change with the minor version: the coefficients, hence the bits of results (outgrad_coefficients_sha256 tells), the size of the
+ * workspace (ask at run time, never store it), texts of messages and names of variants. A patch release changes none of these but
+ * texts.
+ */
+#ifndef OUTGRAD_H
+#define OUTGRAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define OUTGRAD_VERSION_MAJOR 0
+#define OUTGRAD_VERSION_MINOR 1
+#define OUTGRAD_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define OUTGRAD_API __attribute__((visibility("default")))
+#else
+#define OUTGRAD_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t outgrad_status;
+enum {
+  OUTGRAD_OK = 0,
+  OUTGRAD_ERROR_NULL_POINTER = 1,     /* an argument that is needed is null */
+  OUTGRAD_ERROR_SIZE = 2,             /* a size is negative, 0 where it may not be, or too large to be addressed */
+  OUTGRAD_ERROR_OVERLAP = 3,          /* an array that is written overlaps another */
+  OUTGRAD_ERROR_ALIGNMENT = 4,        /* a pointer is not a multiple of its element's size */
+  OUTGRAD_ERROR_FORMAT = 5,           /* not one of the formats */
+  OUTGRAD_ERROR_ACTIVATION = 6,       /* not one of the activations */
+  OUTGRAD_ERROR_WORKSPACE = 7,        /* the workspace is missing or too small */
+  OUTGRAD_ERROR_VALUE = 8,            /* eps, a side channel, a thread count, or a gamma whose reciprocal is not finite */
+  OUTGRAD_ERROR_ENVIRONMENT = 9,      /* OUTGRAD_ISA is none of the names above */
+  OUTGRAD_ERROR_INTERNAL = 10         /* a defect of this library */
+};
+
+typedef int32_t outgrad_format;
+enum { OUTGRAD_F32 = 0, OUTGRAD_F16 = 1, OUTGRAD_BF16 = 2 };
+
+typedef int32_t outgrad_activation;
+enum {
+  OUTGRAD_GELU = 0,       /* x Phi(x) */
+  OUTGRAD_GELU_TANH = 1,  /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+  OUTGRAD_QUICK_GELU = 2, /* x sigmoid(1.702 x) */
+  OUTGRAD_SILU = 3,       /* x sigmoid(x) */
+  OUTGRAD_SWISH = 4,      /* x sigmoid(1.5 x) */
+  OUTGRAD_MISH = 5,       /* x tanh(softplus(x)) */
+  OUTGRAD_TANH = 6,
+  OUTGRAD_SIGMOID = 7,
+  OUTGRAD_SOFTPLUS = 8,   /* log(1 + exp(x)) */
+  OUTGRAD_ELU = 9         /* x for x >= 0, exp(x) - 1 below */
+};
+
+/* --- Activations ---------------------------------------------------------------------------------------------------------------- */
+
+/* y[i] = GELU(x[i]), mask bit i = [x[i] >= x*], x* = -0.7517915 where GELU is least; the bits of the last word beyond n are written 0.
+ * y may be x itself. Keep y and mask for the backward pass; x may be dropped. */
+OUTGRAD_API outgrad_status outgrad_gelu_forward(outgrad_format format, const void *x, void *y, uint32_t *mask, int64_t n);
+
+/* dx[i] = dy[i] f'(x[i]) from y[i] = f(x[i]) and the mask bit [x[i] >= x*] of an activation with a minimum at x*. The increasing ones
+ * (tanh, sigmoid, softplus, elu) have none: their mask is not read and may be null. dx may be dy itself. How far dx can be from
+ * the exact product is proven; the bounds are in the coefficient header named by outgrad_fit_name. */
+OUTGRAD_API outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void *dy,
+                                                       const void *y, const uint32_t *mask, void *dx, int64_t n);
+
+/* outgrad_activation_backward of OUTGRAD_GELU. */
+OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const void *dy, const void *y, const uint32_t *mask, void *dx,
+                                                 int64_t n);
+
+/* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
+
+/* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, n may not; eps is at least 0. gamma and beta are
+ * [n] and may be null (1 and 0). y may be x itself.
+ * Side channels: columns whose output does not determine their x^ well enough (gamma 0 or near it). side_channels holds side_count
+ * ascending column numbers, side_x_hat [rows, side_count] takes their x^. Both may be null if side_count is 0. */
+OUTGRAD_API outgrad_status outgrad_layernorm_forward(outgrad_format format, const void *x, const float *gamma, const float *beta,
+                                                     int64_t rows, int64_t n, float eps, void *y, float *rstd,
+                                                     const int32_t *side_channels, int64_t side_count, float *side_x_hat);
+
+/* The same without mean and beta: rstd[row] = 1 / sqrt(mean(x^2) + eps). */
+OUTGRAD_API outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void *x, const float *gamma, int64_t rows, int64_t n,
+                                                   float eps, void *y, float *rstd, const int32_t *side_channels, int64_t side_count,
+                                                   float *side_x_hat);
+
+/* Bytes of workspace, aligned to 4, that a backward of this shape needs. bytes is written only on success. */
+OUTGRAD_API outgrad_status outgrad_norm_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t *bytes);
+
+/* dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null (not wanted). dx may be dy itself. gamma, beta and the
+ * side channels are those of the forward, rstd and side_x_hat what it wrote. A gamma whose reciprocal is not finite (0, or below
+ * 2^-128 in magnitude) outside the side channels is OUTGRAD_ERROR_VALUE: the output does not hold its x^. The workspace's content does
+ * not matter, and is lost. */
+OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, const void *dy, const void *y, const float *gamma,
+                                                      const float *beta, const float *rstd, int64_t rows, int64_t n, void *dx,
+                                                      float *dgamma, float *dbeta, const int32_t *side_channels, int64_t side_count,
+                                                      const float *side_x_hat, void *workspace, size_t workspace_bytes);
+
+OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void *dy, const void *y, const float *gamma,
+                                                    const float *rstd, int64_t rows, int64_t n, void *dx, float *dgamma,
+                                                    const int32_t *side_channels, int64_t side_count, const float *side_x_hat,
+                                                    void *workspace, size_t workspace_bytes);
+
+/* --- Errors --------------------------------------------------------------------------------------------------------------------- */
+
+/* What went wrong in the last call of this thread that failed: one line, "function: what: why". "" before any. The text stays until
+ * the thread's next failing call. */
+OUTGRAD_API const char *outgrad_error_message(void);
+
+/* The name of a status, such as "OUTGRAD_ERROR_SIZE"; never null. */
+OUTGRAD_API const char *outgrad_status_name(outgrad_status status);
+
+/* --- Threads -------------------------------------------------------------------------------------------------------------------- */
+
+/* At most this many threads for each later call of this process, from whichever thread; 0, the default, for as many as OpenMP gives
+ * the calling thread (OMP_NUM_THREADS, omp_set_num_threads). An atomic store: calls that are under way keep what they began with. The
+ * caller's own OpenMP settings stay as they are. Inside a parallel region of the caller a call runs on one thread, as OpenMP has it. */
+OUTGRAD_API outgrad_status outgrad_set_threads(int32_t threads);
+
+/* The number last set; 0 if none was. */
+OUTGRAD_API int32_t outgrad_get_threads(void);
+
+/* --- What runs ------------------------------------------------------------------------------------------------------------------ */
+
+/* "major.minor.patch" of the library that runs, which may be newer than this header. */
+OUTGRAD_API const char *outgrad_version(void);
+
+/* "baseline", "avx2", "avx512" or "avx512_bf16": what the process has chosen. */
+OUTGRAD_API const char *outgrad_instruction_set(void);
+
+/* The fit that a backward runs, such as "gelu_bf16": its coefficients, proven bounds and origin are in kernels/generated/<name>.h. Null for
+ * an unknown activation or format, as in the next two. */
+OUTGRAD_API const char *outgrad_fit_name(outgrad_activation activation, outgrad_format format);
+
+/* SHA-256 of that header as it was compiled in, 64 hexadecimal digits: equal digests, equal coefficients, equal bits. sha256sum of the
+ * installed file gives the same. */
+OUTGRAD_API const char *outgrad_coefficients_sha256(outgrad_activation activation, outgrad_format format);
+
+/* The same of GELU's forward, kernels/generated/gelu_forward.h. */
+OUTGRAD_API const char *outgrad_forward_coefficients_sha256(void);
+
+/* How GELU's forward and backwards of a format are scheduled, as the tuner named it ("default" without tuning). No schedule changes a bit. */
+OUTGRAD_API const char *outgrad_forward_variant(outgrad_format format);
+OUTGRAD_API const char *outgrad_backward_variant(outgrad_format format);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OUTGRAD_H */

@@ -1,0 +1,83 @@
+// The kernels of the C library for the instruction set that this translation unit is compiled for.
+//
+// OUTGRAD_C_VARIANT names the constant that it defines. The build compiles the file several times; the inline namespace of the headers
+// keeps the copies apart, and nothing here runs before it is called.
+#include "kernels/c/table.h"
+#include "kernels/host/api.h"
+
+namespace outgrad::c {
+namespace {
+
+using kernels::BF16;
+using kernels::F16;
+using kernels::Norm;
+using kernels::SideBuffer;
+
+// The fits are this library's own; the schedules are those of GELU's plain entry points.
+template <class T>
+using Tuned = kernels::tuned::GeluBackward<T>;
+
+template <class T>
+void gelu_forward(const void* x, void* y, u32* mask, i64 n) {
+  kernels::gelu_forward<T>(static_cast<const T*>(x), static_cast<T*>(y), mask, n);
+}
+
+template <class Fit, class T>
+void backward(const void* dy, const void* y, const u32* mask, void* dx, i64 n) {
+  kernels::activation_backward<Fit, T, Tuned<T>::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx), n);
+}
+
+template <Norm N, class T>
+void norm_forward(const void* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* y, float* rstd,
+                  SideBuffer<float> side) {
+  const T* const in = static_cast<const T*>(x);
+  T* const out = static_cast<T*>(y);
+  if constexpr (N == Norm::layer) {
+    kernels::layernorm_forward<T>(in, gamma, beta, rows, n, eps, out, rstd, side);
+  } else {
+    kernels::rmsnorm_forward<T>(in, gamma, rows, n, eps, out, rstd, side);
+  }
+}
+
+template <Norm N, class T>
+void norm_backward(const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dx,
+                   float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 words) {
+  const T* const d = static_cast<const T*>(dy);
+  const T* const output = static_cast<const T*>(y);
+  T* const result = static_cast<T*>(dx);
+  const std::span<float> scratch(workspace, static_cast<size_t>(words));
+  if constexpr (N == Norm::layer) {
+    kernels::layernorm_backward<T>(d, output, gamma, beta, rstd, rows, n, result, dgamma, dbeta, side, scratch);
+  } else {
+    kernels::rmsnorm_backward<T>(d, output, gamma, rstd, rows, n, result, dgamma, side, scratch);
+  }
+}
+
+i64 norm_workspace(i64 rows, i64 n) { return kernels::norm_backward_workspace(rows, n); }
+
+template <class T, class... Fit>
+constexpr FormatKernels kernels_of(FitList<Fit...>) {
+  return {.gelu_forward = gelu_forward<T>,
+          .backward = {backward<Fit, T>...},
+          .norm_forward = {norm_forward<Norm::layer, T>, norm_forward<Norm::rms, T>},
+          .norm_backward = {norm_backward<Norm::layer, T>, norm_backward<Norm::rms, T>},
+          .norm_workspace = norm_workspace,
+          .forward_variant = kernels::tuned::GeluForward<T>::kVariant,
+          .backward_variant = Tuned<T>::kVariant};
+}
+
+template <class T>
+constexpr FormatKernels kernels_of() {
+  static_assert(static_cast<int>(Norm::layer) == 0 && static_cast<int>(Norm::rms) == 1);
+  return kernels_of<T>(typename FitsOf<T>::Type{});
+}
+
+}  // namespace
+
+#ifdef OUTGRAD_C_BF16_ALONE
+constinit const FormatKernels OUTGRAD_C_VARIANT = kernels_of<BF16>();
+#else
+constinit const FormatKernels OUTGRAD_C_VARIANT[kFormats] = {kernels_of<float>(), kernels_of<F16>(), kernels_of<BF16>()};
+#endif
+
+}  // namespace outgrad::c

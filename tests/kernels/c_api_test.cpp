@@ -1,0 +1,458 @@
+// The compiled library behind the C interface: the header-only kernels' bits under every instruction set, every refusal without a write.
+#include <gtest/gtest.h>
+
+#include <omp.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/c/outgrad.h"
+#include "kernels/fits.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/host/layernorm.h"
+#include "tests/kernels/patterns.h"
+
+namespace outgrad::kernels {
+namespace {
+
+template <class T>
+constexpr outgrad_format kFormatOf = std::is_same_v<T, float> ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+
+constexpr CpuSchedule kScalar{};
+
+struct Output {
+  int status = -1;
+  std::vector<std::string> lines;
+};
+
+// The C99 program of this folder with OUTGRAD_ISA set.
+Output hash_program(const std::string& isa) {
+  Output output;
+  FILE* pipe = popen(("OUTGRAD_ISA='" + isa + "' '" OUTGRAD_C_HASH "' 2>&1").c_str(), "r");
+  if (pipe == nullptr) return output;
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  output.status = pclose(pipe);
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) output.lines.push_back(line);
+  return output;
+}
+
+// --- Bits ------------------------------------------------------------------------------------------------------------------------
+
+TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
+  const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
+  const Output expected = hash_program(names.front());
+  ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
+  // 3 formats: GELU's forward and mask, 10 backwards, two shapes of 11 arrays of the norms; and the two lines that say what ran.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (2 + 10 + 2 * 11));
+  EXPECT_EQ(expected.lines[1], "instruction_set baseline");
+  int ran = 1;
+  for (const std::string& name : names) {
+    const Output output = hash_program(name);
+    ASSERT_EQ(output.status, 0) << name;
+    ASSERT_EQ(output.lines.size(), expected.lines.size()) << name;
+    if (output.lines[1] != "instruction_set " + name) continue;  // this machine lacks it: OUTGRAD_ISA never raises the choice
+    ran += name != names.front();
+    for (size_t i = 2; i < expected.lines.size(); ++i) EXPECT_EQ(output.lines[i], expected.lines[i]) << name;
+  }
+  if (ran == 1) GTEST_SKIP() << "this machine has the baseline alone";
+}
+
+TEST(CInterface, UnknownInstructionSetIsRefused) {
+  const Output output = hash_program("avx9");
+  EXPECT_EQ(output.status, 2 << 8);
+  std::string text;  // stderr and stdout, in either order
+  for (const std::string& line : output.lines) text += line + "\n";
+  EXPECT_NE(text.find("OUTGRAD_ERROR_ENVIRONMENT: outgrad_gelu_forward: the environment variable OUTGRAD_ISA"), std::string::npos) << text;
+}
+
+template <class T>
+void expect_activation_bits() {
+  const auto a = patterns::backward<T>();
+  std::vector<T> expected(a.y.size()), actual(a.y.size());
+  activation_backward<typename DefaultFit<T>::Type, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(), expected.data(), a.size());
+  ASSERT_EQ(outgrad_gelu_backward(kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected, actual), -1);
+  std::vector<T> in_place = a.dy;
+  ASSERT_EQ(outgrad_gelu_backward(kFormatOf<T>, in_place.data(), a.y.data(), a.mask.data(), in_place.data(), a.size()), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected, in_place), -1);
+
+  const std::vector<T> x = patterns::all<T>();
+  std::vector<T> y(x.size()), c_y = x;
+  std::vector<u32> mask((x.size() + 31) / 32), c_mask((x.size() + 31) / 32, ~0u);
+  gelu_forward<generated::GeluForward, T, kScalar>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
+  ASSERT_EQ(outgrad_gelu_forward(kFormatOf<T>, c_y.data(), c_y.data(), c_mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(y, c_y), -1);
+  EXPECT_EQ(mask, c_mask);
+}
+
+TEST(CInterface, ActivationsAreTheHeadersBits) {
+  expect_activation_bits<float>();
+  expect_activation_bits<F16>();
+  expect_activation_bits<BF16>();
+}
+
+TEST(CInterface, IncreasingActivationsNeedNoMask) {
+  const std::vector<float> y(100, 0.25f), dy(100, 2.0f);
+  std::vector<float> dx(100);
+  ASSERT_EQ(outgrad_activation_backward(OUTGRAD_TANH, OUTGRAD_F32, dy.data(), y.data(), nullptr, dx.data(), 100), OUTGRAD_OK);
+  for (const float value : dx) EXPECT_EQ(value, 2.0f * (1.0f - 0.25f * 0.25f));  // exact in fp32
+}
+
+// Arguments of the norms, all valid; each test spoils one.
+template <class T>
+struct NormCase {
+  static constexpr i64 kRows = 5, kN = 40;
+  std::vector<T> x = std::vector<T>(kRows * kN), dy = x, y = x, dx = x;
+  std::vector<float> gamma = std::vector<float>(kN), beta = gamma, dgamma = gamma, dbeta = gamma;
+  std::vector<float> rstd = std::vector<float>(kRows), x_hat = std::vector<float>(kRows * 2), workspace;
+  std::vector<i32> side = {0, 7};
+  size_t bytes = 0;
+
+  NormCase() {
+    patterns::Random random(7);
+    const auto draw = [&] { return static_cast<float>(static_cast<i32>(random.next())) * 0x1p-30f; };
+    for (T& value : x) value = narrow<T>(draw());
+    for (T& value : dy) value = narrow<T>(draw());
+    for (float& value : gamma) value = 1.0f + 0.25f * draw();
+    for (float& value : beta) value = draw();
+    gamma[0] = gamma[7] = 0.0f;
+    EXPECT_EQ(outgrad_norm_backward_workspace(kFormatOf<T>, kRows, kN, &bytes), OUTGRAD_OK);
+    workspace.resize(bytes / 4);
+  }
+};
+
+template <class T>
+void expect_norm_bits() {
+  NormCase<T> c, e;
+  const auto rows = c.kRows, n = c.kN;
+  const outgrad_format format = kFormatOf<T>;
+  ASSERT_EQ(outgrad_layernorm_forward(format, c.x.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(),
+                                      c.side.data(), 2, c.x_hat.data()), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_layernorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(),
+                                       c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+            OUTGRAD_OK);
+  layernorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(),
+                                {e.side.data(), 2, e.x_hat.data()});
+  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
+                                 e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()});
+  EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
+  EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
+  EXPECT_EQ(e.rstd, c.rstd);
+  EXPECT_EQ(e.x_hat, c.x_hat);
+  EXPECT_EQ(e.dgamma, c.dgamma);
+  EXPECT_EQ(e.dbeta, c.dbeta);
+  ASSERT_EQ(outgrad_rmsnorm_forward(format, c.x.data(), c.gamma.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2,
+                                    c.x_hat.data()), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(),
+                                     c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes), OUTGRAD_OK);
+  rmsnorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
+  rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
+                               {e.side.data(), 2, e.x_hat.data()});
+  EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
+  EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
+  EXPECT_EQ(e.dgamma, c.dgamma);
+}
+
+TEST(CInterface, NormsAreTheHeadersBits) {
+  expect_norm_bits<float>();
+  expect_norm_bits<F16>();
+  expect_norm_bits<BF16>();
+}
+
+// --- Refusals --------------------------------------------------------------------------------------------------------------------
+
+constexpr i64 kMax = std::numeric_limits<i64>::max();
+constexpr u32 kGuard = 0x5eedca5eu;
+
+// A refusal: the status, a message that names the function and holds `words`, and not one byte of `memory` changed.
+template <class Call>
+void expect_refused(outgrad_status expected, const std::string& words, std::vector<u32>& memory, const Call& call) {
+  const std::vector<u32> before = memory;
+  const outgrad_status status = call();
+  EXPECT_STREQ(outgrad_status_name(status), outgrad_status_name(expected)) << words;
+  const std::string text = outgrad_error_message();
+  EXPECT_EQ(text.rfind("outgrad_", 0), 0u) << text;
+  EXPECT_NE(text.find(words), std::string::npos) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  EXPECT_EQ(memory, before) << text;
+}
+
+TEST(CInterface, ActivationRefusesWithoutWriting) {
+  constexpr i64 n = 64;
+  std::vector<u32> memory(4 * n + 8, kGuard);
+  u32* const dy = memory.data();
+  u32* const y = dy + n;
+  u32* const dx = y + n;
+  u32* const mask = dx + n;
+  const auto backward = [&](const void* p, const void* q, const u32* m, void* r, i64 count, int format = OUTGRAD_F32,
+                            int activation = OUTGRAD_GELU) {
+    return [=] { return outgrad_activation_backward(activation, format, p, q, m, r, count); };
+  };
+  const auto offset = [](void* pointer, int bytes) { return static_cast<void*>(static_cast<char*>(pointer) + bytes); };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dy is null", memory, backward(nullptr, y, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "y is null", memory, backward(dy, nullptr, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, backward(dy, y, nullptr, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dx is null", memory, backward(dy, y, mask, nullptr, n));
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, backward(dy, y, mask, dx, -1));
+  expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory, backward(dy, y, mask, dx, kMax));
+  expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory, backward(dy, y, mask, dx, kMax / 4 + 1));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps dy", memory, backward(dy, y, mask, dy + 1, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, backward(dy, y, mask, y, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, backward(dy, dy, mask, dy, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps mask", memory, backward(dy, y, dx + n - 1, dx, n));
+  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "y", memory, backward(dy, offset(y, 2), mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "dx", memory, backward(dy, y, mask, offset(dx, 1), n, OUTGRAD_BF16));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, backward(dy, y, mask, dx, n, 3));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format -1", memory, backward(dy, y, mask, dx, n, -1));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", memory, backward(dy, y, mask, dx, n, OUTGRAD_F16, 10));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory, backward(dy, y, mask, dx, n, OUTGRAD_F16, -1));
+  expect_refused(OUTGRAD_ERROR_SIZE, "do not exist", memory,
+                 backward(dy, reinterpret_cast<const void*>(std::numeric_limits<std::uintptr_t>::max() - 7), mask, dx, n));
+
+  const auto forward = [&](const void* x, void* out, u32* m, i64 count, int format = OUTGRAD_F32) {
+    return [=] { return outgrad_gelu_forward(format, x, out, m, count); };
+  };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "x is null", memory, forward(nullptr, y, mask, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "y is null", memory, forward(dy, nullptr, mask, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, forward(dy, y, nullptr, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "y overlaps x", memory, forward(dy, dy + 1, mask, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "mask overlaps x", memory, forward(dy, y, dy, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "overlaps", memory, forward(dy, y, y + 2, n));
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = -5", memory, forward(dy, y, mask, -5));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format 7", memory, forward(dy, y, mask, n, 7));
+
+  // Nothing to do is no error, and writes nothing, whatever the pointers are.
+  const std::vector<u32> before = memory;
+  EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, y, y, mask, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_gelu_backward(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(memory, before);
+}
+
+TEST(CInterface, NormsRefuseWithoutWriting) {
+  constexpr i64 rows = 4, n = 16, size = rows * n;
+  size_t bytes = 0;
+  ASSERT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, rows, n, &bytes), OUTGRAD_OK);
+  std::vector<u32> memory(static_cast<size_t>(4 * size + 4 * n + rows + 2 * rows) + 2 + bytes / 4, kGuard);
+  struct Arguments {
+    int format = OUTGRAD_F32;
+    void *x, *y, *dy, *dx, *workspace;
+    float *gamma, *beta, *dgamma, *dbeta, *rstd, *x_hat, eps = 1e-5f;
+    i32* side;
+    i64 rows = ::outgrad::kernels::i64{4}, n = 16, count = 2;
+    size_t bytes;
+  } good;
+  float* const base = reinterpret_cast<float*>(memory.data());
+  good.x = base;
+  good.y = base + size;
+  good.dy = base + 2 * size;
+  good.dx = base + 3 * size;
+  good.gamma = base + 4 * size;
+  good.beta = good.gamma + n;
+  good.dgamma = good.beta + n;
+  good.dbeta = good.dgamma + n;
+  good.rstd = good.dbeta + n;
+  good.x_hat = good.rstd + rows;
+  good.side = reinterpret_cast<i32*>(good.x_hat + 2 * rows);
+  good.workspace = good.side + 2;
+  good.bytes = bytes;
+  good.side[0] = 3;
+  good.side[1] = 9;
+  for (i64 j = 0; j < n; ++j) good.gamma[j] = 1.0f;
+  const auto forward = [](const Arguments& a) {
+    return outgrad_layernorm_forward(a.format, a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
+  };
+  const auto backward = [](const Arguments& a) {
+    return outgrad_layernorm_backward(a.format, a.dy, a.y, a.gamma, a.beta, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.dbeta, a.side, a.count,
+                                      a.x_hat, a.workspace, a.bytes);
+  };
+  const auto rms_forward = [](const Arguments& a) {
+    return outgrad_rmsnorm_forward(a.format, a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
+  };
+  const auto rms_backward = [](const Arguments& a) {
+    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side, a.count, a.x_hat, a.workspace,
+                                    a.bytes);
+  };
+  const auto refused = [&](outgrad_status status, const std::string& words, const auto& call, const auto& spoil) {
+    Arguments a = good;
+    spoil(a);
+    expect_refused(status, words, memory, [&] { return call(a); });
+  };
+  const auto all = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    refused(status, words, forward, spoil);
+    refused(status, words, backward, spoil);
+    refused(status, words, rms_forward, spoil);
+    refused(status, words, rms_backward, spoil);
+  };
+  const auto both_backwards = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    refused(status, words, backward, spoil);
+    refused(status, words, rms_backward, spoil);
+  };
+  const auto both_forwards = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    refused(status, words, forward, spoil);
+    refused(status, words, rms_forward, spoil);
+  };
+  using A = Arguments;
+  all(OUTGRAD_ERROR_FORMAT, "format 5", [](A& a) { a.format = 5; });
+  all(OUTGRAD_ERROR_SIZE, "rows = -1", [](A& a) { a.rows = -1; });
+  all(OUTGRAD_ERROR_SIZE, "n = 0", [](A& a) { a.n = 0; });
+  all(OUTGRAD_ERROR_SIZE, "n = -3", [](A& a) { a.n = -3; });
+  all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = kMax; });
+  all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.n = kMax; });
+  all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = a.n = i64{1} << 32; });  // the product is 0 modulo 2^64
+  all(OUTGRAD_ERROR_VALUE, "side_count", [](A& a) { a.count = -1; });
+  all(OUTGRAD_ERROR_VALUE, "side_count", [](A& a) { a.count = 17; });
+  all(OUTGRAD_ERROR_NULL_POINTER, "side_channels", [](A& a) { a.side = nullptr; });
+  all(OUTGRAD_ERROR_NULL_POINTER, "side_x_hat", [](A& a) { a.x_hat = nullptr; });
+  std::vector<i32> twice = {3, 3}, outside = {3, 16}, negative = {-1, 3};
+  all(OUTGRAD_ERROR_VALUE, "side_channels[1]", [&](A& a) { a.side = twice.data(); });
+  all(OUTGRAD_ERROR_VALUE, "side_channels[1]", [&](A& a) { a.side = outside.data(); });
+  all(OUTGRAD_ERROR_VALUE, "side_channels[0]", [&](A& a) { a.side = negative.data(); });
+  all(OUTGRAD_ERROR_NULL_POINTER, "y is null", [](A& a) { a.y = nullptr; });
+  all(OUTGRAD_ERROR_NULL_POINTER, "rstd is null", [](A& a) { a.rstd = nullptr; });
+  all(OUTGRAD_ERROR_ALIGNMENT, "gamma", [](A& a) { a.gamma = reinterpret_cast<float*>(reinterpret_cast<char*>(a.gamma) + 2); });
+  both_forwards(OUTGRAD_ERROR_VALUE, "eps", [](A& a) { a.eps = -1e-9f; });
+  both_forwards(OUTGRAD_ERROR_VALUE, "eps", [](A& a) { a.eps = std::numeric_limits<float>::quiet_NaN(); });
+  both_forwards(OUTGRAD_ERROR_NULL_POINTER, "x is null", [](A& a) { a.x = nullptr; });
+  both_forwards(OUTGRAD_ERROR_OVERLAP, "y overlaps x", [](A& a) { a.y = static_cast<float*>(a.x) + 1; });
+  both_forwards(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.rstd = a.gamma; });
+  both_forwards(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.x_hat = a.rstd; });
+  both_backwards(OUTGRAD_ERROR_NULL_POINTER, "dy is null", [](A& a) { a.dy = nullptr; });
+  both_backwards(OUTGRAD_ERROR_NULL_POINTER, "dx is null", [](A& a) { a.dx = nullptr; });
+  both_backwards(OUTGRAD_ERROR_OVERLAP, "dx overlaps dy", [](A& a) { a.dx = static_cast<float*>(a.dy) + 1; });
+  both_backwards(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", [](A& a) { a.dx = a.y; });
+  both_backwards(OUTGRAD_ERROR_OVERLAP, "dgamma overlaps gamma", [](A& a) { a.dgamma = a.gamma; });
+  both_backwards(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.workspace = a.dx; });
+  both_backwards(OUTGRAD_ERROR_WORKSPACE, "0 of the", [](A& a) { a.workspace = nullptr; });
+  both_backwards(OUTGRAD_ERROR_WORKSPACE, "workspace", [](A& a) { a.bytes -= 1; });
+  good.gamma[5] = 0.0f;
+  both_backwards(OUTGRAD_ERROR_VALUE, "channel 5", [](A&) {});
+  good.gamma[5] = 1.0f;
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
+  size_t untouched = 77;
+  EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 0, &untouched), OUTGRAD_ERROR_SIZE);
+  EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, kMax, kMax, &untouched), OUTGRAD_ERROR_SIZE);
+  EXPECT_EQ(untouched, 77u);
+
+  // The arguments as they were meant are taken, and so is the backward of no rows: sums of nothing.
+  for (i64 i = 0; i < size; ++i) static_cast<float*>(good.x)[i] = static_cast<float*>(good.dy)[i] = static_cast<float>(i % 7);
+  for (i64 j = 0; j < n; ++j) good.beta[j] = 0.5f;
+  EXPECT_EQ(forward(good), OUTGRAD_OK);
+  EXPECT_EQ(backward(good), OUTGRAD_OK);
+  good.rows = 0;
+  EXPECT_EQ(backward(good), OUTGRAD_OK);
+  for (i64 j = 0; j < n; ++j) EXPECT_EQ(good.dgamma[j], 0.0f);
+}
+
+// --- What runs -------------------------------------------------------------------------------------------------------------------
+
+TEST(CInterface, SaysWhatItRuns) {
+  EXPECT_STREQ(outgrad_version(), "0.1.0");
+  const std::string isa = outgrad_instruction_set();
+  EXPECT_TRUE(isa == "baseline" || isa == "avx2" || isa == "avx512" || isa == "avx512_bf16") << isa;
+  EXPECT_STREQ(outgrad_fit_name(OUTGRAD_GELU_TANH, OUTGRAD_F16), "gelu_tanh_f16");
+  EXPECT_STREQ(outgrad_fit_name(OUTGRAD_ELU, OUTGRAD_BF16), "elu_bf16");
+  for (int activation = 0; activation <= OUTGRAD_ELU; ++activation) {
+    for (int format = 0; format <= OUTGRAD_BF16; ++format) {
+      const char* const name = outgrad_fit_name(activation, format);
+      const char* const digest = outgrad_coefficients_sha256(activation, format);
+      ASSERT_NE(name, nullptr);
+      ASSERT_NE(digest, nullptr) << name;
+      const std::string command = std::string("sha256sum '") + OUTGRAD_SOURCE_DIR + "/kernels/generated/" + name + ".h'";
+      std::array<char, 64> text{};
+      FILE* pipe = popen(command.c_str(), "r");
+      ASSERT_NE(pipe, nullptr);
+      const size_t got = std::fread(text.data(), 1, text.size(), pipe);
+      EXPECT_EQ(got, text.size()) << command;
+      pclose(pipe);
+      EXPECT_EQ(std::string(digest), std::string(text.data(), got)) << name;
+    }
+    EXPECT_EQ(outgrad_fit_name(activation, 3), nullptr);
+  }
+  ASSERT_NE(outgrad_forward_coefficients_sha256(), nullptr);
+  EXPECT_EQ(std::strlen(outgrad_forward_coefficients_sha256()), 64u);
+  EXPECT_EQ(outgrad_fit_name(-1, OUTGRAD_F32), nullptr);
+  EXPECT_EQ(outgrad_coefficients_sha256(10, OUTGRAD_F32), nullptr);
+  EXPECT_STREQ(outgrad_forward_variant(OUTGRAD_F32), "default");
+  EXPECT_STREQ(outgrad_backward_variant(OUTGRAD_BF16), "default");
+  EXPECT_EQ(outgrad_backward_variant(-1), nullptr);
+  EXPECT_STREQ(outgrad_status_name(OUTGRAD_ERROR_OVERLAP), "OUTGRAD_ERROR_OVERLAP");
+  EXPECT_STREQ(outgrad_status_name(99), "unknown status");
+}
+
+TEST(CInterface, MessagesBelongToTheirThread) {
+  EXPECT_EQ(outgrad_gelu_forward(9, nullptr, nullptr, nullptr, 1), OUTGRAD_ERROR_FORMAT);
+  const std::string mine = outgrad_error_message();
+  std::thread other([] {
+    EXPECT_STREQ(outgrad_error_message(), "");
+    EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F32, nullptr, nullptr, nullptr, -2), OUTGRAD_ERROR_SIZE);
+    EXPECT_STREQ(outgrad_error_message(), "outgrad_gelu_forward: n = -2 is negative");
+  });
+  other.join();
+  EXPECT_EQ(outgrad_error_message(), mine);
+  EXPECT_EQ(mine, "outgrad_gelu_forward: format 9 is unknown");
+}
+
+TEST(CInterface, ThreadCountIsSetAndTheCallersKept) {
+  EXPECT_EQ(outgrad_set_threads(-1), OUTGRAD_ERROR_VALUE);
+  EXPECT_EQ(outgrad_get_threads(), 0);
+  const int callers = omp_get_max_threads();
+  const std::vector<float> x(1 << 20, 0.5f);
+  std::vector<float> expected(x.size()), y(x.size());
+  std::vector<u32> mask(x.size() / 32);
+  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, x.data(), expected.data(), mask.data(), 1 << 20), OUTGRAD_OK);
+  for (const int threads : {1, 3, 0}) {
+    ASSERT_EQ(outgrad_set_threads(threads), OUTGRAD_OK);
+    EXPECT_EQ(outgrad_get_threads(), threads);
+    ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, x.data(), y.data(), mask.data(), 1 << 20), OUTGRAD_OK);
+    EXPECT_EQ(y, expected) << threads;
+    EXPECT_EQ(omp_get_max_threads(), callers) << threads;
+  }
+  // More threads than the machine has processors, so that they can be told from those of other calls. OpenMP keeps them for later.
+  const auto running = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{}); };
+  const int many = static_cast<int>(running()) + 5;
+  const std::vector<float> long_x(static_cast<size_t>(many) << 16, 0.5f);
+  std::vector<float> long_y(long_x.size());
+  std::vector<u32> long_mask(long_x.size() / 32);
+  ASSERT_EQ(outgrad_set_threads(many), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, long_x.data(), long_y.data(), long_mask.data(), static_cast<i64>(long_x.size())), OUTGRAD_OK);
+  EXPECT_GE(running(), many);
+  EXPECT_EQ(omp_get_max_threads(), callers);
+  outgrad_set_threads(0);
+}
+
+// Calls from several threads at once, while another changes the number of threads.
+TEST(CInterface, CallsAtOnce) {
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < 4; ++worker) {
+    workers.emplace_back([] {
+      const auto a = patterns::backward<F16>();
+      std::vector<F16> first(a.y.size()), dx(a.y.size());
+      ASSERT_EQ(outgrad_gelu_backward(OUTGRAD_F16, a.dy.data(), a.y.data(), a.mask.data(), first.data(), a.size()), OUTGRAD_OK);
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        outgrad_set_threads(repeat % 3);
+        ASSERT_EQ(outgrad_gelu_backward(OUTGRAD_F16, a.dy.data(), a.y.data(), a.mask.data(), dx.data(), a.size()), OUTGRAD_OK);
+        ASSERT_EQ(patterns::first_difference(first, dx), -1);
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  outgrad_set_threads(0);
+}
+
+}  // namespace
+}  // namespace outgrad::kernels

@@ -1,0 +1,188 @@
+/* Strict C99 against the C interface: prints a hash of every entry point's results over fixed inputs, one a line. The first two lines say
+ * what ran. c_api_test runs it under each instruction set and compares what follows.
+ * f16 and bf16: every bit pattern, with both mask bits; f32: the edges of every binade and a sample of each. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "outgrad.h"
+
+static const char *const kFormatNames[] = {"f32", "f16", "bf16"};
+static const size_t kBytes[] = {4, 2, 2};
+
+static uint64_t random_state = 1;
+
+/* splitmix64 */
+static uint32_t next_random(void) {
+  uint64_t z = (random_state += UINT64_C(0x9e3779b97f4a7c15));
+  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+static void *allocate(size_t bytes) {
+  void *memory = calloc(bytes ? bytes : 1, 1);
+  if (memory == NULL) exit(3);
+  return memory;
+}
+
+static uint32_t bits_at(int format, const void *array, int64_t i) {
+  return format == OUTGRAD_F32 ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i];
+}
+
+static void set_bits(int format, void *array, int64_t i, uint32_t bits) {
+  if (format == OUTGRAD_F32) {
+    ((uint32_t *)array)[i] = bits;
+  } else {
+    ((uint16_t *)array)[i] = (uint16_t)bits;
+  }
+}
+
+/* Payloads of NaNs may differ between machines: all are one pattern. */
+static uint32_t canonical(int format, uint32_t bits) {
+  static const uint32_t infinity[] = {0x7f800000u, 0x7c00u, 0x7f80u};
+  static const uint32_t magnitude[] = {0x7fffffffu, 0x7fffu, 0x7fffu};
+  return (bits & magnitude[format]) > infinity[format] ? infinity[format] + 1 : bits;
+}
+
+/* FNV-1a, 64 bits, over little-endian words. */
+static uint64_t hash_of(int format, const void *array, int64_t n) {
+  uint64_t state = UINT64_C(0xcbf29ce484222325);
+  int64_t i;
+  int byte;
+  for (i = 0; i < n; ++i) {
+    const uint32_t word = canonical(format, bits_at(format, array, i));
+    for (byte = 0; byte < 4; ++byte) state = (state ^ (word >> (8 * byte) & 0xffu)) * UINT64_C(0x100000001b3);
+  }
+  return state;
+}
+
+static void check(outgrad_status status) {
+  if (status != OUTGRAD_OK) {
+    fprintf(stderr, "%s: %s\n", outgrad_status_name(status), outgrad_error_message());
+    exit(2);
+  }
+}
+
+static void print(const char *what, int format, uint64_t hash) { printf("%s %s %016" PRIx64 "\n", what, kFormatNames[format], hash); }
+
+/* All patterns of a 16-bit format; of f32 for each sign and exponent the edges and 60 others. */
+static int64_t patterns(int format, void **result) {
+  const int64_t n = format == OUTGRAD_F32 ? 512 * 64 : 65536;
+  int64_t i;
+  *result = allocate((size_t)n * kBytes[format]);
+  for (i = 0; i < n; ++i) {
+    uint32_t bits = (uint32_t)i;
+    if (format == OUTGRAD_F32) {
+      static const uint32_t edges[] = {0u, 1u, 0x400000u, 0x7fffffu};
+      bits = (uint32_t)(i / 64) << 23 | (i % 64 < 4 ? edges[i % 64] : next_random() >> 9);
+    }
+    set_bits(format, *result, i, bits);
+  }
+  return n;
+}
+
+static void activations(int format) {
+  void *values;
+  const int64_t count = patterns(format, &values);
+  const int64_t n = 2 * count - 3; /* a tail */
+  void *const y = allocate((size_t)n * kBytes[format]);
+  void *const dy = allocate((size_t)n * kBytes[format]);
+  void *const dx = allocate((size_t)n * kBytes[format]);
+  uint32_t *const mask = allocate((size_t)(n + 31) / 32 * 4);
+  int64_t i;
+  int activation;
+  check(outgrad_gelu_forward(format, values, y, mask, count - 1));
+  print("gelu_forward", format, hash_of(format, y, count - 1));
+  print("gelu_mask", OUTGRAD_F32, hash_of(OUTGRAD_F32, mask, (count + 30) / 32));
+  for (i = 0; i < n; ++i) {
+    set_bits(format, y, i, bits_at(format, values, i % count));
+    /* Mostly moderate, so that the derivative shows. */
+    set_bits(format, dy, i, next_random() % 4 ? (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u)
+                                              : bits_at(format, values, next_random() % count));
+  }
+  for (i = 0; i < (n + 31) / 32; ++i) mask[i] = i < count / 32 ? 0xffffffffu : 0u;
+  for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
+    check(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
+    print(outgrad_fit_name(activation, format), format, hash_of(format, dx, n));
+  }
+  free(values);
+  free(y);
+  free(dy);
+  free(dx);
+  free(mask);
+}
+
+/* Values around 1 of a format, as bits. */
+static uint32_t moderate(int format) {
+  const uint32_t r = next_random();
+  const uint32_t sign = r >> 31;
+  if (format == OUTGRAD_F32) return sign << 31 | (0x3f000000u + (r & 0xffffffu));
+  if (format == OUTGRAD_F16) return sign << 15 | (0x3800u + (r & 0x7ffu));
+  return sign << 15 | (0x3f00u + (r & 0xffu));
+}
+
+static void norms(int format, int64_t rows, int64_t n) {
+  static const int32_t side[] = {0, 5};
+  const int64_t size = rows * n;
+  void *const x = allocate((size_t)size * kBytes[format]);
+  void *const y = allocate((size_t)size * kBytes[format]);
+  void *const dy = allocate((size_t)size * kBytes[format]);
+  void *const dx = allocate((size_t)size * kBytes[format]);
+  float *const gamma = allocate((size_t)n * 4), *const beta = allocate((size_t)n * 4);
+  float *const dgamma = allocate((size_t)n * 4), *const dbeta = allocate((size_t)n * 4);
+  float *const rstd = allocate((size_t)rows * 4), *const x_hat = allocate((size_t)rows * 8);
+  size_t bytes;
+  void *workspace;
+  int64_t i;
+  int rms;
+  for (i = 0; i < size; ++i) {
+    set_bits(format, x, i, moderate(format));
+    set_bits(format, dy, i, moderate(format));
+  }
+  for (i = 0; i < n; ++i) {
+    gamma[i] = i == 0 || i == 5 ? 0.0f : 0.5f + (float)(next_random() >> 8) * 5.9604644775390625e-8f;
+    beta[i] = (float)(next_random() >> 8) * 5.9604644775390625e-8f - 0.5f;
+  }
+  check(outgrad_norm_backward_workspace(format, rows, n, &bytes));
+  workspace = allocate(bytes);
+  for (rms = 0; rms < 2; ++rms) {
+    if (rms) {
+      check(outgrad_rmsnorm_forward(format, x, gamma, rows, n, 1e-5f, y, rstd, side, 2, x_hat));
+      check(outgrad_rmsnorm_backward(format, dy, y, gamma, rstd, rows, n, dx, dgamma, side, 2, x_hat, workspace, bytes));
+    } else {
+      check(outgrad_layernorm_forward(format, x, gamma, beta, rows, n, 1e-5f, y, rstd, side, 2, x_hat));
+      check(outgrad_layernorm_backward(format, dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, 2, x_hat, workspace, bytes));
+      print("layernorm_dbeta", OUTGRAD_F32, hash_of(OUTGRAD_F32, dbeta, n));
+    }
+    print(rms ? "rmsnorm_y" : "layernorm_y", format, hash_of(format, y, size));
+    print(rms ? "rmsnorm_rstd" : "layernorm_rstd", OUTGRAD_F32, hash_of(OUTGRAD_F32, rstd, rows));
+    print(rms ? "rmsnorm_x_hat" : "layernorm_x_hat", OUTGRAD_F32, hash_of(OUTGRAD_F32, x_hat, rows * 2));
+    print(rms ? "rmsnorm_dx" : "layernorm_dx", format, hash_of(format, dx, size));
+    print(rms ? "rmsnorm_dgamma" : "layernorm_dgamma", OUTGRAD_F32, hash_of(OUTGRAD_F32, dgamma, n));
+  }
+  free(x);
+  free(y);
+  free(dy);
+  free(dx);
+  free(gamma);
+  free(beta);
+  free(dgamma);
+  free(dbeta);
+  free(rstd);
+  free(x_hat);
+  free(workspace);
+}
+
+int main(void) {
+  int format;
+  printf("version %s\n", outgrad_version());
+  printf("instruction_set %s\n", outgrad_instruction_set());
+  for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
+    activations(format);
+    norms(format, 37, 777);
+    norms(format, 3, 8);
+  }
+  return 0;
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# The compiled library and the headers at the linker: what is exported, that no copy of an inline function from the objects of a larger
+# instruction set can take the place of one that every machine runs, and that units with different -m flags share a program.
+# usage: library_test.sh REPOSITORY BUILD
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# --- Exports: the functions that outgrad.h declares, all of them, and nothing else -------------------------------------------------
+library=$2/liboutgrad.so
+[[ -f $library ]] || { echo "FAILED: $library was not built"; exit 1; }
+nm -D --defined-only "$library" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' | sort -u >"$work/exported"
+[[ $(wc -l <"$work/exported") -ge 19 ]] || fail "only $(wc -l <"$work/exported") exported functions were found"
+while read -r name; do
+  grep -qE "OUTGRAD_API .*\b$name\(" "$1/kernels/c/outgrad.h" || fail "$name is exported, but outgrad.h does not declare it"
+done <"$work/exported"
+for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgrad_[a-z0-9_]+\(' | tr -d '('); do
+  grep -qx "$name" "$work/exported" || fail "outgrad.h declares $name, which is not exported"
+done
+readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the soname is not liboutgrad.so.0"
+
+# --- Copies of inline functions ----------------------------------------------------------------------------------------------------
+# Weak symbols of an object that the inline namespace does not keep apart.
+shared_weak() { nm "$@" | awk '$2 ~ /^[WVu]$/ {print $3}' | grep -v 'v0_' | sort -u; }
+baseline=$(find "$2/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
+shared_weak "$baseline" >"$work/baseline_weak"
+for object in $(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o'); do
+  shared_weak "$object" >"$work/weak"
+  extra=$(comm -23 "$work/weak" "$work/baseline_weak")
+  [[ -z $extra ]] || fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
+done
+# Of several copies linkers keep the first: the baseline's objects come first in the archive.
+mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE '(kBaseline|kAvx2|kAvx512|kAvx512Bf16)E$')
+[[ ${order[0]:-} == kBaselineE ]] || fail "the archive's first variant is ${order[0]:-missing}, not the baseline"
+
+# --- Units with different flags in one program -------------------------------------------------------------------------------------
+cat >"$work/unit.cpp" <<'TEXT'
+#include "kernels/host/api.h"
+using namespace outgrad::kernels;
+// Types of data and exceptions cross; the functions are this unit's own.
+u32 NAME(const BF16* y, SideBuffer<float> side) {
+  const BF16 dy = narrow<BF16>(1.0f);
+  const u32 mask = 1;
+  BF16 dx{};
+  gelu_backward<BF16>(&dy, y, &mask, &dx, 1);
+  float rstd = 0;
+  layernorm_forward<BF16>(y, nullptr, nullptr, 1, side.count, 0.0f, &dx, &rstd, {});
+  return dx.bits;
+}
+TEXT
+cat >"$work/main.cpp" <<'TEXT'
+#include "kernels/host/errors.h"
+#include "kernels/layernorm.h"
+using namespace outgrad::kernels;
+u32 base(const BF16*, SideBuffer<float>);
+u32 avx2(const BF16*, SideBuffer<float>);
+u32 avx512(const BF16*, SideBuffer<float>);
+int main(int count, char**) {
+  const BF16 y = narrow<BF16>(0.5f);
+  const SideBuffer<float> one{nullptr, 1, nullptr};
+  const u32 expected = base(&y, one);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && avx2(&y, one) != expected) return 1;
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      avx512(&y, one) != expected) {
+    return 1;
+  }
+  try {
+    base(&y, {nullptr, count - 1, nullptr});  // no columns
+  } catch (const SpecError&) {
+    return 0;
+  }
+  return 2;
+}
+TEXT
+if [[ $(uname -m) == x86_64 ]]; then
+  compile() {  # compile NAME FLAGS...
+    local name=$1
+    shift
+    c++ -std=c++20 -O1 -fopenmp -I"$1" -DNAME="$name" "${@:2}" -c "$work/unit.cpp" -o "$work/$name.o"
+  }
+  vectors=(-mavx2 -mfma -mf16c)
+  compile base "$1" &
+  compile avx2 "$1" "${vectors[@]}" &
+  wait
+  compile avx512 "$1" "${vectors[@]}" -mavx512f -mavx512bw -mavx512dq -mavx512vl
+  c++ -std=c++20 -I"$1" "$work/main.cpp" "$work"/{avx512,avx2,base}.o -fopenmp -o "$work/program"
+  "$work/program" || fail "units with different flags disagree, status $?"
+  # What two units hold under one name, the linker takes from either: no function of ours may be among it.
+  ours() { nm "$work/$1.o" | awk '$2 == "W" {print $3}' | grep -E '7outgrad7kernels' | grep -vE '^_ZN7outgrad7kernels9SpecError' | sort -u; }
+  for pair in "base avx2" "base avx512" "avx2 avx512"; do
+    read -r one other <<<"$pair"
+    ours "$one" >"$work/one"
+    ours "$other" >"$work/other"
+    [[ -s $work/one && -s $work/other ]] || fail "$pair: no inline functions were found"
+    both=$(comm -12 "$work/one" "$work/other")
+    [[ -z $both ]] || fail "$pair: both define $both"
+  done
+else
+  echo "not x86-64: there is one instruction set"
+fi
+exit $((failures > 0))
