@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels/c/outgrad.h"
+#include "kernels/c/table.h"
 #include "kernels/fits.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"
@@ -103,6 +104,34 @@ TEST(CInterface, ActivationsAreTheHeadersBits) {
   expect_activation_bits<float>();
   expect_activation_bits<F16>();
   expect_activation_bits<BF16>();
+}
+
+// In the order of outgrad_activation.
+constexpr std::array<const char*, c::kActivations> kActivationNames = {"gelu", "gelu_tanh", "quick_gelu", "silu",     "swish",
+                                                                       "mish", "tanh",      "sigmoid",    "softplus", "elu"};
+
+template <class Fit, class T>
+void expect_fit(int activation) {
+  const std::string name = std::string(kActivationNames[static_cast<size_t>(activation)]) + "_" + Format<T>::kName;
+  EXPECT_EQ(Fit::kName, name);
+  EXPECT_STREQ(outgrad_fit_name(activation, kFormatOf<T>), name.c_str());
+  const auto a = patterns::backward<T>();
+  std::vector<T> expected(a.y.size()), actual(a.y.size());
+  activation_backward<Fit, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(), expected.data(), a.size());
+  ASSERT_EQ(outgrad_activation_backward(activation, kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected, actual), -1) << name;
+}
+
+template <class T, class... Fit>
+void expect_fits(c::FitList<Fit...>) {
+  int activation = 0;
+  (expect_fit<Fit, T>(activation++), ...);
+}
+
+TEST(CInterface, EveryBackwardIsItsHeadersBits) {
+  expect_fits<float>(c::FitsOf<float>::Type{});
+  expect_fits<F16>(c::FitsOf<F16>::Type{});
+  expect_fits<BF16>(c::FitsOf<BF16>::Type{});
 }
 
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
