@@ -153,7 +153,8 @@ class ThreadLimit {
 
 // --- Arguments -------------------------------------------------------------------------------------------------------------------
 
-// No array of more bytes fits into any address space (57 bits with five levels of pages); with this bound no sum or product below overflows.
+// No array of more bytes fits into any address space (57 bits with five levels of pages); with this bound no sum or product below
+// overflows.
 constexpr i64 kMostElements = i64{1} << 54;
 
 enum class Use { read, optional_read, write, optional_write };
@@ -171,8 +172,8 @@ bool is_written(const Operand& operand) { return operand.use == Use::write || op
 
 bool overlap(const Operand& a, const Operand& b) {
   const auto begin = [](const Operand& o) { return reinterpret_cast<std::uintptr_t>(o.pointer); };
-  return a.pointer != nullptr && b.pointer != nullptr && a.bytes > 0 && b.bytes > 0 &&
-         begin(a) < begin(b) + static_cast<u64>(b.bytes) && begin(b) < begin(a) + static_cast<u64>(a.bytes);
+  return a.pointer != nullptr && b.pointer != nullptr && a.bytes > 0 && b.bytes > 0 && begin(a) < begin(b) + static_cast<u64>(b.bytes) &&
+         begin(b) < begin(a) + static_cast<u64>(a.bytes);
 }
 
 // Operands of no bytes may be anything.
@@ -224,14 +225,16 @@ outgrad_status check_shape(const char* function, i64 rows, i64 n) {
   if (rows < 0) return fail(OUTGRAD_ERROR_SIZE, function, "rows = %lld is negative", static_cast<long long>(rows));
   if (n < 1) return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: a row needs at least one element", static_cast<long long>(n));
   if (n > kMostElements || rows > kMostElements / n) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed", static_cast<long long>(rows), static_cast<long long>(n));
+    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed", static_cast<long long>(rows),
+                static_cast<long long>(n));
   }
   return OUTGRAD_OK;
 }
 
 outgrad_status check_side(const char* function, const std::int32_t* channels, i64 count, i64 n) {
   if (count < 0 || count > n) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels", static_cast<long long>(count), static_cast<long long>(n));
+    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels", static_cast<long long>(count),
+                static_cast<long long>(n));
   }
   if (count == 0) return OUTGRAD_OK;
   const Operand operand{"side_channels", channels, count * 4, 4, Use::read};
@@ -263,8 +266,8 @@ outgrad_status run(const char* function, const Body& body) noexcept {
 
 i64 mask_bytes(i64 n) { return (n + 31) / 32 * 4; }
 
-outgrad_status activation_backward(const char* function, outgrad_activation activation, outgrad_format format, const void* dy, const void* y,
-                                   const std::uint32_t* mask, void* dx, i64 n) {
+outgrad_status activation_backward(const char* function, outgrad_activation activation, outgrad_format format, const void* dy,
+                                   const void* y, const std::uint32_t* mask, void* dx, i64 n) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
   if (const outgrad_status status = check_length(function, n)) return status;
@@ -342,9 +345,9 @@ outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* 
   if (const outgrad_status status = check_length(function, n)) return status;
   if (n == 0) return OUTGRAD_OK;
   const i64 size = kInfo[format].bytes;
-  const outgrad_status status = check_operands(function, {{"x", x, n * size, size, Use::read},
-                                                          {"y", y, n * size, size, Use::write, "x"},
-                                                          {"mask", mask, mask_bytes(n), 4, Use::write}});
+  const outgrad_status status = check_operands(
+      function,
+      {{"x", x, n * size, size, Use::read}, {"y", y, n * size, size, Use::write, "x"}, {"mask", mask, mask_bytes(n), 4, Use::write}});
   if (status) return status;
   return run(function, [&] { choice().kernels[format]->gelu_forward(x, y, mask, n); });
 }
@@ -366,8 +369,8 @@ outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, c
                       side_x_hat);
 }
 
-outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n, float eps,
-                                       void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
+outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n,
+                                       float eps, void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
                                        float* side_x_hat) {
   return norm_forward("outgrad_rmsnorm_forward", Norm::rms, format, x, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count,
                       side_x_hat);
@@ -401,18 +404,30 @@ const char* outgrad_error_message(void) { return message; }
 
 const char* outgrad_status_name(outgrad_status status) {
   switch (status) {
-    case OUTGRAD_OK: return "OUTGRAD_OK";
-    case OUTGRAD_ERROR_NULL_POINTER: return "OUTGRAD_ERROR_NULL_POINTER";
-    case OUTGRAD_ERROR_SIZE: return "OUTGRAD_ERROR_SIZE";
-    case OUTGRAD_ERROR_OVERLAP: return "OUTGRAD_ERROR_OVERLAP";
-    case OUTGRAD_ERROR_ALIGNMENT: return "OUTGRAD_ERROR_ALIGNMENT";
-    case OUTGRAD_ERROR_FORMAT: return "OUTGRAD_ERROR_FORMAT";
-    case OUTGRAD_ERROR_ACTIVATION: return "OUTGRAD_ERROR_ACTIVATION";
-    case OUTGRAD_ERROR_WORKSPACE: return "OUTGRAD_ERROR_WORKSPACE";
-    case OUTGRAD_ERROR_VALUE: return "OUTGRAD_ERROR_VALUE";
-    case OUTGRAD_ERROR_ENVIRONMENT: return "OUTGRAD_ERROR_ENVIRONMENT";
-    case OUTGRAD_ERROR_INTERNAL: return "OUTGRAD_ERROR_INTERNAL";
-    default: return "unknown status";
+    case OUTGRAD_OK:
+      return "OUTGRAD_OK";
+    case OUTGRAD_ERROR_NULL_POINTER:
+      return "OUTGRAD_ERROR_NULL_POINTER";
+    case OUTGRAD_ERROR_SIZE:
+      return "OUTGRAD_ERROR_SIZE";
+    case OUTGRAD_ERROR_OVERLAP:
+      return "OUTGRAD_ERROR_OVERLAP";
+    case OUTGRAD_ERROR_ALIGNMENT:
+      return "OUTGRAD_ERROR_ALIGNMENT";
+    case OUTGRAD_ERROR_FORMAT:
+      return "OUTGRAD_ERROR_FORMAT";
+    case OUTGRAD_ERROR_ACTIVATION:
+      return "OUTGRAD_ERROR_ACTIVATION";
+    case OUTGRAD_ERROR_WORKSPACE:
+      return "OUTGRAD_ERROR_WORKSPACE";
+    case OUTGRAD_ERROR_VALUE:
+      return "OUTGRAD_ERROR_VALUE";
+    case OUTGRAD_ERROR_ENVIRONMENT:
+      return "OUTGRAD_ERROR_ENVIRONMENT";
+    case OUTGRAD_ERROR_INTERNAL:
+      return "OUTGRAD_ERROR_INTERNAL";
+    default:
+      return "unknown status";
   }
 }
 

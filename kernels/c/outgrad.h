@@ -48,16 +48,16 @@ extern "C" {
 typedef int32_t outgrad_status;
 enum {
   OUTGRAD_OK = 0,
-  OUTGRAD_ERROR_NULL_POINTER = 1,     /* an argument that is needed is null */
-  OUTGRAD_ERROR_SIZE = 2,             /* a size is negative, 0 where it may not be, or too large to be addressed */
-  OUTGRAD_ERROR_OVERLAP = 3,          /* an array that is written overlaps another */
-  OUTGRAD_ERROR_ALIGNMENT = 4,        /* a pointer is not a multiple of its element's size */
-  OUTGRAD_ERROR_FORMAT = 5,           /* not one of the formats */
-  OUTGRAD_ERROR_ACTIVATION = 6,       /* not one of the activations */
-  OUTGRAD_ERROR_WORKSPACE = 7,        /* the workspace is missing or too small */
-  OUTGRAD_ERROR_VALUE = 8,            /* eps, a side channel, a thread count, or a gamma whose reciprocal is not finite */
-  OUTGRAD_ERROR_ENVIRONMENT = 9,      /* OUTGRAD_ISA is none of the names above */
-  OUTGRAD_ERROR_INTERNAL = 10         /* a defect of this library */
+  OUTGRAD_ERROR_NULL_POINTER = 1, /* an argument that is needed is null */
+  OUTGRAD_ERROR_SIZE = 2,         /* a size is negative, 0 where it may not be, or too large to be addressed */
+  OUTGRAD_ERROR_OVERLAP = 3,      /* an array that is written overlaps another */
+  OUTGRAD_ERROR_ALIGNMENT = 4,    /* a pointer is not a multiple of its element's size */
+  OUTGRAD_ERROR_FORMAT = 5,       /* not one of the formats */
+  OUTGRAD_ERROR_ACTIVATION = 6,   /* not one of the activations */
+  OUTGRAD_ERROR_WORKSPACE = 7,    /* the workspace is missing or too small */
+  OUTGRAD_ERROR_VALUE = 8,        /* eps, a side channel, a thread count, or a gamma whose reciprocal is not finite */
+  OUTGRAD_ERROR_ENVIRONMENT = 9,  /* OUTGRAD_ISA is none of the names above */
+  OUTGRAD_ERROR_INTERNAL = 10     /* a defect of this library */
 };
 
 typedef int32_t outgrad_format;
@@ -73,24 +73,24 @@ enum {
   OUTGRAD_MISH = 5,       /* x tanh(softplus(x)) */
   OUTGRAD_TANH = 6,
   OUTGRAD_SIGMOID = 7,
-  OUTGRAD_SOFTPLUS = 8,   /* log(1 + exp(x)) */
-  OUTGRAD_ELU = 9         /* x for x >= 0, exp(x) - 1 below */
+  OUTGRAD_SOFTPLUS = 8, /* log(1 + exp(x)) */
+  OUTGRAD_ELU = 9       /* x for x >= 0, exp(x) - 1 below */
 };
 
 /* --- Activations ---------------------------------------------------------------------------------------------------------------- */
 
 /* y[i] = GELU(x[i]), mask bit i = [x[i] >= x*], x* = -0.7517915 where GELU is least; the bits of the last word beyond n are written 0.
  * y may be x itself. Keep y and mask for the backward pass; x may be dropped. */
-OUTGRAD_API outgrad_status outgrad_gelu_forward(outgrad_format format, const void *x, void *y, uint32_t *mask, int64_t n);
+OUTGRAD_API outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, uint32_t* mask, int64_t n);
 
 /* dx[i] = dy[i] f'(x[i]) from y[i] = f(x[i]) and the mask bit [x[i] >= x*] of an activation with a minimum at x*. The increasing ones
  * (tanh, sigmoid, softplus, elu) have none: their mask is not read and may be null. dx may be dy itself. How far dx can be from
  * the exact product is proven; the bounds are in the coefficient header named by outgrad_fit_name. */
-OUTGRAD_API outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void *dy,
-                                                       const void *y, const uint32_t *mask, void *dx, int64_t n);
+OUTGRAD_API outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y,
+                                                       const uint32_t* mask, void* dx, int64_t n);
 
 /* outgrad_activation_backward of OUTGRAD_GELU. */
-OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const void *dy, const void *y, const uint32_t *mask, void *dx,
+OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, void* dx,
                                                  int64_t n);
 
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
@@ -99,40 +99,40 @@ OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const vo
  * [n] and may be null (1 and 0). y may be x itself.
  * Side channels: columns whose output does not determine their x^ well enough (gamma 0 or near it). side_channels holds side_count
  * ascending column numbers, side_x_hat [rows, side_count] takes their x^. Both may be null if side_count is 0. */
-OUTGRAD_API outgrad_status outgrad_layernorm_forward(outgrad_format format, const void *x, const float *gamma, const float *beta,
-                                                     int64_t rows, int64_t n, float eps, void *y, float *rstd,
-                                                     const int32_t *side_channels, int64_t side_count, float *side_x_hat);
+OUTGRAD_API outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta,
+                                                     int64_t rows, int64_t n, float eps, void* y, float* rstd, const int32_t* side_channels,
+                                                     int64_t side_count, float* side_x_hat);
 
 /* The same without mean and beta: rstd[row] = 1 / sqrt(mean(x^2) + eps). */
-OUTGRAD_API outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void *x, const float *gamma, int64_t rows, int64_t n,
-                                                   float eps, void *y, float *rstd, const int32_t *side_channels, int64_t side_count,
-                                                   float *side_x_hat);
+OUTGRAD_API outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, int64_t rows, int64_t n,
+                                                   float eps, void* y, float* rstd, const int32_t* side_channels, int64_t side_count,
+                                                   float* side_x_hat);
 
 /* Bytes of workspace, aligned to 4, that a backward of this shape needs. bytes is written only on success. */
-OUTGRAD_API outgrad_status outgrad_norm_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t *bytes);
+OUTGRAD_API outgrad_status outgrad_norm_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t* bytes);
 
 /* dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null (not wanted). dx may be dy itself. gamma, beta and the
  * side channels are those of the forward, rstd and side_x_hat what it wrote. A gamma whose reciprocal is not finite (0, or below
  * 2^-128 in magnitude) outside the side channels is OUTGRAD_ERROR_VALUE: the output does not hold its x^. The workspace's content does
  * not matter, and is lost. */
-OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, const void *dy, const void *y, const float *gamma,
-                                                      const float *beta, const float *rstd, int64_t rows, int64_t n, void *dx,
-                                                      float *dgamma, float *dbeta, const int32_t *side_channels, int64_t side_count,
-                                                      const float *side_x_hat, void *workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma,
+                                                      const float* beta, const float* rstd, int64_t rows, int64_t n, void* dx,
+                                                      float* dgamma, float* dbeta, const int32_t* side_channels, int64_t side_count,
+                                                      const float* side_x_hat, void* workspace, size_t workspace_bytes);
 
-OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void *dy, const void *y, const float *gamma,
-                                                    const float *rstd, int64_t rows, int64_t n, void *dx, float *dgamma,
-                                                    const int32_t *side_channels, int64_t side_count, const float *side_x_hat,
-                                                    void *workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma,
+                                                    const float* rstd, int64_t rows, int64_t n, void* dx, float* dgamma,
+                                                    const int32_t* side_channels, int64_t side_count, const float* side_x_hat,
+                                                    void* workspace, size_t workspace_bytes);
 
 /* --- Errors --------------------------------------------------------------------------------------------------------------------- */
 
 /* What went wrong in the last call of this thread that failed: one line, "function: what: why". "" before any. The text stays until
  * the thread's next failing call. */
-OUTGRAD_API const char *outgrad_error_message(void);
+OUTGRAD_API const char* outgrad_error_message(void);
 
 /* The name of a status, such as "OUTGRAD_ERROR_SIZE"; never null. */
-OUTGRAD_API const char *outgrad_status_name(outgrad_status status);
+OUTGRAD_API const char* outgrad_status_name(outgrad_status status);
 
 /* --- Threads -------------------------------------------------------------------------------------------------------------------- */
 
@@ -147,25 +147,26 @@ OUTGRAD_API int32_t outgrad_get_threads(void);
 /* --- What runs ------------------------------------------------------------------------------------------------------------------ */
 
 /* "major.minor.patch" of the library that runs, which may be newer than this header. */
-OUTGRAD_API const char *outgrad_version(void);
+OUTGRAD_API const char* outgrad_version(void);
 
 /* "baseline", "avx2", "avx512" or "avx512_bf16": what the process has chosen. */
-OUTGRAD_API const char *outgrad_instruction_set(void);
+OUTGRAD_API const char* outgrad_instruction_set(void);
 
 /* The fit that a backward runs, such as "gelu_bf16": its coefficients, proven bounds and origin are in kernels/generated/<name>.h. Null for
  * an unknown activation or format, as in the next two. */
-OUTGRAD_API const char *outgrad_fit_name(outgrad_activation activation, outgrad_format format);
+OUTGRAD_API const char* outgrad_fit_name(outgrad_activation activation, outgrad_format format);
 
 /* SHA-256 of that header as it was compiled in, 64 hexadecimal digits: equal digests, equal coefficients, equal bits. sha256sum of the
  * installed file gives the same. */
-OUTGRAD_API const char *outgrad_coefficients_sha256(outgrad_activation activation, outgrad_format format);
+OUTGRAD_API const char* outgrad_coefficients_sha256(outgrad_activation activation, outgrad_format format);
 
 /* The same of GELU's forward, kernels/generated/gelu_forward.h. */
-OUTGRAD_API const char *outgrad_forward_coefficients_sha256(void);
+OUTGRAD_API const char* outgrad_forward_coefficients_sha256(void);
 
-/* How GELU's forward and backwards of a format are scheduled, as the tuner named it ("default" without tuning). No schedule changes a bit. */
-OUTGRAD_API const char *outgrad_forward_variant(outgrad_format format);
-OUTGRAD_API const char *outgrad_backward_variant(outgrad_format format);
+/* How GELU's forward and backwards of a format are scheduled, as the tuner named it ("default" without tuning). No schedule changes a bit.
+ */
+OUTGRAD_API const char* outgrad_forward_variant(outgrad_format format);
+OUTGRAD_API const char* outgrad_backward_variant(outgrad_format format);
 
 #ifdef __cplusplus
 }

@@ -57,23 +57,21 @@ struct FitsOf;
 template <>
 struct FitsOf<float> {
   using Type = FitList<kernels::generated::GeluF32, kernels::generated::GeluTanhF32, kernels::generated::QuickGeluF32,
-                       kernels::generated::SiluF32, kernels::generated::SwishF32, kernels::generated::MishF32,
-                       kernels::generated::TanhF32, kernels::generated::SigmoidF32, kernels::generated::SoftplusF32,
-                       kernels::generated::EluF32>;
+                       kernels::generated::SiluF32, kernels::generated::SwishF32, kernels::generated::MishF32, kernels::generated::TanhF32,
+                       kernels::generated::SigmoidF32, kernels::generated::SoftplusF32, kernels::generated::EluF32>;
 };
 template <>
 struct FitsOf<kernels::F16> {
   using Type = FitList<kernels::generated::GeluF16, kernels::generated::GeluTanhF16, kernels::generated::QuickGeluF16,
-                       kernels::generated::SiluF16, kernels::generated::SwishF16, kernels::generated::MishF16,
-                       kernels::generated::TanhF16, kernels::generated::SigmoidF16, kernels::generated::SoftplusF16,
-                       kernels::generated::EluF16>;
+                       kernels::generated::SiluF16, kernels::generated::SwishF16, kernels::generated::MishF16, kernels::generated::TanhF16,
+                       kernels::generated::SigmoidF16, kernels::generated::SoftplusF16, kernels::generated::EluF16>;
 };
 template <>
 struct FitsOf<kernels::BF16> {
-  using Type = FitList<kernels::generated::GeluBf16, kernels::generated::GeluTanhBf16, kernels::generated::QuickGeluBf16,
-                       kernels::generated::SiluBf16, kernels::generated::SwishBf16, kernels::generated::MishBf16,
-                       kernels::generated::TanhBf16, kernels::generated::SigmoidBf16, kernels::generated::SoftplusBf16,
-                       kernels::generated::EluBf16>;
+  using Type =
+      FitList<kernels::generated::GeluBf16, kernels::generated::GeluTanhBf16, kernels::generated::QuickGeluBf16,
+              kernels::generated::SiluBf16, kernels::generated::SwishBf16, kernels::generated::MishBf16, kernels::generated::TanhBf16,
+              kernels::generated::SigmoidBf16, kernels::generated::SoftplusBf16, kernels::generated::EluBf16>;
 };
 
 // Contracts: kernels/host/elementwise.h and kernels/host/layernorm.h, beta and dbeta null for RMSNorm. Arrays of void are of the format.
@@ -87,7 +85,7 @@ struct FormatKernels {
 
   Forward* gelu_forward;
   Backward* backward[kActivations];
-  NormForward* norm_forward[2];    // by kernels::Norm
+  NormForward* norm_forward[2];  // by kernels::Norm
   NormBackward* norm_backward[2];
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
   const char* forward_variant;

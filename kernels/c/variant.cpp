@@ -24,7 +24,8 @@ void gelu_forward(const void* x, void* y, u32* mask, i64 n) {
 
 template <class Fit, class T>
 void backward(const void* dy, const void* y, const u32* mask, void* dx, i64 n) {
-  kernels::activation_backward<Fit, T, Tuned<T>::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx), n);
+  kernels::activation_backward<Fit, T, Tuned<T>::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx),
+                                                            n);
 }
 
 template <Norm N, class T>

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels/c/outgrad.h"
+#include "kernels/c/table.h"
 #include "kernels/fits.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"
@@ -27,7 +28,9 @@ namespace outgrad::kernels {
 namespace {
 
 template <class T>
-constexpr outgrad_format kFormatOf = std::is_same_v<T, float> ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+constexpr outgrad_format kFormatOf = std::is_same_v<T, float> ? OUTGRAD_F32
+                                     : std::is_same_v<T, F16> ? OUTGRAD_F16
+                                                              : OUTGRAD_BF16;
 
 constexpr CpuSchedule kScalar{};
 
@@ -105,6 +108,35 @@ TEST(CInterface, ActivationsAreTheHeadersBits) {
   expect_activation_bits<BF16>();
 }
 
+// In the order of outgrad_activation.
+constexpr std::array<const char*, c::kActivations> kActivationNames = {"gelu", "gelu_tanh", "quick_gelu", "silu",     "swish",
+                                                                       "mish", "tanh",      "sigmoid",    "softplus", "elu"};
+
+template <class Fit, class T>
+void expect_fit(int activation) {
+  const std::string name = std::string(kActivationNames[static_cast<size_t>(activation)]) + "_" + Format<T>::kName;
+  EXPECT_EQ(Fit::kName, name);
+  EXPECT_STREQ(outgrad_fit_name(activation, kFormatOf<T>), name.c_str());
+  const auto a = patterns::backward<T>();
+  std::vector<T> expected(a.y.size()), actual(a.y.size());
+  activation_backward<Fit, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(), expected.data(), a.size());
+  ASSERT_EQ(outgrad_activation_backward(activation, kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()),
+            OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected, actual), -1) << name;
+}
+
+template <class T, class... Fit>
+void expect_fits(c::FitList<Fit...>) {
+  int activation = 0;
+  (expect_fit<Fit, T>(activation++), ...);
+}
+
+TEST(CInterface, EveryBackwardIsItsHeadersBits) {
+  expect_fits<float>(c::FitsOf<float>::Type{});
+  expect_fits<F16>(c::FitsOf<F16>::Type{});
+  expect_fits<BF16>(c::FitsOf<BF16>::Type{});
+}
+
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
   const std::vector<float> y(100, 0.25f), dy(100, 2.0f);
   std::vector<float> dx(100);
@@ -141,14 +173,15 @@ void expect_norm_bits() {
   const auto rows = c.kRows, n = c.kN;
   const outgrad_format format = kFormatOf<T>;
   ASSERT_EQ(outgrad_layernorm_forward(format, c.x.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(),
-                                      c.side.data(), 2, c.x_hat.data()), OUTGRAD_OK);
+                                      c.side.data(), 2, c.x_hat.data()),
+            OUTGRAD_OK);
   ASSERT_EQ(outgrad_layernorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(),
                                        c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
             OUTGRAD_OK);
   layernorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(),
                                 {e.side.data(), 2, e.x_hat.data()});
-  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
-                                 e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()});
+  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(),
+                                 e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()});
   EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
   EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
   EXPECT_EQ(e.rstd, c.rstd);
@@ -156,9 +189,11 @@ void expect_norm_bits() {
   EXPECT_EQ(e.dgamma, c.dgamma);
   EXPECT_EQ(e.dbeta, c.dbeta);
   ASSERT_EQ(outgrad_rmsnorm_forward(format, c.x.data(), c.gamma.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2,
-                                    c.x_hat.data()), OUTGRAD_OK);
+                                    c.x_hat.data()),
+            OUTGRAD_OK);
   ASSERT_EQ(outgrad_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(),
-                                     c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes), OUTGRAD_OK);
+                                     c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+            OUTGRAD_OK);
   rmsnorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
   rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
                                {e.side.data(), 2, e.x_hat.data()});
@@ -284,8 +319,8 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
     return outgrad_rmsnorm_forward(a.format, a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
   };
   const auto rms_backward = [](const Arguments& a) {
-    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side, a.count, a.x_hat, a.workspace,
-                                    a.bytes);
+    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side, a.count, a.x_hat,
+                                    a.workspace, a.bytes);
   };
   const auto refused = [&](outgrad_status status, const std::string& words, const auto& call, const auto& spoil) {
     Arguments a = good;
@@ -342,7 +377,8 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   good.gamma[5] = 0.0f;
   both_backwards(OUTGRAD_ERROR_VALUE, "channel 5", [](A&) {});
   good.gamma[5] = 1.0f;
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory,
+                 [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
   size_t untouched = 77;
   EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 0, &untouched), OUTGRAD_ERROR_SIZE);
   EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, kMax, kMax, &untouched), OUTGRAD_ERROR_SIZE);
@@ -423,7 +459,9 @@ TEST(CInterface, ThreadCountIsSetAndTheCallersKept) {
     EXPECT_EQ(omp_get_max_threads(), callers) << threads;
   }
   // More threads than the machine has processors, so that they can be told from those of other calls. OpenMP keeps them for later.
-  const auto running = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{}); };
+  const auto running = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
+  };
   const int many = static_cast<int>(running()) + 5;
   const std::vector<float> long_x(static_cast<size_t>(many) << 16, 0.5f);
   std::vector<float> long_y(long_x.size());

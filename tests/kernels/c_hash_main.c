@@ -8,7 +8,7 @@
 
 #include "outgrad.h"
 
-static const char *const kFormatNames[] = {"f32", "f16", "bf16"};
+static const char* const kFormatNames[] = {"f32", "f16", "bf16"};
 static const size_t kBytes[] = {4, 2, 2};
 
 static uint64_t random_state = 1;
@@ -21,21 +21,21 @@ static uint32_t next_random(void) {
   return (uint32_t)((z ^ (z >> 31)) >> 32);
 }
 
-static void *allocate(size_t bytes) {
-  void *memory = calloc(bytes ? bytes : 1, 1);
+static void* allocate(size_t bytes) {
+  void* memory = calloc(bytes ? bytes : 1, 1);
   if (memory == NULL) exit(3);
   return memory;
 }
 
-static uint32_t bits_at(int format, const void *array, int64_t i) {
-  return format == OUTGRAD_F32 ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i];
+static uint32_t bits_at(int format, const void* array, int64_t i) {
+  return format == OUTGRAD_F32 ? ((const uint32_t*)array)[i] : ((const uint16_t*)array)[i];
 }
 
-static void set_bits(int format, void *array, int64_t i, uint32_t bits) {
+static void set_bits(int format, void* array, int64_t i, uint32_t bits) {
   if (format == OUTGRAD_F32) {
-    ((uint32_t *)array)[i] = bits;
+    ((uint32_t*)array)[i] = bits;
   } else {
-    ((uint16_t *)array)[i] = (uint16_t)bits;
+    ((uint16_t*)array)[i] = (uint16_t)bits;
   }
 }
 
@@ -47,7 +47,7 @@ static uint32_t canonical(int format, uint32_t bits) {
 }
 
 /* FNV-1a, 64 bits, over little-endian words. */
-static uint64_t hash_of(int format, const void *array, int64_t n) {
+static uint64_t hash_of(int format, const void* array, int64_t n) {
   uint64_t state = UINT64_C(0xcbf29ce484222325);
   int64_t i;
   int byte;
@@ -65,10 +65,10 @@ static void check(outgrad_status status) {
   }
 }
 
-static void print(const char *what, int format, uint64_t hash) { printf("%s %s %016" PRIx64 "\n", what, kFormatNames[format], hash); }
+static void print(const char* what, int format, uint64_t hash) { printf("%s %s %016" PRIx64 "\n", what, kFormatNames[format], hash); }
 
 /* All patterns of a 16-bit format; of f32 for each sign and exponent the edges and 60 others. */
-static int64_t patterns(int format, void **result) {
+static int64_t patterns(int format, void** result) {
   const int64_t n = format == OUTGRAD_F32 ? 512 * 64 : 65536;
   int64_t i;
   *result = allocate((size_t)n * kBytes[format]);
@@ -84,13 +84,13 @@ static int64_t patterns(int format, void **result) {
 }
 
 static void activations(int format) {
-  void *values;
+  void* values;
   const int64_t count = patterns(format, &values);
   const int64_t n = 2 * count - 3; /* a tail */
-  void *const y = allocate((size_t)n * kBytes[format]);
-  void *const dy = allocate((size_t)n * kBytes[format]);
-  void *const dx = allocate((size_t)n * kBytes[format]);
-  uint32_t *const mask = allocate((size_t)(n + 31) / 32 * 4);
+  void* const y = allocate((size_t)n * kBytes[format]);
+  void* const dy = allocate((size_t)n * kBytes[format]);
+  void* const dx = allocate((size_t)n * kBytes[format]);
+  uint32_t* const mask = allocate((size_t)(n + 31) / 32 * 4);
   int64_t i;
   int activation;
   check(outgrad_gelu_forward(format, values, y, mask, count - 1));
@@ -99,8 +99,11 @@ static void activations(int format) {
   for (i = 0; i < n; ++i) {
     set_bits(format, y, i, bits_at(format, values, i % count));
     /* Mostly moderate, so that the derivative shows. */
-    set_bits(format, dy, i, next_random() % 4 ? (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u)
-                                              : bits_at(format, values, next_random() % count));
+    set_bits(format, dy, i,
+             next_random() % 4 ? (format == OUTGRAD_F32   ? 0x3fa00000u
+                                  : format == OUTGRAD_F16 ? 0x3d00u
+                                                          : 0x3fa0u)
+                               : bits_at(format, values, next_random() % count));
   }
   for (i = 0; i < (n + 31) / 32; ++i) mask[i] = i < count / 32 ? 0xffffffffu : 0u;
   for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
@@ -126,15 +129,15 @@ static uint32_t moderate(int format) {
 static void norms(int format, int64_t rows, int64_t n) {
   static const int32_t side[] = {0, 5};
   const int64_t size = rows * n;
-  void *const x = allocate((size_t)size * kBytes[format]);
-  void *const y = allocate((size_t)size * kBytes[format]);
-  void *const dy = allocate((size_t)size * kBytes[format]);
-  void *const dx = allocate((size_t)size * kBytes[format]);
+  void* const x = allocate((size_t)size * kBytes[format]);
+  void* const y = allocate((size_t)size * kBytes[format]);
+  void* const dy = allocate((size_t)size * kBytes[format]);
+  void* const dx = allocate((size_t)size * kBytes[format]);
   float *const gamma = allocate((size_t)n * 4), *const beta = allocate((size_t)n * 4);
   float *const dgamma = allocate((size_t)n * 4), *const dbeta = allocate((size_t)n * 4);
   float *const rstd = allocate((size_t)rows * 4), *const x_hat = allocate((size_t)rows * 8);
   size_t bytes;
-  void *workspace;
+  void* workspace;
   int64_t i;
   int rms;
   for (i = 0; i < size; ++i) {

@@ -1,5 +1,5 @@
-/* One training step of y = GELU(x) in C, through the compiled library: keep y and one bit an element, forget x, compute the gradient, compare
- * it with the one from x.
+/* One training step of y = GELU(x) in C, through the compiled library: keep y and one bit an element, forget x, compute the gradient,
+ * compare it with the one from x.
  *
  * Build:  cc -std=c99 train_step.c -o train_step $(pkg-config --cflags --libs outgrad) -lm
  * Exit status 0 if the gradients agree. */
@@ -20,7 +20,7 @@ static void require(outgrad_status status) {
 
 int main(void) {
   float *const x = malloc(kElements * sizeof *x), *const y = malloc(kElements * sizeof *y), *const dx = malloc(kElements * sizeof *dx);
-  uint32_t *const mask = malloc((kElements + 31) / 32 * sizeof *mask);
+  uint32_t* const mask = malloc((kElements + 31) / 32 * sizeof *mask);
   double largest = 0;
   long i;
   if (!x || !y || !dx || !mask) return 3;

@@ -1,4 +1,4 @@
-// One training step of a small block, y = GELU(LayerNorm(x) ), with what outgrad saves: the forward pass keeps the outputs and one bit an
+// One training step of a small block, y = GELU(LayerNorm(x)), with what outgrad saves: the forward pass keeps the outputs and one bit an
 // element, the backward pass needs no x. The gradients are compared with those computed from x in double precision.
 //
 // Build: CMakeLists.txt beside this file. Exit status 0 if the gradients are within the proven error of the fit.
@@ -66,7 +66,9 @@ int main() {
   double worst_row = 0;
   for (i64 row = 0; row < kRows; ++row) {
     double mean = 0, variance = 0, m1 = 0, m2 = 0;
-    const auto at = [&](const std::vector<BF16>& v, i64 j) { return static_cast<double>(widen(v[static_cast<size_t>(row * kColumns + j)])); };
+    const auto at = [&](const std::vector<BF16>& v, i64 j) {
+      return static_cast<double>(widen(v[static_cast<size_t>(row * kColumns + j)]));
+    };
     for (i64 j = 0; j < kColumns; ++j) mean += at(x, j) / kColumns;
     for (i64 j = 0; j < kColumns; ++j) variance += (at(x, j) - mean) * (at(x, j) - mean) / kColumns;
     const double r = 1 / std::sqrt(variance + kEps);

@@ -1,5 +1,5 @@
-// One training step of y = GELU(x) in bf16 on a GPU, on two streams, each with its half of the elements: keep y and one bit an element, forget
-// x, compute the gradient in place, compare it with the one from x.
+// One training step of y = GELU(x) in bf16 on a GPU, on two streams, each with its half of the elements: keep y and one bit an element,
+// forget x, compute the gradient in place, compare it with the one from x.
 //
 // Build: CMakeLists.txt beside this file, or  nvcc -std=c++20 -I<prefix>/include/outgrad train_step.cu
 // Exit status 0 if the gradients agree, 77 without a GPU.
@@ -78,7 +78,8 @@ int main() {
     largest = std::max(largest, std::abs(value - gelu_derivative(widen(x[i]))) / bound);
   }
   std::printf("GELU in bf16 from its output on a GPU: fit %s, largest error %.3f of its bound\n", Fit::kName, largest);
-  for (void* memory : {static_cast<void*>(device_x), static_cast<void*>(device_y), static_cast<void*>(device_gradient), static_cast<void*>(mask)}) {
+  for (void* memory :
+       {static_cast<void*>(device_x), static_cast<void*>(device_y), static_cast<void*>(device_gradient), static_cast<void*>(mask)}) {
     require(cudaFree(memory));
   }
   return largest <= 1 ? 0 : 1;
