@@ -27,26 +27,20 @@ namespace outgrad::kernels::cuda {
 
 OUTGRAD_HD constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
-// Octets a trip where the schedule leaves them open: enough to spread the cost of a trip over, within about 128 registers. Rows in
-// registers leave room for more; f32 has the longest polynomials, and more of that cost.
-template <class T>
-OUTGRAD_HD constexpr int default_octets(int rows) {
-  if (rows == 1) return 4;
-  return sizeof(T) == 4 ? 3 : 2;
-}
-
-template <class Fit>
-OUTGRAD_HD constexpr int rows_of() {
+// Octets a trip where the schedule leaves them open: enough to spread the cost of a trip over, within about 128 registers. What needs no
+// row of coefficients in registers leaves room for more; f32 has the longest polynomials, and more of that cost.
+template <class Fit, class T>
+OUTGRAD_HD constexpr int default_octets() {
   if constexpr (kIsDirect<Fit>) {
-    return Fit::kEntries;
+    return 4;
   } else {
-    return Fit::kRows;
+    return Fit::kRows == 1 ? 4 : sizeof(T) == 4 ? 3 : 2;
   }
 }
 
 template <class Fit, class T>
 OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule) {
-  if (schedule.octets == 0) schedule.octets = default_octets<T>(rows_of<Fit>());
+  if (schedule.octets == 0) schedule.octets = default_octets<Fit, T>();
   return schedule;
 }
 
@@ -81,16 +75,6 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
   }
 }
 
-// g from a stored y and its widened value.
-template <class Fit, class Y, class Ops, class TableView>
-__device__ __forceinline__ float derivative(const Ops& ops, const TableView& table, Y y, float wide, bool m) {
-  if constexpr (kIsDirect<Fit>) {
-    return evaluate_direct<Y>(ops, Fit{}, table, code_of(y), wide, m);
-  } else {
-    return evaluate_backward(ops, DeviceFit<Fit>{}, table, wide, m);
-  }
-}
-
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
@@ -99,8 +83,8 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
   static_assert(fit_holds<Fit, Y>());
   constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
   static_assert(schedule_holds<kSchedule>());
-  const auto& table = resident_table<DeviceFit<Fit>, kSchedule.table, kSchedule.threads>();
-  const GpuOps<DeviceFit<Fit>, Y> ops;
+  const auto& table = resident_table<DeviceFit<Fit, Y>, kSchedule.table, kSchedule.threads>();
+  const GpuOps<DeviceFit<Fit, Y>, Y> ops;
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, Y>(dy, y, dx);
   over_octets<kSchedule>(
@@ -122,7 +106,8 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
             const bool m = is_set(bits[u], k);
-            result[k] = ops.mul(widened(gradient[u], k), derivative<Fit>(ops, table, element_of(output[u], k), widened(output[u], k), m));
+            result[k] = ops.mul(widened(gradient[u], k),
+                                derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), widened(output[u], k), m));
           }
           store_octet<kSchedule>(dx + (first + u * kApart) * kOctet, packed<T>(result));
         }
@@ -133,7 +118,8 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          dx[i] = narrow<T>(ops.mul(widen(dy[i]), derivative<Fit>(ops, table, y[i], widen(y[i]), is_set(bits, static_cast<int>(k)))));
+          dx[i] = narrow<T>(
+              ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(y[i]), widen(y[i]), is_set(bits, static_cast<int>(k)))));
         }
       });
 }
@@ -152,10 +138,11 @@ struct TailOf {
 
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks) gelu_forward(const T* x, T* y, u32* mask, i64 n) {
+__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+    gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
   static_assert(schedule_holds<kSchedule>());
-  const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads, false>();
+  const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
   const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
@@ -234,7 +221,8 @@ cudaError_t grid_for(i64 n, unsigned& blocks) {
   if constexpr (S.blocks_per_sm > 0) {
     int device = 0, sms = 0;
     if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
-    if (const cudaError_t status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device); status != cudaSuccess) return status;
+    if (const cudaError_t status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device); status != cudaSuccess)
+      return status;
     most = i64{sms} * S.blocks_per_sm;
   }
   const i64 wanted = (n + kPerBlock - 1) / kPerBlock;

@@ -49,6 +49,8 @@ inline constexpr int kPrecisionOf<F8E4M3> = 4;
 template <>
 inline constexpr int kPrecisionOf<F8E5M2> = 3;
 
+OUTGRAD_HD constexpr int smaller(int a, int b) { return a < b ? a : b; }
+OUTGRAD_HD constexpr int larger(int a, int b) { return a > b ? a : b; }
 OUTGRAD_HD constexpr double absolute(double a) { return a < 0 ? -a : a; }
 
 // The unit in the last place of numbers of `precision` bits at the magnitude of a, which is not 0.
@@ -92,6 +94,71 @@ OUTGRAD_HD constexpr bool one_step_holds() {
   }
 }
 
+// The largest magnitude, as a code, that is not a NaN's.
+template <class Y>
+inline constexpr u32 kLargestNumber = 0;
+template <>
+inline constexpr u32 kLargestNumber<float> = 0x7f800000u;
+template <>
+inline constexpr u32 kLargestNumber<F16> = 0x7c00u;
+template <>
+inline constexpr u32 kLargestNumber<BF16> = 0x7f80u;
+template <>
+inline constexpr u32 kLargestNumber<F8E4M3> = 0x7eu;
+template <>
+inline constexpr u32 kLargestNumber<F8E5M2> = 0x7cu;
+
+// A direct table with one segment of the same width for each branch (m, sign of y), every place filled with the entry that the fit's own
+// clamps lead to: the index is then one clamp and a multiple of the width. A direct table itself, in its members.
+template <class Fit, class Y>
+struct WideTable : Fit {
+  static constexpr int kFirst =
+      Fit::kMasked ? smaller(smaller(Fit::kUpperFirst, Fit::kLowerFirst), Fit::kLeftFirst) : smaller(Fit::kUpperFirst, Fit::kLowerFirst);
+  static constexpr int kLast =
+      Fit::kMasked ? larger(larger(Fit::kUpperLast, Fit::kLowerLast), Fit::kLeftLast) : larger(Fit::kUpperLast, Fit::kLowerLast);
+  static constexpr int kWidth = kLast - kFirst + 1;
+  static constexpr int kEntries = kWidth * (Fit::kMasked ? 4 : 2);
+
+  // kernels/direct.h, evaluate_direct
+  static OUTGRAD_HD constexpr Entries<kEntries> entries() {
+    constexpr auto kEntriesOfFit = Fit::entries();
+    Entries<kEntries> result{};
+    for (int branch = 0; branch < kEntries / kWidth; ++branch) {
+      const bool negative = branch % 2 != 0, left = Fit::kMasked && branch < 2;
+      int first = negative ? Fit::kLowerFirst : Fit::kUpperFirst, last = negative ? Fit::kLowerLast : Fit::kUpperLast;
+      int base = negative ? Fit::kLowerBase : Fit::kUpperBase;
+      if constexpr (Fit::kMasked) {
+        if (left) first = Fit::kLeftFirst, last = negative ? Fit::kLeftLast : Fit::kLeftFirst, base = Fit::kLeftBase;
+      }
+      for (int i = 0; i < kWidth; ++i) {
+        result.w[branch * kWidth + i] = kEntriesOfFit.w[smaller(larger(kFirst + i, first), last) - first + base];
+      }
+    }
+    return result;
+  }
+
+  static constexpr int kSignBit = 8 * static_cast<int>(sizeof(Y)) - 1;
+  static OUTGRAD_HD u32 magnitude_of(u32 code) { return code & ((1u << kSignBit) - 1); }
+
+  // Where the entry for the code of y lies.
+  static OUTGRAD_HD u32 index(u32 code, bool m) {
+    const int magnitude = static_cast<int>(magnitude_of(code));
+    const u32 place = static_cast<u32>(smaller(larger(magnitude, kFirst), kLast) - kFirst) + (code >> kSignBit) * static_cast<u32>(kWidth);
+    return Fit::kMasked && m ? place + 2 * static_cast<u32>(kWidth) : place;
+  }
+};
+
+// Whether a block should hold the wide form: as kMostSharedBytes in kernels/cuda/tables.cuh.
+inline constexpr int kMostWideBytes = 32768;
+template <class Fit, class Y>
+OUTGRAD_HD constexpr bool is_widened() {
+  if constexpr (kIsDirect<Fit>) {
+    return WideTable<Fit, Y>::kEntries * static_cast<int>(sizeof(u16)) <= kMostWideBytes;
+  } else {
+    return false;
+  }
+}
+
 // The hardware's reciprocal square root, for normal arguments.
 struct DeviceSeed {
 #ifdef __CUDACC__
@@ -125,7 +192,7 @@ OUTGRAD_HD constexpr u32 magnitude_bits(float value) { return __builtin_bit_cast
 template <class Fit>
 struct Turned : Fit {
   static constexpr int kShift = 23 - Fit::kLeftBits;
-  static constexpr int kSign = 1 << (31 - kShift);  // a negative z's sign in h
+  static constexpr int kSign = 1 << (31 - kShift);                              // a negative z's sign in h
   static constexpr u32 kLargest = (magnitude_bits(Fit::kLeftY) - 1) >> kShift;  // the largest h
   // Whether h stays below the knee, or is the one above it at most; then the knee is a power of two (kLeftBits = 1).
   static constexpr bool kBelowKnee = kLargest <= static_cast<u32>(Fit::kLeftKnee);
@@ -138,10 +205,13 @@ struct Turned : Fit {
     while (odd % 2 == 0) odd /= 2;
     constexpr double kFirstInteger = 0x1p23;
     return kByExponent && odd > 4u * Fit::kRows &&
-           static_cast<double>(Fit::kSMin) * static_cast<double>(Fit::kIndexScale) + static_cast<double>(Fit::kIndexBias) > kFirstInteger + 1 &&
+           static_cast<double>(Fit::kSMin) * static_cast<double>(Fit::kIndexScale) + static_cast<double>(Fit::kIndexBias) >
+               kFirstInteger + 1 &&
            static_cast<double>(Fit::kIndexBias) + 3.0 * Fit::kRows < 2 * kFirstInteger;
   }
-  static constexpr int kTurn = can_turn() ? (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows == 0 ? 0 : Fit::kRows - (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows : 0;
+  static constexpr int kTurn =
+      can_turn() ? (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows == 0 ? 0 : Fit::kRows - (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows
+                 : 0;
   static constexpr float kIndexBias = Fit::kIndexBias + static_cast<float>(kTurn);
   static constexpr int kLeftRow = (Fit::kLeftRow + kTurn) % Fit::kRows;
   static OUTGRAD_HD constexpr auto table() {
@@ -156,27 +226,33 @@ struct Turned : Fit {
   }
 };
 
-template <class Fit, bool HasLeft>
+// The fit that the device evaluates for a y stored as Y.
+template <class Fit, class Y, bool Direct = kIsDirect<Fit>>
 struct DeviceFitOf {
-  using Type = Fit;
+  template <bool HasLeft, class Unturned>
+  struct Choice {
+    using Type = Unturned;
+  };
+  template <class Unturned>
+  struct Choice<true, Unturned> {
+    using Type = Turned<Unturned>;
+  };
+  using Type = typename Choice<Fit::kHasLeft, Fit>::Type;
 };
-template <class Fit>
-struct DeviceFitOf<Fit, true> {
-  using Type = Turned<Fit>;
+template <class Fit, class Y>
+struct DeviceFitOf<Fit, Y, true> {
+  template <bool Widened, class Narrow>
+  struct Choice {
+    using Type = Narrow;
+  };
+  template <class Narrow>
+  struct Choice<true, Narrow> {
+    using Type = WideTable<Narrow, Y>;
+  };
+  using Type = typename Choice<is_widened<Fit, Y>(), Fit>::Type;
 };
-
-template <class Fit>
-OUTGRAD_HD constexpr bool has_left() {
-  if constexpr (kIsDirect<Fit>) {
-    return false;
-  } else {
-    return Fit::kHasLeft;
-  }
-}
-
-// The fit that the device evaluates.
-template <class Fit>
-using DeviceFit = typename DeviceFitOf<Fit, has_left<Fit>()>::Type;
+template <class Fit, class Y>
+using DeviceFit = typename DeviceFitOf<Fit, Y>::Type;
 
 // The operations of a backward on y stored as Y, for a DeviceFit. A row is an index with anything above the table's own bits, which
 // `lookup` takes off.
@@ -262,5 +338,19 @@ struct GpuOps : FloatOps {
     }
   }
 };
+
+// g from the code of y = f(x), y itself, and m: the device's evaluate_backward and evaluate_direct.
+template <class Fit, class Y, class Ops, class TableView>
+OUTGRAD_HD float derivative(const Ops& ops, const TableView& table, u32 code, float y, bool m) {
+  using Device = DeviceFit<Fit, Y>;
+  if constexpr (is_widened<Fit, Y>()) {
+    const float entry = ops.template entry<typename EntryOf<Fit>::Type>(table, Device::index(code, m));
+    return Device::magnitude_of(code) > kLargestNumber<Y> ? float_of(kCanonicalNanF32) : entry;
+  } else if constexpr (kIsDirect<Fit>) {
+    return evaluate_direct<Y>(ops, Fit{}, table, code, y, m);
+  } else {
+    return evaluate_backward(ops, Device{}, table, y, m);
+  }
+}
 
 }  // namespace outgrad::kernels::cuda

@@ -1,6 +1,7 @@
 // 8 elements, the share of one byte of the mask, between global memory and registers.
 #pragma once
 
+#include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/formats.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
@@ -25,8 +26,6 @@ template <>
 struct WordOf<16> {
   using Type = uint4;
 };
-
-OUTGRAD_HD constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // 8 stored values, as the 32-bit words that hold them, the first in the low bits.
 template <class T>

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/activation.h"
+#include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/direct.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
@@ -41,7 +42,7 @@ OUTGRAD_HD constexpr QuadTable<Rows, Words> quad_table(const Table<Rows, Words>&
 template <u32 Threads, u32 Count, class Store>
 __device__ __forceinline__ void by_block(const Store& store) {
   constexpr u32 kTrips = (Count + Threads - 1) / Threads;
-  if constexpr (kTrips <= 4) {
+  if constexpr (kTrips <= 8) {
     OUTGRAD_UNROLL
     for (u32 trip = 0; trip < kTrips; ++trip) {
       const u32 i = threadIdx.x + trip * Threads;
@@ -97,7 +98,8 @@ struct SharedQuads {
   struct View {
     u32 first;
     __device__ __forceinline__ float at(u32 row, int word) const {
-      return load_shared(first + row * (Copies * static_cast<u32>(sizeof(Quad))), word / kQuadWords * (kRows * Copies)).v[word % kQuadWords];
+      return load_shared(first + row * (Copies * static_cast<u32>(sizeof(Quad))), word / kQuadWords * (kRows * Copies))
+          .v[word % kQuadWords];
     }
   };
   // After the block has filled the table. The address comes out of a volatile statement, which stays behind the barrier; all loads need
@@ -137,8 +139,8 @@ struct SharedEntries {
   }
 };
 
-// Half of the 48 KiB that a block may declare: an SM since sm_70 (64 KiB or more) holds at least two such blocks.
-inline constexpr int kMostSharedBytes = 24576;
+// Of the 48 KiB that a block may declare: three such blocks fit an SM of the smallest kind (100 KiB).
+inline constexpr int kMostSharedBytes = 32768;
 // What eight blocks of an SM may take in the 128 KiB that it has left beside an L1 of 32 KiB or more.
 inline constexpr int kMostSpreadBytes = 16384;
 
@@ -153,22 +155,21 @@ OUTGRAD_HD constexpr TableHome home_of(TableHome wanted) {
     constexpr int kQuads = quads_of(sizeof(Fit::table().w[0]) / sizeof(float));
     constexpr int kBytes = kQuads * Fit::kRows * static_cast<int>(sizeof(Quad));
     if (Fit::kRows == 1) return TableHome::caches;
-    return kBytes * kQuadBanks <= kMostSpreadBytes ? TableHome::spread : kBytes <= 2 * kMostSharedBytes ? TableHome::rows : TableHome::caches;
+    return kBytes * kQuadBanks <= kMostSpreadBytes ? TableHome::spread : kBytes <= kMostSharedBytes ? TableHome::rows : TableHome::caches;
   }
 }
 
-// The shared table of a home, filled; every thread of the block takes part. A caller that fills several synchronises once, with
-// `Synchronise` false for all but the last.
-template <class Shared, bool Synchronise = true>
+// The shared table of a home, filled; every thread of the block takes part.
+template <class Shared>
 __device__ __forceinline__ decltype(auto) filled() {
   __shared__ Shared shared;
   shared.fill();
-  if constexpr (Synchronise) __syncthreads();
+  __syncthreads();
   return static_cast<const Shared&>(shared).view();
 }
 
 // The fit's table where the kernel reads it.
-template <class Fit, TableHome Wanted, int Threads, bool Synchronise = true>
+template <class Fit, TableHome Wanted, int Threads>
 __device__ __forceinline__ decltype(auto) resident_table() {
   constexpr TableHome kHome = home_of<Fit>(Wanted);
   if constexpr (kHome == TableHome::caches) {
@@ -176,12 +177,12 @@ __device__ __forceinline__ decltype(auto) resident_table() {
     return (kTable);
   } else if constexpr (kIsDirect<Fit>) {
     static_assert(kHome == TableHome::entries, "a direct table lies in `entries` or `caches`");
-    return filled<SharedEntries<Fit, Threads>, Synchronise>();
+    return filled<SharedEntries<Fit, Threads>>();
   } else if constexpr (kHome == TableHome::columns) {
-    return filled<SharedColumns<Fit, Threads>, Synchronise>();
+    return filled<SharedColumns<Fit, Threads>>();
   } else {
     static_assert(kHome == TableHome::rows || kHome == TableHome::spread, "`entries` is for direct tables");
-    return filled<SharedQuads<Fit, Threads, kHome == TableHome::spread ? kQuadBanks : 1>, Synchronise>();
+    return filled<SharedQuads<Fit, Threads, kHome == TableHome::spread ? kQuadBanks : 1>>();
   }
 }
 

@@ -20,7 +20,8 @@ Edges edges_of(const SassFunction& function) {
   for (std::size_t i = 0; i < size; ++i) {
     const Instruction& instruction = function.instructions[i];
     bool falls_through = true;
-    if (is_instruction(instruction.opcode, "BRX") || is_instruction(instruction.opcode, "JMX") || is_instruction(instruction.opcode, "JMP")) {
+    if (is_instruction(instruction.opcode, "BRX") || is_instruction(instruction.opcode, "JMX") ||
+        is_instruction(instruction.opcode, "JMP")) {
       throw std::runtime_error(function.name + ": indirect branch " + instruction.opcode);
     }
     // ptxas writes some jumps as calls that never return; where there is a RET, the way through it ends there and is no path to an EXIT.
@@ -28,7 +29,8 @@ Edges edges_of(const SassFunction& function) {
     if (is_instruction(instruction.opcode, "CALL") && !call) throw std::runtime_error(function.name + ": " + instruction.opcode);
     if (call || is_instruction(instruction.opcode, "BRA") || is_instruction(instruction.opcode, "UBRA")) {
       const std::size_t open = instruction.operands.find("`("), close = instruction.operands.find(')');
-      if (open == std::string::npos || close == std::string::npos) throw std::runtime_error(function.name + ": branch " + instruction.operands);
+      if (open == std::string::npos || close == std::string::npos)
+        throw std::runtime_error(function.name + ": branch " + instruction.operands);
       const auto label = function.labels.find(instruction.operands.substr(open + 2, close - open - 2));
       if (label == function.labels.end() || label->second >= size) throw std::runtime_error(function.name + ": branch to nowhere");
       edges[i].push_back(label->second);
@@ -81,7 +83,8 @@ bool is_instruction(const std::string& opcode, const std::string& name, const st
 
 std::vector<SassFunction> read_sass(const std::string& text) {
   static const std::regex section(R"(^\.text\.([^:\s]+):\s*$)"), label(R"(^([.$\w]+):\s*$)"),
-      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"), address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
+      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"),
+      address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
   std::vector<SassFunction> functions;
   std::istringstream lines(text);
   int number = 0;

@@ -37,8 +37,8 @@ struct HotPaths {
 };
 
 struct PathRules {
-  std::string wide_store;            // modifier that marks an octet's store: ".128"
-  int wide_stores = 1;               // on the path
+  std::string wide_store;             // modifier that marks an octet's store: ".128"
+  int wide_stores = 1;                // on the path
   std::set<std::string> also_stores;  // modifiers of other stores that are part of the work: ".U8", the mask's
 };
 

@@ -211,16 +211,16 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
                        std::string(kSchedules);
   for (const Row& row : rows) {
     source += "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + row.t + ", " +
-              (row.kernel == "gelu_forward" ? row.schedule + ">(const " + row.t + "*, " + row.t + "*, u32*, i64);\n"
-                                            : row.y + ", " + row.schedule + ">(const " + row.t + "*, const " + row.y + "*, const u32*, " +
-                                                  row.t + "*, i64);\n");
+              (row.kernel == "gelu_forward"
+                   ? row.schedule + ">(const " + row.t + "*, " + row.t + "*, u32*, i64);\n"
+                   : row.y + ", " + row.schedule + ">(const " + row.t + "*, const " + row.y + "*, const u32*, " + row.t + "*, i64);\n");
   }
   const fs::path folder = kBuild / "sass" / GetParam();
   fs::create_directories(folder);
   std::ofstream(folder / "kernels.cu") << source;
   const std::string cubin = (folder / "kernels.cubin").string();
-  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin +
-                              "' '" + (folder / "kernels.cu").string() + "'");
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" +
+                              cubin + "' '" + (folder / "kernels.cu").string() + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
@@ -235,8 +235,9 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
     const std::string t = row.t == "float" ? "Ef" : mangled(row.t);
     const SassFunction* function = nullptr;
     for (const SassFunction& candidate : functions) {
-      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos && candidate.name.find(mangled(row.fit) + "E") != std::string::npos &&
-                       candidate.name.find(t) != std::string::npos && candidate.name.find(mangled(row.schedule)) != std::string::npos;
+      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos &&
+                       candidate.name.find(mangled(row.fit) + "E") != std::string::npos && candidate.name.find(t) != std::string::npos &&
+                       candidate.name.find(mangled(row.schedule)) != std::string::npos;
       if (!all) continue;
       EXPECT_EQ(function, nullptr) << "two kernels fit the line: " << candidate.name;
       function = &candidate;
@@ -247,13 +248,15 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
     EXPECT_EQ(use.spilled_bytes, 0);
     EXPECT_EQ(use.stack_bytes, 0);
     for (const Instruction& instruction : function->instructions) {
-      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL")) << "local memory: " << instruction.opcode;
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))
+          << "local memory: " << instruction.opcode;
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
     const bool forward = row.kernel == "gelu_forward";
     const std::string wide = "." + std::to_string(8 * row.access_bytes);
-    const HotPaths paths = hot_paths(*function, {wide, row.octets * 8 * element / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
+    const HotPaths paths = hot_paths(
+        *function, {wide, row.octets * 8 * element / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
     ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide << " at a time";
     // Global loads of the path: the octets' in full width, a byte of the mask for each, and those of tables.
     int bytes = 0, mask_bytes = 0;
@@ -273,12 +276,13 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
     const double elements = 8.0 * row.octets;
     EXPECT_LE(paths.longest / elements, row.most_instructions) << "instructions per element";
     EXPECT_LE(use.registers, row.most_registers) << "registers";
-    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " " << paths.shortest / elements << " "
-             << paths.longest / elements << " " << use.registers << "\n";
+    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " "
+             << paths.shortest / elements << " " << paths.longest / elements << " " << use.registers << "\n";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, SassTest, testing::Values("sm_80", "sm_90", "sm_100"), [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Architectures, SassTest, testing::Values("sm_80", "sm_90", "sm_100"),
+                         [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace outgrad::tests
