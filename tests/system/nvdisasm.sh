@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # nvdisasm.sh DIR: prints the path of an nvdisasm, which it fetches into DIR at first use: the pinned release, checked by its hash. Without
-# that (no pip, no network, another processor) one that is installed serves. Exit status 77, and the reason on stderr, if there is none.
+# that (no pip, no network, another processor) one that is installed serves. Exit status 77, and the reason on stderr, if there is none;
+# 1 if what was fetched has another hash.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1/nvdisasm
@@ -21,12 +22,16 @@ if [[ ! -x $binary || ! $folder/requirements.txt -nt $requirements ]]; then
     mv "$folder.new" "$folder"
   else
     rm -rf "$folder.new"
+    if grep -q 'DO NOT MATCH THE HASHES' "$1/nvdisasm.log"; then
+      echo "nvdisasm: what pip fetched is not the pinned release, see $1/nvdisasm.log" >&2
+      exit 1
+    fi
     binary=$(command -v nvdisasm || true)
     for cuda in "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/cuda; do
       if [[ -z $binary && -n $cuda && -x $cuda/bin/nvdisasm ]]; then binary=$cuda/bin/nvdisasm; fi
     done
     if [[ -z $binary ]]; then
-      echo "no nvdisasm: not installed, and pip could not fetch it ($(tail -n 1 "$1/nvdisasm.log"))" >&2
+      echo "no nvdisasm: not installed, and pip could not fetch it ($(grep . "$1/nvdisasm.log" | tail -n 1))" >&2
       exit 77
     fi
   fi
