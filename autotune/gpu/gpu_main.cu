@@ -2,6 +2,7 @@
 //
 //   outgrad-gpu equality [--reduced] [--out FILE]   every bit pattern of every format (reduced: a sample, for a memory checker)
 //   outgrad-gpu time [--out FILE]                   medians of interleaved samples
+//   outgrad-gpu arguments                           what the launchers refuse; needs no GPU
 //
 // The CPU kernels are proved over all inputs; equal hashes carry the proof to this device.
 #include <cuda_runtime.h>
@@ -144,6 +145,117 @@ std::string difference(const char* name, const Array<T>& device, const std::vect
   return std::string(name) + ": hashes differ though all elements agree";
 }
 
+// Schedules beside the default: every home of a table, width of access, hint and shape of a grid.
+struct ByColumns {
+  static constexpr kernels::GpuSchedule kSchedule = {.threads = 128, .octets = 1, .blocks_per_sm = 0, .table = kernels::TableHome::columns};
+};
+struct ByRows {
+  static constexpr kernels::GpuSchedule kSchedule = {.octets = 3,
+                                                     .access_bytes = 8,
+                                                     .loads = kernels::CacheHint::streaming,
+                                                     .stores = kernels::CacheHint::streaming,
+                                                     .table = kernels::TableHome::rows};
+};
+struct ByCaches {
+  static constexpr kernels::GpuSchedule kSchedule = {
+      .threads = 512, .octets = 2, .access_bytes = 4, .blocks_per_sm = 1, .table = kernels::TableHome::caches};
+};
+
+// One schedule over a ragged prefix of the patterns: aligned, one element off, in place.
+template <class T, class Schedule>
+void schedule_equality(Report& report, const char* name) {
+  using Fit = typename kernels::DefaultFit<T>::Type;
+  const i64 n = (i64{1} << 17) + 5;
+  const Array<T> argument_array(n), gradient_array(n), shifted_argument(n + 1), shifted_gradient(n + 1), out(n), shifted_out(n + 1);
+  const Array<u32> mask((n + 31) / 32);
+  const size_t bytes = static_cast<size_t>(n) * sizeof(T);
+  std::vector<T> host;
+  std::vector<u32> host_mask;
+  u64 hash = 0;
+  fill(argument_array, ArgumentAt<T>{0});
+  fill(gradient_array, GradientAt<T>{0});
+  fill(mask, MaskAt{0, false});
+  check(cudaMemcpy(shifted_argument.get() + 1, argument_array.get(), bytes, cudaMemcpyDeviceToDevice), "copy");
+  check(cudaMemcpy(shifted_gradient.get() + 1, gradient_array.get(), bytes, cudaMemcpyDeviceToDevice), "copy");
+  const auto backward = [&](const T* dy, const T* y, T* dx) {
+    check(kernels::cuda::launch_gelu_backward<Fit, T, T, Schedule>(dy, y, mask.get(), dx, n, nullptr), "gelu_backward");
+  };
+  host_gelu_backward<T>(0, n, false, host);
+  backward(gradient_array.get(), argument_array.get(), out.get());
+  std::string wrong = difference("dx", out, host, 0, hash);
+  backward(shifted_gradient.get() + 1, shifted_argument.get() + 1, shifted_out.get() + 1);
+  check(cudaMemcpy(out.get(), shifted_out.get() + 1, bytes, cudaMemcpyDeviceToDevice), "copy");
+  if (wrong.empty()) wrong = difference("dx off by one", out, host, 0, hash);
+  backward(gradient_array.get(), argument_array.get(), gradient_array.get());
+  if (wrong.empty()) wrong = difference("dx in place", gradient_array, host, 0, hash);
+  const auto forward = [&](const T* x, T* y) {
+    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T, Schedule>(x, y, mask.get(), n, nullptr), "gelu_forward");
+  };
+  host_gelu_forward<T>(0, n, host, host_mask);
+  forward(shifted_argument.get() + 1, shifted_out.get() + 1);
+  check(cudaMemcpy(out.get(), shifted_out.get() + 1, bytes, cudaMemcpyDeviceToDevice), "copy");
+  if (wrong.empty()) wrong = difference("y off by one", out, host, 0, hash);
+  if (wrong.empty()) wrong = difference("mask off by one", mask, host_mask, 0, hash);
+  forward(argument_array.get(), argument_array.get());
+  if (wrong.empty()) wrong = difference("y in place", argument_array, host, 0, hash);
+  if (wrong.empty()) wrong = difference("mask", mask, host_mask, 0, hash);
+  report.add(name, kernels::Format<T>::kName, static_cast<u64>(5 * n), hash, wrong);
+}
+
+// The launchers' answers to arguments that break their contract. Nothing is launched, so addresses are enough and no device is needed.
+int refused_arguments() {
+  using Fit = kernels::generated::GeluF32;
+  using Forward = kernels::generated::GeluForward;
+  constexpr i64 kN = 1000;
+  const auto at = [](u64 address) { return reinterpret_cast<float*>(address); };
+  const auto bits_at = [](u64 address) { return reinterpret_cast<u32*>(address); };
+  float *const dy = at(0x10000), *const y = at(0x20000), *const dx = at(0x30000);
+  u32* const mask = bits_at(0x40000);
+  const auto backward = [](const float* g, const float* o, const u32* m, float* d, i64 n) {
+    return kernels::cuda::launch_gelu_backward<Fit, float>(g, o, m, d, n, nullptr);
+  };
+  const auto forward = [](const float* x, float* o, u32* m, i64 n) {
+    return kernels::cuda::launch_gelu_forward<Forward, float>(x, o, m, n, nullptr);
+  };
+  struct Case {
+    const char* what;
+    cudaError_t got, want;
+  };
+  constexpr cudaError_t kRefused = cudaErrorInvalidValue;
+  constexpr i64 kHuge = i64{1} << 60;
+  const Case cases[] = {
+      {"backward, n = 0", backward(nullptr, nullptr, nullptr, nullptr, 0), cudaSuccess},
+      {"backward, n = -1", backward(dy, y, mask, dx, -1), kRefused},
+      {"backward, n = 2^60", backward(dy, y, mask, dx, kHuge), kRefused},
+      {"backward, beyond the address space", backward(at(~u64{0x7ff}), y, mask, dx, kN), kRefused},
+      {"backward, dy null", backward(nullptr, y, mask, dx, kN), kRefused},
+      {"backward, y null", backward(dy, nullptr, mask, dx, kN), kRefused},
+      {"backward, mask null", backward(dy, y, nullptr, dx, kN), kRefused},
+      {"backward, dx null", backward(dy, y, mask, nullptr, kN), kRefused},
+      {"backward, dx not aligned to its element", backward(dy, y, mask, at(0x30002), kN), kRefused},
+      {"backward, mask not aligned to a word", backward(dy, y, bits_at(0x40001), dx, kN), kRefused},
+      {"backward, dx one element into dy", backward(dy, y, mask, dy + 1, kN), kRefused},
+      {"backward, dx over y", backward(dy, y, mask, y, kN), kRefused},
+      {"backward, dx over the last word of the mask", backward(dy, y, bits_at(0x30000 - 4 * ((kN + 31) / 32 - 1)), dx, kN), kRefused},
+      {"forward, n = 0", forward(nullptr, nullptr, nullptr, 0), cudaSuccess},
+      {"forward, n = -1", forward(y, dx, mask, -1), kRefused},
+      {"forward, x null", forward(nullptr, dx, mask, kN), kRefused},
+      {"forward, y null", forward(y, nullptr, mask, kN), kRefused},
+      {"forward, mask null", forward(y, dx, nullptr, kN), kRefused},
+      {"forward, y one element into x", forward(y, y + 1, mask, kN), kRefused},
+      {"forward, mask over x", forward(y, dx, bits_at(0x20004), kN), kRefused},
+      {"forward, mask over y", forward(y, dx, bits_at(0x30004), kN), kRefused},
+  };
+  int wrong = 0;
+  for (const Case& each : cases) {
+    if (each.got == each.want) continue;
+    std::printf("%s: %s instead of %s\n", each.what, cudaGetErrorName(each.got), cudaGetErrorName(each.want));
+    ++wrong;
+  }
+  std::printf("%zu calls, %d answered wrongly\n", std::size(cases), wrong);
+  return wrong == 0 ? kernels::kExitHolds : kernels::kExitViolated;
+}
+
 template <class T>
 void gelu_equality(Report& report, bool reduced) {
   const char* format = kernels::Format<T>::kName;
@@ -183,6 +295,10 @@ void gelu_equality(Report& report, bool reduced) {
     outputs += static_cast<u64>(chunk);
   }
   report.add("gelu_forward and mask", format, outputs, hash, wrong);
+  schedule_equality<T, kernels::DefaultGpuSchedule>(report, "gelu, default schedule");
+  schedule_equality<T, ByColumns>(report, "gelu, coefficients by columns");
+  schedule_equality<T, ByRows>(report, "gelu, coefficients by rows");
+  schedule_equality<T, ByCaches>(report, "gelu, coefficients from the caches");
 }
 
 template <Norm N, class T>
@@ -328,15 +444,17 @@ int run(const std::vector<std::string>& args) {
   bool reduced = false;
   std::string out;
   const std::string command = args.empty() ? "" : args.front();
-  if (command != "equality" && command != "time") throw kernels::SpecError("outgrad-gpu: expected 'equality' or 'time'");
+  if (command != "equality" && command != "time" && command != "arguments")
+    throw kernels::SpecError("outgrad-gpu: expected 'equality', 'time' or 'arguments'");
   for (size_t i = 1; i < args.size(); ++i) {
     if (args[i] == "--reduced" && command == "equality")
       reduced = true;
-    else if (args[i] == "--out" && i + 1 < args.size())
+    else if (args[i] == "--out" && i + 1 < args.size() && command != "arguments")
       out = args[++i];
     else
       throw kernels::SpecError("outgrad-gpu", args[i], "unknown option");
   }
+  if (command == "arguments") return refused_arguments();
   int devices = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0)
     throw kernels::CudaError(std::string("outgrad-gpu: no CUDA device: ") +

@@ -1,11 +1,11 @@
 // Activations on a GPU: thin __global__ wrappers over the bodies that the host runs, hence the host's bits.
 //
-// A thread takes 8 consecutive elements, one byte of the mask: 16 or 32 bytes a tensor, so aligned tensors move in 16-byte loads and
-// stores, and no bit is shared between threads. Coefficients sit in shared memory column by column: lanes that look up different rows
-// of a word touch different banks (up to 32 rows), equal rows are broadcast. Row counts above 32 conflict at worst Rows / 32 ways. A
-// single row is in the instructions themselves. Direct tables sit in shared memory as far as it suffices for several blocks, else in the
-// caches.
-// Launchers take a stream, allocate nothing, never synchronise, and return what the launch returned. NVRTC sees the kernels alone.
+// A thread takes octets of 8 consecutive elements, one byte of the mask each: aligned tensors move in 16-byte loads and stores, and no bit
+// is shared between threads. It loads all octets of a trip before it works on the first. A ragged end and tensors that are not aligned
+// take a second loop, element by element. Where coefficients lie: kernels/cuda/tables.cuh; what differs from the host's instructions,
+// though not from its bits: kernels/cuda/gpu_ops.cuh; what may be varied: GpuSchedule in kernels/params.h.
+// Launchers take a stream, allocate nothing, never synchronise, and return what the launch returned, or cudaErrorInvalidValue for
+// arguments that break the contract: then nothing is launched. NVRTC sees the kernels alone.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -13,203 +13,258 @@
 #endif
 
 #include "kernels/activation.h"
+#include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/cuda/octets.cuh"
+#include "kernels/cuda/tables.cuh"
 #include "kernels/direct.h"
 #include "kernels/formats.h"
 #include "kernels/gelu.h"
+#include "kernels/params.h"
 #include "kernels/portable.h"
 #include "kernels/table.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// Elements per thread and step: a byte of the mask.
-inline constexpr int kElementsPerThread = 8;
-// A multiple of the warp, and enough threads at 40 to 64 registers each to fill an SM with several blocks.
-inline constexpr int kThreadsPerBlock = 256;
+OUTGRAD_HD constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
-// Rows side by side, in shared memory; filled by the whole block.
-template <int Words, int Rows>
-struct SharedColumns {
-  float w[Words][Rows];
-
-  __device__ __forceinline__ float at(u32 row, int word) const { return w[word][row]; }
-  __device__ __forceinline__ void fill(const Table<Rows, Words>& table) {
-    for (int i = static_cast<int>(threadIdx.x); i < Words * Rows; i += static_cast<int>(blockDim.x)) {
-      w[i % Words][i / Words] = table.w[i / Words][i % Words];
-    }
-  }
-};
-
-template <class TableOfRows>
-struct SharedColumnsOf;
-template <int Rows, int Words>
-struct SharedColumnsOf<Table<Rows, Words>> {
-  using Type = SharedColumns<Words, Rows>;
-};
-
-// The entries of a direct table, in shared memory; filled by the whole block.
-template <int Count>
-struct SharedEntries {
-  u16 w[Count];
-
-  __device__ __forceinline__ u16 at(u32 index) const { return w[index]; }
-  __device__ __forceinline__ void fill(const Entries<Count>& entries) {
-    for (int i = static_cast<int>(threadIdx.x); i < Count; i += static_cast<int>(blockDim.x)) w[i] = entries.w[i];
-  }
-};
-
-// Half of the 48 KiB that a block may declare: an SM since sm_70 (64 KiB or more) holds at least two such blocks.
-inline constexpr int kMostSharedEntries = 12288;
-
-// The fit's table where the kernel reads it; every thread of the block takes part.
-template <class Fit>
-__device__ __forceinline__ const auto& resident_table() {
-  static constexpr auto kTable = table_of<Fit>();
+// Octets a trip where the schedule leaves them open: enough to spread the cost of a trip over, within about 128 registers. What needs no
+// row of coefficients in registers leaves room for more; f32 has the longest polynomials, and more of that cost.
+template <class Fit, class T>
+OUTGRAD_HD constexpr int default_octets() {
   if constexpr (kIsDirect<Fit>) {
-    if constexpr (Fit::kEntries <= kMostSharedEntries) {
-      __shared__ SharedEntries<Fit::kEntries> entries;
-      entries.fill(kTable);
-      __syncthreads();
-      return entries;
-    } else {
-      return kTable;
-    }
-  } else if constexpr (Fit::kRows == 1) {
-    return kTable;
+    return 4;
   } else {
-    __shared__ typename SharedColumnsOf<decltype(Fit::table())>::Type columns;
-    columns.fill(kTable);
-    __syncthreads();
-    return columns;
+    return Fit::kRows == 1 ? 4 : sizeof(T) == 4 ? 3 : 2;
   }
 }
 
-// 8 elements that move as 16-byte words where the address allows it (fp8: as one of 8 bytes).
-template <class T>
-struct alignas(sizeof(T) == 1 ? 8 : 16) Octet {
-  T v[kElementsPerThread];
-};
-
-template <class T>
-__device__ __forceinline__ bool is_aligned(const T* pointer) {
-  return reinterpret_cast<u64>(pointer) % alignof(Octet<T>) == 0;
+template <class Fit, class T>
+OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule) {
+  if (schedule.octets == 0) schedule.octets = default_octets<Fit, T>();
+  return schedule;
 }
 
-// The `count` elements at `from`; a whole octet in 16-byte loads if `wide`.
-template <class T>
-__device__ __forceinline__ Octet<T> load(const T* from, bool wide, int count) {
-  Octet<T> octet;
-  if (wide && count == kElementsPerThread) {
-    octet = *reinterpret_cast<const Octet<T>*>(from);
-  } else {
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kElementsPerThread; ++k) {
-      octet.v[k] = narrow<T>(0.0f);
-      if (k < count) octet.v[k] = from[k];
+template <GpuSchedule S>
+OUTGRAD_HD constexpr bool schedule_holds() {
+  static_assert(S.threads > 0 && S.threads <= 1024 && S.threads % 32 == 0, "a block has 32 to 1024 threads, whole warps");
+  static_assert(S.octets >= 1 && S.octets <= 8, "a thread takes 1 to 8 octets a trip");
+  static_assert(is_power_of_two(S.access_bytes) && S.access_bytes >= 4 && S.access_bytes <= 16, "an access is 4, 8 or 16 bytes");
+  static_assert(S.blocks_per_sm >= 0 && S.resident_blocks >= 1);
+  return true;
+}
+
+// whole(octets) for the trips of this thread in which all S.octets octets are whole ones (none if not `aligned`), then part(octet, count)
+// for each octet that is left, count <= 8 elements. Octet u of a trip is the u-th of a row of octets that lie a block's threads apart.
+template <GpuSchedule S, class Whole, class Part>
+__device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& whole, const Part& part) {
+  constexpr u64 kApart = S.threads;
+  constexpr u64 kPerBlock = kApart * S.octets;
+  const u64 elements = static_cast<u64>(n);
+  const u64 whole_octets = aligned ? elements / kOctet : 0;
+  const u64 octets = (elements + (kOctet - 1)) / kOctet;
+  u64 first = blockIdx.x * kPerBlock + threadIdx.x;
+#pragma unroll 1
+  for (; first + (S.octets - 1) * kApart < whole_octets; first += gridDim.x * kPerBlock) whole(first);
+#pragma unroll 1
+  for (; first < octets; first += gridDim.x * kPerBlock) {
+#pragma unroll 1
+    for (u64 octet = first; octet < octets && octet < first + kPerBlock; octet += kApart) {
+      const u64 left = elements - octet * kOctet;
+      part(octet, left < kOctet ? static_cast<u32>(left) : kOctet);
     }
-  }
-  return octet;
-}
-
-template <class T>
-__device__ __forceinline__ void store(T* to, const Octet<T>& octet, bool wide, int count) {
-  if (wide && count == kElementsPerThread) {
-    *reinterpret_cast<Octet<T>*>(to) = octet;
-  } else {
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kElementsPerThread; ++k) {
-      if (k < count) to[k] = octet.v[k];
-    }
-  }
-}
-
-// body(i, count) for the octets of [0, n): the elements [i, i + count), count = 8 but for the last octet.
-template <class Body>
-__device__ __forceinline__ void over_octets(i64 n, const Body& body) {
-  const i64 stride = static_cast<i64>(gridDim.x) * blockDim.x * kElementsPerThread;
-  for (i64 i = (static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x) * kElementsPerThread; i < n; i += stride) {
-    body(i, static_cast<int>(n - i < kElementsPerThread ? n - i : kElementsPerThread));
   }
 }
 
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
-template <class Fit, class T, class Y = T>
-__global__ void __launch_bounds__(kThreadsPerBlock) activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+    activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
   static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
-  const auto& table = resident_table<Fit>();
-  const bool wide = is_aligned(dy) && is_aligned(y) && is_aligned(dx);
-  over_octets(n, [&](i64 i, int count) {
-    const Octet<T> gradient = load(dy + i, wide, count);
-    const Octet<Y> output = load(y + i, wide, count);
-    u32 bits = 0;
-    if constexpr (Fit::kMasked) bits = reinterpret_cast<const u8*>(mask)[i / 8];
-    Octet<T> result;
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kElementsPerThread; ++k) {
-      result.v[k] = activation_backward_element<Fit>(table, gradient.v[k], output.v[k], (bits >> k & 1u) != 0);
-    }
-    store(dx + i, result, wide, count);
-  });
+  static_assert(fit_holds<Fit, Y>());
+  constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
+  static_assert(schedule_holds<kSchedule>());
+  const auto& table = resident_table<DeviceFit<Fit, Y>, kSchedule.table, kSchedule.threads>();
+  const GpuOps<DeviceFit<Fit, Y>, Y> ops;
+  const auto* const bytes = reinterpret_cast<const u8*>(mask);
+  const bool aligned = is_aligned<kSchedule, T, Y>(dy, y, dx);
+  over_octets<kSchedule>(
+      n, aligned,
+      [&](u64 first) {
+        constexpr u64 kApart = kSchedule.threads;
+        Octet<T> gradient[kSchedule.octets];
+        Octet<Y> output[kSchedule.octets];
+        u32 bits[kSchedule.octets] = {};
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          gradient[u] = load_octet<kSchedule>(dy + (first + u * kApart) * kOctet);
+          output[u] = load_octet<kSchedule>(y + (first + u * kApart) * kOctet);
+          if constexpr (Fit::kMasked) bits[u] = bytes[first + u * kApart];
+        }
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          float result[kOctet];
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            const bool m = is_set(bits[u], k);
+            result[k] = ops.mul(widened(gradient[u], k),
+                                derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), widened(output[u], k), m));
+          }
+          store_octet<kSchedule>(dx + (first + u * kApart) * kOctet, packed<T>(result));
+        }
+      },
+      [&](u64 octet, u32 count) {
+        u32 bits = 0;
+        if constexpr (Fit::kMasked) bits = bytes[octet];
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          dx[i] = narrow<T>(
+              ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(y[i]), widen(y[i]), is_set(bits, static_cast<int>(k)))));
+        }
+      });
 }
 
+// The two tables of a forward fit, each as a fit of its own for resident_table.
+template <class Forward>
+struct CoreOf {
+  static constexpr int kRows = Forward::kRows;
+  static OUTGRAD_HD constexpr auto table() { return Forward::table(); }
+};
+template <class Forward>
+struct TailOf {
+  static constexpr int kRows = Forward::kTailRows;
+  static OUTGRAD_HD constexpr auto table() { return Forward::tail(); }
+};
+
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
-template <class Forward, class T>
-__global__ void __launch_bounds__(kThreadsPerBlock) gelu_forward(const T* x, T* y, u32* mask, i64 n) {
-  __shared__ SharedColumns<Forward::kDegree + 2, Forward::kRows> core;
-  __shared__ SharedColumns<Forward::kTailDegree + 3, Forward::kTailRows> tail;
-  static constexpr auto kCore = Forward::table();
-  static constexpr auto kTail = Forward::tail();
-  core.fill(kCore);
-  tail.fill(kTail);
-  __syncthreads();
-  const bool wide = is_aligned(x) && is_aligned(y);
-  u8* const bytes = reinterpret_cast<u8*>(mask);
-  over_octets(n, [&](i64 i, int count) {
-    const Octet<T> input = load(x + i, wide, count);
-    Octet<T> output;
-    u32 bits = 0;
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kElementsPerThread; ++k) {
-      const GeluForwardElement<T> element = gelu_forward_element(Forward{}, core, tail, input.v[k]);
-      output.v[k] = element.y;
-      bits |= static_cast<u32>(element.m && k < count) << k;
-    }
-    store(y + i, output, wide, count);
-    bytes[i / 8] = static_cast<u8>(bits);
-    // The last octet's thread also clears what is left of the last word.
-    if (i + kElementsPerThread >= n) {
-      for (i64 byte = i / 8 + 1; byte % 4 != 0; ++byte) bytes[byte] = 0;
-    }
-  });
+template <class Forward, class T, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+    gelu_forward(const T* x, T* y, u32* mask, i64 n) {
+  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  static_assert(schedule_holds<kSchedule>());
+  const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
+  const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
+  auto* const bytes = reinterpret_cast<u8*>(mask);
+  const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
+  over_octets<kSchedule>(
+      n, aligned,
+      [&](u64 first) {
+        constexpr u64 kApart = kSchedule.threads;
+        Octet<T> input[kSchedule.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule>(x + (first + u * kApart) * kOctet);
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          float result[kOctet];
+          u32 bits = 0;
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            const float wide = widened(input[u], k);
+            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, wide);
+            bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, wide)) << k;
+          }
+          store_octet<kSchedule>(y + (first + u * kApart) * kOctet, packed<T>(result));
+          bytes[first + u * kApart] = static_cast<u8>(bits);
+        }
+      },
+      [&](u64 octet, u32 count) {
+        u32 bits = 0;
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          const GeluForwardElement<T> element = gelu_forward_element(Forward{}, core, tail, x[i]);
+          y[i] = element.y;
+          bits |= static_cast<u32>(element.m) << k;
+        }
+        bytes[octet] = static_cast<u8>(bits);
+      });
+  // The bytes that the last word of the mask has beyond the last octet.
+  if (blockIdx.x == 0 && threadIdx.x < 4) {
+    const i64 octets = (n + (kOctet - 1)) / kOctet;
+    if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
+  }
 }
 
 #ifndef __CUDACC_RTC__
-// Blocks for n elements: one octet a thread as long as that leaves no more than the device keeps busy many times over; the rest is
-// the grid-stride loop's, which spreads the cost of filling the table.
-inline unsigned grid_for(i64 n) {
-  constexpr i64 kMostBlocks = 132 * 16;  // 16 blocks of 256 threads for each SM of the largest device in use, twice what fits
-  const i64 per_block = i64{kThreadsPerBlock} * kElementsPerThread;
-  const i64 blocks = (n + per_block - 1) / per_block;
-  return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
+// n elements at a pointer, in bytes; `bits` to an element.
+struct Extent {
+  u64 begin;
+  u64 end;
+};
+
+template <class T>
+Extent extent_of(const T* pointer, i64 n) {
+  const u64 begin = reinterpret_cast<u64>(pointer);
+  return {begin, begin + static_cast<u64>(n) * sizeof(T)};
 }
 
-// Device pointers, aligned to their element. n = 0 launches nothing.
-template <class Fit, class T, class Y = T>
+inline bool overlap(const Extent& a, const Extent& b) { return a.begin < b.end && b.begin < a.end; }
+
+// Bytes of an address space; 2^59 elements of 8 bytes are 2^62.
+inline constexpr i64 kMostElements = i64{1} << 59;
+
+// Whether an array can be there: not null, aligned to its element, not around the end of the address space.
+template <class T>
+bool is_array(const T* pointer, i64 n) {
+  const Extent extent = extent_of(pointer, n);
+  return extent.begin != 0 && extent.begin % alignof(T) == 0 && extent.begin < extent.end;
+}
+
+inline i64 mask_words(i64 n) { return (n + 31) / 32; }
+
+// Blocks for n elements: one trip each, but no more than blocks_per_sm for each SM of the current device.
+template <GpuSchedule S>
+cudaError_t grid_for(i64 n, unsigned& blocks) {
+  constexpr i64 kPerBlock = i64{S.threads} * S.octets * kOctet;
+  constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
+  i64 most = kGridLimit;
+  if constexpr (S.blocks_per_sm > 0) {
+    int device = 0, sms = 0;
+    if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+    if (const cudaError_t status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device); status != cudaSuccess)
+      return status;
+    most = i64{sms} * S.blocks_per_sm;
+  }
+  const i64 wanted = (n + kPerBlock - 1) / kPerBlock;
+  blocks = static_cast<unsigned>(wanted < most ? wanted : most);
+  return cudaSuccess;
+}
+
+// Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a
+// null pointer (but a mask that the fit does not read), a negative or overflowing n is cudaErrorInvalidValue.
+template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
-  if (n <= 0) return cudaSuccess;
-  activation_backward<Fit, T, Y><<<grid_for(n), kThreadsPerBlock, 0, stream>>>(dy, y, mask, dx, n);
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!is_array(dy, n) || !is_array(y, n) || !is_array(dx, n)) return cudaErrorInvalidValue;
+  const Extent out = extent_of(dx, n);
+  if ((dx != dy && overlap(out, extent_of(dy, n))) || overlap(out, extent_of(y, n))) return cudaErrorInvalidValue;
+  if constexpr (Fit::kMasked) {
+    if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
+  }
+  unsigned blocks = 0;
+  if (const cudaError_t status = grid_for<completed<Fit, T>(Schedule::kSchedule)>(n, blocks); status != cudaSuccess) return status;
+  activation_backward<Fit, T, Y, Schedule><<<blocks, Schedule::kSchedule.threads, 0, stream>>>(dy, y, mask, dx, n);
   return cudaGetLastError();
 }
 
 // The same under GELU's name.
-template <class Fit, class T, class Y = T>
+template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
-  return launch_activation_backward<Fit, T, Y>(dy, y, mask, dx, n, stream);
+  return launch_activation_backward<Fit, T, Y, Schedule>(dy, y, mask, dx, n, stream);
 }
 
-template <class Forward, class T>
+// y may equal x; any other overlap is cudaErrorInvalidValue, and so are the cases above.
+template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
-  if (n <= 0) return cudaSuccess;
-  gelu_forward<Forward, T><<<grid_for(n), kThreadsPerBlock, 0, stream>>>(x, y, mask, n);
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!is_array(x, n) || !is_array(y, n) || !is_array(mask, mask_words(n))) return cudaErrorInvalidValue;
+  const Extent out = extent_of(y, n), bits = extent_of(mask, mask_words(n));
+  if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, bits) || overlap(bits, extent_of(x, n))) return cudaErrorInvalidValue;
+  unsigned blocks = 0;
+  if (const cudaError_t status = grid_for<completed<Forward, T>(Schedule::kSchedule)>(n, blocks); status != cudaSuccess) return status;
+  gelu_forward<Forward, T, Schedule><<<blocks, Schedule::kSchedule.threads, 0, stream>>>(x, y, mask, n);
   return cudaGetLastError();
 }
 #endif

@@ -150,6 +150,24 @@ TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
   EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
 }
 
+// Every value of a schedule that selects other code: widths of access, hints, homes of a table.
+TEST_P(NvrtcTest, EverySchedulesKernelsCompile) {
+  std::string source =
+      "#include \"kernels/cuda/elementwise.cuh\"\n"
+      "#include \"kernels/fits.h\"\n"
+      "using namespace outgrad::kernels;\n";
+  int index = 0;
+  for (const std::string schedule :
+       {".access_bytes = 4, .table = TableHome::columns", ".access_bytes = 8, .loads = CacheHint::streaming, .table = TableHome::rows",
+        ".threads = 512, .octets = 1, .stores = CacheHint::streaming, .table = TableHome::spread", ".loads = CacheHint::streaming, .table = TableHome::caches"}) {
+    const std::string name = "Schedule" + std::to_string(index++);
+    source += "struct " + name + " { static constexpr GpuSchedule kSchedule{" + schedule + "}; };\n";
+    source += "template __global__ void cuda::activation_backward<generated::GeluBf16, BF16, BF16, " + name +
+              ">(const BF16*, const BF16*, const u32*, BF16*, i64);\n";
+  }
+  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+}
+
 // The compiler that is asked does compile: an error in the source comes back as its log.
 TEST_P(NvrtcTest, ErrorsAreSeen) {
   EXPECT_EQ(nvrtc_->compile("__global__ void sound(float* x) { *x = 1; }\n", GetParam()), "");

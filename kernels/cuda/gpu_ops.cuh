@@ -1,0 +1,356 @@
+// What the device does in place of FloatOps, with the same bits: a square root without range checks, and a left segment whose row
+// takes fewer instructions because the fit's constants are known.
+//
+// The root. A seed y0 of 1/sqrt(t) within kSeedError of it is refined by fused multiply-adds (P. Markstein, "Computation of elementary
+// functions on the IBM RISC System/6000 processor", IBM J. Res. Dev. 34, 1990). Over all t of two binades and every float that a seed may
+// be (50,859,330 pairs, tests/kernels/root_test.cpp) the coupled two-step form is correctly rounded without exception, and the one-step
+// form but for two pairs, whose t are kOneStepFails. Scaling t by 4 scales every intermediate by a power of two, so two binades stand for
+// all, as long as nothing underflows: kLeastRootArgument. A 16-bit y gives few t, none of which may be one of the two: then one step is
+// enough, and one_step_holds decides that for a fit at compile time.
+//
+// Compiles on the host too, with a seed of the caller's: tests run this code against FloatOps.
+#pragma once
+
+#include "kernels/direct.h"
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/portable.h"
+
+namespace outgrad::kernels::cuda {
+
+// PTX ISA, rsqrt.approx.ftz.f32: maximum relative error 2^-22.9 over the positive finite floats.
+inline constexpr double kSeedError = 0x1.125fbee25066ap-23;  // 2^-22.9, rounded up
+// The residual t - s^2 is a multiple of 2^-48 t or so and must not be subnormal: 2^-64 leaves 14 binades.
+inline constexpr float kLeastRootArgument = 0x1p-64f;
+// In units of 4^k, the two t with a seed for which one step is an ulp off.
+inline constexpr double kOneStepFails[] = {0x1.f82294p+0, 0x1.dd26e4p+1};
+
+template <bool OneStep>
+OUTGRAD_HD float root_from_seed(float t, float seed) {
+  float s = mul_rn(t, seed);
+  float h = mul_rn(seed, 0.5f);
+  if constexpr (!OneStep) {
+    const float r = fma_rn(-s, h, 0.5f);
+    h = fma_rn(h, r, h);
+    s = fma_rn(s, r, s);
+  }
+  return fma_rn(fma_rn(-s, s, t), h, s);
+}
+
+// Significant bits of a format.
+template <class Y>
+inline constexpr int kPrecisionOf = 24;
+template <>
+inline constexpr int kPrecisionOf<F16> = 11;
+template <>
+inline constexpr int kPrecisionOf<BF16> = 8;
+template <>
+inline constexpr int kPrecisionOf<F8E4M3> = 4;
+template <>
+inline constexpr int kPrecisionOf<F8E5M2> = 3;
+
+OUTGRAD_HD constexpr int smaller(int a, int b) { return a < b ? a : b; }
+OUTGRAD_HD constexpr int larger(int a, int b) { return a > b ? a : b; }
+OUTGRAD_HD constexpr double absolute(double a) { return a < 0 ? -a : a; }
+
+// The unit in the last place of numbers of `precision` bits at the magnitude of a, which is not 0.
+OUTGRAD_HD constexpr double ulp_at(double a, int precision) {
+  double power = 1;
+  while (power > absolute(a)) power /= 2;
+  while (power * 2 <= absolute(a)) power *= 2;
+  for (int bit = 1; bit < precision; ++bit) power /= 2;
+  return power;
+}
+
+// Whether some y of `precision` bits and any exponent may have RN(y - y_hi) = t. y lies within half an ulp of t of t + y_hi, and is a
+// multiple of half of its own ulp there (half, because it may be in the binade below). All sums are exact in double.
+OUTGRAD_HD constexpr bool may_be_reached(double t, double y_hi, int precision) {
+  const double y = t + y_hi;
+  const double reach = ulp_at(t, 24) / 2;
+  if (absolute(y) <= reach) return true;
+  const double quantum = ulp_at(y, precision) / 2;
+  const double cells = absolute(y) / quantum;  // below 2^(precision + 1): exact, a power of two apart
+  const double rest = (cells - static_cast<double>(static_cast<i64>(cells))) * quantum;
+  return rest <= reach || quantum - rest <= reach;
+}
+
+// Whether one step suffices for every y that Y stores: none of them gives a t out of kOneStepFails.
+template <class Fit, class Y>
+OUTGRAD_HD constexpr bool one_step_holds() {
+  if constexpr (kPrecisionOf<Y> >= 24) {
+    return false;
+  } else if constexpr (requires { Fit::kYHi; }) {
+    if (Fit::kYLo != 0.0f) return false;
+    const double last = static_cast<double>(Fit::kYMax) - static_cast<double>(Fit::kYHi);
+    for (double t : kOneStepFails) {
+      while (t <= last) t *= 4;
+      for (; t >= static_cast<double>(Fit::kTMin) / 4; t /= 4) {
+        if (may_be_reached(t, Fit::kYHi, kPrecisionOf<Y>)) return false;
+      }
+    }
+    return true;
+  } else {
+    return false;
+  }
+}
+
+// The largest magnitude, as a code, that is not a NaN's.
+template <class Y>
+inline constexpr u32 kLargestNumber = 0;
+template <>
+inline constexpr u32 kLargestNumber<float> = 0x7f800000u;
+template <>
+inline constexpr u32 kLargestNumber<F16> = 0x7c00u;
+template <>
+inline constexpr u32 kLargestNumber<BF16> = 0x7f80u;
+template <>
+inline constexpr u32 kLargestNumber<F8E4M3> = 0x7eu;
+template <>
+inline constexpr u32 kLargestNumber<F8E5M2> = 0x7cu;
+
+// A direct table with one segment of the same width for each branch (m, sign of y), every place filled with the entry that the fit's own
+// clamps lead to: the index is then one clamp and a multiple of the width. A direct table itself, in its members.
+template <class Fit, class Y>
+struct WideTable : Fit {
+  static constexpr int kFirst =
+      Fit::kMasked ? smaller(smaller(Fit::kUpperFirst, Fit::kLowerFirst), Fit::kLeftFirst) : smaller(Fit::kUpperFirst, Fit::kLowerFirst);
+  static constexpr int kLast =
+      Fit::kMasked ? larger(larger(Fit::kUpperLast, Fit::kLowerLast), Fit::kLeftLast) : larger(Fit::kUpperLast, Fit::kLowerLast);
+  static constexpr int kWidth = kLast - kFirst + 1;
+  static constexpr int kEntries = kWidth * (Fit::kMasked ? 4 : 2);
+
+  // kernels/direct.h, evaluate_direct
+  static OUTGRAD_HD constexpr Entries<kEntries> entries() {
+    constexpr auto kEntriesOfFit = Fit::entries();
+    Entries<kEntries> result{};
+    for (int branch = 0; branch < kEntries / kWidth; ++branch) {
+      const bool negative = branch % 2 != 0, left = Fit::kMasked && branch < 2;
+      int first = negative ? Fit::kLowerFirst : Fit::kUpperFirst, last = negative ? Fit::kLowerLast : Fit::kUpperLast;
+      int base = negative ? Fit::kLowerBase : Fit::kUpperBase;
+      if constexpr (Fit::kMasked) {
+        if (left) first = Fit::kLeftFirst, last = negative ? Fit::kLeftLast : Fit::kLeftFirst, base = Fit::kLeftBase;
+      }
+      for (int i = 0; i < kWidth; ++i) {
+        result.w[branch * kWidth + i] = kEntriesOfFit.w[smaller(larger(kFirst + i, first), last) - first + base];
+      }
+    }
+    return result;
+  }
+
+  static constexpr int kSignBit = 8 * static_cast<int>(sizeof(Y)) - 1;
+  static OUTGRAD_HD u32 magnitude_of(u32 code) { return code & ((1u << kSignBit) - 1); }
+
+  // Where the entry for the code of y lies.
+  static OUTGRAD_HD u32 index(u32 code, bool m) {
+    const int magnitude = static_cast<int>(magnitude_of(code));
+    const u32 place = static_cast<u32>(smaller(larger(magnitude, kFirst), kLast) - kFirst) + (code >> kSignBit) * static_cast<u32>(kWidth);
+    return Fit::kMasked && m ? place + 2 * static_cast<u32>(kWidth) : place;
+  }
+};
+
+// Whether a block should hold the wide form: as kMostSharedBytes in kernels/cuda/tables.cuh.
+inline constexpr int kMostWideBytes = 32768;
+template <class Fit, class Y>
+OUTGRAD_HD constexpr bool is_widened() {
+  if constexpr (kIsDirect<Fit>) {
+    return WideTable<Fit, Y>::kEntries * static_cast<int>(sizeof(u16)) <= kMostWideBytes;
+  } else {
+    return false;
+  }
+}
+
+// The hardware's reciprocal square root, for normal arguments.
+struct DeviceSeed {
+#ifdef __CUDACC__
+  __device__ __forceinline__ float operator()(float t) const {
+#ifdef __CUDA_ARCH__
+    float seed;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(seed) : "f"(t));
+    return seed;
+#else
+    return t;
+#endif
+  }
+#endif
+};
+
+// The normal float of these bits. By arithmetic: nvcc 13.0 breaks down over __builtin_bit_cast to a float in a constant of a template.
+OUTGRAD_HD constexpr float constant_of(u32 bits) {
+  float value = static_cast<float>((bits & 0x007fffffu) | 0x00800000u);
+  int exponent = static_cast<int>(bits >> 23 & 0xffu) - 150;
+  for (; exponent > 0; --exponent) value *= 2.0f;
+  for (; exponent < 0; ++exponent) value *= 0.5f;
+  return bits >> 31 != 0 ? -value : value;
+}
+
+OUTGRAD_HD constexpr u32 magnitude_bits(float value) { return __builtin_bit_cast(u32, value) & 0x7fffffffu; }
+
+// The fit with its rows turned by kTurn places, so that the rows of a left segment are found without a last addition: octave_row's constant
+// becomes a multiple of kRows. Rows in s follow by their bias, which moves by the same whole number: RN(v scale + bias) moves with it
+// unless it is a tie (to even, that is) or below 2^23, where the ulp is a half. A tie is an odd multiple of a half; the odd part of
+// scale's significand would have to divide that number, which is too small for it.
+template <class Fit>
+struct Turned : Fit {
+  static constexpr int kShift = 23 - Fit::kLeftBits;
+  static constexpr int kSign = 1 << (31 - kShift);                              // a negative z's sign in h
+  static constexpr u32 kLargest = (magnitude_bits(Fit::kLeftY) - 1) >> kShift;  // the largest h
+  // Whether h stays below the knee, or is the one above it at most; then the knee is a power of two (kLeftBits = 1).
+  static constexpr bool kBelowKnee = kLargest <= static_cast<u32>(Fit::kLeftKnee);
+  static constexpr bool kOneAbove = Fit::kLeftBits == 1 && kLargest == static_cast<u32>(Fit::kLeftKnee) + 1;
+  static constexpr bool kByExponent = Fit::kLeftKnee % 2 == 0 && (kBelowKnee || kOneAbove) && 2 * Fit::kLeftBase > Fit::kLeftKnee;
+  static constexpr int kOffset = Fit::kLeftRow + Fit::kLeftKnee / 2 - Fit::kLeftBase - kSign / 2;
+
+  static OUTGRAD_HD constexpr bool can_turn() {
+    u32 odd = (__builtin_bit_cast(u32, Fit::kIndexScale) & 0x007fffffu) | 0x00800000u;
+    while (odd % 2 == 0) odd /= 2;
+    constexpr double kFirstInteger = 0x1p23;
+    return kByExponent && odd > 4u * Fit::kRows &&
+           static_cast<double>(Fit::kSMin) * static_cast<double>(Fit::kIndexScale) + static_cast<double>(Fit::kIndexBias) >
+               kFirstInteger + 1 &&
+           static_cast<double>(Fit::kIndexBias) + 3.0 * Fit::kRows < 2 * kFirstInteger;
+  }
+  static constexpr int kTurn =
+      can_turn() ? (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows == 0 ? 0 : Fit::kRows - (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows
+                 : 0;
+  static constexpr float kIndexBias = Fit::kIndexBias + static_cast<float>(kTurn);
+  static constexpr int kLeftRow = (Fit::kLeftRow + kTurn) % Fit::kRows;
+  static OUTGRAD_HD constexpr auto table() {
+    auto table = Fit::table();
+    constexpr auto kTable = Fit::table();
+    for (int row = 0; row < Fit::kRows; ++row) {
+      for (int word = 0; word < static_cast<int>(sizeof(kTable.w[0]) / sizeof(float)); ++word) {
+        table.w[(row + kTurn) % Fit::kRows][word] = kTable.w[row][word];
+      }
+    }
+    return table;
+  }
+};
+
+// The fit that the device evaluates for a y stored as Y.
+template <class Fit, class Y, bool Direct = kIsDirect<Fit>>
+struct DeviceFitOf {
+  template <bool HasLeft, class Unturned>
+  struct Choice {
+    using Type = Unturned;
+  };
+  template <class Unturned>
+  struct Choice<true, Unturned> {
+    using Type = Turned<Unturned>;
+  };
+  using Type = typename Choice<Fit::kHasLeft, Fit>::Type;
+};
+template <class Fit, class Y>
+struct DeviceFitOf<Fit, Y, true> {
+  template <bool Widened, class Narrow>
+  struct Choice {
+    using Type = Narrow;
+  };
+  template <class Narrow>
+  struct Choice<true, Narrow> {
+    using Type = WideTable<Narrow, Y>;
+  };
+  using Type = typename Choice<is_widened<Fit, Y>(), Fit>::Type;
+};
+template <class Fit, class Y>
+using DeviceFit = typename DeviceFitOf<Fit, Y>::Type;
+
+// The operations of a backward on y stored as Y, for a DeviceFit. A row is an index with anything above the table's own bits, which
+// `lookup` takes off.
+template <class Fit, class Y, class Seed = DeviceSeed>
+struct GpuOps : FloatOps {
+  Seed seed{};
+
+  // Of t >= kTMin or NaN: what y is clamped to leaves no infinity.
+  OUTGRAD_HD float sqrt(float t) const {
+    static_assert(Fit::kTMin >= kLeastRootArgument);
+    return root_from_seed<one_step_holds<Fit, Y>()>(t, seed(t));
+  }
+
+  // min(a, -0) differs from the contract for a = +0 alone, where it gives -0. The polynomial is then c0 in both cases unless a
+  // coefficient is -0, which zero_is_harmless rules out.
+  OUTGRAD_HD float non_positive(float a) const {
+    if constexpr (zero_is_harmless()) {
+      return at_most(a, -0.0f);
+    } else {
+      return FloatOps::non_positive(a);
+    }
+  }
+
+  OUTGRAD_HD u32 row_index(float q, int) const { return bits_of(q); }
+
+  // For y above kLeftY, or NaN; for other y any row. Up to the knee, (h + knee) >> 1 is one shift of z's bits, and the rows' lower limit
+  // is a clamp of z. The one h above an even knee is the upper half of a binade whose least magnitude is kKneeY: 2 |z| - kKneeY, which is
+  // exact there, lies in the next binade, and below that half never in a higher binade than z.
+  OUTGRAD_HD u32 octave_row(float z, int, int, int, int, int) const {
+    if constexpr (Fit::kByExponent) {
+      constexpr u32 kFirst = static_cast<u32>(2 * Fit::kLeftBase - Fit::kLeftKnee);
+      constexpr float kFirstZ = constant_of(0x80000000u | kFirst << Fit::kShift);
+      if constexpr (Fit::kOneAbove) {
+        constexpr float kKneeY = constant_of(static_cast<u32>(Fit::kLeftKnee) << Fit::kShift);
+        z = at_most(z, fma_rn(z, 2.0f, kKneeY));
+      }
+      // Whole turns are dropped.
+      constexpr int kRest = (Fit::kOffset + Fit::kTurn) % Fit::kRows;
+      return (bits_of(at_most(z, kFirstZ)) >> (Fit::kShift + 1)) + static_cast<u32>(kRest);
+    } else if constexpr (zero_is_harmless()) {  // z < 0 or -0: the sign bit is a constant
+      constexpr u32 kKnee = static_cast<u32>(Fit::kLeftKnee + Fit::kSign), kBase = static_cast<u32>(Fit::kLeftBase + Fit::kSign);
+      const u32 h = bits_of(z) >> Fit::kShift;
+      const u32 above = (h + (h > kKnee ? h : kKnee)) >> 1;
+      return (above > kBase ? above : kBase) + static_cast<u32>(Fit::kLeftRow) - kBase;
+    } else {
+      return FloatOps::octave_row(z, Fit::kLeftBits, Fit::kLeftKnee, Fit::kLeftBase, Fit::kLeftRow, Fit::kRows);
+    }
+  }
+
+  template <class TableView>
+  OUTGRAD_HD float lookup(const TableView& table, u32 row, int word) const {
+    if constexpr (Fit::kRows == 1) {
+      return table.at(0, word);
+    } else if constexpr (Fit::kHasBreaks) {
+      return table.at(row, word);
+    } else {
+      return table.at(low_bits(row, Fit::kRows - 1), word);
+    }
+  }
+
+  // Out of the compiler's sight, which else shifts first and then takes the bits: that leaves nothing for a shift-and-add to do.
+  OUTGRAD_HD u32 low_bits(u32 row, int bits) const {
+#ifdef __CUDA_ARCH__
+    u32 low;
+    asm("and.b32 %0, %1, %2;" : "=r"(low) : "r"(row), "r"(bits));
+    return low;
+#else
+    return FloatOps::low_bits(row, bits);
+#endif
+  }
+
+ private:
+  static OUTGRAD_HD constexpr bool zero_is_harmless() {
+    if constexpr (requires { Fit::kLeftRow; }) {
+      constexpr auto kTable = Fit::table();
+      constexpr u32 kMinusZero = 0x80000000u;
+      for (int word = 1; word < static_cast<int>(sizeof(kTable.w[0]) / sizeof(float)); ++word) {
+        if (__builtin_bit_cast(u32, kTable.w[Fit::kLeftRow][word]) == kMinusZero) return false;
+      }
+      return true;
+    } else {
+      return false;
+    }
+  }
+};
+
+// g from the code of y = f(x), y itself, and m: the device's evaluate_backward and evaluate_direct.
+template <class Fit, class Y, class Ops, class TableView>
+OUTGRAD_HD float derivative(const Ops& ops, const TableView& table, u32 code, float y, bool m) {
+  using Device = DeviceFit<Fit, Y>;
+  if constexpr (is_widened<Fit, Y>()) {
+    const float entry = ops.template entry<typename EntryOf<Fit>::Type>(table, Device::index(code, m));
+    return Device::magnitude_of(code) > kLargestNumber<Y> ? float_of(kCanonicalNanF32) : entry;
+  } else if constexpr (kIsDirect<Fit>) {
+    return evaluate_direct<Y>(ops, Fit{}, table, code, y, m);
+  } else {
+    return evaluate_backward(ops, Device{}, table, y, m);
+  }
+}
+
+}  // namespace outgrad::kernels::cuda

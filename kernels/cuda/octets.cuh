@@ -1,0 +1,142 @@
+// 8 elements, the share of one byte of the mask, between global memory and registers.
+#pragma once
+
+#include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/formats.h"
+#include "kernels/params.h"
+#include "kernels/portable.h"
+
+namespace outgrad::kernels::cuda {
+
+// Elements to a byte of the mask: no bit is shared between threads.
+inline constexpr int kOctet = 8;
+
+// The unsigned word of 4, 8 or 16 bytes that one access moves.
+template <int Bytes>
+struct WordOf;
+template <>
+struct WordOf<4> {
+  using Type = unsigned int;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+
+// 8 stored values, as the 32-bit words that hold them, the first in the low bits.
+template <class T>
+struct alignas(smaller(16, 8 * sizeof(T))) Octet {
+  static constexpr int kWords = 2 * sizeof(T);
+  u32 w[kWords];
+};
+
+template <CacheHint Hint, class Word>
+__device__ __forceinline__ Word load_word(const Word* from) {
+  if constexpr (Hint == CacheHint::streaming) {
+    return __ldcs(from);
+  } else {
+    return *from;
+  }
+}
+
+template <CacheHint Hint, class Word>
+__device__ __forceinline__ void store_word(Word* to, Word word) {
+  if constexpr (Hint == CacheHint::streaming) {
+    __stcs(to, word);
+  } else {
+    *to = word;
+  }
+}
+
+template <GpuSchedule S, class T>
+inline constexpr int kAccessBytes = smaller(S.access_bytes, kOctet* static_cast<int>(sizeof(T)));
+
+// Whether octets of all three arrays can be moved by words of the schedule's width.
+template <GpuSchedule S, class T, class Y>
+__device__ __forceinline__ bool is_aligned(const T* a, const Y* b, const T* c) {
+  const u32 by_a = static_cast<u32>(reinterpret_cast<u64>(a)), by_b = static_cast<u32>(reinterpret_cast<u64>(b)),
+            by_c = static_cast<u32>(reinterpret_cast<u64>(c));
+  return (((by_a | by_c) & (kAccessBytes<S, T> - 1)) | (by_b & (kAccessBytes<S, Y> - 1))) == 0;
+}
+
+// Bit k. The conjunction is written out: as a shift and a mask the compiler takes two instructions, and one more to test it.
+__device__ __forceinline__ bool is_set(u32 bits, int k) {
+  u32 bit;
+  asm("and.b32 %0, %1, %2;" : "=r"(bit) : "r"(bits), "r"(1u << k));
+  return bit != 0;
+}
+
+template <GpuSchedule S, class T>
+__device__ __forceinline__ Octet<T> load_octet(const T* from) {
+  constexpr int kBytes = kAccessBytes<S, T>;
+  using Word = typename WordOf<kBytes>::Type;
+  Octet<T> octet;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < static_cast<int>(sizeof(octet)) / kBytes; ++k) {
+    reinterpret_cast<Word*>(octet.w)[k] = load_word<S.loads>(reinterpret_cast<const Word*>(from) + k);
+  }
+  return octet;
+}
+
+template <GpuSchedule S, class T>
+__device__ __forceinline__ void store_octet(T* to, const Octet<T>& octet) {
+  constexpr int kBytes = kAccessBytes<S, T>;
+  using Word = typename WordOf<kBytes>::Type;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < static_cast<int>(sizeof(octet)) / kBytes; ++k) {
+    store_word<S.stores>(reinterpret_cast<Word*>(to) + k, reinterpret_cast<const Word*>(octet.w)[k]);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ T element_of(const Octet<T>& octet, int k) {
+  if constexpr (sizeof(T) == 4) {
+    return float_of(octet.w[k]);
+  } else {
+    constexpr int kPer = 4 / static_cast<int>(sizeof(T)), kBits = 8 * static_cast<int>(sizeof(T));
+    return T{static_cast<decltype(T{}.bits)>(octet.w[k / kPer] >> (k % kPer * kBits))};
+  }
+}
+
+// Element k widened. bf16: the upper of two elements needs no shift.
+template <class T>
+__device__ __forceinline__ float widened(const Octet<T>& octet, int k) {
+  return widen(element_of(octet, k));
+}
+template <>
+__device__ __forceinline__ float widened<BF16>(const Octet<BF16>& octet, int k) {
+  return float_of(k % 2 == 0 ? octet.w[k / 2] << 16 : octet.w[k / 2] & 0xffff0000u);
+}
+
+template <class T>
+inline constexpr bool kIsBf16 = false;
+template <>
+inline constexpr bool kIsBf16<BF16> = true;
+
+// The values rounded to nearest even, two at a time. The instructions keep subnormals, as narrow<T> does, and give a NaN of their own for
+// every NaN: payloads are outside the contract.
+template <class T>
+__device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
+  Octet<T> octet;
+  if constexpr (sizeof(T) == 4) {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) octet.w[k] = bits_of(value[k]);
+  } else {
+    static_assert(sizeof(T) == 2);
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet / 2; ++k) {
+      if constexpr (kIsBf16<T>) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(octet.w[k]) : "f"(value[2 * k + 1]), "f"(value[2 * k]));
+      } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(octet.w[k]) : "f"(value[2 * k + 1]), "f"(value[2 * k]));
+      }
+    }
+  }
+  return octet;
+}
+
+}  // namespace outgrad::kernels::cuda

@@ -1,0 +1,189 @@
+// Where a kernel's coefficients live: the same values at(row, word) from shared memory in several layouts, or from the caches.
+//
+// A warp reads 32 rows of its own. Word by word (columns), rows up to 32 lie in 32 banks: no two lanes collide, but every word is a load.
+// Row by row, four words are one load, done for 8 lanes at a time; two of them collide when their rows differ and share the banks.
+// `spread` gives each of the 8 lanes a copy in banks of its own.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/direct.h"
+#include "kernels/params.h"
+#include "kernels/portable.h"
+#include "kernels/table.h"
+
+namespace outgrad::kernels::cuda {
+
+// 16 bytes, moved by one instruction.
+struct alignas(16) Quad {
+  float v[4];
+};
+inline constexpr int kQuadWords = 4;
+inline constexpr int kQuadBanks = 8;  // 16-byte groups in the 128 bytes of a row of banks
+
+OUTGRAD_HD constexpr int quads_of(int words) { return (words + kQuadWords - 1) / kQuadWords; }
+
+// A table cut into quads: the order in which `rows` and `spread` hold it.
+template <int Rows, int Words>
+struct QuadTable {
+  Quad q[quads_of(Words)][Rows];
+};
+
+template <int Rows, int Words>
+OUTGRAD_HD constexpr QuadTable<Rows, Words> quad_table(const Table<Rows, Words>& table) {
+  QuadTable<Rows, Words> quads{};
+  for (int row = 0; row < Rows; ++row) {
+    for (int word = 0; word < Words; ++word) quads.q[word / kQuadWords][row].v[word % kQuadWords] = table.w[row][word];
+  }
+  return quads;
+}
+
+// store(i) for all i < Count, by a block of `Threads`.
+template <u32 Threads, u32 Count, class Store>
+__device__ __forceinline__ void by_block(const Store& store) {
+  constexpr u32 kTrips = (Count + Threads - 1) / Threads;
+  if constexpr (kTrips <= 8) {
+    OUTGRAD_UNROLL
+    for (u32 trip = 0; trip < kTrips; ++trip) {
+      const u32 i = threadIdx.x + trip * Threads;
+      if ((trip + 1) * Threads <= Count || i < Count) store(i);
+    }
+  } else {
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < Count; i += Threads) store(i);
+  }
+}
+
+// The quad that lies `quads` quads behind a shared address. Never written again once the table is filled, so that equal loads are one.
+__device__ __forceinline__ Quad load_shared(u32 address, int quads) {
+  Quad quad;
+  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+      : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3])
+      : "r"(address + static_cast<u32>(quads) * static_cast<u32>(sizeof(Quad))));
+  return quad;
+}
+
+// Rows side by side.
+template <class Fit, int Threads>
+struct SharedColumns {
+  static constexpr int kRows = Fit::kRows, kWords = sizeof(Fit::table().w[0]) / sizeof(float);
+  struct Words {
+    float w[kWords][kRows];
+  };
+  Words words;
+
+  static OUTGRAD_HD constexpr Words transposed() {
+    constexpr auto kTable = Fit::table();
+    Words result{};
+    for (int row = 0; row < kRows; ++row) {
+      for (int word = 0; word < kWords; ++word) result.w[word][row] = kTable.w[row][word];
+    }
+    return result;
+  }
+  __device__ __forceinline__ float at(u32 row, int word) const { return words.w[word][row]; }
+  __device__ __forceinline__ const SharedColumns& view() const { return *this; }
+  __device__ __forceinline__ void fill() {
+    static constexpr Words kWordsInOrder = transposed();
+    by_block<Threads, kWords * kRows>([&](u32 i) { (&words.w[0][0])[i] = (&kWordsInOrder.w[0][0])[i]; });
+  }
+};
+
+// Quads of a row `Copies` times, 1 or kQuadBanks.
+template <class Fit, int Threads, int Copies>
+struct SharedQuads {
+  static constexpr int kRows = Fit::kRows, kWords = sizeof(Fit::table().w[0]) / sizeof(float), kQuads = quads_of(kWords);
+  Quad quads[kQuads][kRows][Copies];
+
+  // The shared address of this thread's copy of the first row.
+  struct View {
+    u32 first;
+    __device__ __forceinline__ float at(u32 row, int word) const {
+      return load_shared(first + row * (Copies * static_cast<u32>(sizeof(Quad))), word / kQuadWords * (kRows * Copies))
+          .v[word % kQuadWords];
+    }
+  };
+  // After the block has filled the table. The address comes out of a volatile statement, which stays behind the barrier; all loads need
+  // it. It is opaque, too: the compiler would else add the copy to the row before it scales both.
+  __device__ __forceinline__ View view() const {
+    const Quad* const copy = &quads[0][0][Copies == 1 ? 0 : threadIdx.x % Copies];
+    u32 first;
+    asm volatile("mov.b32 %0, %1;" : "=r"(first) : "r"(static_cast<u32>(__cvta_generic_to_shared(copy))) : "memory");
+    return {first};
+  }
+  __device__ __forceinline__ void fill() {
+    static constexpr auto kInOrder = quad_table(Fit::table());
+    by_block<Threads, kQuads * kRows * Copies>([&](u32 i) { (&quads[0][0][0])[i] = (&kInOrder.q[0][0])[i / Copies]; });
+  }
+};
+
+// The entries of a direct table, filled as 16-byte words.
+template <class Fit, int Threads>
+struct SharedEntries {
+  static constexpr int kPerQuad = sizeof(Quad) / sizeof(u16), kQuads = (Fit::kEntries + kPerQuad - 1) / kPerQuad;
+  struct alignas(16) Padded {
+    u16 w[kQuads * kPerQuad];
+  };
+  Padded entries;
+
+  static OUTGRAD_HD constexpr Padded padded() {
+    constexpr auto kEntries = Fit::entries();
+    Padded result{};
+    for (int i = 0; i < Fit::kEntries; ++i) result.w[i] = kEntries.w[i];
+    return result;
+  }
+  __device__ __forceinline__ u16 at(u32 index) const { return entries.w[index]; }
+  __device__ __forceinline__ const SharedEntries& view() const { return *this; }
+  __device__ __forceinline__ void fill() {
+    static constexpr Padded kInOrder = padded();
+    by_block<Threads, kQuads>([&](u32 i) { reinterpret_cast<Quad*>(entries.w)[i] = reinterpret_cast<const Quad*>(kInOrder.w)[i]; });
+  }
+};
+
+// Of the 48 KiB that a block may declare: three such blocks fit an SM of the smallest kind (100 KiB).
+inline constexpr int kMostSharedBytes = 32768;
+// What eight blocks of an SM may take in the 128 KiB that it has left beside an L1 of 32 KiB or more.
+inline constexpr int kMostSpreadBytes = 16384;
+
+// The home that `automatic` stands for: direct tables and rows in shared memory as far as it suffices for several blocks, `spread` if
+// the copies are small, else `rows`.
+template <class Fit>
+OUTGRAD_HD constexpr TableHome home_of(TableHome wanted) {
+  if (wanted != TableHome::automatic) return wanted;
+  if constexpr (kIsDirect<Fit>) {
+    return Fit::kEntries * static_cast<int>(sizeof(u16)) <= kMostSharedBytes ? TableHome::entries : TableHome::caches;
+  } else {
+    constexpr int kQuads = quads_of(sizeof(Fit::table().w[0]) / sizeof(float));
+    constexpr int kBytes = kQuads * Fit::kRows * static_cast<int>(sizeof(Quad));
+    if (Fit::kRows == 1) return TableHome::caches;
+    return kBytes * kQuadBanks <= kMostSpreadBytes ? TableHome::spread : kBytes <= kMostSharedBytes ? TableHome::rows : TableHome::caches;
+  }
+}
+
+// The shared table of a home, filled; every thread of the block takes part.
+template <class Shared>
+__device__ __forceinline__ decltype(auto) filled() {
+  __shared__ Shared shared;
+  shared.fill();
+  __syncthreads();
+  return static_cast<const Shared&>(shared).view();
+}
+
+// The fit's table where the kernel reads it.
+template <class Fit, TableHome Wanted, int Threads>
+__device__ __forceinline__ decltype(auto) resident_table() {
+  constexpr TableHome kHome = home_of<Fit>(Wanted);
+  if constexpr (kHome == TableHome::caches) {
+    static constexpr auto kTable = table_of<Fit>();
+    return (kTable);
+  } else if constexpr (kIsDirect<Fit>) {
+    static_assert(kHome == TableHome::entries, "a direct table lies in `entries` or `caches`");
+    return filled<SharedEntries<Fit, Threads>>();
+  } else if constexpr (kHome == TableHome::columns) {
+    return filled<SharedColumns<Fit, Threads>>();
+  } else {
+    static_assert(kHome == TableHome::rows || kHome == TableHome::spread, "`entries` is for direct tables");
+    return filled<SharedQuads<Fit, Threads, kHome == TableHome::spread ? kQuadBanks : 1>>();
+  }
+}
+
+}  // namespace outgrad::kernels::cuda

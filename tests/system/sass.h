@@ -1,0 +1,51 @@
+// Reads what nvdisasm -c prints and counts the instructions that a thread issues on its way through a kernel.
+//
+// What is counted. A path runs from the kernel's entry to an EXIT and takes every loop for exactly one trip. Hot paths are those on which
+// the thread stores exactly the `wide_stores` global words of its octets and makes no other global store but those that are allowed by
+// name; this leaves out the element-by-element loop of ragged ends and misaligned tensors. Between the entry and the EXIT everything
+// counts: prologue, table fill, the octets of one trip, the checks behind the loop. Predicated instructions count whether their predicate
+// holds or not: they are issued. Both the shortest and the longest hot path are given; they differ by branches that depend on the data.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace outgrad::tests {
+
+struct Instruction {
+  std::string guard;     // "@P0", "@!UP1", or nothing
+  std::string opcode;    // with its modifiers: "LDG.E.128.CONSTANT"
+  std::string operands;  // all that follows, without the semicolon
+};
+
+// One function of a disassembly, in the order of its addresses.
+struct SassFunction {
+  std::string name;  // mangled
+  std::vector<Instruction> instructions;
+  std::map<std::string, std::size_t> labels;  // index of the instruction that follows
+};
+
+// Throws std::runtime_error, naming the line, on text that is not nvdisasm's.
+std::vector<SassFunction> read_sass(const std::string& text);
+
+struct HotPaths {
+  int shortest = 0;  // instructions; 0 if there is no such path
+  int longest = 0;
+  std::vector<Instruction> instructions;  // of the longest
+};
+
+struct PathRules {
+  std::string wide_store;             // modifier that marks an octet's store: ".128"
+  int wide_stores = 1;                // on the path
+  std::set<std::string> also_stores;  // modifiers of other stores that are part of the work: ".U8", the mask's
+};
+
+// Throws std::runtime_error on an indirect branch, whose target the text does not tell.
+HotPaths hot_paths(const SassFunction& function, const PathRules& rules);
+
+// Whether `opcode` is `name`, with any modifiers, and has `modifier` among them (nothing: any).
+bool is_instruction(const std::string& opcode, const std::string& name, const std::string& modifier = "");
+
+}  // namespace outgrad::tests

@@ -1,0 +1,288 @@
+// What the CUDA compiler makes of the elementwise kernels, without a GPU: registers, spills, the width of global accesses, and the
+// instructions that a thread issues for an element, against sass_limits.txt.
+//
+// Counted as tests/system/sass.h says: from the kernel's entry through one trip, prologue and table fill included, divided by the trip's
+// elements (8 to an octet). Large arrays take many trips and pay the prologue once, so this is more than what they issue. Without nvcc or
+// a disassembler the tests are skipped, not passed.
+
+#include <sys/wait.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/system/sass.h"
+
+namespace outgrad::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = OUTGRAD_SOURCE_DIR;
+const fs::path kBuild = OUTGRAD_BINARY_DIR;
+
+// --- The reader -------------------------------------------------------------------------------------------------------------------
+
+constexpr const char* kLoop = R"(	.target	sm_90
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/               @P0 BRA `(.L_x_2) ;
+.L_x_1:
+        /*0020*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0030*/              @!P1 BRA `(.L_x_3) ;
+        /*0040*/                   FADD R4, R4, R5 ;
+        /*0050*/                   FADD R6, R6, R7 ;
+.L_x_3:
+        /*0060*/                   STG.E.128 desc[UR4][R2.64], R4 ;
+        /*0070*/               @P2 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0080*/               @P3 EXIT ;
+        /*0090*/                   STG.E.U16 desc[UR4][R2.64], R4 ;
+        /*00a0*/                   EXIT ;
+.L_x_4:
+        /*00b0*/                   BRA `(.L_x_4);
+        /*00c0*/                   NOP;
+)";
+
+TEST(SassReaderTest, ReadsInstructionsAndLabels) {
+  const std::vector<SassFunction> functions = read_sass(kLoop);
+  ASSERT_EQ(functions.size(), 1u);
+  EXPECT_EQ(functions[0].name, "kernel");
+  ASSERT_EQ(functions[0].instructions.size(), 13u);
+  EXPECT_EQ(functions[0].instructions[1].guard, "@P0");
+  EXPECT_EQ(functions[0].instructions[2].opcode, "LDG.E.128");
+  EXPECT_EQ(functions[0].labels.at(".L_x_2"), 8u);
+  EXPECT_TRUE(is_instruction("LDG.E.128.CONSTANT", "LDG", ".128"));
+  EXPECT_FALSE(is_instruction("LDG.E.128.CONSTANT", "LD", ".128"));
+  EXPECT_FALSE(is_instruction("LDG.E.U16", "LDG", ".U1"));
+}
+
+TEST(SassReaderTest, CountsOneTripWithAndWithoutTheBranch) {
+  const HotPaths paths = hot_paths(read_sass(kLoop).front(), {".128", 1, {}});
+  EXPECT_EQ(paths.longest, 9);   // all up to the EXIT at 0080
+  EXPECT_EQ(paths.shortest, 7);  // without the two additions
+  EXPECT_EQ(paths.instructions.size(), 9u);
+  EXPECT_EQ(hot_paths(read_sass(kLoop).front(), {".128", 2, {}}).longest, 0) << "one trip stores once";
+  EXPECT_EQ(hot_paths(read_sass(kLoop).front(), {".64", 1, {}}).longest, 0);
+}
+
+TEST(SassReaderTest, FollowsJumpsWrittenAsCalls) {
+  std::string text = kLoop;
+  text.replace(text.find("@P2 BRA `(.L_x_1)"), 17, "@P2 CALL.REL.NOINC `(.L_x_2)");
+  EXPECT_EQ(hot_paths(read_sass(text).front(), {".128", 1, {}}).longest, 9);
+}
+
+TEST(SassReaderTest, RefusesWhatItCannotRead) {
+  EXPECT_THROW(read_sass("nothing"), std::runtime_error);
+  EXPECT_THROW(read_sass(".text.kernel:\n        /*0000*/                   (FADD) R4 ;\n"), std::runtime_error);
+  EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRX R2 ;\n").front(), {".128", 1, {}}), std::runtime_error);
+  EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRA `(.L_x_9) ;\n").front(), {".128", 1, {}}), std::runtime_error);
+}
+
+// --- The kernels ------------------------------------------------------------------------------------------------------------------
+
+// A line of sass_limits.txt.
+struct Row {
+  std::string architecture, kernel, fit, t, y, schedule;
+  int octets = 0, access_bytes = 0;
+  double shortest = 0, longest = 0;  // instructions per element, as measured when the limits were set
+  int registers = 0;
+  double most_instructions = 0;
+  int most_registers = 0;
+};
+
+std::vector<Row> read_limits() {
+  std::vector<Row> rows;
+  std::ifstream file(kRoot / "tests/system/sass_limits.txt");
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    Row row;
+    std::istringstream words(line);
+    if (!(words >> row.architecture >> row.kernel >> row.fit >> row.t >> row.y >> row.schedule >> row.octets >> row.access_bytes >>
+          row.shortest >> row.longest >> row.registers >> row.most_instructions >> row.most_registers)) {
+      throw std::runtime_error("sass_limits.txt: " + line);
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// Alternatives to the default, by the name that the limits use.
+constexpr const char* kSchedules = R"(
+struct ByColumns { static constexpr GpuSchedule kSchedule{.table = TableHome::columns}; };
+struct ByRows { static constexpr GpuSchedule kSchedule{.table = TableHome::rows}; };
+struct ByCaches { static constexpr GpuSchedule kSchedule{.table = TableHome::caches}; };
+struct ByOneOctet { static constexpr GpuSchedule kSchedule{.octets = 1}; };
+struct ByFourOctets { static constexpr GpuSchedule kSchedule{.threads = 128, .octets = 4}; };
+struct ByNarrow { static constexpr GpuSchedule kSchedule{.threads = 512, .octets = 1, .access_bytes = 8}; };
+struct ByStreaming {
+  static constexpr GpuSchedule kSchedule{.blocks_per_sm = 0, .resident_blocks = 2, .loads = CacheHint::streaming, .stores = CacheHint::streaming};
+};
+)";
+
+struct Output {
+  int status = 0;
+  std::string text;
+};
+
+Output run(const std::string& command) {
+  Output output;
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("popen failed");
+  std::array<char, 65536> buffer;
+  for (std::size_t size; (size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) output.text.append(buffer.data(), size);
+  const int status = pclose(pipe);
+  output.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return output;
+}
+
+std::string find_nvcc() {
+  std::vector<std::string> candidates;
+  for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
+    if (const char* value = std::getenv(variable)) candidates.push_back(std::string(value) + "/bin/nvcc");
+  }
+  if (const char* value = std::getenv("CUDACXX")) candidates.insert(candidates.begin(), value);
+  candidates.insert(candidates.end(), {"nvcc", "/usr/local/cuda/bin/nvcc"});
+  for (const std::string& candidate : candidates) {
+    if (run("'" + candidate + "' --version").status == 0) return candidate;
+  }
+  return {};
+}
+
+// What ptxas -v says of a kernel.
+struct Resources {
+  int registers = -1;
+  int spilled_bytes = -1;  // stored and loaded
+  int stack_bytes = -1;
+};
+
+std::map<std::string, Resources> read_resources(const std::string& log) {
+  std::map<std::string, Resources> resources;
+  std::istringstream lines(log);
+  std::string name;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t entry = line.find("Compiling entry function '");
+    if (entry != std::string::npos) {
+      const std::size_t begin = line.find('\'', entry) + 1;
+      name = line.substr(begin, line.find('\'', begin) - begin);
+    }
+    int stack = 0, stores = 0, loads = 0, registers = 0;
+    const std::size_t used = line.find("Used ");
+    if (std::sscanf(line.c_str(), " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores, &loads) == 3) {
+      resources[name].stack_bytes = stack;
+      resources[name].spilled_bytes = stores + loads;
+    } else if (used != std::string::npos && std::sscanf(line.c_str() + used, "Used %d registers", &registers) == 1) {
+      resources[name].registers = registers;
+    }
+  }
+  return resources;
+}
+
+std::string mangled(const std::string& name) { return std::to_string(name.size()) + name; }
+
+class SassTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
+  const std::string nvcc = find_nvcc();
+  if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
+  Output found = run("bash '" + (kRoot / "tests/system/nvdisasm.sh").string() + "' '" + kBuild.string() + "'");
+  while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
+  if (found.status == 77) GTEST_SKIP() << found.text;
+  ASSERT_EQ(found.status, 0) << found.text;
+  const std::string nvdisasm = found.text;
+
+  std::vector<Row> rows;
+  for (const Row& row : read_limits()) {
+    if (row.architecture == GetParam()) rows.push_back(row);
+  }
+  ASSERT_GE(rows.size(), 20u) << "the default kernels of every fit and their alternatives";
+  std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n#include \"kernels/fits.h\"\nusing namespace outgrad::kernels;\n" +
+                       std::string(kSchedules);
+  for (const Row& row : rows) {
+    source += "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + row.t + ", " +
+              (row.kernel == "gelu_forward"
+                   ? row.schedule + ">(const " + row.t + "*, " + row.t + "*, u32*, i64);\n"
+                   : row.y + ", " + row.schedule + ">(const " + row.t + "*, const " + row.y + "*, const u32*, " + row.t + "*, i64);\n");
+  }
+  const fs::path folder = kBuild / "sass" / GetParam();
+  fs::create_directories(folder);
+  std::ofstream(folder / "kernels.cu") << source;
+  const std::string cubin = (folder / "kernels.cubin").string();
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" +
+                              cubin + "' '" + (folder / "kernels.cu").string() + "'");
+  ASSERT_EQ(compiled.status, 0) << compiled.text;
+  EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
+  const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
+  ASSERT_EQ(disassembled.status, 0) << disassembled.text.substr(0, 2000);
+  const std::map<std::string, Resources> resources = read_resources(compiled.text);
+  const std::vector<SassFunction> functions = read_sass(disassembled.text);
+
+  std::ofstream measured(folder / "measured.txt");
+  for (const Row& row : rows) {
+    const std::string what = row.architecture + " " + row.kernel + " " + row.fit + " " + row.t + " " + row.y + " " + row.schedule;
+    SCOPED_TRACE(what);
+    const std::string t = row.t == "float" ? "Ef" : mangled(row.t);
+    const SassFunction* function = nullptr;
+    for (const SassFunction& candidate : functions) {
+      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos &&
+                       candidate.name.find(mangled(row.fit) + "E") != std::string::npos && candidate.name.find(t) != std::string::npos &&
+                       candidate.name.find(mangled(row.schedule)) != std::string::npos;
+      if (!all) continue;
+      EXPECT_EQ(function, nullptr) << "two kernels fit the line: " << candidate.name;
+      function = &candidate;
+    }
+    ASSERT_NE(function, nullptr) << "not in the disassembly";
+
+    const Resources& use = resources.at(function->name);
+    EXPECT_EQ(use.spilled_bytes, 0);
+    EXPECT_EQ(use.stack_bytes, 0);
+    for (const Instruction& instruction : function->instructions) {
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))
+          << "local memory: " << instruction.opcode;
+    }
+
+    const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
+    const bool forward = row.kernel == "gelu_forward";
+    const std::string wide = "." + std::to_string(8 * row.access_bytes);
+    const HotPaths paths = hot_paths(
+        *function, {wide, row.octets * 8 * element / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
+    ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide << " at a time";
+    // Global loads of the path: the octets' in full width, a byte of the mask for each, and those of tables.
+    int bytes = 0, mask_bytes = 0;
+    for (const Instruction& instruction : paths.instructions) {
+      if (!is_instruction(instruction.opcode, "LDG") || is_instruction(instruction.opcode, "LDG", ".CONSTANT")) continue;
+      if (is_instruction(instruction.opcode, "LDG", ".U8")) {
+        ++mask_bytes;
+      } else {
+        const bool fp8 = y_element == 1 && is_instruction(instruction.opcode, "LDG", ".64");
+        EXPECT_TRUE(fp8 || is_instruction(instruction.opcode, "LDG", wide)) << instruction.opcode << " " << instruction.operands;
+        bytes += fp8 ? 8 : row.access_bytes;
+      }
+    }
+    EXPECT_EQ(bytes, row.octets * 8 * (forward ? element : element + y_element));
+    EXPECT_EQ(mask_bytes, forward ? 0 : row.octets);
+
+    const double elements = 8.0 * row.octets;
+    EXPECT_LE(paths.longest / elements, row.most_instructions) << "instructions per element";
+    EXPECT_LE(use.registers, row.most_registers) << "registers";
+    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " "
+             << paths.shortest / elements << " " << paths.longest / elements << " " << use.registers << "\n";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, SassTest, testing::Values("sm_80", "sm_90", "sm_100"),
+                         [](const auto& parameter) { return parameter.param; });
+
+}  // namespace
+}  // namespace outgrad::tests
