@@ -16,7 +16,7 @@
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 
-namespace outgrad::kernels::cuda {
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // PTX ISA, rsqrt.approx.ftz.f32: maximum relative error 2^-22.9 over the positive finite floats.
 inline constexpr double kSeedError = 0x1.125fbee25066ap-23;  // 2^-22.9, rounded up

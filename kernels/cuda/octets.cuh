@@ -6,7 +6,7 @@
 #include "kernels/params.h"
 #include "kernels/portable.h"
 
-namespace outgrad::kernels::cuda {
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // Elements to a byte of the mask: no bit is shared between threads.
 inline constexpr int kOctet = 8;

@@ -12,7 +12,7 @@
 #include "kernels/portable.h"
 #include "kernels/table.h"
 
-namespace outgrad::kernels::cuda {
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // 16 bytes, moved by one instruction.
 struct alignas(16) Quad {
