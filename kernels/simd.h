@@ -378,12 +378,25 @@ struct LaneOps {
   OUTGRAD_HD Pack select(const Mask& mask, const Pack& a, const Pack& b) const {
     return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });
   }
+  // A few elements cost less one by one than a whole vector with its gathers.
   template <class Body>
   OUTGRAD_HD Value where(const Mask& mask, const Value& y, const Value& x, const Body& body) const {
-    const LaneOps<Isa, 1, kPlacement> single;
+    constexpr int kFew = 4;
     return each<Value>([&](int i) {
       if (!Isa::any(mask.v[i])) return y.v[i];
-      return Isa::select(mask.v[i], body(single, FloatPack<Isa, 1>{{x.v[i]}}).v[0], y.v[i]);
+      u32 lanes = Isa::bits_of_mask(mask.v[i]);
+      if (__builtin_popcount(lanes) > kFew) {
+        const LaneOps<Isa, 1, kPlacement> single;
+        return Isa::select(mask.v[i], body(single, FloatPack<Isa, 1>{{x.v[i]}}).v[0], y.v[i]);
+      }
+      alignas(64) float from[Isa::kLanes], to[Isa::kLanes];
+      Isa::template store<false>(from, x.v[i]);
+      Isa::template store<false>(to, y.v[i]);
+      for (; lanes != 0; lanes &= lanes - 1) {
+        const int lane = __builtin_ctz(lanes);
+        to[lane] = body(FloatOps{}, from[lane]);
+      }
+      return Isa::load(to);
     });
   }
 
