@@ -195,12 +195,14 @@ struct Avx512 {
   static OUTGRAD_HD Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
   static OUTGRAD_HD Float sqrt(Float a) { return _mm512_sqrt_ps(a); }
   static OUTGRAD_HD Float negate(Float a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+  static OUTGRAD_HD Float signed_by(Mask mask, Float a) { return _mm512_mask_xor_ps(a, _knot_mask16(mask), a, splat(-0.0f)); }
   static OUTGRAD_HD Float at_least(Float a, Float lo) { return _mm512_max_ps(lo, a); }
   static OUTGRAD_HD Float at_most(Float a, Float hi) { return _mm512_min_ps(hi, a); }
 
   static OUTGRAD_HD Mask less(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
   static OUTGRAD_HD Mask neither(Mask p, Mask q) { return _knot_mask16(_kor_mask16(p, q)); }
+  static OUTGRAD_HD Mask beyond(Mask m, Float a, Float limit) { return _mm512_mask_cmp_ps_mask(_knot_mask16(m), a, limit, _CMP_NLE_UQ); }
   static OUTGRAD_HD bool any(Mask mask) { return mask != 0; }
   static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm512_mask_blend_ps(mask, b, a); }
   static OUTGRAD_HD Int select(Mask mask, Int a, Int b) { return _mm512_mask_blend_epi32(mask, b, a); }
@@ -230,6 +232,12 @@ struct Avx512 {
       const Mask upper = _mm512_test_epi32_mask(row, splat(kRows / 2));
       return select(upper, permute<kRows / 2>(column + kRows / 2, row), permute<kRows / 2>(column, row));
     }
+  }
+
+  // rows[index mod 16], rows[index mod 32]
+  static OUTGRAD_HD Int pick(const i32 (&rows)[16], Int index) { return _mm512_permutexvar_epi32(index, _mm512_load_si512(rows)); }
+  static OUTGRAD_HD Int pick(const i32 (&rows)[32], Int index) {
+    return _mm512_permutex2var_epi32(_mm512_load_si512(rows), index, _mm512_load_si512(rows + 16));
   }
 
   static OUTGRAD_HD Float load(const float* from) { return _mm512_loadu_ps(from); }
@@ -317,6 +325,13 @@ struct Avx512 {
       if (__builtin_expect(special == 0, 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
     }
 #endif
+    if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
+      // One comparison tells whether either has a NaN, which is rare.
+      if (__builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0, 1)) {
+        const __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+        return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+      }
+    }
     return _mm512_inserti64x4(_mm512_castsi256_si512(narrowed(format, a)), narrowed(format, b), 1);
   }
 };
@@ -340,6 +355,26 @@ template <class Isa, int kCount>
 struct MaskPack {
   typename Isa::Mask v[kCount];
 };
+
+// octave_row of a fit as a table: entry h mod kEntries is the row of h, for the kEntries h that end with that of kLeftY, beyond which the
+// left segment does not go. kHolds: all h below them have the first row, too.
+template <class Fit, int kEntries>
+struct OctaveRows {
+  static constexpr int row_of(int h) {
+    const int above = ((h + (h > Fit::kLeftKnee ? h : Fit::kLeftKnee)) >> 1) - Fit::kLeftBase;
+    return Fit::kLeftRow + (above > 0 ? above : 0);
+  }
+  static constexpr int kHighest = static_cast<int>((__builtin_bit_cast(u32, Fit::kLeftY) & 0x7fffffffu) >> (23 - Fit::kLeftBits));
+  static constexpr int kLowest = kHighest > kEntries ? kHighest - kEntries + 1 : 1;
+  static constexpr bool kHolds = row_of(kLowest) == Fit::kLeftRow;
+  alignas(64) i32 row[kEntries];
+
+  constexpr OctaveRows() : row() {
+    for (int h = kLowest; h < kLowest + kEntries; ++h) row[h % kEntries] = row_of(h);
+  }
+};
+template <class Fit, int kEntries>
+inline constexpr OctaveRows<Fit, kEntries> kOctaveRows{};
 
 // The operations object of eval.h over kCount vectors of an instruction set.
 template <class Isa, int kCount, TablePlacement kPlacement>
@@ -366,6 +401,11 @@ struct LaneOps {
   }
   OUTGRAD_HD Value negate(const Value& a) const {
     return each<Value>([&](int i) { return Isa::negate(a.v[i]); });
+  }
+  OUTGRAD_HD Value signed_by(const Mask& mask, const Value& a) const
+    requires requires { Isa::signed_by(mask.v[0], a.v[0]); }
+  {
+    return each<Value>([&](int i) { return Isa::signed_by(mask.v[i], a.v[i]); });
   }
   OUTGRAD_HD Value at_least(const Value& a, const Value& lo) const {
     return each<Value>([&](int i) { return Isa::at_least(a.v[i], lo.v[i]); });
@@ -406,6 +446,11 @@ struct LaneOps {
   OUTGRAD_HD Mask less_equal(const Value& a, const Value& b) const {
     return each<Mask>([&](int i) { return Isa::less_equal(a.v[i], b.v[i]); });
   }
+  OUTGRAD_HD Mask beyond(const Mask& m, const Value& a, const Value& limit) const
+    requires requires { Isa::beyond(m.v[0], a.v[0], limit.v[0]); }
+  {
+    return each<Mask>([&](int i) { return Isa::beyond(m.v[i], a.v[i], limit.v[i]); });
+  }
   OUTGRAD_HD Mask neither(const Mask& p, const Mask& q) const {
     return each<Mask>([&](int i) { return Isa::neither(p.v[i], q.v[i]); });
   }
@@ -427,6 +472,22 @@ struct LaneOps {
       const typename Isa::Int above = Isa::max(Isa::sub(Isa::shift_right(twice, 1), Isa::splat(base)), Isa::splat(0));
       return Isa::add(above, Isa::splat(first_row));
     });
+  }
+  // A permute of a constant in place of most of octave_row's arithmetic, where the h are few enough.
+  template <class Fit>
+    requires requires(const i32 (&rows)[32], typename Isa::Int h) { Isa::pick(rows, h); }
+  OUTGRAD_HD Row left_row(const Fit& fit, const Value& z) const {
+    constexpr int kEntries = OctaveRows<Fit, 16>::kHolds ? 16 : 32;
+    if constexpr (OctaveRows<Fit, kEntries>::kHolds) {
+      // The sign bit, which z <= -0 has above h, stays in; +0, without it, is brought to the first row like all that is near 0.
+      constexpr int kLowest = (256 << Fit::kLeftBits) + OctaveRows<Fit, kEntries>::kLowest;
+      return each<Row>([&](int i) {
+        const typename Isa::Int h = Isa::max(Isa::shift_right(Isa::bits(z.v[i]), 23 - Fit::kLeftBits), Isa::splat(kLowest));
+        return Isa::pick(kOctaveRows<Fit, kEntries>.row, h);
+      });
+    } else {
+      return octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows);
+    }
   }
   template <int Words, int Rows>
   OUTGRAD_HD Value lookup(const Columns<Words, Rows>& table, const Row& row, int word) const {
