@@ -35,6 +35,8 @@ inline constexpr int kBestVectorBits = 0;
 struct Avx2 {
   static constexpr int kLanes = 8;
   static constexpr int kPermuteRows = 32;  // beyond, a gather costs less than the tree of permutes and blends
+  template <class T>
+  static constexpr bool kEvenOdd = false;
   using Float = __m256;
   using Int = __m256i;
   using Mask = __m256;      // all bits of a lane set or clear
@@ -178,6 +180,9 @@ struct Avx2 {
 struct Avx512 {
   static constexpr int kLanes = 16;
   static constexpr int kPermuteRows = 128;  // beyond, a gather costs less than the tree of permutes and blends
+  // Whether two vectors of T may be taken as the even and the odd elements of one line: of bf16 they are widened by one operation each.
+  template <class T>
+  static constexpr bool kEvenOdd = false;
   using Float = __m512;
   using Int = __m512i;
   using Mask = __mmask16;
@@ -247,6 +252,17 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
 
+#ifdef __BMI2__
+  static OUTGRAD_HD void load_even_odd(const BF16* from, Float& even, Float& odd) {
+    const Int both = _mm512_loadu_si512(from);
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    odd = _mm512_castsi512_ps(bit_and(both, splat(static_cast<int>(0xffff0000u))));
+  }
+  static OUTGRAD_HD void mask_even_odd(u32 bits, Mask& even, Mask& odd) {
+    even = static_cast<Mask>(_pext_u32(bits, 0x55555555u));
+    odd = static_cast<Mask>(_pext_u32(bits, 0xaaaaaaaau));
+  }
+#endif
   static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm512_cvtph_ps(_mm256_slli_epi16(sixteen(from), 8)); }
   static OUTGRAD_HD Float load(const F8E4M3* from) {
     const __m256i magnitude = _mm256_and_si256(sixteen(from), _mm256_set1_epi16(0x7f));  // as Avx2's
@@ -292,14 +308,24 @@ struct Avx512 {
   // Two vectors of 16-bit elements, a first: one whole cache line to stream.
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
-    if constexpr (kStreaming) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), narrowed_pair(to, a, b));
-    } else {
-      _mm512_storeu_si512(to, narrowed_pair(to, a, b));
-    }
+    store_line<kStreaming>(to, narrowed_pair(to, a, b));
+  }
+  template <bool kStreaming, class T>
+  static OUTGRAD_HD void store_even_odd(T* to, Float even, Float odd) {
+    const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,
+                                       17, 1, 16, 0);
+    store_line<kStreaming>(to, _mm512_permutexvar_epi16(order, narrowed_pair(to, even, odd)));
   }
 
  private:
+  template <bool kStreaming>
+  static OUTGRAD_HD void store_line(void* to, Int line) {
+    if constexpr (kStreaming) {
+      _mm512_stream_si512(static_cast<__m512i*>(to), line);
+    } else {
+      _mm512_storeu_si512(to, line);
+    }
+  }
   // 16 stored bytes, each in 16 bits.
   static OUTGRAD_HD __m256i sixteen(const void* from) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(from))); }
   // The format is that of the pointer's element, which is not accessed.
@@ -321,8 +347,8 @@ struct Avx512 {
     if constexpr (sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16) {
       // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN payloads, both rare.
       constexpr int kNanOrSubnormal = 0x01 | 0x80 | 0x20;
-      const Mask special = _kor_mask16(_mm512_fpclass_ps_mask(a, kNanOrSubnormal), _mm512_fpclass_ps_mask(b, kNanOrSubnormal));
-      if (__builtin_expect(special == 0, 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
+      const Mask special_a = _mm512_fpclass_ps_mask(a, kNanOrSubnormal), special_b = _mm512_fpclass_ps_mask(b, kNanOrSubnormal);
+      if (__builtin_expect(_kortestz_mask16_u8(special_a, special_b), 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
     }
 #endif
     if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
@@ -335,6 +361,10 @@ struct Avx512 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(narrowed(format, a)), narrowed(format, b), 1);
   }
 };
+#ifdef __BMI2__
+template <>
+inline constexpr bool Avx512::kEvenOdd<BF16> = true;
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
@@ -376,13 +406,15 @@ struct OctaveRows {
 template <class Fit, int kEntries>
 inline constexpr OctaveRows<Fit, kEntries> kOctaveRows{};
 
-// The operations object of eval.h over kCount vectors of an instruction set.
-template <class Isa, int kCount, TablePlacement kPlacement>
+// The operations object of eval.h over kCount vectors of an instruction set. Stored, where it is not void, is the one format of all arrays
+// that are loaded and stored: the order of elements in the vectors of a pack may then be one of its own.
+template <class Isa, int kCount, TablePlacement kPlacement, class Stored = void>
 struct LaneOps {
   using Value = FloatPack<Isa, kCount>;
   using Mask = MaskPack<Isa, kCount>;
   using Row = IntPack<Isa, kCount>;
   static constexpr int kElements = kCount * Isa::kLanes;
+  static constexpr bool kEvenOdd = kCount % 2 == 0 && Isa::template kEvenOdd<Stored>;
 
   OUTGRAD_HD Value constant(float value) const {
     return each<Value>([&](int) { return Isa::splat(value); });
@@ -521,15 +553,26 @@ struct LaneOps {
 
   template <class T>
   OUTGRAD_HD Value load(const T* from) const {
-    return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
+    if constexpr (kEvenOdd) {
+      Value result;
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) Isa::load_even_odd(from + i * Isa::kLanes, result.v[i], result.v[i + 1]);
+      return result;
+    } else {
+      return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
+    }
   }
   template <class T>
   OUTGRAD_HD Row load_codes(const T* from) const {
+    static_assert(!kEvenOdd);
     return each<Row>([&](int i) { return Isa::load_codes(from + i * Isa::kLanes); });
   }
   template <bool kStreaming, class T>
   OUTGRAD_HD void store(T* to, const Value& value) const {
-    if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
+    if constexpr (kEvenOdd) {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) Isa::template store_even_odd<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+    } else if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
       OUTGRAD_UNROLL
       for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
     } else {
@@ -539,13 +582,25 @@ struct LaneOps {
   }
   // Masks as stored: element i's bit is bit i % 8 of byte i / 8 (32-bit words, little-endian).
   OUTGRAD_HD Mask load_mask(const u8* from) const {
-    return each<Mask>([&](int i) {
-      typename Isa::MaskBits bits;
-      __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
-      return Isa::mask_of(bits);
-    });
+    if constexpr (kEvenOdd) {
+      Mask result;
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) {
+        u32 bits;
+        __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
+        Isa::mask_even_odd(bits, result.v[i], result.v[i + 1]);
+      }
+      return result;
+    } else {
+      return each<Mask>([&](int i) {
+        typename Isa::MaskBits bits;
+        __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
+        return Isa::mask_of(bits);
+      });
+    }
   }
   OUTGRAD_HD void store_mask(u8* to, const Mask& mask) const {
+    static_assert(!kEvenOdd);
     OUTGRAD_UNROLL
     for (int i = 0; i < kCount; ++i) {
       const typename Isa::MaskBits bits = Isa::bits_of_mask(mask.v[i]);

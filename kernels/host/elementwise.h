@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/activation.h"
 #include "kernels/direct.h"
@@ -68,26 +69,27 @@ constexpr bool schedule_holds() {
   return true;
 }
 
-template <CpuSchedule S, int kCount>
+template <CpuSchedule S, int kCount, class Stored = void>
 struct LanesOf;
 #ifdef OUTGRAD_AVX2
-template <CpuSchedule S, int kCount>
+template <CpuSchedule S, int kCount, class Stored>
   requires(S.vector_bits == 256)
-struct LanesOf<S, kCount> : LaneOps<Avx2, kCount, S.table> {};
+struct LanesOf<S, kCount, Stored> : LaneOps<Avx2, kCount, S.table, Stored> {};
 #endif
 #ifdef OUTGRAD_AVX512
-template <CpuSchedule S, int kCount>
+template <CpuSchedule S, int kCount, class Stored>
   requires(S.vector_bits == 512)
-struct LanesOf<S, kCount> : LaneOps<Avx512, kCount, S.table> {};
+struct LanesOf<S, kCount, Stored> : LaneOps<Avx512, kCount, S.table, Stored> {};
 #endif
 
 // The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming>
 OUTGRAD_HD i64 backward_packs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
-  constexpr LanesOf<S, kCount> kOps{};
+  using Lanes = LanesOf<S, kCount, std::conditional_t<std::is_same_v<T, Y> && !kIsDirect<Fit>, T, void>>;
+  constexpr Lanes kOps{};
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
-    typename LanesOf<S, kCount>::Mask m{};
+    typename Lanes::Mask m{};
     if constexpr (Fit::kMasked) m = kOps.load_mask(mask + i / 8);
     kOps.template store<kStreaming>(dx + i, activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, m));
   }
