@@ -31,7 +31,8 @@ void gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
   activation_backward<Fit, T, S, Y>(dy, y, mask, dx, n);
 }
 
-// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x.
+// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x. The first call with a
+// 16-bit T and n >= 2^16 fills a table of static storage, 128 KiB, which later ones read.
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n);
 
