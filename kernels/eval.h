@@ -16,6 +16,9 @@
 //           h = exponent and first `bits` fraction bits of z as one integer: from the knee on a row is one h, below it two
 //   Value   lookup(table, row, word)
 //
+// An object may have faster forms, equal to these by definition: signed_by(m, a) = select(m, a, negate(a)); beyond(m, y, limit) =
+// neither(m, less_equal(y, limit)); left_row(fit, z) = octave_row(z, the fit's constants) for z <= 0.
+//
 // Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
 // cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
 // centred arguments keep u small, hence the rounding of the steps too. With kTwoWord a last word follows, the low part of c0: the result is
@@ -97,7 +100,11 @@ OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fi
       if (fit.kYLo != 0.0f) t = ops.sub(t, ops.constant(fit.kYLo));
       t = ops.at_least(t, ops.constant(fit.kTMin));
       const Value r = ops.sqrt(t);
-      v = ops.select(m, r, ops.negate(r));
+      if constexpr (requires { ops.signed_by(m, r); }) {
+        v = ops.signed_by(m, r);
+      } else {
+        v = ops.select(m, r, ops.negate(r));
+      }
       if (!fit.kHasLeft) v = ops.at_least(v, ops.constant(fit.kSMin));
     }
   }
@@ -144,9 +151,18 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
   }
   if constexpr (requires { fit.kLeftY; }) {
     if (fit.kHasLeft) {
-      const auto left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
+      typename Ops::Mask left;
+      if constexpr (requires { ops.beyond(m, y, y); }) {
+        left = ops.beyond(m, y, ops.constant(fit.kLeftY));
+      } else {
+        left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
+      }
       const Value z = ops.non_positive(y);  // foreign data: y > 0 with m = 0 is taken to the nearest end
-      row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
+      if constexpr (requires { ops.left_row(fit, z); }) {
+        row = ops.select(left, ops.left_row(fit, z), row);
+      } else {
+        row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
+      }
       v = ops.select(left, z, v);
     }
   }

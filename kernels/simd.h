@@ -35,6 +35,8 @@ inline constexpr int kBestVectorBits = 0;
 struct Avx2 {
   static constexpr int kLanes = 8;
   static constexpr int kPermuteRows = 32;  // beyond, a gather costs less than the tree of permutes and blends
+  template <class T>
+  static constexpr bool kEvenOdd = false;
   using Float = __m256;
   using Int = __m256i;
   using Mask = __m256;      // all bits of a lane set or clear
@@ -178,6 +180,9 @@ struct Avx2 {
 struct Avx512 {
   static constexpr int kLanes = 16;
   static constexpr int kPermuteRows = 128;  // beyond, a gather costs less than the tree of permutes and blends
+  // Whether two vectors of T may be taken as the even and the odd elements of one line: of bf16 they are widened by one operation each.
+  template <class T>
+  static constexpr bool kEvenOdd = false;
   using Float = __m512;
   using Int = __m512i;
   using Mask = __mmask16;
@@ -195,12 +200,14 @@ struct Avx512 {
   static OUTGRAD_HD Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
   static OUTGRAD_HD Float sqrt(Float a) { return _mm512_sqrt_ps(a); }
   static OUTGRAD_HD Float negate(Float a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+  static OUTGRAD_HD Float signed_by(Mask mask, Float a) { return _mm512_mask_xor_ps(a, _knot_mask16(mask), a, splat(-0.0f)); }
   static OUTGRAD_HD Float at_least(Float a, Float lo) { return _mm512_max_ps(lo, a); }
   static OUTGRAD_HD Float at_most(Float a, Float hi) { return _mm512_min_ps(hi, a); }
 
   static OUTGRAD_HD Mask less(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
   static OUTGRAD_HD Mask neither(Mask p, Mask q) { return _knot_mask16(_kor_mask16(p, q)); }
+  static OUTGRAD_HD Mask beyond(Mask m, Float a, Float limit) { return _mm512_mask_cmp_ps_mask(_knot_mask16(m), a, limit, _CMP_NLE_UQ); }
   static OUTGRAD_HD bool any(Mask mask) { return mask != 0; }
   static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm512_mask_blend_ps(mask, b, a); }
   static OUTGRAD_HD Int select(Mask mask, Int a, Int b) { return _mm512_mask_blend_epi32(mask, b, a); }
@@ -232,6 +239,12 @@ struct Avx512 {
     }
   }
 
+  // rows[index mod 16], rows[index mod 32]
+  static OUTGRAD_HD Int pick(const i32 (&rows)[16], Int index) { return _mm512_permutexvar_epi32(index, _mm512_load_si512(rows)); }
+  static OUTGRAD_HD Int pick(const i32 (&rows)[32], Int index) {
+    return _mm512_permutex2var_epi32(_mm512_load_si512(rows), index, _mm512_load_si512(rows + 16));
+  }
+
   static OUTGRAD_HD Float load(const float* from) { return _mm512_loadu_ps(from); }
   static OUTGRAD_HD Float load(const F16* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
   static OUTGRAD_HD Float load(const BF16* from) {
@@ -239,6 +252,17 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
 
+#ifdef __BMI2__
+  static OUTGRAD_HD void load_even_odd(const BF16* from, Float& even, Float& odd) {
+    const Int both = _mm512_loadu_si512(from);
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    odd = _mm512_castsi512_ps(bit_and(both, splat(static_cast<int>(0xffff0000u))));
+  }
+  static OUTGRAD_HD void mask_even_odd(u32 bits, Mask& even, Mask& odd) {
+    even = static_cast<Mask>(_pext_u32(bits, 0x55555555u));
+    odd = static_cast<Mask>(_pext_u32(bits, 0xaaaaaaaau));
+  }
+#endif
   static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm512_cvtph_ps(_mm256_slli_epi16(sixteen(from), 8)); }
   static OUTGRAD_HD Float load(const F8E4M3* from) {
     const __m256i magnitude = _mm256_and_si256(sixteen(from), _mm256_set1_epi16(0x7f));  // as Avx2's
@@ -284,14 +308,24 @@ struct Avx512 {
   // Two vectors of 16-bit elements, a first: one whole cache line to stream.
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
-    if constexpr (kStreaming) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), narrowed_pair(to, a, b));
-    } else {
-      _mm512_storeu_si512(to, narrowed_pair(to, a, b));
-    }
+    store_line<kStreaming>(to, narrowed_pair(to, a, b));
+  }
+  template <bool kStreaming, class T>
+  static OUTGRAD_HD void store_even_odd(T* to, Float even, Float odd) {
+    const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,
+                                       17, 1, 16, 0);
+    store_line<kStreaming>(to, _mm512_permutexvar_epi16(order, narrowed_pair(to, even, odd)));
   }
 
  private:
+  template <bool kStreaming>
+  static OUTGRAD_HD void store_line(void* to, Int line) {
+    if constexpr (kStreaming) {
+      _mm512_stream_si512(static_cast<__m512i*>(to), line);
+    } else {
+      _mm512_storeu_si512(to, line);
+    }
+  }
   // 16 stored bytes, each in 16 bits.
   static OUTGRAD_HD __m256i sixteen(const void* from) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(from))); }
   // The format is that of the pointer's element, which is not accessed.
@@ -313,13 +347,24 @@ struct Avx512 {
     if constexpr (sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16) {
       // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN payloads, both rare.
       constexpr int kNanOrSubnormal = 0x01 | 0x80 | 0x20;
-      const Mask special = _kor_mask16(_mm512_fpclass_ps_mask(a, kNanOrSubnormal), _mm512_fpclass_ps_mask(b, kNanOrSubnormal));
-      if (__builtin_expect(special == 0, 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
+      const Mask special_a = _mm512_fpclass_ps_mask(a, kNanOrSubnormal), special_b = _mm512_fpclass_ps_mask(b, kNanOrSubnormal);
+      if (__builtin_expect(_kortestz_mask16_u8(special_a, special_b), 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
     }
 #endif
+    if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
+      // One comparison tells whether either has a NaN, which is rare.
+      if (__builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0, 1)) {
+        const __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+        return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+      }
+    }
     return _mm512_inserti64x4(_mm512_castsi256_si512(narrowed(format, a)), narrowed(format, b), 1);
   }
 };
+#ifdef __BMI2__
+template <>
+inline constexpr bool Avx512::kEvenOdd<BF16> = true;
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
@@ -341,13 +386,35 @@ struct MaskPack {
   typename Isa::Mask v[kCount];
 };
 
-// The operations object of eval.h over kCount vectors of an instruction set.
-template <class Isa, int kCount, TablePlacement kPlacement>
+// octave_row of a fit as a table: entry h mod kEntries is the row of h, for the kEntries h that end with that of kLeftY, beyond which the
+// left segment does not go. kHolds: all h below them have the first row, too.
+template <class Fit, int kEntries>
+struct OctaveRows {
+  static constexpr int row_of(int h) {
+    const int above = ((h + (h > Fit::kLeftKnee ? h : Fit::kLeftKnee)) >> 1) - Fit::kLeftBase;
+    return Fit::kLeftRow + (above > 0 ? above : 0);
+  }
+  static constexpr int kHighest = static_cast<int>((__builtin_bit_cast(u32, Fit::kLeftY) & 0x7fffffffu) >> (23 - Fit::kLeftBits));
+  static constexpr int kLowest = kHighest > kEntries ? kHighest - kEntries + 1 : 1;
+  static constexpr bool kHolds = row_of(kLowest) == Fit::kLeftRow;
+  alignas(64) i32 row[kEntries];
+
+  constexpr OctaveRows() : row() {
+    for (int h = kLowest; h < kLowest + kEntries; ++h) row[h % kEntries] = row_of(h);
+  }
+};
+template <class Fit, int kEntries>
+inline constexpr OctaveRows<Fit, kEntries> kOctaveRows{};
+
+// The operations object of eval.h over kCount vectors of an instruction set. Stored, where it is not void, is the one format of all arrays
+// that are loaded and stored: the order of elements in the vectors of a pack may then be one of its own.
+template <class Isa, int kCount, TablePlacement kPlacement, class Stored = void>
 struct LaneOps {
   using Value = FloatPack<Isa, kCount>;
   using Mask = MaskPack<Isa, kCount>;
   using Row = IntPack<Isa, kCount>;
   static constexpr int kElements = kCount * Isa::kLanes;
+  static constexpr bool kEvenOdd = kCount % 2 == 0 && Isa::template kEvenOdd<Stored>;
 
   OUTGRAD_HD Value constant(float value) const {
     return each<Value>([&](int) { return Isa::splat(value); });
@@ -367,6 +434,11 @@ struct LaneOps {
   OUTGRAD_HD Value negate(const Value& a) const {
     return each<Value>([&](int i) { return Isa::negate(a.v[i]); });
   }
+  OUTGRAD_HD Value signed_by(const Mask& mask, const Value& a) const
+    requires requires { Isa::signed_by(mask.v[0], a.v[0]); }
+  {
+    return each<Value>([&](int i) { return Isa::signed_by(mask.v[i], a.v[i]); });
+  }
   OUTGRAD_HD Value at_least(const Value& a, const Value& lo) const {
     return each<Value>([&](int i) { return Isa::at_least(a.v[i], lo.v[i]); });
   }
@@ -378,12 +450,25 @@ struct LaneOps {
   OUTGRAD_HD Pack select(const Mask& mask, const Pack& a, const Pack& b) const {
     return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });
   }
+  // A few elements cost less one by one than a whole vector with its gathers.
   template <class Body>
   OUTGRAD_HD Value where(const Mask& mask, const Value& y, const Value& x, const Body& body) const {
-    const LaneOps<Isa, 1, kPlacement> single;
+    constexpr int kFew = 4;
     return each<Value>([&](int i) {
       if (!Isa::any(mask.v[i])) return y.v[i];
-      return Isa::select(mask.v[i], body(single, FloatPack<Isa, 1>{{x.v[i]}}).v[0], y.v[i]);
+      u32 lanes = Isa::bits_of_mask(mask.v[i]);
+      if (__builtin_popcount(lanes) > kFew) {
+        const LaneOps<Isa, 1, kPlacement> single;
+        return Isa::select(mask.v[i], body(single, FloatPack<Isa, 1>{{x.v[i]}}).v[0], y.v[i]);
+      }
+      alignas(64) float from[Isa::kLanes], to[Isa::kLanes];
+      Isa::template store<false>(from, x.v[i]);
+      Isa::template store<false>(to, y.v[i]);
+      for (; lanes != 0; lanes &= lanes - 1) {
+        const int lane = __builtin_ctz(lanes);
+        to[lane] = body(FloatOps{}, from[lane]);
+      }
+      return Isa::load(to);
     });
   }
 
@@ -392,6 +477,11 @@ struct LaneOps {
   }
   OUTGRAD_HD Mask less_equal(const Value& a, const Value& b) const {
     return each<Mask>([&](int i) { return Isa::less_equal(a.v[i], b.v[i]); });
+  }
+  OUTGRAD_HD Mask beyond(const Mask& m, const Value& a, const Value& limit) const
+    requires requires { Isa::beyond(m.v[0], a.v[0], limit.v[0]); }
+  {
+    return each<Mask>([&](int i) { return Isa::beyond(m.v[i], a.v[i], limit.v[i]); });
   }
   OUTGRAD_HD Mask neither(const Mask& p, const Mask& q) const {
     return each<Mask>([&](int i) { return Isa::neither(p.v[i], q.v[i]); });
@@ -414,6 +504,22 @@ struct LaneOps {
       const typename Isa::Int above = Isa::max(Isa::sub(Isa::shift_right(twice, 1), Isa::splat(base)), Isa::splat(0));
       return Isa::add(above, Isa::splat(first_row));
     });
+  }
+  // A permute of a constant in place of most of octave_row's arithmetic, where the h are few enough.
+  template <class Fit>
+    requires requires(const i32 (&rows)[32], typename Isa::Int h) { Isa::pick(rows, h); }
+  OUTGRAD_HD Row left_row(const Fit& fit, const Value& z) const {
+    constexpr int kEntries = OctaveRows<Fit, 16>::kHolds ? 16 : 32;
+    if constexpr (OctaveRows<Fit, kEntries>::kHolds) {
+      // The sign bit, which z <= -0 has above h, stays in; +0, without it, is brought to the first row like all that is near 0.
+      constexpr int kLowest = (256 << Fit::kLeftBits) + OctaveRows<Fit, kEntries>::kLowest;
+      return each<Row>([&](int i) {
+        const typename Isa::Int h = Isa::max(Isa::shift_right(Isa::bits(z.v[i]), 23 - Fit::kLeftBits), Isa::splat(kLowest));
+        return Isa::pick(kOctaveRows<Fit, kEntries>.row, h);
+      });
+    } else {
+      return octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows);
+    }
   }
   template <int Words, int Rows>
   OUTGRAD_HD Value lookup(const Columns<Words, Rows>& table, const Row& row, int word) const {
@@ -447,15 +553,26 @@ struct LaneOps {
 
   template <class T>
   OUTGRAD_HD Value load(const T* from) const {
-    return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
+    if constexpr (kEvenOdd) {
+      Value result;
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) Isa::load_even_odd(from + i * Isa::kLanes, result.v[i], result.v[i + 1]);
+      return result;
+    } else {
+      return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
+    }
   }
   template <class T>
   OUTGRAD_HD Row load_codes(const T* from) const {
+    static_assert(!kEvenOdd);
     return each<Row>([&](int i) { return Isa::load_codes(from + i * Isa::kLanes); });
   }
   template <bool kStreaming, class T>
   OUTGRAD_HD void store(T* to, const Value& value) const {
-    if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
+    if constexpr (kEvenOdd) {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) Isa::template store_even_odd<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+    } else if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
       OUTGRAD_UNROLL
       for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
     } else {
@@ -465,13 +582,25 @@ struct LaneOps {
   }
   // Masks as stored: element i's bit is bit i % 8 of byte i / 8 (32-bit words, little-endian).
   OUTGRAD_HD Mask load_mask(const u8* from) const {
-    return each<Mask>([&](int i) {
-      typename Isa::MaskBits bits;
-      __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
-      return Isa::mask_of(bits);
-    });
+    if constexpr (kEvenOdd) {
+      Mask result;
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) {
+        u32 bits;
+        __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
+        Isa::mask_even_odd(bits, result.v[i], result.v[i + 1]);
+      }
+      return result;
+    } else {
+      return each<Mask>([&](int i) {
+        typename Isa::MaskBits bits;
+        __builtin_memcpy(&bits, from + i * (Isa::kLanes / 8), sizeof(bits));
+        return Isa::mask_of(bits);
+      });
+    }
   }
   OUTGRAD_HD void store_mask(u8* to, const Mask& mask) const {
+    static_assert(!kEvenOdd);
     OUTGRAD_UNROLL
     for (int i = 0; i < kCount; ++i) {
       const typename Isa::MaskBits bits = Isa::bits_of_mask(mask.v[i]);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/activation.h"
 #include "kernels/direct.h"
@@ -30,7 +31,8 @@ void gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
   activation_backward<Fit, T, S, Y>(dy, y, mask, dx, n);
 }
 
-// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x.
+// y[i] = GELU(x[i]), mask as above with m = [x >= x*]; bits of the last word beyond n are written 0. y may equal x. The first call with a
+// 16-bit T and n >= 2^16 fills a table of static storage, 128 KiB, which later ones read.
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n);
 
@@ -68,26 +70,27 @@ constexpr bool schedule_holds() {
   return true;
 }
 
-template <CpuSchedule S, int kCount>
+template <CpuSchedule S, int kCount, class Stored = void>
 struct LanesOf;
 #ifdef OUTGRAD_AVX2
-template <CpuSchedule S, int kCount>
+template <CpuSchedule S, int kCount, class Stored>
   requires(S.vector_bits == 256)
-struct LanesOf<S, kCount> : LaneOps<Avx2, kCount, S.table> {};
+struct LanesOf<S, kCount, Stored> : LaneOps<Avx2, kCount, S.table, Stored> {};
 #endif
 #ifdef OUTGRAD_AVX512
-template <CpuSchedule S, int kCount>
+template <CpuSchedule S, int kCount, class Stored>
   requires(S.vector_bits == 512)
-struct LanesOf<S, kCount> : LaneOps<Avx512, kCount, S.table> {};
+struct LanesOf<S, kCount, Stored> : LaneOps<Avx512, kCount, S.table, Stored> {};
 #endif
 
 // The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming>
 OUTGRAD_HD i64 backward_packs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
-  constexpr LanesOf<S, kCount> kOps{};
+  using Lanes = LanesOf<S, kCount, std::conditional_t<std::is_same_v<T, Y> && !kIsDirect<Fit>, T, void>>;
+  constexpr Lanes kOps{};
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
-    typename LanesOf<S, kCount>::Mask m{};
+    typename Lanes::Mask m{};
     if constexpr (Fit::kMasked) m = kOps.load_mask(mask + i / 8);
     kOps.template store<kStreaming>(dx + i, activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, m));
   }
@@ -145,6 +148,72 @@ void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
 #endif
 }
 
+// A 16-bit x has so few values that a large array costs less by the table of all their outputs, which stays in a core's own cache: two
+// loads an element where the polynomial takes more than one cycle.
+inline constexpr i64 kCodes = 1 << 16;
+
+template <class T>
+struct OutputsByCode {
+  u16 y[kCodes];
+
+  // range(x, y, mask, 0, n) is a forward_range, hence the table has its bits.
+  explicit OutputsByCode(void (*range)(const T*, T*, u8*, i64, i64)) {
+    const DefaultFloatEnvironment environment;
+    constexpr i64 kPart = 1024;
+    for (i64 code = 0; code < kCodes; code += kPart) {
+      T from[kPart], to[kPart];
+      u8 mask[kPart / 8];
+      for (i64 k = 0; k < kPart; ++k) from[k].bits = static_cast<u16>(code + k);
+      range(from, to, mask, 0, kPart);
+      for (i64 k = 0; k < kPart; ++k) y[code + k] = to[k].bits;
+    }
+  }
+};
+
+// Filled by the first call, 128 KiB for each Forward and T.
+template <class Forward, class T>
+const u16* outputs_by_code(void (*range)(const T*, T*, u8*, i64, i64)) {
+  static const OutputsByCode<T> outputs(range);
+  return outputs.y;
+}
+
+#ifdef OUTGRAD_AVX2
+// table[code] for 8 codes.
+OUTGRAD_HD __m128i looked_up(const u16* table, const void* codes) {
+  u64 low, high;
+  __builtin_memcpy(&low, codes, sizeof(low));
+  __builtin_memcpy(&high, static_cast<const u8*>(codes) + sizeof(low), sizeof(high));
+  __m128i y = _mm_cvtsi32_si128(table[static_cast<u16>(low)]);
+  y = _mm_insert_epi16(y, table[static_cast<u16>(low >> 16)], 1);
+  y = _mm_insert_epi16(y, table[static_cast<u16>(low >> 32)], 2);
+  y = _mm_insert_epi16(y, table[low >> 48], 3);
+  y = _mm_insert_epi16(y, table[static_cast<u16>(high)], 4);
+  y = _mm_insert_epi16(y, table[static_cast<u16>(high >> 16)], 5);
+  y = _mm_insert_epi16(y, table[static_cast<u16>(high >> 32)], 6);
+  return _mm_insert_epi16(y, table[high >> 48], 7);
+}
+
+template <class Forward, class T, CpuSchedule S, bool kStreaming>
+void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 begin, i64 end) {
+  constexpr LanesOf<S, 512 / S.vector_bits> kOps{};
+  i64 i = begin;
+  for (; i + kOps.kElements <= end; i += kOps.kElements) {
+    kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, kOps.load(x + i)));
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOps.kElements; k += 8) {
+      const __m128i eight = looked_up(table, x + i + k);
+      __m128i* const to = reinterpret_cast<__m128i*>(y + i + k);
+      if constexpr (kStreaming) {
+        _mm_stream_si128(to, eight);
+      } else {
+        _mm_storeu_si128(to, eight);
+      }
+    }
+  }
+  forward_range<Forward, T, S, kStreaming>(x, y, mask, i, end);
+}
+#endif
+
 // Streaming needs aligned vectors, and pays once the output would not stay in a core's own cache until it is read again: 2 MiB is
 // the largest private L2 in common use.
 template <CpuSchedule S, class T>
@@ -180,17 +249,32 @@ void activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n)
   detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, S, false>(dy, y, bytes, dx, begin, end); });
 }
 
+namespace detail {
+
+template <class Forward, class T, CpuSchedule S, bool kStreaming>
+void forward_all(const T* x, T* y, u8* mask, i64 n) {
+#ifdef OUTGRAD_AVX2
+  if constexpr (sizeof(T) == 2 && S.vector_bits > 0) {
+    if (n >= kCodes) {
+      const u16* const table = outputs_by_code<Forward, T>(forward_range<Forward, T, S, false>);
+      over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range_by_code<Forward, T, S, kStreaming>(table, x, y, mask, begin, end); });
+      return;
+    }
+  }
+#endif
+  over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range<Forward, T, S, kStreaming>(x, y, mask, begin, end); });
+}
+
+}  // namespace detail
+
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   static_assert(detail::schedule_holds<S>());
   u8* const bytes = reinterpret_cast<u8*>(mask);
-  if (detail::streams<S>(y, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range<Forward, T, S, true>(x, y, bytes, begin, end); });
-      return;
-    }
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams<S>(y, n)) return detail::forward_all<Forward, T, S, true>(x, y, bytes, n);
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range<Forward, T, S, false>(x, y, bytes, begin, end); });
+  detail::forward_all<Forward, T, S, false>(x, y, bytes, n);
 }
 
 }  // namespace outgrad::kernels
