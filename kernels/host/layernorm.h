@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/host/errors.h"
@@ -22,7 +24,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits};
+inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits, .streaming_stores = true};
 
 // y and rstd from x. With a side buffer, x^ of its channels is written there too.
 // Throws SpecError: a negative shape, n = 0, eps negative or NaN, channels that do not ascend within [0, n).
@@ -63,38 +65,59 @@ void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* 
 template <class Isa>
 using Vector = FloatPack<Isa, 1>;
 
-template <class Isa>
-OUTGRAD_HD Vector<Isa> fma_rn(const Vector<Isa>& a, const Vector<Isa>& b, const Vector<Isa>& c) {
-  return {{Isa::fma(a.v[0], b.v[0], c.v[0])}};
+template <class Isa, int kCount, class Operation>
+OUTGRAD_HD FloatPack<Isa, kCount> each_vector(const Operation& operation) {
+  FloatPack<Isa, kCount> result;
+  OUTGRAD_UNROLL
+  for (int i = 0; i < kCount; ++i) result.v[i] = operation(i);
+  return result;
 }
-template <class Isa>
-OUTGRAD_HD Vector<Isa> add_rn(const Vector<Isa>& a, const Vector<Isa>& b) {
-  return {{Isa::add(a.v[0], b.v[0])}};
+template <class Isa, int kCount>
+OUTGRAD_HD FloatPack<Isa, kCount> fma_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b, const FloatPack<Isa, kCount>& c) {
+  return each_vector<Isa, kCount>([&](int i) { return Isa::fma(a.v[i], b.v[i], c.v[i]); });
 }
-template <class Isa>
-OUTGRAD_HD Vector<Isa> sub_rn(const Vector<Isa>& a, const Vector<Isa>& b) {
-  return {{Isa::sub(a.v[0], b.v[0])}};
+template <class Isa, int kCount>
+OUTGRAD_HD FloatPack<Isa, kCount> add_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b) {
+  return each_vector<Isa, kCount>([&](int i) { return Isa::add(a.v[i], b.v[i]); });
 }
-template <class Isa>
-OUTGRAD_HD Vector<Isa> mul_rn(const Vector<Isa>& a, const Vector<Isa>& b) {
-  return {{Isa::mul(a.v[0], b.v[0])}};
+template <class Isa, int kCount>
+OUTGRAD_HD FloatPack<Isa, kCount> sub_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b) {
+  return each_vector<Isa, kCount>([&](int i) { return Isa::sub(a.v[i], b.v[i]); });
+}
+template <class Isa, int kCount>
+OUTGRAD_HD FloatPack<Isa, kCount> mul_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b) {
+  return each_vector<Isa, kCount>([&](int i) { return Isa::mul(a.v[i], b.v[i]); });
 }
 
-template <class Isa>
-struct LaneIo<Vector<Isa>> {
-  using Value = Vector<Isa>;
-  static constexpr int kWidth = Isa::kLanes;
-  static OUTGRAD_HD Value splat(float value) { return {{Isa::splat(value)}}; }
+template <class Isa, int kCount>
+struct LaneIo<FloatPack<Isa, kCount>> {
+  using Value = FloatPack<Isa, kCount>;
+  static constexpr int kWidth = kCount * Isa::kLanes;
+  static OUTGRAD_HD Value splat(float value) {
+    return each_vector<Isa, kCount>([&](int) { return Isa::splat(value); });
+  }
   template <class T>
   static OUTGRAD_HD Value load(const T* source) {
-    return {{Isa::load(source)}};
+    return each_vector<Isa, kCount>([&](int i) { return Isa::load(source + i * Isa::kLanes); });
+  }
+  // kStreaming: `target` is aligned to the bytes stored, and the store goes past the cache.
+  template <bool kStreaming, class T>
+  static OUTGRAD_HD void store_as(T* target, const Value& value) {
+    if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(target, value.v[0], value.v[0]); }) {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming>(target + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+    } else {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kCount; ++i) Isa::template store<kStreaming>(target + i * Isa::kLanes, value.v[i]);
+    }
   }
   template <class T>
   static OUTGRAD_HD void store(T* target, const Value& value) {
-    Isa::template store<false>(target, value.v[0]);
+    store_as<false>(target, value);
   }
   template <class Pick, int... Words>
   static OUTGRAD_HD Value shuffled(const Value& a, const Value& b, Pick, std::integer_sequence<int, Words...>) {
+    static_assert(kCount == 1, "words move within one vector or a pair");
     return {{__builtin_shufflevector(a.v[0], b.v[0], Pick{}(Words)...)}};
   }
 };
@@ -149,13 +172,25 @@ struct Alternate {
   constexpr int operator()(int i) const { return i / 4 * 4 + i % 2 * 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 1 : 0); }
 };
 
-// Undoes, once per vector of chunk sums, the order that the folds below leave: word 4 p + i holds chunk (Width / 4) i + p.
+// Where the folds below leave chunk c of a vector of kWidth chunk sums: in word ChunkWord<Width>{}(c). It swaps bits of c, so chunks
+// that differ by a power of two lie words apart that differ by one.
 template <int Width>
-struct ChunkOrder {
-  constexpr int operator()(int chunk) const { return chunk % (Width / 4) * 4 + chunk / (Width / 4); }
+struct ChunkWord {
+  constexpr int operator()(int chunk) const {
+    if constexpr (Width < 4) {
+      return chunk;
+    } else {
+      return chunk % (Width / 4) * 4 + chunk / (Width / 4);
+    }
+  }
+};
+// The word Distance away, a power of two.
+template <int Distance>
+struct Across {
+  constexpr int operator()(int i) const { return i ^ Distance; }
 };
 
-// The sums of kWidth whole chunks from element `first` on, in order. Vectors are paired so that the first fold of each chunk is one
+// The sums of kWidth whole chunks from element `first` on, in ChunkWord's order. Vectors are paired so that the first fold of each chunk is one
 // operation on whole vectors; two shuffles and an addition make each further fold.
 template <class Lane, class Terms>
 OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 first) {
@@ -179,34 +214,34 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
   for (int s = 0; s < Terms::kSums; ++s) {
     const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]), shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
     const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]), shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
-    const Lane sum = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
-    sums.v[s] = shuffled<ChunkOrder<kWidth>>(sum, sum);
+    sums.v[s] = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
   }
   return sums;
 }
 
-// Chunks [begin, end) of a step, one by one; `sums` is [kSums, kTreeLanes].
-template <class Terms>
-__attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 step, int begin, int end, float* sums) {
-  for (int lane = begin; lane < end; ++lane) {
+// Chunks [begin, kTreeLanes) of a step, one by one, each to where vectors of kWidth keep it; `sums` is [kSums, kTreeLanes].
+template <int kWidth, class Terms>
+__attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 step, int begin, float* sums) {
+  for (int lane = begin; lane < kTreeLanes; ++lane) {
     const Tuple<float, Terms::kSums> chunk = chunk_sum(terms, step * kTreeLanes + lane, n);
-    for (int s = 0; s < Terms::kSums; ++s) sums[s * kTreeLanes + lane] = chunk.v[s];
+    const int word = lane / kWidth * kWidth + ChunkWord<kWidth>{}(lane % kWidth);
+    for (int s = 0; s < Terms::kSums; ++s) sums[s * kTreeLanes + word] = chunk.v[s];
   }
 }
 
 template <class Lane, class Terms>
 OUTGRAD_HD void step_sums(const Terms& terms, i64 n, i64 step, float* sums) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
+  const i64 first = step * kStepTerms;
   int lane = 0;
   if constexpr (kWidth > 1) {
-    const i64 left = n - step * kStepTerms;
-    for (; lane < kTreeLanes && left >= (lane + kWidth) * kChunkTerms; lane += kWidth) {
-      const auto chunks = whole_chunk_sums<Lane>(terms, step * kStepTerms + lane * kChunkTerms);
+    for (; lane < kTreeLanes && n - first >= (lane + kWidth) * kChunkTerms; lane += kWidth) {
+      const auto chunks = whole_chunk_sums<Lane>(terms, first + lane * kChunkTerms);
       OUTGRAD_UNROLL
       for (int s = 0; s < Terms::kSums; ++s) LaneIo<Lane>::store(sums + s * kTreeLanes + lane, chunks.v[s]);
     }
   }
-  if (lane < kTreeLanes) single_chunk_sums(terms, n, step, lane, kTreeLanes, sums);
+  if (lane < kTreeLanes) single_chunk_sums<kWidth>(terms, n, step, lane, sums);
 }
 
 // sum[i] += term[i], i < kWords, a multiple of the widest vector.
@@ -214,6 +249,30 @@ template <class Lane, int kWords>
 OUTGRAD_HD void add_words(float* sum, const float* term) {
   using Io = LaneIo<Lane>;
   for (int i = 0; i < kWords; i += Io::kWidth) Io::store(sum + i, add_rn(Io::load(sum + i), Io::load(term + i)));
+}
+
+// Word 0 of the fold over chunks: those kHalf apart first.
+template <int kHalf, class Lane>
+OUTGRAD_HD Lane fold_words(const Lane& values) {
+  if constexpr (kHalf == 0) {
+    return values;
+  } else {
+    return fold_words<kHalf / 2>(add_rn(values, shuffled<Across<ChunkWord<LaneIo<Lane>::kWidth>{}(kHalf)>>(values, values)));
+  }
+}
+
+// The fold of the tree's lanes, kept in ChunkWord's order.
+template <class Lane>
+OUTGRAD_HD float fold_lanes(const float* sums) {
+  constexpr int kWidth = LaneIo<Lane>::kWidth;
+  if constexpr (kWidth == 1) {
+    return fold<kTreeLanes>(sums);
+  } else {
+    Lane parts[kTreeLanes / kWidth];
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kTreeLanes / kWidth; ++i) parts[i] = LaneIo<Lane>::load(sums + i * kWidth);
+    return fold_words<kWidth / 2>(fold<kTreeLanes / kWidth>(parts)).v[0][0];
+  }
 }
 
 // The tree's sums over one row of n elements. A group's steps are stored and then folded in place: all 16 KiB at most that this
@@ -227,27 +286,93 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n) {
   for (i64 group = 0; group < steps; group += kGroupSteps) {
     int count = static_cast<int>(std::min<i64>(kGroupSteps, steps - group));
     for (int q = 0; q < count; ++q) step_sums<Lane>(terms, n, group + q, values + q * kWords);
-    for (int half = kGroupSteps / 2; half > 0; half /= 2) {
+    for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
       for (int q = 0; q + half < count; ++q) add_words<Lane, kWords>(values + q * kWords, values + (q + half) * kWords);
-      count = std::min(count, half);
+      count = half;
     }
-    if (group == 0) {
-      std::copy(values, values + kWords, sums);
-    } else {
+    if (group > 0) {
       add_words<Lane, kWords>(sums, values);
+    } else if (steps > kGroupSteps) {
+      std::copy(values, values + kWords, sums);
     }
   }
   Tuple<float, Terms::kSums> result;
-  for (int s = 0; s < Terms::kSums; ++s) result.v[s] = fold<kTreeLanes>(sums + s * kTreeLanes);
+  OUTGRAD_UNROLL
+  for (int s = 0; s < Terms::kSums; ++s) result.v[s] = fold_lanes<Lane>((steps > kGroupSteps ? sums : values) + s * kTreeLanes);
   return result;
 }
 
-// body(LaneIo<...>, j) over the columns [begin, end): whole vectors, then single elements.
-template <class Lane, class Body>
-void for_columns(i64 begin, i64 end, const Body& body) {
-  i64 j = begin;
-  for (; end - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
-  for (; j < end; ++j) body(LaneIo<float>{}, j);
+// kCount vectors side by side; of scalars one.
+template <class Lane, int kCount>
+struct StripOf {
+  using Strip = Lane;
+};
+#ifdef OUTGRAD_AVX2
+template <class Isa, int kCount>
+struct StripOf<Vector<Isa>, kCount> {
+  using Strip = FloatPack<Isa, kCount>;
+};
+#endif
+
+template <class Body>
+__attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body& body) {
+  for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
+}
+
+// body(LaneIo<...>, j) over the columns [0, n): strips of kCount vectors, then vectors, then single elements.
+template <class Lane, int kCount, class Body>
+OUTGRAD_HD void for_columns(i64 n, const Body& body) {
+  using Strip = typename StripOf<Lane, kCount>::Strip;
+  i64 j = 0;
+  for (; n - j >= LaneIo<Strip>::kWidth; j += LaneIo<Strip>::kWidth) body(LaneIo<Strip>{}, j);
+  if constexpr (LaneIo<Strip>::kWidth > LaneIo<Lane>::kWidth) {
+    for (; n - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
+  }
+  if constexpr (LaneIo<Lane>::kWidth > 1) {
+    if (j < n) for_single_columns(j, n, body);
+  }
+}
+
+template <bool kStreaming, class Io, class T>
+OUTGRAD_HD void store_as(Io, T* target, const typename Io::Value& value) {
+  if constexpr (kStreaming && Io::kWidth > 1) {
+    Io::template store_as<true>(target, value);
+  } else {
+    Io::store(target, value);
+  }
+}
+
+// Whether rows of `output` are written past the cache: they have to start on cache lines, and it pays once the output would not stay
+// in a core's own cache until it is read again: 2 MiB is the largest private L2 in common use.
+template <CpuSchedule S, class T>
+bool rows_stream(const T* output, i64 rows, i64 n) {
+  constexpr i64 kLine = 64;
+  constexpr i64 kPrivateCacheBytes = i64{2} << 20;
+  const i64 row_bytes = n * static_cast<i64>(sizeof(T));
+  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % kLine == 0 && row_bytes % kLine == 0 &&
+         rows * row_bytes >= kPrivateCacheBytes;
+}
+
+// Streamed data is visible to other threads after this.
+template <bool kStreaming>
+OUTGRAD_HD void end_streaming() {
+#ifdef OUTGRAD_AVX2
+  if constexpr (kStreaming) _mm_sfence();
+#endif
+}
+
+// Has the elements that one strip covers fetched into the second-level cache: measured on Zen 4, fetching into the first level costs
+// more than it saves, as its few outstanding misses are then all in use.
+template <class Io, class T>
+OUTGRAD_HD void prefetch(Io, const T* source) {
+  constexpr int kLine = 64;
+  constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
+  constexpr int kRead = 0;
+  constexpr int kSecondLevel = 2;
+  if constexpr (Io::kWidth > 1) {
+    OUTGRAD_UNROLL
+    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kSecondLevel);
+  }
 }
 
 // --- Contracts -------------------------------------------------------------------------------------------------------------------
@@ -281,12 +406,13 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
-template <Norm N, class T, CpuSchedule S>
-void norm_forward(const char* function, const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-             const SideBuffer<float>& side) {
+// Vectors that the pass which writes y handles at once: AVX-512 stores two of 16-bit elements as one cache line.
+inline constexpr int kForwardVectors = 2;
+
+template <Norm N, class T, CpuSchedule S, bool kStreaming>
+void forward_of_rows(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
+                     const SideBuffer<float>& side) {
   using Lane = LaneOf<S>;
-  require_shape(function, rows, n, side);
-  if (!(eps >= 0.0f)) throw SpecError(std::string(function) + ": eps must be at least 0");
   const i64 task_rows = std::max<i64>(S.block_elements / n, 1);
   parallel_for((rows + task_rows - 1) / task_rows, S.threads, [=](i64 task) {
     for (i64 row = task * task_rows; row < std::min(rows, (task + 1) * task_rows); ++row) {
@@ -298,14 +424,37 @@ void norm_forward(const char* function, const T* x, const float* gamma, const fl
       for (i64 k = 0; k < side.count; ++k) {
         side.x_hat[row * side.count + k] = normalised(widen(x_row[side.channels[k]]), mean, r);
       }
-      for_columns<Lane>(0, n, [=](auto io, i64 j) {
-        io.store(y_row + j, forward_output(x_row, gamma, beta, j, io.splat(mean), io.splat(r)));
+      for_columns<Lane, kForwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+        store_as<kStreaming>(io, y_row + j, forward_output(x_row, gamma, beta, j, io.splat(mean), io.splat(r)));
       });
     }
+    end_streaming<kStreaming>();
   });
 }
 
+template <Norm N, class T, CpuSchedule S>
+void norm_forward(const char* function, const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
+                  const SideBuffer<float>& side) {
+  require_shape(function, rows, n, side);
+  if (!(eps >= 0.0f)) throw SpecError(std::string(function) + ": eps must be at least 0");
+  if (rows_stream<S>(y, rows, n)) {
+    if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, S, true>(x, gamma, beta, rows, n, eps, y, rstd, side);
+  } else {
+    forward_of_rows<N, T, S, false>(x, gamma, beta, rows, n, eps, y, rstd, side);
+  }
+}
+
 // --- Backward --------------------------------------------------------------------------------------------------------------------
+
+inline constexpr i64 kLineWords = 16;
+
+// Arrays of n words of scratch lie so far apart: whole cache lines, as a vector that crosses two costs twice.
+inline i64 column_stride(i64 n) { return (n + kLineWords - 1) / kLineWords * kLineWords; }
+
+// Words from `words` to the next cache line: less than kLineWords.
+inline i64 line_offset(const float* words) {
+  return static_cast<i64>((kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
+}
 
 // Tasks share the slots evenly. A power of two that depends on the shape alone, so the workspace does too; enough for the largest
 // machines' cores, few enough that the tasks' partial sums stay small beside the tensors.
@@ -315,36 +464,158 @@ inline i64 backward_tasks(i64 slots) { return std::min<i64>(slots, 128); }
 inline i64 backward_task_words(i64 rows, i64 n) {
   const i64 slots = slot_count(rows, n);
   const i64 pending = std::bit_width(static_cast<u64>(slots / backward_tasks(slots)));
-  return pending * 2 * n + n;
+  return (pending * 2 + 1) * column_stride(n);
 }
 
-// One row: dx, and the row's terms added to dgamma_sum and dbeta_sum.
-template <Norm N, class Lane, class T, class Centred>
-void backward_row(const T* dy, const Centred& output, const NormColumns& columns, float rstd, i64 n, T* dx, float* dgamma_sum,
-                  float* dbeta_sum) {
-  const GradientTerms<N, T, Centred> terms{dy, columns.gamma, output};
-  const NegatedMeans means = negated_means<N>(row_sums<Lane>(terms, n), n);
-  for_columns<Lane>(0, n, [=](auto io, i64 j) {
+// Vectors of a row that the pass which writes dx handles at once, measured on Zen 4: streaming stores and fetches take turns in runs
+// of as many cache lines.
+inline constexpr int kBackwardVectors = 4;
+
+// What the pass that writes dx needs of one row. The rows ahead are those to fetch meanwhile. All of a column is loaded before any of
+// it is stored.
+template <class T, class Centred>
+struct GradientRow {
+  const T* dy;
+  Centred output;
+  NegatedMeans means;
+  float rstd;
+  T* dx;
+  const T* dy_ahead;
+  const T* y_ahead;
+};
+
+// Sums over rows, for each column: dgamma's, [n], and a stride further on dbeta's.
+struct ColumnSums {
+  const float* from;  // what they are before this row; null: +0
+  const float* onto;  // complete sums of the slot's even neighbour, if this row completes an odd slot; else null
+  float* to;          // where the result goes: may be `from` or `onto`
+  i64 stride;
+};
+
+// dx of one row, and its terms added to the sums.
+template <Norm N, class Lane, bool kStreaming, class T, class Centred>
+void write_gradient(const GradientRow<T, Centred>& row, const NormColumns& columns, i64 n, const ColumnSums& sums) {
+  for_columns<Lane, kBackwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
     using Io = decltype(io);
-    const auto d = Io::load(dy + j);
-    const auto c = output.template centred<typename Io::Value>(j);
-    Io::store(dgamma_sum + j, fma_rn(d, c, Io::load(dgamma_sum + j)));
-    if constexpr (N == Norm::layer) Io::store(dbeta_sum + j, add_rn(Io::load(dbeta_sum + j), d));
-    Io::store(dx + j, input_gradient(d, c, Io::load(columns.gamma + j), Io::load(columns.reciprocal + j), Io::splat(means.m1),
-                                     Io::splat(means.m2), Io::splat(rstd)));
+    using Value = typename Io::Value;
+    constexpr bool kShift = N == Norm::layer;
+    prefetch(io, row.dy_ahead + j);
+    prefetch(io, row.y_ahead + j);
+    const Value d = Io::load(row.dy + j);
+    const Value c = row.output.template centred<Value>(j);
+    Value dgamma = fma_rn(d, c, sums.from ? Io::load(sums.from + j) : Io::splat(0.0f));
+    if (sums.onto) dgamma = add_rn(Io::load(sums.onto + j), dgamma);
+    const Value gradient = input_gradient(d, c, Io::load(columns.gamma + j), Io::load(columns.reciprocal + j), Io::splat(row.means.m1),
+                                          Io::splat(row.means.m2), Io::splat(row.rstd));
+    if constexpr (kShift) {
+      Value dbeta = add_rn(sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f), d);
+      if (sums.onto) dbeta = add_rn(Io::load(sums.onto + sums.stride + j), dbeta);
+      Io::store(sums.to + sums.stride + j, dbeta);
+    }
+    Io::store(sums.to + j, dgamma);
+    store_as<kStreaming>(io, row.dx + j, gradient);
   });
+}
+
+// What the tasks of a backward share.
+template <class T>
+struct BackwardArrays {
+  const T* dy;
+  const T* y;
+  const float* rstd;
+  T* dx;
+  i64 rows;
+  i64 n;
+  NormColumns columns;
+  SideBuffer<const float> side;
+  float* scratch;
+};
+
+// c of one row: from y, or, with side channels, put into a row of scratch.
+template <class Lane, class Centred, class T>
+Centred centred_row(const BackwardArrays<T>& a, i64 row, float* staged) {
+  const CentredOutput<T> output{a.y + row * a.n, a.columns.beta};
+  if constexpr (std::is_same_v<Centred, CentredStaged>) {
+    for_columns<Lane, 1>(a.n, [=](auto io, i64 j) __attribute__((always_inline)) {
+      io.store(staged + j, output.template centred<typename decltype(io)::Value>(j));
+    });
+    for (i64 s = 0; s < a.side.count; ++s) staged[a.side.channels[s]] = a.side.x_hat[row * a.side.count + s];
+    return {staged, a.columns.weight};
+  } else {
+    return output;
+  }
+}
+
+// sum[j] += term[j], j < n, over words of scratch.
+template <class Lane>
+OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
+  for_columns<Lane, 1>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+    io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j)));
+  });
+}
+
+template <Norm N, class T, CpuSchedule S, class Centred, bool kStreaming>
+void backward_passes(const BackwardArrays<T>& a) {
+  using Lane = LaneOf<S>;
+  const i64 n = a.n;
+  const i64 stride = column_stride(n);
+  const i64 slots = slot_count(a.rows, n);
+  const i64 tasks = backward_tasks(slots);
+  const i64 task_slots = slots / tasks;
+  const i64 task_words = backward_task_words(a.rows, n);
+  parallel_for(tasks, S.threads, [&](i64 task) {
+    float* const pending = a.scratch + task * task_words;  // a stack of [2, stride]: dgamma's sums, dbeta's sums
+    float* const staged = pending + task_words - stride;
+    float* top = pending;
+    for (i64 k = 0; k < task_slots; ++k) {
+      const i64 slot = task * task_slots + k;
+      const i64 begin = slot_begin(a.rows, slots, slot);
+      const i64 end = slot_begin(a.rows, slots, slot + 1);
+      float* const before = top - 2 * stride;  // of an odd slot: its even neighbour's sums
+      if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
+      for (i64 row = begin; row < end; ++row) {
+        const i64 at = row * n;
+        const i64 ahead = std::min(row + 1, a.rows - 1) * n;
+        const Centred output = centred_row<Lane, Centred>(a, row, staged);
+        const GradientTerms<N, T, Centred> terms{a.dy + at, a.columns.gamma, output};
+        const GradientRow<T, Centred> gradient{a.dy + at, output, negated_means<N>(row_sums<Lane>(terms, n), n), a.rstd[row], a.dx + at,
+                                               a.dy + ahead, a.y + ahead};
+        const bool completes_pair = k % 2 == 1 && row + 1 == end;
+        const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
+        write_gradient<N, Lane, kStreaming>(gradient, a.columns, n, sums);
+      }
+      if (k % 2 == 0) top += 2 * stride;
+      for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete
+        top -= 2 * stride;
+        add_columns<Lane>(top - 2 * stride, top, n);
+        if constexpr (N == Norm::layer) add_columns<Lane>(top - stride, top + stride, n);
+      }
+    }
+    end_streaming<kStreaming>();
+  });
+}
+
+template <Norm N, class T, CpuSchedule S, bool kStreaming>
+void backward_of_rows(const BackwardArrays<T>& a) {
+  if (a.side.count == 0) {
+    backward_passes<N, T, S, CentredOutput<T>, kStreaming>(a);
+  } else {
+    backward_passes<N, T, S, CentredStaged, kStreaming>(a);
+  }
 }
 
 template <Norm N, class T, CpuSchedule S>
 void norm_backward(const char* function, const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows,
-              i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
+                   i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
   using Lane = LaneOf<S>;
   require_shape(function, rows, n, side);
   if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
     throw SpecError(std::string(function) + ": the workspace holds " + std::to_string(workspace.size()) + " of the " +
                     std::to_string(norm_backward_workspace(rows, n)) + " words it needs");
   }
-  const NormColumns columns = columns_at(workspace.data(), n);
+  const i64 stride = column_stride(n);
+  float* const aligned = workspace.data() + line_offset(workspace.data());
+  const NormColumns columns = columns_at(aligned, stride);
   {
     const DefaultFloatEnvironment environment;
     require_reciprocals(function, gamma, n, side);
@@ -355,57 +626,32 @@ void norm_backward(const char* function, const T* dy, const T* y, const float* g
       next += is_side;
     }
   }
-
-  const i64 slots = slot_count(rows, n);
-  const i64 tasks = backward_tasks(slots);
-  const i64 task_slots = slots / tasks;
-  const i64 task_words = backward_task_words(rows, n);
-  float* const scratch = workspace.data() + kColumnArrays * n;
-  const auto add_columns = [=](float* sum, const float* term, i64 begin, i64 end) {
-    for_columns<Lane>(begin, end, [=](auto io, i64 j) { io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j))); });
-  };
-
-  parallel_for(tasks, S.threads, [=](i64 task) {
-    float* const pending = scratch + task * task_words;  // a stack of [2, n]: dgamma's sums, dbeta's sums
-    float* const staged = pending + task_words - n;
-    float* top = pending;
-    for (i64 k = 0; k < task_slots; ++k) {
-      std::fill(top, top + 2 * n, 0.0f);
-      const i64 slot = task * task_slots + k;
-      for (i64 row = slot_begin(rows, slots, slot); row < slot_begin(rows, slots, slot + 1); ++row) {
-        const CentredOutput<T> output{y + row * n, columns.beta};
-        if (side.count == 0) {
-          backward_row<N, Lane>(dy + row * n, output, columns, rstd[row], n, dx + row * n, top, top + n);
-          continue;
-        }
-        for_columns<Lane>(0, n, [=](auto io, i64 j) { io.store(staged + j, output.template centred<typename decltype(io)::Value>(j)); });
-        for (i64 s = 0; s < side.count; ++s) staged[side.channels[s]] = side.x_hat[row * side.count + s];
-        backward_row<N, Lane>(dy + row * n, CentredStaged{staged, columns.weight}, columns, rstd[row], n, dx + row * n, top, top + n);
-      }
-      top += 2 * n;
-      for (i64 complete = k + 1; complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete: add them
-        top -= 2 * n;
-        add_columns(top - 2 * n, top, 0, 2 * n);
-      }
-    }
-  });
+  float* const scratch = aligned + kColumnArrays * stride;
+  const BackwardArrays<T> arrays{dy, y, rstd, dx, rows, n, columns, side, scratch};
+  if (rows_stream<S>(dx, rows, n)) {
+    if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, S, true>(arrays);
+  } else {
+    backward_of_rows<N, T, S, false>(arrays);
+  }
 
   // The upper levels of the slots' tree, a block of columns to each task. 1024 columns: 4 KiB runs of every task's sums.
   constexpr i64 kBlock = 1024;
+  const i64 tasks = backward_tasks(slot_count(rows, n));
+  const i64 task_words = backward_task_words(rows, n);
   parallel_for((n + kBlock - 1) / kBlock, S.threads, [=](i64 block) {
     const i64 begin = block * kBlock;
     const i64 end = std::min(n, begin + kBlock);
     for (i64 apart = 1; apart < tasks; apart *= 2) {
       for (i64 task = 0; task < tasks; task += 2 * apart) {
-        float* const sum = scratch + task * task_words;
+        float* const sum = scratch + task * task_words + begin;
         const float* const term = sum + apart * task_words;
-        add_columns(sum, term, begin, end);
-        add_columns(sum, term, n + begin, n + end);
+        add_columns<Lane>(sum, term, end - begin);
+        if constexpr (N == Norm::layer) add_columns<Lane>(sum + stride, term + stride, end - begin);
       }
     }
     for (i64 j = begin; j < end; ++j) {
       if (dgamma) dgamma[j] = div_rn(scratch[j], columns.divisor[j]);
-      if (dbeta) dbeta[j] = scratch[n + j];
+      if (dbeta) dbeta[j] = scratch[stride + j];
     }
   });
 }
@@ -424,7 +670,8 @@ void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps,
 }
 
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
-  return kColumnArrays * n + detail::backward_tasks(slot_count(rows, n)) * detail::backward_task_words(rows, n);
+  return detail::kLineWords - 1 + kColumnArrays * detail::column_stride(n) +
+         detail::backward_tasks(slot_count(rows, n)) * detail::backward_task_words(rows, n);
 }
 
 template <class T, CpuSchedule S>

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <string>
@@ -266,6 +267,44 @@ TYPED_TEST(NormTest, EveryScheduleGivesTheSameBits) {
         expect_same_bits<kWidestSchedule>(p, expected);
       }
     }
+  }
+}
+
+// Rows on cache lines and outputs beyond a private cache: the only ones that are streamed.
+template <class T>
+struct LineAligned {
+  explicit LineAligned(const std::vector<T>& values)
+      : storage(values.size() + 64 / sizeof(T)), data(storage.data() + (64 - reinterpret_cast<std::uintptr_t>(storage.data()) % 64) / sizeof(T)) {
+    std::copy(values.begin(), values.end(), data);
+  }
+  std::vector<T> storage;
+  T* data;
+};
+
+template <CpuSchedule S, class T>
+void expect_streamed_bits(const Problem<T>& p, const Result<T>& expected) {
+  LineAligned<T> y(p.x), dx(p.dy);
+  auto r = expected;
+  const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
+  layernorm_forward<T, S>(y.data, p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, y.data, r.rstd.data(), side);
+  r.y.assign(y.data, y.data + p.x.size());
+  layernorm_backward<T, S>(dx.data, y.data, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, dx.data, r.dgamma.data(), r.dbeta.data(),
+                           {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()});
+  r.dx.assign(dx.data, dx.data + p.x.size());
+  const bool streams = detail::rows_stream<S>(dx.data, p.rows, p.n);
+  EXPECT_EQ(streams, S.streaming_stores && S.vector_bits > 0);
+  ASSERT_TRUE(r.bits() == expected.bits()) << S.vector_bits << " bits, " << p.side.size() << " side channels";
+}
+
+TYPED_TEST(NormTest, StreamedRowsHaveTheSameBitsInPlaceToo) {
+  constexpr int kNarrower = std::min(256, kBestVectorBits);
+  constexpr i64 kColumns = 1120;  // whole cache lines, no whole number of the tree's steps or of the widest strips of 16-bit elements
+  for (const unsigned variant : {0u, 3u}) {
+    const auto p = varied_problem<TypeParam>(Norm::layer, (i64{2} << 20) / i64{sizeof(TypeParam)} / kColumns + 1, kColumns, variant);
+    const auto expected = run<kScalar>(p);
+    expect_streamed_bits<kWidestSchedule>(p, expected);
+    expect_streamed_bits<CpuSchedule{.threads = 3, .vector_bits = kNarrower, .streaming_stores = true}>(p, expected);
+    expect_streamed_bits<CpuSchedule{.threads = 2, .vector_bits = kBestVectorBits}>(p, expected);
   }
 }
 
