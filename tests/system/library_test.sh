@@ -38,6 +38,12 @@ done
 mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE '(kBaseline|kAvx2|kAvx512|kAvx512Bf16)E$')
 [[ ${order[0]:-} == kBaselineE ]] || fail "the archive's first variant is ${order[0]:-missing}, not the baseline"
 
+# --- Headers: what has code is in the inline namespace; data types, exceptions and coefficients alone are outside it ---------------
+untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
+  grep -vxE 'kernels/(formats|layernorm|params|table|host/errors)\.h|kernels/generated/.*\.h' || true)
+[[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
+grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
+
 # --- Units with different flags in one program -------------------------------------------------------------------------------------
 cat >"$work/unit.cpp" <<'TEXT'
 #include "kernels/host/api.h"
