@@ -223,7 +223,7 @@ std::string tuned_header(const std::vector<Variant>& variants, const std::string
   for (const Variant& variant : variants)
     if (!variant.fit->header.empty()) text += "#include \"" + header_path(*variant.fit) + "\"\n";
   text +=
-      "\nnamespace outgrad::kernels::tuned {\n\n"
+      "\nnamespace outgrad::kernels::inline OUTGRAD_ABI::tuned {\n\n"
       "template <class T>\nstruct GeluBackward;\n\n"
       "template <class T>\nstruct GeluForward;\n";
   for (const Variant& variant : variants) {
@@ -232,7 +232,7 @@ std::string tuned_header(const std::vector<Variant>& variants, const std::string
             ";\n  static constexpr CpuSchedule kSchedule" + variant.schedule_text() + ";\n  static constexpr const char* kVariant = \"" +
             variant.name() + "\";\n};\n";
   }
-  return text + "\n}  // namespace outgrad::kernels::tuned\n";
+  return text + "\n}  // namespace outgrad::kernels::inline OUTGRAD_ABI::tuned\n";
 }
 
 }  // namespace outgrad::autotune

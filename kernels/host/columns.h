@@ -13,21 +13,22 @@ namespace detail {
 
 // Tasks share the slots evenly. A power of two that depends on the shape alone, so the scratch does too; enough for the largest
 // machines' cores, few enough that the tasks' partial sums stay small beside the tensors.
-inline i64 column_tasks(i64 rows, i64 n) { return std::min<i64>(slot_count(rows, n), 128); }
+inline i64 column_tasks(i64 slots) { return std::min<i64>(slots, 128); }
 
 // A task's scratch: pending sums of complete subtrees of its slots, at most one per level and the one that grows.
 inline i64 column_task_words(i64 rows, i64 n) {
-  return n * static_cast<i64>(std::bit_width(static_cast<u64>(slot_count(rows, n) / column_tasks(rows, n))));
+  const i64 slots = slot_count(rows, n);
+  return n * static_cast<i64>(std::bit_width(static_cast<u64>(slots / column_tasks(slots))));
 }
 
 // fp32 words of scratch that column_sums needs.
-inline i64 column_words(i64 rows, i64 n) { return column_tasks(rows, n) * column_task_words(rows, n); }
+inline i64 column_words(i64 rows, i64 n) { return column_tasks(slot_count(rows, n)) * column_task_words(rows, n); }
 
 // result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a row's n terms to sums[0 .. n) and may
-// do more with the row: it is called once for each. Lane: the type of a vector of columns. The scratch's content does not matter.
+// do more with the row: it is called once for each. Io: how vectors of columns are read, added and written. The scratch's content does not matter.
 template <class Io, class AddRow>
 void column_sums(i64 rows, i64 n, int threads, float* scratch, float* result, const AddRow& add_row) {
-  const i64 slots = slot_count(rows, n), tasks = column_tasks(rows, n), task_slots = slots / tasks, task_words = column_task_words(rows, n);
+  const i64 slots = slot_count(rows, n), tasks = column_tasks(slots), task_slots = slots / tasks, task_words = column_task_words(rows, n);
   const auto add_columns = [](float* sum, const float* term, i64 begin, i64 end) {
     i64 j = begin;
     for (; end - j >= Io::kWidth; j += Io::kWidth) Io::store(sum + j, Io::add(Io::load(sum + j), Io::load(term + j)));

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/host/columns.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
 #include "kernels/layernorm.h"
@@ -35,6 +36,16 @@ void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 ro
 template <class T, CpuSchedule S = kWidestSchedule>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
 
+// Residual forms: z = RN_T(RN_f32(x + residual)), which the next block adds to, then the norm of z: the bits of the two steps in one pass.
+// z may equal x or residual, and so may y, but not z.
+template <class T, CpuSchedule S = kWidestSchedule>
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
+                                float* rstd, SideBuffer<float> side = {});
+
+template <class T, CpuSchedule S = kWidestSchedule>
+void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                              SideBuffer<float> side = {});
+
 // Number of fp32 words of scratch that a backward of this shape needs.
 i64 norm_backward_workspace(i64 rows, i64 n);
 
@@ -50,7 +61,17 @@ template <class T, CpuSchedule S = kWidestSchedule>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                       SideBuffer<const float> side, std::span<float> workspace);
 
-// The same with a workspace of their own.
+// dz = RN_T(RN_f32(g + dz_next)): g is the norm's gradient before it is rounded to T, dz_next what arrives by z's other use. dz is the gradient
+// of x and of residual. dz may equal dy or dz_next. dgamma, dbeta, the workspace and what is refused are as above.
+template <class T, CpuSchedule S = kWidestSchedule>
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                                 i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
+
+template <class T, CpuSchedule S = kWidestSchedule>
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
+                               float* dgamma, SideBuffer<const float> side, std::span<float> workspace);
+
+// layernorm_backward and rmsnorm_backward with a workspace of their own.
 template <class T, CpuSchedule S = kWidestSchedule>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                         float* dgamma, float* dbeta, SideBuffer<const float> side = {});
@@ -409,8 +430,15 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
 // Vectors that the pass which writes y handles at once: AVX-512 stores two of 16-bit elements as one cache line.
 inline constexpr int kForwardVectors = 2;
 
+// What is added to x before its norm, and where the sum goes; null: nothing.
+template <class T>
+struct Residual {
+  const T* residual = nullptr;
+  T* z = nullptr;
+};
+
 template <Norm N, class T, CpuSchedule S, bool kStreaming>
-void forward_of_rows(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
+void forward_of_rows(const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                      const SideBuffer<float>& side) {
   using Lane = LaneOf<S>;
   const i64 task_rows = std::max<i64>(S.block_elements / n, 1);
@@ -418,6 +446,14 @@ void forward_of_rows(const T* x, const float* gamma, const float* beta, i64 rows
     for (i64 row = task * task_rows; row < std::min(rows, (task + 1) * task_rows); ++row) {
       const T* x_row = x + row * n;
       T* y_row = y + row * n;
+      if (added.residual) {
+        const T* const residual_row = added.residual + row * n;
+        T* const z_row = added.z + row * n;  // stored through the caches: it is read at once
+        for_columns<Lane, kForwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+          io.store(z_row + j, add_rn(io.load(x_row + j), io.load(residual_row + j)));
+        });
+        x_row = z_row;
+      }
       const float mean = N == Norm::layer ? mean_of(row_sums<Lane>(MeanTerms<T>{x_row}, n).v[0], n) : 0.0f;
       const float r = rstd_of(row_sums<Lane>(VarianceTerms<T>{x_row, mean}, n).v[0], n, eps);
       rstd[row] = r;
@@ -433,14 +469,14 @@ void forward_of_rows(const T* x, const float* gamma, const float* beta, i64 rows
 }
 
 template <Norm N, class T, CpuSchedule S>
-void norm_forward(const char* function, const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
+void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                   const SideBuffer<float>& side) {
   require_shape(function, rows, n, side);
   if (!(eps >= 0.0f)) throw SpecError(std::string(function) + ": eps must be at least 0");
   if (rows_stream<S>(y, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, S, true>(x, gamma, beta, rows, n, eps, y, rstd, side);
+    if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, S, true>(x, added, gamma, beta, rows, n, eps, y, rstd, side);
   } else {
-    forward_of_rows<N, T, S, false>(x, gamma, beta, rows, n, eps, y, rstd, side);
+    forward_of_rows<N, T, S, false>(x, added, gamma, beta, rows, n, eps, y, rstd, side);
   }
 }
 
@@ -456,14 +492,10 @@ inline i64 line_offset(const float* words) {
   return static_cast<i64>((kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
 }
 
-// Tasks share the slots evenly. A power of two that depends on the shape alone, so the workspace does too; enough for the largest
-// machines' cores, few enough that the tasks' partial sums stay small beside the tensors.
-inline i64 backward_tasks(i64 slots) { return std::min<i64>(slots, 128); }
-
 // A task's scratch: pending sums of complete subtrees of its slots, at most one per level and the one that grows, and one row of c.
 inline i64 backward_task_words(i64 rows, i64 n) {
   const i64 slots = slot_count(rows, n);
-  const i64 pending = std::bit_width(static_cast<u64>(slots / backward_tasks(slots)));
+  const i64 pending = std::bit_width(static_cast<u64>(slots / column_tasks(slots)));
   return (pending * 2 + 1) * column_stride(n);
 }
 
@@ -479,6 +511,7 @@ struct GradientRow {
   Centred output;
   NegatedMeans means;
   float rstd;
+  const T* dz_next;  // residual forms: added to the gradient
   T* dx;
   const T* dy_ahead;
   const T* y_ahead;
@@ -493,7 +526,7 @@ struct ColumnSums {
 };
 
 // dx of one row, and its terms added to the sums.
-template <Norm N, class Lane, bool kStreaming, class T, class Centred>
+template <Norm N, class Lane, bool kStreaming, bool kResidual, class T, class Centred>
 void write_gradient(const GradientRow<T, Centred>& row, const NormColumns& columns, i64 n, const ColumnSums& sums) {
   for_columns<Lane, kBackwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
     using Io = decltype(io);
@@ -505,8 +538,9 @@ void write_gradient(const GradientRow<T, Centred>& row, const NormColumns& colum
     const Value c = row.output.template centred<Value>(j);
     Value dgamma = fma_rn(d, c, sums.from ? Io::load(sums.from + j) : Io::splat(0.0f));
     if (sums.onto) dgamma = add_rn(Io::load(sums.onto + j), dgamma);
-    const Value gradient = input_gradient(d, c, Io::load(columns.gamma + j), Io::load(columns.reciprocal + j), Io::splat(row.means.m1),
+    Value gradient = input_gradient(d, c, Io::load(columns.gamma + j), Io::load(columns.reciprocal + j), Io::splat(row.means.m1),
                                           Io::splat(row.means.m2), Io::splat(row.rstd));
+    if constexpr (kResidual) gradient = add_rn(gradient, Io::load(row.dz_next + j));
     if constexpr (kShift) {
       Value dbeta = add_rn(sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f), d);
       if (sums.onto) dbeta = add_rn(Io::load(sums.onto + sums.stride + j), dbeta);
@@ -523,6 +557,7 @@ struct BackwardArrays {
   const T* dy;
   const T* y;
   const float* rstd;
+  const T* dz_next;
   T* dx;
   i64 rows;
   i64 n;
@@ -554,13 +589,13 @@ OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
   });
 }
 
-template <Norm N, class T, CpuSchedule S, class Centred, bool kStreaming>
+template <Norm N, class T, CpuSchedule S, class Centred, bool kStreaming, bool kResidual>
 void backward_passes(const BackwardArrays<T>& a) {
   using Lane = LaneOf<S>;
   const i64 n = a.n;
   const i64 stride = column_stride(n);
   const i64 slots = slot_count(a.rows, n);
-  const i64 tasks = backward_tasks(slots);
+  const i64 tasks = column_tasks(slots);
   const i64 task_slots = slots / tasks;
   const i64 task_words = backward_task_words(a.rows, n);
   parallel_for(tasks, S.threads, [&](i64 task) {
@@ -578,11 +613,12 @@ void backward_passes(const BackwardArrays<T>& a) {
         const i64 ahead = std::min(row + 1, a.rows - 1) * n;
         const Centred output = centred_row<Lane, Centred>(a, row, staged);
         const GradientTerms<N, T, Centred> terms{a.dy + at, a.columns.gamma, output};
-        const GradientRow<T, Centred> gradient{a.dy + at, output, negated_means<N>(row_sums<Lane>(terms, n), n), a.rstd[row], a.dx + at,
+        const GradientRow<T, Centred> gradient{a.dy + at, output, negated_means<N>(row_sums<Lane>(terms, n), n), a.rstd[row],
+                                               kResidual ? a.dz_next + at : nullptr, a.dx + at,
                                                a.dy + ahead, a.y + ahead};
         const bool completes_pair = k % 2 == 1 && row + 1 == end;
         const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
-        write_gradient<N, Lane, kStreaming>(gradient, a.columns, n, sums);
+        write_gradient<N, Lane, kStreaming, kResidual>(gradient, a.columns, n, sums);
       }
       if (k % 2 == 0) top += 2 * stride;
       for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete
@@ -595,17 +631,17 @@ void backward_passes(const BackwardArrays<T>& a) {
   });
 }
 
-template <Norm N, class T, CpuSchedule S, bool kStreaming>
+template <Norm N, class T, CpuSchedule S, bool kStreaming, bool kResidual>
 void backward_of_rows(const BackwardArrays<T>& a) {
   if (a.side.count == 0) {
-    backward_passes<N, T, S, CentredOutput<T>, kStreaming>(a);
+    backward_passes<N, T, S, CentredOutput<T>, kStreaming, kResidual>(a);
   } else {
-    backward_passes<N, T, S, CentredStaged, kStreaming>(a);
+    backward_passes<N, T, S, CentredStaged, kStreaming, kResidual>(a);
   }
 }
 
-template <Norm N, class T, CpuSchedule S>
-void norm_backward(const char* function, const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows,
+template <Norm N, class T, CpuSchedule S, bool kResidual>
+void norm_backward(const char* function, const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
                    i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
   using Lane = LaneOf<S>;
   require_shape(function, rows, n, side);
@@ -627,16 +663,16 @@ void norm_backward(const char* function, const T* dy, const T* y, const float* g
     }
   }
   float* const scratch = aligned + kColumnArrays * stride;
-  const BackwardArrays<T> arrays{dy, y, rstd, dx, rows, n, columns, side, scratch};
+  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, side, scratch};
   if (rows_stream<S>(dx, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, S, true>(arrays);
+    if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, S, true, kResidual>(arrays);
   } else {
-    backward_of_rows<N, T, S, false>(arrays);
+    backward_of_rows<N, T, S, false, kResidual>(arrays);
   }
 
   // The upper levels of the slots' tree, a block of columns to each task. 1024 columns: 4 KiB runs of every task's sums.
   constexpr i64 kBlock = 1024;
-  const i64 tasks = backward_tasks(slot_count(rows, n));
+  const i64 tasks = column_tasks(slot_count(rows, n));
   const i64 task_words = backward_task_words(rows, n);
   parallel_for((n + kBlock - 1) / kBlock, S.threads, [=](i64 block) {
     const i64 begin = block * kBlock;
@@ -661,29 +697,55 @@ void norm_backward(const char* function, const T* dy, const T* y, const float* g
 template <class T, CpuSchedule S>
 void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                        SideBuffer<float> side) {
-  detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, gamma, beta, rows, n, eps, y, rstd, side);
+  detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, {}, gamma, beta, rows, n, eps, y, rstd, side);
 }
 
 template <class T, CpuSchedule S>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::rms, T, S>("rmsnorm_forward", x, gamma, nullptr, rows, n, eps, y, rstd, side);
+  detail::norm_forward<Norm::rms, T, S>("rmsnorm_forward", x, {}, gamma, nullptr, rows, n, eps, y, rstd, side);
+}
+
+template <class T, CpuSchedule S>
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
+                                float* rstd, SideBuffer<float> side) {
+  detail::norm_forward<Norm::layer, T, S>("residual_layernorm_forward", x, {residual, z}, gamma, beta, rows, n, eps, y, rstd, side);
+}
+
+template <class T, CpuSchedule S>
+void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                              SideBuffer<float> side) {
+  detail::norm_forward<Norm::rms, T, S>("residual_rmsnorm_forward", x, {residual, z}, gamma, nullptr, rows, n, eps, y, rstd, side);
 }
 
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
   return detail::kLineWords - 1 + kColumnArrays * detail::column_stride(n) +
-         detail::backward_tasks(slot_count(rows, n)) * detail::backward_task_words(rows, n);
+         detail::column_tasks(slot_count(rows, n)) * detail::backward_task_words(rows, n);
 }
 
 template <class T, CpuSchedule S>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                         float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S>("layernorm_backward", dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
+  detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
 }
 
 template <class T, CpuSchedule S>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                       SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S>("rmsnorm_backward", dy, y, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side, workspace);
+  detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side, workspace);
+}
+
+template <class T, CpuSchedule S>
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                                 i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta,
+                                                 side, workspace);
+}
+
+template <class T, CpuSchedule S>
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
+                               float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, y, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
+                                               side, workspace);
 }
 
 namespace detail {
