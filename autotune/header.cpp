@@ -112,7 +112,7 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.forward = value_of(header.text, "float ", "kXStar").has_value();
   if (header.forward) return header;
   header.format = text_constant("kFormat");
-  header.accuracy = text_constant("kClass");
+  if (value_of(header.text, "const char* ", "kClass")) header.accuracy = text_constant("kClass");
   if (types().find(header.format) == types().end())
     throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2)");
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
@@ -135,6 +135,7 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
   for (const std::string& path : paths) {
     const GeneratedHeader& header = headers.emplace_back(read_generated_header(path));
     if (header.forward) throw kernels::SpecError(path, "kind", "a forward header; backward fits are chosen among");
+    if (header.accuracy.empty()) throw kernels::SpecError(path, "kClass", "missing");
     if (header.activation != kActivation) throw kernels::SpecError(path, "kActivation", "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
     const auto problem = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId f) { return header.format == name_of(f); });
     if (problem == std::end(kAllFormats)) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");

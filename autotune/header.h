@@ -13,7 +13,7 @@ struct GeneratedHeader {
   std::string path, text;
   std::string type;        // of its struct: "GeluBf16"
   std::string name;        // kName: "gelu_bf16"
-  std::string accuracy;    // kClass: "abs:2^-26"; empty in a forward header
+  std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
   std::string activation;  // "gelu"
   std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; empty in a forward header, which serves every format
   bool forward = false;

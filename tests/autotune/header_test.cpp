@@ -96,6 +96,7 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(renamed("silu_bf16", "mine"), "kActivation: 'silu'");
   refuses(renamed("gelu_e4m3_oracle", "mine"), "kFormat: 'e4m3'");
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");
   refuses("#pragma once\n", "line 1");
   write("a.h", renamed("gelu_bf16", "mine"));
   write("b.h", renamed("gelu_bf16_fast", "mine"));
