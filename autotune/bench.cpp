@@ -11,6 +11,7 @@
 #include "autotune/peer.h"
 #include "autotune/workload.h"
 #include "kernels/host/api.h"
+#include "kernels/host/bias.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -53,9 +54,12 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   const auto *x = reinterpret_cast<const T*>(arrays.x.get()), *dy = reinterpret_cast<const T*>(arrays.dy.get()),
              *y = reinterpret_cast<const T*>(arrays.y.get());
   T* const out = reinterpret_cast<T*>(arrays.out.get());
+  const Workspace more(format, elements, /*with_x=*/false, /*with_dy_and_y=*/false, seed);  // for kernels of two outputs
+  T* const second_out = reinterpret_cast<T*>(more.out.get());
   kernels::u32* const mask = arrays.mask_words();
   const i64 rows = elements / kCols, floats = static_cast<i64>(arrays.bytes / sizeof(float));
   std::vector<float> gamma(kCols, 0.75f), beta(kCols, 0.25f), dgamma(kCols), dbeta(kCols), rstd(static_cast<std::size_t>(rows), 1.0f);
+  std::vector<float> workspace(static_cast<std::size_t>(std::max(kernels::norm_backward_workspace(rows, kCols), kernels::bias_backward_workspace(rows, kCols))));
   const double n = static_cast<double>(elements), size = sizeof(T);
   const Problem backward{KernelId::kGeluBackward, format}, forward{KernelId::kGeluForward, format};
 
@@ -71,7 +75,27 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
     plan.add("layernorm_forward", "", rows * kCols, 2 * size * n,
              [&] { kernels::layernorm_forward<T>(x, gamma.data(), beta.data(), rows, kCols, 1e-5f, out, rstd.data()); });
     plan.add("layernorm_backward", "", rows * kCols, 3 * size * n, [&] {
-      kernels::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data());
+      kernels::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
+    });
+    plan.add("rmsnorm_forward", "", rows * kCols, 2 * size * n,
+             [&] { kernels::rmsnorm_forward<T>(x, gamma.data(), rows, kCols, 1e-5f, out, rstd.data()); });
+    plan.add("rmsnorm_backward", "", rows * kCols, 3 * size * n, [&] {
+      kernels::rmsnorm_backward<T>(dy, y, gamma.data(), rstd.data(), rows, kCols, out, dgamma.data(), {}, workspace);
+    });
+    plan.add("residual_layernorm_forward", "", rows * kCols, 4 * size * n, [&] {
+      kernels::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data());
+    });
+    plan.add("residual_layernorm_backward", "", rows * kCols, 4 * size * n, [&] {
+      kernels::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {},
+                                              workspace);
+    });
+    using Forward = kernels::tuned::GeluForward<T>;
+    using Backward = kernels::tuned::GeluBackward<T>;
+    plan.add("bias_gelu_forward", Forward::kVariant, rows * kCols, forward.bytes_per_element() * n, [&] {
+      kernels::bias_gelu_forward<typename Forward::Fit, T, Forward::kSchedule>(x, beta.data(), rows, kCols, out, mask);
+    });
+    plan.add("bias_gelu_backward", Backward::kVariant, rows * kCols, backward.bytes_per_element() * n, [&] {
+      kernels::bias_gelu_backward<typename Backward::Fit, T, Backward::kSchedule>(dy, y, mask, rows, kCols, out, dbeta.data(), workspace);
     });
   }
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -130,7 +154,7 @@ void print(const BenchGroup& group) {
         std::snprintf(text, sizeof text, "  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer);
         (beside += text).pop_back();
       }
-    std::printf("  %-24s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth,
+    std::printf("  %-27s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth,
                 100 * share.median, 100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, beside.c_str());
   }
 }
@@ -166,7 +190,7 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
 
 i64 bench_elements(FormatId format, i64 wanted) {
   constexpr i64 kFloor = i64{1} << 20;
-  constexpr i64 kArrays = 4;
+  constexpr i64 kArrays = 5;
   i64 elements = wanted;
   while (elements > kFloor && elements * bytes_of(format) * kArrays > available_memory_bytes() / 4) elements /= 2;
   return elements;

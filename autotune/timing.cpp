@@ -53,7 +53,9 @@ void Rounds::run_until(int least, int most) {
 }
 
 std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double share) {
-  const double best = ceiling_ns.empty() ? 0 : *std::min_element(ceiling_ns.begin(), ceiling_ns.end());
+  std::vector<double> sorted = ceiling_ns;
+  std::sort(sorted.begin(), sorted.end());
+  const double best = sorted.empty() ? 0 : sorted[sorted.size() / kLuckyRounds];
   std::vector<bool> kept;
   for (const double time : ceiling_ns) kept.push_back(best >= share * time);  // bandwidth is 1 / time
   return kept;

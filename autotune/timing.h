@@ -12,8 +12,10 @@
 
 namespace outgrad::autotune {
 
-// A round whose ceiling falls under this share of the best round's is discarded: the machine was busy with something else.
+// A round whose ceiling falls under this share of the best round's is discarded: the machine was busy with something else. The best is
+// taken after leaving out one round in ten: where others share the memory, a rare lucky round is half as fast again as any other.
 inline constexpr double kCeilingShare = 0.9;
+inline constexpr std::size_t kLuckyRounds = 10;
 // Rounds that a comparison needs, so that the interval's ends are more than the extreme samples.
 inline constexpr int kLeastRounds = 20;
 // With four finalists against one baseline, 99% each keeps the chance of one false winner under 4%.

@@ -54,6 +54,18 @@ TEST(KeptRounds, DiscardsUnderTheSharePreciselyAndKeepsAllAtZero) {
   EXPECT_TRUE(kept_rounds({}).empty());
 }
 
+// One lucky round in ten must not discard the nine that tell what the machine does.
+TEST(KeptRounds, ALuckyRoundDoesNotJudgeTheOthers) {
+  std::vector<double> times(20, 100);
+  times[3] = times[17] = 60;
+  times[5] = 130;
+  std::vector<bool> expected(20, true);
+  expected[5] = false;
+  EXPECT_EQ(kept_rounds(times), expected);
+  times[4] = 60;  // three of twenty: the machine can do it
+  EXPECT_EQ(std::ranges::count(kept_rounds(times), true), 3);
+}
+
 TEST(RatioInterval, CoversTheTruthAndSeesPastDrift) {
   std::uint64_t random = 5;
   const auto noise = [&] { return 0.97 + 0.06 * static_cast<double>(next_random(random) >> 11) * 0x1p-53; };
