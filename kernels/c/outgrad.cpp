@@ -165,7 +165,7 @@ struct Operand {
   i64 bytes;
   i64 alignment;
   Use use;
-  const char* may_be = nullptr;  // the one operand that it may be equal to
+  const char* may_be[2] = {};  // the operands that it may be equal to
 };
 
 bool is_written(const Operand& operand) { return operand.use == Use::write || operand.use == Use::optional_write; }
@@ -199,8 +199,9 @@ outgrad_status check_operands(const char* function, std::initializer_list<Operan
     if (!is_written(written)) continue;
     for (const Operand& other : operands) {
       if (&other == &written || !overlap(written, other)) continue;
-      const bool equal = written.may_be != nullptr && std::strcmp(written.may_be, other.name) == 0 && written.pointer == other.pointer;
-      if (equal) continue;
+      bool allowed = false;
+      for (const char* name : written.may_be) allowed |= name != nullptr && std::strcmp(name, other.name) == 0;
+      if (allowed && written.pointer == other.pointer) continue;
       return fail(OUTGRAD_ERROR_OVERLAP, function, "%s overlaps %s", written.name, other.name);
     }
   }
@@ -248,6 +249,12 @@ outgrad_status check_side(const char* function, const std::int32_t* channels, i6
   return OUTGRAD_OK;
 }
 
+outgrad_status check_workspace(const char* function, const void* workspace, std::size_t bytes, i64 words) {
+  if (workspace != nullptr && bytes / 4 >= static_cast<u64>(words)) return OUTGRAD_OK;
+  return fail(OUTGRAD_ERROR_WORKSPACE, function, "the workspace holds %llu of the %lld bytes that it needs",
+              workspace == nullptr ? 0ull : static_cast<unsigned long long>(bytes), static_cast<long long>(words * 4));
+}
+
 // Runs the kernel; what it throws of its own accord (before it writes anything) is a value it does not take.
 template <class Body>
 outgrad_status run(const char* function, const Body& body) noexcept {
@@ -277,13 +284,20 @@ outgrad_status activation_backward(const char* function, outgrad_activation acti
   const outgrad_status status = check_operands(function, {{"dy", dy, bytes, info.bytes, Use::read},
                                                           {"y", y, bytes, info.bytes, Use::read},
                                                           {"mask", mask, info.fits[activation].masked ? mask_bytes(n) : 0, 4, Use::read},
-                                                          {"dx", dx, bytes, info.bytes, Use::write, "dy"}});
+                                                          {"dx", dx, bytes, info.bytes, Use::write, {"dy"}}});
   if (status) return status;
   return run(function, [&] { choice().kernels[format]->backward[activation](dy, y, mask, dx, n); });
 }
 
-outgrad_status norm_forward(const char* function, Norm norm, outgrad_format format, const void* x, const float* gamma, const float* beta,
-                            i64 rows, i64 n, float eps, void* y, float* rstd, const std::int32_t* channels, i64 count, float* x_hat) {
+// With a residual: z = x + residual, and the norm of z.
+struct Added {
+  const void* residual = nullptr;
+  void* z = nullptr;
+};
+
+outgrad_status norm_forward(const char* function, Norm norm, outgrad_format format, const void* x, const Added* added, const float* gamma,
+                            const float* beta, i64 rows, i64 n, float eps, void* y, float* rstd, const std::int32_t* channels, i64 count,
+                            float* x_hat) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
   if (!(eps >= 0.0f)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(eps));
@@ -293,27 +307,33 @@ outgrad_status norm_forward(const char* function, Norm norm, outgrad_format form
   const outgrad_status status = check_operands(function, {{"x", x, bytes, size, Use::read},
                                                           {"gamma", gamma, n * 4, 4, Use::optional_read},
                                                           {"beta", beta, n * 4, 4, Use::optional_read},
-                                                          {"y", y, bytes, size, Use::write, "x"},
+                                                          {"y", y, bytes, size, Use::write, {"x", "residual"}},
                                                           {"rstd", rstd, rows * 4, 4, Use::write},
                                                           {"side_channels", channels, count * 4, 4, Use::read},
-                                                          {"side_x_hat", x_hat, rows * count * 4, 4, Use::write}});
+                                                          {"side_x_hat", x_hat, rows * count * 4, 4, Use::write},
+                                                          {"residual", added ? added->residual : nullptr, added ? bytes : 0, size, Use::read},
+                                                          {"z", added ? added->z : nullptr, added ? bytes : 0, size, Use::write,
+                                                           {"x", "residual"}}});
   if (status || rows == 0) return status;
   return run(function, [&] {
+    if (added) {
+      choice().kernels[format]->residual_forward[static_cast<int>(norm)](x, added->residual, gamma, beta, rows, n, eps, added->z, y, rstd,
+                                                                         {channels, count, x_hat});
+      return;
+    }
     choice().kernels[format]->norm_forward[static_cast<int>(norm)](x, gamma, beta, rows, n, eps, y, rstd, {channels, count, x_hat});
   });
 }
 
-outgrad_status norm_backward(const char* function, Norm norm, outgrad_format format, const void* dy, const void* y, const float* gamma,
-                             const float* beta, const float* rstd, i64 rows, i64 n, void* dx, float* dgamma, float* dbeta,
+// dz_next: null without a residual; else a pointer to what is added to the gradient, which is then called dz.
+outgrad_status norm_backward(const char* function, Norm norm, outgrad_format format, const void* dy, const void* y, const void* const* dz_next,
+                             const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dx, float* dgamma, float* dbeta,
                              const std::int32_t* channels, i64 count, const float* x_hat, void* workspace, std::size_t workspace_bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
   if (const outgrad_status status = check_side(function, channels, count, n)) return status;
   const i64 words = choice().kernels[format]->norm_workspace(rows, n);
-  if (workspace == nullptr || workspace_bytes / 4 < static_cast<u64>(words)) {
-    return fail(OUTGRAD_ERROR_WORKSPACE, function, "the workspace holds %llu of the %lld bytes that it needs",
-                workspace == nullptr ? 0ull : static_cast<unsigned long long>(workspace_bytes), static_cast<long long>(words * 4));
-  }
+  if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words)) return status;
   const i64 size = kInfo[format].bytes;
   const i64 bytes = rows * n * size;
   const outgrad_status status = check_operands(function, {{"dy", dy, bytes, size, Use::read},
@@ -321,7 +341,8 @@ outgrad_status norm_backward(const char* function, Norm norm, outgrad_format for
                                                           {"gamma", gamma, n * 4, 4, Use::optional_read},
                                                           {"beta", beta, n * 4, 4, Use::optional_read},
                                                           {"rstd", rstd, rows * 4, 4, Use::read},
-                                                          {"dx", dx, bytes, size, Use::write, "dy"},
+                                                          {"dz_next", dz_next ? *dz_next : nullptr, dz_next ? bytes : 0, size, Use::read},
+                                                          {dz_next ? "dz" : "dx", dx, bytes, size, Use::write, {"dy", "dz_next"}},
                                                           {"dgamma", dgamma, n * 4, 4, Use::optional_write},
                                                           {"dbeta", dbeta, n * 4, 4, Use::optional_write},
                                                           {"side_channels", channels, count * 4, 4, Use::read},
@@ -329,6 +350,11 @@ outgrad_status norm_backward(const char* function, Norm norm, outgrad_format for
                                                           {"workspace", workspace, words * 4, 4, Use::write}});
   if (status) return status;
   return run(function, [&] {
+    if (dz_next) {
+      choice().kernels[format]->residual_backward[static_cast<int>(norm)](dy, y, *dz_next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+                                                                          {channels, count, x_hat}, static_cast<float*>(workspace), words);
+      return;
+    }
     choice().kernels[format]->norm_backward[static_cast<int>(norm)](dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
                                                                     {channels, count, x_hat}, static_cast<float*>(workspace), words);
   });
@@ -347,7 +373,7 @@ outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* 
   const i64 size = kInfo[format].bytes;
   const outgrad_status status = check_operands(
       function,
-      {{"x", x, n * size, size, Use::read}, {"y", y, n * size, size, Use::write, "x"}, {"mask", mask, mask_bytes(n), 4, Use::write}});
+      {{"x", x, n * size, size, Use::read}, {"y", y, n * size, size, Use::write, {"x"}}, {"mask", mask, mask_bytes(n), 4, Use::write}});
   if (status) return status;
   return run(function, [&] { choice().kernels[format]->gelu_forward(x, y, mask, n); });
 }
@@ -365,14 +391,14 @@ outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, cons
 outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows,
                                          std::int64_t n, float eps, void* y, float* rstd, const std::int32_t* side_channels,
                                          std::int64_t side_count, float* side_x_hat) {
-  return norm_forward("outgrad_layernorm_forward", Norm::layer, format, x, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count,
+  return norm_forward("outgrad_layernorm_forward", Norm::layer, format, x, nullptr, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count,
                       side_x_hat);
 }
 
 outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n,
                                        float eps, void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
                                        float* side_x_hat) {
-  return norm_forward("outgrad_rmsnorm_forward", Norm::rms, format, x, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count,
+  return norm_forward("outgrad_rmsnorm_forward", Norm::rms, format, x, nullptr, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count,
                       side_x_hat);
 }
 
@@ -389,15 +415,94 @@ outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy,
                                           const float* rstd, std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta,
                                           const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat,
                                           void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_layernorm_backward", Norm::layer, format, dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+  return norm_backward("outgrad_layernorm_backward", Norm::layer, format, dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
                        side_channels, side_count, side_x_hat, workspace, workspace_bytes);
 }
 
 outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd,
                                         std::int64_t rows, std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels,
                                         std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_rmsnorm_backward", Norm::rms, format, dy, y, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr,
+  return norm_backward("outgrad_rmsnorm_backward", Norm::rms, format, dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr,
                        side_channels, side_count, side_x_hat, workspace, workspace_bytes);
+}
+
+outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
+                                                  const float* beta, std::int64_t rows, std::int64_t n, float eps, void* z, void* y,
+                                                  float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
+                                                  float* side_x_hat) {
+  const Added added{residual, z};
+  return norm_forward("outgrad_residual_layernorm_forward", Norm::layer, format, x, &added, gamma, beta, rows, n, eps, y, rstd, side_channels,
+                      side_count, side_x_hat);
+}
+
+outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
+                                                std::int64_t rows, std::int64_t n, float eps, void* z, void* y, float* rstd,
+                                                const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
+  const Added added{residual, z};
+  return norm_forward("outgrad_residual_rmsnorm_forward", Norm::rms, format, x, &added, gamma, nullptr, rows, n, eps, y, rstd, side_channels,
+                      side_count, side_x_hat);
+}
+
+outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
+                                                   const float* gamma, const float* beta, const float* rstd, std::int64_t rows,
+                                                   std::int64_t n, void* dz, float* dgamma, float* dbeta, const std::int32_t* side_channels,
+                                                   std::int64_t side_count, const float* side_x_hat, void* workspace,
+                                                   std::size_t workspace_bytes) {
+  return norm_backward("outgrad_residual_layernorm_backward", Norm::layer, format, dy, y, &dz_next, gamma, beta, rstd, rows, n, dz, dgamma,
+                       dbeta, side_channels, side_count, side_x_hat, workspace, workspace_bytes);
+}
+
+outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
+                                                 const float* gamma, const float* rstd, std::int64_t rows, std::int64_t n, void* dz,
+                                                 float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
+                                                 const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
+  return norm_backward("outgrad_residual_rmsnorm_backward", Norm::rms, format, dy, y, &dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma,
+                       nullptr, side_channels, side_count, side_x_hat, workspace, workspace_bytes);
+}
+
+outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y,
+                                         std::uint32_t* mask) {
+  const char* const function = "outgrad_bias_gelu_forward";
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (const outgrad_status status = check_shape(function, rows, n)) return status;
+  const i64 size = kInfo[format].bytes, bytes = rows * n * size;
+  const outgrad_status status = check_operands(function, {{"x", x, bytes, size, Use::read},
+                                                          {"bias", bias, rows > 0 ? n * 4 : 0, 4, Use::read},
+                                                          {"y", y, bytes, size, Use::write, {"x"}},
+                                                          {"mask", mask, mask_bytes(rows * n), 4, Use::write}});
+  if (status || rows == 0) return status;
+  return run(function, [&] { choice().kernels[format]->bias_gelu_forward(x, bias, rows, n, y, mask); });
+}
+
+outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
+  const char* const function = "outgrad_bias_backward_workspace";
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (const outgrad_status status = check_shape(function, rows, n)) return status;
+  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, function, "bytes is null");
+  *bytes = static_cast<std::size_t>(choice().kernels[format]->bias_workspace(rows, n)) * 4;
+  return OUTGRAD_OK;
+}
+
+outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows,
+                                          std::int64_t n, void* dx, float* dbias, void* workspace, std::size_t workspace_bytes) {
+  const char* const function = "outgrad_bias_gelu_backward";
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (const outgrad_status status = check_shape(function, rows, n)) return status;
+  const i64 words = choice().kernels[format]->bias_workspace(rows, n);
+  if (words > 0) {
+    if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words)) return status;
+  }
+  const i64 size = kInfo[format].bytes, bytes = rows * n * size;
+  const outgrad_status status = check_operands(function, {{"dy", dy, bytes, size, Use::read},
+                                                          {"y", y, bytes, size, Use::read},
+                                                          {"mask", mask, mask_bytes(rows * n), 4, Use::read},
+                                                          {"dx", dx, bytes, size, Use::write, {"dy"}},
+                                                          {"dbias", dbias, n * 4, 4, Use::write},
+                                                          {"workspace", workspace, words * 4, 4, Use::write}});
+  if (status) return status;
+  return run(function, [&] {
+    choice().kernels[format]->bias_gelu_backward(dy, y, mask, rows, n, dx, dbias, static_cast<float*>(workspace), words);
+  });
 }
 
 const char* outgrad_error_message(void) { return message; }

@@ -125,6 +125,42 @@ OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const
                                                     const int32_t* side_channels, int64_t side_count, const float* side_x_hat,
                                                     void* workspace, size_t workspace_bytes);
 
+/* --- Fused forms ---------------------------------------------------------------------------------------------------------------- */
+
+/* y = GELU(x + bias) over [rows, n], bias [n], the sum in fp32 and never stored; mask bit i as of outgrad_gelu_forward over all rows n
+ * elements. rows may be 0, n may not. y may be x itself. */
+OUTGRAD_API outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, int64_t rows, int64_t n, void* y,
+                                                     uint32_t* mask);
+
+/* Bytes of workspace, aligned to 4, that the next function needs. bytes is written only on success. */
+OUTGRAD_API outgrad_status outgrad_bias_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t* bytes);
+
+/* dx = dy g as of outgrad_gelu_backward, and dbias [n], the sums over rows of the fp32 products before they are rounded to the format. dx
+ * may be dy itself. */
+OUTGRAD_API outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, int64_t rows,
+                                                      int64_t n, void* dx, float* dbias, void* workspace, size_t workspace_bytes);
+
+/* z = x + residual, rounded to fp32 and to the format, then the norm of z as above. z may be x or residual, and so may y, but not z. */
+OUTGRAD_API outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
+                                                              const float* beta, int64_t rows, int64_t n, float eps, void* z, void* y,
+                                                              float* rstd, const int32_t* side_channels, int64_t side_count,
+                                                              float* side_x_hat);
+OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
+                                                            int64_t rows, int64_t n, float eps, void* z, void* y, float* rstd,
+                                                            const int32_t* side_channels, int64_t side_count, float* side_x_hat);
+
+/* dz = the norm's gradient + dz_next, which arrives by z's other use: added in fp32, rounded to the format once; the gradient of x and of
+ * residual. dz may be dy or dz_next. All else, the workspace too, is as of outgrad_layernorm_backward and outgrad_rmsnorm_backward. */
+OUTGRAD_API outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
+                                                               const float* gamma, const float* beta, const float* rstd, int64_t rows,
+                                                               int64_t n, void* dz, float* dgamma, float* dbeta, const int32_t* side_channels,
+                                                               int64_t side_count, const float* side_x_hat, void* workspace,
+                                                               size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
+                                                             const float* gamma, const float* rstd, int64_t rows, int64_t n, void* dz,
+                                                             float* dgamma, const int32_t* side_channels, int64_t side_count,
+                                                             const float* side_x_hat, void* workspace, size_t workspace_bytes);
+
 /* --- Errors --------------------------------------------------------------------------------------------------------------------- */
 
 /* What went wrong in the last call of this thread that failed: one line, "function: what: why". "" before any. The text stays until

@@ -74,7 +74,7 @@ struct FitsOf<kernels::BF16> {
               kernels::generated::SigmoidBf16, kernels::generated::SoftplusBf16, kernels::generated::EluBf16>;
 };
 
-// Contracts: kernels/host/elementwise.h and kernels/host/layernorm.h, beta and dbeta null for RMSNorm. Arrays of void are of the format.
+// Contracts: kernels/host/elementwise.h, bias.h and layernorm.h, beta and dbeta null for RMSNorm. Arrays of void are of the format.
 struct FormatKernels {
   using Forward = void(const void* x, void* y, u32* mask, i64 n);
   using Backward = void(const void* dy, const void* y, const u32* mask, void* dx, i64 n);
@@ -82,12 +82,25 @@ struct FormatKernels {
                            kernels::SideBuffer<float> side);
   using NormBackward = void(const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
                             void* dx, float* dgamma, float* dbeta, kernels::SideBuffer<const float> side, float* workspace, i64 words);
+  using BiasForward = void(const void* x, const float* bias, i64 rows, i64 n, void* y, u32* mask);
+  using BiasBackward = void(const void* dy, const void* y, const u32* mask, i64 rows, i64 n, void* dx, float* dbias, float* workspace,
+                            i64 words);
+  using ResidualForward = void(const void* x, const void* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* z,
+                               void* y, float* rstd, kernels::SideBuffer<float> side);
+  using ResidualBackward = void(const void* dy, const void* y, const void* dz_next, const float* gamma, const float* beta, const float* rstd,
+                                i64 rows, i64 n, void* dz, float* dgamma, float* dbeta, kernels::SideBuffer<const float> side, float* workspace,
+                                i64 words);
 
   Forward* gelu_forward;
   Backward* backward[kActivations];
   NormForward* norm_forward[2];  // by kernels::Norm
   NormBackward* norm_backward[2];
+  ResidualForward* residual_forward[2];
+  ResidualBackward* residual_backward[2];
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
+  BiasForward* bias_gelu_forward;
+  BiasBackward* bias_gelu_backward;
+  i64 (*bias_workspace)(i64 rows, i64 n);  // words
   const char* forward_variant;
   const char* backward_variant;
 };

@@ -4,6 +4,7 @@
 // keeps the copies apart, and nothing here runs before it is called.
 #include "kernels/c/table.h"
 #include "kernels/host/api.h"
+#include "kernels/host/bias.h"
 
 namespace outgrad::c {
 namespace {
@@ -54,15 +55,63 @@ void norm_backward(const void* dy, const void* y, const float* gamma, const floa
   }
 }
 
+template <Norm N, class T>
+void residual_forward(const void* x, const void* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* z, void* y,
+                      float* rstd, SideBuffer<float> side) {
+  const T* const in = static_cast<const T*>(x);
+  const T* const added = static_cast<const T*>(residual);
+  T* const sum = static_cast<T*>(z);
+  T* const out = static_cast<T*>(y);
+  if constexpr (N == Norm::layer) {
+    kernels::residual_layernorm_forward<T>(in, added, gamma, beta, rows, n, eps, sum, out, rstd, side);
+  } else {
+    kernels::residual_rmsnorm_forward<T>(in, added, gamma, rows, n, eps, sum, out, rstd, side);
+  }
+}
+
+template <Norm N, class T>
+void residual_backward(const void* dy, const void* y, const void* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                       i64 n, void* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 words) {
+  const T* const d = static_cast<const T*>(dy);
+  const T* const output = static_cast<const T*>(y);
+  const T* const next = static_cast<const T*>(dz_next);
+  T* const result = static_cast<T*>(dz);
+  const std::span<float> scratch(workspace, static_cast<size_t>(words));
+  if constexpr (N == Norm::layer) {
+    kernels::residual_layernorm_backward<T>(d, output, next, gamma, beta, rstd, rows, n, result, dgamma, dbeta, side, scratch);
+  } else {
+    kernels::residual_rmsnorm_backward<T>(d, output, next, gamma, rstd, rows, n, result, dgamma, side, scratch);
+  }
+}
+
+template <class T>
+void bias_gelu_forward(const void* x, const float* bias, i64 rows, i64 n, void* y, u32* mask) {
+  using Choice = kernels::tuned::GeluForward<T>;
+  kernels::bias_gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(static_cast<const T*>(x), bias, rows, n, static_cast<T*>(y), mask);
+}
+
+template <class Fit, class T>
+void bias_gelu_backward(const void* dy, const void* y, const u32* mask, i64 rows, i64 n, void* dx, float* dbias, float* workspace, i64 words) {
+  kernels::bias_gelu_backward<Fit, T, Tuned<T>::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, rows, n,
+                                                           static_cast<T*>(dx), dbias, std::span<float>(workspace, static_cast<size_t>(words)));
+}
+
+i64 bias_workspace(i64 rows, i64 n) { return kernels::bias_backward_workspace(rows, n); }
+
 i64 norm_workspace(i64 rows, i64 n) { return kernels::norm_backward_workspace(rows, n); }
 
-template <class T, class... Fit>
-constexpr FormatKernels kernels_of(FitList<Fit...>) {
+template <class T, class Gelu, class... Fit>
+constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>) {
   return {.gelu_forward = gelu_forward<T>,
-          .backward = {backward<Fit, T>...},
+          .backward = {backward<Gelu, T>, backward<Fit, T>...},
           .norm_forward = {norm_forward<Norm::layer, T>, norm_forward<Norm::rms, T>},
           .norm_backward = {norm_backward<Norm::layer, T>, norm_backward<Norm::rms, T>},
+          .residual_forward = {residual_forward<Norm::layer, T>, residual_forward<Norm::rms, T>},
+          .residual_backward = {residual_backward<Norm::layer, T>, residual_backward<Norm::rms, T>},
           .norm_workspace = norm_workspace,
+          .bias_gelu_forward = bias_gelu_forward<T>,
+          .bias_gelu_backward = bias_gelu_backward<Gelu, T>,
+          .bias_workspace = bias_workspace,
           .forward_variant = kernels::tuned::GeluForward<T>::kVariant,
           .backward_variant = Tuned<T>::kVariant};
 }

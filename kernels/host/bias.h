@@ -15,6 +15,7 @@
 #include "kernels/host/columns.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/refusal.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -40,10 +41,10 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
 namespace detail {
 
 inline void require_matrix(const char* function, i64 rows, i64 n) {
-  if (rows < 0 || n < 0) throw SpecError(std::string(function) + ": a negative shape, [" + std::to_string(rows) + ", " + std::to_string(n) + "]");
+  const auto shape = [&] { return "[" + std::to_string(rows) + ", " + std::to_string(n) + "]"; };
+  if (rows < 0 || n < 0) throw SpecError(refusal(function) + "a negative shape, " + shape());
   i64 size = 0;
-  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4)
-    throw SpecError(std::string(function) + ": [" + std::to_string(rows) + ", " + std::to_string(n) + "] overflows");
+  if (__builtin_mul_overflow(rows, n, &size) || size > INT64_MAX / 4) throw SpecError(refusal(function) + shape() + " overflows");
 }
 
 // A vector of columns of sums, for column_sums.
@@ -175,8 +176,10 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   static_assert(detail::schedule_holds<S>() && Fit::kMasked);
   detail::require_matrix("bias_gelu_backward", rows, n);
   const i64 words = bias_backward_workspace(rows, n);
-  if (static_cast<i64>(workspace.size()) < words)
-    throw SpecError("bias_gelu_backward: the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) + " words it needs");
+  if (static_cast<i64>(workspace.size()) < words) {
+    throw SpecError(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
+                    std::to_string(words) + " words it needs");
+  }
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;
   const u8* const bytes = reinterpret_cast<const u8*>(mask);

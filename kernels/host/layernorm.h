@@ -19,6 +19,7 @@
 #include "kernels/host/columns.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
+#include "kernels/host/refusal.h"
 #include "kernels/layernorm.h"
 #include "kernels/params.h"
 #include "kernels/simd.h"
@@ -400,7 +401,7 @@ OUTGRAD_HD void prefetch(Io, const T* source) {
 
 template <class Float>
 void require_shape(const char* function, i64 rows, i64 n, const SideBuffer<Float>& side) {
-  const auto fail = [&](const std::string& why) { throw SpecError(std::string(function) + ": " + why); };
+  const auto fail = [&](const std::string& why) { throw SpecError(refusal(function) + why); };
   if (rows < 0) fail("rows = " + std::to_string(rows) + " is negative");
   if (n < 1) fail("n = " + std::to_string(n) + ": a row needs at least one element");
   if (side.count < 0 || side.count > n) fail("side buffer: " + std::to_string(side.count) + " channels of " + std::to_string(n));
@@ -419,7 +420,7 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
     if (next < side.count && side.channels[next] == j) {
       ++next;
     } else if (std::isinf(div_rn(1.0f, gamma[j]))) {
-      throw SpecError(std::string(function) + ": channel " + std::to_string(j) + ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
+      throw SpecError(refusal(function) + "channel " + std::to_string(j) + ": gamma = " + (gamma[j] == 0.0f ? "0" : "about 0") +
                       " has no finite reciprocal, so the output does not hold its x^: keep the channel in the side buffer");
     }
   }
@@ -472,7 +473,7 @@ template <Norm N, class T, CpuSchedule S>
 void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                   const SideBuffer<float>& side) {
   require_shape(function, rows, n, side);
-  if (!(eps >= 0.0f)) throw SpecError(std::string(function) + ": eps must be at least 0");
+  if (!(eps >= 0.0f)) throw SpecError(refusal(function) + "eps must be at least 0");
   if (rows_stream<S>(y, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, S, true>(x, added, gamma, beta, rows, n, eps, y, rstd, side);
   } else {
@@ -646,7 +647,7 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
   using Lane = LaneOf<S>;
   require_shape(function, rows, n, side);
   if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
-    throw SpecError(std::string(function) + ": the workspace holds " + std::to_string(workspace.size()) + " of the " +
+    throw SpecError(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
                     std::to_string(norm_backward_workspace(rows, n)) + " words it needs");
   }
   const i64 stride = column_stride(n);

@@ -20,6 +20,7 @@
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
 #include "kernels/fits.h"
+#include "kernels/host/bias.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"
 #include "tests/kernels/patterns.h"
@@ -59,8 +60,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: GELU's forward and mask, 10 backwards, two shapes of 11 arrays of the norms; and the two lines that say what ran.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (2 + 10 + 2 * 11));
+  // 3 formats: GELU's forward and mask, 10 backwards, two shapes of 11 arrays of the norms and of 9 of the fused forms; and the two
+  // lines that say what ran.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (2 + 10 + 2 * 11 + 2 * 9));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -206,6 +208,71 @@ TEST(CInterface, NormsAreTheHeadersBits) {
   expect_norm_bits<float>();
   expect_norm_bits<F16>();
   expect_norm_bits<BF16>();
+}
+
+template <class T>
+void expect_fused_bits() {
+  NormCase<T> c, e;
+  const auto rows = c.kRows, n = c.kN;
+  const outgrad_format format = kFormatOf<T>;
+  using Fit = typename DefaultFit<T>::Type;
+  std::vector<u32> mask(static_cast<size_t>((rows * n + 31) / 32), ~0u), expected_mask(mask.size());
+  size_t bytes = 0;
+  ASSERT_EQ(outgrad_bias_gelu_forward(format, c.x.data(), c.beta.data(), rows, n, c.y.data(), mask.data()), OUTGRAD_OK);
+  bias_gelu_forward<generated::GeluForward, T, kScalar>(e.x.data(), e.beta.data(), rows, n, e.y.data(), expected_mask.data());
+  EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
+  EXPECT_EQ(mask, expected_mask);
+  ASSERT_EQ(outgrad_bias_backward_workspace(format, rows, n, &bytes), OUTGRAD_OK);
+  std::vector<float> workspace(bytes / 4);
+  ASSERT_EQ(outgrad_bias_gelu_backward(format, c.dy.data(), c.y.data(), mask.data(), rows, n, c.dx.data(), c.dbeta.data(), workspace.data(), bytes),
+            OUTGRAD_OK);
+  bias_gelu_backward<Fit, T, kScalar>(e.dy.data(), e.y.data(), mask.data(), rows, n, e.dx.data(), e.dbeta.data());
+  EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
+  EXPECT_EQ(e.dbeta, c.dbeta);
+
+  std::vector<T> z(c.x.size()), expected_z(z.size());
+  std::vector<float> scratch(static_cast<size_t>(norm_backward_workspace(rows, n)));
+  for (const bool layer : {true, false}) {
+    const std::vector<T> residual = c.dx;  // any values
+    const SideBuffer<float> side{e.side.data(), 2, e.x_hat.data()};
+    if (layer) {
+      ASSERT_EQ(outgrad_residual_layernorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, z.data(),
+                                                   c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
+                OUTGRAD_OK);
+      ASSERT_EQ(outgrad_residual_layernorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows,
+                                                    n, c.dx.data(), c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(),
+                                                    c.workspace.data(), c.bytes),
+                OUTGRAD_OK);
+      residual_layernorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, expected_z.data(),
+                                             e.y.data(), e.rstd.data(), side);
+      residual_layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n,
+                                              e.dx.data(), e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
+    } else {
+      ASSERT_EQ(outgrad_residual_rmsnorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), rows, n, 1e-5f, z.data(), c.y.data(),
+                                                 c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
+                OUTGRAD_OK);
+      ASSERT_EQ(outgrad_residual_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(),
+                                                  c.dgamma.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+                OUTGRAD_OK);
+      residual_rmsnorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), rows, n, 1e-5f, expected_z.data(), e.y.data(),
+                                           e.rstd.data(), side);
+      residual_rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(),
+                                            e.dgamma.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
+    }
+    EXPECT_EQ(patterns::first_difference(expected_z, z), -1);
+    EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
+    EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
+    EXPECT_EQ(e.rstd, c.rstd);
+    EXPECT_EQ(e.x_hat, c.x_hat);
+    EXPECT_EQ(e.dgamma, c.dgamma);
+    EXPECT_EQ(e.dbeta, c.dbeta);
+  }
+}
+
+TEST(CInterface, FusedFormsAreTheHeadersBits) {
+  expect_fused_bits<float>();
+  expect_fused_bits<F16>();
+  expect_fused_bits<BF16>();
 }
 
 // --- Refusals --------------------------------------------------------------------------------------------------------------------
@@ -392,6 +459,54 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   good.rows = 0;
   EXPECT_EQ(backward(good), OUTGRAD_OK);
   for (i64 j = 0; j < n; ++j) EXPECT_EQ(good.dgamma[j], 0.0f);
+}
+
+TEST(CInterface, FusedFormsRefuseWithoutWriting) {
+  constexpr i64 rows = 4, n = 16, size = rows * n;
+  size_t bytes = 0, norm_bytes = 0;
+  ASSERT_EQ(outgrad_bias_backward_workspace(OUTGRAD_F32, rows, n, &bytes), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, rows, n, &norm_bytes), OUTGRAD_OK);
+  std::vector<u32> memory(static_cast<size_t>(4 * size + n + rows + 2) + std::max(bytes, norm_bytes) / 4, kGuard);
+  float* const x = reinterpret_cast<float*>(memory.data());
+  float *const residual = x + size, *const z = residual + size, *const y = z + size, *const bias = y + size, *const rstd = bias + n;
+  u32* const mask = reinterpret_cast<u32*>(rstd + rows);
+  float* const workspace = rstd + rows + 2;
+  const auto bias_forward = [=](const void* a, const float* b, i64 r, i64 c, void* out, u32* m) {
+    return [=] { return outgrad_bias_gelu_forward(OUTGRAD_F32, a, b, r, c, out, m); };
+  };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bias is null", memory, bias_forward(x, nullptr, rows, n, y, mask));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "y overlaps bias", memory, bias_forward(x, y, rows, n, y, mask));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "mask overlaps", memory, bias_forward(x, bias, rows, n, y, reinterpret_cast<u32*>(bias)));
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = 0", memory, bias_forward(x, bias, rows, 0, y, mask));
+  expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory, bias_forward(x, bias, i64{1} << 40, i64{1} << 40, y, mask));
+  const auto bias_backward = [=](void* dx, float* sums, void* scratch, size_t room) {
+    return [=] { return outgrad_bias_gelu_backward(OUTGRAD_F32, x, y, mask, rows, n, dx, sums, scratch, room); };
+  };
+  expect_refused(OUTGRAD_ERROR_WORKSPACE, "workspace", memory, bias_backward(z, bias, workspace, bytes - 1));
+  expect_refused(OUTGRAD_ERROR_WORKSPACE, "0 of the", memory, bias_backward(z, bias, nullptr, bytes));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dbias is null", memory, bias_backward(z, nullptr, workspace, bytes));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, bias_backward(y, bias, workspace, bytes));
+  const auto forward = [=](void* sum, void* out, const void* added) {
+    return [=] {
+      return outgrad_residual_layernorm_forward(OUTGRAD_F32, x, added, nullptr, nullptr, rows, n, 1e-5f, sum, out, rstd, nullptr, 0, nullptr);
+    };
+  };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "residual is null", memory, forward(z, y, nullptr));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "z is null", memory, forward(nullptr, y, residual));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "y overlaps z", memory, forward(z, z, residual));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "z overlaps residual", memory, forward(residual + 1, y, residual));
+  const auto backward = [=](const void* next, void* dz) {
+    return [=] {
+      return outgrad_residual_rmsnorm_backward(OUTGRAD_F32, x, y, next, nullptr, rstd, rows, n, dz, nullptr, nullptr, 0, nullptr, workspace,
+                                               norm_bytes);
+    };
+  };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dz_next is null", memory, backward(nullptr, z));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dz overlaps y", memory, backward(residual, y));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dz overlaps dz_next", memory, backward(residual, residual + 1));
+  EXPECT_EQ(backward(residual, residual)(), OUTGRAD_OK);  // over dz_next
+  EXPECT_EQ(forward(residual, x, residual)(), OUTGRAD_OK);
+  EXPECT_EQ(bias_backward(x, bias, workspace, bytes)(), OUTGRAD_OK);
 }
 
 // --- What runs -------------------------------------------------------------------------------------------------------------------

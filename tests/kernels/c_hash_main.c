@@ -178,6 +178,54 @@ static void norms(int format, int64_t rows, int64_t n) {
   free(workspace);
 }
 
+/* The fused forms of GELU and of the norms. */
+static void fused(int format, int64_t rows, int64_t n) {
+  const int64_t size = rows * n;
+  void *const x = allocate((size_t)size * kBytes[format]), *const y = allocate((size_t)size * kBytes[format]);
+  void *const z = allocate((size_t)size * kBytes[format]), *const dx = allocate((size_t)size * kBytes[format]);
+  void *const dy = allocate((size_t)size * kBytes[format]), *workspace;
+  float *const bias = allocate((size_t)n * 4), *const dbias = allocate((size_t)n * 4), *const rstd = allocate((size_t)rows * 4);
+  float* const dgamma = allocate((size_t)n * 4);
+  uint32_t* const mask = allocate((size_t)(size + 31) / 32 * 4);
+  size_t bytes, norm_bytes;
+  int64_t i;
+  for (i = 0; i < size; ++i) {
+    set_bits(format, x, i, moderate(format));
+    set_bits(format, dy, i, moderate(format));
+  }
+  for (i = 0; i < n; ++i) bias[i] = (float)(next_random() >> 8) * 5.9604644775390625e-8f - 0.5f;
+  check(outgrad_bias_backward_workspace(format, rows, n, &bytes));
+  check(outgrad_norm_backward_workspace(format, rows, n, &norm_bytes));
+  workspace = allocate(bytes > norm_bytes ? bytes : norm_bytes);
+  check(outgrad_bias_gelu_forward(format, x, bias, rows, n, y, mask));
+  print("bias_gelu_y", format, hash_of(format, y, size));
+  print("bias_gelu_mask", OUTGRAD_F32, hash_of(OUTGRAD_F32, mask, (size + 31) / 32));
+  check(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, dbias, workspace, bytes));
+  print("bias_gelu_dx", format, hash_of(format, dx, size));
+  print("bias_gelu_dbias", OUTGRAD_F32, hash_of(OUTGRAD_F32, dbias, n));
+  check(outgrad_residual_layernorm_forward(format, x, dy, NULL, bias, rows, n, 1e-5f, z, y, rstd, NULL, 0, NULL));
+  print("residual_layernorm_z", format, hash_of(format, z, size));
+  print("residual_layernorm_y", format, hash_of(format, y, size));
+  check(outgrad_residual_layernorm_backward(format, dy, y, x, NULL, bias, rstd, rows, n, dx, dgamma, dbias, NULL, 0, NULL, workspace,
+                                            norm_bytes));
+  print("residual_layernorm_dz", format, hash_of(format, dx, size));
+  check(outgrad_residual_rmsnorm_forward(format, x, dy, NULL, rows, n, 1e-5f, z, y, rstd, NULL, 0, NULL));
+  print("residual_rmsnorm_y", format, hash_of(format, y, size));
+  check(outgrad_residual_rmsnorm_backward(format, dy, y, x, NULL, rstd, rows, n, dx, dgamma, NULL, 0, NULL, workspace, norm_bytes));
+  print("residual_rmsnorm_dz", format, hash_of(format, dx, size));
+  free(x);
+  free(y);
+  free(z);
+  free(dx);
+  free(dy);
+  free(bias);
+  free(dbias);
+  free(rstd);
+  free(dgamma);
+  free(mask);
+  free(workspace);
+}
+
 int main(void) {
   int format;
   printf("version %s\n", outgrad_version());
@@ -185,6 +233,8 @@ int main(void) {
   for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
     activations(format);
     norms(format, 37, 777);
+    fused(format, 37, 777);
+    fused(format, 9, 256);
     norms(format, 3, 8);
   }
   return 0;
