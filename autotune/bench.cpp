@@ -59,7 +59,8 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   kernels::u32* const mask = arrays.mask_words();
   const i64 rows = elements / kCols, floats = static_cast<i64>(arrays.bytes / sizeof(float));
   std::vector<float> gamma(kCols, 0.75f), beta(kCols, 0.25f), dgamma(kCols), dbeta(kCols), rstd(static_cast<std::size_t>(rows), 1.0f);
-  std::vector<float> workspace(static_cast<std::size_t>(std::max(kernels::norm_backward_workspace(rows, kCols), kernels::bias_backward_workspace(rows, kCols))));
+  const i64 words = std::max(kernels::norm_backward_workspace(rows, kCols), kernels::bias_backward_workspace(rows, kCols));
+  std::vector<float> workspace(static_cast<std::size_t>(words));
   const double n = static_cast<double>(elements), size = sizeof(T);
   const Problem backward{KernelId::kGeluBackward, format}, forward{KernelId::kGeluForward, format};
 

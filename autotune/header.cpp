@@ -136,7 +136,8 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
     const GeneratedHeader& header = headers.emplace_back(read_generated_header(path));
     if (header.forward) throw kernels::SpecError(path, "kind", "a forward header; backward fits are chosen among");
     if (header.accuracy.empty()) throw kernels::SpecError(path, "kClass", "missing");
-    if (header.activation != kActivation) throw kernels::SpecError(path, "kActivation", "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
+    if (header.activation != kActivation)
+      throw kernels::SpecError(path, "kActivation", "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
     const auto problem = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId f) { return header.format == name_of(f); });
     if (problem == std::end(kAllFormats)) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
     for (const auto& known : fits_of({KernelId::kGeluBackward, *problem}))

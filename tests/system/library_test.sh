@@ -29,11 +29,11 @@ readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the son
 shared_weak() { nm "$@" | awk '$2 ~ /^[WVu]$/ {print $3}' | grep -v 'v0_' | sort -u; }
 baseline=$(find "$2/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
 shared_weak "$baseline" >"$work/baseline_weak"
-for object in $(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o'); do
+while read -r object; do
   shared_weak "$object" >"$work/weak"
   extra=$(comm -23 "$work/weak" "$work/baseline_weak")
   [[ -z $extra ]] || fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
-done
+done < <(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o')
 # Of several copies linkers keep the first: the baseline's objects come first in the archive.
 mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE '(kBaseline|kAvx2|kAvx512|kAvx512Bf16)E$')
 [[ ${order[0]:-} == kBaselineE ]] || fail "the archive's first variant is ${order[0]:-missing}, not the baseline"
