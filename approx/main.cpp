@@ -258,6 +258,16 @@ int decide(const approx::Spec& spec, approx::ReachQuestion question, bool least,
   return proven && (!least || answers.size() == 2) ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
+/// The fit of a specification read from `path`; a refusal names the specification or the file.
+approx::Fit fit_of(const approx::Spec& spec, const std::string& path, int threads) {
+  try {
+    return approx::fit(spec, threads);
+  } catch (const kernels::SpecError& error) {
+    const std::string why = error.what();
+    throw kernels::SpecError(why.find(spec.name) == 0 ? why : path + ": " + why);
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Fits and certifies piecewise polynomials, and emits them as headers", "outgrad"};
   app.require_subcommand(1);
@@ -323,13 +333,7 @@ int run(int argc, char** argv) {
   if (*fit) {
     const approx::Fit result = [&] {
       const ProgressLine line(input);
-      const approx::Spec spec = approx::read_spec(input);
-      try {
-        return approx::fit(spec, threads);
-      } catch (const kernels::SpecError& error) {
-        const std::string why = error.what();
-        throw kernels::SpecError(why.find(spec.name) == 0 ? why : input + ": " + why);
-      }
+      return fit_of(approx::read_spec(input), input, threads);
     }();
     const std::string text = approx::to_json(result);
     write_output(output.empty() ? "out/fits/" + result.name + ".json" : output, text);
@@ -393,10 +397,12 @@ int run(int argc, char** argv) {
     const std::vector<approx::Spec> specs = approx::specs_of_front(text, input);
     const ProgressLine line(input);
     approx::Stage points("points", static_cast<std::int64_t>(specs.size()));
+    std::vector<std::string> headers;  // all of them before the first is written: a front is emitted whole or not at all
     for (const approx::Spec& spec : specs) {
-      write_output(folder + "/" + spec.name + ".h", approx::emit_header(approx::fit(spec, threads), banner_path));
+      headers.push_back(approx::emit_header(fit_of(spec, input, threads), banner_path));
       points.tick();
     }
+    for (size_t i = 0; i < specs.size(); ++i) write_output(folder + "/" + specs[i].name + ".h", headers[i]);
     return 0;
   }
   const approx::Fit result = approx::fit_from_json(text, input);

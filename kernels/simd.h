@@ -450,7 +450,7 @@ struct LaneOps {
   OUTGRAD_HD Pack select(const Mask& mask, const Pack& a, const Pack& b) const {
     return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });
   }
-  // A few elements cost less one by one than a whole vector with its gathers.
+  // kFew: about as many scalar bodies as the gathers of one vector's words take; a matter of speed alone.
   template <class Body>
   OUTGRAD_HD Value where(const Mask& mask, const Value& y, const Value& x, const Body& body) const {
     constexpr int kFew = 4;

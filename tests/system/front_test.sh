@@ -48,7 +48,8 @@ grep -q GeluBf16D38l tuned/point.h || fail "no point in $(cat tuned/point.h)"
 # Refusals leave nothing behind.
 sed 's|outgrad.pareto/2|outgrad.pareto/9|' front.json >newer.json
 echo '{"schema": "outgrad.pareto/2", "points": [{"name": "no_spec"}]}' >pointless.json
-for bad in newer.json pointless.json; do
+sed 's|"target": "abs:[^"]*"|"target": "abs:2^-30"|' front.json >unreachable.json  # its second point
+for bad in newer.json pointless.json unreachable.json; do
   if "$root/outgrad" emit "$bad" --out nothing 2>err; then fail "$bad: accepted"; else [[ $? == 2 && $(wc -l <err) == 1 ]] || fail "$bad: $(cat err)"; fi
   [[ ! -e nothing ]] || fail "$bad: something was written"
 done
