@@ -8,12 +8,9 @@
 // arguments that break the contract: then nothing is launched. NVRTC sees the kernels alone.
 #pragma once
 
-#ifndef __CUDACC_RTC__
-#include <cuda_runtime.h>
-#endif
-
 #include "kernels/activation.h"
 #include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/octets.cuh"
 #include "kernels/cuda/tables.cuh"
 #include "kernels/direct.h"
@@ -244,8 +241,7 @@ cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask,
   }
   unsigned blocks = 0;
   if (const cudaError_t status = grid_for<completed<Fit, T>(Schedule::kSchedule)>(n, blocks); status != cudaSuccess) return status;
-  activation_backward<Fit, T, Y, Schedule><<<blocks, Schedule::kSchedule.threads, 0, stream>>>(dy, y, mask, dx, n);
-  return cudaGetLastError();
+  return launch(activation_backward<Fit, T, Y, Schedule>, blocks, Schedule::kSchedule.threads, 0, stream, dy, y, mask, dx, n);
 }
 
 // The same under GELU's name.
@@ -264,8 +260,7 @@ cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t
   if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, bits) || overlap(bits, extent_of(x, n))) return cudaErrorInvalidValue;
   unsigned blocks = 0;
   if (const cudaError_t status = grid_for<completed<Forward, T>(Schedule::kSchedule)>(n, blocks); status != cudaSuccess) return status;
-  gelu_forward<Forward, T, Schedule><<<blocks, Schedule::kSchedule.threads, 0, stream>>>(x, y, mask, n);
-  return cudaGetLastError();
+  return launch(gelu_forward<Forward, T, Schedule>, blocks, Schedule::kSchedule.threads, 0, stream, x, y, mask, n);
 }
 #endif
 
