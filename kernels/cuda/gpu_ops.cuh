@@ -171,6 +171,8 @@ struct DeviceSeed {
     return t;
 #endif
   }
+#elif defined(OUTGRAD_GPU_STAND_IN)
+  float operator()(float t) const { return stand_in_rsqrt(t); }
 #endif
 };
 

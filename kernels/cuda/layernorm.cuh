@@ -5,18 +5,10 @@
 // the launches returned. NVRTC sees the kernels alone.
 #pragma once
 
-#ifndef __CUDACC_RTC__
-#include <cuda_runtime.h>
-#endif
-
+#include "kernels/cuda/columns.cuh"
 #include "kernels/layernorm.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
-
-// Threads of a block of the kernels that work by column: enough for full occupancy at any register count these kernels need.
-inline constexpr int kColumnThreads = 256;
-// Slots that one thread adds up in one launch: the tree's depth per launch is 4, so 2^21 slots take 6.
-inline constexpr int kSlotFan = 16;
 
 // The tree's sums over one row, by a block of `Warps` warps; every thread gets them. A warp owns the steps congruent to its index.
 template <int Warps, class Terms>
@@ -115,24 +107,6 @@ __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(const T* dy, co
   sums[(2 * slot + 1) * n + j] = dbeta;
 }
 
-// Adds kSlotFan neighbours, `apart` slots from each other, of `left` that are left, into the first of them. Blocks as above.
-template <class = void>
-__global__ void __launch_bounds__(kColumnThreads) norm_add_slots(float* sums, i64 words, i64 left, i64 apart) {
-  const i64 blocks_across = (words + kColumnThreads - 1) / kColumnThreads;
-  const i64 j = blockIdx.x % blocks_across * kColumnThreads + threadIdx.x;
-  const i64 first = blockIdx.x / blocks_across * kSlotFan;
-  if (j >= words) return;
-  const int fan = left - first < kSlotFan ? static_cast<int>(left - first) : kSlotFan;  // a power of two, as `left` is
-  float values[kSlotFan];
-  OUTGRAD_UNROLL
-  for (int k = 0; k < kSlotFan; ++k) values[k] = k < fan ? sums[(first + k) * apart * words + j] : kMissingTerm;
-  for (int pair = 1; pair < fan; pair *= 2) {
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kSlotFan / 2; ++k) values[k] = add_rn(values[2 * k], values[2 * k + 1]);
-  }
-  sums[first * apart * words + j] = values[0];
-}
-
 template <class = void>
 __global__ void norm_finish(const float* sums, NormColumns columns, i64 n, float* dgamma, float* dbeta) {
   const i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -179,8 +153,6 @@ inline unsigned grid_of(i64 blocks) {
   return static_cast<unsigned>(blocks < kGridLimit ? blocks : kGridLimit);
 }
 
-inline i64 column_blocks(i64 words) { return (words + kColumnThreads - 1) / kColumnThreads; }
-
 template <Norm N, class T>
 cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                                 SideBuffer<float> side, cudaStream_t stream) {
@@ -206,12 +178,7 @@ cudaError_t launch_norm_backward_kernels(const T* dy, const T* y, const float* g
     const i64 slots = slot_count(rows, n);
     norm_slot_sums<N, T, Side><<<grid_of(column_blocks(n) * slots), kColumnThreads, 0, stream>>>(dy, y, columns, place, rows, n, slots,
                                                                                                 side, sums);
-    i64 apart = 1;
-    for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan) {
-      const i64 targets = (left + kSlotFan - 1) / kSlotFan;
-      norm_add_slots<><<<grid_of(column_blocks(2 * n) * targets), kColumnThreads, 0, stream>>>(sums, 2 * n, left, apart);
-      apart *= kSlotFan;
-    }
+    if (const cudaError_t status = launch_add_slots(sums, 2 * n, slots, stream); status != cudaSuccess) return status;
     norm_finish<><<<grid_of(column_blocks(n)), kColumnThreads, 0, stream>>>(sums, columns, n, dgamma, dbeta);
   }
   if (rows > 0) {

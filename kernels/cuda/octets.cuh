@@ -65,9 +65,13 @@ __device__ __forceinline__ bool is_aligned(const T* a, const Y* b, const T* c) {
 
 // Bit k. The conjunction is written out: as a shift and a mask the compiler takes two instructions, and one more to test it.
 __device__ __forceinline__ bool is_set(u32 bits, int k) {
+#ifdef __CUDA_ARCH__
   u32 bit;
   asm("and.b32 %0, %1, %2;" : "=r"(bit) : "r"(bits), "r"(1u << k));
   return bit != 0;
+#else
+  return (bits & 1u << k) != 0;
+#endif
 }
 
 template <GpuSchedule S, class T>
@@ -129,11 +133,15 @@ __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
     static_assert(sizeof(T) == 2);
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet / 2; ++k) {
+#ifdef __CUDA_ARCH__
       if constexpr (kIsBf16<T>) {
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(octet.w[k]) : "f"(value[2 * k + 1]), "f"(value[2 * k]));
       } else {
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(octet.w[k]) : "f"(value[2 * k + 1]), "f"(value[2 * k]));
       }
+#else
+      octet.w[k] = narrow<T>(value[2 * k]).bits | static_cast<u32>(narrow<T>(value[2 * k + 1]).bits) << 16;
+#endif
     }
   }
   return octet;

@@ -56,11 +56,15 @@ __device__ __forceinline__ void by_block(const Store& store) {
 
 // The quad that lies `quads` quads behind a shared address. Never written again once the table is filled, so that equal loads are one.
 __device__ __forceinline__ Quad load_shared(u32 address, int quads) {
+#ifdef __CUDA_ARCH__
   Quad quad;
   asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
       : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3])
       : "r"(address + static_cast<u32>(quads) * static_cast<u32>(sizeof(Quad))));
   return quad;
+#else
+  return static_cast<const Quad*>(__cvta_shared_to_generic(address))[quads];
+#endif
 }
 
 // Rows side by side.
@@ -106,9 +110,13 @@ struct SharedQuads {
   // it. It is opaque, too: the compiler would else add the copy to the row before it scales both.
   __device__ __forceinline__ View view() const {
     const Quad* const copy = &quads[0][0][Copies == 1 ? 0 : threadIdx.x % Copies];
+#ifdef __CUDA_ARCH__
     u32 first;
     asm volatile("mov.b32 %0, %1;" : "=r"(first) : "r"(static_cast<u32>(__cvta_generic_to_shared(copy))) : "memory");
     return {first};
+#else
+    return {static_cast<u32>(__cvta_generic_to_shared(copy))};
+#endif
   }
   __device__ __forceinline__ void fill() {
     static constexpr auto kInOrder = quad_table(Fit::table());

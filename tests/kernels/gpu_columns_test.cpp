@@ -1,0 +1,49 @@
+// The sums of columns that CUDA kernels add up are the tree's of kernels/reduce.h, for every number of slots and words.
+#include "kernels/cuda/columns.cuh"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/kernels/gpu_stand_in/cases.h"
+
+namespace outgrad::kernels {
+namespace {
+
+using namespace tests::gpu_stand_in;
+
+// Neighbours first, by definition.
+std::vector<float> added(std::vector<float> sums, i64 words, i64 slots) {
+  for (i64 apart = 1; apart < slots; apart *= 2) {
+    for (i64 slot = 0; slot < slots; slot += 2 * apart) {
+      for (i64 j = 0; j < words; ++j) {
+        float& sum = sums[static_cast<std::size_t>(slot * words + j)];
+        sum = add_rn(sum, sums[static_cast<std::size_t>((slot + apart) * words + j)]);
+      }
+    }
+  }
+  sums.resize(static_cast<std::size_t>(words));
+  return sums;
+}
+
+TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
+  Values<float> values(1);
+  for (const i64 words : {1, 2, 31, 255, 256, 257, 600}) {
+    for (const i64 slots : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
+      if (words * slots > 40000) continue;
+      SCOPED_TRACE(std::to_string(slots) + " slots of " + std::to_string(words));
+      const std::vector<float> terms = values.next(words * slots);
+      const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});
+      next_order();
+      expect_success(cuda::launch_add_slots(sums.get(), words, slots, nullptr));
+      std::vector<float> first = sums.values();
+      first.resize(static_cast<std::size_t>(words));
+      const std::vector<float> expected = added(terms, words, slots);
+      EXPECT_EQ(patterns::first_difference(first, expected), -1);
+      EXPECT_TRUE(sums.untouched_outside());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::kernels

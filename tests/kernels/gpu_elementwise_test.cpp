@@ -1,0 +1,179 @@
+// The elementwise CUDA kernels, run thread by thread on the host (tests/kernels/gpu_stand_in/), give the host kernels' bits: every
+// schedule, length, alignment and aliasing, under several orders of threads.
+#include "kernels/cuda/elementwise.cuh"
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+#include <vector>
+
+#include "kernels/fits.h"
+#include "kernels/host/elementwise.h"
+#include "tests/kernels/gpu_stand_in/cases.h"
+#include "tests/kernels/patterns.h"
+#include "tests/kernels/synthetic_fit.h"
+
+namespace outgrad::kernels {
+namespace {
+
+using namespace tests::gpu_stand_in;
+
+constexpr CpuSchedule kPlain{.threads = 1};
+
+// Every home of a table, width of access, number of octets, hint and shape of a grid; small grids, so that they loop.
+template <GpuSchedule S>
+struct Schedule {
+  static constexpr GpuSchedule kSchedule = S;
+};
+using ByColumns = Schedule<GpuSchedule{.threads = 32, .octets = 1, .blocks_per_sm = 1, .table = TableHome::columns}>;
+using ByRows = Schedule<GpuSchedule{.threads = 64,
+                                    .octets = 2,
+                                    .access_bytes = 8,
+                                    .blocks_per_sm = 2,
+                                    .loads = CacheHint::streaming,
+                                    .stores = CacheHint::streaming,
+                                    .table = TableHome::rows}>;
+using BySpread = Schedule<GpuSchedule{.threads = 512, .octets = 4, .access_bytes = 4, .blocks_per_sm = 0, .table = TableHome::spread}>;
+using ByCaches = Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
+using ByEntries = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::entries}>;
+
+// Around octets, words of the mask, trips of small grids; ragged.
+constexpr i64 kSizes[] = {1, 7, 8, 9, 31, 32, 33, 255, 256, 257, 1000, 4096, 5003};
+
+// Offsets from a multiple of 16 bytes, in elements.
+struct Layout {
+  const char* name;
+  Edge edge;
+  int dy, y, dx;
+  bool in_place;
+};
+constexpr Layout kLayouts[] = {
+    {"aligned, guards behind", Edge::end, 0, 0, 0, false},     {"aligned, guards before", Edge::begin, 0, 0, 0, false},
+    {"all off by one element", Edge::end, 1, 1, 1, false},     {"dy off by one element", Edge::begin, 1, 0, 0, false},
+    {"y off by one element", Edge::end, 0, 1, 0, false},       {"dx off by one element", Edge::end, 0, 0, 1, false},
+    {"off by 3 elements, by chance flush", Edge::end, 3, 3, 3, false}, {"in place", Edge::end, 0, 0, 0, true},
+    {"in place, off by one element", Edge::begin, 1, 1, 1, true},
+};
+
+template <class Fit, class T, class Y, class Schedule>
+void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const std::vector<u32>& mask, const Layout& layout) {
+  const i64 n = static_cast<i64>(y.size());
+  const auto at = [&](int elements, std::size_t size, const char* name) {
+    return Placement{layout.edge, elements * static_cast<int>(size), name};
+  };
+  std::vector<T> expected(dy.size());
+  activation_backward<Fit, T, kPlain, Y>(dy.data(), y.data(), mask.data(), expected.data(), n);
+  auto device_dy = GuardedArray<T>::with(dy, at(layout.dy, sizeof(T), "dy"));
+  auto device_y = GuardedArray<Y>::with(y, at(layout.y, sizeof(Y), "y"));
+  auto device_mask = GuardedArray<u32>::with(mask, {layout.edge, 0, "mask"});
+  const GuardedArray<T> dx(n, at(layout.dx, sizeof(T), "dx"));
+  device_y.make_read_only();
+  device_mask.make_read_only();
+  if (!layout.in_place) device_dy.make_read_only();
+  const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
+  SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
+  next_order();
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(), Fit::kMasked ? device_mask.get() : nullptr,
+                                                                       out.get(), n, nullptr));
+  expect_equal("dx", out, expected);
+}
+
+template <class Fit, class T, class Y, class Schedule>
+void expect_backward() {
+  SCOPED_TRACE(std::string(Fit::kName) + " " + Format<T>::kName);
+  Values<T> gradients(1);
+  Values<Y> outputs(2);
+  for (const i64 n : kSizes) {
+    for (const Layout& layout : kLayouts) {
+      if (n > 1000 && layout.edge == Edge::begin) continue;
+      expect_backward<Fit, T, Y, Schedule>(gradients.next(n), outputs.next(n), random_words(static_cast<u64>(n), (n + 31) / 32), layout);
+    }
+  }
+}
+
+template <class T>
+class StandInElementwise : public testing::Test {};
+using Stored = testing::Types<float, F16, BF16>;
+TYPED_TEST_SUITE(StandInElementwise, Stored);
+
+TYPED_TEST(StandInElementwise, BackwardIsTheHostsUnderEverySchedule) {
+  using T = TypeParam;
+  using Fit = typename DefaultFit<T>::Type;
+  expect_backward<Fit, T, T, DefaultGpuSchedule>();
+  expect_backward<Fit, T, T, ByColumns>();
+  expect_backward<Fit, T, T, ByRows>();
+  expect_backward<Fit, T, T, BySpread>();
+  expect_backward<Fit, T, T, ByCaches>();
+}
+
+// The format does not meet the shape of a fit: each shape in one of them.
+TEST(StandInElementwiseShapes, BackwardIsTheHostsForEveryShapeOfAFit) {
+  expect_backward<synthetic::WithLeftAndRight, float, float, DefaultGpuSchedule>();
+  expect_backward<synthetic::TwoWord, float, float, ByRows>();
+  expect_backward<synthetic::WithoutLeft<64, 6, kEstrin>, F16, F16, ByColumns>();
+  expect_backward<synthetic::WithBreaks<5, 4>, BF16, BF16, DefaultGpuSchedule>();
+  expect_backward<synthetic::OneRow<6>, BF16, BF16, DefaultGpuSchedule>();
+  expect_backward<synthetic::Unmasked<16, 4>, F16, F16, DefaultGpuSchedule>();
+}
+
+TEST(StandInElementwiseShapes, DirectTablesAreTheHosts) {
+  expect_backward<generated::GeluBf16Oracle, BF16, BF16, DefaultGpuSchedule>();
+  expect_backward<generated::GeluF16Oracle, F16, F16, ByEntries>();
+  expect_backward<generated::GeluE4m3Oracle, BF16, F8E4M3, DefaultGpuSchedule>();
+  expect_backward<generated::GeluE4m3Oracle, float, F8E4M3, ByEntries>();
+  expect_backward<generated::GeluE5m2Oracle, F16, F8E5M2, ByCaches>();
+  expect_backward<synthetic::Direct<BF16, F16>, float, BF16, ByEntries>();
+  expect_backward<synthetic::Direct<F8E4M3, BF16, false>, BF16, F8E4M3, DefaultGpuSchedule>();
+}
+
+template <class T, class Schedule>
+void expect_forward(const std::vector<T>& x, const Layout& layout) {
+  using Forward = generated::GeluForward;
+  const i64 n = static_cast<i64>(x.size());
+  std::vector<T> expected(x.size());
+  std::vector<u32> expected_mask(static_cast<std::size_t>(n + 31) / 32);
+  gelu_forward<Forward, T, kPlain>(x.data(), expected.data(), expected_mask.data(), n);
+  auto device_x = GuardedArray<T>::with(x, {layout.edge, layout.dy * static_cast<int>(sizeof(T)), "x"});
+  const GuardedArray<T> y(n, {layout.edge, layout.dx * static_cast<int>(sizeof(T)), "y"});
+  const GuardedArray<u32> mask((n + 31) / 32, {layout.edge, 0, "mask"});
+  if (!layout.in_place) device_x.make_read_only();
+  const GuardedArray<T>& out = layout.in_place ? device_x : y;
+  SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
+  next_order();
+  expect_success(cuda::launch_gelu_forward<Forward, T, Schedule>(device_x.get(), out.get(), mask.get(), n, nullptr));
+  expect_equal("y", out, expected);
+  expect_equal("mask", mask, expected_mask);
+}
+
+template <class T, class Schedule>
+void expect_forward() {
+  Values<T> arguments(3);
+  for (const i64 n : kSizes) {
+    for (const Layout& layout : kLayouts) expect_forward<T, Schedule>(arguments.next(n), layout);
+  }
+}
+
+TYPED_TEST(StandInElementwise, ForwardIsTheHostsUnderEverySchedule) {
+  expect_forward<TypeParam, DefaultGpuSchedule>();
+  expect_forward<TypeParam, ByColumns>();
+  expect_forward<TypeParam, ByRows>();
+  expect_forward<TypeParam, ByCaches>();
+}
+
+// All 2^16 patterns with both mask bits for the 16-bit formats, every binade of f32.
+TYPED_TEST(StandInElementwise, EveryPatternOfADefaultFitIsTheHosts) {
+  using T = TypeParam;
+  const auto a = patterns::backward<T>(50);
+  expect_backward<typename DefaultFit<T>::Type, T, T, DefaultGpuSchedule>(a.dy, a.y, a.mask, kLayouts[0]);
+  expect_forward<T, DefaultGpuSchedule>(patterns::all<T>(50), kLayouts[0]);
+}
+
+TEST(StandInElementwiseShapes, NoElementsLaunchNothing) {
+  const i64 before = launches();
+  expect_success((cuda::launch_activation_backward<generated::GeluF32, float, float>(nullptr, nullptr, nullptr, nullptr, 0, nullptr)));
+  expect_success((cuda::launch_gelu_forward<generated::GeluForward, float>(nullptr, nullptr, nullptr, 0, nullptr)));
+  EXPECT_EQ(launches(), before);
+}
+
+}  // namespace
+}  // namespace outgrad::kernels
