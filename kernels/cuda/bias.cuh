@@ -13,13 +13,11 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// For what several threads read: a bias.
-template <GpuSchedule S>
-inline constexpr GpuSchedule kReread = [] {
-  GpuSchedule schedule = S;
-  schedule.loads = CacheHint::none;
+// For what is read more than once: the bias, the slots' sums.
+OUTGRAD_HD constexpr GpuSchedule unhinted(GpuSchedule schedule) {
+  schedule.loads = schedule.stores = CacheHint::none;
   return schedule;
-}();
+}
 
 // y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8 and the bias aligned, so that it too is read by octets.
 template <class Forward, class T, class B, bool Wide, class Schedule = DefaultGpuSchedule>
@@ -27,6 +25,7 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
     bias_gelu_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u32* mask) {
   constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
   static_assert(schedule_holds<kSchedule>());
+  [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
   const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
@@ -51,7 +50,7 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
         for (int u = 0; u < kSchedule.octets; ++u) {
           float shift[kOctet];
           if constexpr (Wide) {
-            const Octet<B> octet = load_octet<kReread<kSchedule>>(bias + column);
+            const Octet<B> octet = load_octet<kUnhinted>(bias + column);
             OUTGRAD_UNROLL
             for (int k = 0; k < kOctet; ++k) shift[k] = widened(octet, k);
           } else {
@@ -96,8 +95,57 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
   }
 }
 
-template <int Count>
-struct Rows {};
+// Rows loaded together where the schedule leaves them open: f32 has no registers for more, beside the sums.
+template <class Fit, class T>
+OUTGRAD_HD constexpr GpuSchedule completed_rows(GpuSchedule schedule) {
+  if (schedule.octets == 0 && sizeof(T) == 4) schedule.octets = 2;
+  return completed<Fit, T>(schedule);
+}
+
+// 8 columns of Rows rows, from element `at` on: their dx, and their products, row by row, added to the columns' sums.
+template <GpuSchedule S, int Rows, class T, class Product>
+__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
+                                          float (&sum)[kOctet]) {
+  Octet<T> gradient[Rows], output[Rows];
+  u32 bits[Rows];
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    gradient[r] = load_octet<S>(dy + at + r * n);
+    output[r] = load_octet<S>(y + at + r * n);
+    bits[r] = mask[(at + r * n) / kOctet];
+  }
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    float product[kOctet];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) {
+      product[k] = product_of(widened(gradient[r], k), code_of(element_of(output[r], k)), widened(output[r], k), is_set(bits[r], k));
+      sum[k] = add_rn(sum[k], product[k]);
+    }
+    store_octet<S, true>(dx + at + r * n, packed<T>(product));
+  }
+}
+
+// The same for one column.
+template <GpuSchedule S, int Rows, class T, class Product>
+__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
+                                          float (&sum)[1]) {
+  T gradient[Rows], output[Rows];
+  u32 bits[Rows];
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    gradient[r] = dy[at + r * n];
+    output[r] = y[at + r * n];
+    bits[r] = mask[(at + r * n) / kOctet];
+  }
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    const bool m = is_set(bits[r], static_cast<int>((at + r * n) % kOctet));
+    const float product = product_of(widen(gradient[r]), code_of(output[r]), widen(output[r]), m);
+    sum[0] = add_rn(sum[0], product);
+    dx[at + r * n] = narrow<T>(product);
+  }
+}
 
 // dx = dy g(y, m), and sums[slot][j], a slot's sum of the products of column j. dx may equal dy. Wide: a row is whole octets, and all
 // four arrays are aligned.
@@ -105,8 +153,9 @@ template <class Fit, class T, bool Wide, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
     bias_gelu_backward(const T* dy, const T* y, const u32* mask, SlotRows slots, i64 n, T* dx, float* sums) {
   static_assert(fit_holds<Fit, T>() && Fit::kMasked);
-  constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = completed_rows<Fit, T>(Schedule::kSchedule);
   static_assert(schedule_holds<kSchedule>());
+  [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
   const GpuOps<DeviceFit<Fit, T>, T> ops;
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
@@ -121,54 +170,16 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
     i64 at = slots.begin(slot) * n + column;
     const i64 end = slots.begin(slot + 1) * n;
     float sum[kColumns] = {};
-    // The next rows, loaded together.
-    const auto take = [&]<int Count>(Rows<Count>) {
-      if constexpr (Wide) {
-        Octet<T> gradient[Count], output[Count];
-        u32 bits[Count];
-        OUTGRAD_UNROLL
-        for (int r = 0; r < Count; ++r) {
-          gradient[r] = load_octet<kSchedule>(dy + at + r * n);
-          output[r] = load_octet<kSchedule>(y + at + r * n);
-          bits[r] = bytes[(at + r * n) / kOctet];
-        }
-        OUTGRAD_UNROLL
-        for (int r = 0; r < Count; ++r) {
-          float product[kOctet];
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) {
-            product[k] = product_of(widened(gradient[r], k), code_of(element_of(output[r], k)), widened(output[r], k), is_set(bits[r], k));
-            sum[k] = add_rn(sum[k], product[k]);
-          }
-          store_octet<kSchedule>(dx + at + r * n, packed<T>(product));
-        }
-      } else {
-        T gradient[Count], output[Count];
-        u32 bits[Count];
-        OUTGRAD_UNROLL
-        for (int r = 0; r < Count; ++r) {
-          gradient[r] = dy[at + r * n];
-          output[r] = y[at + r * n];
-          bits[r] = bytes[(at + r * n) / kOctet];
-        }
-        OUTGRAD_UNROLL
-        for (int r = 0; r < Count; ++r) {
-          const bool m = is_set(bits[r], static_cast<int>((at + r * n) % kOctet));
-          const float product = product_of(widen(gradient[r]), code_of(output[r]), widen(output[r]), m);
-          sum[0] = add_rn(sum[0], product);
-          dx[at + r * n] = narrow<T>(product);
-        }
-      }
-      at += Count * n;
-    };
 #pragma unroll 1
-    while (at + (kSchedule.octets - 1) * n < end) take(Rows<kSchedule.octets>{});
+    for (; at + (kSchedule.octets - 1) * n < end; at += kSchedule.octets * n) {
+      take_rows<kSchedule, kSchedule.octets>(dy, y, bytes, at, n, dx, product_of, sum);
+    }
     if constexpr (kSchedule.octets > 1) {
 #pragma unroll 1
-      while (at < end) take(Rows<1>{});
+      for (; at < end; at += n) take_rows<kSchedule, 1>(dy, y, bytes, at, n, dx, product_of, sum);
     }
     if constexpr (Wide) {
-      store_octet<kReread<kSchedule>>(sums + slot * n + column, packed<float>(sum));
+      store_octet<kUnhinted, true>(sums + slot * n + column, packed<float>(sum));
     } else {
       sums[slot * n + column] = sum[0];
     }
@@ -231,13 +242,14 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
   if (overlap(total, gradient) || overlap(scratch, gradient) || overlap(total, out) || overlap(scratch, out) || overlap(scratch, total))
     return cudaErrorInvalidValue;
 
-  constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = completed_rows<Fit, T>(Schedule::kSchedule);
   const i64 slots = slot_count(rows, n);
   float* const sums = slots > 1 ? workspace : dbias;
   const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) && is_aligned_for<kSchedule>(dx) &&
                     is_aligned_for<kSchedule>(sums);
   unsigned blocks = 0;
-  if (const cudaError_t status = grid_of_blocks<kSchedule>((n / (wide ? kOctet : 1) * slots + kSchedule.threads - 1) / kSchedule.threads, blocks);
+  if (const cudaError_t status =
+          grid_of_blocks<kSchedule>((n / (wide ? kOctet : 1) * slots + kSchedule.threads - 1) / kSchedule.threads, blocks);
       status != cudaSuccess)
     return status;
   const cudaError_t status = launch(wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>, blocks,
@@ -246,4 +258,4 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
 }
 #endif
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

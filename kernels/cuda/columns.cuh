@@ -12,8 +12,8 @@ inline constexpr int kColumnThreads = 256;
 
 // The rows of slots, as slot_begin has them, without a division: for kernels, made by the host.
 struct SlotRows {
-  i64 each;      // rows / slots
-  i64 left;      // rows % slots
+  i64 each;  // rows / slots
+  i64 left;  // rows % slots
   int log_slots;
 
   OUTGRAD_HD i64 begin(i64 slot) const { return each * slot + (left * slot >> log_slots); }
@@ -69,4 +69,4 @@ inline cudaError_t launch_add_slots(float* sums, i64 words, i64 slots, cudaStrea
 }
 #endif
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -34,7 +34,8 @@ struct Shape {
   i64 rows, n;
 };
 // Rows that are whole octets or not, one row, one column, fewer columns than an octet, ragged slots, slots of several rows.
-constexpr Shape kShapes[] = {{1, 1}, {1, 8}, {3, 128}, {5, 72}, {7, 13}, {1, 1000}, {300, 1}, {37, 3}, {41, 40}, {2, 2048}, {65, 88}, {9, 7}, {1025, 8}};
+constexpr Shape kShapes[] = {{1, 1},  {1, 8},   {3, 128},  {5, 72},  {7, 13}, {1, 1000}, {300, 1},
+                             {37, 3}, {41, 40}, {2, 2048}, {65, 88}, {9, 7},  {1025, 8}};
 
 // Offsets from a multiple of 16 bytes, in elements.
 struct Layout {
@@ -44,9 +45,9 @@ struct Layout {
   bool in_place;
 };
 constexpr Layout kLayouts[] = {
-    {"aligned, guards behind", Edge::end, 0, 0, 0, false}, {"aligned, guards before", Edge::begin, 0, 0, 0, false},
-    {"bias off by one element", Edge::end, 0, 1, 0, false}, {"x off by one element", Edge::end, 1, 0, 0, false},
-    {"y off by one element", Edge::end, 0, 0, 1, false},   {"in place", Edge::end, 0, 0, 0, true},
+    {"aligned, guards behind", Edge::end, 0, 0, 0, false},        {"aligned, guards before", Edge::begin, 0, 0, 0, false},
+    {"bias off by one element", Edge::end, 0, 1, 0, false},       {"x off by one element", Edge::end, 1, 0, 0, false},
+    {"y off by one element", Edge::end, 0, 0, 1, false},          {"in place", Edge::end, 0, 0, 0, true},
     {"in place, off by one element", Edge::begin, 1, 1, 1, true},
 };
 
@@ -182,8 +183,9 @@ void expect_slots(i64 rows, i64 slots, i64 n) {
   const GuardedArray<BF16> device_dx(elements);
   const GuardedArray<float> device_sums(slots * n);
   next_order();
-  expect_success(cuda::launch(cuda::bias_gelu_backward<Fit, BF16, Wide, Schedule>, 2, Schedule::kSchedule.threads, 0, nullptr, device_dy.get(),
-                              device_y.get(), device_mask.get(), cuda::slot_rows(rows, slots), n, device_dx.get(), device_sums.get()));
+  expect_success(cuda::launch(cuda::bias_gelu_backward<Fit, BF16, Wide, Schedule>, 2, Schedule::kSchedule.threads, 0, nullptr,
+                              device_dy.get(), device_y.get(), device_mask.get(), cuda::slot_rows(rows, slots), n, device_dx.get(),
+                              device_sums.get()));
   expect_equal("dx", device_dx, dx);
   expect_equal("sums", device_sums, sums);
 }

@@ -51,7 +51,7 @@ enum class Edge {
 };
 struct Placement {
   Edge edge = Edge::end;
-  int offset = 0;       // bytes by which the array is off a multiple of 16
+  int offset = 0;  // bytes by which the array is off a multiple of 16
   const char* name = "array";
 };
 
