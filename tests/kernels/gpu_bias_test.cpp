@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "kernels/fits.h"
@@ -199,6 +201,26 @@ TEST(StandInBiasShapes, SlotsOfManyRowsAreTheTrees) {
       expect_slots<false, Streaming>(rows, slots, 7);
     }
   }
+}
+
+TEST(StandInBiasShapes, EveryLaunchIsOnTheStream) {
+  using Fit = generated::GeluF32;
+  constexpr i64 kRows = 5000, kN = 3;  // several launches to the sums
+  const auto stream = reinterpret_cast<cudaStream_t>(0x10);
+  const std::set<cudaStream_t> alone = {stream};
+  const GuardedArray<float> x(kRows * kN), bias(kN), y(kRows * kN), workspace(cuda::bias_backward_workspace(kRows, kN));
+  const GuardedArray<u32> mask((kRows * kN + 31) / 32);
+  take_streams();
+  expect_success(cuda::launch_bias_gelu_forward<Forward>(x.get(), bias.get(), kRows, kN, y.get(), mask.get(), stream));
+  EXPECT_EQ(take_streams(), alone);
+  const i64 before = launches();
+  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), kRows, kN, x.get(), bias.get(), workspace.get(),
+                                                      workspace.size(), stream));
+  EXPECT_EQ(launches(), before + 3);
+  EXPECT_EQ(take_streams(), alone);
+  expect_success(
+      cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), 0, kN, x.get(), bias.get(), workspace.get(), 0, stream));
+  EXPECT_EQ(take_streams(), alone);
 }
 
 TEST(StandInBiasShapes, NoRowsGiveZeroSumsAndNothingElse) {

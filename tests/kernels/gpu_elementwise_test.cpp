@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <type_traits>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "kernels/fits.h"
@@ -171,6 +172,18 @@ TYPED_TEST(StandInElementwise, EveryPatternOfADefaultFitIsTheHosts) {
   const auto a = patterns::backward<T>(50);
   expect_backward<typename DefaultFit<T>::Type, T, T, DefaultGpuSchedule>(a.dy, a.y, a.mask, kLayouts[0]);
   expect_forward<T, DefaultGpuSchedule>(patterns::all<T>(50), kLayouts[0]);
+}
+
+TEST(StandInElementwiseShapes, EveryLaunchIsOnTheStream) {
+  const auto stream = reinterpret_cast<cudaStream_t>(0x10);
+  const std::set<cudaStream_t> alone = {stream};
+  const GuardedArray<float> x(100), y(100);
+  const GuardedArray<u32> mask(4);
+  take_streams();
+  expect_success(cuda::launch_gelu_forward<generated::GeluForward>(x.get(), y.get(), mask.get(), 100, stream));
+  EXPECT_EQ(take_streams(), alone);
+  expect_success(cuda::launch_gelu_backward<generated::GeluF32>(x.get(), y.get(), mask.get(), x.get(), 100, stream));
+  EXPECT_EQ(take_streams(), alone);
 }
 
 TEST(StandInElementwiseShapes, NoElementsLaunchNothing) {

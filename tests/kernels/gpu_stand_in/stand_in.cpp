@@ -119,6 +119,7 @@ std::string failure_text;
 bool failed = false;
 Settings settings_now;
 std::int64_t launch_count = 0;
+std::set<CUstream_st*> streams_now;
 Run run_now = nullptr;
 const void* kernel_now = nullptr;
 void** arguments_now = nullptr;
@@ -322,7 +323,9 @@ const std::string& failure() { return failure_text; }
 
 std::int64_t launches() { return launch_count; }
 
-cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t) {
+std::set<CUstream_st*> take_streams() { return std::exchange(streams_now, {}); }
+
+cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t stream) {
   static const bool handlers = [] {
     for (const int number : {SIGSEGV, SIGBUS, SIGILL}) {
       struct sigaction action {};
@@ -342,6 +345,7 @@ cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** ar
   if (shared_bytes > static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second))
     return cudaErrorInvalidValue;
   ++launch_count;
+  streams_now.insert(stream);
   failed = false;
   run_now = run;
   kernel_now = kernel;
@@ -534,7 +538,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void* address, int byte, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* address, int byte, std::size_t bytes, cudaStream_t stream) {
+  streams_now.insert(stream);
   std::memset(address, byte, bytes);
   return cudaSuccess;
 }
