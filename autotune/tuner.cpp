@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "autotune/gpu/offline.h"
 #include "autotune/header.h"
 #include "autotune/isolate.h"
 #include "autotune/verify.h"
@@ -385,8 +386,9 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
 
 int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers"}, {"json"});
-  require_cpu_device(options);
   const std::vector<Problem> problems = problems_of(options);
+  if (options.text("device", "").rfind("sm_", 0) == 0) return gpu::offline_command(options, problems);
+  require_cpu_device(options);
   const double budget = options.number("budget", 60, 1, 1e6);
   const std::string out = options.text("out", "out/tuned");
   // Twelve of about a hundred points: the default, its neighbours and a few at random; compiling them fits the default budget on 2 cores.

@@ -1,0 +1,40 @@
+// The CUDA kernels as a search space: schedules of kernels/params.h, their names, and one program to each.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "autotune/space.h"
+#include "autotune/variant.h"
+#include "kernels/params.h"
+
+namespace outgrad::autotune::gpu {
+
+struct GpuVariant {
+  Problem problem;
+  std::shared_ptr<const FitChoice> fit;
+  kernels::GpuSchedule schedule;  // `octets` and `table` may be left to the kernel (0, automatic)
+
+  // "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_spread.grid_8.occ_1.ld_cs.st_wb": format, fit, items per thread and trip (ipt_0: the kernel's
+  // choice), threads per block, bytes per access, table's home, blocks per SM of the grid (grid_0: a block for each trip), blocks per SM
+  // that registers are kept for, hints of loads and stores (cs: streaming, wb: none).
+  std::string name() const;
+  nlohmann::json parameters() const;
+  // A program with this kernel alone. Variants that differ in their launch only, by blocks_per_sm, have the same.
+  std::string source() const;
+};
+
+// Bytes per element that a kernel reads before it computes, and those that it writes; each once.
+struct Traffic {
+  double read = 0, written = 0;
+};
+Traffic traffic_of(const Problem& problem);
+
+// The space over these fits. Parameters: fit, threads, octets, access_bytes, blocks_per_sm, resident_blocks, loads, stores, table.
+// `max_threads`: resident threads of an SM.
+Space gpu_space(const Problem& problem, const Fits& fits, int max_threads);
+GpuVariant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
+
+}  // namespace outgrad::autotune::gpu
