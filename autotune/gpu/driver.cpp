@@ -13,7 +13,7 @@ namespace {
 
 using Result = int;  // CUresult
 using Handle = void*;
-constexpr Result kSuccess = 0;
+constexpr Result kSuccess = 0, kOutOfMemory = 2;
 
 // CUdevice_attribute
 enum Attribute {
@@ -103,6 +103,7 @@ struct Driver {
     if (result == kSuccess) return;
     const char* text = nullptr;
     if (error_name(result, &text) != kSuccess || text == nullptr) text = "unknown error";
+    if (result == kOutOfMemory) throw DeviceOutOfMemory(std::string(call) + ": " + text);
     throw kernels::CudaError(std::string(call) + ": " + text);
   }
 };

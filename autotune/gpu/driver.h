@@ -1,14 +1,16 @@
 // The CUDA driver, loaded at run time: a program that was built without a toolkit finds and uses the devices of the machine it is on.
 //
 // A process that has opened a device must not fork and go on with it in the child, so a tuner opens devices in child processes only.
-// Every failure is a CudaError that names the call; a kernel that faulted leaves its context unusable, and with it the process.
+// Every failure is a CudaError that names the call, but for memory that the device has not: DeviceOutOfMemory; a kernel that faulted leaves its context unusable, and with it the process.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autotune/gpu/model.h"
@@ -26,6 +28,15 @@ struct DeviceIdentity {
 };
 nlohmann::json to_json(const DeviceIdentity& device);
 DeviceIdentity device_from(const nlohmann::json& json);  // what to_json wrote; throws nlohmann's exceptions
+
+class DeviceOutOfMemory : public std::bad_alloc {
+ public:
+  explicit DeviceOutOfMemory(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
 
 // Number of devices of this machine. Throws CudaError where there is no driver; 0 is an answer.
 int device_count();

@@ -42,6 +42,7 @@ int resident_blocks(const Architecture& architecture, const KernelResources& res
 
 // What the machine code of one kernel says.
 struct CodeFacts {
+  std::string symbol;  // mangled
   KernelResources resources;
   double instructions_per_element = 0;  // issued on the hot path of one trip, without what comes before the loop
   double prologue_instructions = 0;     // per thread

@@ -43,6 +43,7 @@ json to_json(const std::variant<Pruned, CodeFacts>& facts) {
   if (const auto* pruned = std::get_if<Pruned>(&facts)) return {{"schema", kCacheSchema}, {"reason", pruned->reason}, {"detail", pruned->detail}};
   const auto& code = std::get<CodeFacts>(facts);
   return {{"schema", kCacheSchema},
+          {"symbol", code.symbol},
           {"registers", code.resources.registers},
           {"stack_bytes", code.resources.stack_bytes},
           {"spill_bytes", code.resources.spill_bytes},
@@ -57,8 +58,9 @@ std::optional<std::variant<Pruned, CodeFacts>> facts_from(const std::string& tex
   try {
     const json facts = json::parse(text);
     if (facts.at("schema") != kCacheSchema) return std::nullopt;
-    if (facts.contains("reason")) return Pruned{facts.at("reason").get<std::string>(), facts.at("detail").get<std::string>()};
+    if (facts.contains("reason")) return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
     CodeFacts code;
+    code.symbol = facts.at("symbol").get<std::string>();
     code.resources = {facts.at("registers").get<int>(), facts.at("stack_bytes").get<int>(), facts.at("spill_bytes").get<int>(),
                       facts.at("shared_bytes").get<int>()};
     code.instructions_per_element = facts.at("instructions_per_element").get<double>();
@@ -73,13 +75,13 @@ std::optional<std::variant<Pruned, CodeFacts>> facts_from(const std::string& tex
 // In the child.
 std::variant<Pruned, CodeFacts> compiled(const GpuVariant& variant, const Program& program, const Architecture& architecture) {
   const auto result = Nvrtc::instance().compile(program.source, architecture.name);
-  if (const auto* error = std::get_if<CompileError>(&result)) return Pruned{"compiler_error", error->message};
+  if (const auto* error = std::get_if<CompileError>(&result)) return Pruned{Reason::kCompilerError, error->message};
   const auto& code = std::get<GpuCode>(result);
   kernels::write_file(program.base + ".cubin", code.cubin);
   try {
     return facts_of(variant, code, architecture);
   } catch (const std::runtime_error& error) {
-    return Pruned{"not_understood", error.what()};
+    return Pruned{Reason::kNotUnderstood, error.what()};
   }
 }
 
@@ -115,7 +117,7 @@ class Worker {
       if (end.kind == ChildEnd::Kind::kFinished) return;
       const auto blamed = std::find(waiting.begin(), waiting.end(), static_cast<std::size_t>(end.last_launched));
       if (end.last_launched < 0 || blamed == waiting.end()) throw kernels::EnvironmentError("tune: the compiler's process ended early: " + end.detail);
-      programs_[*blamed]->facts = Pruned{end.kind == ChildEnd::Kind::kHung ? "compiler_timeout" : "compiler_crashed", end.detail};
+      programs_[*blamed]->facts = Pruned{end.kind == ChildEnd::Kind::kHung ? Reason::kCompilerTimeout : Reason::kCompilerCrashed, end.detail};
       waiting.erase(blamed);
       tick();
     }
@@ -138,29 +140,6 @@ class Worker {
   std::size_t done_ = 0;
 };
 
-// Variants in the order of their worth for a first look: the points that differ from the kernel's own default in few parameters first, in a
-// random order that the seed fixes.
-std::vector<GpuVariant> choose(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid, std::size_t count,
-                               std::uint64_t seed) {
-  GpuVariant origin{problem, fits.front(), {}};
-  const json wanted = origin.parameters();
-  std::vector<std::pair<std::pair<long, std::uint64_t>, GpuVariant>> ranked;
-  for (const Point& point : valid) {
-    GpuVariant variant = gpu::variant_at(problem, fits, space, point);
-    const json parameters = variant.parameters();
-    // What the kernel chooses by itself is in no point: any value is as near.
-    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
-      return item.key() != "octets" && item.key() != "table" && wanted.at(item.key()) != item.value();
-    });
-    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, std::move(variant)});
-  }
-  std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<GpuVariant> chosen;
-  for (auto& each : ranked)
-    if (chosen.size() < count) chosen.push_back(std::move(each.second));
-  return chosen;
-}
-
 json record_of(const Outcome& outcome, const Architecture& architecture) {
   json record = {{"schema", kSchema},
                  {"device", {{"kind", "offline"}, {"architecture", architecture.name}, {"board", architecture.board}}},
@@ -172,10 +151,10 @@ json record_of(const Outcome& outcome, const Architecture& architecture) {
                  {"fit", {{"name", outcome.variant.fit->name}, {"class", outcome.variant.fit->accuracy}}}};
   if (const auto* pruned = std::get_if<Pruned>(&outcome.result)) {
     record["state"] = "rejected";
-    record["rejected"] = {{"stage", "compile"}, {"reason", pruned->reason}, {"detail", pruned->detail}};
+    record["rejected"] = {{"stage", "compile"}, {"reason", autotune::name_of(pruned->reason)}, {"detail", pruned->detail}};
     return record;
   }
-  const auto& [code, prediction] = std::get<Predicted>(outcome.result);
+  const auto& [code, prediction, compiled] = std::get<Predicted>(outcome.result);
   record["state"] = "predicted";
   record["resources"] = {{"registers", code.resources.registers}, {"shared_bytes", code.resources.shared_bytes}};
   record["instructions_per_element"] = code.instructions_per_element;
@@ -196,24 +175,19 @@ bool is_better(const Outcome* a, const Outcome* b) {
   return left != right ? left < right : a->variant.name() < b->variant.name();
 }
 
-std::string hash_of_embedded() {
-  std::string all;
-  for (const EmbeddedSource& source : embedded_kernels()) all += sha256(std::string(source.name) + "\n" + source.text);
-  return sha256(all);
-}
-
-Outcome outcome_of(const GpuVariant& variant, const std::variant<Pruned, CodeFacts>& facts, const Architecture& architecture) {
+Outcome outcome_of(const GpuVariant& variant, const std::variant<Pruned, CodeFacts>& facts, const std::string& base,
+                   const Architecture& architecture) {
   if (const auto* pruned = std::get_if<Pruned>(&facts)) return {variant, *pruned};
   const auto& code = std::get<CodeFacts>(facts);
   const KernelResources& use = code.resources;
   if (use.spill_bytes > 0 || use.stack_bytes > 0)
-    return {variant, Pruned{"spills", std::to_string(use.spill_bytes) + " bytes of registers spilled, " + std::to_string(use.stack_bytes) +
+    return {variant, Pruned{Reason::kSpills, std::to_string(use.spill_bytes) + " bytes of registers spilled, " + std::to_string(use.stack_bytes) +
                                           " bytes of stack, per thread"}};
   if (resident_blocks(architecture, use, variant.schedule.threads) == 0)
-    return {variant, Pruned{"no_block_fits", std::to_string(use.registers) + " registers and " + std::to_string(use.shared_bytes) +
+    return {variant, Pruned{Reason::kNoBlockFits, std::to_string(use.registers) + " registers and " + std::to_string(use.shared_bytes) +
                                                  " bytes of shared memory leave no room for a block of " +
                                                  std::to_string(variant.schedule.threads) + " threads"}};
-  return {variant, Predicted{code, predict(architecture, variant, code)}};
+  return {variant, Predicted{code, predict(architecture, variant, code), {base + ".cubin", code.symbol, 0}}};
 }
 
 }  // namespace
@@ -233,6 +207,7 @@ CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Archite
   const LoopExtent loop = loop_around(function, paths, rules);
   if (loop.last == 0) throw std::runtime_error("its octets are stored outside any loop");
   CodeFacts facts;
+  facts.symbol = code.kernels.front().first;
   facts.resources = code.kernels.front().second;
   const double elements = kOctet * variant.schedule.octets;
   for (const std::size_t at : paths.path) {
@@ -250,13 +225,43 @@ CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Archite
   return facts;
 }
 
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid, std::size_t count,
+                               std::uint64_t seed) {
+  const json wanted = default_gpu_variant(problem).parameters();
+  std::vector<std::pair<std::pair<long, std::uint64_t>, GpuVariant>> ranked;
+  for (const Point& point : valid) {
+    GpuVariant variant = gpu_variant_at(problem, fits, space, point);
+    const json parameters = variant.parameters();
+    // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
+    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
+      return item.key() != "table" && wanted.at(item.key()) != item.value();
+    });
+    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, std::move(variant)});
+  }
+  std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<GpuVariant> chosen = {default_gpu_variant(problem)};
+  for (auto& each : ranked)
+    if (chosen.size() < count) chosen.push_back(std::move(each.second));
+  return chosen;
+}
+
+SourceHashes hash_of_embedded() {
+  std::string code, coefficients;
+  for (const EmbeddedSource& source : embedded_kernels()) {
+    const std::string name = source.name;
+    (name.rfind("kernels/generated/", 0) == 0 ? coefficients : code) += sha256(name + "\n" + source.text);
+  }
+  return {sha256(code), sha256(coefficients)};
+}
+
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(architecture.name);
   std::error_code error;
   std::filesystem::create_directories(settings.cache_folder, error);
   if (error) throw kernels::IoError(settings.cache_folder, "create", error.value());
-  const std::string key = hash_of_embedded() + nvrtc.version() + architecture.name;
+  const SourceHashes hashes = hash_of_embedded();
+  const std::string key = hashes.kernels + hashes.coefficients + nvrtc.version() + architecture.name;
   std::map<std::string, Program> programs;  // by source
   for (std::size_t i = 0; i < variants.size(); ++i) {
     const std::string source = variants[i].source();
@@ -294,7 +299,7 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   std::vector<std::optional<Outcome>> outcomes(variants.size());
   for (const auto& [source, program] : programs) {
     if (!program.facts) continue;
-    for (const std::size_t i : program.variants) outcomes[i] = outcome_of(variants[i], *program.facts, architecture);
+    for (const std::size_t i : program.variants) outcomes[i] = outcome_of(variants[i], *program.facts, program.base, architecture);
   }
   std::vector<Outcome> kept;
   for (std::optional<Outcome>& outcome : outcomes)
@@ -330,14 +335,14 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     const Space space = gpu_space(problem, fits, architecture.threads_per_sm);
     const Space::Points points = space.construct();
     settings.budget_seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
-    const std::vector<Outcome> outcomes = evaluate(choose(problem, fits, space, points.valid, evaluations, seed), architecture, settings);
+    const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, space, points.valid, evaluations, seed), architecture, settings);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     std::vector<const Outcome*> ranked;
     std::map<std::string, int> pruned;
     for (const Outcome& outcome : outcomes) {
       records.push_back(record_of(outcome, architecture));
       if (const auto* why = std::get_if<Pruned>(&outcome.result))
-        ++pruned[why->reason];
+        ++pruned[autotune::name_of(why->reason)];
       else
         ranked.push_back(&outcome);
     }
@@ -356,7 +361,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     for (const auto& [reason, count] : pruned) std::printf(", %d %s", count, reason.c_str());
     std::printf("\n");
     for (std::size_t i = 0; i < ranked.size() && i < kShown; ++i) {
-      const auto& [code, prediction] = std::get<Predicted>(ranked[i]->result);
+      const auto& [code, prediction, compiled] = std::get<Predicted>(ranked[i]->result);
       std::printf("  predicted %5.1f%% of bandwidth  %5.1f instr/element  %3d registers  occupancy %3.0f%%  %s\n", 100 * prediction.share_of_bandwidth,
                   code.instructions_per_element, code.resources.registers, 100 * prediction.occupancy, ranked[i]->variant.name().c_str());
     }

@@ -7,25 +7,33 @@
 #include <variant>
 #include <vector>
 
+#include "autotune/candidate.h"
+#include "autotune/device.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
 #include "autotune/options.h"
 
 namespace outgrad::autotune::gpu {
 
-// Why a variant was pruned, in a word for the record and a sentence.
+// Why a variant was pruned.
 struct Pruned {
-  std::string reason;  // "compiler_error", "compiler_crashed", "spills", "no_block_fits", "not_understood"
+  Reason reason;
   std::string detail;
 };
 struct Predicted {
   CodeFacts code;
   Prediction prediction;
+  Compiled compiled;  // the cubin's path, the kernel's symbol
 };
 struct Outcome {
   GpuVariant variant;
   std::variant<Pruned, Predicted> result;
 };
+
+// At most `count` variants for a first look: the kernel's own default, then the points that differ from it in few parameters, in a random
+// order that the seed fixes.
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+                                        std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {
   std::string cache_folder;
@@ -38,6 +46,9 @@ struct OfflineSettings {
 // The outcomes in the order of the variants. Throws EnvironmentError without a CUDA run-time compiler for the architecture, IoError when
 // the cache cannot be written.
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings);
+
+// Of the embedded headers: what every compiled kernel depends on.
+SourceHashes hash_of_embedded();
 
 // What the machine code of `variant`, the one kernel of a cubin, says. Throws std::runtime_error where its hot path is not found.
 CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture);

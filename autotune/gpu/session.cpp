@@ -6,6 +6,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "autotune/workload.h"
+#include "kernels/host/files.h"
+
 namespace outgrad::autotune::gpu {
 namespace {
 
@@ -87,5 +90,66 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
     if (!backward) std::memcpy(a.mask, mask.bytes().data(), words);
   };
 }
+
+namespace {
+
+class GpuExecutor : public Executor {
+ public:
+  explicit GpuExecutor(int index) : device_(index) {}
+
+  std::function<void(const Arguments&)> function(const Candidate& candidate) override { return on_host_arrays(device_, loaded(candidate)); }
+
+  // Values repeat on the device as the host's Workspace repeats them.
+  void allocate(const Problem& problem, i64 elements, std::uint64_t seed) override {
+    problem_ = problem;
+    elements_ = elements;
+    const bool backward = problem.kernel == KernelId::kGeluBackward;
+    const i64 own = std::min(elements, kWorkspacePeriod);
+    const Workspace values(problem.format, own, !backward, backward, seed);
+    const std::size_t size = static_cast<std::size_t>(bytes_of(problem.format)), words = static_cast<std::size_t>((elements + 31) / 32);
+    const auto repeated = [&](const void* host, std::size_t host_bytes, std::size_t bytes) {
+      Device::Memory memory(device_, bytes);
+      if (host == nullptr) return memory;
+      device_.upload(memory.address(), host, std::min(host_bytes, bytes));
+      for (std::size_t done = host_bytes; done < bytes; done *= 2)
+        device_.copy(memory.address() + done, memory.address(), std::min(done, bytes - done));
+      return memory;
+    };
+    const std::size_t own_bytes = static_cast<std::size_t>(own) * size, bytes = static_cast<std::size_t>(elements) * size;
+    first_ = repeated((backward ? values.dy : values.x).get(), own_bytes, bytes);
+    second_ = repeated(values.y.get(), own_bytes, backward ? bytes : 0);
+    mask_ = repeated(values.mask.get(), static_cast<std::size_t>((own + 31) / 32) * sizeof(kernels::u32), words * sizeof(kernels::u32));
+    out_ = repeated(nullptr, 0, bytes);
+    device_.synchronise();
+  }
+
+  // A device-to-device copy, the ceiling that every figure is a share of: one stream in, one out.
+  Workload ceiling() override {
+    return {"copy", 2.0 * static_cast<double>(out_.bytes()), [this] { device_.copy(out_.address(), first_.address(), out_.bytes()); }};
+  }
+  Workload workload(const Candidate& candidate) override {
+    return {candidate.variant().name(), problem_.bytes_per_element() * static_cast<double>(elements_), [this, code = loaded(candidate)] {
+              code.launch(device_, first_.address(), second_.address(), mask_.address(), out_.address(), elements_);
+            }};
+  }
+  Stopwatch stopwatch() const override {
+    return [this](const std::function<void()>& run) { return device_.timed_ns(run); };
+  }
+
+ private:
+  LoadedVariant loaded(const Candidate& candidate) const {
+    const Compiled& code = *candidate.code();
+    return load(device_, candidate.variant_as<GpuVariant>(), kernels::read_file(code.library), code.symbol);
+  }
+
+  Device device_;
+  Problem problem_;
+  i64 elements_ = 0;
+  Device::Memory first_, second_, mask_, out_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> open_device(int index) { return std::make_unique<GpuExecutor>(index); }
 
 }  // namespace outgrad::autotune::gpu

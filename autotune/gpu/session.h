@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "autotune/executor.h"
 #include "autotune/gpu/driver.h"
 #include "autotune/gpu/variant.h"
 #include "autotune/variant_abi.h"
@@ -25,9 +26,9 @@ LoadedVariant load(const Device& device, const GpuVariant& variant, const std::s
 
 // The variant as a function over host arrays: copies them to the device at the same alignment, runs, copies the results back. Throws
 // CudaError for what the device ends in, WroteOutside when anything but the outputs has changed.
-struct WroteOutside : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded);
+
+// Device `index` as an executor.
+std::unique_ptr<Executor> open_device(int index);
 
 }  // namespace outgrad::autotune::gpu

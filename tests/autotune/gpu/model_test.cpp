@@ -60,8 +60,8 @@ TEST(Architectures, OthersAreNamed) {
 
 class ModelTest : public testing::Test {
  protected:
-  GpuVariant variant_{{KernelId::kGeluBackward, FormatId::kF32}, fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(), {.octets = 2}};
-  CodeFacts code_{resources(64, 8192), 40, 200, 32};
+  GpuVariant variant_{{KernelId::kGeluBackward, FormatId::kF32}, fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(), kernels::GpuSchedule{.octets = 2}};
+  CodeFacts code_{"kernel", resources(64, 8192), 40, 200, 32};
   Prediction on(const char* name) const { return predict(architecture_of(name), variant_, code_); }
 };
 

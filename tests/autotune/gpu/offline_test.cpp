@@ -15,7 +15,7 @@ namespace {
 
 constexpr Problem kBackward{KernelId::kGeluBackward, FormatId::kBf16};
 
-GpuVariant plain(const Problem& problem = kBackward) { return {problem, fits_of(problem).front(), {.octets = 1}}; }
+GpuVariant plain(const Problem& problem = kBackward) { return {problem, fits_of(problem).front(), kernels::GpuSchedule{.octets = 1}}; }
 
 class OfflineTest : public testing::Test {
  protected:
@@ -49,11 +49,11 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
         const Space space = gpu_space(problem, fits_of(problem), architecture.threads_per_sm);
         const auto points = space.construct().valid;
         for (int i = 0; i < kPerProblem; ++i)
-          variants.push_back(gpu::variant_at(problem, fits_of(problem), space, points[next_random(seed) % points.size()]));
+          variants.push_back(gpu_variant_at(problem, fits_of(problem), space, points[next_random(seed) % points.size()]));
       }
     for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
       if (const Pruned* why = pruned(outcome)) {
-        EXPECT_TRUE(why->reason == "spills" || why->reason == "no_block_fits") << outcome.variant.name() << ": " << why->reason << ": " << why->detail;
+        EXPECT_TRUE(why->reason == Reason::kSpills || why->reason == Reason::kNoBlockFits) << outcome.variant.name() << ": " << autotune::name_of(why->reason) << ": " << why->detail;
       }
     }
   }
@@ -103,10 +103,10 @@ TEST_F(OfflineTest, PrunesWithReasons) {
   ASSERT_EQ(outcomes.size(), 4u);
   EXPECT_EQ(pruned(outcomes[0]), nullptr);
   ASSERT_NE(pruned(outcomes[1]), nullptr);
-  EXPECT_EQ(pruned(outcomes[1])->reason, "compiler_error");
+  EXPECT_EQ(pruned(outcomes[1])->reason, Reason::kCompilerError);
   EXPECT_NE(pruned(outcomes[1])->detail.find("planted"), std::string::npos);
   ASSERT_NE(pruned(outcomes[2]), nullptr);
-  EXPECT_EQ(pruned(outcomes[2])->reason, "spills");
+  EXPECT_EQ(pruned(outcomes[2])->reason, Reason::kSpills);
   EXPECT_EQ(pruned(outcomes[3]), nullptr);
 }
 
@@ -125,7 +125,7 @@ TEST_F(OfflineTest, StopsACompilerThatHangs) {
   const auto outcomes = evaluate(variants, architecture_of("sm_90"), settings_);
   ASSERT_EQ(outcomes.size(), 2u);
   ASSERT_NE(pruned(outcomes[0]), nullptr);
-  EXPECT_EQ(pruned(outcomes[0])->reason, "compiler_timeout") << pruned(outcomes[0])->detail;
+  EXPECT_EQ(pruned(outcomes[0])->reason, Reason::kCompilerTimeout) << pruned(outcomes[0])->detail;
   EXPECT_EQ(pruned(outcomes[1]), nullptr);
 }
 
@@ -142,7 +142,7 @@ TEST(GpuSpace, NamesAreUniqueAndConstraintsHold) {
   const auto points = space.construct().valid;
   ASSERT_GT(points.size(), 10'000u);
   for (const Point& point : points) {
-    const GpuVariant variant = gpu::variant_at(kBackward, fits, space, point);
+    const GpuVariant variant = gpu_variant_at(kBackward, fits, space, point);
     EXPECT_LE(variant.schedule.threads * variant.schedule.resident_blocks, 1536);
     names.insert(variant.name());
   }

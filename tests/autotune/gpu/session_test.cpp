@@ -3,12 +3,18 @@
 #include "autotune/gpu/session.h"
 
 #include <cstdlib>
+#include <map>
 
 #include <gtest/gtest.h>
 
+#include "autotune/database.h"
+#include "autotune/gpu/nvrtc.h"
 #include "autotune/isolate.h"
+#include "autotune/tuner.h"
 #include "autotune/verify.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -95,6 +101,43 @@ TEST(SessionTest, PlantedFaultsAreSeen) {
   EXPECT_EQ(with("memory").text, "threw: cuLaunchKernel: CUDA_ERROR_OUT_OF_MEMORY");
   EXPECT_EQ(with("crash").end.kind, ChildEnd::Kind::kCrashed);
   EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "128:bit", [&] { return verified(variant_of(problem, 256)); }).text, "equal");
+}
+
+// One run of the tuner with planted variants of every kind: each is a row with its reason, and the right winner is found.
+TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
+  try {
+    Nvrtc::instance();
+  } catch (const kernels::EnvironmentError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const TemporaryFolder folder;
+  ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
+  ::setenv("OUTGRAD_STAND_IN_PLANTS", "64:bit,512:fault,1024:memory", 1);
+  testing::internal::CaptureStdout();
+  const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536", "--budget", "60",
+                                   "--out", folder.path()});
+  const std::string printed = testing::internal::GetCapturedStdout();
+  ::unsetenv("OUTGRAD_LIBCUDA");
+  ::unsetenv("OUTGRAD_STAND_IN_PLANTS");
+  EXPECT_EQ(status, kernels::kExitHolds);
+  std::map<std::string, int> reasons;
+  int winners = 0, timed = 0;
+  for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
+    const int threads = record["parameters"]["threads"].get<int>();
+    if (record.contains("rejected")) ++reasons[record["rejected"]["reason"].get<std::string>()];
+    if (record["state"] == "timed") {
+      ++timed;
+      EXPECT_TRUE(threads == 128 || threads == 256) << record["variant"];
+    }
+    if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
+  }
+  EXPECT_GT(reasons["wrong answer"], 0);
+  EXPECT_GT(reasons["crashed"], 0);
+  EXPECT_GT(reasons["out of memory"], 0);
+  EXPECT_GT(timed, 2);
+  EXPECT_EQ(winners, 1);
+  EXPECT_NE(kernels::read_file(folder / "tuned_stand_in_gpu.h").find("kEvidence = \"measured\""), std::string::npos);
+  EXPECT_NE(printed.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << printed;
 }
 
 TEST(SessionTest, GridsAreTheLaunchers) {
