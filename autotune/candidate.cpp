@@ -7,7 +7,7 @@ namespace outgrad::autotune {
 namespace {
 
 template <class Which>
-Which& require(Candidate::State& state, const Variant& variant, const char* step) {
+Which& require(Candidate::State& state, const AnyVariant& variant, const char* step) {
   if (Which* held = std::get_if<Which>(&state)) return *held;
   throw std::logic_error("candidate " + variant.name() + ": cannot be " + step + " from its state");
 }
@@ -31,10 +31,20 @@ const char* name_of(Reason reason) {
       return "compiler error";
     case Reason::kCompilerTimeout:
       return "compiler timeout";
+    case Reason::kCompilerCrashed:
+      return "compiler crashed";
+    case Reason::kSpills:
+      return "spills";
+    case Reason::kNoBlockFits:
+      return "no block fits";
+    case Reason::kNotUnderstood:
+      return "not understood";
     case Reason::kWrongAnswer:
       return "wrong answer";
     case Reason::kCrashed:
       return "crashed";
+    case Reason::kOutOfMemory:
+      return "out of memory";
     default:
       return "hung";
   }
@@ -53,26 +63,26 @@ const char* Candidate::state_name() const {
 }
 
 void Candidate::compiled(Compiled result) {
-  require<Proposed>(state_, variant_, "compiled");
+  require<Proposed>(state_, *variant_, "compiled");
   state_ = std::move(result);
 }
 
-void Candidate::verified(long long checked) { state_ = Verified{std::move(require<Compiled>(state_, variant_, "verified")), checked}; }
+void Candidate::verified(long long checked) { state_ = Verified{std::move(require<Compiled>(state_, *variant_, "verified")), checked}; }
 
 void Candidate::timed(std::vector<double> screening_ns, std::vector<double> final_ns) {
-  state_ = Timed{std::move(require<Verified>(state_, variant_, "timed")), std::move(screening_ns), std::move(final_ns)};
+  state_ = Timed{std::move(require<Verified>(state_, *variant_, "timed")), std::move(screening_ns), std::move(final_ns)};
 }
 
 void Candidate::reject(Stage stage, Reason reason, std::string detail) {
   switch (stage) {
     case Stage::kCompile:
-      require<Proposed>(state_, variant_, "rejected by the compiler");
+      require<Proposed>(state_, *variant_, "rejected by the compiler");
       break;
     case Stage::kVerify:
-      require<Compiled>(state_, variant_, "rejected by verification");
+      require<Compiled>(state_, *variant_, "rejected by verification");
       break;
     case Stage::kTime:
-      require<Verified>(state_, variant_, "rejected while timed");
+      require<Verified>(state_, *variant_, "rejected while timed");
       break;
   }
   state_ = Rejected{stage, reason, std::move(detail)};

@@ -4,6 +4,7 @@
 // goes nowhere. Rejection is an outcome, kept and stored like any other.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,9 +19,14 @@ enum class Stage { kCompile, kVerify, kTime };
 enum class Reason {
   kCompilerError,    // the host compiler refused the source
   kCompilerTimeout,  // or did not end in time
+  kCompilerCrashed,  // or died of it
+  kSpills,           // registers went to memory: slow by construction
+  kNoBlockFits,      // no multiprocessor has the registers or the shared memory for one block
+  kNotUnderstood,    // the machine code has not the form that its source promises
   kWrongAnswer,      // bits differ from the reference
   kCrashed,          // killed by a signal, or left the child process otherwise
   kHung,             // silent past its limit
+  kOutOfMemory,      // asked for more memory than the process or the device has
 };
 
 const char* name_of(Stage stage);
@@ -46,11 +52,17 @@ class Candidate {
  public:
   using State = std::variant<Proposed, Compiled, Verified, Timed, Rejected>;
 
-  // `body` is the C++ text of the function's body, over `const outgrad::autotune::Arguments& a`.
-  Candidate(Variant variant, std::string body) : variant_(std::move(variant)), body_(std::move(body)) {}
+  // `body`: of the CPU's, the C++ text of the function's body, over `const outgrad::autotune::Arguments& a`; else what its compiler takes.
+  Candidate(std::shared_ptr<const AnyVariant> variant, std::string body) : variant_(std::move(variant)), body_(std::move(body)) {}
+  Candidate(const Variant& variant, std::string body) : Candidate(std::make_shared<const Variant>(variant), std::move(body)) {}
   explicit Candidate(const Variant& variant) : Candidate(variant, variant.body()) {}
 
-  const Variant& variant() const { return variant_; }
+  const AnyVariant& variant() const { return *variant_; }
+  // The same as what it was made of. Throws std::bad_cast for another kind.
+  template <class Kind>
+  const Kind& variant_as() const {
+    return dynamic_cast<const Kind&>(*variant_);
+  }
   const std::string& body() const { return body_; }
   const State& state() const { return state_; }
 
@@ -70,7 +82,7 @@ class Candidate {
   void reject(Stage stage, Reason reason, std::string detail);                 // from the state that enters `stage`
 
  private:
-  Variant variant_;
+  std::shared_ptr<const AnyVariant> variant_;
   std::string body_;
   State state_;
 };

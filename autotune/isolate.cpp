@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "kernels/host/errors.h"
 
@@ -25,27 +26,29 @@ constexpr int kBodyThrew = 70;  // EX_SOFTWARE: an exit status no kernel is like
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
-  const rlimit memory{static_cast<rlim_t>(limits.memory_bytes), static_cast<rlim_t>(limits.memory_bytes)};
-  ::setrlimit(RLIMIT_AS, &memory);
+  if (limits.memory_bytes != IsolationLimits::kNoLimit) {
+    const rlimit memory{static_cast<rlim_t>(limits.memory_bytes), static_cast<rlim_t>(limits.memory_bytes)};
+    ::setrlimit(RLIMIT_AS, &memory);
+  }
   const Channel channel(descriptor);
   try {
     body(channel);
   } catch (const std::exception& error) {
-    channel.report({{"exception", error.what()}});
+    channel.report({{"exception", error.what()}, {"out_of_memory", dynamic_cast<const std::bad_alloc*>(&error) != nullptr}});
     ::_exit(kBodyThrew);
   }
   channel.report({{"finished", true}});
   ::_exit(0);  // no destructors, no flushing of what the parent had buffered
 }
 
-ChildEnd ending(int wait_status, const std::string& exception, bool finished) {
+ChildEnd ending(int wait_status, const std::string& exception, bool out_of_memory, bool finished) {
   ChildEnd end;
   if (WIFSIGNALED(wait_status)) {
     const int signal = WTERMSIG(wait_status);
     end.kind = ChildEnd::Kind::kCrashed;
     end.detail = "killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
   } else if (!finished) {  // a kernel that calls exit(0) has not finished either
-    end.kind = ChildEnd::Kind::kCrashed;
+    end.kind = out_of_memory ? ChildEnd::Kind::kOutOfMemory : ChildEnd::Kind::kCrashed;
     end.detail = exception.empty() ? "left the process with exit status " + std::to_string(WEXITSTATUS(wait_status)) : exception;
   }
   return end;
@@ -84,7 +87,7 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
   using Clock = std::chrono::steady_clock;
   std::string pending, exception;
   int last_launched = -1;
-  bool finished = false, hung = false;
+  bool finished = false, hung = false, out_of_memory = false;
   Clock::time_point heard = Clock::now();
   while (true) {
     const double silent = std::chrono::duration<double>(Clock::now() - heard).count();
@@ -109,6 +112,7 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
         finished = true;
       } else if (message["report"].contains("exception")) {
         exception = message["report"]["exception"].get<std::string>();
+        out_of_memory = message["report"]["out_of_memory"].get<bool>();
       } else {
         on_report(message["report"]);
       }
@@ -119,7 +123,7 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : ending(status, exception, finished);
+  ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : ending(status, exception, out_of_memory, finished);
   if (hung) end.detail = "silent for " + std::to_string(static_cast<int>(limits.silence_seconds)) + " s, killed";
   end.last_launched = last_launched;
   return end;

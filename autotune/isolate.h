@@ -12,7 +12,8 @@ namespace outgrad::autotune {
 
 struct IsolationLimits {
   double silence_seconds = 60;          // the child is killed when it says nothing for so long
-  long long memory_bytes = 64LL << 30;  // address space, thread stacks included
+  long long memory_bytes = 64LL << 30;  // address space, thread stacks included; kNoLimit: as the parent's
+  static constexpr long long kNoLimit = -1;
 };
 
 // What the body in the child tells the parent. Each message also restarts the child's clock.
@@ -29,14 +30,14 @@ class Channel {
 };
 
 struct ChildEnd {
-  enum class Kind { kFinished, kCrashed, kHung };
+  enum class Kind { kFinished, kCrashed, kHung, kOutOfMemory };
   Kind kind = Kind::kFinished;
   int last_launched = -1;  // -1: nothing was launched
   std::string detail;      // "killed by signal 11 (Segmentation fault)", ...
 };
 
 // Forks, runs body in the child and hands each of its reports to on_report, in order. An exception that leaves body is a crash
-// with its text. The child dies with its parent. Throws IoError when no process or pipe can be made.
+// with its text, std::bad_alloc and what derives from it kOutOfMemory. The child dies with its parent. Throws IoError when no process or pipe can be made.
 ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std::function<void(const nlohmann::json&)>& on_report,
                       const IsolationLimits& limits);
 

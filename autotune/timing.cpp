@@ -28,8 +28,14 @@ std::uint64_t next_random(std::uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-Rounds::Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed)
-    : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), times_ns_(workloads_.size()) {}
+double steady_ns(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+}
+
+Rounds::Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed, Stopwatch stopwatch)
+    : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), stopwatch_(std::move(stopwatch)), times_ns_(workloads_.size()) {}
 
 void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_each) {
   std::vector<std::size_t> order(workloads_.size());
@@ -37,10 +43,8 @@ void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_ea
   shuffle(order.size(), state_, [&](std::size_t i, std::size_t j) { std::swap(order[i], order[j]); });
   for (const std::size_t w : order) {
     if (before_each) before_each(w);
-    const auto start = std::chrono::steady_clock::now();
-    workloads_[w].run();
-    const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
-    if (!warm_up) times_ns_[w].push_back(elapsed.count());
+    const double ns = stopwatch_(workloads_[w].run);
+    if (!warm_up) times_ns_[w].push_back(ns);
   }
 }
 

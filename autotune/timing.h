@@ -27,11 +27,16 @@ struct Workload {
   std::function<void()> run;
 };
 
+// How one run is timed: calls it and returns the ns it took. By default the steady clock around the call; a device that works behind the
+// caller's back has a clock of its own.
+using Stopwatch = std::function<double(const std::function<void()>&)>;
+double steady_ns(const std::function<void()>& run);
+
 // Rounds of one or several workloads; times in ns, indexed [workload][round].
 class Rounds {
  public:
   // `ceiling` is the index of the workload that judges rounds.
-  Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed);
+  Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed, Stopwatch stopwatch = steady_ns);
 
   // Runs one round in a fresh random order; before_each (may be empty) is told the workload's index. Untimed if `warm_up`.
   void run(bool warm_up = false, const std::function<void(std::size_t)>& before_each = {});
@@ -45,6 +50,7 @@ class Rounds {
   std::vector<Workload> workloads_;
   std::size_t ceiling_;
   std::uint64_t state_;
+  Stopwatch stopwatch_;
   std::vector<std::vector<double>> times_ns_;
 };
 

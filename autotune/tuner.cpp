@@ -11,10 +11,11 @@
 #include <ctime>
 #include <filesystem>
 
+#include "autotune/gpu/device_command.h"
+#include "autotune/gpu/offline.h"
 #include "autotune/header.h"
 #include "autotune/isolate.h"
 #include "autotune/verify.h"
-#include "autotune/workload.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {
@@ -30,7 +31,7 @@ class LaunchLog {
       : file_(path.empty() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
     if (!path.empty() && file_.get() < 0) throw kernels::IoError(path, "open", errno);
   }
-  void launching(const char* step, const Variant& variant) const {
+  void launching(const char* step, const AnyVariant& variant) const {
     const std::string line = std::string(step) + " " + name_of(variant.problem.kernel) + " " + variant.name() + "\n";
     if (file_.get() >= 0 && ::write(file_.get(), line.data(), line.size()) < 0) return;  // a full disk must not stop the tuning
   }
@@ -39,10 +40,9 @@ class LaunchLog {
   kernels::detail::Descriptor file_;
 };
 
-// Address space of a child: what is free now and room for thread stacks and the program itself.
 IsolationLimits limits_of(const MeasureSettings& settings) {
   constexpr long long kRoom = 8LL << 30;
-  return {settings.silence_seconds, available_memory_bytes() + kRoom};
+  return {settings.silence_seconds, settings.memory_bytes != 0 ? settings.memory_bytes : available_memory_bytes() + kRoom};
 }
 
 // Rejects whom a failed child blames. Throws EnvironmentError when that is nobody.
@@ -51,16 +51,26 @@ void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage)
   Candidate* candidate = known ? &candidates[static_cast<std::size_t>(end.last_launched)] : nullptr;
   if (candidate == nullptr || candidate->code() == nullptr)
     throw kernels::EnvironmentError("tune: the " + std::string(name_of(stage)) + " process ended early: " + end.detail);
-  candidate->reject(stage, end.kind == ChildEnd::Kind::kHung ? Reason::kHung : Reason::kCrashed, end.detail);
+  const Reason reason = end.kind == ChildEnd::Kind::kHung          ? Reason::kHung
+                        : end.kind == ChildEnd::Kind::kOutOfMemory ? Reason::kOutOfMemory
+                                                                   : Reason::kCrashed;
+  candidate->reject(stage, reason, end.detail);
 }
 
 // What the children report of one round, and where the parent keeps it.
 struct RoundSamples {
+  std::string ceiling_name;
+  double ceiling_bytes = 0;
   std::vector<double> ceiling_ns;
   std::vector<std::vector<double>> ns;  // per candidate
 
   explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
   void add(const json& report) {
+    if (report.contains("ceiling")) {
+      ceiling_name = report["ceiling"].get<std::string>();
+      ceiling_bytes = report["ceiling_bytes"].get<double>();
+      return;
+    }
     ceiling_ns.push_back(report["ceiling_ns"].get<double>());
     for (const auto& [item, time] : report["ns"].items()) ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
   }
@@ -73,9 +83,9 @@ class TimingSession {
       : candidates_(candidates),
         settings_(settings),
         channel_(channel),
-        problem_(candidates.front().variant().problem),
-        backward_(problem_.kernel == KernelId::kGeluBackward),
-        arrays_(problem_.format, elements, !backward_, backward_, settings.seed) {}
+        executor_(settings.open()) {
+    executor_->allocate(candidates.front().variant().problem, elements, settings.seed);
+  }
 
   void run() {
     std::vector<std::size_t> all;
@@ -92,20 +102,10 @@ class TimingSession {
   bool in_time() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count() < settings_.seconds; }
 
   Rounds rounds(const char* phase, const std::vector<std::size_t>& items, int wanted, std::uint64_t seed) {
-    const Arguments arguments = backward_ ? arrays_.backward() : arrays_.forward();
-    const auto *first = static_cast<const float*>(arguments.first), *second = static_cast<const float*>(arguments.second);
-    auto* out = static_cast<float*>(arguments.out);
-    const auto floats = static_cast<long long>(arrays_.bytes / sizeof(float));
-    std::vector<Workload> workloads;
-    if (backward_)
-      workloads.push_back({"triad", 3.0 * static_cast<double>(arrays_.bytes), [=] { triad(first, second, out, floats); }});
-    else
-      workloads.push_back({"copy", 2.0 * static_cast<double>(arrays_.bytes), [=] { copy(first, out, floats); }});
-    for (const std::size_t i : items) {
-      workloads.push_back({candidates_[i].variant().name(), problem_.bytes_per_element() * static_cast<double>(arguments.elements),
-                           [function = load(*candidates_[i].code()), arguments] { function(arguments); }});
-    }
-    Rounds measured(std::move(workloads), 0, seed);
+    std::vector<Workload> workloads = {executor_->ceiling()};
+    channel_.report({{"phase", phase}, {"ceiling", workloads.front().name}, {"ceiling_bytes", workloads.front().bytes}});
+    for (const std::size_t i : items) workloads.push_back(executor_->workload(candidates_[i]));
+    Rounds measured(std::move(workloads), 0, seed, executor_->stopwatch());
     const auto announce = [&](std::size_t workload) { channel_.launching(workload == 0 ? -1 : static_cast<int>(items[workload - 1])); };
     measured.run(/*warm_up=*/true, announce);
     // Disturbed rounds are made up for, within reason: a machine that is never quiet yields no winner.
@@ -139,9 +139,7 @@ class TimingSession {
   const MeasureSettings& settings_;
   const Channel& channel_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  Problem problem_;
-  bool backward_;
-  Workspace arrays_;
+  std::unique_ptr<Executor> executor_;
 };
 
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings,
@@ -149,8 +147,8 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const Problem problem = candidates.front().variant().problem;
   Measurement m;
   m.elements = elements;
-  m.ceiling_name = problem.kernel == KernelId::kGeluBackward ? "triad" : "copy";
-  m.ceiling_bytes = (problem.kernel == KernelId::kGeluBackward ? 3.0 : 2.0) * static_cast<double>(elements) * bytes_of(problem.format);
+  m.ceiling_name = finals.ceiling_name;
+  m.ceiling_bytes = finals.ceiling_bytes;
   m.ceiling_share = settings.ceiling_share;
   const std::vector<bool> keep_screening = kept_rounds(screening.ceiling_ns, m.ceiling_share);
   const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
@@ -177,24 +175,16 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   return m;
 }
 
-// What one run of the tuner says of every candidate, beside the candidate itself.
-struct RunIdentity {
-  CpuIdentity cpu;
-  SourceHashes hashes;
-  std::string compiler, flags, time;
-  std::uint64_t seed;
-};
-
 json to_json(const Interval& interval) {
   return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
 }
 
 json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run) {
-  const Variant& variant = candidate.variant();
+  const AnyVariant& variant = candidate.variant();
   json record = {{"schema", kSchema},
                  {"time", run.time},
                  {"seed", run.seed},
-                 {"device", to_json(run.cpu)},
+                 {"device", run.device},
                  {"kernels_sha256", run.hashes.kernels},
                  {"coefficients_sha256", run.hashes.coefficients},
                  {"compiler", run.compiler},
@@ -259,7 +249,7 @@ std::vector<Variant> chosen_variants(const Database& database, const RunIdentity
       for (const json& record : database.records) {
         const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
         if (!is("winner", true) || !is("kernel", name_of(kernel)) || !is("format", name_of(format))) continue;
-        if (!is("device", to_json(run.cpu)) || !is("kernels_sha256", run.hashes.kernels)) continue;
+        if (!is("device", run.device) || !is("kernels_sha256", run.hashes.kernels)) continue;
         if (!is("coefficients_sha256", run.hashes.coefficients) || !record.contains("parameters")) continue;
         const Fits fits = fits_of_record(record, problem, out);
         if (names_a_header(record) && fits.size() == fits_of(problem).size()) continue;
@@ -269,6 +259,8 @@ std::vector<Variant> chosen_variants(const Database& database, const RunIdentity
   return chosen;
 }
 
+}  // namespace
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -277,6 +269,8 @@ std::string utc_now() {
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
   return text;
 }
+
+namespace {
 
 void create_folder(const std::string& path) {
   std::error_code error;
@@ -294,8 +288,10 @@ std::vector<Problem> problems_of(const Options& options) {
   return problems;
 }
 
+}  // namespace
+
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m) {
-  const Variant &best = candidates[m.winner].variant(), &normal = candidates[0].variant();
+  const AnyVariant &best = candidates[m.winner].variant(), &normal = candidates[0].variant();
   const auto rejected = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Rejected>() != nullptr; });
   const auto timed = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Timed>() != nullptr; });
   const Interval& speedup = m.speedup[m.winner];
@@ -311,8 +307,6 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
       std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason),
                   why->detail.c_str());
 }
-
-}  // namespace
 
 i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
   constexpr i64 kLeast = i64{1} << 24;  // tens of milliseconds even where no cache size is known
@@ -333,20 +327,25 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   const LaunchLog log(settings.log_path);
   while (!waiting.empty()) {
     const auto body = [&](const Channel& channel) {
+      const std::unique_ptr<Executor> executor = settings.open();
       const FitChoice* fit = nullptr;
       std::optional<Verifier> verifier;
       for (const int item : waiting) {
         const Candidate& candidate = candidates[static_cast<std::size_t>(item)];
-        const Variant& variant = candidate.variant();
+        const AnyVariant& variant = candidate.variant();
         if (fit != variant.fit.get()) {
           fit = variant.fit.get();
           verifier.emplace(variant.problem, fit->header.empty() ? fit->reference : load(fit->compiled_reference), settings.seed);
         }
         log.launching("verify", variant);
         channel.launching(item);
-        const auto difference = verifier->mismatch(load(*candidate.code()), variant.schedule.block_elements);
-        channel.report(
-            {{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.schedule.block_elements)}});
+        std::optional<std::string> difference;
+        try {
+          difference = verifier->mismatch(executor->function(candidate), variant.block_elements());
+        } catch (const WroteOutside& wrote) {
+          difference = wrote.what();
+        }
+        channel.report({{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.block_elements())}});
       }
     };
     const auto on_report = [&](const json& report) {
@@ -362,6 +361,26 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
     if (end.kind == ChildEnd::Kind::kFinished) break;
     blame(candidates, end, Stage::kVerify);
     waiting.erase(std::find(waiting.begin(), waiting.end(), end.last_launched));
+  }
+}
+
+Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
+                         const std::string& database_path, std::vector<json>& winners) {
+  verify(candidates, settings);
+  const auto keep_records = [&](const Measurement* m) {
+    std::vector<json> records;
+    for (std::size_t i = 0; i < candidates.size(); ++i)
+      if (candidates[i].as<Proposed>() == nullptr) records.push_back(record_of(candidates[i], i, m, run));
+    append_records(database_path, records);
+  };
+  try {
+    const Measurement m = measure(candidates, settings);
+    keep_records(&m);
+    winners.push_back(record_of(candidates[m.winner], m.winner, &m, run));
+    return m;
+  } catch (const kernels::EnvironmentError&) {
+    keep_records(nullptr);  // why the default does not run is worth a row
+    throw;
   }
 }
 
@@ -385,8 +404,11 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
 
 int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers"}, {"json"});
-  require_cpu_device(options);
   const std::vector<Problem> problems = problems_of(options);
+  const std::string device = options.text("device", "cpu");
+  if (device.rfind("sm_", 0) == 0) return gpu::offline_command(options, problems);
+  if (device.rfind("cuda:", 0) == 0) return gpu::device_command(options, problems);
+  require_cpu_device(options);
   const double budget = options.number("budget", 60, 1, 1e6);
   const std::string out = options.text("out", "out/tuned");
   // Twelve of about a hundred points: the default, its neighbours and a few at random; compiling them fits the default budget on 2 cores.
@@ -410,8 +432,9 @@ int tune_command(const std::vector<std::string>& args) {
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const Toolchain toolchain = find_toolchain();
+  const CpuIdentity cpu = identify_cpu();
   RunIdentity run{
-      identify_cpu(), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(),
+      to_json(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(),
       settings.seed};
   for (const std::string& flag : toolchain.flags)
     if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
@@ -420,7 +443,7 @@ int tune_command(const std::vector<std::string>& args) {
 
   CompileSettings compiling;
   compiling.cache_folder = out + "/variants";
-  compiling.jobs = run.cpu.threads;
+  compiling.jobs = cpu.threads;
   std::vector<std::vector<Candidate>> all;
   std::vector<Candidate*> proposed;
   const bool as_json = options.has("json");
@@ -432,7 +455,7 @@ int tune_command(const std::vector<std::string>& args) {
         fits.push_back(fit);
       }
     }
-    const Space space = cpu_space(fits, run.cpu.vector_bits, run.cpu.threads);
+    const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads);
     const Space::Points points = space.construct();
     if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
     all.emplace_back();
@@ -450,36 +473,21 @@ int tune_command(const std::vector<std::string>& args) {
   compile(proposed, toolchain, compiling);
   if (terminal) std::fprintf(stderr, "\r\033[K");
 
-  json results = json::array();
+  std::vector<json> results;
   for (std::size_t p = 0; p < problems.size(); ++p) {
     if (elapsed() > budget && p > 0) {
       std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problems[p].name().c_str(), budget);
       continue;
     }
     std::vector<Candidate>& candidates = all[p];
-    settings.elements = elements > 0 ? elements : elements_for(problems[p], run.cpu);
+    settings.elements = elements > 0 ? elements : elements_for(problems[p], cpu);
     constexpr double kLeastSeconds = 4;  // a problem's rounds take about two on a quiet machine
     settings.seconds = std::max(kLeastSeconds, (budget - elapsed()) / static_cast<double>(problems.size() - p));
-    verify(candidates, settings);
-    std::vector<json> records;
-    const auto keep_records = [&](const Measurement* m) {
-      for (std::size_t i = 0; i < candidates.size(); ++i)
-        if (candidates[i].as<Proposed>() == nullptr) records.push_back(record_of(candidates[i], i, m, run));
-      append_records(database_path, records);
-    };
-    try {
-      const Measurement m = measure(candidates, settings);
-      keep_records(&m);
-      if (!as_json) print_problem(candidates, m);
-      for (std::size_t i = 0; i < candidates.size(); ++i)
-        if (i == m.winner) results.push_back(record_of(candidates[i], i, &m, run));
-    } catch (const kernels::EnvironmentError&) {
-      keep_records(nullptr);  // why the default does not run is worth a row
-      throw;
-    }
+    const Measurement m = tune_problem(candidates, settings, run, database_path, results);
+    if (!as_json) print_problem(candidates, m);
   }
   const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run, out);
-  kernels::write_file(tuned_path, tuned_header(chosen, "for " + run.cpu.model + ", " + std::to_string(run.cpu.threads) + " threads"));
+  kernels::write_file(tuned_path, tuned_header(chosen, "for " + cpu.model + ", " + std::to_string(cpu.threads) + " threads"));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"},
                           {"seconds", elapsed()},

@@ -10,12 +10,15 @@
 #include "autotune/compile.h"
 #include "autotune/database.h"
 #include "autotune/device.h"
+#include "autotune/executor.h"
 #include "autotune/options.h"
 #include "autotune/timing.h"
 
 namespace outgrad::autotune {
 
 struct MeasureSettings {
+  OpenExecutor open = open_cpu;
+  long long memory_bytes = 0;  // address space of a child; 0: what is free now and room for stacks and the program itself
   std::uint64_t seed = 1;
   kernels::i64 elements = 0;  // of each array; 0: sized by elements_for()
   int screening_rounds = 8;   // all candidates; they pick the finalists, and nothing else
@@ -51,6 +54,21 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
 
 // Takes the verified candidates to timed or rejected; candidates[0] is the default. Throws EnvironmentError when it is not verified.
 Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& settings);
+
+// What one run of the tuner says of every candidate, beside the candidate itself.
+struct RunIdentity {
+  nlohmann::json device;
+  SourceHashes hashes;
+  std::string compiler, flags, time;
+  std::uint64_t seed = 1;
+};
+std::string utc_now();  // "2026-11-21T17:00:00Z"
+
+// Verifies and measures the compiled candidates of one problem, appends a record of each to the database, the winner's to `winners` too.
+// Throws as verify() and measure() do, after the records are written.
+Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
+                         const std::string& database_path, std::vector<nlohmann::json>& winners);
+void print_problem(const std::vector<Candidate>& candidates, const Measurement& m);
 
 // Runs the `tune` command. Returns its exit status.
 int tune_command(const std::vector<std::string>& args);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "autotune/space.h"
@@ -72,18 +73,34 @@ FitChoice backward_choice() {
 // All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first.
 const Fits& fits_of(const Problem& problem);
 
-struct Variant {
+// One certified fit in one schedule, for whatever device: what the tuner needs to know of it.
+struct AnyVariant {
   Problem problem;
   std::shared_ptr<const FitChoice> fit;
+
+  AnyVariant(const Problem& of, std::shared_ptr<const FitChoice> choice) : problem(of), fit(std::move(choice)) {}
+  virtual ~AnyVariant() = default;
+  virtual std::string name() const = 0;
+  virtual nlohmann::json parameters() const = 0;
+  // Elements of a unit of its work: the verifier tries lengths around it.
+  virtual int block_elements() const = 0;
+};
+
+// On the CPU.
+struct Variant : AnyVariant {
   kernels::CpuSchedule schedule;
+
+  Variant(const Problem& of, std::shared_ptr<const FitChoice> choice, const kernels::CpuSchedule& how)
+      : AnyVariant(of, std::move(choice)), schedule(how) {}
 
   // "f32.gelu_f32.v512.u4.b16384.nt.permute.t2": format, fit, vector bits (s: scalar), unroll, block, nt or wb stores, table placement,
   // threads (t0: all).
-  std::string name() const;
+  std::string name() const override;
   // C++ expression of the schedule, and the body of its VariantFunction.
   std::string schedule_text() const;
   std::string body() const;
-  nlohmann::json parameters() const;
+  nlohmann::json parameters() const override;
+  int block_elements() const override { return schedule.block_elements; }
 };
 
 // The variant in kernels/generated/tuned_default.h: what every gain is measured against.

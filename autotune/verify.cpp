@@ -174,13 +174,13 @@ long long Verifier::checked(int block_elements) const {
   return sum;
 }
 
-std::optional<std::string> Verifier::mismatch(VariantFunction function, int block_elements) const {
+std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const {
   for (const Call& call : calls(block_elements))
     if (auto difference = run(function, call)) return difference;
   return std::nullopt;
 }
 
-std::optional<std::string> Verifier::run(VariantFunction function, const Call& call) const {
+std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Call& call) const {
   const bool backward = problem_.kernel == KernelId::kGeluBackward;
   const std::size_t bytes = static_cast<std::size_t>(call.length) * static_cast<std::size_t>(bytes_of(problem_.format));
   const std::size_t words = static_cast<std::size_t>(call.length + 31) / 32;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ class Verifier {
 
   // Nothing when the function agrees with the reference everywhere, else the first difference. `block_elements` adds lengths around
   // the variant's block.
-  std::optional<std::string> mismatch(VariantFunction function, int block_elements) const;
+  std::optional<std::string> mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const;
   // Outputs compared by one successful call of mismatch().
   long long checked(int block_elements) const;
 
@@ -32,7 +33,7 @@ class Verifier {
     bool in_place, flush_to_zero;
   };
   std::vector<Call> calls(int block_elements) const;
-  std::optional<std::string> run(VariantFunction function, const Call& call) const;
+  std::optional<std::string> run(const std::function<void(const Arguments&)>& function, const Call& call) const;
 
   Problem problem_;
   long long elements_ = 0;

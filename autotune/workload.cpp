@@ -13,7 +13,7 @@
 namespace outgrad::autotune {
 namespace {
 
-constexpr std::size_t kBlock = 1 << 20;  // values repeat after so many elements: branch predictors were seen to learn 2^16 in part
+constexpr auto kBlock = static_cast<std::size_t>(kWorkspacePeriod);
 
 Workspace::Array allocate(std::size_t size) {
   constexpr std::size_t kHugePage = 2 << 20;  // aligned so that the system can back arrays with huge pages

@@ -12,6 +12,8 @@ namespace outgrad::autotune {
 
 // x is normal(0, 1), y and mask are GELU's of it, dy is uniform in [-1, 1), out is zero. The kernels branch on nothing but rare x, so
 // the distribution of x is what matters. Enters OpenMP regions (see isolate.h). Throws std::bad_alloc.
+inline constexpr kernels::i64 kWorkspacePeriod = 1 << 20;  // values repeat after so many elements: branch predictors were seen to learn 2^16 in part
+
 struct Workspace {
   Workspace(FormatId format, kernels::i64 elements, bool with_x, bool with_dy_and_y, std::uint64_t seed);
 

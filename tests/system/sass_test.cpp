@@ -7,6 +7,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -22,12 +23,14 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/system/sass.h"
+#include "autotune/gpu/nvrtc.h"
+#include "autotune/gpu/sass.h"
 
 namespace outgrad::tests {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace autotune::gpu;  // the readers under test
 
 const fs::path kRoot = OUTGRAD_SOURCE_DIR;
 const fs::path kBuild = OUTGRAD_BINARY_DIR;
@@ -88,6 +91,42 @@ TEST(SassReaderTest, RefusesWhatItCannotRead) {
   EXPECT_THROW(read_sass(".text.kernel:\n        /*0000*/                   (FADD) R4 ;\n"), std::runtime_error);
   EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRX R2 ;\n").front(), {".128", 1, {}}), std::runtime_error);
   EXPECT_THROW(hot_paths(read_sass(".text.k:\n  /*0000*/  BRA `(.L_x_9) ;\n").front(), {".128", 1, {}}), std::runtime_error);
+}
+
+// Two readers of the same machine code: our decoder of a cubin and nvdisasm. Whatever the decoder names, nvdisasm names so too, and the
+// other way round; branches lead to the same instructions.
+void expect_same_code(const SassFunction& decoded, const SassFunction& disassembled) {
+  static const std::set<std::string> kNamed = {"LDG", "STG", "LDL", "STL", "LDS", "STS", "MUFU", "BAR", "BRA", "CALL", "EXIT", "RET", "NOP", "BRX", "JMP", "JMX"};
+  static const std::set<std::string> kWidths = {".U8", ".S8", ".U16", ".S16", ".64", ".128"};
+  const auto base_of = [](const std::string& opcode) { return opcode.substr(0, opcode.find('.')); };
+  const auto target_of = [](const SassFunction& function, const Instruction& instruction) -> long {
+    const std::size_t open = instruction.operands.find("`(");
+    if (open == std::string::npos) return -1;
+    return static_cast<long>(function.labels.at(instruction.operands.substr(open + 2, instruction.operands.find(')', open) - open - 2)));
+  };
+  ASSERT_EQ(decoded.instructions.size(), disassembled.instructions.size());
+  for (std::size_t i = 0; i < decoded.instructions.size(); ++i) {
+    const Instruction &ours = decoded.instructions[i], &theirs = disassembled.instructions[i];
+    SCOPED_TRACE(theirs.guard + " " + theirs.opcode + " " + theirs.operands);
+    const std::string base = base_of(theirs.opcode);
+    if (kNamed.count(base) == 0) {
+      ASSERT_EQ(ours.opcode, "OTHER");
+      continue;
+    }
+    ASSERT_EQ(base_of(ours.opcode), base);
+    ASSERT_EQ(ours.guard.empty(), theirs.guard.empty());
+    ASSERT_EQ(target_of(decoded, ours), target_of(disassembled, theirs));
+    if (base == "BRA") { ASSERT_EQ(ours.operands[0] == '`', theirs.operands[0] == '`') << "a condition beside the guard"; }
+    for (const std::string& width : kWidths) {
+      if (base.starts_with("LD") || base.starts_with("ST")) { ASSERT_EQ(is_instruction(ours.opcode, base, width), is_instruction(theirs.opcode, base, width)); }
+    }
+  }
+}
+
+TEST(SassReaderTest, RefusesWhatIsNoCubin) {
+  EXPECT_THROW(decode_cubin("", 90), std::runtime_error);
+  EXPECT_THROW(decode_cubin(std::string("\x7f" "ELF\x02\x01", 6), 90), std::runtime_error);
+  EXPECT_THROW(decode_cubin(std::string(4096, '\xff'), 90), std::runtime_error);
 }
 
 // --- The kernels ------------------------------------------------------------------------------------------------------------------
@@ -172,35 +211,6 @@ std::string find_nvcc() {
   return {};
 }
 
-// What ptxas -v says of a kernel.
-struct Resources {
-  int registers = -1;
-  int spilled_bytes = -1;  // stored and loaded
-  int stack_bytes = -1;
-};
-
-std::map<std::string, Resources> read_resources(const std::string& log) {
-  std::map<std::string, Resources> resources;
-  std::istringstream lines(log);
-  std::string name;
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t entry = line.find("Compiling entry function '");
-    if (entry != std::string::npos) {
-      const std::size_t begin = line.find('\'', entry) + 1;
-      name = line.substr(begin, line.find('\'', begin) - begin);
-    }
-    int stack = 0, stores = 0, loads = 0, registers = 0;
-    const std::size_t used = line.find("Used ");
-    if (std::sscanf(line.c_str(), " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores, &loads) == 3) {
-      resources[name].stack_bytes = stack;
-      resources[name].spilled_bytes = stores + loads;
-    } else if (used != std::string::npos && std::sscanf(line.c_str() + used, "Used %d registers", &registers) == 1) {
-      resources[name].registers = registers;
-    }
-  }
-  return resources;
-}
-
 std::string mangled(const std::string& name) { return std::to_string(name.size()) + name; }
 
 class SassTest : public testing::TestWithParam<std::string> {};
@@ -234,8 +244,27 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
   ASSERT_EQ(disassembled.status, 0) << disassembled.text.substr(0, 2000);
-  const std::map<std::string, Resources> resources = read_resources(compiled.text);
+  std::map<std::string, KernelResources> resources;
+  for (const auto& [name, use] : read_ptxas_report(compiled.text)) resources[name] = use;
   const std::vector<SassFunction> functions = read_sass(disassembled.text);
+  std::ostringstream machine_code;
+  machine_code << std::ifstream(cubin, std::ios::binary).rdbuf();
+  const std::string image = machine_code.str();
+  const int number = std::stoi(GetParam().substr(3));
+  const std::vector<SassFunction> decoded = decode_cubin(image, number);
+  ASSERT_EQ(decoded.size(), functions.size());
+  for (const SassFunction& ours : decoded) {
+    SCOPED_TRACE(ours.name);
+    const auto theirs = std::find_if(functions.begin(), functions.end(), [&](const SassFunction& each) { return each.name == ours.name; });
+    ASSERT_NE(theirs, functions.end());
+    expect_same_code(ours, *theirs);
+  }
+  for (std::size_t length = 0; length < image.size(); length += 997) {  // cut short anywhere: an error, or functions that lie before the cut
+    try {
+      decode_cubin(image.substr(0, length), number);
+    } catch (const std::runtime_error&) {
+    }
+  }
 
   std::ofstream measured(folder / "measured.txt");
   for (const Row& row : rows) {
@@ -258,8 +287,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     }
     ASSERT_NE(function, nullptr) << "not in the disassembly";
 
-    const Resources& use = resources.at(function->name);
-    EXPECT_EQ(use.spilled_bytes, 0);
+    const KernelResources& use = resources.at(function->name);
+    EXPECT_EQ(use.spill_bytes, 0);
     EXPECT_EQ(use.stack_bytes, 0);
     for (const Instruction& instruction : function->instructions) {
       EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))

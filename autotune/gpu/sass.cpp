@@ -1,12 +1,13 @@
-#include "tests/system/sass.h"
+#include "autotune/gpu/sass.h"
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <regex>
 #include <sstream>
 #include <stdexcept>
 
-namespace outgrad::tests {
+namespace outgrad::autotune::gpu {
 namespace {
 
 constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
@@ -74,6 +75,64 @@ std::vector<std::size_t> one_trip(Edges& edges) {
   return order;
 }
 
+constexpr std::size_t kInstructionBytes = 16;
+
+// Bits [first, first + count) of an instruction, count <= 64.
+std::uint64_t bits_of(std::uint64_t low, std::uint64_t high, int first, int count) {
+  std::uint64_t value = first >= 64 ? high >> (first - 64) : first == 0 ? low : low >> first | high << (64 - first);
+  return count == 64 ? value : value & ((std::uint64_t{1} << count) - 1);
+}
+
+// The name of a predicate register, negated or not; nothing for the one that is always true.
+std::string predicate_of(std::uint64_t number, bool negated) {
+  constexpr std::uint64_t kTrue = 7;
+  return number == kTrue && !negated ? "" : (negated ? "!P" : "P") + (number == kTrue ? "T" : std::to_string(number));
+}
+
+// `offset` is the instruction's own, `size` the function's, in bytes; a branch's target becomes a label.
+Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std::size_t offset, std::size_t size,
+                    std::map<std::string, std::size_t>& labels) {
+  constexpr int kOpcodeBits = 12, kWidthBit = 73;
+  struct Known {
+    std::uint64_t opcode;
+    const char* name;
+    bool access, branch;
+  };
+  static constexpr Known kKnown[] = {{0x981, "LDG", true, false},  {0x986, "STG", true, false},       {0x386, "STG", true, false},
+                                     {0x983, "LDL", true, false},  {0x987, "STL", true, false},       {0x387, "STL", true, false},
+                                     {0x984, "LDS", true, false},  {0x988, "STS", true, false},       {0x388, "STS", true, false},
+                                     {0x308, "MUFU", false, false}, {0xb1d, "BAR", false, false},     {0x947, "BRA", false, true},
+                                     {0x547, "BRA", false, true},  {0x944, "CALL.NOINC", false, true}, {0x94d, "EXIT", false, false},
+                                     {0x950, "RET", false, false}, {0x918, "NOP", false, false},      {0x949, "BRX", false, false},
+                                     {0x94a, "JMP", false, false}, {0x94c, "JMX", false, false}};
+  static constexpr const char* kWidths[] = {".U8", ".S8", ".U16", ".S16", ".32", ".64", ".128", ".INVALID"};
+  Instruction instruction;
+  if (const std::string guard = predicate_of(bits_of(low, high, 12, 3), bits_of(low, high, 15, 1) != 0); !guard.empty()) instruction.guard = "@" + guard;
+  const std::uint64_t opcode = bits_of(low, high, 0, kOpcodeBits);
+  const auto* const known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& each) { return each.opcode == opcode; });
+  if (known == std::end(kKnown)) {
+    instruction.opcode = "OTHER";
+    return instruction;
+  }
+  instruction.opcode = known->name;
+  if (known->access) instruction.opcode += kWidths[bits_of(low, high, kWidthBit, 3)];
+  if (known->branch) {
+    // The distance from the next instruction in words of 4 bytes, signed: bits 34 to 81; from sm_90 on these count 256 words, and bits 16 to
+    // 23 the words below.
+    constexpr int kFirst = 34, kCount = 48, kLowFirst = 16, kLowCount = 8, kSplitSince = 90;
+    auto words = static_cast<std::int64_t>(bits_of(low, high, kFirst, kCount) << (64 - kCount)) >> (64 - kCount);
+    if (architecture >= kSplitSince) words = words * (1 << kLowCount) + static_cast<std::int64_t>(bits_of(low, high, kLowFirst, kLowCount));
+    const std::int64_t target = static_cast<std::int64_t>(offset + kInstructionBytes) + 4 * words;
+    if (target < 0 || target >= static_cast<std::int64_t>(size) || target % static_cast<std::int64_t>(kInstructionBytes) != 0)
+      throw std::runtime_error("branch at " + std::to_string(offset) + " to " + std::to_string(target));
+    const std::string label = ".L_" + std::to_string(target);
+    labels[label] = static_cast<std::size_t>(target) / kInstructionBytes;
+    const std::string condition = predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
+    instruction.operands = (condition.empty() ? "" : condition + ", ") + "`(" + label + ")";
+  }
+  return instruction;
+}
+
 }  // namespace
 
 bool is_instruction(const std::string& opcode, const std::string& name, const std::string& modifier) {
@@ -105,6 +164,37 @@ std::vector<SassFunction> read_sass(const std::string& text) {
     }
   }
   if (functions.empty()) throw std::runtime_error("no function in the disassembly");
+  return functions;
+}
+
+std::vector<SassFunction> decode_cubin(const std::string& cubin, int architecture) {
+  // ELF-64, little endian (System V ABI, "Object files").
+  const auto at = [&](std::size_t offset, std::size_t bytes) {
+    if (offset > cubin.size() || bytes > cubin.size() - offset) throw std::runtime_error("cubin: cut short at byte " + std::to_string(offset));
+    std::uint64_t value = 0;
+    for (std::size_t k = 0; k < bytes; ++k) value |= std::uint64_t{static_cast<unsigned char>(cubin[offset + k])} << (8 * k);
+    return value;
+  };
+  if (cubin.compare(0, 6, std::string("\x7f" "ELF\x02\x01", 6)) != 0) throw std::runtime_error("cubin: not a 64-bit ELF file");
+  const std::size_t table = at(40, 8), entry = at(58, 2), count = at(60, 2), names_index = at(62, 2);
+  if (entry < 64) throw std::runtime_error("cubin: section headers of " + std::to_string(entry) + " bytes");
+  const auto header = [&](std::size_t index) { return table + index * entry; };
+  const std::size_t names = at(header(names_index) + 24, 8);
+  std::vector<SassFunction> functions;
+  for (std::size_t index = 0; index < count; ++index) {
+    std::size_t from = names + at(header(index), 4);
+    std::string name;
+    for (char c = 0; (c = static_cast<char>(at(from, 1))) != '\0'; ++from) name += c;
+    constexpr const char* kText = ".text.";
+    if (name.compare(0, 6, kText) != 0) continue;
+    const std::size_t begin = at(header(index) + 24, 8), size = at(header(index) + 32, 8);
+    if (size % kInstructionBytes != 0) throw std::runtime_error(name + ": " + std::to_string(size) + " bytes are no whole instructions");
+    SassFunction function{name.substr(6), {}, {}};
+    for (std::size_t offset = 0; offset < size; offset += kInstructionBytes)
+      function.instructions.push_back(decoded(at(begin + offset, 8), at(begin + offset + 8, 8), architecture, offset, size, function.labels));
+    functions.push_back(std::move(function));
+  }
+  if (functions.empty()) throw std::runtime_error("cubin: no function");
   return functions;
 }
 
@@ -161,15 +251,33 @@ HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
   }
   if (last_store == kNowhere) return found;
   for (std::size_t at = last_store, count = stores - 1;;) {
-    found.instructions.push_back(function.instructions[at]);
+    found.path.push_back(at);
     const std::size_t from = lengths[at][count].from;
     if (from == kNowhere) break;
     if (is_wide(from)) --count;
     at = from;
   }
-  std::reverse(found.instructions.begin(), found.instructions.end());
-  for (std::size_t at = behind; at != kNowhere; at = next_to_exit[at]) found.instructions.push_back(function.instructions[at]);
+  std::reverse(found.path.begin(), found.path.end());
+  for (std::size_t at = behind; at != kNowhere; at = next_to_exit[at]) found.path.push_back(at);
+  for (const std::size_t at : found.path) found.instructions.push_back(function.instructions[at]);
   return found;
 }
 
-}  // namespace outgrad::tests
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules) {
+  std::size_t first_store = kNowhere, last_store = 0;
+  for (const std::size_t at : paths.path) {
+    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store)) continue;
+    first_store = std::min(first_store, at), last_store = std::max(last_store, at);
+  }
+  LoopExtent extent;
+  for (std::size_t at = last_store; at < function.instructions.size(); ++at) {
+    if (!is_instruction(function.instructions[at].opcode, "BRA")) continue;
+    for (const auto& [label, target] : function.labels) {
+      const bool here = function.instructions[at].operands.find("`(" + label + ")") != std::string::npos;
+      if (here && target <= first_store && (extent.last == 0 || target > extent.first)) extent = {target, at};
+    }
+  }
+  return extent;
+}
+
+}  // namespace outgrad::autotune::gpu

@@ -1,4 +1,4 @@
-// Reads what nvdisasm -c prints and counts the instructions that a thread issues on its way through a kernel.
+// Machine code of kernels, from a cubin or from what nvdisasm -c prints, and the instructions that a thread issues on its way through it.
 //
 // What is counted. A path runs from the kernel's entry to an EXIT and takes every loop for exactly one trip. Hot paths are those on which
 // the thread stores exactly the `wide_stores` global words of its octets and makes no other global store but those that are allowed by
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace outgrad::tests {
+namespace outgrad::autotune::gpu {
 
 struct Instruction {
   std::string guard;     // "@P0", "@!UP1", or nothing
@@ -30,10 +30,17 @@ struct SassFunction {
 // Throws std::runtime_error, naming the line, on text that is not nvdisasm's.
 std::vector<SassFunction> read_sass(const std::string& text);
 
+// Decodes the code of a cubin as far as paths and accesses need it: control flow, guards, loads and stores with their widths; any other
+// instruction is "OTHER", and operands are those of branches. NVIDIA documents no encoding: it was read off nvdisasm's output for sm_80,
+// sm_90 and sm_100 (CUDA 13.0), and the tests compare the two for every kernel. Throws std::runtime_error on anything else than a cubin of
+// 16-byte instructions. `architecture`: 90 for sm_90.
+std::vector<SassFunction> decode_cubin(const std::string& cubin, int architecture);
+
 struct HotPaths {
   int shortest = 0;  // instructions; 0 if there is no such path
   int longest = 0;
   std::vector<Instruction> instructions;  // of the longest
+  std::vector<std::size_t> path;          // their places in the function
 };
 
 struct PathRules {
@@ -45,7 +52,14 @@ struct PathRules {
 // Throws std::runtime_error on an indirect branch, whose target the text does not tell.
 HotPaths hot_paths(const SassFunction& function, const PathRules& rules);
 
+// The innermost loop around the wide stores of a hot path, as places of its first and last instruction; first = last = 0 where the stores
+// are in no loop.
+struct LoopExtent {
+  std::size_t first = 0, last = 0;
+};
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules);
+
 // Whether `opcode` is `name`, with any modifiers, and has `modifier` among them (nothing: any).
 bool is_instruction(const std::string& opcode, const std::string& name, const std::string& modifier = "");
 
-}  // namespace outgrad::tests
+}  // namespace outgrad::autotune::gpu

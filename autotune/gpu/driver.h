@@ -1,0 +1,103 @@
+// The CUDA driver, loaded at run time: a program that was built without a toolkit finds and uses the devices of the machine it is on.
+//
+// A process that has opened a device must not fork and go on with it in the child, so a tuner opens devices in child processes only.
+// Every failure is a CudaError that names the call, but for memory that the device has not: DeviceOutOfMemory; a kernel that faulted leaves its context unusable, and with it the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autotune/gpu/model.h"
+
+namespace outgrad::autotune::gpu {
+
+// A device as it describes itself.
+struct DeviceIdentity {
+  std::string name;       // "NVIDIA H200"
+  Architecture limits;    // its own; `board` is the name, `name` the sm_XX
+  long long memory_bytes = 0;
+  long long l2_bytes = 0;
+  int driver = 0;         // CUDA version that the driver speaks: 13000
+  double memory_clock_ghz = 0;
+};
+nlohmann::json to_json(const DeviceIdentity& device);
+DeviceIdentity device_from(const nlohmann::json& json);  // what to_json wrote; throws nlohmann's exceptions
+
+class DeviceOutOfMemory : public std::bad_alloc {
+ public:
+  explicit DeviceOutOfMemory(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
+
+// Number of devices of this machine. Throws CudaError where there is no driver; 0 is an answer.
+int device_count();
+
+class Device {
+ public:
+  // Opens device `index` and makes its primary context this thread's. Throws CudaError.
+  explicit Device(int index);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device();
+
+  const DeviceIdentity& identity() const { return identity_; }
+
+  // Device memory; freed with its owner.
+  class Memory {
+   public:
+    Memory() = default;
+    Memory(const Device& device, std::size_t bytes);
+    Memory(Memory&& other) noexcept { *this = std::move(other); }
+    Memory& operator=(Memory&& other) noexcept;
+    ~Memory();
+    std::uint64_t address() const { return address_; }
+    std::size_t bytes() const { return bytes_; }
+
+   private:
+    const Device* device_ = nullptr;
+    std::uint64_t address_ = 0;
+    std::size_t bytes_ = 0;
+  };
+  // Bytes that can be had now.
+  long long free_bytes() const;
+
+  void upload(std::uint64_t to, const void* from, std::size_t bytes) const;
+  void download(void* to, std::uint64_t from, std::size_t bytes) const;
+  void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) const;  // on the device, enqueued
+  void fill(std::uint64_t to, unsigned char byte, std::size_t bytes) const;  // enqueued
+
+  // The one kernel of a cubin. Lives as long as the device.
+  using Kernel = void*;
+  Kernel load(const std::string& cubin, const std::string& name) const;
+  // `parameters` point to the arguments, in order.
+  void launch(Kernel kernel, unsigned blocks, unsigned threads, const std::vector<void*>& parameters) const;
+  // Waits for all that was enqueued; throws what it ended in.
+  void synchronise() const;
+
+  // Time between two events around what `enqueue` enqueues, in ns.
+  template <class Enqueue>
+  double timed_ns(const Enqueue& enqueue) const {
+    start_event();
+    enqueue();
+    return stop_event_ns();
+  }
+
+ private:
+  void start_event() const;
+  double stop_event_ns() const;
+
+  int handle_ = 0;
+  void *start_ = nullptr, *stop_ = nullptr;
+  DeviceIdentity identity_;
+};
+
+}  // namespace outgrad::autotune::gpu

@@ -1,0 +1,64 @@
+// What is known of a kernel's speed on an architecture without running it: occupancy, and the time per element that its memory traffic,
+// its issued instructions and its table reads leave possible. Results are predictions, and are marked so wherever they are shown.
+//
+// The model, per element on one SM (n large, so prologues count by their share):
+//   memory   bytes / (B min(1, F / F*)): B the SM's share of the DRAM bandwidth; F the bytes that resident warps have requested and wait
+//            for (a trip's loads, for every resident thread); F* = latency B (Little's law, as in V. Volkov, "Understanding latency hiding
+//            on GPUs", PhD thesis, UC Berkeley 2016, ch. 4)
+//   issue    I / (32 schedulers clock): I the instructions that a thread issues for an element, from the machine code of the hot path
+//   shared   S / (128 clock): S the bytes of shared memory that an element's table reads occupy, conflicts included
+// These overlap imperfectly: their p-norm, p = kOverlap, is taken for the time. A grid whose blocks do not fill whole rounds of resident
+// blocks pays for the empty places.
+#pragma once
+
+#include <string>
+
+#include "autotune/gpu/nvrtc.h"
+#include "autotune/gpu/variant.h"
+
+namespace outgrad::autotune::gpu {
+
+// One SM's limits (CUDA C++ Programming Guide, "Compute capabilities") and the figures of the board that the architecture is known by
+// (NVIDIA's data sheets). A device that is there says these of itself.
+struct Architecture {
+  std::string name;   // "sm_90"
+  std::string board;  // "H200 SXM"
+  int sms = 0;
+  double clock_ghz = 0;        // boost
+  double dram_gb_per_s = 0;    // of the board
+  int threads_per_sm = 0;      // resident
+  int blocks_per_sm = 0;       // resident
+  int shared_per_sm = 0;       // bytes, at the largest carve-out
+  int shared_per_block = 0;    // bytes, with opt-in
+};
+// Throws SpecError for an architecture that is not in the table.
+const Architecture& architecture_of(const std::string& name);
+
+inline constexpr int kWarp = 32;
+inline constexpr int kSchedulers = 4;  // per SM, one instruction per clock each
+
+// Blocks of a kernel that are resident on one SM; 0 when not even one is.
+int resident_blocks(const Architecture& architecture, const KernelResources& resources, int threads);
+
+// What the machine code of one kernel says.
+struct CodeFacts {
+  std::string symbol;  // mangled
+  KernelResources resources;
+  double instructions_per_element = 0;  // issued on the hot path of one trip, without what comes before the loop
+  double prologue_instructions = 0;     // per thread
+  double shared_loads_per_element = 0;  // of any width, in bytes
+};
+
+struct Prediction {
+  int resident_blocks = 0;
+  double occupancy = 0;       // resident warps, of those an SM can hold
+  double bytes_in_flight = 0; // per SM
+  double needed_in_flight = 0;
+  double memory_ns = 0, issue_ns = 0, shared_ns = 0;  // per element on the whole device
+  double ns = 0;                                      // per element
+  double share_of_bandwidth = 0;
+};
+// Of a kernel of which resident_blocks() is not 0.
+Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code);
+
+}  // namespace outgrad::autotune::gpu

@@ -1,0 +1,69 @@
+// The CUDA run-time compiler, loaded when it is first needed: building this program takes no toolkit, compiling a kernel takes no GPU.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace outgrad::autotune::gpu {
+
+// A header of kernels/ that this program carries: name as sources include it.
+struct EmbeddedSource {
+  const char* name;
+  const char* text;
+};
+// All headers that device code can include. Defined by cmake/EmbedSources.cmake.
+const std::vector<EmbeddedSource>& embedded_kernels();
+
+// What ptxas reports of one kernel.
+struct KernelResources {
+  int registers = 0;     // per thread
+  int stack_bytes = 0;   // per thread, in local memory
+  int spill_bytes = 0;   // per thread: stores and loads
+  int shared_bytes = 0;  // per block, declared statically
+};
+
+struct GpuCode {
+  std::string cubin;
+  std::vector<std::pair<std::string, KernelResources>> kernels;  // by mangled name
+};
+
+// The compiler's first error, or all it said.
+struct CompileError {
+  std::string message;
+};
+
+class Nvrtc {
+ public:
+  // Throws EnvironmentError, with the places that were searched, where no libnvrtc can be loaded.
+  static const Nvrtc& instance();
+
+  std::string version() const { return version_; }  // "13.0"
+  // "sm_80", ... in ascending order.
+  const std::vector<std::string>& architectures() const { return architectures_; }
+  // Throws SpecError unless `architecture` looks like sm_XX, EnvironmentError when this toolkit does not know it.
+  void require(const std::string& architecture) const;
+
+  // Compiles a source that includes nothing but embedded headers. Throws EnvironmentError when the library itself fails.
+  std::variant<GpuCode, CompileError> compile(const std::string& source, const std::string& architecture) const;
+
+ private:
+  Nvrtc();
+
+  using Program = void*;
+  int (*create_)(Program*, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
+  int (*compile_)(Program, int, const char* const*) = nullptr;
+  int (*log_size_)(Program, std::size_t*) = nullptr;
+  int (*log_)(Program, char*) = nullptr;
+  int (*cubin_size_)(Program, std::size_t*) = nullptr;
+  int (*cubin_)(Program, char*) = nullptr;
+  int (*destroy_)(Program*) = nullptr;
+  std::string version_;
+  std::vector<std::string> architectures_;
+};
+
+// Reads "ptxas info" lines, as --ptxas-options=-v prints them, up to CUDA 13. Throws EnvironmentError, with the line, on a report without
+// registers.
+std::vector<std::pair<std::string, KernelResources>> read_ptxas_report(const std::string& log);
+
+}  // namespace outgrad::autotune::gpu

@@ -1,0 +1,59 @@
+// Tuning for a GPU that is not there: variants are compiled for its architecture, pruned by what the compiler says of them, and ranked by
+// the model. Nothing runs, so nothing is measured: every figure is marked predicted.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "autotune/candidate.h"
+#include "autotune/device.h"
+#include "autotune/gpu/model.h"
+#include "autotune/gpu/variant.h"
+#include "autotune/options.h"
+
+namespace outgrad::autotune::gpu {
+
+// Why a variant was pruned.
+struct Pruned {
+  Reason reason;
+  std::string detail;
+};
+struct Predicted {
+  CodeFacts code;
+  Prediction prediction;
+  Compiled compiled;  // the cubin's path, the kernel's symbol
+};
+struct Outcome {
+  GpuVariant variant;
+  std::variant<Pruned, Predicted> result;
+};
+
+// At most `count` variants for a first look: the kernel's own default, then the points that differ from it in few parameters, in a random
+// order that the seed fixes.
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+                                        std::size_t count, std::uint64_t seed);
+
+struct OfflineSettings {
+  std::string cache_folder;
+  int jobs = 1;                  // compilers side by side
+  double limit_seconds = 60;     // a compiler that says nothing for so long is stuck
+  double budget_seconds = 1e9;   // no compilation starts later than this; what it leaves out is not in the outcomes
+  std::function<void(std::size_t done, std::size_t programs)> progress;
+};
+
+// The outcomes in the order of the variants. Throws EnvironmentError without a CUDA run-time compiler for the architecture, IoError when
+// the cache cannot be written.
+std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings);
+
+// Of the embedded headers: what every compiled kernel depends on.
+SourceHashes hash_of_embedded();
+
+// What the machine code of `variant`, the one kernel of a cubin, says. Throws std::runtime_error where its hot path is not found.
+CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture);
+
+// `tune --device sm_XX`. Returns its exit status.
+int offline_command(const Options& options, const std::vector<Problem>& problems);
+
+}  // namespace outgrad::autotune::gpu
