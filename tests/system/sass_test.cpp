@@ -115,7 +115,7 @@ void expect_same_code(const SassFunction& decoded, const SassFunction& disassemb
     }
     ASSERT_EQ(base_of(ours.opcode), base);
     ASSERT_EQ(ours.guard.empty(), theirs.guard.empty());
-    ASSERT_EQ(target_of(decoded, ours), target_of(disassembled, theirs));
+    if (base == "BRA" || base == "CALL") { ASSERT_EQ(target_of(decoded, ours), target_of(disassembled, theirs)); }
     if (base == "BRA") { ASSERT_EQ(ours.operands[0] == '`', theirs.operands[0] == '`') << "a condition beside the guard"; }
     for (const std::string& width : kWidths) {
       if (base.starts_with("LD") || base.starts_with("ST")) { ASSERT_EQ(is_instruction(ours.opcode, base, width), is_instruction(theirs.opcode, base, width)); }
