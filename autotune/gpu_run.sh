@@ -2,10 +2,13 @@
 # Checks and times the CUDA kernels on a machine that has a GPU, CUDA, CMake and a compiler, and nothing else: no network, no packages.
 #
 #   autotune/gpu_run.sh --pack DIR   on the build machine: puts what the other one lacks (nlohmann/json's headers) into DIR
-#   autotune/gpu_run.sh              on the GPU machine: OUTGRAD_JSON_DIR names that folder; results go to $OUT (default out/gpu)
+#   autotune/gpu_run.sh [--budget SECONDS]
+#                                    on the GPU machine: OUTGRAD_JSON_DIR names that folder; results go to $OUT (default out/gpu). The
+#                                    budget is the tuner's (default 120); all else takes about five minutes on 16 cores
 #
-# Leaves at most 8 files in $OUT: summary.txt, build.log, equality.json, timing.json, torch.json, sanitizer.log, bench.json.
-# Exit status: 0 all equal, 1 a difference or a memory error, 2 bad usage, 3 no GPU, no nvcc or a failed build.
+# Leaves at most 8 files in $OUT: summary.txt, equality.json, timing.json, torch.json, bench.json, the tuner's database (compressed) and
+# header, and sanitizer.log where the memory checker found something; of a build that failed, summary.txt and build.log.
+# Exit status: 0 all equal, 1 a difference, a memory error or a tuner that failed, 2 bad usage, 3 no GPU, no nvcc or a failed build.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -28,7 +31,13 @@ if [[ ${1:-} == --pack ]]; then
   echo "$2: nlohmann/json from $from; carry it along and set OUTGRAD_JSON_DIR to it"
   exit 0
 fi
-[[ $# -eq 0 ]] || fail 2 "unknown option '$1' (only --pack DIR)"
+budget=120
+if [[ ${1:-} == --budget ]]; then
+  [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || fail 2 "--budget: '${2:-}' is not a number of seconds from 1 to 99999"
+  budget=$2
+  shift 2
+fi
+[[ $# -eq 0 ]] || fail 2 "unknown option '$1' (--pack DIR, --budget SECONDS)"
 
 out=${OUT:-$root/out/gpu}
 build=${OUTGRAD_GPU_BUILD:-$root/build-gpu}
@@ -58,6 +67,7 @@ if ! { cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release
   tail -n 5 "$out/build.log" >&2
   fail 3 "the build failed: $out/build.log"
 fi
+rm -f "$out/build.log"
 
 status=0
 step() {  # runs a command into the summary and remembers a failure
@@ -84,7 +94,7 @@ else
   kernels_status=0
   timeout 300 "$sanitizer" --error-exitcode 99 "$build/outgrad-gpu" equality --reduced > "$out/sanitizer.log" 2>&1 || kernels_status=$?
   case $kernels_status in
-    0) say "no errors" ;;
+    0) say "no errors"; rm -f "$out/sanitizer.log" ;;
     99 | 1) if grep -q 'ERROR SUMMARY: [1-9]' "$out/sanitizer.log" && ! grep -qi 'not supported\|unable to\|initialization error' "$out/sanitizer.log"; then
               say "FAILED: $(grep 'ERROR SUMMARY' "$out/sanitizer.log" | tail -n 1)"
               status=1
@@ -97,6 +107,15 @@ fi
 
 say "== times, against a device copy in the same run"
 step "$build/outgrad-gpu" time --out "$out/timing.json"
+
+say "== tuner, all kernels, $budget s"
+step "$build/outgrad-tune" tune --device cuda:0 --budget "$budget" --out "$build/tuned"
+for database in "$build"/tuned/tune_*.jsonl; do
+  if [[ -f $database ]]; then gzip -9 -n -c "$database" > "$out/$(basename -- "$database").gz"; fi
+done
+for header in "$build"/tuned/tuned_*.h; do
+  if [[ -f $header ]]; then cp "$header" "$out/"; fi
+done
 
 say "== PyTorch's GELU beside it"
 if python3 -c 'import torch; assert torch.cuda.is_available()' > /dev/null 2>&1; then
