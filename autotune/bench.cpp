@@ -20,6 +20,7 @@ using kernels::i64;
 using nlohmann::json;
 
 constexpr i64 kCols = 1024;        // a common hidden size; rows of 2 to 4 KiB stay in the first-level cache between passes
+constexpr i64 kRows = 16384;       // at most: a batch of 8 sequences of 2048, tensors of 32 to 64 MiB
 constexpr i64 kPeerFraction = 16;  // libm is an order slower: it gets so many times fewer elements, still beyond the caches
 
 // The same functions from x with libm, as a loop that a user would write.
@@ -46,10 +47,13 @@ struct Plan {
   }
 };
 
+// Rows of the matrices that norms and bias + GELU are timed on.
+i64 norm_rows(i64 elements) { return std::min(kRows, elements / kCols); }
+
 template <class T>
 BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
   std::string why;
-  const auto torch = TorchPeer::start(format, elements, kCols, kernels::thread_count(0), why);
+  const auto torch = TorchPeer::start(format, elements, norm_rows(elements), kCols, kernels::thread_count(0), why);
   const Workspace arrays(format, elements, /*with_x=*/true, /*with_dy_and_y=*/true, seed);
   const auto *x = reinterpret_cast<const T*>(arrays.x.get()), *dy = reinterpret_cast<const T*>(arrays.dy.get()),
              *y = reinterpret_cast<const T*>(arrays.y.get());
@@ -57,11 +61,11 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   const Workspace more(format, elements, /*with_x=*/false, /*with_dy_and_y=*/false, seed);  // for kernels of two outputs
   T* const second_out = reinterpret_cast<T*>(more.out.get());
   kernels::u32* const mask = arrays.mask_words();
-  const i64 rows = elements / kCols, floats = static_cast<i64>(arrays.bytes / sizeof(float));
+  const i64 rows = norm_rows(elements), floats = static_cast<i64>(arrays.bytes / sizeof(float));
   std::vector<float> gamma(kCols, 0.75f), beta(kCols, 0.25f), dgamma(kCols), dbeta(kCols), rstd(static_cast<std::size_t>(rows), 1.0f);
   const i64 words = std::max(kernels::norm_backward_workspace(rows, kCols), kernels::bias_backward_workspace(rows, kCols));
   std::vector<float> workspace(static_cast<std::size_t>(words));
-  const double n = static_cast<double>(elements), size = sizeof(T);
+  const double n = static_cast<double>(elements), norm_n = static_cast<double>(rows * kCols), size = sizeof(T);
   const Problem backward{KernelId::kGeluBackward, format}, forward{KernelId::kGeluForward, format};
 
   Plan plan;
@@ -73,29 +77,29 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   plan.add("gelu_forward", kernels::gelu_forward_variant_name<T>(), elements, forward.bytes_per_element() * n,
            [&] { kernels::gelu_forward<T>(x, out, mask, elements); });
   if (rows > 0) {
-    plan.add("layernorm_forward", "", rows * kCols, 2 * size * n,
+    plan.add("layernorm_forward", "", rows * kCols, 2 * size * norm_n,
              [&] { kernels::layernorm_forward<T>(x, gamma.data(), beta.data(), rows, kCols, 1e-5f, out, rstd.data()); });
-    plan.add("layernorm_backward", "", rows * kCols, 3 * size * n, [&] {
+    plan.add("layernorm_backward", "", rows * kCols, 3 * size * norm_n, [&] {
       kernels::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
     });
-    plan.add("rmsnorm_forward", "", rows * kCols, 2 * size * n,
+    plan.add("rmsnorm_forward", "", rows * kCols, 2 * size * norm_n,
              [&] { kernels::rmsnorm_forward<T>(x, gamma.data(), rows, kCols, 1e-5f, out, rstd.data()); });
-    plan.add("rmsnorm_backward", "", rows * kCols, 3 * size * n, [&] {
+    plan.add("rmsnorm_backward", "", rows * kCols, 3 * size * norm_n, [&] {
       kernels::rmsnorm_backward<T>(dy, y, gamma.data(), rstd.data(), rows, kCols, out, dgamma.data(), {}, workspace);
     });
-    plan.add("residual_layernorm_forward", "", rows * kCols, 4 * size * n, [&] {
+    plan.add("residual_layernorm_forward", "", rows * kCols, 4 * size * norm_n, [&] {
       kernels::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data());
     });
-    plan.add("residual_layernorm_backward", "", rows * kCols, 4 * size * n, [&] {
+    plan.add("residual_layernorm_backward", "", rows * kCols, 4 * size * norm_n, [&] {
       kernels::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {},
                                               workspace);
     });
     using Forward = kernels::tuned::GeluForward<T>;
     using Backward = kernels::tuned::GeluBackward<T>;
-    plan.add("bias_gelu_forward", Forward::kVariant, rows * kCols, forward.bytes_per_element() * n, [&] {
+    plan.add("bias_gelu_forward", Forward::kVariant, rows * kCols, forward.bytes_per_element() * norm_n, [&] {
       kernels::bias_gelu_forward<typename Forward::Fit, T, Forward::kSchedule>(x, beta.data(), rows, kCols, out, mask);
     });
-    plan.add("bias_gelu_backward", Backward::kVariant, rows * kCols, backward.bytes_per_element() * n, [&] {
+    plan.add("bias_gelu_backward", Backward::kVariant, rows * kCols, backward.bytes_per_element() * norm_n, [&] {
       kernels::bias_gelu_backward<typename Backward::Fit, T, Backward::kSchedule>(dy, y, mask, rows, kCols, out, dbeta.data(), workspace);
     });
   }

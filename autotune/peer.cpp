@@ -15,10 +15,11 @@
 
 namespace outgrad::autotune {
 
-std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elements, kernels::i64 cols, int threads, std::string& why) {
+std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elements, kernels::i64 rows, kernels::i64 cols, int threads,
+                                            std::string& why) {
   const char* chosen = std::getenv("OUTGRAD_PYTHON");
   const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3", script = source_root() + "/autotune/torch_peer.py";
-  const std::string words[] = {name_of(format), std::to_string(elements), std::to_string(cols), std::to_string(threads)};
+  const std::string words[] = {name_of(format), std::to_string(elements), std::to_string(rows), std::to_string(cols), std::to_string(threads)};
   int to[2], from[2];
   if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0) throw kernels::IoError("pipe", "create", errno);
   std::unique_ptr<TorchPeer> peer(new TorchPeer);
@@ -35,7 +36,8 @@ std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elemen
     ::setenv("OMP_WAIT_POLICY", "passive", 1);
     ::setenv("MALLOC_MMAP_THRESHOLD_", "1099511627776", 1);
     ::setenv("MALLOC_TRIM_THRESHOLD_", "1099511627776", 1);
-    ::execlp(python.c_str(), python.c_str(), script.c_str(), words[0].c_str(), words[1].c_str(), words[2].c_str(), words[3].c_str(), nullptr);
+    ::execlp(python.c_str(), python.c_str(), script.c_str(), words[0].c_str(), words[1].c_str(), words[2].c_str(), words[3].c_str(),
+             words[4].c_str(), nullptr);
     ::_exit(127);
   }
   ::close(to[0]);

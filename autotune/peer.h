@@ -14,8 +14,10 @@ namespace outgrad::autotune {
 class TorchPeer {
  public:
   // Starts $OUTGRAD_PYTHON, else python3, on autotune/torch_peer.py, and waits for its first line. Null, with the reason in `why`, where
-  // there is no such Python or it cannot import torch. Arrays of `elements`, LayerNorm rows of `cols`, `threads` threads.
-  static std::unique_ptr<TorchPeer> start(FormatId format, kernels::i64 elements, kernels::i64 cols, int threads, std::string& why);
+  // there is no such Python or it cannot import torch. Arrays of `elements`, LayerNorm over their first
+  // `rows` of `cols`, `threads` threads.
+  static std::unique_ptr<TorchPeer> start(FormatId format, kernels::i64 elements, kernels::i64 rows, kernels::i64 cols, int threads,
+                                          std::string& why);
   ~TorchPeer();
   TorchPeer(const TorchPeer&) = delete;
   TorchPeer& operator=(const TorchPeer&) = delete;

@@ -1,6 +1,6 @@
 """PyTorch's own kernels, run one at a time for `outgrad bench`: reads a name a line, runs that kernel once, answers its time in ns.
 
-Usage: torch_peer.py FORMAT ELEMENTS COLS THREADS
+Usage: torch_peer.py FORMAT ELEMENTS ROWS COLS THREADS
 
 The first line says which PyTorch this is and the names it knows. Activations write into arrays that exist, as ours do. LayerNorm has no
 such form on the CPU: its results are allocated anew, as in training, from memory that the allocator keeps (autotune/peer.cpp).
@@ -12,7 +12,7 @@ import time
 import torch
 
 
-def main(format_name, elements, cols, threads):
+def main(format_name, elements, rows, cols, threads):
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[format_name]
@@ -24,7 +24,6 @@ def main(format_name, elements, cols, threads):
         "gelu_backward": lambda: aten.gelu_backward.grad_input(dy, x, approximate="none", grad_input=out),
         "gelu_forward": lambda: aten.gelu.out(x, approximate="none", out=out),
     }
-    rows = elements // cols
     if rows > 0:
         x_rows, dy_rows = x[: rows * cols].view(rows, cols), dy[: rows * cols].view(rows, cols)
         gamma, beta = torch.full((cols,), 0.75, dtype=dtype), torch.full((cols,), 0.25, dtype=dtype)
@@ -42,4 +41,4 @@ def main(format_name, elements, cols, threads):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

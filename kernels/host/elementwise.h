@@ -83,26 +83,86 @@ template <CpuSchedule S, int kCount, class Stored>
 struct LanesOf<S, kCount, Stored> : LaneOps<Avx512, kCount, S.table, Stored> {};
 #endif
 
+// dx of packs of kCount vectors.
+template <class Fit, class T, class Y, CpuSchedule S, int kCount>
+struct BackwardPack {
+  using Lanes = LanesOf<S, kCount, std::conditional_t<std::is_same_v<T, Y> && !kIsDirect<Fit>, T, void>>;
+  static constexpr Lanes kOps{};
+  static constexpr i64 kElements = Lanes::kElements;
+  static_assert(fit_holds<Fit, Y>());
+
+  static OUTGRAD_HD typename Lanes::Mask mask_at(const u8* mask, i64 i) {
+    if constexpr (Fit::kMasked) {
+      return kOps.load_mask(mask + i / 8);
+    } else {
+      return {};
+    }
+  }
+  // Of a polynomial, in two steps: where to evaluate which row, and the rest.
+  static OUTGRAD_HD Place<Lanes> place_at(const Y* y, const u8* mask, i64 i) {
+    return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(mask, i));
+  }
+  static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, i64 i, const Place<Lanes>& place) {
+    bool two_word = false;
+    if constexpr (requires { Fit::kTwoWord; }) two_word = Fit::kTwoWord;
+    return kOps.mul(kOps.load(dy + i),
+                    evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v, Fit::kScheme, Fit::kCentred, two_word));
+  }
+  static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, const Y* y, const u8* mask, i64 i) {
+    return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(mask, i));
+  }
+};
+
 // The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming>
 OUTGRAD_HD i64 backward_packs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
-  using Lanes = LanesOf<S, kCount, std::conditional_t<std::is_same_v<T, Y> && !kIsDirect<Fit>, T, void>>;
-  constexpr Lanes kOps{};
+  using Pack = BackwardPack<Fit, T, Y, S, kCount>;
   i64 i = begin;
-  for (; i + kOps.kElements <= end; i += kOps.kElements) {
-    typename Lanes::Mask m{};
-    if constexpr (Fit::kMasked) m = kOps.load_mask(mask + i / 8);
-    kOps.template store<kStreaming>(dx + i, activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, m));
+  for (; i + Pack::kElements <= end; i += Pack::kElements) {
+    Pack::kOps.template store<kStreaming>(dx + i, Pack::product_at(dy, y, mask, i));
   }
   return i;
+}
+
+// The same for runs of kDepth packs of a polynomial. While a pack is finished, the places of the one kDepth further on are found: an
+// element's two chains, the root's and the polynomial's, one behind the other are longer than a core looks ahead.
+template <class Fit, class T, class Y, CpuSchedule S, int kCount, int kDepth, bool kStreaming>
+OUTGRAD_HD i64 backward_runs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
+  using Pack = BackwardPack<Fit, T, Y, S, kCount>;
+  constexpr i64 kRun = kDepth * Pack::kElements;
+  i64 i = begin;
+  if (end - begin < kRun) return i;
+  Place<typename Pack::Lanes> places[kDepth];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kDepth; ++k) places[k] = Pack::place_at(y, mask, i + k * Pack::kElements);
+  const auto finish = [=](i64 at, const Place<typename Pack::Lanes>& place) __attribute__((always_inline)) {
+    Pack::kOps.template store<kStreaming>(dx + at, Pack::product_at(dy, at, place));
+  };
+  for (; i + 2 * kRun <= end; i += kRun) {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kDepth; ++k) {
+      const i64 at = i + k * Pack::kElements;
+      const Place<typename Pack::Lanes> ahead = Pack::place_at(y, mask, at + kRun);
+      finish(at, places[k]);
+      places[k] = ahead;
+    }
+  }
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kDepth; ++k) finish(i + k * Pack::kElements, places[k]);
+  return i + kRun;
 }
 
 template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming>
 void backward_range(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
   i64 i = begin;
   if constexpr (S.vector_bits > 0) {
-    i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
-    if constexpr (S.unroll > 1) i = backward_packs<Fit, T, Y, S, 1, kStreaming>(dy, y, mask, dx, i, end);
+    if constexpr (kIsDirect<Fit>) {
+      i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
+    } else if constexpr (S.unroll > 1) {
+      constexpr int kCount = 2;  // of 16-bit elements the line that AVX-512 stores
+      i = backward_runs<Fit, T, Y, S, kCount, S.unroll / kCount, kStreaming>(dy, y, mask, dx, i, end);
+    }
+    i = backward_packs<Fit, T, Y, S, 1, kStreaming>(dy, y, mask, dx, i, end);
   }
   for (; i < end; ++i) {
     bool m = false;

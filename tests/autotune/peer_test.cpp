@@ -21,7 +21,7 @@ class Peer : public testing::Test {
     kernels::write_file(path, "#!/bin/sh\n" + script);
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     ::setenv("OUTGRAD_PYTHON", path.c_str(), 1);
-    auto peer = TorchPeer::start(FormatId::kBf16, 2048, 1024, 2, why_);
+    auto peer = TorchPeer::start(FormatId::kBf16, 4096, 2, 1024, 3, why_);
     ::unsetenv("OUTGRAD_PYTHON");
     return peer;
   }
@@ -37,7 +37,7 @@ TEST_F(Peer, RunsWhatItIsTold) {
   peer->run("layernorm_forward");
   peer->run("gelu_backward");
   EXPECT_EQ(kernels::read_file(folder_ / "python.ran"), "layernorm_forward\ngelu_backward\n");
-  EXPECT_NE(kernels::read_file(folder_ / "python.words").find("torch_peer.py bf16 2048 1024 2"), std::string::npos);
+  EXPECT_NE(kernels::read_file(folder_ / "python.words").find("torch_peer.py bf16 4096 2 1024 3"), std::string::npos);
 }
 
 TEST_F(Peer, AbsentIsAReasonAndDeathIsAnError) {

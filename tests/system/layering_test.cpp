@@ -58,8 +58,8 @@ const std::map<std::string, Layer> kLayers = {
     {"autotune", {{"kernels", "autotune"}, {"nlohmann/json"}}},
 };
 
-// The one file of autotune/ that a GPU machine does not build.
-constexpr std::string_view kGoogleBenchmark = "autotune/bench_google.cpp";
+// The files of autotune/ that only a build with OUTGRAD_BENCHMARKS compiles, and what they may include.
+const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench_google.cpp", "benchmark/"}, {"autotune/dispatch_highway.cpp", "hwy/"}};
 
 // The oracle is the second witness: neither it nor what it includes may see approx/.
 constexpr std::array<std::string_view, 2> kOracle = {"validation/oracle.h", "validation/oracle.cpp"};
@@ -91,7 +91,7 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
       if (folder == "approx" && std::ranges::find(kOracle, file) != kOracle.end()) allowed = false;
     } else {
       allowed = third_party || is_platform_header(include.target) || (is_cuda_source(file) && is_cuda_header(include.target)) ||
-                (file == kGoogleBenchmark && include.target.starts_with("benchmark/"));
+                (kBenchmarks.contains(file) && include.target.starts_with(kBenchmarks.at(file)));
     }
     if (!allowed) found.push_back(file + ":" + std::to_string(include.line) + ": must not include " + include.target);
   }
