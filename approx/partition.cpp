@@ -262,6 +262,7 @@ class Layout {
     p.v_lo = y_lo;
     p.v_hi = y_hi;
     p.nominal_centre = 0.5 * (y_lo + y_hi);
+    p.centre_is_0 = !spec_.centred;
     p.left_tail = y_hi == 0;
     if (p.left_tail) p.anchor = Piece::Anchor{0.0f, 0.0f};
     p.x_hi = composite_.argument_of(Real(y_lo), false);

@@ -17,7 +17,7 @@
 //   Value   lookup(table, row, word)
 //
 // An object may have faster forms, equal to these by definition: signed_by(m, a) = select(m, a, negate(a)); beyond(m, y, limit) =
-// neither(m, less_equal(y, limit)); left_row(fit, z) = octave_row(z, the fit's constants) for z <= 0.
+// neither(m, less_equal(y, limit)); left_row(fit, y) = octave_row(non_positive(y), the fit's constants).
 //
 // Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
 // cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
@@ -158,8 +158,8 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
         left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
       }
       const Value z = ops.non_positive(y);  // foreign data: y > 0 with m = 0 is taken to the nearest end
-      if constexpr (requires { ops.left_row(fit, z); }) {
-        row = ops.select(left, ops.left_row(fit, z), row);
+      if constexpr (requires { ops.left_row(fit, y); }) {
+        row = ops.select(left, ops.left_row(fit, y), row);
       } else {
         row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
       }

@@ -508,17 +508,17 @@ struct LaneOps {
   // A permute of a constant in place of most of octave_row's arithmetic, where the h are few enough.
   template <class Fit>
     requires requires(const i32 (&rows)[32], typename Isa::Int h) { Isa::pick(rows, h); }
-  OUTGRAD_HD Row left_row(const Fit& fit, const Value& z) const {
+  OUTGRAD_HD Row left_row(const Fit& fit, const Value& y) const {
     constexpr int kEntries = OctaveRows<Fit, 16>::kHolds ? 16 : 32;
     if constexpr (OctaveRows<Fit, kEntries>::kHolds) {
-      // The sign bit, which z <= -0 has above h, stays in; +0, without it, is brought to the first row like all that is near 0.
+      // The sign bit, which y <= -0 has above h, stays in; y >= +0, without it, is brought to the first row like all that is near 0.
       constexpr int kLowest = (256 << Fit::kLeftBits) + OctaveRows<Fit, kEntries>::kLowest;
       return each<Row>([&](int i) {
-        const typename Isa::Int h = Isa::max(Isa::shift_right(Isa::bits(z.v[i]), 23 - Fit::kLeftBits), Isa::splat(kLowest));
+        const typename Isa::Int h = Isa::max(Isa::shift_right(Isa::bits(y.v[i]), 23 - Fit::kLeftBits), Isa::splat(kLowest));
         return Isa::pick(kOctaveRows<Fit, kEntries>.row, h);
       });
     } else {
-      return octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows);
+      return octave_row(non_positive(y), fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows);
     }
   }
   template <int Words, int Rows>

@@ -54,7 +54,7 @@ Isa supported_isa() {
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;  // older compilers' __builtin_cpu_supports lacks it
   if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c)) return Isa::baseline;
   if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))) {
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))) {
     return Isa::avx2;
   }
 #if defined(OUTGRAD_C_AVX512_BF16)

@@ -78,6 +78,15 @@ od -An -v -w2 -tu2 dx.bin | LC_ALL=C paste -d' ' - expected.txt | LC_ALL=C awk -
 ' || fail "dx is not dy f'(x)"
 [[ $(wc -c <dx.bin) == $((2 * elements)) ]] || fail "dx has $(wc -c <dx.bin) bytes"
 
+# A fit whose rows have no centres, those of a left segment included: what it claims holds.
+cat >plain.json <<'END'
+{"schema": "outgrad.spec/2", "name": "gelu_f16_plain", "kind": "backward", "activation": "gelu", "format": "f16", "target": "abs:2^-12",
+ "degree": 4, "cells": 11, "centred": false, "left_segment": {"edge_log2": -3, "half_octaves": 0, "merge_log2": -7},
+ "storage": {"ratio": 1.1, "regret": "2^-10", "bend": "2^-13"}}
+END
+{ "$root/outgrad" fit plain.json --out plain.fit && "$root/outgrad" emit plain.fit --out plain.h && "$root/outgrad" check plain.h; } >plain.log 2>&1 ||
+  fail "a left segment without centres: $(grep -E 'violated|outgrad:' plain.log)"
+
 refuses() {  # refuses EXPRESSION REASON: status 2, one line with the interval and the reason, no file
   local code=0
   sed "s|\"expression\": \"[^\"]*\"|\"expression\": \"$1\"|" "$spec" >refused.json
