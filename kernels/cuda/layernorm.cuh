@@ -118,6 +118,7 @@ struct RowUse {
   int octet_words;     // registers that an octet of the row and of what goes with it takes
   int resident_warps;  // of an SM's 2^16 registers, that leaves 2048 / resident_warps to a thread
   int most_words;      // of those, how many may be kept for rows; the rest is for all else
+  bool in_turn;        // whether rows come one after the other through the warps that sum over them
   bool ahead;          // whether a row is loaded ahead, where the schedule leaves it open
 };
 
@@ -131,7 +132,8 @@ OUTGRAD_HD constexpr GpuNormSchedule chosen() {
   schedule.octets = Octets;
   schedule.home = Home;
   if (Home != RowHome::registers) schedule.block_rows = 1;  // one row at a time
-  if (schedule.block_rows == 0) schedule.block_rows = larger(1, kBlockWarps / Warps);
+  // Slots whose rows come in turn would wait for one another where several warps meet at a barrier.
+  if (schedule.block_rows == 0) schedule.block_rows = Use.in_turn && Warps > 1 ? 1 : larger(1, kBlockWarps / Warps);
   schedule.block_rows = smaller(schedule.block_rows, kTreeLanes / Warps);
   if (schedule.resident_blocks == 0) schedule.resident_blocks = larger(1, Use.resident_warps / (Warps * schedule.block_rows));
   if (schedule.rows_ahead < 0) schedule.rows_ahead = Use.ahead ? 1 : 0;
@@ -152,16 +154,22 @@ OUTGRAD_HD constexpr int default_octets(RowUse use) {
 
 // A forward keeps a row of each tensor it reads.
 template <class T, bool Residual>
-inline constexpr RowUse kForwardUse = {.octet_words = Octet<T>::kWords * (Residual ? 2 : 1), .resident_warps = 32, .most_words = 32, .ahead = false};
+inline constexpr RowUse kForwardUse = {
+    .octet_words = Octet<T>::kWords * (Residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead = false};
 
-// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums; of 16-bit formats the next row, too: another
-// row of f32 would take the registers that ..
-template <Norm N, class T, bool Residual, bool Sums>
-inline constexpr RowUse kBackwardUse = {
-    .octet_words = Octet<T>::kWords * (Residual ? 3 : 2) * (Sums && sizeof(T) == 2 ? 2 : 1) + (Sums ? kOctet * kColumnSums<N> : 0),
-    .resident_warps = 16,
-    .most_words = 80,
-    .ahead = sizeof(T) == 2};
+// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums; the row ahead, too, where two octets to a thread
+// leave half the registers for all else. Looking side channels up takes registers of its own.
+template <Norm N, class T, bool Residual, bool Sums, bool Side>
+OUTGRAD_HD constexpr RowUse backward_use() {
+  constexpr int kSideWords = 2 * kOctet;
+  RowUse use = {.octet_words = Octet<T>::kWords * (Residual ? 3 : 2), .resident_warps = 16, .most_words = 80, .in_turn = Sums, .ahead = false};
+  constexpr int kSums = kOctet * kColumnSums<N>, kMostWithAhead = 32;
+  use.ahead = Sums && !Side && 2 * use.octet_words + kSums <= kMostWithAhead;
+  if (use.ahead) use.octet_words *= 2;
+  if (Sums) use.octet_words += kSums;
+  if (Side) use.octet_words += kSideWords;
+  return use;
+}
 
 template <class Schedule>
 struct Choice {
@@ -298,9 +306,14 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
       [&] { return by_loops.template operator()<true>(); });
 }
 
-// Arrays of the workspace lie so many words apart: whole lines of 128 bytes, so that wide accesses reach all of them.
+// Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them; those that registers' rows look up, all
+// that a schedule may look up.
 inline constexpr i64 kWorkspaceLine = 32;
-inline i64 workspace_stride(i64 n) { return (n + kWorkspaceLine - 1) / kWorkspaceLine * kWorkspaceLine; }
+inline i64 sums_stride(i64 n) { return (n + kWorkspaceLine - 1) / kWorkspaceLine * kWorkspaceLine; }
+inline i64 padded_columns(i64 n) {
+  constexpr i64 kMostInRegisters = i64{kMostRegisterSteps} * kStepTerms;
+  return n <= kMostInRegisters ? kMostInRegisters : sums_stride(n);
+}
 
 template <Norm N, class T, class Schedule, bool Residual>
 cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma, float* dbeta, float* workspace,
@@ -318,22 +331,22 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   }
   const u64 line_bytes = kWorkspaceLine * sizeof(float);
   float* const aligned = reinterpret_cast<float*>((reinterpret_cast<u64>(workspace) + line_bytes - 1) / line_bytes * line_bytes);
-  a.stride = workspace_stride(a.n);
-  a.columns = columns_at(aligned, a.stride);
-  i32* const place = reinterpret_cast<i32*>(aligned + kColumnArrays * a.stride);
+  const i64 padded = padded_columns(a.n);
+  a.stride = sums_stride(a.n);
+  a.columns = columns_at(aligned, padded);
+  i32* const place = reinterpret_cast<i32*>(aligned + kColumnArrays * padded);
   a.place = place;
   a.slots = slot_count(a.rows, a.n);
   const bool wants_sums = dgamma || dbeta;
-  float* const sums = aligned + (kColumnArrays + 1) * a.stride;
+  float* const sums = aligned + (kColumnArrays + 1) * padded;
   a.sums = wants_sums ? sums : nullptr;
-  const i64 blocks = column_blocks(a.stride);
+  const i64 blocks = column_blocks(padded);
   if (blocks > kGridLimit) return cudaErrorInvalidValue;  // 2^39 columns: no device has the workspace
-  cudaError_t status = launch(norm_prepare<>, static_cast<unsigned>(blocks), kColumnThreads, 0, stream, a.columns, place, gamma, beta, a.n, a.stride, a.side);
+  cudaError_t status = launch(norm_prepare<>, static_cast<unsigned>(blocks), kColumnThreads, 0, stream, a.columns, place, gamma, beta, a.n, padded, a.side);
   if (status != cudaSuccess) return status;
 
   constexpr bool kFused = S.sums != ColumnSums::separate;
-  constexpr RowUse kUse = kBackwardUse<N, T, Residual, kFused>;
-  constexpr int kMostWarps = S.row_warps != 0 || !kFused ? kTreeLanes : kUse.resident_warps;  // more of them have too few registers each
+  constexpr int kMostWarps = S.row_warps != 0 || !kFused ? kTreeLanes : kTreeLanes / 2;  // 32 of them have too few registers each
   const auto apart_from_rows = [&] {  // the sums by a kernel of their own
     if (!wants_sums) return cudaSuccess;
     return launch(norm_slot_sums<N, T>, static_cast<unsigned>(column_blocks(a.n) * a.slots), kColumnThreads, 0, stream, a);
@@ -342,7 +355,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
     i64 limit = 0;
     if (const cudaError_t error = row_memory<2>(limit); error != cudaSuccess) return error;
     if (const cudaError_t error = apart_from_rows(); error != cudaSuccess || a.rows == 0) return error;
-    return with_loops<Schedule, T, kUse>(a.n, 2, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
+    return with_loops<Schedule, T, backward_use<N, T, Residual, false, true>()>(a.n, 2, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
       return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either>, a.rows, shared_bytes, stream, a);
     });
   };
@@ -359,13 +372,12 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   if (!rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx})) {
     status = by_loops.template operator()<false>();
   } else {
-    status = with_registers<Schedule, kUse, kMostWarps>(
-        row_steps(a.n),
-        [&]<class Chosen>(Choice<Chosen>) {
-          return a.side.count > 0 ? in_registers.template operator()<Chosen, SideChannels::some>()
-                                  : in_registers.template operator()<Chosen, SideChannels::none>();
-        },
-        [&] { return by_loops.template operator()<true>(); });
+    const auto with_side = [&]<SideChannels Side>() {
+      return with_registers<Schedule, backward_use<N, T, Residual, kFused, Side == SideChannels::some>(), kMostWarps>(
+          row_steps(a.n), [&]<class Chosen>(Choice<Chosen>) { return in_registers.template operator()<Chosen, Side>(); },
+          [&] { return by_loops.template operator()<true>(); });
+    };
+    status = a.side.count > 0 ? with_side.template operator()<SideChannels::some>() : with_side.template operator()<SideChannels::none>();
   }
   if (status != cudaSuccess || !wants_sums) return status;
   status = launch_add_slots(sums, kColumnSums<N> * a.stride, a.slots, stream);
@@ -376,7 +388,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
 }  // namespace detail
 
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
-  return detail::kWorkspaceLine - 1 + (kColumnArrays + 1 + 2 * slot_count(rows, n)) * detail::workspace_stride(n);
+  return detail::kWorkspaceLine - 1 + (kColumnArrays + 1) * detail::padded_columns(n) + 2 * slot_count(rows, n) * detail::sums_stride(n);
 }
 
 template <Norm N, class T, class Schedule>

@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
-// What the workspace holds: the columns' constants, `stride` words apart, with what lies between n and there set to
-// harmless values; place[j], column j's index among the side channels or -1; and the slot sums, sums[slot][0][j] of dgamma (before its
-// division) and, of LayerNorm, sums[slot][1][j] of dbeta.
+// What the workspace holds: the columns' constants, `padded` words to each, those beyond n harmless, so that octets which are not there may be
+// looked up; place[j], column j's index among the side channels or -1; and the slot sums, sums[slot][0][j] of dgamma (before its division) and,
+// of LayerNorm, sums[slot][1][j] of dbeta, `stride` words to each.
 template <class T>
 struct NormBackwardArrays {
   const T* dy;
@@ -156,12 +156,12 @@ struct NormBackwardArrays {
 template <Norm N>
 inline constexpr int kColumnSums = N == Norm::layer ? 2 : 1;
 
-// One thread to each of `stride` columns.
+// One thread to each of `padded` columns.
 template <class = void>
 __global__ void __launch_bounds__(kColumnThreads)
-    norm_prepare(NormColumns columns, i32* place, const float* gamma, const float* beta, i64 n, i64 stride, SideBuffer<const float> side) {
+    norm_prepare(NormColumns columns, i32* place, const float* gamma, const float* beta, i64 n, i64 padded, SideBuffer<const float> side) {
   const i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (j >= stride) return;
+  if (j >= padded) return;
   if (j >= n) {
     prepare_column(columns, nullptr, nullptr, j, false);
     place[j] = -1;
@@ -202,10 +202,15 @@ __device__ __forceinline__ Tuple<float, kOctet> centred(const NormBackwardArrays
   for (int k = 0; k < kOctet; ++k) c.v[k] = sub_rn(widened(y, k), c.v[k]);
   if (has_side<Side>(a)) {
     const float* const x_hat = a.side.x_hat + row * a.side.count;
+    const uint4* const places = reinterpret_cast<const uint4*>(a.place + at);
     OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet; ++k) {
-      const i32 place = __ldg(a.place + at + k);
-      if (place >= 0) c.v[k] = __ldg(x_hat + place);
+    for (int half = 0; half < kOctet / 4; ++half) {
+      const uint4 quad = __ldg(places + half);
+      const u32 place[4] = {quad.x, quad.y, quad.z, quad.w};
+      OUTGRAD_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        if (static_cast<i32>(place[k]) >= 0) c.v[4 * half + k] = __ldg(x_hat + place[k]);
+      }
     }
   }
   return c;
@@ -244,7 +249,7 @@ struct BackwardHome {
   }
 };
 
-// dx of a row that was fetched; add(k, dy, c) gets what the sums over rows need of the thread's k-th octet. dx may alias dy and dz_next.
+// dx of a row that was fetched; add(k, i, dy, c) gets what the sums over rows need of element i of the thread's k-th octet. dx may alias dy and dz_next.
 template <Norm N, class T, GpuNormSchedule S, bool Residual, SideChannels Side, class Thread, class Home, class Add>
 __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, Home& fetched, const Add& add) {
   using Row = typename Home::Row;
@@ -275,19 +280,19 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   T* const dx = a.dx + row * a.n;
   home.each(thread, a.n, [&](const auto& octet, i64 at, int count, int index, bool there) {
     const Tuple<float, kOctet> c = centred<Side>(a, columns, octet[1], row, at);
-    const Tuple<float, kOctet> gamma = shared_words<true>(columns.gamma + at, kOctet, 1.0f);
-    const Tuple<float, kOctet> reciprocal = shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
     [[maybe_unused]] Octet<T> next;
     if constexpr (Residual && !kKeepsNext) next = load_part<S, Row::kWhole>(a.dz_next + row * a.n + at, count);
     if constexpr (kKeepsNext) next = octet[2];
-    float dy[kOctet], result[kOctet];
+    float result[kOctet];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) add(index, k, widened(octet[0], k), c.v[k]);
+    const Tuple<float, kOctet> gamma = shared_words<true>(columns.gamma + at, kOctet, 1.0f);
+    const Tuple<float, kOctet> reciprocal = shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) {
-      dy[k] = widened(octet[0], k);
-      result[k] = input_gradient(dy[k], c.v[k], gamma.v[k], reciprocal.v[k], means.m1, means.m2, rstd);
+      result[k] = input_gradient(widened(octet[0], k), c.v[k], gamma.v[k], reciprocal.v[k], means.m1, means.m2, rstd);
       if constexpr (Residual) result[k] = add_rn(result[k], widened(next, k));
     }
-    add(index, dy, c);
     if (there) home.put(thread, dx, packed<T>(result), at, count);
   });
   home.finish(thread, dx, a.n);
@@ -320,8 +325,11 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   RowThread<S.row_warps, S.block_rows> thread;
   const i64 slot = static_cast<i64>(blockIdx.x) * S.block_rows + thread.row;
   const bool owns = S.block_rows == 1 || slot < a.slots;
-  const i64 begin = owns ? slot_begin(a.rows, a.slots, slot) : 0, end = owns ? slot_begin(a.rows, a.slots, slot + 1) : 0;
-  const i64 turns = kInStep ? (a.rows + a.slots - 1) / a.slots : end - begin;
+  i64 row = owns ? slot_begin(a.rows, a.slots, slot) : 0;
+  // Less than 2^32: the slots are kSlotSums / n or more, but for a factor of 2, or as many as the rows.
+  const u32 own = owns ? static_cast<u32>(slot_begin(a.rows, a.slots, slot + 1) - row) : 0;
+  u32 turns = kInStep ? static_cast<u32>((a.rows + a.slots - 1) / a.slots) : own;
+  [[maybe_unused]] const u32 idle = turns - own;  // turns at the end
   Tuple<float, kOctet> dgamma[S.octets], dbeta[S.octets];
   OUTGRAD_UNROLL
   for (int k = 0; k < S.octets; ++k) {
@@ -329,24 +337,22 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     for (int i = 0; i < kOctet; ++i) dgamma[k].v[i] = dbeta[k].v[i] = 0.0f;
   }
   BackwardHome<T, S, true, Residual> home, ahead;
-  if constexpr (S.rows_ahead > 0) ahead.fetch(a, thread, begin, begin < end);
+  if constexpr (S.rows_ahead > 0) ahead.fetch(a, thread, row, own > 0);
 #pragma unroll 1
-  for (i64 turn = 0; turn < turns; ++turn) {
-    const bool present = !kInStep || begin + turn < end;
-    const i64 row = present ? begin + turn : 0;
+  for (; turns > 0; --turns, ++row) {
+    const bool present = !kInStep || turns > idle;
     if constexpr (S.rows_ahead > 0) {
       home = ahead;
-      ahead.fetch(a, thread, row + 1, begin + turn + 1 < end);  // before dx, which may be dy or dz_next, is written: it is of another row
+      home.row.octets = present ? static_cast<u32>(a.n) / kOctet : 0;  // known here without a register
+      // Before dx, which may be dy or dz_next, is written: it is of another row.
+      ahead.fetch(a, thread, row + 1, turns > (kInStep ? idle + 1 : 1));
     } else {
       home.fetch(a, thread, row, present);
     }
-    backward_row<N, T, S, Residual, Side>(a, thread, row, home, [&](int k, const float (&dy)[kOctet], const Tuple<float, kOctet>& c) {
+    backward_row<N, T, S, Residual, Side>(a, thread, present ? row : 0, home, [&](int k, int i, float dy, float c) {
       if (kInStep && !present) return;
-      OUTGRAD_UNROLL
-      for (int i = 0; i < kOctet; ++i) {
-        dgamma[k].v[i] = fma_rn(dy[i], c.v[i], dgamma[k].v[i]);
-        if constexpr (N == Norm::layer) dbeta[k].v[i] = add_rn(dbeta[k].v[i], dy[i]);
-      }
+      dgamma[k].v[i] = fma_rn(dy, c, dgamma[k].v[i]);
+      if constexpr (N == Norm::layer) dbeta[k].v[i] = add_rn(dbeta[k].v[i], dy);
     });
   }
   if (!owns || !a.sums) return;

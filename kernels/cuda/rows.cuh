@@ -164,13 +164,13 @@ __device__ __forceinline__ Octet<T> octet_of(const T (&element)[kOctet]) {
 }
 
 // The same value, but the compiler must not know: what it made of it before is made anew rather than kept in registers.
-__device__ __forceinline__ void forget(u32& word) {
+__device__ __forceinline__ void forget([[maybe_unused]] u32& word) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+r"(word));
 #endif
 }
 template <class T>
-__device__ __forceinline__ void forget(T*& pointer) {
+__device__ __forceinline__ void forget([[maybe_unused]] T*& pointer) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+l"(pointer));
 #endif
