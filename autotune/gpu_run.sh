@@ -72,6 +72,9 @@ step() {  # runs a command into the summary and remembers a failure
 say "== equality with the host, all bit patterns"
 step "$build/outgrad-gpu" equality --out "$out/equality.json"
 
+say "== equality on a stream of its own and in a graph"
+step "$build/outgrad-gpu" streams
+
 say "== memory checker, reduced set"
 sanitizer=$(command -v compute-sanitizer || true)
 if [[ -z $sanitizer && -x $(dirname "$nvcc")/compute-sanitizer ]]; then sanitizer=$(dirname "$nvcc")/compute-sanitizer; fi

@@ -1,6 +1,7 @@
 // outgrad-gpu: shows that the GPU's bits are the host's, and times the GELU kernels against a device copy.
 //
 //   outgrad-gpu equality [--reduced] [--out FILE]   every bit pattern of every format (reduced: a sample, for a memory checker)
+//   outgrad-gpu streams [--out FILE]                every launcher on a stream of its own and in a graph that is launched twice
 //   outgrad-gpu time [--out FILE]                   medians of interleaved samples
 //   outgrad-gpu arguments                           what the launchers refuse; needs no GPU
 //
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "autotune/gpu/host_side.h"
+#include "kernels/cuda/bias.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/layernorm.cuh"
 #include "kernels/fits.h"
@@ -301,30 +303,137 @@ void gelu_equality(Report& report, bool reduced) {
   schedule_equality<T, ByCaches>(report, "gelu, coefficients from the caches");
 }
 
+// Overwrites arrays, so that what is compared is what was computed last; done when this returns.
+template <class... Arrays>
+void spoil_all(const Arrays&... arrays) {
+  constexpr int kByte = 0xcb;
+  (check(cudaMemset(arrays.get(), kByte, static_cast<size_t>(arrays.size()) * sizeof(*arrays.get())), "spoil"), ...);
+  check(cudaDeviceSynchronize(), "spoil");
+}
+
+// Of the forwards of each case below, y may take the place of x, and of the backwards dx that of dy.
+enum class Place { own, input };
+
+// GELU on every kind of argument, forward, and backward from outputs that are any patterns.
+template <class T>
+struct GeluCase {
+  explicit GeluCase(i64 elements) : n(elements), x(n), y(n), dy(n), dx(n), mask((n + 31) / 32), mask_out(mask.size()) {
+    host_gelu_forward<T>(0, n, host_y, host_mask);
+    host_gelu_backward<T>(0, n, false, host_dx);
+    fill(x, ArgumentAt<T>{0});
+    fill(dy, GradientAt<T>{0});
+    fill(mask, MaskAt{0, false});
+  }
+  void enqueue(Place, cudaStream_t stream) const {
+    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), y.get(), mask_out.get(), n, stream),
+          "gelu_forward");
+    check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(dy.get(), x.get(), mask.get(), dx.get(), n, stream),
+          "gelu_backward");
+  }
+  void spoil() const { spoil_all(y, dx, mask_out); }
+  std::string wrong(Place, u64& hash) const {
+    std::string wrong = difference("y", y, host_y, 0, hash);
+    if (wrong.empty()) wrong = difference("mask", mask_out, host_mask, 0, hash);
+    if (wrong.empty()) wrong = difference("dx", dx, host_dx, 0, hash);
+    return wrong;
+  }
+  std::string name() const { return "gelu"; }
+  i64 outputs() const { return 2 * n; }
+
+  i64 n;
+  std::vector<T> host_y, host_dx;
+  std::vector<u32> host_mask;
+  Array<T> x, y, dy, dx;
+  Array<u32> mask, mask_out;
+};
+
+template <class T>
+struct BiasCase {
+  BiasCase(i64 rows_, i64 n_)
+      : rows(rows_), n(n_), host(host_bias<T>(rows, n)), x(rows * n), y(rows * n), dy(rows * n), dx(rows * n), bias(n), dbias(n),
+        workspace(kernels::cuda::bias_backward_workspace(rows, n)), mask((rows * n + 31) / 32) {
+    fill(x, UniformAt<T>{kXStream});
+    fill(dy, UniformAt<T>{kDyStream});
+    fill(bias, UniformAt<float>{kBetaStream});
+  }
+  void enqueue(Place place, cudaStream_t stream) const {
+    T *const to = y_at(place).get(), *const gradient_to = dx_at(place).get();
+    check(kernels::cuda::launch_bias_gelu_forward<kernels::generated::GeluForward, T>(x.get(), bias.get(), rows, n, to, mask.get(), stream),
+          "bias_gelu_forward");
+    check(kernels::cuda::launch_bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(
+              dy.get(), to, mask.get(), rows, n, gradient_to, dbias.get(), workspace.get(), workspace.size(), stream),
+          "bias_gelu_backward");
+  }
+  void spoil() const { spoil_all(y, dx, dbias, workspace, mask); }
+  std::string wrong(Place place, u64& hash) const {
+    std::string wrong = difference("y", y_at(place), host.y, 0, hash);
+    if (wrong.empty()) wrong = difference("mask", mask, host.mask, 0, hash);
+    if (wrong.empty()) wrong = difference("dx", dx_at(place), host.dx, 0, hash);
+    if (wrong.empty()) wrong = difference("dbias", dbias, host.dbias, 0, hash);
+    return wrong;
+  }
+  std::string name() const { return "bias + gelu " + std::to_string(rows) + " x " + std::to_string(n); }
+  i64 outputs() const { return 2 * rows * n + n; }
+
+  const Array<T>& y_at(Place place) const { return place == Place::own ? y : x; }
+  const Array<T>& dx_at(Place place) const { return place == Place::own ? dx : dy; }
+
+  i64 rows, n;
+  BiasResult<T> host;
+  Array<T> x, y, dy, dx;
+  Array<float> bias, dbias, workspace;
+  Array<u32> mask;
+};
+
 template <Norm N, class T>
-void norm_equality(Report& report, i64 rows, i64 n) {
-  constexpr bool kLayer = N == Norm::layer;
-  const NormResult<T> host = host_norm<T>(kLayer, rows, n);
-  const Array<T> y(rows * n), dx(rows * n);
-  const Array<float> gamma(n), beta(n), rstd(rows), dgamma(n), dbeta(n), workspace(kernels::cuda::norm_backward_workspace(rows, n));
-  fill(y, UniformAt<T>{kXStream});
-  fill(dx, UniformAt<T>{kDyStream});
-  fill(gamma, GammaAt{});
-  fill(beta, UniformAt<float>{kBetaStream});
-  const float* offset = kLayer ? beta.get() : nullptr;
-  check(kernels::cuda::launch_norm_forward<N, T>(y.get(), gamma.get(), offset, rows, n, kEps, y.get(), rstd.get(), {}, nullptr),
-        "norm forward");
-  check(kernels::cuda::launch_norm_backward<N, T>(dx.get(), y.get(), gamma.get(), offset, rstd.get(), rows, n, dx.get(), dgamma.get(),
-                                                  kLayer ? dbeta.get() : nullptr, {}, workspace.get(), nullptr),
-        "norm backward");
+struct NormCase {
+  static constexpr bool kLayer = N == Norm::layer;
+
+  NormCase(i64 rows_, i64 n_)
+      : rows(rows_), n(n_), host(host_norm<T>(kLayer, rows, n)), x(rows * n), y(rows * n), dy(rows * n), dx(rows * n), gamma(n), beta(n),
+        rstd(rows), dgamma(n), dbeta(n), workspace(kernels::cuda::norm_backward_workspace(rows, n)) {
+    fill(x, UniformAt<T>{kXStream});
+    fill(dy, UniformAt<T>{kDyStream});
+    fill(gamma, GammaAt{});
+    fill(beta, UniformAt<float>{kBetaStream});
+  }
+  void enqueue(Place place, cudaStream_t stream) const {
+    T *const to = y_at(place).get(), *const gradient_to = dx_at(place).get();
+    const float* offset = kLayer ? beta.get() : nullptr;
+    check(kernels::cuda::launch_norm_forward<N, T>(x.get(), gamma.get(), offset, rows, n, kEps, to, rstd.get(), {}, stream),
+          "norm forward");
+    check(kernels::cuda::launch_norm_backward<N, T>(dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(),
+                                                    kLayer ? dbeta.get() : nullptr, {}, workspace.get(), stream),
+          "norm backward");
+  }
+  void spoil() const { spoil_all(y, dx, rstd, dgamma, dbeta, workspace); }
+  std::string wrong(Place place, u64& hash) const {
+    std::string wrong = difference("y", y_at(place), host.y, 0, hash);
+    if (wrong.empty()) wrong = difference("rstd", rstd, host.rstd, 0, hash);
+    if (wrong.empty()) wrong = difference("dx", dx_at(place), host.dx, 0, hash);
+    if (wrong.empty()) wrong = difference("dgamma", dgamma, host.dgamma, 0, hash);
+    if (wrong.empty() && kLayer) wrong = difference("dbeta", dbeta, host.dbeta, 0, hash);
+    return wrong;
+  }
+  std::string name() const { return std::string(kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n); }
+  i64 outputs() const { return 2 * rows * n + rows + 2 * n; }
+
+  const Array<T>& y_at(Place place) const { return place == Place::own ? y : x; }
+  const Array<T>& dx_at(Place place) const { return place == Place::own ? dx : dy; }
+
+  i64 rows, n;
+  NormResult<T> host;
+  Array<T> x, y, dy, dx;
+  Array<float> gamma, beta, rstd, dgamma, dbeta, workspace;
+};
+
+// In place, on the default stream.
+template <class T, class Case>
+void matrix_equality(Report& report, const Case& work) {
+  work.enqueue(Place::input, nullptr);
   u64 hash = 0;
-  std::string wrong = difference("y", y, host.y, 0, hash);
-  if (wrong.empty()) wrong = difference("rstd", rstd, host.rstd, 0, hash);
-  if (wrong.empty()) wrong = difference("dx", dx, host.dx, 0, hash);
-  if (wrong.empty()) wrong = difference("dgamma", dgamma, host.dgamma, 0, hash);
-  if (wrong.empty() && kLayer) wrong = difference("dbeta", dbeta, host.dbeta, 0, hash);
-  report.add(std::string(kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n),
-             kernels::Format<T>::kName, static_cast<u64>(2 * rows * n + rows + 2 * n), hash, wrong);
+  const std::string wrong = work.wrong(Place::input, hash);
+  report.add(work.name(), kernels::Format<T>::kName, static_cast<u64>(work.outputs()), hash, wrong);
 }
 
 template <class T>
@@ -336,8 +445,52 @@ void equality_of(Report& report, bool reduced) {
   if (!reduced)
     shapes.insert(shapes.end(), {{1000, 1000}, {100'000, 64}, {512, 3000}, {300, 7000}, {128, 12'288}, {16, 65'536}, {3, 100'001}});
   for (const auto& [rows, n] : shapes) {
-    norm_equality<Norm::layer, T>(report, rows, n);
-    norm_equality<Norm::rms, T>(report, rows, n);
+    matrix_equality<T>(report, BiasCase<T>(rows, n));
+    matrix_equality<T>(report, NormCase<Norm::layer, T>(rows, n));
+    matrix_equality<T>(report, NormCase<Norm::rms, T>(rows, n));
+  }
+}
+
+// --- Streams and graphs ------------------------------------------------------------------------------------------------------------
+
+// The work on a stream that does not wait for the default one, then as a graph launched twice. While a stream is captured, a launch on the
+// default stream is an error, and so is an allocation or a wait.
+template <class T, class Case>
+void stream_equality(Report& report, const Case& work) {
+  cudaStream_t stream;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  const auto outcome = [&](const char* how) {
+    check(cudaStreamSynchronize(stream), how);
+    u64 hash = 0;
+    const std::string wrong = work.wrong(Place::own, hash);
+    report.add(work.name() + ", " + how, kernels::Format<T>::kName, static_cast<u64>(work.outputs()), hash, wrong);
+  };
+  work.spoil();
+  work.enqueue(Place::own, stream);
+  outcome("own stream");
+
+  cudaGraph_t graph;
+  cudaGraphExec_t instance;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+  work.enqueue(Place::own, stream);
+  check(cudaStreamEndCapture(stream, &graph), "capture");
+  check(cudaGraphInstantiateWithFlags(&instance, graph, 0), "graph");
+  work.spoil();
+  for (int launch = 0; launch < 2; ++launch) check(cudaGraphLaunch(instance, stream), "graph");
+  outcome("graph");
+  check(cudaGraphExecDestroy(instance), "graph");
+  check(cudaGraphDestroy(graph), "graph");
+  check(cudaStreamDestroy(stream), "stream");
+}
+
+template <class T>
+void streams_of(Report& report) {
+  stream_equality<T>(report, GeluCase<T>((i64{1} << 17) + 5));
+  constexpr std::pair<i64, i64> kShapes[] = {{3000, 1000}, {333, 77}};  // several launches to each sum over rows
+  for (const auto& [rows, n] : kShapes) {
+    stream_equality<T>(report, BiasCase<T>(rows, n));
+    stream_equality<T>(report, NormCase<Norm::layer, T>(rows, n));
+    stream_equality<T>(report, NormCase<Norm::rms, T>(rows, n));
   }
 }
 
@@ -389,6 +542,28 @@ std::string time_format(double copy_share_floor) {
                      check(
                          kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), out.get(), mask.get(), n, nullptr),
                          "gelu_forward");
+                   },
+                   {}});
+  // The same elements as a matrix.
+  constexpr i64 kColumns = 1024;
+  const i64 matrix_rows = n / kColumns;
+  const Array<float> bias(kColumns), dbias(kColumns), workspace(kernels::cuda::bias_backward_workspace(matrix_rows, kColumns));
+  fill(bias, UniformAt<float>{kBetaStream});
+  cases.push_back({"bias_backward",
+                   (3 * size + 0.125) * elements,
+                   [&] {
+                     check(kernels::cuda::launch_bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(
+                               dy.get(), x.get(), mask.get(), matrix_rows, kColumns, out.get(), dbias.get(), workspace.get(),
+                               workspace.size(), nullptr),
+                           "bias_gelu_backward");
+                   },
+                   {}});
+  cases.push_back({"bias_forward",
+                   (2 * size + 0.125) * elements,
+                   [&] {
+                     check(kernels::cuda::launch_bias_gelu_forward<kernels::generated::GeluForward, T>(
+                               x.get(), bias.get(), matrix_rows, kColumns, out.get(), mask.get(), nullptr),
+                           "bias_gelu_forward");
                    },
                    {}});
   cudaEvent_t start, stop;
@@ -444,8 +619,8 @@ int run(const std::vector<std::string>& args) {
   bool reduced = false;
   std::string out;
   const std::string command = args.empty() ? "" : args.front();
-  if (command != "equality" && command != "time" && command != "arguments")
-    throw kernels::SpecError("outgrad-gpu: expected 'equality', 'time' or 'arguments'");
+  if (command != "equality" && command != "streams" && command != "time" && command != "arguments")
+    throw kernels::SpecError("outgrad-gpu: expected 'equality', 'streams', 'time' or 'arguments'");
   for (size_t i = 1; i < args.size(); ++i) {
     if (args[i] == "--reduced" && command == "equality")
       reduced = true;
@@ -470,6 +645,12 @@ int run(const std::vector<std::string>& args) {
     equality_of<F16>(report, reduced);
     equality_of<BF16>(report, reduced);
     equality_of<float>(report, reduced);
+    key = "comparisons", rows = report.json, holds = report.equal;
+  } else if (command == "streams") {
+    Report report;
+    streams_of<F16>(report);
+    streams_of<BF16>(report);
+    streams_of<float>(report);
     key = "comparisons", rows = report.json, holds = report.equal;
   } else {
     constexpr double kCopyShareFloor = 0.9;  // of the best round, as on the CPU

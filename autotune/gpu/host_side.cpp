@@ -1,7 +1,9 @@
 // Host kernels on generated inputs, and the hash.
 #include "autotune/gpu/host_side.h"
 
+#include "kernels/fits.h"
 #include "kernels/host/api.h"
+#include "kernels/host/bias.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
@@ -30,6 +32,22 @@ void host_gelu_forward(u64 begin, i64 n, std::vector<T>& y, std::vector<u32>& ma
   y = generated<T>(n, [=](u64 i) { return argument<T>(begin + i); });
   mask.resize(static_cast<std::size_t>(n + 31) / 32);
   kernels::gelu_forward<T>(y.data(), y.data(), mask.data(), n);
+}
+
+template <class T>
+BiasResult<T> host_bias(i64 rows, i64 n) {
+  const std::vector<float> bias = generated<float>(n, [](u64 j) { return uniform(kBetaStream, j); });
+  BiasResult<T> result;
+  result.y = generated<T>(rows * n, [](u64 i) { return kernels::narrow<T>(uniform(kXStream, i)); });
+  result.dx = generated<T>(rows * n, [](u64 i) { return kernels::narrow<T>(uniform(kDyStream, i)); });
+  result.mask.resize(static_cast<std::size_t>(rows * n + 31) / 32);
+  result.dbias.resize(static_cast<std::size_t>(n));
+  T *y = result.y.data(), *dx = result.dx.data();
+  kernels::bias_gelu_forward<kernels::generated::GeluForward, T, kernels::tuned::GeluForward<T>::kSchedule>(y, bias.data(), rows, n, y,
+                                                                                                           result.mask.data());
+  kernels::bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T, kernels::tuned::GeluBackward<T>::kSchedule>(
+      dx, y, result.mask.data(), rows, n, dx, result.dbias.data());
+  return result;
 }
 
 template <class T>
@@ -69,6 +87,7 @@ void write_text(const std::string& path, const std::string& text) { kernels::wri
 #define OUTGRAD_FOR_FORMAT(T)                                                       \
   template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);             \
   template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&); \
+  template BiasResult<T> host_bias<T>(i64, i64);                                    \
   template NormResult<T> host_norm<T>(bool, i64, i64);                              \
   template u64 host_hash<T>(const std::vector<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)

@@ -14,6 +14,16 @@ void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx);
 template <class T>
 void host_gelu_forward(u64 begin, i64 n, std::vector<T>& y, std::vector<u32>& mask);
 
+// GELU of x + bias over [rows, n], forward then backward from the forward's own y.
+template <class T>
+struct BiasResult {
+  std::vector<T> y, dx;
+  std::vector<u32> mask;
+  std::vector<float> dbias;
+};
+template <class T>
+BiasResult<T> host_bias(i64 rows, i64 n);
+
 // LayerNorm (layer) or RMSNorm of [rows, n], forward then backward from the forward's own y.
 template <class T>
 struct NormResult {

@@ -209,10 +209,9 @@ bool is_array(const T* pointer, i64 n) {
 
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
 
-// Blocks for n elements: one trip each, but no more than blocks_per_sm for each SM of the current device.
+// The grid for work of `wanted` blocks that loop over what is left: no more than blocks_per_sm for each SM of the current device.
 template <GpuSchedule S>
-cudaError_t grid_for(i64 n, unsigned& blocks) {
-  constexpr i64 kPerBlock = i64{S.threads} * S.octets * kOctet;
+cudaError_t grid_of_blocks(i64 wanted, unsigned& blocks) {
   constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
   i64 most = kGridLimit;
   if constexpr (S.blocks_per_sm > 0) {
@@ -222,9 +221,15 @@ cudaError_t grid_for(i64 n, unsigned& blocks) {
       return status;
     most = i64{sms} * S.blocks_per_sm;
   }
-  const i64 wanted = (n + kPerBlock - 1) / kPerBlock;
   blocks = static_cast<unsigned>(wanted < most ? wanted : most);
   return cudaSuccess;
+}
+
+// For n elements: a block for each trip at most.
+template <GpuSchedule S>
+cudaError_t grid_for(i64 n, unsigned& blocks) {
+  constexpr i64 kPerBlock = i64{S.threads} * S.octets * kOctet;
+  return grid_of_blocks<S>((n + kPerBlock - 1) / kPerBlock, blocks);
 }
 
 // Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a

@@ -26,6 +26,15 @@ std::vector<float> added(std::vector<float> sums, i64 words, i64 slots) {
   return sums;
 }
 
+TEST(StandInColumns, SlotRowsAreSlotBegins) {
+  for (const i64 rows : {1, 2, 3, 7, 8, 9, 1000, 1023, 1024, 100'003}) {
+    for (i64 slots = 1; slots <= rows; slots *= 2) {
+      const cuda::SlotRows slot_rows = cuda::slot_rows(rows, slots);
+      for (i64 slot = 0; slot <= slots; ++slot) ASSERT_EQ(slot_rows.begin(slot), slot_begin(rows, slots, slot)) << rows << ' ' << slots;
+    }
+  }
+}
+
 TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
   Values<float> values(1);
   for (const i64 words : {1, 2, 31, 255, 256, 257, 600}) {
@@ -33,14 +42,17 @@ TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
       if (words * slots > 40000) continue;
       SCOPED_TRACE(std::to_string(slots) + " slots of " + std::to_string(words));
       const std::vector<float> terms = values.next(words * slots);
-      const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});
-      next_order();
-      expect_success(cuda::launch_add_slots(sums.get(), words, slots, nullptr));
-      std::vector<float> first = sums.values();
-      first.resize(static_cast<std::size_t>(words));
       const std::vector<float> expected = added(terms, words, slots);
-      EXPECT_EQ(patterns::first_difference(first, expected), -1);
-      EXPECT_TRUE(sums.untouched_outside());
+      for (const bool elsewhere : {false, true}) {
+        const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});
+        const GuardedArray<float> result(words, {.name = "result"});
+        next_order();
+        expect_success(cuda::launch_add_slots(sums.get(), words, slots, nullptr, elsewhere ? result.get() : nullptr));
+        std::vector<float> first = elsewhere && slots > 1 ? result.values() : sums.values();
+        first.resize(static_cast<std::size_t>(words));
+        EXPECT_EQ(patterns::first_difference(first, expected), -1);
+        EXPECT_TRUE(sums.untouched_outside() && result.untouched_outside());
+      }
     }
   }
 }

@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <type_traits>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "kernels/fits.h"
@@ -34,7 +35,8 @@ using ByRows = Schedule<GpuSchedule{.threads = 64,
                                     .stores = CacheHint::streaming,
                                     .table = TableHome::rows}>;
 using BySpread = Schedule<GpuSchedule{.threads = 512, .octets = 4, .access_bytes = 4, .blocks_per_sm = 0, .table = TableHome::spread}>;
-using ByCaches = Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
+using ByCaches =
+    Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
 using ByEntries = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::entries}>;
 
 // Around octets, words of the mask, trips of small grids; ragged.
@@ -48,10 +50,14 @@ struct Layout {
   bool in_place;
 };
 constexpr Layout kLayouts[] = {
-    {"aligned, guards behind", Edge::end, 0, 0, 0, false},     {"aligned, guards before", Edge::begin, 0, 0, 0, false},
-    {"all off by one element", Edge::end, 1, 1, 1, false},     {"dy off by one element", Edge::begin, 1, 0, 0, false},
-    {"y off by one element", Edge::end, 0, 1, 0, false},       {"dx off by one element", Edge::end, 0, 0, 1, false},
-    {"off by 3 elements, by chance flush", Edge::end, 3, 3, 3, false}, {"in place", Edge::end, 0, 0, 0, true},
+    {"aligned, guards behind", Edge::end, 0, 0, 0, false},
+    {"aligned, guards before", Edge::begin, 0, 0, 0, false},
+    {"all off by one element", Edge::end, 1, 1, 1, false},
+    {"dy off by one element", Edge::begin, 1, 0, 0, false},
+    {"y off by one element", Edge::end, 0, 1, 0, false},
+    {"dx off by one element", Edge::end, 0, 0, 1, false},
+    {"off by 3 elements, by chance flush", Edge::end, 3, 3, 3, false},
+    {"in place", Edge::end, 0, 0, 0, true},
     {"in place, off by one element", Edge::begin, 1, 1, 1, true},
 };
 
@@ -73,8 +79,8 @@ void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const st
   const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
   SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(), Fit::kMasked ? device_mask.get() : nullptr,
-                                                                       out.get(), n, nullptr));
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(),
+                                                                       Fit::kMasked ? device_mask.get() : nullptr, out.get(), n, nullptr));
   expect_equal("dx", out, expected);
 }
 
@@ -166,6 +172,18 @@ TYPED_TEST(StandInElementwise, EveryPatternOfADefaultFitIsTheHosts) {
   const auto a = patterns::backward<T>(50);
   expect_backward<typename DefaultFit<T>::Type, T, T, DefaultGpuSchedule>(a.dy, a.y, a.mask, kLayouts[0]);
   expect_forward<T, DefaultGpuSchedule>(patterns::all<T>(50), kLayouts[0]);
+}
+
+TEST(StandInElementwiseShapes, EveryLaunchIsOnTheStream) {
+  const auto stream = reinterpret_cast<cudaStream_t>(0x10);
+  const std::set<cudaStream_t> alone = {stream};
+  const GuardedArray<float> x(100), y(100);
+  const GuardedArray<u32> mask(4);
+  take_streams();
+  expect_success(cuda::launch_gelu_forward<generated::GeluForward>(x.get(), y.get(), mask.get(), 100, stream));
+  EXPECT_EQ(take_streams(), alone);
+  expect_success(cuda::launch_gelu_backward<generated::GeluF32>(x.get(), y.get(), mask.get(), x.get(), 100, stream));
+  EXPECT_EQ(take_streams(), alone);
 }
 
 TEST(StandInElementwiseShapes, NoElementsLaunchNothing) {

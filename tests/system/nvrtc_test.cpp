@@ -106,6 +106,7 @@ TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
 // Templates are compiled when they are instantiated: the kernels of every format.
 TEST_P(NvrtcTest, EveryKernelCompiles) {
   std::string source =
+      "#include \"kernels/cuda/bias.cuh\"\n"
       "#include \"kernels/cuda/elementwise.cuh\"\n"
       "#include \"kernels/cuda/layernorm.cuh\"\n"
       "#include \"kernels/fits.h\"\n"
@@ -114,6 +115,13 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
     source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t +
               "*, const u32*, " + t + "*, i64);\n";
     source += "template __global__ void cuda::gelu_forward<generated::GeluForward, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
+    for (const std::string wide : {"true", "false"}) {
+      if (wide == "false" && t != "F16") continue;
+      source += "template __global__ void cuda::bias_gelu_forward<generated::GeluForward, " + t + ", " + t + ", " + wide + ">(const " + t +
+                "*, const " + t + "*, i64, i64, " + t + "*, u32*);\n";
+      source += "template __global__ void cuda::bias_gelu_backward<DefaultFit<" + t + ">::Type, " + t + ", " + wide + ">(const " + t +
+                "*, const " + t + "*, const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
+    }
     for (const std::string norm : {"Norm::layer", "Norm::rms"}) {
       source += "template __global__ void cuda::norm_forward<" + norm + ", " + t + ", 4>(const " + t + "*, const float*, const float*, i64, i64, " +
                 "float, " + t + "*, float*, SideBuffer<float>);\n";

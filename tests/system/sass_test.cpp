@@ -1,4 +1,4 @@
-// What the CUDA compiler makes of the elementwise kernels, without a GPU: registers, spills, the width of global accesses, and the
+// What the CUDA compiler makes of the kernels of elementwise.cuh and bias.cuh, without a GPU: registers, spills, the width of global accesses, and the
 // instructions that a thread issues for an element, against sass_limits.txt.
 //
 // Counted as tests/system/sass.h says: from the kernel's entry through one trip, prologue and table fill included, divided by the trip's
@@ -131,6 +131,18 @@ struct ByStreaming {
 };
 )";
 
+// The explicit instantiation of a line's kernel. Y is the format of the bias for bias_gelu_forward, of y for the backwards.
+std::string instantiation_of(const Row& row) {
+  const std::string t = row.t, in = "const " + row.t + "*, ", y = "const " + row.y + "*, ";
+  const std::string start = "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + t + ", ";
+  if (row.kernel == "gelu_forward") return start + row.schedule + ">(" + in + t + "*, u32*, i64);\n";
+  if (row.kernel == "activation_backward") return start + row.y + ", " + row.schedule + ">(" + in + y + "const u32*, " + t + "*, i64);\n";
+  if (row.kernel == "bias_gelu_forward") return start + row.y + ", true, " + row.schedule + ">(" + in + y + "i64, i64, " + t + "*, u32*);\n";
+  if (row.kernel == "bias_gelu_backward")
+    return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
+  throw std::runtime_error("sass_limits.txt: no kernel " + row.kernel);
+}
+
 struct Output {
   int status = 0;
   std::string text;
@@ -193,7 +205,7 @@ std::string mangled(const std::string& name) { return std::to_string(name.size()
 
 class SassTest : public testing::TestWithParam<std::string> {};
 
-TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
+TEST_P(SassTest, KernelsKeepTheirLimits) {
   const std::string nvcc = find_nvcc();
   if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
   Output found = run("bash '" + (kRoot / "tests/system/nvdisasm.sh").string() + "' '" + kBuild.string() + "'");
@@ -207,14 +219,9 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
     if (row.architecture == GetParam()) rows.push_back(row);
   }
   ASSERT_GE(rows.size(), 20u) << "the default kernels of every fit and their alternatives";
-  std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n#include \"kernels/fits.h\"\nusing namespace outgrad::kernels;\n" +
+  std::string source = "#include \"kernels/cuda/bias.cuh\"\n#include \"kernels/cuda/elementwise.cuh\"\n#include \"kernels/fits.h\"\nusing namespace outgrad::kernels;\n" +
                        std::string(kSchedules);
-  for (const Row& row : rows) {
-    source += "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + row.t + ", " +
-              (row.kernel == "gelu_forward"
-                   ? row.schedule + ">(const " + row.t + "*, " + row.t + "*, u32*, i64);\n"
-                   : row.y + ", " + row.schedule + ">(const " + row.t + "*, const " + row.y + "*, const u32*, " + row.t + "*, i64);\n");
-  }
+  for (const Row& row : rows) source += instantiation_of(row);
   const fs::path folder = kBuild / "sass" / GetParam();
   fs::create_directories(folder);
   std::ofstream(folder / "kernels.cu") << source;
@@ -232,12 +239,17 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
   for (const Row& row : rows) {
     const std::string what = row.architecture + " " + row.kernel + " " + row.fit + " " + row.t + " " + row.y + " " + row.schedule;
     SCOPED_TRACE(what);
-    const std::string t = row.t == "float" ? "Ef" : mangled(row.t);
+    // The fit's name, and T's behind it.
+    const auto is_of = [&](const std::string& name) {
+      const std::size_t fit = name.find(mangled(row.fit) + "E");
+      if (fit == std::string::npos) return false;
+      const std::string rest = name.substr(fit + mangled(row.fit).size() + 1);
+      return row.t == "float" ? rest.starts_with("f") : rest.starts_with("N") && rest.find(mangled(row.t)) < rest.find('E');
+    };
     const SassFunction* function = nullptr;
     for (const SassFunction& candidate : functions) {
       const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos &&
-                       candidate.name.find(mangled(row.fit) + "E") != std::string::npos && candidate.name.find(t) != std::string::npos &&
-                       candidate.name.find(mangled(row.schedule)) != std::string::npos;
+                       is_of(candidate.name) && candidate.name.find(mangled(row.schedule)) != std::string::npos;
       if (!all) continue;
       EXPECT_EQ(function, nullptr) << "two kernels fit the line: " << candidate.name;
       function = &candidate;
@@ -253,10 +265,12 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
-    const bool forward = row.kernel == "gelu_forward";
+    const bool forward = row.kernel.ends_with("forward"), bias = row.kernel.starts_with("bias");
     const std::string wide = "." + std::to_string(8 * row.access_bytes);
-    const HotPaths paths = hot_paths(
-        *function, {wide, row.octets * 8 * element / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
+    // The octets, and of bias's backward the sums of its 8 columns, in fp32.
+    const int stored_bytes = 8 * (row.octets * element + (bias && !forward ? 4 : 0));
+    const HotPaths paths =
+        hot_paths(*function, {wide, stored_bytes / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
     ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide << " at a time";
     // Global loads of the path: the octets' in full width, a byte of the mask for each, and those of tables.
     int bytes = 0, mask_bytes = 0;
@@ -270,7 +284,7 @@ TEST_P(SassTest, ElementwiseKernelsKeepTheirLimits) {
         bytes += fp8 ? 8 : row.access_bytes;
       }
     }
-    EXPECT_EQ(bytes, row.octets * 8 * (forward ? element : element + y_element));
+    EXPECT_EQ(bytes, row.octets * 8 * (forward && !bias ? element : element + y_element));
     EXPECT_EQ(mask_bytes, forward ? 0 : row.octets);
 
     const double elements = 8.0 * row.octets;

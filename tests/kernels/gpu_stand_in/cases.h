@@ -73,8 +73,8 @@ void expect_equal(const char* what, const GuardedArray<T>& device, const std::ve
   const std::int64_t at = kernels::patterns::first_difference(values, host);
   if (at >= 0) {
     const auto i = static_cast<std::size_t>(at);
-    ADD_FAILURE() << what << '[' << at << "] of " << host.size() << ": device " << std::hex << kernels::canonical_bits(values[i]) << ", host "
-                  << kernels::canonical_bits(host[i]);
+    ADD_FAILURE() << what << '[' << at << "] of " << host.size() << ": device " << std::hex << kernels::canonical_bits(values[i])
+                  << ", host " << kernels::canonical_bits(host[i]);
   }
   EXPECT_TRUE(device.untouched_outside()) << "written outside " << what;
 }

@@ -142,6 +142,10 @@ void __stcs(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
 template <class T>
+void __stwb(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <class T>
 void __stcg(T* address, std::type_identity_t<T> value) {
   *address = value;
 }

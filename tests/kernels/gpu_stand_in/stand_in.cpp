@@ -29,7 +29,7 @@ constexpr int kMostThreads = 1024;
 constexpr int kThreadsPerMultiprocessor = 1536;
 constexpr int kSharedPerBlock = 48 << 10, kSharedPerBlockOptin = 99 << 10, kSharedPerMultiprocessor = 100 << 10;
 constexpr std::size_t kStackBytes = 256 << 10;
-constexpr int kPoison = 0xcb;  // not a NaN, so that it does not hide: as f32 -2.67e7, as f16 -15.6, as bf16 -2.66e7
+constexpr int kPoison = 0xcb;        // not a NaN, so that it does not hide: as f32 -2.67e7, as f16 -15.6, as bf16 -2.66e7
 constexpr int kSharedPoison = 0xff;  // NaN in every format
 
 std::size_t page_bytes() {
@@ -100,15 +100,13 @@ bool same_place(const std::source_location& a, const std::source_location& b) {
   return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
 }
 
-std::string text_of(const std::source_location& where) {
-  return std::string(where.file_name()) + ":" + std::to_string(where.line());
-}
+std::string text_of(const std::source_location& where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
 
 struct Block {
   int threads = 0;
   std::unique_ptr<Thread[]> thread{new Thread[kMostThreads]};
   std::vector<int> warps_in_order, lanes_in_order;
-  std::vector<unsigned> ready;                            // of each warp, its lanes that can go on
+  std::vector<unsigned> ready;                                 // of each warp, its lanes that can go on
   std::vector<std::vector<std::unique_ptr<Collective>>> open;  // of each warp
   int at_barrier = 0, ended = 0, running = 0;
   std::source_location barrier;
@@ -121,6 +119,7 @@ std::string failure_text;
 bool failed = false;
 Settings settings_now;
 std::int64_t launch_count = 0;
+std::set<CUstream_st*> streams_now;
 Run run_now = nullptr;
 const void* kernel_now = nullptr;
 void** arguments_now = nullptr;
@@ -146,15 +145,14 @@ unsigned char* stacks() {
     const std::size_t each = kStackBytes + page_bytes();
     void* const memory = mmap(nullptr, kMostThreads * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    for (int k = 0; k < kMostThreads; ++k) mprotect(static_cast<unsigned char*>(memory) + static_cast<std::size_t>(k) * each, page_bytes(), PROT_NONE);
+    for (int k = 0; k < kMostThreads; ++k)
+      mprotect(static_cast<unsigned char*>(memory) + static_cast<std::size_t>(k) * each, page_bytes(), PROT_NONE);
     return static_cast<unsigned char*>(memory);
   }();
   return all;
 }
 
-std::string thread_text(int index) {
-  return "block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(index);
-}
+std::string thread_text(int index) { return "block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(index); }
 
 // Ends the launch from within one of its threads.
 [[noreturn]] void fail(const std::string& what) {
@@ -325,7 +323,9 @@ const std::string& failure() { return failure_text; }
 
 std::int64_t launches() { return launch_count; }
 
-cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t) {
+std::set<CUstream_st*> take_streams() { return std::exchange(streams_now, {}); }
+
+cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t stream) {
   static const bool handlers = [] {
     for (const int number : {SIGSEGV, SIGBUS, SIGILL}) {
       struct sigaction action {};
@@ -342,8 +342,10 @@ cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** ar
     return cudaErrorInvalidConfiguration;  // of two and three dimensions nothing here makes use
   }
   const auto limit = dynamic_limits().find(kernel);
-  if (shared_bytes > static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second)) return cudaErrorInvalidValue;
+  if (shared_bytes > static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second))
+    return cudaErrorInvalidValue;
   ++launch_count;
+  streams_now.insert(stream);
   failed = false;
   run_now = run;
   kernel_now = kernel;
@@ -410,12 +412,12 @@ Guarded::Guarded(std::size_t bytes, const Placement& placement) : pages_bytes_(w
   const std::size_t offset = static_cast<std::size_t>(placement.offset);
   pages_ = map_guarded(pages_bytes_);
   std::memset(pages_, kPoison, pages_bytes_);
-  data_ = placement.edge == Edge::begin ? pages_ + offset
-                                        : pages_ + (pages_bytes_ - bytes - offset) / kAlignment * kAlignment + offset;
+  data_ = placement.edge == Edge::begin ? pages_ + offset : pages_ + (pages_bytes_ - bytes - offset) / kAlignment * kAlignment + offset;
   known_arrays()[pages_] = {placement.name, pages_, pages_ + pages_bytes_, data_, data_ + bytes_, false};
 }
 
-Guarded::Guarded(Guarded&& other) noexcept : pages_(std::exchange(other.pages_, nullptr)), data_(other.data_), pages_bytes_(other.pages_bytes_), bytes_(other.bytes_) {}
+Guarded::Guarded(Guarded&& other) noexcept
+    : pages_(std::exchange(other.pages_, nullptr)), data_(other.data_), pages_bytes_(other.pages_bytes_), bytes_(other.bytes_) {}
 
 Guarded::~Guarded() {
   if (pages_ == nullptr) return;
@@ -463,7 +465,8 @@ void __syncthreads(std::source_location where) {
 std::size_t __cvta_generic_to_shared(const void* address) {
   const auto* const at = static_cast<const unsigned char*>(address);
   if (at >= static_shared && at < static_shared + static_shared_bytes) return static_cast<std::size_t>(at - static_shared);
-  if (at >= dynamic_shared && at < dynamic_shared + dynamic_shared_bytes) return kDynamicAddress + static_cast<std::size_t>(at - dynamic_shared);
+  if (at >= dynamic_shared && at < dynamic_shared + dynamic_shared_bytes)
+    return kDynamicAddress + static_cast<std::size_t>(at - dynamic_shared);
   fail("a shared address is asked for " + whereabouts(address) + ", which is not shared");
 }
 
@@ -487,11 +490,16 @@ float stand_in_rsqrt(float t) {
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
   }
   return "unknown";
 }
@@ -508,17 +516,30 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0) return cudaErrorInvalidDevice;
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = kMostThreads; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = kSharedPerBlock; break;
-    case cudaDevAttrMultiProcessorCount: *value = settings().multiprocessors; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = kThreadsPerMultiprocessor; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = kSharedPerMultiprocessor; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kSharedPerBlockOptin; break;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = kMostThreads;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = kSharedPerBlock;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = settings().multiprocessors;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = kThreadsPerMultiprocessor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = kSharedPerMultiprocessor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = kSharedPerBlockOptin;
+      break;
   }
   return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void* address, int byte, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* address, int byte, std::size_t bytes, cudaStream_t stream) {
+  streams_now.insert(stream);
   std::memset(address, byte, bytes);
   return cudaSuccess;
 }

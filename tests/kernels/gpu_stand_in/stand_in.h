@@ -7,19 +7,23 @@
 //
 // Errors of a kernel end its launch with cudaErrorLaunchFailure, and failure() names the block and the thread:
 //   - an access to no memory, to the guards of an array or to what is read-only;
-//   - a misaligned vector access (through the hinted loads and stores, which see their type);
+//   - a misaligned access, or an index beyond its array, shared arrays too (the compiler's own checks, which trap);
 //   - threads that wait for ever: a thread ended, or waits at another barrier or collective;
 //   - a shuffle from a lane outside its mask.
 // Not seen: accesses within another array, or within the up to 15 bytes between an array's end and its guard that alignment may leave
-// (writes there are: untouched_outside); beyond the end of a static __shared__ array; races that no order of this kind shows.
+// (writes there are: untouched_outside); pointers that leave a static __shared__ array for another one; races that no order of this kind
+// shows; what the device's own instructions do.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+struct CUstream_st;
 
 namespace outgrad::tests::gpu_stand_in {
 
@@ -45,13 +49,16 @@ const std::string& failure();
 // Launches so far: that a call of a launcher launched nothing, or something.
 std::int64_t launches();
 
+// The streams of the launches and the memory settings since the last call.
+std::set<CUstream_st*> take_streams();
+
 enum class Edge {
   end,    // the last byte, but for alignment, is followed by memory that may not be accessed
   begin,  // the first byte, but for alignment, is preceded by it
 };
 struct Placement {
   Edge edge = Edge::end;
-  int offset = 0;       // bytes by which the array is off a multiple of 16
+  int offset = 0;  // bytes by which the array is off a multiple of 16
   const char* name = "array";
 };
 

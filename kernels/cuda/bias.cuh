@@ -1,0 +1,261 @@
+// GELU of x + bias on a GPU, forward and backward from the output: what follows a linear layer, in one pass, with the host's bits.
+//
+// Contract, errors and order of sums: kernels/host/bias.h. The forward goes over the matrix as over one array, octet by octet
+// (kernels/cuda/elementwise.cuh), and keeps count of the column. The backward gives each thread 8 columns of one slot of rows, whose sums
+// it holds in registers; where rows do not begin on bytes of the mask, or tensors are not aligned, one column. The slots' sums are added
+// as kernels/cuda/columns.cuh orders. What may be varied: GpuSchedule; of the backward, `octets` counts rows that are loaded together.
+#pragma once
+
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/octets.cuh"
+#include "kernels/cuda/tables.cuh"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+// For what is read more than once: the bias, the slots' sums.
+OUTGRAD_HD constexpr GpuSchedule unhinted(GpuSchedule schedule) {
+  schedule.loads = schedule.stores = CacheHint::none;
+  return schedule;
+}
+
+// y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8 and the bias aligned, so that it too is read by octets.
+template <class Forward, class T, class B, bool Wide, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+    bias_gelu_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u32* mask) {
+  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  static_assert(schedule_holds<kSchedule>());
+  [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
+  const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
+  const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
+  auto* const bytes = reinterpret_cast<u8*>(mask);
+  const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
+  // The column of the next trip's first element, and how far it is, modulo n, to the next octet and to the next trip.
+  constexpr u64 kApart = static_cast<u64>(kSchedule.threads) * kOctet, kPerBlock = kApart * kSchedule.octets;
+  const u64 columns = static_cast<u64>(n);
+  const auto moved = [=](u64 column, u64 by) {
+    column += by;
+    return column < columns ? column : column - columns;
+  };
+  u64 next = (blockIdx.x * kPerBlock + threadIdx.x * static_cast<u64>(kOctet)) % columns;
+  const u64 by_octet = kApart % columns, by_trip = gridDim.x * kPerBlock % columns;
+  over_octets<kSchedule>(
+      elements, aligned,
+      [&](u64 first) {
+        Octet<T> input[kSchedule.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule>(x + first * kOctet + u * kApart);
+        u64 column = next;
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          float shift[kOctet];
+          if constexpr (Wide) {
+            const Octet<B> octet = load_octet<kUnhinted>(bias + column);
+            OUTGRAD_UNROLL
+            for (int k = 0; k < kOctet; ++k) shift[k] = widened(octet, k);
+          } else {
+            u64 j = column;
+            OUTGRAD_UNROLL
+            for (int k = 0; k < kOctet; ++k) {
+              shift[k] = widen(bias[j]);
+              j = moved(j, 1);
+            }
+          }
+          float result[kOctet];
+          u32 bits = 0;
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            const float z = add_rn(widened(input[u], k), shift[k]);
+            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, z);
+            bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << k;
+          }
+          store_octet<kSchedule>(y + first * kOctet + u * kApart, packed<T>(result));
+          bytes[first + u * static_cast<u64>(kSchedule.threads)] = static_cast<u8>(bits);
+          column = moved(column, by_octet);
+        }
+        next = moved(next, by_trip);
+      },
+      [&](u64 octet, u32 count) {
+        u32 bits = 0;
+        u64 j = octet * kOctet % columns;
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          const float z = add_rn(widen(x[i]), widen(bias[j]));
+          y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, z));
+          bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << k;
+          j = moved(j, 1);
+        }
+        bytes[octet] = static_cast<u8>(bits);
+      });
+  // The bytes that the last word of the mask has beyond the last octet.
+  if (blockIdx.x == 0 && threadIdx.x < 4) {
+    const i64 octets = (elements + (kOctet - 1)) / kOctet;
+    if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
+  }
+}
+
+// Rows loaded together where the schedule leaves them open: f32 has no registers for more, beside the sums.
+template <class Fit, class T>
+OUTGRAD_HD constexpr GpuSchedule completed_rows(GpuSchedule schedule) {
+  if (schedule.octets == 0 && sizeof(T) == 4) schedule.octets = 2;
+  return completed<Fit, T>(schedule);
+}
+
+// 8 columns of Rows rows, from element `at` on: their dx, and their products, row by row, added to the columns' sums.
+template <GpuSchedule S, int Rows, class T, class Product>
+__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
+                                          float (&sum)[kOctet]) {
+  Octet<T> gradient[Rows], output[Rows];
+  u32 bits[Rows];
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    gradient[r] = load_octet<S>(dy + at + r * n);
+    output[r] = load_octet<S>(y + at + r * n);
+    bits[r] = mask[(at + r * n) / kOctet];
+  }
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    float product[kOctet];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) {
+      product[k] = product_of(widened(gradient[r], k), code_of(element_of(output[r], k)), widened(output[r], k), is_set(bits[r], k));
+      sum[k] = add_rn(sum[k], product[k]);
+    }
+    store_octet<S, true>(dx + at + r * n, packed<T>(product));
+  }
+}
+
+// The same for one column.
+template <GpuSchedule S, int Rows, class T, class Product>
+__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
+                                          float (&sum)[1]) {
+  T gradient[Rows], output[Rows];
+  u32 bits[Rows];
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    gradient[r] = dy[at + r * n];
+    output[r] = y[at + r * n];
+    bits[r] = mask[(at + r * n) / kOctet];
+  }
+  OUTGRAD_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    const bool m = is_set(bits[r], static_cast<int>((at + r * n) % kOctet));
+    const float product = product_of(widen(gradient[r]), code_of(output[r]), widen(output[r]), m);
+    sum[0] = add_rn(sum[0], product);
+    dx[at + r * n] = narrow<T>(product);
+  }
+}
+
+// dx = dy g(y, m), and sums[slot][j], a slot's sum of the products of column j. dx may equal dy. Wide: a row is whole octets, and all
+// four arrays are aligned.
+template <class Fit, class T, bool Wide, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+    bias_gelu_backward(const T* dy, const T* y, const u32* mask, SlotRows slots, i64 n, T* dx, float* sums) {
+  static_assert(fit_holds<Fit, T>() && Fit::kMasked);
+  constexpr GpuSchedule kSchedule = completed_rows<Fit, T>(Schedule::kSchedule);
+  static_assert(schedule_holds<kSchedule>());
+  [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
+  const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
+  const GpuOps<DeviceFit<Fit, T>, T> ops;
+  const auto* const bytes = reinterpret_cast<const u8*>(mask);
+  const auto product_of = [&](float gradient, u32 code, float output, bool m) {
+    return ops.mul(gradient, derivative<Fit, T>(ops, table, code, output, m));
+  };
+  constexpr u64 kColumns = Wide ? kOctet : 1, kThreads = kSchedule.threads;
+  const u64 across = static_cast<u64>(n) / kColumns, work = across << slots.log_slots;
+#pragma unroll 1
+  for (u64 index = blockIdx.x * kThreads + threadIdx.x; index < work; index += gridDim.x * kThreads) {
+    const i64 slot = static_cast<i64>(index / across), column = static_cast<i64>(index % across * kColumns);
+    i64 at = slots.begin(slot) * n + column;
+    const i64 end = slots.begin(slot + 1) * n;
+    float sum[kColumns] = {};
+#pragma unroll 1
+    for (; at + (kSchedule.octets - 1) * n < end; at += kSchedule.octets * n) {
+      take_rows<kSchedule, kSchedule.octets>(dy, y, bytes, at, n, dx, product_of, sum);
+    }
+    if constexpr (kSchedule.octets > 1) {
+#pragma unroll 1
+      for (; at < end; at += n) take_rows<kSchedule, 1>(dy, y, bytes, at, n, dx, product_of, sum);
+    }
+    if constexpr (Wide) {
+      store_octet<kUnhinted, true>(sums + slot * n + column, packed<float>(sum));
+    } else {
+      sums[slot * n + column] = sum[0];
+    }
+  }
+}
+
+#ifndef __CUDACC_RTC__
+// rows n, or -1 for a shape that is none.
+inline i64 matrix_elements(i64 rows, i64 n) { return rows < 0 || n <= 0 || rows > kMostElements / n ? -1 : rows * n; }
+
+template <GpuSchedule S, class T>
+bool is_aligned_for(const T* pointer) {
+  return reinterpret_cast<u64>(pointer) % kAccessBytes<S, T> == 0;
+}
+
+// x, y [rows, n], bias [n], mask ceil(rows n / 32) words. y may equal x; rows = 0 launches nothing, whatever the pointers. Any other
+// overlap with what is written, a null pointer, n < 1, a negative or overflowing shape is cudaErrorInvalidValue.
+template <class Forward, class T, class B = float, class Schedule = DefaultGpuSchedule>
+cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream) {
+  const i64 elements = matrix_elements(rows, n);
+  if (elements < 0) return cudaErrorInvalidValue;
+  if (elements == 0) return cudaSuccess;
+  const i64 words = mask_words(elements);
+  if (!is_array(x, elements) || !is_array(bias, n) || !is_array(y, elements) || !is_array(mask, words)) return cudaErrorInvalidValue;
+  const Extent in = extent_of(x, elements), shift = extent_of(bias, n), out = extent_of(y, elements), bits = extent_of(mask, words);
+  if ((y != x && overlap(out, in)) || overlap(out, shift) || overlap(out, bits) || overlap(bits, in) || overlap(bits, shift))
+    return cudaErrorInvalidValue;
+  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  unsigned blocks = 0;
+  if (const cudaError_t status = grid_for<kSchedule>(elements, blocks); status != cudaSuccess) return status;
+  const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(bias);
+  return launch(wide ? bias_gelu_forward<Forward, T, B, true, Schedule> : bias_gelu_forward<Forward, T, B, false, Schedule>, blocks,
+                kSchedule.threads, 0, stream, x, bias, elements, n, y, mask);
+}
+
+// fp32 words of scratch that a backward of this shape needs: the slots' sums, unless there is but one slot.
+inline i64 bias_backward_workspace(i64 rows, i64 n) {
+  if (matrix_elements(rows, n) <= 0) return 0;
+  const i64 slots = slot_count(rows, n);
+  return slots > 1 ? slots * n : 0;
+}
+
+// dy, y, dx [rows, n], dbias [n]; `workspace` holds workspace_words, at least bias_backward_workspace(rows, n), and may be null where that
+// is 0. dx may equal dy; rows = 0 writes dbias = 0. Refusals as above, a workspace too small among them.
+template <class Fit, class T, class Schedule = DefaultGpuSchedule>
+cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace,
+                                      i64 workspace_words, cudaStream_t stream) {
+  const i64 elements = matrix_elements(rows, n);
+  if (elements < 0 || !is_array(dbias, n)) return cudaErrorInvalidValue;
+  if (elements == 0) return cudaMemsetAsync(dbias, 0, static_cast<size_t>(n) * sizeof(float), stream);
+  const i64 words = mask_words(elements), sum_words = bias_backward_workspace(rows, n);
+  if (!is_array(dy, elements) || !is_array(y, elements) || !is_array(mask, words) || !is_array(dx, elements)) return cudaErrorInvalidValue;
+  if (workspace_words < sum_words || (sum_words > 0 && !is_array(workspace, sum_words))) return cudaErrorInvalidValue;
+  const Extent gradient = extent_of(dy, elements), output = extent_of(y, elements), bits = extent_of(mask, words),
+               out = extent_of(dx, elements), total = extent_of(dbias, n), scratch = extent_of(workspace, sum_words);
+  if (dx != dy && overlap(out, gradient)) return cudaErrorInvalidValue;
+  for (const Extent& written : {out, total, scratch}) {
+    if (overlap(written, output) || overlap(written, bits)) return cudaErrorInvalidValue;
+  }
+  if (overlap(total, gradient) || overlap(scratch, gradient) || overlap(total, out) || overlap(scratch, out) || overlap(scratch, total))
+    return cudaErrorInvalidValue;
+
+  constexpr GpuSchedule kSchedule = completed_rows<Fit, T>(Schedule::kSchedule);
+  const i64 slots = slot_count(rows, n);
+  float* const sums = slots > 1 ? workspace : dbias;
+  const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) && is_aligned_for<kSchedule>(dx) &&
+                    is_aligned_for<kSchedule>(sums);
+  unsigned blocks = 0;
+  if (const cudaError_t status =
+          grid_of_blocks<kSchedule>((n / (wide ? kOctet : 1) * slots + kSchedule.threads - 1) / kSchedule.threads, blocks);
+      status != cudaSuccess)
+    return status;
+  const cudaError_t status = launch(wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>, blocks,
+                                    kSchedule.threads, 0, stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
+  return status == cudaSuccess ? launch_add_slots(sums, n, slots, stream, dbias) : status;
+}
+#endif
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda
