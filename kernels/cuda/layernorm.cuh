@@ -337,6 +337,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   i32* const place = reinterpret_cast<i32*>(aligned + kColumnArrays * padded);
   a.place = place;
   a.slots = slot_count(a.rows, a.n);
+  a.slot_rows = slot_rows(a.rows, a.slots);
   const bool wants_sums = dgamma || dbeta;
   float* const sums = aligned + (kColumnArrays + 1) * padded;
   a.sums = wants_sums ? sums : nullptr;
@@ -407,7 +408,7 @@ template <Norm N, class T, class Schedule>
 cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                                  float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
                                  cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, 0}, gamma, beta,
+  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0}, gamma, beta,
                                                         dgamma, dbeta, workspace, workspace_words, stream);
 }
 
@@ -415,7 +416,7 @@ template <Norm N, class T, class Schedule>
 cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd,
                                           i64 rows, i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side,
                                           float* workspace, i64 workspace_words, cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, 0}, gamma, beta,
+  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0}, gamma, beta,
                                                        dgamma, dbeta, workspace, workspace_words, stream);
 }
 

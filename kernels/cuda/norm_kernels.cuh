@@ -149,6 +149,7 @@ struct NormBackwardArrays {
   T* dx;
   float* sums;  // null: not wanted
   i64 slots;
+  SlotRows slot_rows;
   i64 stride;
 };
 
@@ -325,10 +326,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   RowThread<S.row_warps, S.block_rows> thread;
   const i64 slot = static_cast<i64>(blockIdx.x) * S.block_rows + thread.row;
   const bool owns = S.block_rows == 1 || slot < a.slots;
-  i64 row = owns ? slot_begin(a.rows, a.slots, slot) : 0;
+  i64 row = owns ? a.slot_rows.begin(slot) : 0;
   // Less than 2^32: the slots are kSlotSums / n or more, but for a factor of 2, or as many as the rows.
-  const u32 own = owns ? static_cast<u32>(slot_begin(a.rows, a.slots, slot + 1) - row) : 0;
-  u32 turns = kInStep ? static_cast<u32>((a.rows + a.slots - 1) / a.slots) : own;
+  const u32 own = owns ? static_cast<u32>(a.slot_rows.begin(slot + 1) - row) : 0;
+  u32 turns = kInStep ? static_cast<u32>(a.slot_rows.each + (a.slot_rows.left > 0 ? 1 : 0)) : own;
   [[maybe_unused]] const u32 idle = turns - own;  // turns at the end
   Tuple<float, kOctet> dgamma[S.octets], dbeta[S.octets];
   OUTGRAD_UNROLL
@@ -379,7 +380,7 @@ __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArr
   float dgamma = 0.0f;
   float dbeta = 0.0f;
 #pragma unroll 4
-  for (i64 row = slot_begin(a.rows, a.slots, slot); row < slot_begin(a.rows, a.slots, slot + 1); ++row) {
+  for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
     const float dy = widen(a.dy[row * a.n + j]);
     const float c = place < 0 ? sub_rn(widen(a.y[row * a.n + j]), beta) : a.side.x_hat[row * a.side.count + place];
     dgamma = fma_rn(dy, c, dgamma);
