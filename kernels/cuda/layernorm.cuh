@@ -3,7 +3,7 @@
 // Arguments are those of kernels/host/layernorm.h, in device memory. What lies there is checked by nobody: side channels must ascend within
 // [0, n), and a gamma without a finite reciprocal outside the side buffer gives infinities and NaNs. The launchers take a stream, allocate
 // nothing, never synchronise, and return what the launches returned, or cudaErrorInvalidValue for arguments that break the contract: a
-// negative number of rows, n < 1, sizes beyond any address space; eps negative or NaN; pointers that are null, misaligned to their element
+// negative number of rows, n < 1, more than 2^48 elements; eps negative or NaN; pointers that are null, misaligned to their element
 // or overlap where the host's may not; beta or dbeta of RMSNorm; more side channels than n; a workspace too small. Then nothing is launched.
 // Any `Schedule` (GpuNormSchedule in kernels/params.h) gives the same bits. NVRTC sees the kernels alone.
 #pragma once
@@ -51,8 +51,8 @@ cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_n
 
 namespace detail {
 
-// No array has more bytes; sums and products of such sizes with what is added here do not overflow.
-inline constexpr i64 kMostRowBytes = i64{1} << 56;
+// Of a matrix: a petabyte of fp32, more than any device has. Sums and products of such sizes do not overflow here, nor do the kernels' counts.
+inline constexpr i64 kMostMatrixElements = i64{1} << 48;
 
 // An array that a launcher was given. Of 0 bytes it may be anything.
 struct Operand {
@@ -108,7 +108,7 @@ inline bool operands_hold(std::initializer_list<Operand> operands) {
 
 template <class Float>
 bool shape_holds(i64 rows, i64 n, const SideBuffer<Float>& side) {
-  return rows >= 0 && n >= 1 && n <= kMostRowBytes / 256 && rows <= kMostRowBytes / 256 / n && side.count >= 0 && side.count <= n;
+  return rows >= 0 && n >= 1 && n <= kMostMatrixElements && rows <= kMostMatrixElements / n && side.count >= 0 && side.count <= n;
 }
 
 // --- Choices ---------------------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ OUTGRAD_HD constexpr GpuNormSchedule chosen() {
   schedule.octets = Octets;
   schedule.home = Home;
   if (Home != RowHome::registers) schedule.block_rows = 1;  // one row at a time
-  // Slots whose rows come in turn would wait for one another where several warps meet at a barrier.
-  if (schedule.block_rows == 0) schedule.block_rows = Use.in_turn && Warps > 1 ? 1 : larger(1, kBlockWarps / Warps);
+  // Slots whose rows come in turn would wait for one another, and take registers to say whether they are there.
+  if (schedule.block_rows == 0) schedule.block_rows = Use.in_turn ? 1 : larger(1, kBlockWarps / Warps);
   schedule.block_rows = smaller(schedule.block_rows, kTreeLanes / Warps);
   if (schedule.resident_blocks == 0) schedule.resident_blocks = larger(1, Use.resident_warps / (Warps * schedule.block_rows));
   if (schedule.rows_ahead < 0) schedule.rows_ahead = Use.ahead ? 1 : 0;
@@ -172,9 +172,7 @@ OUTGRAD_HD constexpr RowUse backward_use() {
 }
 
 template <class Schedule>
-struct Choice {
-  using Type = Schedule;
-};
+struct Choice {};
 
 // Calls body(Choice<..>{}) with the first schedule (fewest warps to a row, then fewest octets to a thread) whose registers hold a row of
 // `steps` steps of the tree; where there is none, returns otherwise(). MostWarps: to a row.
@@ -205,23 +203,25 @@ inline constexpr int kShortRowWarps = 4, kLongRowWarps = 16;
 inline constexpr i64 kShortRowSteps = 4 * kShortRowWarps;
 
 // Calls body(Choice<..>{}, shared bytes) for rows that lie in shared memory, or, where `limit` bytes do not hold `tensors` of them, in memory.
-template <class Schedule, class T, RowUse Use, class Body>
+// Long: the rows that come here by themselves are long ones, as registers hold the others.
+template <class Schedule, class T, RowUse Use, bool Long, class Body>
 cudaError_t with_loops(i64 n, int tensors, i64 limit, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  const auto with_warps = [&]<int Warps>(Choice<ChosenNormSchedule<Schedule, Warps, 1, RowHome::shared, Use>>) {
-    if constexpr (Schedule::kSchedule.home != RowHome::memory) {
-      if (n <= limit && tensors * shared_row_bytes<T>(n) <= limit) {
-        return body(Choice<ChosenNormSchedule<Schedule, Warps, 1, RowHome::shared, Use>>{}, static_cast<size_t>(tensors * shared_row_bytes<T>(n)));
+  constexpr int kWarps = S.row_warps != 0 ? S.row_warps : kLongRowWarps;
+  constexpr bool kShortOnes = S.row_warps == 0 && !(Long && (S.home == RowHome::automatic || S.home == RowHome::registers));
+  const bool is_short = kShortOnes && row_steps(n) <= kShortRowSteps;
+  if constexpr (S.home != RowHome::memory) {
+    if (n <= limit && tensors * shared_row_bytes<T>(n) <= limit) {
+      const size_t bytes = static_cast<size_t>(tensors * shared_row_bytes<T>(n));
+      if constexpr (kShortOnes) {
+        if (is_short) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, RowHome::shared, Use>>{}, bytes);
       }
+      return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, RowHome::shared, Use>>{}, bytes);
     }
-    return body(Choice<ChosenNormSchedule<Schedule, Warps, 1, RowHome::memory, Use>>{}, size_t{0});
-  };
-  if constexpr (S.row_warps != 0) {
-    return with_warps(Choice<ChosenNormSchedule<Schedule, S.row_warps, 1, RowHome::shared, Use>>{});
-  } else {
-    if (row_steps(n) <= kShortRowSteps) return with_warps(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, RowHome::shared, Use>>{});
-    return with_warps(Choice<ChosenNormSchedule<Schedule, kLongRowWarps, 1, RowHome::shared, Use>>{});
+  } else if constexpr (kShortOnes) {
+    if (is_short) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, RowHome::memory, Use>>{}, size_t{0});
   }
+  return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, RowHome::memory, Use>>{}, size_t{0});
 }
 
 // --- Launches --------------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
   return cudaDeviceGetAttribute(&value, attribute, device);
 }
 
-// What one block may have of shared memory beside what exchanges between warps take.
+// The dynamic shared memory that one block may have, beside what exchanges between warps take.
 template <int Sums>
 cudaError_t row_memory(i64& bytes) {
   int most = 0;
@@ -246,21 +246,22 @@ inline constexpr size_t kUnaskedSharedBytes = 48 * 1024;
 
 inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
 
-// `blocks` blocks, or as many as the schedule has for all SMs: kernels that go by rows loop over the rest.
+// `blocks` blocks, or as many as the schedule has for all SMs: kernels that go by rows loop over the rest. The kernel is allowed all the shared
+// memory that there is, `most_shared_bytes`, whatever this launch needs: the permission is the kernel's, for all threads' launches.
 template <GpuNormSchedule S, class Kernel, class Arrays>
-cudaError_t launch_rows(Kernel kernel, i64 blocks, size_t shared_bytes, cudaStream_t stream, const Arrays& arrays) {
+cudaError_t launch_rows(Kernel kernel, i64 blocks, size_t shared_bytes, i64 most_shared_bytes, cudaStream_t stream, const Arrays& arrays) {
   if constexpr (S.blocks_per_sm > 0) {
     int sms = 0;
     if (const cudaError_t status = device_attribute(cudaDevAttrMultiProcessorCount, sms); status != cudaSuccess) return status;
     blocks = blocks < i64{sms} * S.blocks_per_sm ? blocks : i64{sms} * S.blocks_per_sm;
   }
-  // The limit counts what the kernel declares, too: asking for too much by that is harmless, row_memory has left room for it.
   constexpr size_t kDeclared = size_t{2} * S.row_warps * kTreeLanes * sizeof(Tuple<float, 2>);
   if (shared_bytes > 0 && shared_bytes + kDeclared > kUnaskedSharedBytes) {
-    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most_shared_bytes));
     if (status != cudaSuccess) return status;
   }
-  return launch(kernel, static_cast<unsigned>(blocks < kGridLimit ? blocks : kGridLimit), kTreeLanes * S.row_warps * S.block_rows, shared_bytes, stream, arrays);
+  return launch(kernel, static_cast<unsigned>(blocks < kGridLimit ? blocks : kGridLimit), kTreeLanes * S.row_warps * S.block_rows, shared_bytes,
+                stream, arrays);
 }
 
 inline bool is_aligned_to(const void* pointer, int bytes) { return reinterpret_cast<u64>(pointer) % static_cast<u64>(bytes) == 0; }
@@ -286,11 +287,11 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (a.rows == 0) return cudaSuccess;
-  const auto by_loops = [&]<bool Wide>() {
+  const auto by_loops = [&]<bool Wide>() -> cudaError_t {
     i64 limit = 0;
     if (const cudaError_t status = row_memory<1>(limit); status != cudaSuccess) return status;
-    return with_loops<Schedule, T, kForwardUse<T, Residual>>(a.n, 1, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
-      return launch_rows<Chosen::kSchedule>(norm_forward<N, T, Chosen, Wide, Residual>, a.rows, shared_bytes, stream, a);
+    return with_loops<Schedule, T, kForwardUse<T, Residual>, Wide>(a.n, 1, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
+      return launch_rows<Chosen::kSchedule>(norm_forward<N, T, Chosen, Wide, Residual>, a.rows, shared_bytes, limit, stream, a);
     });
   };
   constexpr int kQuad = 16;  // bytes of the accesses to gamma and beta
@@ -301,7 +302,7 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
       row_steps(a.n),
       [&]<class Chosen>(Choice<Chosen>) {
         constexpr i64 kRows = Chosen::kSchedule.block_rows;
-        return launch_rows<Chosen::kSchedule>(norm_forward<N, T, Chosen, true, Residual>, (a.rows + kRows - 1) / kRows, 0, stream, a);
+        return launch_rows<Chosen::kSchedule>(norm_forward<N, T, Chosen, true, Residual>, (a.rows + kRows - 1) / kRows, 0, 0, stream, a);
       },
       [&] { return by_loops.template operator()<true>(); });
 }
@@ -352,19 +353,19 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
     if (!wants_sums) return cudaSuccess;
     return launch(norm_slot_sums<N, T>, static_cast<unsigned>(column_blocks(a.n) * a.slots), kColumnThreads, 0, stream, a);
   };
-  const auto by_loops = [&]<bool Wide>() {
+  const auto by_loops = [&]<bool Wide>() -> cudaError_t {
     i64 limit = 0;
     if (const cudaError_t error = row_memory<2>(limit); error != cudaSuccess) return error;
     if (const cudaError_t error = apart_from_rows(); error != cudaSuccess || a.rows == 0) return error;
-    return with_loops<Schedule, T, backward_use<N, T, Residual, false, true>()>(a.n, 2, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
-      return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either>, a.rows, shared_bytes, stream, a);
+    return with_loops<Schedule, T, backward_use<N, T, Residual, false, true>(), Wide>(a.n, 2, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
+      return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either>, a.rows, shared_bytes, limit, stream, a);
     });
   };
   const auto in_registers = [&]<class Chosen, SideChannels Side>() {
     constexpr i64 kRows = Chosen::kSchedule.block_rows;
     if constexpr (Schedule::kSchedule.sums == ColumnSums::separate) {
       if (const cudaError_t error = apart_from_rows(); error != cudaSuccess || a.rows == 0) return error;
-      return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, true, Residual, Side>, (a.rows + kRows - 1) / kRows, 0, stream, a);
+      return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, true, Residual, Side>, (a.rows + kRows - 1) / kRows, 0, 0, stream, a);
     } else {
       return launch(norm_backward_slots<N, T, Chosen, Residual, Side>, static_cast<unsigned>((a.slots + kRows - 1) / kRows),
                     kNormThreads<Chosen>, 0, stream, a);

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     home.fetch(thread, input, a.n, present);
     float mean = 0.0f;
     if constexpr (N == Norm::layer) {
-      const auto sum = home.template sum<1>(thread, a.n, [&](const auto& octet, i64, int count) {
+      const auto sum = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count) {
         Tuple<float, 1> operands[kOctet];
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       });
       mean = mean_of(sum.v[0], a.n);
     }
-    const auto squares = home.template sum<1>(thread, a.n, [&](const auto& octet, i64, int count) {
+    const auto squares = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count) {
       Tuple<float, 1> operands[kOctet];
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       thread.barrier();  // x has been read wherever y, which may be x, is about to be written
     }
     T* const y = a.y + row * a.n;
-    home.each(thread, a.n, [&](const auto& octet, i64 at, int count, int, bool there) {
+    home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int, bool there) {
       Tuple<float, kOctet> gamma, beta;
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
@@ -259,7 +259,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   Row& home = fetched.row;
   const float rstd = fetched.rstd;
   NormColumns columns = a.columns;
-  const auto sums = home.template sum<Terms::kSums>(thread, a.n, [&](const auto& octet, i64 at, int count) {
+  const auto sums = home.template sum<Terms::kSums>(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count) {
     const Tuple<float, kOctet> gamma = shared_words<true>(columns.gamma + at, kOctet, 1.0f);
     Tuple<float, kOctet> c = centred<Side>(a, columns, octet[1], row, at);
     if (has_side<Side>(a)) {
@@ -279,7 +279,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   forget(columns.gamma);
   forget(columns.beta);
   T* const dx = a.dx + row * a.n;
-  home.each(thread, a.n, [&](const auto& octet, i64 at, int count, int index, bool there) {
+  home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
     const Tuple<float, kOctet> c = centred<Side>(a, columns, octet[1], row, at);
     [[maybe_unused]] Octet<T> next;
     if constexpr (Residual && !kKeepsNext) next = load_part<S, Row::kWhole>(a.dz_next + row * a.n + at, count);
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     const i64 row = present ? first + thread.row : first;
     BackwardHome<T, S, Wide, Residual> home;
     home.fetch(a, thread, row, present);
-    backward_row<N, T, S, Residual, Side>(a, thread, row, home, [](auto&&...) {});
+    backward_row<N, T, S, Residual, Side>(a, thread, row, home, [](int, int, float, float) {});
   }
 }
 
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   const i64 slot = static_cast<i64>(blockIdx.x) * S.block_rows + thread.row;
   const bool owns = S.block_rows == 1 || slot < a.slots;
   i64 row = owns ? a.slot_rows.begin(slot) : 0;
-  // Less than 2^32: the slots are kSlotSums / n or more, but for a factor of 2, or as many as the rows.
+  // Less than 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
   const u32 own = owns ? static_cast<u32>(a.slot_rows.begin(slot + 1) - row) : 0;
   u32 turns = kInStep ? static_cast<u32>(a.slot_rows.each + (a.slot_rows.left > 0 ? 1 : 0)) : own;
   [[maybe_unused]] const u32 idle = turns - own;  // turns at the end

@@ -220,14 +220,16 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
 //   combine(elements, at)                        the same for an element
 //   again[kKept]                                 where what was kept can be read once more
 // A home fetches a row from its Input, gives the tree's sums of it, sum<Sums>(thread, chunk) with chunk(octets, at, count), and visits its
-// octets, each(thread, body) with body(octets, at, count, k, present): k is the octet's number among the thread's own. kWhole: count is 8.
+// octets, each(thread, body) with body(octets, at, count, k, present), octets being of type Octets: k is the octet's number among the
+// thread's own. kWhole: count is 8.
 // Octets that are not there (only of RegisterRow, and less than 2^14 elements) are visited with present = false: nothing may come of them.
 
 template <GpuNormSchedule S, class T, class Input>
 struct RegisterRow {
   static constexpr bool kWhole = true;
-  static constexpr int kOctets = S.octets, kKept = Input::kKept;
-  Octet<T> octet[kOctets][Input::kSources];
+  static constexpr int kOctets = S.octets;
+  using Octets = Octet<T>[Input::kSources];
+  Octets octet[kOctets];
   u32 octets;  // of the row; 0: no row
 
   template <class Thread>
@@ -309,6 +311,7 @@ template <GpuNormSchedule S, class T, class Input, bool Whole>
 struct SharedRow {
   static constexpr bool kWhole = Whole;
   static constexpr int kKept = Input::kKept;
+  using Octets = Octet<T>[kKept];
 
   static __device__ __forceinline__ Octet<T>* row(i64 n, int c) { return dynamic_shared<Octet<T>>() + c * ((n + kOctet - 1) / kOctet); }
 
@@ -342,7 +345,7 @@ struct SharedRow {
   template <int Sums, class Thread, class Chunk>
   __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk) const {
     return looped_sums<Sums>(thread, n, [&](i64 index) {
-      Octet<T> all[kKept];
+      Octets all;
       OUTGRAD_UNROLL
       for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
       return chunk(all, index * kOctet, left(n, index));
@@ -353,7 +356,7 @@ struct SharedRow {
   __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
 #pragma unroll 1
     for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
-      Octet<T> all[kKept];
+      Octets all;
       OUTGRAD_UNROLL
       for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
       body(all, index * kOctet, left(n, index), 0, true);
@@ -390,6 +393,7 @@ template <GpuNormSchedule S, class T, class Input, bool Whole>
 struct MemoryRow {
   static constexpr bool kWhole = Whole;
   static constexpr int kKept = Input::kKept;
+  using Octets = Octet<T>[kKept];
   const T* again[kKept];
 
   template <class Thread>
@@ -410,7 +414,7 @@ struct MemoryRow {
   template <int Sums, class Thread, class Chunk>
   __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk) const {
     return looped_sums<Sums>(thread, n, [&](i64 index) {
-      Octet<T> all[kKept];
+      Octets all;
       OUTGRAD_UNROLL
       for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
       return chunk(all, index * kOctet, left(n, index));
@@ -421,7 +425,7 @@ struct MemoryRow {
   __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
 #pragma unroll 1
     for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
-      Octet<T> all[kKept];
+      Octets all;
       OUTGRAD_UNROLL
       for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
       body(all, index * kOctet, left(n, index), 0, true);

@@ -188,6 +188,7 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
     for (const std::string norm : {"Norm::layer", "Norm::rms"}) {
       const std::string of = "<" + norm + ", " + t;
       for (const std::string schedule : {"Registers", "OneWarp"}) {
+        if (schedule == "OneWarp" && t != "BF16") continue;
         source += "template __global__ void cuda::norm_forward" + of + ", " + schedule + ", true, true>" + forward;
         source += "template __global__ void cuda::norm_backward_slots" + of + ", " + schedule + ", true, cuda::SideChannels::none>" + backward;
         source += "template __global__ void cuda::norm_backward_slots" + of + ", " + schedule + ", false, cuda::SideChannels::some>" + backward;
@@ -195,6 +196,7 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
       source += "template __global__ void cuda::norm_slot_sums" + of + ">" + backward;
     }
     for (const std::string schedule : {"Shared", "Memory"}) {
+      if (t != "F16") continue;
       for (const std::string wide : {"true", "false"}) {
         source += "template __global__ void cuda::norm_forward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true>" + forward;
         source += "template __global__ void cuda::norm_backward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true, cuda::SideChannels::either>" + backward;

@@ -1,5 +1,5 @@
 // What the CUDA compiler makes of the kernels of elementwise.cuh and bias.cuh, without a GPU: registers, spills, the width of global accesses, and the
-// instructions that a thread issues for an element, against sass_limits.txt.
+// instructions that a thread issues for an element, against sass_limits.txt; and of the norms' kernels, against norm_sass_limits.txt.
 //
 // Counted as tests/system/sass.h says: from the kernel's entry through one trip, prologue and table fill included, divided by the trip's
 // elements (8 to an octet). Large arrays take many trips and pay the prologue once, so this is more than what they issue. Without nvcc or
