@@ -141,7 +141,10 @@ void expect_backward(const Case& c) {
   SCOPED_TRACE("backward " + name_of(c));
   constexpr bool kLayer = N == Norm::layer;
   const std::vector<i32> channels = c.side ? side_channels(c.n) : std::vector<i32>{};
-  const std::vector<T> dy = tensor<T>(1, c.rows, c.n, 3.0f), y = tensor<T>(2, c.rows, c.n, 2.0f), next = tensor<T>(3, c.rows, c.n, 1.0f);
+  std::vector<T> dy = tensor<T>(1, c.rows, c.n, 3.0f);
+  // Terms of one sign: their sum is infinite, and a product of the infinite c with a zero that is no term would show.
+  for (i64 row = 0; c.infinite && row < c.rows; ++row) dy[static_cast<size_t>((row + 1) * c.n - 1)] = narrow<T>(1.0f);
+  const std::vector<T> y = tensor<T>(2, c.rows, c.n, 2.0f), next = tensor<T>(3, c.rows, c.n, 1.0f);
   const std::vector<float> gamma = gammas(c, channels), beta = betas(c), rstd = reals(13, c.rows, 2.0f);
   const std::vector<float> x_hat = tensor<float>(14, c.rows, static_cast<i64>(channels.size()) + 1, 2.0f);
   const size_t n = static_cast<size_t>(c.n);
@@ -223,6 +226,7 @@ inline std::vector<Case> small_cases() {
       c.side = which == 3;
       cases.push_back(c);
     }
+    cases.push_back({.rows = 3, .n = n, .infinite = true});
     for (const int over : {-1, 0, 1}) {
       for (const bool side : {false, true}) cases.push_back({.rows = 11, .n = n, .over = over, .side = side});
     }
