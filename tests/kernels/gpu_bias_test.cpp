@@ -166,7 +166,7 @@ void expect_slots(i64 rows, i64 slots, i64 n) {
   using Fit = generated::GeluBf16;
   static constexpr auto kTable = table_of<Fit>();
   const i64 elements = rows * n;
-  const std::vector<BF16> dy = Values<BF16>(1).next(elements), y = Values<BF16>(2).next(elements);
+  const std::vector<BF16> dy = Values<BF16>(1).moderate(elements), y = Values<BF16>(2).moderate(elements);
   const std::vector<u32> mask = random_words(3, (elements + 31) / 32);
   std::vector<BF16> dx(dy.size());
   std::vector<float> sums(static_cast<std::size_t>(slots * n), 0.0f);

@@ -41,7 +41,7 @@ TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
     for (const i64 slots : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
       if (words * slots > 40000) continue;
       SCOPED_TRACE(std::to_string(slots) + " slots of " + std::to_string(words));
-      const std::vector<float> terms = values.next(words * slots);
+      const std::vector<float> terms = values.moderate(words * slots);
       const std::vector<float> expected = added(terms, words, slots);
       for (const bool elsewhere : {false, true}) {
         const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});

@@ -219,8 +219,10 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     if (row.architecture == GetParam()) rows.push_back(row);
   }
   ASSERT_GE(rows.size(), 20u) << "the default kernels of every fit and their alternatives";
-  std::string source = "#include \"kernels/cuda/bias.cuh\"\n#include \"kernels/cuda/elementwise.cuh\"\n#include \"kernels/fits.h\"\nusing namespace outgrad::kernels;\n" +
-                       std::string(kSchedules);
+  std::string source =
+      "#include \"kernels/cuda/bias.cuh\"\n#include \"kernels/cuda/elementwise.cuh\"\n#include \"kernels/fits.h\"\n"
+      "using namespace outgrad::kernels;\n" +
+      std::string(kSchedules);
   for (const Row& row : rows) source += instantiation_of(row);
   const fs::path folder = kBuild / "sass" / GetParam();
   fs::create_directories(folder);

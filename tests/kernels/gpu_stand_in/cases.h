@@ -47,6 +47,13 @@ class Values {
     const std::uint32_t a = random_.next(), b = random_.next();
     return a % 4 == 0 ? patterns[b % patterns.size()] : kernels::narrow<T>(static_cast<float>(static_cast<std::int32_t>(b)) * 0x1p-29f);
   }
+  // Moderate ones alone: in a sum no term hides the others, so that their order shows.
+  std::vector<T> moderate(std::int64_t n) {
+    std::vector<T> values;
+    for (std::int64_t i = 0; i < n; ++i)
+      values.push_back(kernels::narrow<T>(static_cast<float>(static_cast<std::int32_t>(random_.next())) * 0x1p-29f));
+    return values;
+  }
   std::vector<T> next(std::int64_t n) {
     std::vector<T> values;
     for (std::int64_t i = 0; i < n; ++i) values.push_back(next());
