@@ -52,4 +52,39 @@ struct DefaultGpuSchedule {
   static constexpr GpuSchedule kSchedule = {};
 };
 
+// Where a row of a norm lies between its sums and the pass that writes its result.
+enum class RowHome {
+  automatic,  // the first of the following that holds the row
+  registers,  // at most `octets` octets of each tensor a thread: rows of whole octets, aligned to access_bytes, of at most 2^14 elements
+  shared,     // the block's shared memory, up to what the device lends one block; one row at a time
+  memory,     // read again, from L2, for each use
+};
+
+// How the sums over rows that dgamma and dbeta are of come about.
+enum class ColumnSums {
+  automatic,  // fused where rows lie in registers
+  fused,      // by the pass that writes dx: a slot's rows go one after the other through the warps that own them, which keep the sums
+  separate,   // by a kernel of their own before it, which reads dy and y once more
+};
+
+// Schedule of a norm's kernels on a GPU. Each schedule is its own compiled kernel. Every schedule gives the same bits. Where a row does not
+// suit the home that is asked for, the next one down the list is taken: the bits are the same there, too.
+struct GpuNormSchedule {
+  int row_warps = 0;        // warps that share a row: 1, 2, 4, 8, 16 or 32; 0 = by n, as few as hold the row at `octets` to a thread
+  int octets = 0;           // of 8 elements of a row that a thread keeps in registers: 1, 2, 4 or 8; 0 = default_octets of kernels/cuda/rows.cuh
+  int block_rows = 0;       // rows side by side in one block (fused: slots): 1, 2, 4 or 8; 0 = as many as make four warps, one slot
+  int access_bytes = 16;    // the widest global load and store, where rows are aligned to it: 4, 8 or 16
+  int blocks_per_sm = 0;    // the grid holds this many blocks for each SM, which loop over the rest; 0 = a block for each block_rows rows
+  int resident_blocks = 0;  // blocks per SM that the register allocation must leave room for; 0 = as many as make 16 warps, 24 in a forward
+  int rows_ahead = -1;      // fused sums: rows that are loaded before it is their turn, 0 or 1; -1 = 1 where that takes few registers
+  RowHome home = RowHome::automatic;
+  ColumnSums sums = ColumnSums::automatic;
+  CacheHint loads = CacheHint::none;   // of x, dy, y and what is added to them; not of what all rows share, which stays in the caches
+  CacheHint stores = CacheHint::none;  // of y, z and dx
+};
+
+struct DefaultGpuNormSchedule {
+  static constexpr GpuNormSchedule kSchedule = {};
+};
+
 }  // namespace outgrad::kernels

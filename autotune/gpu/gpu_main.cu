@@ -12,11 +12,13 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "autotune/gpu/host_side.h"
+#include "autotune/gpu/norm_arguments.h"
 #include "kernels/cuda/bias.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/layernorm.cuh"
@@ -385,45 +387,88 @@ struct BiasCase {
   Array<u32> mask;
 };
 
-template <Norm N, class T>
+// Schedules of the norms beside the default: the other homes of a row, sums apart, warps that share a row, slots side by side.
+struct NormsShared {
+  static constexpr const char* kName = ", rows in shared memory";
+  static constexpr kernels::GpuNormSchedule kSchedule = {.row_warps = 4, .blocks_per_sm = 2, .home = kernels::RowHome::shared};
+};
+struct NormsInMemory {
+  static constexpr const char* kName = ", rows read again";
+  static constexpr kernels::GpuNormSchedule kSchedule = {.row_warps = 32, .access_bytes = 8, .home = kernels::RowHome::memory};
+};
+struct NormsApart {
+  static constexpr const char* kName = ", sums apart";
+  static constexpr kernels::GpuNormSchedule kSchedule = {
+      .octets = 2, .blocks_per_sm = 4, .sums = kernels::ColumnSums::separate, .loads = kernels::CacheHint::streaming};
+};
+struct NormsSideBySide {
+  static constexpr const char* kName = ", slots side by side";
+  static constexpr kernels::GpuNormSchedule kSchedule = {
+      .row_warps = 8, .octets = 1, .block_rows = 4, .rows_ahead = 1, .stores = kernels::CacheHint::streaming};
+};
+
+template <Norm N, class T, bool Residual = false, class Schedule = kernels::DefaultGpuNormSchedule>
 struct NormCase {
   static constexpr bool kLayer = N == Norm::layer;
 
   NormCase(i64 rows_, i64 n_)
-      : rows(rows_), n(n_), host(host_norm<T>(kLayer, rows, n)), x(rows * n), y(rows * n), dy(rows * n), dx(rows * n), gamma(n), beta(n),
-        rstd(rows), dgamma(n), dbeta(n), workspace(kernels::cuda::norm_backward_workspace(rows, n)) {
+      : rows(rows_), n(n_), host(host_norm<T>(kLayer, Residual, rows, n)), x(rows * n), y(rows * n), dy(rows * n), dx(rows * n),
+        residual(Residual ? rows * n : 0), z(residual.size()), next(residual.size()), gamma(n), beta(n), rstd(rows), dgamma(n), dbeta(n),
+        workspace(kernels::cuda::norm_backward_workspace(rows, n)) {
     fill(x, UniformAt<T>{kXStream});
     fill(dy, UniformAt<T>{kDyStream});
+    if (Residual) {
+      fill(residual, UniformAt<T>{kResidualStream});
+      fill(next, UniformAt<T>{kNextStream});
+    }
     fill(gamma, GammaAt{});
     fill(beta, UniformAt<float>{kBetaStream});
   }
   void enqueue(Place place, cudaStream_t stream) const {
     T *const to = y_at(place).get(), *const gradient_to = dx_at(place).get();
-    const float* offset = kLayer ? beta.get() : nullptr;
-    check(kernels::cuda::launch_norm_forward<N, T>(x.get(), gamma.get(), offset, rows, n, kEps, to, rstd.get(), {}, stream),
-          "norm forward");
-    check(kernels::cuda::launch_norm_backward<N, T>(dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(),
-                                                    kLayer ? dbeta.get() : nullptr, {}, workspace.get(), stream),
-          "norm backward");
+    const float* const offset = kLayer ? beta.get() : nullptr;
+    float* const to_dbeta = kLayer ? dbeta.get() : nullptr;
+    if constexpr (Residual) {
+      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(x.get(), residual.get(), gamma.get(), offset, rows, n, kEps,
+                                                                        z_at(place).get(), to, rstd.get(), {}, stream),
+            "norm forward");
+      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(dy.get(), to, next.get(), gamma.get(), offset, rstd.get(), rows, n,
+                                                                         gradient_to, dgamma.get(), to_dbeta, {}, workspace.get(),
+                                                                         workspace.size(), stream),
+            "norm backward");
+    } else {
+      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(x.get(), gamma.get(), offset, rows, n, kEps, to, rstd.get(), {}, stream),
+            "norm forward");
+      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to,
+                                                                dgamma.get(), to_dbeta, {}, workspace.get(), workspace.size(), stream),
+            "norm backward");
+    }
   }
-  void spoil() const { spoil_all(y, dx, rstd, dgamma, dbeta, workspace); }
+  void spoil() const { spoil_all(y, dx, z, rstd, dgamma, dbeta, workspace); }
   std::string wrong(Place place, u64& hash) const {
     std::string wrong = difference("y", y_at(place), host.y, 0, hash);
+    if (wrong.empty() && Residual) wrong = difference("z", z_at(place), host.z, 0, hash);
     if (wrong.empty()) wrong = difference("rstd", rstd, host.rstd, 0, hash);
     if (wrong.empty()) wrong = difference("dx", dx_at(place), host.dx, 0, hash);
     if (wrong.empty()) wrong = difference("dgamma", dgamma, host.dgamma, 0, hash);
     if (wrong.empty() && kLayer) wrong = difference("dbeta", dbeta, host.dbeta, 0, hash);
     return wrong;
   }
-  std::string name() const { return std::string(kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n); }
-  i64 outputs() const { return 2 * rows * n + rows + 2 * n; }
+  std::string name() const {
+    std::string text = std::string(Residual ? "residual " : "") + (kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " +
+                       std::to_string(n);
+    if constexpr (requires { Schedule::kName; }) text += Schedule::kName;
+    return text;
+  }
+  i64 outputs() const { return (Residual ? 3 : 2) * rows * n + rows + 2 * n; }
 
   const Array<T>& y_at(Place place) const { return place == Place::own ? y : x; }
   const Array<T>& dx_at(Place place) const { return place == Place::own ? dx : dy; }
+  const Array<T>& z_at(Place place) const { return place == Place::own ? z : residual; }
 
   i64 rows, n;
   NormResult<T> host;
-  Array<T> x, y, dy, dx;
+  Array<T> x, y, dy, dx, residual, z, next;
   Array<float> gamma, beta, rstd, dgamma, dbeta, workspace;
 };
 
@@ -443,11 +488,19 @@ void equality_of(Report& report, bool reduced) {
   using Shape = std::pair<i64, i64>;
   std::vector<Shape> shapes = {{1, 1}, {7, 33}, {64, 768}};
   if (!reduced)
-    shapes.insert(shapes.end(), {{1000, 1000}, {100'000, 64}, {512, 3000}, {300, 7000}, {128, 12'288}, {16, 65'536}, {3, 100'001}});
+    shapes.insert(shapes.end(), {{1000, 1000}, {100'000, 64}, {512, 3000}, {300, 7000}, {4000, 8192}, {3000, 4096}, {128, 12'288}, {16, 65'536}, {3, 100'001}});
   for (const auto& [rows, n] : shapes) {
     matrix_equality<T>(report, BiasCase<T>(rows, n));
     matrix_equality<T>(report, NormCase<Norm::layer, T>(rows, n));
     matrix_equality<T>(report, NormCase<Norm::rms, T>(rows, n));
+    // Both norms with a residual between the formats: the body is one template.
+    matrix_equality<T>(report, NormCase<sizeof(T) == 4 ? Norm::rms : Norm::layer, T, true>(rows, n));
+    if constexpr (kernels::cuda::kIsBf16<T>) {
+      matrix_equality<T>(report, NormCase<Norm::layer, T, false, NormsShared>(rows, n));
+      matrix_equality<T>(report, NormCase<Norm::layer, T, true, NormsInMemory>(rows, n));
+      matrix_equality<T>(report, NormCase<Norm::layer, T, false, NormsApart>(rows, n));
+      matrix_equality<T>(report, NormCase<Norm::layer, T, false, NormsSideBySide>(rows, n));
+    }
   }
 }
 
@@ -508,6 +561,45 @@ double median(std::vector<float> values) {
   return values[values.size() / 2];
 }
 
+// The norms of the same elements as matrices of several widths; gamma, beta and what is written per row or column are left out of the bytes.
+template <class T>
+void add_norm_cases(std::vector<Timed>& cases, const Array<T>& x, const Array<T>& dy, const Array<T>& out) {
+  const double bytes = static_cast<double>(x.size()) * sizeof(T);
+  for (const i64 n : {1024, 2048, 4096, 8192}) {
+    const i64 rows = x.size() / n;
+    struct Columns {
+      Columns(i64 rows, i64 n) : gamma(n), beta(n), rstd(rows), dgamma(n), dbeta(n), workspace(kernels::cuda::norm_backward_workspace(rows, n)) {}
+      Array<float> gamma, beta, rstd, dgamma, dbeta, workspace;
+    };
+    const auto columns = std::make_shared<Columns>(rows, n);
+    fill(columns->gamma, GammaAt{});
+    fill(columns->beta, UniformAt<float>{kBetaStream});
+    fill(columns->rstd, UniformAt<float>{kXStream});
+    const auto add = [&]<Norm N>(const std::string& name) {
+      constexpr bool kLayer = N == Norm::layer;
+      const std::string width = " " + std::to_string(n);
+      cases.push_back({name + "_backward" + width, 3 * bytes, [&, columns, rows, n] {
+                         const Columns& c = *columns;
+                         check(kernels::cuda::launch_norm_backward<N, T>(dy.get(), x.get(), c.gamma.get(), kLayer ? c.beta.get() : nullptr,
+                                                                         c.rstd.get(), rows, n, out.get(), c.dgamma.get(),
+                                                                         kLayer ? c.dbeta.get() : nullptr, {}, c.workspace.get(),
+                                                                         c.workspace.size(), nullptr),
+                               "norm backward");
+                       },
+                       {}});
+      cases.push_back({name + "_forward" + width, 2 * bytes, [&, columns, rows, n] {
+                         const Columns& c = *columns;
+                         check(kernels::cuda::launch_norm_forward<N, T>(x.get(), c.gamma.get(), kLayer ? c.beta.get() : nullptr, rows, n, kEps,
+                                                                        out.get(), c.rstd.get(), {}, nullptr),
+                               "norm forward");
+                       },
+                       {}});
+    };
+    add.template operator()<Norm::layer>("layernorm");
+    add.template operator()<Norm::rms>("rmsnorm");
+  }
+}
+
 template <class T>
 std::string time_format(double copy_share_floor) {
   constexpr int kSamples = 40;
@@ -566,6 +658,7 @@ std::string time_format(double copy_share_floor) {
                            "bias_gelu_forward");
                    },
                    {}});
+  add_norm_cases(cases, x, dy, out);
   cudaEvent_t start, stop;
   check(cudaEventCreate(&start), "event");
   check(cudaEventCreate(&stop), "event");
@@ -605,7 +698,7 @@ std::string time_format(double copy_share_floor) {
     for (const float ms : cases[0].ms)
       if (best >= copy_share_floor * ms) copies.push_back(ms);
     const double share = gb_per_s / (cases[0].bytes / median(copies) * 1e-6);
-    std::printf("%-14s %-4s %8.1f GB/s  %5.1f%% of copy  %8.2f G elements/s  (%zu of %zu rounds kept)\n", which.name.c_str(),
+    std::printf("%-23s %-4s %8.1f GB/s  %5.1f%% of copy  %8.2f G elements/s  (%zu of %zu rounds kept)\n", which.name.c_str(),
                 kernels::Format<T>::kName, gb_per_s, 100 * share, elements / median(kept) * 1e-6, kept.size(), which.ms.size());
     json += (json.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + kernels::Format<T>::kName +
             "\", \"elements\": " + std::to_string(n) + ", \"bytes\": " + std::to_string(static_cast<u64>(which.bytes)) +
@@ -629,7 +722,7 @@ int run(const std::vector<std::string>& args) {
     else
       throw kernels::SpecError("outgrad-gpu", args[i], "unknown option");
   }
-  if (command == "arguments") return refused_arguments();
+  if (command == "arguments") return std::max(refused_arguments(), refused_norm_arguments());
   int devices = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0)
     throw kernels::CudaError(std::string("outgrad-gpu: no CUDA device: ") +

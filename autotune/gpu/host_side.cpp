@@ -51,23 +51,37 @@ BiasResult<T> host_bias(i64 rows, i64 n) {
 }
 
 template <class T>
-NormResult<T> host_norm(bool layer, i64 rows, i64 n) {
+NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
   const std::vector<float> gamma = generated<float>(n, [](u64 j) { return gamma_at(j); });
   const std::vector<float> beta = generated<float>(n, [](u64 j) { return uniform(kBetaStream, j); });
+  const auto tensor = [=](u64 stream) { return generated<T>(rows * n, [=](u64 i) { return kernels::narrow<T>(uniform(stream, i)); }); };
   NormResult<T> result;
-  result.y = generated<T>(rows * n, [](u64 i) { return kernels::narrow<T>(uniform(kXStream, i)); });
-  result.dx = generated<T>(rows * n, [](u64 i) { return kernels::narrow<T>(uniform(kDyStream, i)); });
+  result.y = tensor(kXStream);
+  result.dx = tensor(kDyStream);
   result.rstd.resize(static_cast<std::size_t>(rows));
   result.dgamma.resize(static_cast<std::size_t>(n));
-  T *y = result.y.data(), *dx = result.dx.data();
-  if (layer) {
-    result.dbeta.resize(static_cast<std::size_t>(n));
-    kernels::layernorm_forward<T>(y, gamma.data(), beta.data(), rows, n, kEps, y, result.rstd.data());
-    kernels::layernorm_backward<T>(dx, y, gamma.data(), beta.data(), result.rstd.data(), rows, n, dx, result.dgamma.data(),
-                                   result.dbeta.data());
+  if (layer) result.dbeta.resize(static_cast<std::size_t>(n));
+  T *const y = result.y.data(), *const dx = result.dx.data();
+  const float *const g = gamma.data(), *const b = beta.data();
+  float *const rstd = result.rstd.data(), *const dgamma = result.dgamma.data(), *const dbeta = result.dbeta.data();
+  if (residual) {
+    result.z = tensor(kResidualStream);
+    T* const z = result.z.data();
+    const std::vector<T> next = tensor(kNextStream);
+    std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
+    if (layer) {
+      kernels::residual_layernorm_forward<T>(y, z, g, b, rows, n, kEps, z, y, rstd);
+      kernels::residual_layernorm_backward<T>(dx, y, next.data(), g, b, rstd, rows, n, dx, dgamma, dbeta, {}, workspace);
+    } else {
+      kernels::residual_rmsnorm_forward<T>(y, z, g, rows, n, kEps, z, y, rstd);
+      kernels::residual_rmsnorm_backward<T>(dx, y, next.data(), g, rstd, rows, n, dx, dgamma, {}, workspace);
+    }
+  } else if (layer) {
+    kernels::layernorm_forward<T>(y, g, b, rows, n, kEps, y, rstd);
+    kernels::layernorm_backward<T>(dx, y, g, b, rstd, rows, n, dx, dgamma, dbeta);
   } else {
-    kernels::rmsnorm_forward<T>(y, gamma.data(), rows, n, kEps, y, result.rstd.data());
-    kernels::rmsnorm_backward<T>(dx, y, gamma.data(), result.rstd.data(), rows, n, dx, result.dgamma.data());
+    kernels::rmsnorm_forward<T>(y, g, rows, n, kEps, y, rstd);
+    kernels::rmsnorm_backward<T>(dx, y, g, rstd, rows, n, dx, dgamma);
   }
   return result;
 }
@@ -88,7 +102,7 @@ void write_text(const std::string& path, const std::string& text) { kernels::wri
   template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);             \
   template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&); \
   template BiasResult<T> host_bias<T>(i64, i64);                                    \
-  template NormResult<T> host_norm<T>(bool, i64, i64);                              \
+  template NormResult<T> host_norm<T>(bool, bool, i64, i64);                        \
   template u64 host_hash<T>(const std::vector<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

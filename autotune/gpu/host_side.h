@@ -24,14 +24,14 @@ struct BiasResult {
 template <class T>
 BiasResult<T> host_bias(i64 rows, i64 n);
 
-// LayerNorm (layer) or RMSNorm of [rows, n], forward then backward from the forward's own y.
+// LayerNorm (layer) or RMSNorm of [rows, n], forward then backward from the forward's own y; or of z = x + residual, dx then with dz_next added.
 template <class T>
 struct NormResult {
-  std::vector<T> y, dx;
+  std::vector<T> z, y, dx;                 // z is empty without a residual
   std::vector<float> rstd, dgamma, dbeta;  // dbeta is empty for RMSNorm
 };
 template <class T>
-NormResult<T> host_norm(bool layer, i64 rows, i64 n);
+NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n);
 
 // Sum of hash_term(begin + i, bits of element i).
 template <class T>

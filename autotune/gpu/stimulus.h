@@ -60,7 +60,7 @@ OUTGRAD_HD u32 mask_word(u64 word, bool complement) {
 OUTGRAD_HD float uniform(u64 stream, u64 index) {
   return kernels::sub_rn(kernels::mul_rn(static_cast<float>(mix(stream * 0x2545f4914f6cdd1du + index) >> 40), 0x1p-22f), 2.0f);
 }
-inline constexpr u64 kXStream = 1, kDyStream = 2, kGammaStream = 3, kBetaStream = 4;
+inline constexpr u64 kXStream = 1, kDyStream = 2, kGammaStream = 3, kBetaStream = 4, kResidualStream = 5, kNextStream = 6;
 
 // Away from zero, of both signs: its reciprocal is finite, which the kernels require.
 OUTGRAD_HD float gamma_at(u64 column) {

@@ -122,12 +122,6 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
       source += "template __global__ void cuda::bias_gelu_backward<DefaultFit<" + t + ">::Type, " + t + ", " + wide + ">(const " + t +
                 "*, const " + t + "*, const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
     }
-    for (const std::string norm : {"Norm::layer", "Norm::rms"}) {
-      source += "template __global__ void cuda::norm_forward<" + norm + ", " + t + ", 4>(const " + t + "*, const float*, const float*, i64, i64, " +
-                "float, " + t + "*, float*, SideBuffer<float>);\n";
-      source += "template __global__ void cuda::norm_backward<" + norm + ", " + t + ", true, 4>(const " + t + "*, const " + t +
-                "*, NormColumns, const i32*, const float*, i64, i64, SideBuffer<const float>, " + t + "*);\n";
-    }
   }
   EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
 }
@@ -173,6 +167,43 @@ TEST_P(NvrtcTest, EverySchedulesKernelsCompile) {
     source += "template __global__ void cuda::activation_backward<generated::GeluBf16, BF16, BF16, " + name +
               ">(const BF16*, const BF16*, const u32*, BF16*, i64);\n";
   }
+  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+}
+
+// The norms in every home of a row, wide and element by element, with a residual and with side channels.
+TEST_P(NvrtcTest, EveryNormKernelCompiles) {
+  std::string source =
+      "#include \"kernels/cuda/layernorm.cuh\"\n"
+      "using namespace outgrad::kernels;\n"
+      "template <int Warps, RowHome Home, int Ahead>\n"
+      "struct Fixed {\n"
+      "  static constexpr GpuNormSchedule kSchedule{.row_warps = Warps, .octets = 2, .block_rows = 1, .resident_blocks = 1, .rows_ahead = Ahead, .home = Home};\n"
+      "};\n"
+      "using Registers = Fixed<4, RowHome::registers, 1>;\n"
+      "using OneWarp = Fixed<1, RowHome::registers, 0>;\n"
+      "using Shared = Fixed<8, RowHome::shared, 0>;\n"
+      "using Memory = Fixed<16, RowHome::memory, 0>;\n";
+  for (const std::string t : {"float", "F16", "BF16"}) {
+    const std::string forward = "(cuda::NormForwardArrays<" + t + ">);\n", backward = "(cuda::NormBackwardArrays<" + t + ">);\n";
+    for (const std::string norm : {"Norm::layer", "Norm::rms"}) {
+      const std::string of = "<" + norm + ", " + t;
+      for (const std::string schedule : {"Registers", "OneWarp"}) {
+        if (schedule == "OneWarp" && t != "BF16") continue;
+        source += "template __global__ void cuda::norm_forward" + of + ", " + schedule + ", true, true>" + forward;
+        source += "template __global__ void cuda::norm_backward_slots" + of + ", " + schedule + ", true, cuda::SideChannels::none>" + backward;
+        source += "template __global__ void cuda::norm_backward_slots" + of + ", " + schedule + ", false, cuda::SideChannels::some>" + backward;
+      }
+      source += "template __global__ void cuda::norm_slot_sums" + of + ">" + backward;
+    }
+    for (const std::string schedule : {"Shared", "Memory"}) {
+      if (t != "F16") continue;
+      for (const std::string wide : {"true", "false"}) {
+        source += "template __global__ void cuda::norm_forward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true>" + forward;
+        source += "template __global__ void cuda::norm_backward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true, cuda::SideChannels::either>" + backward;
+      }
+    }
+  }
+  source += "template __global__ void cuda::norm_prepare<>(NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>);\n";
   EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
 }
 

@@ -1,7 +1,7 @@
 // What the CUDA compiler makes of the kernels of elementwise.cuh and bias.cuh, without a GPU: registers, spills, the width of global accesses, and the
-// instructions that a thread issues for an element, against sass_limits.txt.
+// instructions that a thread issues for an element, against sass_limits.txt; and of the norms' kernels, against norm_sass_limits.txt.
 //
-// Counted as tests/system/sass.h says: from the kernel's entry through one trip, prologue and table fill included, divided by the trip's
+// Counted as autotune/gpu/sass.h says: from the kernel's entry through one trip, prologue and table fill included, divided by the trip's
 // elements (8 to an octet). Large arrays take many trips and pay the prologue once, so this is more than what they issue. Without nvcc or
 // a disassembler the tests are skipped, not passed.
 
@@ -211,6 +211,12 @@ std::string find_nvcc() {
   return {};
 }
 
+std::map<std::string, KernelResources> resources_of(const std::string& log) {
+  std::map<std::string, KernelResources> resources;
+  for (const auto& [name, use] : read_ptxas_report(log)) resources[name] = use;
+  return resources;
+}
+
 std::string mangled(const std::string& name) { return std::to_string(name.size()) + name; }
 
 class SassTest : public testing::TestWithParam<std::string> {};
@@ -244,8 +250,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
   ASSERT_EQ(disassembled.status, 0) << disassembled.text.substr(0, 2000);
-  std::map<std::string, KernelResources> resources;
-  for (const auto& [name, use] : read_ptxas_report(compiled.text)) resources[name] = use;
+  const std::map<std::string, KernelResources> resources = resources_of(compiled.text);
   const std::vector<SassFunction> functions = read_sass(disassembled.text);
   std::ostringstream machine_code;
   machine_code << std::ifstream(cubin, std::ios::binary).rdbuf();
@@ -323,6 +328,121 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     EXPECT_LE(use.registers, row.most_registers) << "registers";
     measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " "
              << paths.shortest / elements << " " << paths.longest / elements << " " << use.registers << "\n";
+  }
+}
+
+// A line of norm_sass_limits.txt: a norm's kernel as the launchers choose it for rows of warps x octets x 256 elements.
+struct NormRow {
+  std::string architecture, kernel, norm, t, form;
+  int warps = 0, octets = 0;
+  double shortest = 0;
+  int registers = 0;
+  double most_instructions = 0;
+  int most_registers = 0;
+
+  bool forward() const { return kernel == "norm_forward"; }
+  bool residual() const { return form == "residual"; }
+  int sums() const { return forward() ? 0 : norm == "layer" ? 2 : 1; }
+};
+
+std::vector<NormRow> read_norm_limits(const std::string& architecture) {
+  std::vector<NormRow> rows;
+  std::ifstream file(kRoot / "tests/system/norm_sass_limits.txt");
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    std::istringstream words(line);
+    NormRow row;
+    words >> row.architecture >> row.kernel >> row.norm >> row.t >> row.form >> row.warps >> row.octets >> row.shortest >> row.registers >>
+        row.most_instructions >> row.most_registers;
+    std::string rest;
+    if (words.fail() || words >> rest || (row.form != "plain" && row.form != "residual")) throw std::runtime_error("norm_sass_limits.txt: " + line);
+    if (row.architecture == architecture) rows.push_back(row);
+  }
+  return rows;
+}
+
+// The instantiation, with the schedule under a name of the line's own. That the octets are the launchers' choice is asserted there.
+std::string instantiation_of(const NormRow& row, const std::string& name) {
+  const std::string residual = row.residual() ? "true" : "false", norm = "Norm::" + row.norm;
+  const std::string use = row.forward() ? "cuda::detail::kForwardUse<" + row.t + ", " + residual + ">"
+                                        : "cuda::detail::backward_use<" + norm + ", " + row.t + ", " + residual + ", true, false>()";
+  return "static_assert(cuda::detail::default_octets(" + use + ") == " + std::to_string(row.octets) + ");\nstruct " + name +
+         " : cuda::detail::ChosenNormSchedule<DefaultGpuNormSchedule, " + std::to_string(row.warps) + ", " + std::to_string(row.octets) +
+         ", RowHome::registers, " + use + "> {};\ntemplate __global__ void cuda::" + row.kernel + "<" + norm + ", " + row.t + ", " + name +
+         (row.forward() ? ", true, " : ", ") + residual + ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t + ">);\n";
+}
+
+// Whether the fused backward of the line loads a row ahead: cuda::detail::backward_use.
+bool compiled_rows_ahead(const NormRow& row) {
+  if (row.forward() || row.t == "float") return false;
+  return !(row.norm == "layer" && row.residual());
+}
+
+// A path takes one row through the kernel: all of its octets in whole accesses, and of a backward the slot's sums at the end.
+TEST_P(SassTest, NormKernelsKeepTheirLimits) {
+  const std::string nvcc = find_nvcc();
+  if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
+  Output found = run("bash '" + (kRoot / "tests/system/nvdisasm.sh").string() + "' '" + kBuild.string() + "'");
+  while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
+  if (found.status == 77) GTEST_SKIP() << found.text;
+  ASSERT_EQ(found.status, 0) << found.text;
+
+  const std::vector<NormRow> rows = read_norm_limits(GetParam());
+  ASSERT_GE(rows.size(), 12u) << "both directions of the three formats, alone and with a residual";
+  const auto name_of = [](std::size_t line) { return "NormLine" + std::to_string(line) + "Schedule"; };
+  std::string source = "#include \"kernels/cuda/layernorm.cuh\"\nusing namespace outgrad::kernels;\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) source += instantiation_of(rows[i], name_of(i));
+  const fs::path folder = kBuild / "sass" / GetParam();
+  fs::create_directories(folder);
+  std::ofstream(folder / "norms.cu") << source;
+  const std::string cubin = (folder / "norms.cubin").string();
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin +
+                              "' '" + (folder / "norms.cu").string() + "'");
+  ASSERT_EQ(compiled.status, 0) << compiled.text;
+  EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
+  const Output disassembled = run("'" + found.text + "' -c '" + cubin + "'");
+  ASSERT_EQ(disassembled.status, 0) << disassembled.text.substr(0, 2000);
+  const std::map<std::string, KernelResources> resources = resources_of(compiled.text);
+  const std::vector<SassFunction> functions = read_sass(disassembled.text);
+
+  std::ofstream measured(folder / "norms_measured.txt");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const NormRow& row = rows[i];
+    const std::string what = row.architecture + " " + row.kernel + " " + row.norm + " " + row.t + " " + row.form + " " + std::to_string(row.warps) +
+                             " " + std::to_string(row.octets);
+    SCOPED_TRACE(what);
+    const SassFunction* function = nullptr;
+    for (const SassFunction& candidate : functions) {
+      if (candidate.name.find(mangled(name_of(i))) != std::string::npos) function = &candidate;
+    }
+    ASSERT_NE(function, nullptr) << "not in the disassembly";
+    const KernelResources& use = resources.at(function->name);
+    EXPECT_EQ(use.spill_bytes, 0);
+    EXPECT_EQ(use.stack_bytes, 0);
+    for (const Instruction& instruction : function->instructions) {
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL")) << "local memory: " << instruction.opcode;
+    }
+
+    constexpr int kWide = 16, kFloat = 4;
+    const int element = row.t == "float" ? 4 : 2;
+    const int written = row.forward() && row.residual() ? 2 : 1;
+    const int stored_bytes = row.octets * 8 * (written * element + row.sums() * kFloat);
+    const HotPaths paths = hot_paths(*function, {".128", stored_bytes / kWide, {".E"}});  // rstd's and x^'s are words
+    ASSERT_GT(paths.shortest, 0) << "no path with " << stored_bytes << " bytes stored 16 at a time";
+    // What is loaded of the tensors is loaded 16 bytes at a time, and once; what all rows share comes through the read-only cache.
+    int bytes = 0;
+    for (const Instruction& instruction : paths.instructions) {
+      if (is_instruction(instruction.opcode, "LDG", ".128") && !is_instruction(instruction.opcode, "LDG", ".CONSTANT")) bytes += kWide;
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDG", ".U16") && !row.forward()) << instruction.opcode << " " << instruction.operands;
+    }
+    const int tensors = (row.forward() ? 1 : 2) + (row.residual() ? 1 : 0);
+    const int ahead = compiled_rows_ahead(row) ? 2 : 1;  // the first row and the next one
+    EXPECT_EQ(bytes, row.octets * 8 * element * tensors * ahead);
+
+    const double elements = 8.0 * row.octets;
+    EXPECT_LE(paths.shortest / elements, row.most_instructions) << "instructions per element";
+    EXPECT_LE(use.registers, row.most_registers) << "registers";
+    measured << what << std::fixed << std::setprecision(2) << " " << paths.shortest / elements << " " << use.registers << "\n";
   }
 }
 

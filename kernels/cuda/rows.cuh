@@ -1,0 +1,464 @@
+// Rows of a matrix for kernels that sum a row and then write it: where a row lies meanwhile, and its sums by the tree of kernels/reduce.h.
+//
+// A chunk of the tree is an octet, 16 bytes of a 16-bit format: thread (warp w, lane l) of the W warps that share a row has the octets
+// 32 q + l of the steps q = w, w + W, .. Its own chunks are folded by itself, the warps' sums through shared memory, the lanes' by
+// shuffles: the order of the tree, whatever W. A row's octets stay with the thread that loaded them, so that a row which is written over
+// the one it came from needs no barrier.
+//   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads
+//   SharedRow    in dynamic shared memory; rows that are not aligned come and go element by element, neighbours by neighbours
+//   MemoryRow    read again for each use
+#pragma once
+
+#include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/octets.cuh"
+#include "kernels/formats.h"
+#include "kernels/params.h"
+#include "kernels/portable.h"
+#include "kernels/reduce.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+static_assert(kOctet == kChunkTerms, "a chunk of the summation tree is an octet");
+
+// The widest rows that registers hold: one group of the tree.
+inline constexpr int kMostRegisterSteps = kGroupSteps;
+// Rows side by side make blocks of so many warps, enough that an SM's limit of blocks does not bind.
+inline constexpr int kBlockWarps = 4;
+
+// The part of a norm's schedule that an octet's load and store see.
+template <GpuNormSchedule S>
+inline constexpr GpuSchedule kAccessOf = {.access_bytes = S.access_bytes, .loads = S.loads, .stores = S.stores};
+
+// A schedule all of whose members are set.
+template <GpuNormSchedule S>
+OUTGRAD_HD constexpr bool norm_schedule_holds() {
+  constexpr auto is_power = [](int a, int most) { return a >= 1 && a <= most && (a & (a - 1)) == 0; };
+  static_assert(is_power(S.row_warps, kTreeLanes), "1, 2, 4, 8, 16 or 32 warps share a row");
+  static_assert(S.home != RowHome::automatic, "the launcher chooses a home");
+  static_assert(S.home != RowHome::registers || is_power(S.octets, 8), "a thread keeps 1, 2, 4 or 8 octets of a row");
+  static_assert(S.home != RowHome::registers || S.octets * S.row_warps <= kMostRegisterSteps, "registers hold one group of the tree, 2^14 elements");
+  static_assert(is_power(S.block_rows, 8), "a block has 1, 2, 4 or 8 rows side by side");
+  static_assert(S.row_warps * S.block_rows <= 32, "a block has at most 1024 threads");
+  static_assert(is_power(S.access_bytes, 16) && S.access_bytes >= 4, "an access is 4, 8 or 16 bytes");
+  static_assert(S.blocks_per_sm >= 0 && S.resident_blocks >= 1);
+  static_assert(S.rows_ahead == 0 || S.rows_ahead == 1, "no more than one row is loaded ahead");
+  return true;
+}
+
+// --- Threads and their sums ------------------------------------------------------------------------------------------------------
+
+// A thread's place in a block of `Rows` rows side by side, `Warps` warps each.
+template <int Warps, int Rows>
+struct RowThread {
+  static constexpr int kWarps = Warps, kRows = Rows;
+  static constexpr u32 kApart = kTreeLanes * Warps;  // octets between two of the same thread
+  u32 lane = threadIdx.x % kTreeLanes;
+  u32 warp = threadIdx.x / kTreeLanes % Warps;
+  u32 row = threadIdx.x / kApart;
+  u32 turn = 0;  // which of two buffers the next exchange goes through
+
+  __device__ __forceinline__ u32 first() const { return warp * kTreeLanes + lane; }
+
+  // Orders the memory accesses of the threads that share a row. Every thread of the block takes part.
+  __device__ __forceinline__ void barrier() const {
+    if constexpr (Warps == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+
+  // The warps' sums of each lane, folded. Two buffers: who writes one for the second time has passed a barrier that every warp reached
+  // after reading it.
+  template <int Sums>
+  __device__ __forceinline__ Tuple<float, Sums> fold_warps(const Tuple<float, Sums>& own) {
+    if constexpr (Warps == 1) {
+      return own;
+    } else {
+      __shared__ Tuple<float, Sums> shared[2][Rows][Warps][kTreeLanes];
+      auto& buffer = shared[turn][row];
+      turn ^= 1;
+      buffer[warp][lane] = own;
+      __syncthreads();
+      return fold<Warps * kTreeLanes, kTreeLanes>(&buffer[0][lane]);
+    }
+  }
+
+  template <int Sums>
+  __device__ __forceinline__ Tuple<float, Sums> fold_lanes(Tuple<float, Sums> sum) const {
+    OUTGRAD_UNROLL
+    for (int half = kTreeLanes / 2; half > 0; half /= 2) {
+      OUTGRAD_UNROLL
+      for (int s = 0; s < Sums; ++s) sum.v[s] = add_rn(sum.v[s], __shfl_xor_sync(0xffffffffu, sum.v[s], half));
+    }
+    return sum;
+  }
+};
+
+// The sums over a row whose chunk `octet` of this thread is chunk(octet): for rows of any length, the steps of a group by fold_steps.
+template <int Sums, class Thread, class Chunk>
+__device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n, const Chunk& chunk) {
+  const auto neutral = neutral_sums<Sums>();
+  const auto step = [&](i64 q) {
+    const i64 octet = q * kTreeLanes + thread.lane;
+    return octet * kOctet < n ? chunk(octet) : neutral;
+  };
+  const i64 steps = row_steps(n);
+  Tuple<float, Sums> sum = neutral;
+#pragma unroll 1
+  for (i64 group = 0; group < steps; group += kGroupSteps) {
+    const i64 end = group + kGroupSteps < steps ? group + kGroupSteps : steps;
+    sum = add_rn(sum, thread.fold_warps(fold_steps<Thread::kWarps>(group + thread.warp, end, neutral, step)));
+  }
+  return thread.fold_lanes(sum);
+}
+
+// A chunk from its operands.
+template <class Terms>
+__device__ __forceinline__ Tuple<float, Terms::kSums> chunk_of(const Tuple<float, Terms::kOperands> (&operands)[kOctet]) {
+  Tuple<float, Terms::kSums> sums[kOctet / 2];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet / 2; ++k) sums[k] = Terms::first_fold(operands[k], operands[k + kOctet / 2]);
+  return fold<kOctet / 2>(sums);
+}
+
+// --- Octets ----------------------------------------------------------------------------------------------------------------------
+
+// 8 words of an array that all rows share and nobody writes meanwhile. Whole: aligned to 16 bytes; else `count` of them, the others `missing`.
+template <bool Whole>
+__device__ __forceinline__ Tuple<float, kOctet> shared_words(const float* from, int count, float missing) {
+  Tuple<float, kOctet> words;
+  if constexpr (Whole) {
+    const float4* const quads = reinterpret_cast<const float4*>(from);
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet / 4; ++k) {
+      const float4 quad = __ldg(quads + k);
+      words.v[4 * k] = quad.x, words.v[4 * k + 1] = quad.y, words.v[4 * k + 2] = quad.z, words.v[4 * k + 3] = quad.w;
+    }
+  } else {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) words.v[k] = k < count ? __ldg(from + k) : missing;
+  }
+  return words;
+}
+
+// To a 16-byte aligned address.
+__device__ __forceinline__ void store_words(float* to, const Tuple<float, kOctet>& words) {
+  float4* const quads = reinterpret_cast<float4*>(to);
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet / 4; ++k) quads[k] = make_float4(words.v[4 * k], words.v[4 * k + 1], words.v[4 * k + 2], words.v[4 * k + 3]);
+}
+
+template <class T>
+__device__ __forceinline__ Octet<T> octet_of(const T (&element)[kOctet]) {
+  Octet<T> octet;
+  if constexpr (sizeof(T) == 4) {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) octet.w[k] = bits_of(element[k]);
+  } else {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet / 2; ++k) octet.w[k] = element[2 * k].bits | static_cast<u32>(element[2 * k + 1].bits) << 16;
+  }
+  return octet;
+}
+
+// The same value, but the compiler must not know: what it made of it before is made anew rather than kept in registers.
+__device__ __forceinline__ void forget([[maybe_unused]] u32& word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(word));
+#endif
+}
+template <class T>
+__device__ __forceinline__ void forget([[maybe_unused]] T*& pointer) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+l"(pointer));
+#endif
+}
+
+// What stands in for elements beyond a row's end, where something must: nothing is made of it.
+template <class T>
+__device__ __forceinline__ Octet<T> zero_octet() {
+  Octet<T> octet;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < Octet<T>::kWords; ++k) octet.w[k] = 0;
+  return octet;
+}
+
+// `count` elements of an octet, in wide accesses where all of them are there and aligned.
+template <GpuNormSchedule S, bool Whole, class T>
+__device__ __forceinline__ Octet<T> load_part(const T* from, int count) {
+  if constexpr (Whole) {
+    return load_octet<kAccessOf<S>>(from);
+  } else {
+    T element[kOctet];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) element[k] = k < count ? from[k] : T{};
+    return octet_of(element);
+  }
+}
+
+template <GpuNormSchedule S, bool Whole, class T>
+__device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int count) {
+  if constexpr (Whole) {
+    store_octet<kAccessOf<S>>(to, octet);
+  } else {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) {
+      if (k < count) to[k] = element_of(octet, k);
+    }
+  }
+}
+
+// --- Homes -----------------------------------------------------------------------------------------------------------------------
+//
+// `Input` tells what a row is made of:
+//   kSources, kKept                              tensors that are read, and how many of them, the first ones, are kept
+//   source[kSources]                             their rows
+//   kCombines                                    whether `combine` does anything
+//   combine<S, Whole>(octets, at, count)         what becomes of the octets of all sources at element `at`, before they are kept
+//   combine(elements, at)                        the same for an element
+//   again[kKept]                                 where what was kept can be read once more
+// A home fetches a row from its Input, gives the tree's sums of it, sum<Sums>(thread, chunk) with chunk(octets, at, count), and visits its
+// octets, each(thread, body) with body(octets, at, count, k, present), octets being of type Octets: k is the octet's number among the
+// thread's own. kWhole: count is 8.
+// Octets that are not there (only of RegisterRow, and less than 2^14 elements) are visited with present = false: nothing may come of them.
+
+template <GpuNormSchedule S, class T, class Input>
+struct RegisterRow {
+  static constexpr bool kWhole = true;
+  static constexpr int kOctets = S.octets;
+  using Octets = Octet<T>[Input::kSources];
+  Octets octet[kOctets];
+  u32 octets;  // of the row; 0: no row
+
+  template <class Thread>
+  __device__ __forceinline__ bool is_there(const Thread& thread, int k) const {
+    return thread.first() + k * Thread::kApart < octets;
+  }
+  // A thread's own constant plus k times the compiler's.
+  template <class Thread>
+  static __device__ __forceinline__ i64 at(const Thread& thread, int k) {
+    return static_cast<i64>(thread.first()) * kOctet + k * static_cast<i64>(Thread::kApart * kOctet);
+  }
+
+  // All loads before anything is made of them.
+  template <class Thread>
+  __device__ __forceinline__ void fetch(const Thread& thread, Input& input, i64 n, bool present) {
+    octets = present ? static_cast<u32>(n) / kOctet : 0;
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctets; ++k) {
+      OUTGRAD_UNROLL
+      for (int c = 0; c < Input::kSources; ++c) {
+        octet[k][c] = is_there(thread, k) ? load_octet<kAccessOf<S>>(input.source[c] + at(thread, k)) : zero_octet<T>();
+      }
+    }
+    if constexpr (Input::kCombines) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctets; ++k) {
+        if (is_there(thread, k)) input.template combine<S, true>(octet[k], at(thread, k), kOctet);
+      }
+    }
+  }
+
+  template <int Sums, class Thread, class Chunk>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64, const Chunk& chunk) const {
+    const auto neutral = neutral_sums<Sums>();
+    Tuple<float, Sums> chunks[kOctets];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctets; ++k) {
+      const auto value = chunk(octet[k], at(thread, k), kOctet);
+      OUTGRAD_UNROLL
+      for (int s = 0; s < Sums; ++s) chunks[k].v[s] = is_there(thread, k) ? value.v[s] : neutral.v[s];
+    }
+    return thread.fold_lanes(thread.fold_warps(fold<kOctets>(chunks)));
+  }
+
+  template <class Thread, class Body>
+  __device__ __forceinline__ void each(const Thread& thread, i64, const Body& body) {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctets; ++k) body(octet[k], at(thread, k), kOctet, k, is_there(thread, k));
+  }
+
+  // Between the sums and the pass that writes: what was widened for them would fill as many registers as the row itself, twice over.
+  __device__ __forceinline__ void forget_values() {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctets; ++k) {
+      OUTGRAD_UNROLL
+      for (int c = 0; c < Input::kSources; ++c) {
+        OUTGRAD_UNROLL
+        for (int w = 0; w < Octet<T>::kWords; ++w) forget(octet[k][c].w[w]);
+      }
+    }
+  }
+
+  template <class Thread>
+  __device__ __forceinline__ void put(const Thread&, T* to, const Octet<T>& value, i64 at, int) {
+    store_octet<kAccessOf<S>>(to + at, value);
+  }
+  template <class Thread>
+  __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
+};
+
+// Bytes of shared memory for one tensor's row.
+template <class T>
+OUTGRAD_HD constexpr i64 shared_row_bytes(i64 n) {
+  return (n + kOctet - 1) / kOctet * static_cast<i64>(sizeof(Octet<T>));
+}
+
+// Whole: rows are aligned to the schedule's accesses and consist of whole octets.
+template <GpuNormSchedule S, class T, class Input, bool Whole>
+struct SharedRow {
+  static constexpr bool kWhole = Whole;
+  static constexpr int kKept = Input::kKept;
+  using Octets = Octet<T>[kKept];
+
+  static __device__ __forceinline__ Octet<T>* row(i64 n, int c) { return dynamic_shared<Octet<T>>() + c * ((n + kOctet - 1) / kOctet); }
+
+  template <class Thread>
+  __device__ __forceinline__ void fetch(const Thread& thread, Input& input, i64 n, bool) {
+    if constexpr (Whole) {
+#pragma unroll 1
+      for (i64 octet = thread.first(); octet * kOctet < n; octet += Thread::kApart) {
+        Octet<T> all[Input::kSources];
+        OUTGRAD_UNROLL
+        for (int c = 0; c < Input::kSources; ++c) all[c] = load_octet<kAccessOf<S>>(input.source[c] + octet * kOctet);
+        if constexpr (Input::kCombines) input.template combine<S, true>(all, octet * kOctet, kOctet);
+        OUTGRAD_UNROLL
+        for (int c = 0; c < kKept; ++c) row(n, c)[octet] = all[c];
+      }
+    } else {
+      __syncthreads();  // the row before has been written out
+#pragma unroll 4
+      for (i64 j = thread.first(); j < n; j += Thread::kApart) {
+        T all[Input::kSources];
+        OUTGRAD_UNROLL
+        for (int c = 0; c < Input::kSources; ++c) all[c] = input.source[c][j];
+        if constexpr (Input::kCombines) input.combine(all, j);
+        OUTGRAD_UNROLL
+        for (int c = 0; c < kKept; ++c) reinterpret_cast<T*>(row(n, c))[j] = all[c];
+      }
+      __syncthreads();
+    }
+  }
+
+  template <int Sums, class Thread, class Chunk>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk) const {
+    return looped_sums<Sums>(thread, n, [&](i64 index) {
+      Octets all;
+      OUTGRAD_UNROLL
+      for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
+      return chunk(all, index * kOctet, left(n, index));
+    });
+  }
+
+  template <class Thread, class Body>
+  __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
+#pragma unroll 1
+    for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
+      Octets all;
+      OUTGRAD_UNROLL
+      for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
+      body(all, index * kOctet, left(n, index), 0, true);
+    }
+  }
+
+  __device__ __forceinline__ void forget_values() {}
+
+  // Into the first tensor's place, if neighbours are to be written by neighbours.
+  template <class Thread>
+  __device__ __forceinline__ void put(const Thread&, T* to, const Octet<T>& value, i64 at, int) {
+    if constexpr (Whole) {
+      store_octet<kAccessOf<S>>(to + at, value);
+    } else {
+      row(0, 0)[at / kOctet] = value;
+    }
+  }
+  template <class Thread>
+  __device__ __forceinline__ void finish(const Thread& thread, T* to, i64 n) {
+    if constexpr (!Whole) {
+      __syncthreads();
+#pragma unroll 4
+      for (i64 j = thread.first(); j < n; j += Thread::kApart) to[j] = reinterpret_cast<const T*>(row(n, 0))[j];
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int left(i64 n, i64 index) {
+    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
+  }
+};
+
+template <GpuNormSchedule S, class T, class Input, bool Whole>
+struct MemoryRow {
+  static constexpr bool kWhole = Whole;
+  static constexpr int kKept = Input::kKept;
+  using Octets = Octet<T>[kKept];
+  const T* again[kKept];
+
+  template <class Thread>
+  __device__ __forceinline__ void fetch(const Thread& thread, Input& input, i64 n, bool) {
+    if constexpr (Input::kCombines) {
+#pragma unroll 1
+      for (i64 octet = thread.first(); octet * kOctet < n; octet += Thread::kApart) {
+        Octet<T> all[Input::kSources];
+        OUTGRAD_UNROLL
+        for (int c = 0; c < Input::kSources; ++c) all[c] = load_part<S, Whole>(input.source[c] + octet * kOctet, left(n, octet));
+        input.template combine<S, Whole>(all, octet * kOctet, left(n, octet));
+      }
+    }
+    OUTGRAD_UNROLL
+    for (int c = 0; c < kKept; ++c) again[c] = input.again[c];
+  }
+
+  template <int Sums, class Thread, class Chunk>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk) const {
+    return looped_sums<Sums>(thread, n, [&](i64 index) {
+      Octets all;
+      OUTGRAD_UNROLL
+      for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
+      return chunk(all, index * kOctet, left(n, index));
+    });
+  }
+
+  template <class Thread, class Body>
+  __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
+#pragma unroll 1
+    for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
+      Octets all;
+      OUTGRAD_UNROLL
+      for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
+      body(all, index * kOctet, left(n, index), 0, true);
+    }
+  }
+
+  __device__ __forceinline__ void forget_values() {}
+
+  template <class Thread>
+  __device__ __forceinline__ void put(const Thread&, T* to, const Octet<T>& value, i64 at, int count) {
+    store_part<S, Whole>(to + at, value, count);
+  }
+  template <class Thread>
+  __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
+
+ private:
+  static __device__ __forceinline__ int left(i64 n, i64 index) {
+    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
+  }
+};
+
+template <GpuNormSchedule S, class T, class Input, bool Whole, RowHome Home = S.home>
+struct RowOf {
+  static_assert(Home == RowHome::registers && Whole, "registers hold whole octets");
+  using Type = RegisterRow<S, T, Input>;
+};
+template <GpuNormSchedule S, class T, class Input, bool Whole>
+struct RowOf<S, T, Input, Whole, RowHome::shared> {
+  using Type = SharedRow<S, T, Input, Whole>;
+};
+template <GpuNormSchedule S, class T, class Input, bool Whole>
+struct RowOf<S, T, Input, Whole, RowHome::memory> {
+  using Type = MemoryRow<S, T, Input, Whole>;
+};
+
+}  // namespace outgrad::kernels::cuda
