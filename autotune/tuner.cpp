@@ -13,6 +13,8 @@
 
 #include "autotune/header.h"
 #include "autotune/isolate.h"
+#include "autotune/replay.h"
+#include "autotune/study.h"
 #include "autotune/verify.h"
 #include "autotune/workload.h"
 #include "kernels/host/files.h"
@@ -384,7 +386,20 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
 }
 
 int tune_command(const std::vector<std::string>& args) {
-  const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers"}, {"json"});
+  const Options options("tune", args,
+                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "strategy", "seeds", "shares",
+                         "kernel-tuner", "export-kernel-tuner", "export-t4"},
+                        {"json"}, {"study"});
+  const bool study = options.has("study"), replayed = options.text("device", "").rfind("replay:", 0) == 0;
+  if (study)
+    options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
+  else if (replayed)
+    options.refuse_all_but("a replay",
+                           {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
+  else
+    options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "json"});
+  if (study) return study_command(options);
+  if (replayed) return replay_command(options);
   require_cpu_device(options);
   const std::vector<Problem> problems = problems_of(options);
   const double budget = options.number("budget", 60, 1, 1e6);
@@ -433,10 +448,10 @@ int tune_command(const std::vector<std::string>& args) {
       }
     }
     const Space space = cpu_space(fits, run.cpu.vector_bits, run.cpu.threads);
-    const Space::Points points = space.construct();
+    const Points points = space.construct();
     if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
     all.emplace_back();
-    for (const Variant& variant : choose_variants(problem, fits, space, points.valid, evaluations, settings.seed))
+    for (const Variant& variant : choose_variants(problem, fits, space, points, evaluations, settings.seed))
       all.back().emplace_back(variant);
   }
   for (auto& candidates : all)

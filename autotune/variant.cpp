@@ -186,13 +186,13 @@ Variant variant_at(const Problem& problem, const Fits& fits, const Space& space,
            static_cast<TablePlacement>(value("table"))}};
 }
 
-std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
                                      std::size_t count, std::uint64_t seed) {
   std::vector<Variant> chosen = {default_variant(problem)};
   const nlohmann::json origin = chosen.front().parameters();
   std::vector<std::pair<std::pair<int, std::uint64_t>, Variant>> others;  // (group, random order)
-  for (const Point& point : valid) {
-    Variant variant = variant_at(problem, fits, space, point);
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    Variant variant = variant_at(problem, fits, space, valid[i]);
     const nlohmann::json parameters = variant.parameters();
     // Where the fit leaves no choice of the placement, that is no difference either.
     const bool placed = variant.fit->has_rows;

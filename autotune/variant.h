@@ -98,7 +98,7 @@ Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::j
 
 // At most `count` variants to evaluate: the default, then the other fits in its schedule, then the points that differ from it in one
 // parameter, then others, each group in a random order that the seed fixes.
-std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
                                      std::size_t count, std::uint64_t seed);
 
 // Where a fit's own header stands beside the tuned header that uses it.
