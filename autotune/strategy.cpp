@@ -12,13 +12,13 @@
 namespace outgrad::autotune {
 
 Strategy::Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-    : points_(points), random_(seed), first_(first.begin(), first.end()), state_(points.size(), State::kUnseen), shuffled_(points.size()) {
+    : points_(points), random_(seed), first_(first.begin(), first.end()), state_(points.size(), State::kUnseen), unseen_(points.size()), shuffled_(points.size()) {
   std::iota(shuffled_.begin(), shuffled_.end(), 0U);
 }
 
 std::vector<std::size_t> Strategy::ask(std::size_t most) {
   std::vector<std::size_t> asked;
-  while (asked.size() < most) {
+  while (asked.size() < most && unseen_ > 0) {
     std::optional<std::size_t> point;
     while (!point && !first_.empty()) {
       if (!seen(first_.front())) point = first_.front();
@@ -26,8 +26,8 @@ std::vector<std::size_t> Strategy::ask(std::size_t most) {
     }
     if (!point) point = choose();
     if (!point) point = random_unseen();
-    if (!point) break;
     state_[*point] = State::kPending;
+    --unseen_;
     pending_.push_back(*point);
     asked.push_back(*point);
   }
@@ -37,6 +37,7 @@ std::vector<std::size_t> Strategy::ask(std::size_t most) {
 void Strategy::tell(std::size_t point, Outcome outcome) {
   if (state_.at(point) == State::kTold) throw std::logic_error("a point was told twice");
   if (outcome && !(*outcome > 0 && std::isfinite(*outcome))) throw std::logic_error("a time that is not positive and finite");
+  if (!seen(point)) --unseen_;
   state_[point] = State::kTold;
   std::erase(pending_, point);
   learn(point, outcome);

@@ -35,7 +35,7 @@ class Strategy {
   // `first`: points proposed before any other, in this order: a ranking's best, a neighbouring device's winner.
   Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first);
 
-  // The strategy's choice, a point not seen() yet; nothing: any will do, and it gets one at random.
+  // The strategy's choice, a point not seen() yet, of which there is one; nothing: any will do, and it gets one at random.
   virtual std::optional<std::size_t> choose() = 0;
   virtual void learn(std::size_t, Outcome) {}
 
@@ -52,6 +52,7 @@ class Strategy {
   std::uint64_t random_;
   std::deque<std::size_t> first_;
   std::vector<State> state_;
+  std::size_t unseen_;
   std::vector<std::size_t> pending_;
   std::vector<std::uint32_t> shuffled_;  // all points; those before drawn_ were drawn by random_unseen()
   std::size_t drawn_ = 0;
