@@ -292,7 +292,8 @@ Recording read_database(const std::string& path, std::string_view problem) {
     std::string known;
     for (const std::string& name : problems) known += (known.empty() ? "" : ", ") + name;
     if (known.empty()) throw kernels::SpecError(path, "line 1", database.warnings.empty() ? "no records" : database.warnings.front());
-    throw kernels::SpecError(path, "records", (wanted.empty() ? "of several problems" : "none of " + wanted) + " (--kernel and --format pick one of: " + known + ")");
+    throw kernels::SpecError(path, "records",
+                             (wanted.empty() ? "of several problems" : "none of " + wanted) + " (--kernel and --format pick one of: " + known + ")");
   }
   std::map<std::string, Rows> points;
   std::vector<double> default_ms;
@@ -314,15 +315,15 @@ Recording read_database(const std::string& path, std::string_view problem) {
     const std::string state = text_at(record, "state");
     if (state == "rejected") {
       const json rejected = record.value("rejected", json::object());
-      const std::string stage = rejected.is_object() ? text_at(rejected, "stage") : "";
-      rows.failure = stage == "compile" ? "compile" : text_at(rejected, "reason") == "wrong answer" ? "correctness" : text_at(rejected, "reason") == "hung" ? "timeout" : "runtime";
+      const std::string stage = text_at(rejected, "stage"), reason = text_at(rejected, "reason");
+      rows.failure = stage == "compile" ? "compile" : reason == "wrong answer" ? "correctness" : reason == "hung" ? "timeout" : "runtime";
     }
     if (state != "timed") continue;
     const json speedup = record.value("speedup", json::object());
-    const double ratio = speedup.is_object() ? number_at(speedup, "median") : 0;
+    const double ratio = number_at(speedup, "median");
     if (ratio > 0) rows.relative.push_back(1 / ratio);
     const json rounds = record.value("screening", json::object());
-    for (const double ns : rounds.is_object() ? numbers_at(rounds, "ns") : std::vector<double>{}) rows.samples_ms.push_back(ns * 1e-6);
+    for (const double ns : numbers_at(rounds, "ns")) rows.samples_ms.push_back(ns * 1e-6);
     if (record.value("default", json()) == true) default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
   }
   const double unit = default_ms.empty() ? 1 : median(default_ms);
@@ -383,7 +384,8 @@ Recording read_recording(const std::string& path, std::string_view problem) {
   // A database is lines of objects; the other two are one object.
   const std::size_t line_end = text.find('\n');
   const json first = json::parse(text.substr(0, line_end), nullptr, /*allow_exceptions=*/false);
-  if (first.is_object() && first.contains("schema")) return read_database(path, problem);
+  const bool lines = path.ends_with(".jsonl");  // also where its first line is damaged
+  if (lines || (first.is_object() && first.contains("schema"))) return read_database(path, problem);
   if (!problem.empty()) throw kernels::SpecError(path, "--kernel", "only a database holds several problems");
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
   if (!text.empty() && text.back() == ',' && text.find("\"tune_params_keys\"") != std::string::npos) {  // Kernel Tuner is, or was, at work on it

@@ -12,7 +12,12 @@
 namespace outgrad::autotune {
 
 Strategy::Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-    : points_(points), random_(seed), first_(first.begin(), first.end()), state_(points.size(), State::kUnseen), unseen_(points.size()), shuffled_(points.size()) {
+    : points_(points),
+      random_(seed),
+      first_(first.begin(), first.end()),
+      state_(points.size(), State::kUnseen),
+      unseen_(points.size()),
+      shuffled_(points.size()) {
   std::iota(shuffled_.begin(), shuffled_.end(), 0U);
 }
 

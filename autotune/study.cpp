@@ -225,8 +225,8 @@ std::string gnuplot_of(const std::vector<Entry>& entries, const std::vector<Cach
   std::ostringstream text;
   const std::size_t columns = std::min<std::size_t>(3, caches.size()), rows = (caches.size() + columns - 1) / columns;
   text << "set terminal svg size " << 560 * columns << "," << 380 * rows << " dynamic\nset output 'study.svg'\nset multiplot layout " << rows << ","
-       << columns << "\nset logscale x\nset grid\nset key outside right font ',7'\nset xlabel 'evaluations, % of the space'\nset ylabel 'median share of the optimum'\n"
-       << "set yrange [:1.01]\n";
+       << columns << "\nset logscale x\nset grid\nset key outside right font ',7'\nset xlabel 'evaluations, % of the space'\n"
+       << "set ylabel 'median share of the optimum'\nset yrange [:1.01]\n";
   for (std::size_t c = 0; c < caches.size(); ++c) {
     std::map<std::pair<std::string, std::string>, std::string> series;
     for (const Entry& e : entries) {
@@ -307,9 +307,10 @@ int study_command(const Options& options) {
   if (chosen != "none") {
     const char* named = std::getenv("OUTGRAD_PYTHON");
     const std::string python = named != nullptr && *named != '\0' ? named : "python3";
-    std::vector<std::string> command = {python, source_root() + "/autotune/kernel_tuner_study.py", "--out", runs, "--seeds", std::to_string(seeds),
-                                        "--shares", options.text("shares", "1,2,5,10"), "--jobs", std::to_string(std::max(1U, std::thread::hardware_concurrency()))};
-    if (!chosen.empty()) command.insert(command.end(), {"--strategies", chosen});
+    const std::string script = source_root() + "/autotune/kernel_tuner_study.py", jobs = std::to_string(std::max(1U, std::thread::hardware_concurrency()));
+    std::vector<std::string> command = {python,     script,   "--out", runs, "--seeds", std::to_string(seeds), "--shares", options.text("shares", "1,2,5,10"),
+                                        "--jobs", jobs};
+    if (!chosen.empty() && chosen != "all") command.insert(command.end(), {"--strategies", chosen});
     for (const Cache& cache : caches) {
       command.push_back(out + "/caches/" + cache.name + ".json");
       kernels::write_file(command.back(), kernel_tuner_cache(cache.recording));
@@ -319,7 +320,7 @@ int study_command(const Options& options) {
     if (status == kernels::kExitEnvironment || status == 127)
       skipped = python + " does not import kernel_tuner (OUTGRAD_PYTHON names another)";
     else if (status != 0)
-      throw kernels::EnvironmentError("tune --study: " + command[1] + " ended with status " + std::to_string(status));
+      throw kernels::EnvironmentError("tune --study: " + script + " ended with status " + std::to_string(status));
   }
   for (Entry& entry : read_kernel_tuner_runs(runs, caches, seeds, percents)) entries.push_back(std::move(entry));
 

@@ -24,6 +24,7 @@ inline Recording synthetic_recording() {
     recording.labels.emplace_back();
     for (const std::int64_t value : parameter.values) recording.labels.back().push_back(value);
   }
+  recording.labels[3] = {false, true};
   recording.labels[4] = {"row", "column", "morton"};
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     const Point p = recording.points[i];
