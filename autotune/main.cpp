@@ -14,6 +14,8 @@ constexpr const char* kUsage =
     "usage: outgrad COMMAND ...\n"
     "  tune   [--device cpu|auto] [--kernel gelu_backward|gelu_forward|all] [--format f32|f16|bf16|all] [--budget SECONDS]\n"
     "         [--evaluations N] [--elements N] [--out DIR] [--seed N] [--json]\n"
+    "         --record DIR [--kernel K] [--format F] [--budget SECONDS] [--evaluations N] [--elements N] [--seed N]\n"
+    "                      every point of a finer CPU space\n"
     "         --device replay:FILE [--kernel K --format F] [--strategy S] [--evaluations N] [--seed N] [--json]   search a recording:\n"
     "                              a database, a Kernel Tuner cache, T4 results; S: model, evolutionary, local, random, exhaustive\n"
     "         --device replay:FILE [--export-kernel-tuner FILE] [--export-t4 FILE]\n"

@@ -54,6 +54,28 @@ TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
   EXPECT_EQ(read_recording(folder / "t4.json").points.size(), recording.points.size());
 }
 
+// A recording of this machine grows from run to run, and is a device itself.
+TEST(RecordCommand, GoesOnWhereItStoppedAndReplays) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "gelu_backward.bf16.jsonl";
+  std::size_t left = 0;
+  for (int run = 1; run <= 2; ++run) {
+    const std::string said = output_of({"--record", folder / "", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "2", "--elements", "4096"});
+    const std::size_t at = said.find(" to record") == std::string::npos ? 0 : said.rfind(' ', said.find(" to record") - 1);
+    const auto waiting = static_cast<std::size_t>(std::stoul(said.substr(at + 1)));
+    if (run == 2) {  // the two of the first run, and the default where the space has it
+      EXPECT_GE(left - waiting, 2u) << said;
+      EXPECT_LE(left - waiting, 3u) << said;
+    }
+    left = waiting;
+  }
+  const Recording recording = read_recording(path);
+  EXPECT_GE(recording.points.size(), 4u);
+  EXPECT_LE(recording.points.size(), 5u);
+  EXPECT_TRUE(recording.best_ms().has_value());
+  EXPECT_EQ(recording.kernel, "gelu_backward.bf16");
+}
+
 TEST(ReplayCommand, RefusesWhatDoesNotGoTogether) {
   const TemporaryFolder folder;
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(synthetic_recording()));

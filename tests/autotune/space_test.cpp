@@ -233,6 +233,21 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
       }
 }
 
+// What a recording needs: thousands of points, the default among them, and all that the coarse grid has.
+TEST(CpuSpace, TheFineGridHoldsTheCoarseOne) {
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats) {
+      const Fits& fits = fits_of({kernel, format});
+      const Points fine = cpu_space(fits, 512, 2, Grid::kFine).construct();
+      for (const Point& point : all_of(cpu_space(fits, 512, 2).construct())) EXPECT_TRUE(fine.find(point).has_value());
+      EXPECT_GE(fine.size(), 800u);
+      if (kernel == KernelId::kGeluBackward && format != FormatId::kF32) {
+        EXPECT_GE(fine.size(), 2000u);
+      }
+      RecordProperty(Problem{kernel, format}.name(), static_cast<int>(fine.size()));
+    }
+}
+
 TEST(CpuSpace, NameSpeaks) {
   const Variant variant{{KernelId::kGeluBackward, FormatId::kF32},
                         fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
