@@ -161,7 +161,7 @@ class ModelGuided final : public Strategy {
 
  private:
   static constexpr std::size_t kPool = 12'000;        // points that are candidates; a larger space is sampled at each fit
-  static constexpr std::size_t kObservations = 1500;  // that predictions rest on: with kPool, about 70 MB
+  static constexpr std::size_t kObservations = 1500;  // that a fit starts from, and half as many again until the next: with kPool, 110 MB
   static constexpr std::size_t kLikelihood = 160;     // that hyperparameters are fitted to: a few milliseconds a step
   static constexpr double kGrowth = 1.4;              // of the number of observations between two fits
   static constexpr int kLocalTurn = 4;
@@ -175,7 +175,8 @@ class ModelGuided final : public Strategy {
     const std::size_t design = std::min(points().size() / 4 + 2, 2 * features_.dimensions() + 4);  // before that a model says little
     if (observed_.size() + pending().size() < design) return spread_out();
     if (fastest_.empty()) return std::nullopt;
-    if (process_ == nullptr || static_cast<double>(observed_.size()) >= kGrowth * static_cast<double>(fitted_)) fit();
+    const std::size_t grown = std::min(static_cast<std::size_t>(kGrowth * static_cast<double>(fitted_)), fitted_ + kObservations / 2);
+    if (process_ == nullptr || observed_.size() > grown) fit();
     for (; believed_ < pending().size(); ++believed_)
       process_->observe(pending()[believed_], process_->predict(pending()[believed_]).mean);
 

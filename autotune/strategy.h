@@ -1,7 +1,7 @@
 // Search strategies: which points of a space to evaluate next, given what came of those before.
 //
 // One interface for all: ask for points, evaluate them in any way and order, tell what came of each. A strategy sees neither clock nor
-// device; budgets are its caller's. The same seed, questions and answers give the same points on every machine.
+// device; budgets are its caller's. The same seed, questions and answers give the same points.
 #pragma once
 
 #include <cstdint>
