@@ -28,13 +28,21 @@ bool parse(const std::string& text, Number& value) {
 }  // namespace
 
 Options::Options(std::string command, const std::vector<std::string>& args, std::initializer_list<std::string_view> valued,
-                 std::initializer_list<std::string_view> flags)
+                 std::initializer_list<std::string_view> flags, std::initializer_list<std::string_view> lists)
     : command_(std::move(command)) {
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i].rfind("--", 0) != 0) throw kernels::SpecError(command_, args[i], "unexpected argument");
     const std::size_t equals = args[i].find('=');
     const std::string name = args[i].substr(2, equals == std::string::npos ? equals : equals - 2);
     std::string value;
+    if (contains(lists, name)) {
+      std::vector<std::string> words;
+      if (equals != std::string::npos) words.push_back(args[i].substr(equals + 1));
+      while (i + 1 < args.size() && args[i + 1].rfind("--", 0) != 0) words.push_back(args[++i]);
+      if (words.empty()) throw bad(name, "needs a value");
+      if (!lists_.emplace(name, std::move(words)).second) throw bad(name, "given twice");
+      continue;
+    }
     if (contains(flags, name)) {
       if (equals != std::string::npos) throw bad(name, "takes no value");
     } else if (!contains(valued, name)) {
@@ -53,6 +61,11 @@ Options::Options(std::string command, const std::vector<std::string>& args, std:
 std::string Options::text(std::string_view name, std::string_view otherwise) const {
   const auto found = values_.find(name);
   return found == values_.end() ? std::string(otherwise) : found->second;
+}
+
+std::vector<std::string> Options::words(std::string_view name) const {
+  const auto found = lists_.find(name);
+  return found == lists_.end() ? std::vector<std::string>{} : found->second;
 }
 
 std::string Options::required(std::string_view name) const {
@@ -83,6 +96,13 @@ double Options::number(std::string_view name, double otherwise, double least, do
   return value;
 }
 
+void Options::refuse_all_but(const std::string& with, std::initializer_list<std::string_view> names) const {
+  for (const auto& [name, value] : values_)
+    if (!contains(names, name)) throw bad(name, "does not go with " + with);
+  for (const auto& [name, words] : lists_)
+    if (!contains(names, name)) throw bad(name, "does not go with " + with);
+}
+
 kernels::SpecError Options::bad(std::string_view name, const std::string& why) const { return {command_, "--" + std::string(name), why}; }
 
 void require_cpu_device(const Options& options) {
@@ -95,7 +115,7 @@ void require_cpu_device(const Options& options) {
       throw kernels::CudaError("--device " + device + ": libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine");
   }
   if (device.rfind("cuda:", 0) == 0 || device.rfind("sm_", 0) == 0) throw options.bad("device", "'" + device + "' is for tune");
-  if (device.rfind("replay:", 0) == 0) throw options.bad("device", "replay is not in this build");
+  if (device.rfind("replay:", 0) == 0) throw options.bad("device", "a recording is a device of tune alone");
   throw options.bad("device", "unknown device '" + device + "' (cpu, auto, cuda:N, sm_XX, replay:FILE)");
 }
 

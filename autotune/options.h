@@ -16,13 +16,14 @@ namespace outgrad::autotune {
 
 class Options {
  public:
-  // Parses args (`--name value`, `--name=value`, `--flag`). Throws SpecError for a name that is not listed, a missing value, a name
-  // given twice, a stray argument.
+  // Parses args (`--name value`, `--name=value`, `--flag`, and of `lists` `--name value value...` up to the next option). Throws SpecError
+  // for a name that is not listed, a missing value, a name given twice, a stray argument.
   Options(std::string command, const std::vector<std::string>& args, std::initializer_list<std::string_view> valued,
-          std::initializer_list<std::string_view> flags);
+          std::initializer_list<std::string_view> flags, std::initializer_list<std::string_view> lists = {});
 
-  bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
+  bool has(std::string_view name) const { return values_.find(name) != values_.end() || lists_.find(name) != lists_.end(); }
   std::string text(std::string_view name, std::string_view otherwise) const;
+  std::vector<std::string> words(std::string_view name) const;  // of a list; empty when it is absent
 
   // The following throw SpecError for an absent or unacceptable value.
   std::string required(std::string_view name) const;
@@ -30,12 +31,16 @@ class Options {
   std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
   double number(std::string_view name, double otherwise, double least, double most) const;
 
+  // Throws SpecError for an option that was given and is not among these: `with` does not take it.
+  void refuse_all_but(const std::string& with, std::initializer_list<std::string_view> names) const;
+
   // What is wrong with one option, as `<command>: --<name>: <why>`.
   kernels::SpecError bad(std::string_view name, const std::string& why) const;
 
  private:
   std::string command_;
   std::map<std::string, std::string, std::less<>> values_;
+  std::map<std::string, std::vector<std::string>, std::less<>> lists_;
 };
 
 // Reads `--device`: "cpu", or "auto", which is the CPU in this build, pass; a form that belongs to another build or machine is

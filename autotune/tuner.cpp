@@ -10,11 +10,14 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <set>
 
 #include "autotune/gpu/device_command.h"
 #include "autotune/gpu/offline.h"
 #include "autotune/header.h"
 #include "autotune/isolate.h"
+#include "autotune/replay.h"
+#include "autotune/study.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
 
@@ -402,13 +405,110 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
   }
 }
 
+namespace {
+
+RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
+  RunIdentity run{
+      to_json(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
+  for (const std::string& flag : toolchain.flags)
+    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
+  return run;
+}
+
+// `tune --record DIR`: every point of the fine space of each problem, compiled, verified and timed in batches beside the default, until the
+// budget is spent; DIR/PROBLEM.jsonl is a database that `--device replay:` reads. Points that it has for this device, these sources and
+// this array length are not run again, so that a recording may take several runs.
+int record_command(const Options& options, const std::vector<Problem>& problems) {
+  // Times of one batch come from the same rounds as the default's: more candidates make a round longer and a drift within it larger.
+  constexpr std::size_t kBatch = 24;
+  constexpr i64 kElements = i64{1} << 18;  // in the last cache level: in memory every schedule waits for the same bytes, and the space is flat
+  const std::string out = options.text("record", "");
+  const double budget = options.number("budget", 600, 1, 1e6);
+  const auto most = static_cast<std::size_t>(options.integer("evaluations", INT64_MAX, 1, INT64_MAX));  // of each problem, in this run
+  MeasureSettings settings;
+  settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
+  settings.elements = options.integer("elements", kElements, 1024, i64{1} << 32);
+  settings.screening_rounds = kLeastRounds;
+  settings.final_rounds = settings.finalists = 0;
+  create_folder(out);
+  settings.log_path = out + "/record.log";
+  const auto began = std::chrono::steady_clock::now();
+  const auto left = [&] { return budget - std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  const Toolchain toolchain = find_toolchain();
+  const CpuIdentity cpu = identify_cpu();
+  RunIdentity run = identify_run(toolchain, cpu, settings.seed);
+  CompileSettings compiling;
+  compiling.cache_folder = out + "/variants";
+  compiling.jobs = cpu.threads;
+
+  for (std::size_t p = 0; p < problems.size(); ++p) {
+    const Problem& problem = problems[p];
+    const Fits& fits = fits_of(problem);
+    const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads, Grid::kFine);
+    const Points points = space.construct();
+    const std::string path = out + "/" + problem.name() + ".jsonl";
+    std::set<std::string> done;
+    for (const json& record : load_database(path).records) {
+      const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
+      const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", settings.elements));
+      if (ended && is("device", run.device) && is("kernels_sha256", run.hashes.kernels) &&
+          is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
+        done.insert(record["parameters"].dump());
+    }
+    std::vector<Variant> waiting;
+    for (std::size_t i = 0; i < points.size(); ++i)
+      if (Variant variant = variant_at(problem, fits, space, points[i]); done.count(variant.parameters().dump()) == 0)
+        waiting.push_back(std::move(variant));
+    std::uint64_t state = settings.seed;
+    for (std::size_t i = waiting.size(); i > 1; --i) std::swap(waiting[i - 1], waiting[next_random(state) % i]);
+    std::printf("%-18s space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(), waiting.size());
+    std::fflush(stdout);
+
+    const double until = left() - left() / static_cast<double>(problems.size() - p);  // what the problems after this one are left
+    const std::size_t stop = waiting.size() - std::min(most, waiting.size());
+    while (waiting.size() > stop && left() > until) {
+      std::vector<Candidate> candidates = {Candidate(default_variant(problem))};
+      for (; candidates.size() <= kBatch && waiting.size() > stop; waiting.pop_back()) candidates.emplace_back(waiting.back());
+      std::vector<Candidate*> proposed;
+      for (Candidate& candidate : candidates) proposed.push_back(&candidate);
+      compile(proposed, toolchain, compiling);
+      run.time = utc_now();
+      std::vector<json> winners;
+      tune_problem(candidates, settings, run, path, winners);
+      std::error_code error;
+      std::filesystem::remove_all(compiling.cache_folder, error);  // thousands of objects that nobody asks for again
+    }
+    std::printf("%-18s %zu of %zu points left\n", problem.name().c_str(), waiting.size(), points.size());
+  }
+  return kernels::kExitHolds;
+}
+
+}  // namespace
+
+
 int tune_command(const std::vector<std::string>& args) {
-  const Options options("tune", args, {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers"}, {"json"});
+  const Options options("tune", args,
+                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "strategy", "seeds", "shares",
+                         "kernel-tuner", "export-kernel-tuner", "export-t4", "record"},
+                        {"json"}, {"study"});
+  const bool study = options.has("study"), replayed = options.text("device", "").rfind("replay:", 0) == 0;
+  if (study)
+    options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
+  else if (replayed)
+    options.refuse_all_but("a replay",
+                           {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
+  else if (options.has("record"))
+    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "seed"});
+  else
+    options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "json"});
+  if (study) return study_command(options);
+  if (replayed) return replay_command(options);
   const std::vector<Problem> problems = problems_of(options);
   const std::string device = options.text("device", "cpu");
   if (device.rfind("sm_", 0) == 0) return gpu::offline_command(options, problems);
   if (device.rfind("cuda:", 0) == 0) return gpu::device_command(options, problems);
   require_cpu_device(options);
+  if (options.has("record")) return record_command(options, problems);
   const double budget = options.number("budget", 60, 1, 1e6);
   const std::string out = options.text("out", "out/tuned");
   // Twelve of about a hundred points: the default, its neighbours and a few at random; compiling them fits the default budget on 2 cores.
@@ -433,11 +533,7 @@ int tune_command(const std::vector<std::string>& args) {
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const Toolchain toolchain = find_toolchain();
   const CpuIdentity cpu = identify_cpu();
-  RunIdentity run{
-      to_json(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(),
-      settings.seed};
-  for (const std::string& flag : toolchain.flags)
-    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
+  const RunIdentity run = identify_run(toolchain, cpu, settings.seed);
   const Database known = load_database(database_path);
   for (const std::string& warning : known.warnings) std::fprintf(stderr, "outgrad: warning: %s\n", warning.c_str());
 
@@ -456,10 +552,10 @@ int tune_command(const std::vector<std::string>& args) {
       }
     }
     const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads);
-    const Space::Points points = space.construct();
+    const Points points = space.construct();
     if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
     all.emplace_back();
-    for (const Variant& variant : choose_variants(problem, fits, space, points.valid, evaluations, settings.seed))
+    for (const Variant& variant : choose_variants(problem, fits, space, points, evaluations, settings.seed))
       all.back().emplace_back(variant);
   }
   for (auto& candidates : all)

@@ -145,7 +145,7 @@ Variant default_variant(const Problem& problem) {
   });
 }
 
-Space cpu_space(const Fits& fits, int vector_bits, int threads) {
+Space cpu_space(const Fits& fits, int vector_bits, int threads, Grid grid) {
   std::vector<std::int64_t> fit_numbers, widths;
   for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
   for (const int width : {256, 512})
@@ -153,12 +153,18 @@ Space cpu_space(const Fits& fits, int vector_bits, int threads) {
   if (widths.empty()) widths = {0};
   // One thread can win where one core already saturates the memory; with a single core it is the same as all.
   const std::vector<std::int64_t> counts = threads > 1 ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
+  std::vector<std::int64_t> unrolls = {1, 2, 4}, blocks = {1 << 12, 1 << 14, 1 << 16};
+  if (grid == Grid::kFine) {
+    unrolls = {1, 2, 3, 4, 5, 6, 7, 8};
+    blocks.clear();
+    for (const std::int64_t kibi : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}) blocks.push_back(kibi << 10);
+  }
 
   Space space;
   space.parameter("fit", fit_numbers)
       .parameter("vector_bits", widths)
-      .parameter("unroll", {1, 2, 4})
-      .parameter("block_elements", {1 << 12, 1 << 14, 1 << 16})
+      .parameter("unroll", unrolls)
+      .parameter("block_elements", blocks)
       .parameter("streaming_stores", {0, 1})
       .parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)})
       .parameter("threads", counts);
@@ -174,7 +180,7 @@ Space cpu_space(const Fits& fits, int vector_bits, int threads) {
     return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory);
   });
   space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
-                   [](const Point& p) { return p[1] != 1 || p[0] == 1 << 16; });
+                   [](const Point& p) { return p[1] != 1 || p[0] >= 1 << 16; });
   return space;
 }
 
@@ -186,13 +192,13 @@ Variant variant_at(const Problem& problem, const Fits& fits, const Space& space,
            static_cast<TablePlacement>(value("table"))}};
 }
 
-std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
                                      std::size_t count, std::uint64_t seed) {
   std::vector<Variant> chosen = {default_variant(problem)};
   const nlohmann::json origin = chosen.front().parameters();
   std::vector<std::pair<std::pair<int, std::uint64_t>, Variant>> others;  // (group, random order)
-  for (const Point& point : valid) {
-    Variant variant = variant_at(problem, fits, space, point);
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    Variant variant = variant_at(problem, fits, space, valid[i]);
     const nlohmann::json parameters = variant.parameters();
     // Where the fit leaves no choice of the placement, that is no difference either.
     const bool placed = variant.fit->has_rows;

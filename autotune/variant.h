@@ -106,16 +106,22 @@ struct Variant : AnyVariant {
 // The variant in kernels/generated/tuned_default.h: what every gain is measured against.
 Variant default_variant(const Problem& problem);
 
+// How finely unroll and block_elements are divided.
+enum class Grid {
+  kCoarse,  // about a hundred points: what a tuning run of a minute chooses from
+  kFine,    // thousands: every unroll, blocks that are no powers of two; for recording (tune --record)
+};
+
 // The space over these fits on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters: fit, vector_bits, unroll,
 // block_elements, streaming_stores, table, threads.
-Space cpu_space(const Fits& fits, int vector_bits, int threads);
+Space cpu_space(const Fits& fits, int vector_bits, int threads, Grid grid = Grid::kCoarse);
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
 // Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
 Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
 
 // At most `count` variants to evaluate: the default, then the other fits in its schedule, then the points that differ from it in one
 // parameter, then others, each group in a random order that the seed fixes.
-std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
                                      std::size_t count, std::uint64_t seed);
 
 // Where a fit's own header stands beside the tuned header that uses it.

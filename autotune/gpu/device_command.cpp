@@ -132,7 +132,7 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
     const Space space = gpu_space(problem, fits_of(problem), device.limits.threads_per_sm);
     compiling.budget_seconds = share / 2;  // the other half is for running
     std::vector<Outcome> outcomes = evaluate(
-        choose_gpu_variants(problem, fits_of(problem), space, space.construct().valid, static_cast<std::size_t>(kCompiledPerRun * evaluations), settings.seed),
+        choose_gpu_variants(problem, fits_of(problem), space, space.construct(), static_cast<std::size_t>(kCompiledPerRun * evaluations), settings.seed),
         device.limits, compiling);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     // The default first, then by prediction; what was pruned comes last, and is recorded.

@@ -225,12 +225,12 @@ CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Archite
   return facts;
 }
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid, std::size_t count,
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
                                std::uint64_t seed) {
   const json wanted = default_gpu_variant(problem).parameters();
   std::vector<std::pair<std::pair<long, std::uint64_t>, GpuVariant>> ranked;
-  for (const Point& point : valid) {
-    GpuVariant variant = gpu_variant_at(problem, fits, space, point);
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    GpuVariant variant = gpu_variant_at(problem, fits, space, valid[i]);
     const json parameters = variant.parameters();
     // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
@@ -333,9 +333,9 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     const Problem& problem = problems[p];
     const Fits& fits = fits_of(problem);
     const Space space = gpu_space(problem, fits, architecture.threads_per_sm);
-    const Space::Points points = space.construct();
+    const Points points = space.construct();
     settings.budget_seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
-    const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, space, points.valid, evaluations, seed), architecture, settings);
+    const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, space, points, evaluations, seed), architecture, settings);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     std::vector<const Outcome*> ranked;
     std::map<std::string, int> pruned;

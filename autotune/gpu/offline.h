@@ -32,7 +32,7 @@ struct Outcome {
 
 // At most `count` variants for a first look: the kernel's own default, then the points that differ from it in few parameters, in a random
 // order that the seed fixes.
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const std::vector<Point>& valid,
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
                                         std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {

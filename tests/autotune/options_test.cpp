@@ -51,7 +51,7 @@ TEST(Device, OnlyWhatThisBuildHasIsAccepted) {
   for (const char* device : {"gpu", "cuda:", "cuda:x", "cuda:-1"})
     EXPECT_NE(refusal([&] { require_cpu_device(parse({"--device", device})); }), "accepted") << device;
   EXPECT_NE(refusal([&] { require_cpu_device(parse({"--device", "sm_90"})); }).find("is for tune"), std::string::npos);
-  EXPECT_NE(refusal([&] { require_cpu_device(parse({"--device", "replay:cache.json"})); }).find("not in this build"), std::string::npos);
+  EXPECT_NE(refusal([&] { require_cpu_device(parse({"--device", "replay:cache.json"})); }).find("of tune alone"), std::string::npos);
 }
 
 TEST(Device, CudaWithoutADriverIsTheEnvironmentsFault) {

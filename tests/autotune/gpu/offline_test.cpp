@@ -47,7 +47,7 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
       for (const FormatId format : kAllFormats) {
         const Problem problem{kernel, format};
         const Space space = gpu_space(problem, fits_of(problem), architecture.threads_per_sm);
-        const auto points = space.construct().valid;
+        const Points points = space.construct();
         for (int i = 0; i < kPerProblem; ++i)
           variants.push_back(gpu_variant_at(problem, fits_of(problem), space, points[next_random(seed) % points.size()]));
       }
@@ -139,10 +139,10 @@ TEST(GpuSpace, NamesAreUniqueAndConstraintsHold) {
   const Fits& fits = fits_of(kBackward);
   const Space space = gpu_space(kBackward, fits, 1536);
   std::set<std::string> names;
-  const auto points = space.construct().valid;
+  const Points points = space.construct();
   ASSERT_GT(points.size(), 10'000u);
-  for (const Point& point : points) {
-    const GpuVariant variant = gpu_variant_at(kBackward, fits, space, point);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const GpuVariant variant = gpu_variant_at(kBackward, fits, space, points[i]);
     EXPECT_LE(variant.schedule.threads * variant.schedule.resident_blocks, 1536);
     names.insert(variant.name());
   }
