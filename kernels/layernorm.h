@@ -33,6 +33,9 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
+// Whether eps is at least 0, -0 included. By its bits: where the caller has set denormals-are-zero, a negative subnormal compares equal to 0.
+OUTGRAD_HD bool eps_holds(float eps) { return bits_of(eps) <= 0x7f800000u || bits_of(eps) == bits_of(-0.0f); }
+
 // sum(x).
 template <class T>
 struct MeanTerms {

@@ -300,7 +300,7 @@ outgrad_status norm_forward(const char* function, Norm norm, outgrad_format form
                             float* x_hat) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  if (!(eps >= 0.0f)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(eps));
+  if (!kernels::eps_holds(eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(eps));
   if (const outgrad_status status = check_side(function, channels, count, n)) return status;
   const i64 size = kInfo[format].bytes;
   const i64 bytes = rows * n * size;

@@ -473,7 +473,7 @@ template <Norm N, class T, CpuSchedule S>
 void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n,
                   float eps, T* y, float* rstd, const SideBuffer<float>& side) {
   require_shape(function, rows, n, side);
-  if (!(eps >= 0.0f)) throw SpecError(refusal(function) + "eps must be at least 0");
+  if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
   if (rows_stream<S>(y, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, S, true>(x, added, gamma, beta, rows, n, eps, y, rstd, side);
   } else {

@@ -1,5 +1,6 @@
-/* Strict C99 against the C interface: prints a hash of every entry point's results over fixed inputs, one a line. The first two lines say
- * what ran. c_api_test runs it under each instruction set and compares what follows.
+/* Strict C99 against the C interface, every function of it: prints a hash of every entry point's results over fixed inputs, one a line. The
+ * first two lines say what ran. c_api_test runs it under each instruction set, hash_test builds of it for other machines, and compares what
+ * follows.
  * f16 and bf16: every bit pattern, with both mask bits; f32: the edges of every binade and a sample of each. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -65,6 +66,28 @@ static void check(outgrad_status status) {
   }
 }
 
+static void expect(int holds, const char* what) {
+  if (!holds) {
+    fprintf(stderr, "%s\n", what);
+    exit(2);
+  }
+}
+
+/* The functions that compute nothing. */
+static void queries(void) {
+  int format;
+  expect(strlen(outgrad_forward_coefficients_sha256()) == 64, "outgrad_forward_coefficients_sha256");
+  for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
+    expect(strlen(outgrad_coefficients_sha256(OUTGRAD_GELU, format)) == 64, "outgrad_coefficients_sha256");
+    expect(*outgrad_forward_variant(format) != 0 && *outgrad_backward_variant(format) != 0, "the names of the variants");
+  }
+  expect(*outgrad_error_message() == 0, "a message before any error");
+  expect(strcmp(outgrad_status_name(outgrad_set_threads(-1)), "OUTGRAD_ERROR_VALUE") == 0, "outgrad_set_threads takes -1");
+  expect(outgrad_get_threads() == 0 && *outgrad_error_message() != 0, "no message of an error");
+  check(outgrad_set_threads(2));
+  expect(outgrad_get_threads() == 2, "outgrad_get_threads");
+}
+
 static void print(const char* what, int format, uint64_t hash) { printf("%s %s %016" PRIx64 "\n", what, kFormatNames[format], hash); }
 
 /* All patterns of a 16-bit format; of f32 for each sign and exponent the edges and 60 others. */
@@ -109,6 +132,12 @@ static void activations(int format) {
   for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
     check(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
     print(outgrad_fit_name(activation, format), format, hash_of(format, dx, n));
+    if (activation == OUTGRAD_GELU) { /* under its own name, in place */
+      const uint64_t expected = hash_of(format, dx, n);
+      memcpy(dx, dy, (size_t)n * kBytes[format]);
+      check(outgrad_gelu_backward(format, dx, y, mask, dx, n));
+      expect(hash_of(format, dx, n) == expected, "outgrad_gelu_backward differs from outgrad_activation_backward");
+    }
   }
   free(values);
   free(y);
@@ -230,6 +259,7 @@ int main(void) {
   int format;
   printf("version %s\n", outgrad_version());
   printf("instruction_set %s\n", outgrad_instruction_set());
+  queries();
   for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
     activations(format);
     norms(format, 37, 777);

@@ -38,7 +38,9 @@ TEST(Contraction, HashesAgreeAcrossFlags) {
 }
 
 TEST(Contraction, ScalarAndVectorLinesAgree) {
-  for (const std::string& program : split(OUTGRAD_HASH_PROGRAMS, ':')) {
+  const std::vector<std::string> programs = split(OUTGRAD_HASH_PROGRAMS, ':');
+  if (programs.empty()) GTEST_SKIP() << "tests/kernels/hash_programs.cmake is not part of this build";
+  for (const std::string& program : programs) {
     const std::vector<std::string> lines = split(output_of(program), '\n');
     ASSERT_GT(lines.size(), 30u) << program;
     for (size_t i = 0; i < lines.size(); ++i) {

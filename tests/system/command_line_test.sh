@@ -28,7 +28,7 @@ refuses() {  # refuses STATUS WORD...: the command ends so
 
 "$root/outgrad" >table || fail "the table of commands"
 "$root/outgrad" --help | cmp - table || fail "--help is not the table of commands"
-for command in run test fit emit check validate stability tune eval bench report; do
+for command in run test sanitize fit emit check validate stability tune eval bench report; do
   grep -q "^  $command " table || fail "$command is not in the table"
   [[ $command == test ]] || "$root/outgrad" "$command" --help >help || fail "$command --help: status $?"
 done
@@ -40,6 +40,8 @@ refuses 2 run --frobnicate
 refuses 2 run --formats f8
 refuses 2 run --formats
 refuses 2 run --budget never
+refuses 2 sanitize --frobnicate
+refuses 2 sanitize  # OUTGRAD_BUILD_DIR is set
 executables=(tune)
 if [[ -x $2/outgrad-fit ]]; then
   executables+=(fit check)

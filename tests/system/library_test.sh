@@ -21,6 +21,7 @@ while read -r name; do
 done <"$work/exported"
 for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgrad_[a-z0-9_]+\(' | tr -d '('); do
   grep -qx "$name" "$work/exported" || fail "outgrad.h declares $name, which is not exported"
+  grep -q "\b$name(" "$1/tests/kernels/c_hash_main.c" || fail "tests/kernels/c_hash_main.c, the program of all functions, does not call $name"
 done
 readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the soname is not liboutgrad.so.0"
 
