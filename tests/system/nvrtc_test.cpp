@@ -2,17 +2,18 @@
 //
 // kernels/host/ (threads, files) and kernels/c/ (the compiled library) are the host's side and are left out. Without a CUDA toolkit the tests are skipped, not passed.
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
-#include <vector>
+#include <variant>
 
 #include <gtest/gtest.h>
+
+#include "autotune/gpu/nvrtc.h"
+#include "kernels/host/errors.h"
 
 namespace outgrad::tests {
 namespace {
@@ -21,74 +22,27 @@ namespace fs = std::filesystem;
 
 const fs::path kRoot = OUTGRAD_SOURCE_DIR;
 
-// The few NVRTC functions that are needed, loaded at run time: the tests build on machines without a toolkit.
-class Nvrtc {
- public:
-  static const Nvrtc* find() {
-    static const Nvrtc instance;
-    return instance.library_ == nullptr ? nullptr : &instance;
-  }
+// Compiles source for one architecture from the headers that the tuner carries. Returns the empty string, or the compiler's first error.
+std::string compile(const std::string& source, const std::string& architecture) {
+  const auto result = autotune::gpu::Nvrtc::instance().compile(source, architecture);
+  const auto* error = std::get_if<autotune::gpu::CompileError>(&result);
+  return error == nullptr ? "" : error->message;
+}
 
-  // Compiles source for one architecture. Returns the empty string, or the compiler's log.
-  std::string compile(const std::string& source, const std::string& architecture) const {
-    void* program = nullptr;
-    if (create_(&program, source.c_str(), "outgrad.cu", 0, nullptr, nullptr) != 0) return "nvrtcCreateProgram failed";
-    const std::vector<std::string> options = {"--gpu-architecture=" + architecture, "--std=c++20", "--include-path=" + kRoot.string()};
-    std::vector<const char*> words;
-    for (const std::string& option : options) words.push_back(option.c_str());
-    const int result = compile_(program, static_cast<int>(words.size()), words.data());
-    std::string log;
-    if (result != 0) {
-      std::size_t size = 0;
-      log_size_(program, &size);
-      log.resize(size);
-      log_(program, log.data());
-      if (log.empty()) log = "status " + std::to_string(result);
-    }
-    destroy_(&program);
-    return log;
-  }
-
- private:
-  Nvrtc() {
-    std::vector<std::string> candidates = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
-    for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
-      if (const char* value = std::getenv(variable)) candidates.push_back(std::string(value) + "/lib64/libnvrtc.so");
-    }
-    candidates.push_back("/usr/local/cuda/lib64/libnvrtc.so");
-    for (const std::string& candidate : candidates) {
-      library_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library_ != nullptr) break;
-    }
-    if (library_ == nullptr) return;
-    load(create_, "nvrtcCreateProgram");
-    load(compile_, "nvrtcCompileProgram");
-    load(log_size_, "nvrtcGetProgramLogSize");
-    load(log_, "nvrtcGetProgramLog");
-    load(destroy_, "nvrtcDestroyProgram");
-  }
-
-  template <class Function>
-  void load(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(dlsym(library_, name));
-    if (function == nullptr) ADD_FAILURE() << "libnvrtc has no " << name;
-  }
-
-  void* library_ = nullptr;
-  int (*create_)(void**, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
-  int (*compile_)(void*, int, const char* const*) = nullptr;
-  int (*log_size_)(void*, std::size_t*) = nullptr;
-  int (*log_)(void*, char*) = nullptr;
-  int (*destroy_)(void**) = nullptr;
-};
+std::string text_of(const std::string& path) {
+  std::ifstream file(kRoot / path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 class NvrtcTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    nvrtc_ = Nvrtc::find();
-    if (nvrtc_ == nullptr) GTEST_SKIP() << "no CUDA toolkit here: libnvrtc was not found";
+    try {
+      autotune::gpu::Nvrtc::instance();
+    } catch (const kernels::EnvironmentError& error) {
+      GTEST_SKIP() << error.what();
+    }
   }
-  const Nvrtc* nvrtc_ = nullptr;
 };
 
 TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
@@ -98,7 +52,7 @@ TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
     const fs::path extension = entry.path().extension();
     if ((extension != ".h" && extension != ".cuh") || header.starts_with("kernels/host/") || header.starts_with("kernels/c/")) continue;
     ++count;
-    EXPECT_EQ(nvrtc_->compile("#include \"" + header + "\"\n", GetParam()), "") << header;
+    EXPECT_EQ(compile("#include \"" + header + "\"\n", GetParam()), "") << header;
   }
   EXPECT_GE(count, 12u) << "kernels/ holds at least the headers of the architecture";
 }
@@ -123,14 +77,14 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
                 "*, const " + t + "*, const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
     }
   }
-  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+  EXPECT_EQ(compile(source, GetParam()), "");
 }
 
 // Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y.
 TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
   std::string source =
       "#include \"kernels/cuda/elementwise.cuh\"\n"
-      "#include \"tests/kernels/synthetic_fit.h\"\n"
+      + text_of("tests/kernels/synthetic_fit.h") +
       "using namespace outgrad::kernels;\n"
       "struct Long : synthetic::Direct<F16, F16> {\n"
       "  static constexpr int kUpperLast = kUpperFirst + 15000, kEntries = kUpperBase + 15001;\n"
@@ -149,7 +103,7 @@ TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
     source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, const " +
               shape.y + "*, const u32*, " + t + "*, i64);\n";
   }
-  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+  EXPECT_EQ(compile(source, GetParam()), "");
 }
 
 // Every value of a schedule that selects other code: widths of access, hints, homes of a table.
@@ -167,7 +121,7 @@ TEST_P(NvrtcTest, EverySchedulesKernelsCompile) {
     source += "template __global__ void cuda::activation_backward<generated::GeluBf16, BF16, BF16, " + name +
               ">(const BF16*, const BF16*, const u32*, BF16*, i64);\n";
   }
-  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+  EXPECT_EQ(compile(source, GetParam()), "");
 }
 
 // The norms in every home of a row, wide and element by element, with a residual and with side channels.
@@ -204,14 +158,14 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
     }
   }
   source += "template __global__ void cuda::norm_prepare<>(NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>);\n";
-  EXPECT_EQ(nvrtc_->compile(source, GetParam()), "");
+  EXPECT_EQ(compile(source, GetParam()), "");
 }
 
 // The compiler that is asked does compile: an error in the source comes back as its log.
 TEST_P(NvrtcTest, ErrorsAreSeen) {
-  EXPECT_EQ(nvrtc_->compile("__global__ void sound(float* x) { *x = 1; }\n", GetParam()), "");
-  EXPECT_NE(nvrtc_->compile("__global__ void broken() { undeclared(); }\n", GetParam()), "");
-  EXPECT_NE(nvrtc_->compile("#include \"kernels/absent.h\"\n", GetParam()), "");
+  EXPECT_EQ(compile("__global__ void sound(float* x) { *x = 1; }\n", GetParam()), "");
+  EXPECT_NE(compile("__global__ void broken() { undeclared(); }\n", GetParam()), "");
+  EXPECT_NE(compile("#include \"kernels/absent.h\"\n", GetParam()), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, NvrtcTest, testing::Values("sm_80", "sm_90", "sm_100"), [](const auto& parameter) { return parameter.param; });
