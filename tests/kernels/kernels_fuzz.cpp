@@ -137,6 +137,7 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   u8* data() { return memory_.get() + begin_; }
+  u8* end() { return memory_.get() + end_; }
   u8* all() { return memory_.get(); }
   size_t size() const { return size_; }
   void save() { saved_.assign(all(), all() + size_); }
@@ -793,7 +794,8 @@ class Case {
         break;
       case 1: {
         Operand& o = call_.operands[any_used()];
-        if (o.pointer != nullptr) o.pointer += 1 + choose_.below(static_cast<u32>(call_.element_bytes(o) - 1));
+        const bool whole = reinterpret_cast<std::uintptr_t>(o.pointer) % static_cast<u64>(call_.element_bytes(o)) == 0;  // twice might be none
+        if (o.pointer != nullptr && whole) o.pointer += 1 + choose_.below(static_cast<u32>(call_.element_bytes(o) - 1));
         break;
       }
       case 2:
@@ -824,8 +826,7 @@ class Case {
           static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(),
                                            std::numeric_limits<float>::quiet_NaN()};
           call_.eps = choose_.of(kEps);
-        } else if (call_.norm_backward() && call_.at(kGamma) != nullptr && call_.n > 0 && call_.n <= kLargestSize &&
-                   call_.operands[kGamma].count == call_.n && aligned(kGamma)) {
+        } else if (call_.norm_backward() && call_.operands[kGamma].count == call_.n && addressable(kGamma)) {
           static constexpr float kGammas[] = {0.0f, -0.0f, 0x1p-129f, -0x1p-149f, 0x1p-128f, 0x1.000004p-128f};
           call_.at<float>(kGamma)[choose_.below(static_cast<u32>(call_.n))] = choose_.of(kGammas);
         }
@@ -833,7 +834,7 @@ class Case {
       case 7:
         if (call_.norm()) {
           static constexpr i64 kCounts[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max()};
-          if (call_.side_count <= 0 || call_.at(kSide) == nullptr || !aligned(kSide) || choose_.one_in(3)) {
+          if (call_.side_count <= 0 || !addressable(kSide) || choose_.one_in(3)) {
             call_.side_count = choose_.one_in(2) && call_.n < kLargestSize ? std::max<i64>(call_.n, 0) + 1 : choose_.of(kCounts);
           } else if (call_.side_count <= call_.operands[kSide].count) {
             auto* const side = call_.at<std::int32_t>(kSide);
@@ -856,7 +857,16 @@ class Case {
     }
   }
 
-  bool aligned(Role role) const { return reinterpret_cast<std::uintptr_t>(call_.operands[role].pointer) % 4 == 0; }
+  // Whether the operand's words may be read and written: another way to spoil it may have moved it.
+  bool addressable(Role role) const {
+    const Operand& o = call_.operands[role];
+    return o.pointer != nullptr && reinterpret_cast<std::uintptr_t>(o.pointer) % 4 == 0 && within_a_region(o.pointer, call_.bytes(o));
+  }
+  bool within_a_region(const u8* pointer, i64 bytes) const {
+    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) {
+      return pointer >= region->data() && pointer + bytes <= region->end();
+    });
+  }
 
   // Two arrays share bytes. Where both are read only, which is allowed, the one lies within the other.
   void overlap() {
@@ -882,6 +892,8 @@ class Case {
       default:
         shift = static_cast<i64>(choose_.below(1 << 16)) * unit % other_bytes / unit * unit;
     }
+    // What says which columns are side channels, and gamma, are read before the call is refused.
+    if ((a == kSide || a == kGamma) && !within_a_region(other.pointer + shift, bytes)) return;
     moved.pointer = other.pointer + shift;
   }
 
