@@ -328,7 +328,8 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
       "nonsense",
       "bench --format f8",
       "tune --kernel softmax",
-      "tune --device sm_90",
+      "tune --device sm_ninety",
+      "eval --op forward --device sm_90",
       "tune --device replay:x",
       "tune --budget 0"};
   for (const std::string& command : commands) {

@@ -90,7 +90,7 @@ TEST(Isolate, AMemoryHogFailsInsideItsLimit) {
         for (;;) hoard.emplace_back(64 << 20);
       },
       [](const nlohmann::json&) {}, limits);
-  EXPECT_EQ(end.kind, ChildEnd::Kind::kCrashed);
+  EXPECT_EQ(end.kind, ChildEnd::Kind::kOutOfMemory);
   EXPECT_EQ(end.last_launched, 0);
 }
 
