@@ -505,8 +505,14 @@ int tune_command(const std::vector<std::string>& args) {
   if (replayed) return replay_command(options);
   const std::vector<Problem> problems = problems_of(options);
   const std::string device = options.text("device", "cpu");
-  if (device.rfind("sm_", 0) == 0) return gpu::offline_command(options, problems);
-  if (device.rfind("cuda:", 0) == 0) return gpu::device_command(options, problems);
+  if (device.rfind("sm_", 0) == 0) {
+    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
+    return gpu::offline_command(options, problems);
+  }
+  if (device.rfind("cuda:", 0) == 0) {
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "json"});
+    return gpu::device_command(options, problems);
+  }
   require_cpu_device(options);
   if (options.has("record")) return record_command(options, problems);
   const double budget = options.number("budget", 60, 1, 1e6);

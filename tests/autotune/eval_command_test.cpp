@@ -329,6 +329,10 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
       "bench --format f8",
       "tune --kernel softmax",
       "tune --device sm_ninety",
+      "tune --device sm_90 --headers x",
+      "tune --device sm_90 --elements 4096",
+      "tune --device sm_90 --record out",
+      "tune --device cuda:0 --headers x",
       "eval --op forward --device sm_90",
       "tune --device replay:x",
       "tune --budget 0"};
