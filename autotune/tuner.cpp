@@ -498,10 +498,11 @@ int tune_command(const std::vector<std::string>& args) {
     options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json"});
   if (study) return study_command(options);
   if (replayed) return replay_command(options);
-  std::vector<Problem> problems = problems_of(options, kGeluKernels);
   const std::string device = options.text("device", "cpu");
-  if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
+  const bool offline = device.rfind("sm_", 0) == 0;
+  std::vector<Problem> problems = offline ? problems_of(options) : problems_of(options, kGeluKernels);
+  if (offline) {
+    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
