@@ -67,6 +67,7 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
 struct RowAccesses {
   int stores = 0;   // of the rows that are written, in the schedule's accesses
   int of_pass = 0;  // of a forward's pass over the octets of a row that registers do not hold, before the last
+  int again = 0;    // of a backward with rows in registers: those of what all rows share that were made before the sums
   int counted = 0;  // these and all others of 8 and 16 bytes: tensors, what all rows share, shared memory, the sums of a slot
 };
 
@@ -94,6 +95,7 @@ RowAccesses accesses_of(const GpuVariant& variant, int vectors_of_forward) {
     const int vectors = kind.norm == kernels::Norm::layer ? 5 : 4;
     accesses.stores = tensor;
     others = vectors * words;
+    if (registers) accesses.again = (vectors - 3) * words * octets;
     if (registers) others += (2 + residual) * tensor * (1 + s.rows_ahead);
     if (shared) others += (2 + residual) * tensor + 2 * 3 * kept;
     if (s.home == RowHome::memory) others += (2 * 2 + residual) * tensor;
@@ -130,13 +132,12 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   // In registers, octets that may not be there have predicated loads. Elsewhere only what may be absent has: gamma and beta, side channels' weights.
   rules.count_guarded = registers;
   // gamma and beta of a forward are there or not; where their loads are predicated, they are not counted, or those of an absent beta are, too.
-  // So it is with the loads of a pass that sums.
+  // So it is with the loads of a pass that sums; and what a backward reads twice may be kept in registers, some of it or all.
   for (const int vectors : {kind.norm == kernels::Norm::layer ? 2 : 1, registers ? 2 : 0}) {
     accesses = accesses_of(variant, vectors);
-    for (int passes = 0; passes <= (accesses.of_pass > 0 ? 2 : 0) && paths.shortest == 0; ++passes) {
-      rules.wide_stores = accesses.counted - passes * accesses.of_pass;
+    const int less = std::max({1, accesses.of_pass, accesses.again > 0 ? 2 : 0}), least = accesses.counted - std::max(2 * accesses.of_pass, accesses.again);
+    for (rules.wide_stores = accesses.counted; rules.wide_stores >= least && paths.shortest == 0; rules.wide_stores -= less)
       paths = hot_paths(function, rules);
-    }
     if (paths.shortest > 0) break;
   }
   if (paths.shortest == 0) return facts;

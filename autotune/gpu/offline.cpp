@@ -227,24 +227,30 @@ Outcome outcome_of(const GpuVariant& variant, const Program& program, const Prog
 
 }  // namespace
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
-                                            const Points& valid, std::size_t count, std::uint64_t seed) {
-  const GpuVariant origin = default_gpu_variant(problem, architecture);
-  const json wanted = origin.parameters();
-  std::vector<std::pair<std::pair<long, std::uint64_t>, GpuVariant>> ranked;
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
+                                      const Points& valid, std::size_t count, std::uint64_t seed) {
+  const json wanted = default_gpu_variant(problem, architecture).parameters();
+  std::vector<std::pair<std::pair<long, std::uint64_t>, std::size_t>> ranked;
   for (std::size_t i = 0; i < valid.size(); ++i) {
-    GpuVariant variant = gpu_variant_at(problem, fits, space, valid[i]);
-    const json parameters = variant.parameters();
+    const json parameters = gpu_variant_at(problem, fits, space, valid[i]).parameters();
+    if (parameters == wanted) continue;
     // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
       return item.key() != "table" && wanted.at(item.key()) != item.value();
     });
-    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, std::move(variant)});
+    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, i});
   }
-  std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<GpuVariant> chosen = {origin};
-  for (auto& each : ranked)
-    if (chosen.size() < count && (each.second.name() != origin.name())) chosen.push_back(std::move(each.second));
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < ranked.size() && i < count; ++i) chosen.push_back(ranked[i].second);
+  return chosen;
+}
+
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
+                                            const Points& valid, std::size_t count, std::uint64_t seed) {
+  std::vector<GpuVariant> chosen = {default_gpu_variant(problem, architecture)};
+  for (const std::size_t point : near_default(problem, fits, architecture, space, valid, count - 1, seed))
+    chosen.push_back(gpu_variant_at(problem, fits, space, valid[point]));
   return chosen;
 }
 

@@ -135,6 +135,24 @@ TEST(GpuSpace, DefaultsArePlannedAsTheLaunchersDo) {
   }
 }
 
+TEST(GpuSpace, VariantsComeBackFromTheirParameters) {
+  const Architecture& architecture = architecture_of("sm_90");
+  for (const KernelId kernel : kAllKernels) {
+    const Problem problem = sized({kernel, FormatId::kBf16});
+    const Fits& fits = gpu_fits_of(problem);
+    const Space space = gpu_space(problem, fits, architecture);
+    const Points points = space.construct();
+    for (std::size_t i = 0; i < points.size(); i += points.size() / 50 + 1) {
+      const GpuVariant variant = gpu_variant_at(problem, fits, space, points[i]);
+      EXPECT_EQ(gpu_variant_from(problem, fits, variant.parameters()).name(), variant.name());
+    }
+  }
+  const Problem norm = sized({KernelId::kLayernormBackward, FormatId::kBf16});
+  nlohmann::json parameters = default_gpu_variant(norm, architecture).parameters();
+  parameters["home"] = "attic";
+  EXPECT_THROW(gpu_variant_from(norm, {}, parameters), kernels::SpecError);
+}
+
 // The space of a norm follows the columns: every point launches what it says, and the launchers' default is one of the points.
 TEST(GpuSpace, NormsHaveSchedulesThatTheirRowsTake) {
   const Architecture& architecture = architecture_of("sm_90");
