@@ -90,6 +90,13 @@ const Fits& fits_of(const Problem& problem) {
   });
 }
 
+Fits accurate_fits_of(const Problem& problem) {
+  Fits fits = fits_of(problem);
+  const double most = fits.front()->error;
+  std::erase_if(fits, [most](const auto& fit) { return fit->error > most; });
+  return fits;
+}
+
 std::string Variant::name() const {
   std::string text = std::string(autotune::name_of(problem.format)) + "." + fit->name;
   text += schedule.vector_bits == 0 ? ".s" : ".v" + std::to_string(schedule.vector_bits);

@@ -54,6 +54,8 @@ struct FitChoice {
   std::string type;        // of the generated header: "GeluF32"
   std::string name;        // "gelu_f32"
   std::string accuracy{};  // its class, "abs:2^-26"; empty for a forward
+  // Of a backward, proven: sup |g - f'(x)| over all x that are stored as y, kT; of f32, over real y, kA + kB. Compares fits of one format.
+  double error = 0;
   bool has_rows = false;  // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
   VariantFunction reference = nullptr;
   // Of a header that this program was not built with: its text, and its scalar kernel in place of `reference`.
@@ -66,12 +68,16 @@ using Fits = std::vector<std::shared_ptr<const FitChoice>>;
 template <class Fit, class T>
 FitChoice backward_choice() {
   FitChoice choice{.type = type_name(Fit::kName), .name = Fit::kName, .accuracy = Fit::kClass, .reference = &run_backward<Fit, T, kReferenceSchedule>};
+  if constexpr (requires { Fit::kT; }) choice.error = Fit::kT;
+  else choice.error = Fit::kA + Fit::kB;
   if constexpr (!kernels::kIsDirect<Fit>) choice.has_rows = Fit::kRows > 1;
   return choice;
 }
 
 // All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first.
 const Fits& fits_of(const Problem& problem);
+// Those of them whose proven error is no larger than the default's: what tuning may choose without being asked for less.
+Fits accurate_fits_of(const Problem& problem);
 
 // One certified fit in one schedule, for whatever device: what the tuner needs to know of it.
 struct AnyVariant {
