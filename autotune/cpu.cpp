@@ -128,7 +128,7 @@ class CpuDevice : public TuningDevice {
   // Of every problem the latest winner for this device and these sources whose fit is at hand, else the default.
   std::string header(const Database& database) const override {
     std::vector<Variant> chosen;
-    for (const KernelId kernel : kAllKernels)
+    for (const KernelId kernel : kGeluKernels)
       for (const FormatId format : kAllFormats) {
         const Problem problem{kernel, format};
         chosen.push_back(default_variant(problem));

@@ -27,11 +27,11 @@ std::string loop_of(Variant variant) {
 }
 
 // The parameters of points that the file has already.
-std::set<std::string> recorded(const std::string& path, const RunIdentity& run, i64 elements) {
+std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
   for (const json& record : load_database(path).records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-    const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", elements));
+    const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols)));
     if (ended && is("device", run.device) && is("kernels_sha256", run.hashes.kernels) &&
         is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
       done.insert(record["parameters"].dump());
@@ -133,7 +133,7 @@ class Recorder {
       RoundSamples none(2);
       none.ceiling_name = ceiling_name, none.ceiling_bytes = ceiling_bytes;
       std::vector<Candidate> pair = {verified_.front(), verified_[i]};
-      const Measurement m = evaluate(pair, std::move(rounds), std::move(none), settings_, settings_.elements);
+      const Measurement m = evaluate(pair, std::move(rounds), std::move(none), settings_);
       records.push_back(record_of(pair.back(), 1, &m, run_));
     }
     append_records(path_, records);
@@ -159,7 +159,6 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   const auto most = static_cast<std::size_t>(options.integer("evaluations", INT64_MAX, 1, INT64_MAX));  // of each problem, in this run
   MeasureSettings settings;
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  settings.elements = options.integer("elements", kElements, 1024, i64{1} << 32);
   settings.screening_rounds = kRounds;
   settings.final_rounds = settings.finalists = 0;
   create_folder(out);
@@ -173,12 +172,12 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   compiling.jobs = cpu.threads;
 
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem& problem = problems[p];
+    const Problem problem = sized_within(problems[p], kElements);
     const Fits& fits = fits_of(problem);
     const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads, Grid::kFine);
     const Points points = space.construct();
     const std::string path = out + "/" + problem.name() + ".jsonl";
-    const std::set<std::string> done = recorded(path, run, settings.elements);
+    const std::set<std::string> done = recorded(path, run, problem);
     std::vector<Variant> waiting;
     for (std::size_t i = 0; i < points.size(); ++i)
       if (Variant variant = variant_at(problem, fits, space, points[i]); done.count(variant.parameters().dump()) == 0)

@@ -20,18 +20,7 @@
 namespace outgrad::autotune {
 namespace {
 
-using kernels::i64;
 using nlohmann::json;
-
-std::vector<Problem> problems_of(const Options& options) {
-  const std::string kernel = options.one_of("kernel", {"all", "gelu_backward", "gelu_forward"});
-  const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
-  std::vector<Problem> problems;
-  for (const KernelId k : kAllKernels)
-    for (const FormatId f : kAllFormats)
-      if ((kernel == "all" || kernel == name_of(k)) && (format == "all" || format == name_of(f))) problems.push_back({k, f});
-  return problems;
-}
 
 struct Shard {
   std::size_t index = 0, count = 1;
@@ -50,20 +39,21 @@ Shard shard_of(const Options& options) {
   return shard;
 }
 
-// What the database says of a problem on this device, with these sources and this array length.
-Known known_of(const Database& database, const RunIdentity& run, const Problem& problem, i64 elements) {
+// What the database says of a problem of this size on this device, with these sources.
+Known known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
   Known known;
   for (const json& record : database.records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
     if (!is("kernel", name_of(problem.kernel)) || !is("format", name_of(problem.format)) || !is("device", run.device)) continue;
     if (!is("kernels_sha256", run.hashes.kernels) || !is("coefficients_sha256", run.hashes.coefficients) || !is("compiler", run.compiler)) continue;
-    if (is("state", "rejected") || is("elements", elements)) known.records.push_back(record);
+    const bool same_size = is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols));
+    if (is("state", "rejected") || same_size) known.records.push_back(record);
   }
   return known;
 }
 
 json summary_of(const Problem& problem, const SearchResult& result) {
-  return {{"problem", problem.name()},
+  return {{"problem", problem.sized_name()},
           {"evaluated", result.evaluated},
           {"known", result.known},
           {"rejected", result.rejected},
@@ -71,7 +61,7 @@ json summary_of(const Problem& problem, const SearchResult& result) {
           {"overhead", result.overhead()}};
 }
 
-void print(const Problem& problem, const SearchResult& result) {
+void print(const SearchResult& result) {
   print_problem(result.finalists, result.final);
   std::printf("  %zu evaluated, %zu known before, %zu rejected; %.1f s: compile %.1f, verify %.1f, measure %.1f, else %.1f%%\n", result.evaluated,
               result.known, result.rejected, result.total_seconds, result.seconds.compile, result.seconds.verify, result.seconds.measure,
@@ -80,7 +70,6 @@ void print(const Problem& problem, const SearchResult& result) {
     if (const auto* why = candidate.as<Rejected>())
       std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
   std::fflush(stdout);
-  static_cast<void>(problem);
 }
 
 int cpu_command(const Options& options, const std::vector<Problem>& problems) {
@@ -103,7 +92,6 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   const std::string out = options.text("out", "out/tuned");
   const std::string database_path = out + "/tune_" + device.slug() + ".jsonl", tuned_path = out + "/tuned_" + device.slug() + ".h";
   const double budget = options.number("budget", 60, 1, 1e6);
-  const i64 elements = options.integer("elements", 0, 0, i64{1} << 40);
   const Shard shard = shard_of(options);
   const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
   SearchSettings settings;
@@ -125,19 +113,18 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 
   std::vector<json> winners, summaries;
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem& problem = problems[p];
+    const Problem problem = sized_within(problems[p], device.elements_for(problems[p]));
     settings.seconds = (budget - elapsed()) / static_cast<double>(problems.size() - p);
     if (settings.seconds <= 0 && p > 0) {
       std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problem.name().c_str(), budget);
       continue;
     }
-    settings.measure.elements = elements > 0 ? elements : device.elements_for(problem);
     const std::unique_ptr<Tunable> space = device.space_of(problem, shard.index, shard.count);
-    if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(space->points()).c_str());
-    const Known known = options.has("fresh") ? Known{} : known_of(database, device.run(), problem, settings.measure.elements);
+    if (!as_json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
+    const Known known = options.has("fresh") ? Known{} : known_of(database, device.run(), problem);
     const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
     if (terminal) std::fprintf(stderr, "\r\033[K");
-    if (!as_json) print(problem, result);
+    if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }
   kernels::write_file(tuned_path, device.header(load_database(database_path)));
@@ -153,7 +140,7 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 
 int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
-                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "accuracy", "strategy", "shard",
+                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy", "shard",
                          "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes"},
                         {"json", "fresh"}, {"study"});
   if (options.has("study")) {
@@ -167,20 +154,20 @@ int tune_command(const std::vector<std::string>& args) {
     return replay_command(options);
   }
   if (options.has("record")) {
-    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "passes", "seed"});
+    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "passes", "seed"});
     require_cpu_device(options);
-    return record_command(options, problems_of(options));
+    return record_command(options, problems_of(options, kGeluKernels));
   }
-  const std::vector<Problem> problems = problems_of(options);
+  const std::vector<Problem> problems = problems_of(options, kGeluKernels);
   if (device.rfind("sm_", 0) == 0) {
     options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "strategy", "shard", "fresh", "json"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "json"});
     return gpu::device_command(options, problems);
   }
-  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "accuracy", "strategy",
+  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy",
                                      "shard", "fresh", "json"});
   require_cpu_device(options);
   return cpu_command(options, problems);

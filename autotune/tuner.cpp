@@ -56,12 +56,12 @@ void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage)
 // The body of a timing child: warm-up, screening of all, then fresh rounds of the finalists and the default.
 class TimingSession {
  public:
-  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, i64 elements, const Channel& channel)
+  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, const Channel& channel)
       : candidates_(candidates),
         settings_(settings),
         channel_(channel),
         executor_(settings.open()) {
-    executor_->allocate(candidates.front().variant().problem, elements, settings.seed);
+    executor_->allocate(candidates.front().variant().problem, settings.seed);
   }
 
   void run() {
@@ -147,11 +147,9 @@ void RoundSamples::add(const json& report) {
   for (const auto& [item, time] : report["ns"].items()) ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
 }
 
-Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings,
-                     i64 elements) {
+Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings) {
   const Problem problem = candidates.front().variant().problem;
   Measurement m;
-  m.elements = elements;
   m.ceiling_name = finals.ceiling_name;
   m.ceiling_bytes = finals.ceiling_bytes;
   m.ceiling_share = settings.ceiling_share;
@@ -159,7 +157,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
   m.discarded_rounds = static_cast<int>(std::count(keep_final.begin(), keep_final.end(), false));
   const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
-  const double bytes = problem.bytes_per_element() * static_cast<double>(elements);
+  const double bytes = problem.bytes();
 
   m.speedup.resize(candidates.size());
   m.share_of_ceiling.assign(candidates.size(), std::nan(""));
@@ -207,8 +205,10 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"parameters", variant.parameters()},
                  {"default", index == 0},
                  {"state", candidate.state_name()}};
-  record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
-  if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
+  if (variant.fit) {
+    record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
+    if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
+  }
   if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
   if (const auto* rejected = candidate.as<Rejected>()) {
     record["rejected"] = {{"stage", name_of(rejected->stage)}, {"reason", name_of(rejected->reason)}, {"detail", rejected->detail}};
@@ -218,10 +218,10 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
   const bool final = !timed->final_ns.empty();
   const std::vector<double>& ns = final ? timed->final_ns : timed->screening_ns;
   const std::vector<bool> keep = kept_rounds(final ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
-  const double bytes = variant.problem.bytes_per_element() * static_cast<double>(m->elements);
+  const double bytes = variant.problem.bytes();
   record.update({{"checked", timed->verified.checked},
-                 {"elements", m->elements},
-                 {"bytes_per_element", variant.problem.bytes_per_element()},
+                 {"elements", variant.problem.elements()},
+                 {"bytes", bytes},
                  {"ceiling", {{"name", m->ceiling_name}, {"bytes", m->ceiling_bytes}}},
                  {"screening", {{"ns", timed->screening_ns}, {"default_ns", m->screening_baseline_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
                  {"final", {{"ns", timed->final_ns}, {"default_ns", m->baseline_ns}, {"ceiling_ns", m->final_ceiling_ns}}},
@@ -232,6 +232,10 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"share_of_ceiling", m->share_of_ceiling[index]},
                  {"winner", m->decided && index == m->winner},
                  {"gain", index == m->winner && m->gain}});
+  if (variant.problem.over_rows())
+    record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
+  else
+    record["bytes_per_element"] = variant.problem.bytes_per_element();
   return record;
 }
 
@@ -281,6 +285,8 @@ i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
   while (elements > kFloor && static_cast<double>(elements) > affordable) elements /= 2;
   return elements;
 }
+
+Problem sized_for(const Problem& problem, const CpuIdentity& cpu) { return sized_within(problem, elements_for(problem, cpu)); }
 
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
   std::vector<int> waiting;
@@ -361,11 +367,11 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
           (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
     }
     RoundSamples screening(candidates.size()), finals(candidates.size());
-    const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, settings.elements, channel).run(); };
+    const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, channel).run(); };
     const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
     if (end.kind == ChildEnd::Kind::kFinished)
-      return evaluate(candidates, std::move(screening), std::move(finals), settings, settings.elements);
+      return evaluate(candidates, std::move(screening), std::move(finals), settings);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
   }
 }

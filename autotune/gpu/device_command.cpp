@@ -178,7 +178,7 @@ class GpuDevice : public TuningDevice {
   // Of every problem with a winner for these sources, the latest.
   std::string header(const Database& database) const override {
     std::vector<GpuVariant> chosen;
-    for (const KernelId kernel : kAllKernels)
+    for (const KernelId kernel : kGeluKernels)
       for (const FormatId format : kAllFormats) {
         const Problem problem{kernel, format};
         std::optional<GpuVariant> winner;
