@@ -158,7 +158,7 @@ Space cpu_space(const Fits& fits, int vector_bits, int threads, Grid grid) {
   }
 
   Space space;
-  space.parameter("fit", fit_numbers)
+  space.nominal_parameter("fit", fit_numbers)
       .parameter("vector_bits", widths)
       .parameter("unroll", unrolls)
       .parameter("block_elements", blocks)
