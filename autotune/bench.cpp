@@ -72,9 +72,9 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   plan.add("triad", "", floats, 3 * size * n,
            [&] { triad(reinterpret_cast<const float*>(dy), reinterpret_cast<const float*>(y), reinterpret_cast<float*>(out), floats); });
   plan.add("copy", "", floats, 2 * size * n, [&] { copy(reinterpret_cast<const float*>(x), reinterpret_cast<float*>(out), floats); });
-  plan.add("gelu_backward", kernels::gelu_backward_variant_name<T>(), elements, backward.bytes_per_element() * n,
+  plan.add("gelu_backward", kernels::gelu_backward_variant_name<T>(elements), elements, backward.bytes_per_element() * n,
            [&] { kernels::gelu_backward<T>(dy, y, mask, out, elements); });
-  plan.add("gelu_forward", kernels::gelu_forward_variant_name<T>(), elements, forward.bytes_per_element() * n,
+  plan.add("gelu_forward", kernels::gelu_forward_variant_name<T>(elements), elements, forward.bytes_per_element() * n,
            [&] { kernels::gelu_forward<T>(x, out, mask, elements); });
   if (rows > 0) {
     plan.add("layernorm_forward", "", rows * kCols, 2 * size * norm_n,
@@ -96,10 +96,10 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
     });
     using Forward = kernels::tuned::GeluForward<T>;
     using Backward = kernels::tuned::GeluBackward<T>;
-    plan.add("bias_gelu_forward", Forward::kVariant, rows * kCols, forward.bytes_per_element() * norm_n, [&] {
+    plan.add("bias_gelu_forward", "default", rows * kCols, forward.bytes_per_element() * norm_n, [&] {
       kernels::bias_gelu_forward<typename Forward::Fit, T, Forward::kSchedule>(x, beta.data(), rows, kCols, out, mask);
     });
-    plan.add("bias_gelu_backward", Backward::kVariant, rows * kCols, backward.bytes_per_element() * norm_n, [&] {
+    plan.add("bias_gelu_backward", "default", rows * kCols, backward.bytes_per_element() * norm_n, [&] {
       kernels::bias_gelu_backward<typename Backward::Fit, T, Backward::kSchedule>(dy, y, mask, rows, kCols, out, dbeta.data(), workspace);
     });
   }

@@ -140,7 +140,7 @@ Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::j
 Variant default_variant(const Problem& problem) {
   return with_type(problem.format, [&](auto value) {
     using T = decltype(value);
-    constexpr CpuSchedule kBackward = kernels::tuned::GeluBackward<T>::kSchedule, kForward = kernels::tuned::GeluForward<T>::kSchedule;
+    constexpr CpuSchedule kBackward = kernels::tuned::DefaultBackward<T>::kSchedule, kForward = kernels::tuned::DefaultForward::kSchedule;
     return Variant{problem, fits_of(problem).front(), problem.kernel == KernelId::kGeluBackward ? kBackward : kForward};
   });
 }
