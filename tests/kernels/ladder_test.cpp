@@ -40,9 +40,10 @@ constexpr const char* kVariants[] = {"v0", "v1", "v2", "v3", "v4", "v5", "v6", "
 // The last entry is the one that every table has.
 void fill(Table& table, std::mt19937_64& random) {
   const auto below = [&](std::size_t n) { return static_cast<int>(random() % n); };
+  const int first = below(kDevices.size());  // of the three owners of this table's entries
   for (int i = 0; i + 1 < kEntries; ++i) {
     TunedEntry& entry = table[i];
-    const int owner = below(kDevices.size() + 1);
+    const int owner = (first + below(3)) % static_cast<int>(kDevices.size() + 1);
     entry.device = owner < static_cast<int>(kDevices.size()) ? kDevices[static_cast<std::size_t>(owner)].key() : DeviceKey{};
     if (below(4) == 0) entry.device.device = nullptr;  // as of a prediction
     entry.rows = i64{1} << below(5);
