@@ -190,8 +190,9 @@ Toolchain find_toolchain() {
                      "-I" + toolchain.source_root};
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
-  const std::string abi = kernels::read_file(toolchain.source_root + "/autotune/variant_abi.h");
-  toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + sha256(abi));
+  std::string abi;
+  for (const char* name : {"arguments.h", "variant_abi.h"}) abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
+  toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + abi);
   return toolchain;
 }
 

@@ -180,7 +180,7 @@ void run_generated_header(const GeneratedHeader& header, FormatId format, const 
   const Compiled compiled = compile_source(source_of(header, format), kSymbol, header.path, find_toolchain(), settings);
   constexpr double kSeconds = 60, kLeastElementsPerSecond = 1e6;  // a hundredth of what one slow core does
   constexpr long long kRoom = 8LL << 30;                          // thread stacks and the program itself
-  const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements) / kLeastElementsPerSecond,
+  const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements()) / kLeastElementsPerSecond,
                                available_memory_bytes() + kRoom};
   const ChildEnd end = run_isolated([&](const Channel&) { load(compiled)(arguments); }, [](const nlohmann::json&) {}, limits);
   if (end.kind != ChildEnd::Kind::kFinished) throw kernels::SpecError(header.path, "its kernel", end.detail);

@@ -37,7 +37,7 @@ FitChoice choice_from(const GeneratedHeader& header);
 // The choices for a y stored in `format`, their scalar kernels compiled. Throws SpecError when a header does not compile.
 Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings);
 
-// The header's kernel on the arrays of `arguments`, whose `out` (and in a forward header `mask`) must be shared with child processes
+// The header's kernel on the arrays of `arguments`, whose outputs (dx; of a forward header y and mask) must be shared with child processes
 // (SharedArray). `format` is that of dy and dx, or of x and y. Throws SpecError when the header does not compile or its code does
 // not survive the call, EnvironmentError when there is no compiler.
 void run_generated_header(const GeneratedHeader& header, FormatId format, const Arguments& arguments);

@@ -82,12 +82,12 @@ struct RoundSamples {
 // The body of a timing child: warm-up, screening of all, then fresh rounds of the finalists and the default.
 class TimingSession {
  public:
-  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, i64 elements, const Channel& channel)
+  TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, const Channel& channel)
       : candidates_(candidates),
         settings_(settings),
         channel_(channel),
         executor_(settings.open()) {
-    executor_->allocate(candidates.front().variant().problem, elements, settings.seed);
+    executor_->allocate(candidates.front().variant().problem, settings.seed);
   }
 
   void run() {
@@ -145,11 +145,9 @@ class TimingSession {
   std::unique_ptr<Executor> executor_;
 };
 
-Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings,
-                     i64 elements) {
+Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings) {
   const Problem problem = candidates.front().variant().problem;
   Measurement m;
-  m.elements = elements;
   m.ceiling_name = finals.ceiling_name;
   m.ceiling_bytes = finals.ceiling_bytes;
   m.ceiling_share = settings.ceiling_share;
@@ -157,7 +155,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
   m.discarded_rounds = static_cast<int>(std::count(keep_final.begin(), keep_final.end(), false));
   const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
-  const double bytes = problem.bytes_per_element() * static_cast<double>(elements);
+  const double bytes = problem.bytes();
 
   m.speedup.resize(candidates.size());
   m.share_of_ceiling.assign(candidates.size(), std::nan(""));
@@ -198,8 +196,10 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"parameters", variant.parameters()},
                  {"default", index == 0},
                  {"state", candidate.state_name()}};
-  record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
-  if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
+  if (variant.fit) {
+    record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
+    if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
+  }
   if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
   if (const auto* rejected = candidate.as<Rejected>()) {
     record["rejected"] = {{"stage", name_of(rejected->stage)}, {"reason", name_of(rejected->reason)}, {"detail", rejected->detail}};
@@ -209,10 +209,10 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
   const bool final = !timed->final_ns.empty();
   const std::vector<double>& ns = final ? timed->final_ns : timed->screening_ns;
   const std::vector<bool> keep = kept_rounds(final ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
-  const double bytes = variant.problem.bytes_per_element() * static_cast<double>(m->elements);
+  const double bytes = variant.problem.bytes();
   record.update({{"checked", timed->verified.checked},
-                 {"elements", m->elements},
-                 {"bytes_per_element", variant.problem.bytes_per_element()},
+                 {"elements", variant.problem.elements()},
+                 {"bytes", bytes},
                  {"ceiling", {{"name", m->ceiling_name}, {"bytes", m->ceiling_bytes}}},
                  {"screening", {{"ns", timed->screening_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
                  {"final", {{"ns", timed->final_ns}, {"default_ns", m->baseline_ns}, {"ceiling_ns", m->final_ceiling_ns}}},
@@ -223,6 +223,10 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"share_of_ceiling", m->share_of_ceiling[index]},
                  {"winner", index == m->winner},
                  {"gain", index == m->winner && m->gain}});
+  if (variant.problem.over_rows())
+    record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
+  else
+    record["bytes_per_element"] = variant.problem.bytes_per_element();
   return record;
 }
 
@@ -245,7 +249,7 @@ Fits fits_of_record(const json& record, const Problem& problem, const std::strin
 // and whose fit is at hand, else the default.
 std::vector<Variant> chosen_variants(const Database& database, const RunIdentity& run, const std::string& out) {
   std::vector<Variant> chosen;
-  for (const KernelId kernel : kAllKernels)
+  for (const KernelId kernel : kGeluKernels)
     for (const FormatId format : kAllFormats) {
       const Problem problem{kernel, format};
       chosen.push_back(default_variant(problem));
@@ -281,16 +285,6 @@ void create_folder(const std::string& path) {
   if (error) throw kernels::IoError(path, "create", error.value());
 }
 
-std::vector<Problem> problems_of(const Options& options) {
-  const std::string kernel = options.one_of("kernel", {"all", "gelu_backward", "gelu_forward"});
-  const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
-  std::vector<Problem> problems;
-  for (const KernelId k : kAllKernels)
-    for (const FormatId f : kAllFormats)
-      if ((kernel == "all" || kernel == name_of(k)) && (format == "all" || format == name_of(f))) problems.push_back({k, f});
-  return problems;
-}
-
 }  // namespace
 
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m) {
@@ -322,6 +316,8 @@ i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
   while (elements > kFloor && static_cast<double>(elements) > affordable) elements /= 2;
   return elements;
 }
+
+Problem sized_for(const Problem& problem, const CpuIdentity& cpu) { return sized_within(problem, elements_for(problem, cpu)); }
 
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
   std::vector<int> waiting;
@@ -396,11 +392,11 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
           (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
     }
     RoundSamples screening(candidates.size()), finals(candidates.size());
-    const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, settings.elements, channel).run(); };
+    const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, channel).run(); };
     const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
     if (end.kind == ChildEnd::Kind::kFinished)
-      return evaluate(candidates, std::move(screening), std::move(finals), settings, settings.elements);
+      return evaluate(candidates, std::move(screening), std::move(finals), settings);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
   }
 }
@@ -427,7 +423,6 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   const auto most = static_cast<std::size_t>(options.integer("evaluations", INT64_MAX, 1, INT64_MAX));  // of each problem, in this run
   MeasureSettings settings;
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  settings.elements = options.integer("elements", kElements, 1024, i64{1} << 32);
   settings.screening_rounds = kLeastRounds;
   settings.final_rounds = settings.finalists = 0;
   create_folder(out);
@@ -442,7 +437,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   compiling.jobs = cpu.threads;
 
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem& problem = problems[p];
+    const Problem problem = sized_within(problems[p], kElements);
     const Fits& fits = fits_of(problem);
     const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads, Grid::kFine);
     const Points points = space.construct();
@@ -450,7 +445,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
     std::set<std::string> done;
     for (const json& record : load_database(path).records) {
       const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-      const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", settings.elements));
+      const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("rows", problem.rows)));
       if (ended && is("device", run.device) && is("kernels_sha256", run.hashes.kernels) &&
           is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
         done.insert(record["parameters"].dump());
@@ -488,7 +483,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
 
 int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
-                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "strategy", "seeds", "shares",
+                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "strategy", "seeds", "shares",
                          "kernel-tuner", "export-kernel-tuner", "export-t4", "record"},
                         {"json"}, {"study"});
   const bool study = options.has("study"), replayed = options.text("device", "").rfind("replay:", 0) == 0;
@@ -498,19 +493,19 @@ int tune_command(const std::vector<std::string>& args) {
     options.refuse_all_but("a replay",
                            {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
   else if (options.has("record"))
-    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "seed"});
+    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "seed"});
   else
-    options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "json"});
+    options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json"});
   if (study) return study_command(options);
   if (replayed) return replay_command(options);
-  const std::vector<Problem> problems = problems_of(options);
+  std::vector<Problem> problems = problems_of(options, kGeluKernels);
   const std::string device = options.text("device", "cpu");
   if (device.rfind("sm_", 0) == 0) {
     options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "json"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::device_command(options, problems);
   }
   require_cpu_device(options);
@@ -529,7 +524,6 @@ int tune_command(const std::vector<std::string>& args) {
   const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 12 + static_cast<i64>(headers.size()), 1, 100'000));
   MeasureSettings settings;
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  const i64 elements = options.integer("elements", 0, 0, i64{1} << 32);
   settings.log_path = out + "/tune_cpu.log";
   create_folder(headers.empty() ? out : out + "/fits");
   const std::string database_path = out + "/tune_cpu.jsonl", tuned_path = out + "/tuned_cpu.h";
@@ -549,7 +543,8 @@ int tune_command(const std::vector<std::string>& args) {
   std::vector<std::vector<Candidate>> all;
   std::vector<Candidate*> proposed;
   const bool as_json = options.has("json");
-  for (const Problem& problem : problems) {
+  for (Problem& problem : problems) {
+    problem = sized_for(problem, cpu);
     Fits fits = fits_of(problem);
     if (problem.kernel == KernelId::kGeluBackward) {
       for (const auto& fit : header_fits(headers, problem.format, toolchain, compiling)) {
@@ -582,7 +577,6 @@ int tune_command(const std::vector<std::string>& args) {
       continue;
     }
     std::vector<Candidate>& candidates = all[p];
-    settings.elements = elements > 0 ? elements : elements_for(problems[p], cpu);
     constexpr double kLeastSeconds = 4;  // a problem's rounds take about two on a quiet machine
     settings.seconds = std::max(kLeastSeconds, (budget - elapsed()) / static_cast<double>(problems.size() - p));
     const Measurement m = tune_problem(candidates, settings, run, database_path, results);

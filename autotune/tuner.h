@@ -20,7 +20,6 @@ struct MeasureSettings {
   OpenExecutor open = open_cpu;
   long long memory_bytes = 0;  // address space of a child; 0: what is free now and room for stacks and the program itself
   std::uint64_t seed = 1;
-  kernels::i64 elements = 0;  // of each array; 0: sized by elements_for()
   int screening_rounds = 8;   // all candidates; they pick the finalists, and nothing else
   int final_rounds = 24;      // kept rounds of finalists and default, fresh samples, so that picking does not bias them
   int finalists = 4;
@@ -32,8 +31,7 @@ struct MeasureSettings {
 
 // What was measured of one problem; times in ns, one per round.
 struct Measurement {
-  kernels::i64 elements = 0;
-  std::string ceiling_name;  // "triad" or "copy": as many streams as the kernel has
+  std::string ceiling_name;  // "triad" or "copy"
   double ceiling_bytes = 0;
   std::vector<double> screening_ceiling_ns, final_ceiling_ns;
   std::vector<double> baseline_ns;       // the default in the final rounds
@@ -48,11 +46,14 @@ struct Measurement {
 // Elements per array so that what one call touches is four times the last cache level, within a quarter of the free memory.
 kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu);
 
+// The problem at its own size, else at that of elements_for().
+Problem sized_for(const Problem& problem, const CpuIdentity& cpu);
+
 // Takes the compiled candidates of one problem to verified or rejected, in child processes. Throws EnvironmentError when a child
 // fails with no candidate to blame.
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings);
 
-// Takes the verified candidates to timed or rejected; candidates[0] is the default. Throws EnvironmentError when it is not verified.
+// Takes the verified candidates of one sized problem to timed or rejected; candidates[0] is the default. Throws EnvironmentError when it is not verified.
 Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& settings);
 
 // What one run of the tuner says of every candidate, beside the candidate itself.

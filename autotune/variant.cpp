@@ -72,16 +72,6 @@ std::string type_name(std::string_view name) {
   return type;
 }
 
-const char* name_of(KernelId kernel) { return kernel == KernelId::kGeluBackward ? "gelu_backward" : "gelu_forward"; }
-
-const char* name_of(FormatId format) {
-  return with_type(format, [](auto value) { return kernels::Format<decltype(value)>::kName; });
-}
-
-int bytes_of(FormatId format) {
-  return with_type(format, [](auto value) { return static_cast<int>(sizeof value); });
-}
-
 const Fits& fits_of(const Problem& problem) {
   return with_type(problem.format, [&](auto value) -> const Fits& {
     using T = decltype(value);

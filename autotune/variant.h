@@ -1,4 +1,4 @@
-// The CPU kernels as a search space: problems, the parameters of a variant, its name, its source.
+// The CPU kernels as a search space: the parameters of a variant, its name, its source.
 #pragma once
 
 #include <memory>
@@ -8,33 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "autotune/problem.h"
 #include "autotune/space.h"
 #include "autotune/variant_abi.h"
 #include "kernels/direct.h"
 #include "kernels/params.h"
 
 namespace outgrad::autotune {
-
-enum class KernelId { kGeluBackward, kGeluForward };
-enum class FormatId { kF32, kF16, kBf16 };
-
-inline constexpr KernelId kAllKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};
-inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
-
-const char* name_of(KernelId kernel);  // "gelu_backward", ...
-const char* name_of(FormatId format);  // "f32", ...
-int bytes_of(FormatId format);
-
-// What is tuned: one kernel in one storage format.
-struct Problem {
-  KernelId kernel = KernelId::kGeluBackward;
-  FormatId format = FormatId::kF32;
-
-  std::string name() const { return std::string(name_of(kernel)) + "." + name_of(format); }
-  // Read and written once by the algorithm: dy, y, dx or x, y, and an eighth of a byte of mask.
-  double bytes_per_element() const { return (kernel == KernelId::kGeluBackward ? 3 : 2) * bytes_of(format) + 0.125; }
-  bool operator==(const Problem&) const = default;
-};
 
 // "GeluF32" for "gelu_f32": how the emitter names a header's struct.
 std::string type_name(std::string_view name);

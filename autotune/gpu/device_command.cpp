@@ -109,7 +109,6 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
   settings.memory_bytes = IsolationLimits::kNoLimit;  // a driver reserves more addresses than there is memory
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   settings.log_path = out + "/tune_" + slug + ".log";
-  const i64 elements = options.integer("elements", 0, 0, i64{1} << 40);
   OfflineSettings compiling;
   compiling.cache_folder = out + "/" + device.limits.name;
   compiling.jobs = identify_cpu().threads;
@@ -123,7 +122,7 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
   std::vector<json> winners;
   if (!as_json) std::printf("%s, %s, %d SMs, %.0f GB/s by its clocks\n", device.name.c_str(), device.limits.name.c_str(), device.limits.sms, device.limits.dram_gb_per_s);
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem& problem = problems[p];
+    const Problem problem = sized_within(problems[p], elements_for(problems[p], device));
     const double share = (budget - elapsed()) / static_cast<double>(problems.size() - p);
     if (share <= 0 && p > 0) {
       std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problem.name().c_str(), budget);
@@ -145,7 +144,6 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
     std::vector<Candidate> candidates;
     for (const Outcome& outcome : outcomes)
       if (candidates.size() < static_cast<std::size_t>(evaluations) || std::holds_alternative<Pruned>(outcome.result)) candidates.push_back(candidate_of(outcome));
-    settings.elements = elements > 0 ? elements : elements_for(problem, device);
     settings.seconds = std::max(4.0, (budget - elapsed()) / static_cast<double>(problems.size() - p));
     const Measurement m = tune_problem(candidates, settings, run, database_path, winners);
     if (!as_json) print_problem(candidates, m);

@@ -350,7 +350,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     if (as_json) {
       json ranking = json::array();
       for (const Outcome* outcome : ranked) ranking.push_back(record_of(*outcome, architecture));
-      rankings.push_back({{"problem", problem.kernel == KernelId::kGeluBackward ? "gelu_backward" : "gelu_forward"},
+      rankings.push_back({{"problem", autotune::name_of(problem.kernel)},
                           {"format", autotune::name_of(problem.format)},
                           {"pruned", pruned},
                           {"ranking", ranking}});

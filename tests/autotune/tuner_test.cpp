@@ -43,15 +43,15 @@ class ScopedVariable {
 
 TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const TemporaryFolder folder;
-  const Problem problem{KernelId::kGeluBackward, FormatId::kF32};
+  const Problem problem{KernelId::kGeluBackward, FormatId::kF32, 1, 1 << 20};
   const Variant variant = default_variant(problem);
   const std::string good = variant.body();
   // Waits stand for slow kernels: the order of the times is then certain on a busy machine too.
   const auto waiting = [](int ms) {
-    return "if (a.elements > 500000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) +
+    return "if (a.elements() > 500000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) +
            "; omp_get_wtime() < end;) {} ";
   };
-  const std::string large = "if (a.elements > 500000) ";  // beyond any length that verification uses
+  const std::string large = "if (a.elements() > 500000) ";  // beyond any length that verification uses
 
   struct Plant {
     const char* what;
@@ -63,14 +63,14 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
       {"slow default", waiting(30) + good, {}, {}},
       {"winner", good, {}, {}},
       {"less slow", waiting(15) + good, {}, {}},
-      {"one bit wrong", good + " if (a.elements > 4000) static_cast<unsigned*>(a.out)[3999] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
-      {"writes to an input", good + " if (a.elements > 0) const_cast<unsigned*>(static_cast<const unsigned*>(a.second))[0] ^= 1u;",
+      {"one bit wrong", good + " if (a.elements() > 4000) a.at<unsigned>(3)[3999] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
+      {"writes to an input", good + " if (a.elements() > 0) a.at<unsigned>(1)[0] ^= 1u;",
        Stage::kVerify, Reason::kWrongAnswer},
       {"zero to negative zero",
-       good + " for (long i = 0; i < a.elements; ++i) if (static_cast<unsigned*>(a.out)[i] == 0) "
-              "static_cast<unsigned*>(a.out)[i] = 0x80000000u;",
+       good + " for (long i = 0; i < a.elements(); ++i) if (a.at<unsigned>(3)[i] == 0) "
+              "a.at<unsigned>(3)[i] = 0x80000000u;",
        Stage::kVerify, Reason::kWrongAnswer},
-      {"reads past the end", good + " static volatile float sink; sink = static_cast<const float*>(a.first)[a.elements];", Stage::kVerify,
+      {"reads past the end", good + " static volatile float sink; sink = a.at<const float>(0)[a.elements()];", Stage::kVerify,
        Reason::kCrashed},
       {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
       {"leaves the process", "__builtin__exit(0);", Stage::kVerify, Reason::kCrashed},
@@ -85,7 +85,6 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
 
   MeasureSettings settings;
-  settings.elements = 1 << 20;
   settings.screening_rounds = 3;
   settings.final_rounds = kLeastRounds;
   settings.ceiling_share = 0;  // no round is discarded: other load may not decide this test
@@ -116,13 +115,12 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
 
 TEST(Tuner, NoWinnerInsideTheNoise) {
   const TemporaryFolder folder;
-  const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kBf16});
+  const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kBf16, 1, 1 << 18});
   std::vector<Candidate> candidates;
   for (int i = 0; i < 3; ++i) candidates.emplace_back(variant, "/* copy " + std::to_string(i) + " */ " + variant.body());
   std::vector<Candidate*> pointers;
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
   MeasureSettings settings;
-  settings.elements = 1 << 18;
   settings.screening_rounds = 2;
   settings.ceiling_share = 0;
   compile(pointers, find_toolchain(), compile_settings(folder));
