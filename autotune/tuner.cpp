@@ -18,6 +18,7 @@
 #include "autotune/isolate.h"
 #include "autotune/replay.h"
 #include "autotune/study.h"
+#include "autotune/tuned_header.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
 
@@ -228,42 +229,6 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
   else
     record["bytes_per_element"] = variant.problem.bytes_per_element();
   return record;
-}
-
-// Whether a record's fit is of a header that no build of this program holds.
-bool names_a_header(const json& record) { return record.contains("fit") && record["fit"].is_object() && record["fit"].contains("sha256"); }
-
-// The fits that a record can name: the committed ones and, where it names a header by hash, the one that an earlier run left in `out`.
-Fits fits_of_record(const json& record, const Problem& problem, const std::string& out) {
-  Fits fits = fits_of(problem);
-  if (!names_a_header(record)) return fits;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(out + "/fits", error), end; !error && entry != end; entry.increment(error)) {
-    if (sha256(kernels::read_file(entry->path().string())) != record["fit"]["sha256"]) continue;
-    fits.push_back(std::make_shared<const FitChoice>(choice_from(read_generated_header(entry->path().string()))));
-  }
-  return fits;
-}
-
-// The variant of every problem: this run's winners, else the latest winner that the database holds for this device and these sources
-// and whose fit is at hand, else the default.
-std::vector<Variant> chosen_variants(const Database& database, const RunIdentity& run, const std::string& out) {
-  std::vector<Variant> chosen;
-  for (const KernelId kernel : kGeluKernels)
-    for (const FormatId format : kAllFormats) {
-      const Problem problem{kernel, format};
-      chosen.push_back(default_variant(problem));
-      for (const json& record : database.records) {
-        const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-        if (!is("winner", true) || !is("kernel", name_of(kernel)) || !is("format", name_of(format))) continue;
-        if (!is("device", run.device) || !is("kernels_sha256", run.hashes.kernels)) continue;
-        if (!is("coefficients_sha256", run.hashes.coefficients) || !record.contains("parameters")) continue;
-        const Fits fits = fits_of_record(record, problem, out);
-        if (names_a_header(record) && fits.size() == fits_of(problem).size()) continue;
-        chosen.back() = variant_from(problem, fits, record["parameters"]);
-      }
-    }
-  return chosen;
 }
 
 }  // namespace
@@ -582,8 +547,9 @@ int tune_command(const std::vector<std::string>& args) {
     const Measurement m = tune_problem(candidates, settings, run, database_path, results);
     if (!as_json) print_problem(candidates, m);
   }
-  const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run, out);
-  kernels::write_file(tuned_path, tuned_header(chosen, "for " + cpu.model + ", " + std::to_string(cpu.threads) + " threads"));
+  // This run's winners, and the latest of earlier runs with these sources for what was not tuned this time.
+  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, run.hashes, out), Backend::kCpu,
+                                               "for " + cpu.model + ", " + std::to_string(cpu.threads) + " threads"));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"},
                           {"seconds", elapsed()},

@@ -46,8 +46,6 @@ struct Found {
   Rung rung = Rung::all_devices;
   // The larger of the size asked for and the size tuned at over the smaller: 1 is the very size; 0: the entry is for every size.
   double cols_ratio = 0, rows_ratio = 0;
-
-  constexpr bool is_exact() const { return rung == Rung::device && cols_ratio == 1 && rows_ratio == 1; }
 };
 
 // A schedule with its fit, if the kernel has one, is a type with the members kSchedule and Fit. The last one is the default's, which runs
@@ -64,6 +62,7 @@ struct Untuned : Default {
   static constexpr TunedEntry kEntries[] = {{}};
 };
 
+#ifndef __CUDACC_RTC__  // which looks nothing up: who compiles with it names a table's members
 inline namespace OUTGRAD_ABI {
 
 constexpr const char* name_of(Rung rung) {
@@ -82,6 +81,9 @@ constexpr const char* name_of(Rung rung) {
 constexpr const char* name_of(Evidence evidence) {
   return evidence == Evidence::measured ? "measured" : evidence == Evidence::predicted ? "predicted" : "none";
 }
+
+// Whether this very device was tuned at this very size.
+constexpr bool is_exact(const Found& found) { return found.rung == Rung::device && found.cols_ratio == 1 && found.rows_ratio == 1; }
 
 namespace detail {
 
@@ -208,4 +210,5 @@ constexpr bool table_holds() {
 }
 
 }  // namespace OUTGRAD_ABI
+#endif
 }  // namespace outgrad::kernels

@@ -13,6 +13,7 @@
 #include "autotune/gpu/offline.h"
 #include "autotune/gpu/session.h"
 #include "autotune/isolate.h"
+#include "autotune/tuned_header.h"
 #include "autotune/tuner.h"
 #include "kernels/host/files.h"
 
@@ -118,7 +119,6 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
     };
   const RunIdentity run{to_json(device), hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), settings.seed};
 
-  std::vector<GpuVariant> chosen;
   std::vector<json> winners;
   if (!as_json) std::printf("%s, %s, %d SMs, %.0f GB/s by its clocks\n", device.name.c_str(), device.limits.name.c_str(), device.limits.sms, device.limits.dram_gb_per_s);
   for (std::size_t p = 0; p < problems.size(); ++p) {
@@ -147,9 +147,9 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
     settings.seconds = std::max(4.0, (budget - elapsed()) / static_cast<double>(problems.size() - p));
     const Measurement m = tune_problem(candidates, settings, run, database_path, winners);
     if (!as_json) print_problem(candidates, m);
-    chosen.push_back(candidates[m.winner].variant_as<GpuVariant>());
   }
-  kernels::write_file(tuned_path, tuned_header(chosen, slug, "measured", "on " + device.name + ", " + device.limits.name));
+  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, run.hashes, out), Backend::kCuda,
+                                               "for " + device.name + ", " + device.limits.name));
   if (as_json)
     std::printf("%s\n", json{{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()}, {"database", database_path}, {"header", tuned_path}, {"winners", winners}}.dump(2).c_str());
   else

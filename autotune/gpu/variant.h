@@ -41,9 +41,4 @@ GpuVariant default_gpu_variant(const Problem& problem);
 Space gpu_space(const Problem& problem, const Fits& fits, int max_threads);
 GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
 
-// The text of a header with a struct for each variant's problem, which is the schedule type of its launcher and names its fit. `name`: of the
-// namespace, "sm_90" or a device's; `evidence`: "measured" or "predicted"; `origin`: a comment line on where it comes from.
-std::string tuned_header(const std::vector<GpuVariant>& variants, const std::string& name, const std::string& evidence,
-                         const std::string& origin);
-
 }  // namespace outgrad::autotune::gpu

@@ -9,37 +9,12 @@
 #include <cpuid.h>
 #endif
 
+#include "kernels/host/text.h"
 #include "kernels/ladder.h"
 #include "kernels/portable.h"
 #include "kernels/simd.h"
 
-namespace outgrad::kernels {
-
-// A line of text with room of its own, so that naming a device allocates nothing. What does not fit is cut.
-class TextLine {
- public:
-  const char* text() const { return text_; }
-  TextLine& operator<<(const char* more) {
-    for (; *more != '\0' && length_ + 1 < sizeof text_; ++more) text_[length_++] = *more;
-    text_[length_] = '\0';
-    return *this;
-  }
-  TextLine& operator<<(long long number) {
-    char digits[24];
-    int at = sizeof digits;
-    digits[--at] = '\0';
-    unsigned long long left = number < 0 ? 0ull - static_cast<unsigned long long>(number) : static_cast<unsigned long long>(number);
-    do digits[--at] = static_cast<char>('0' + left % 10);
-    while ((left /= 10) > 0);
-    if (number < 0) digits[--at] = '-';
-    return *this << digits + at;
-  }
-
- private:
-  static constexpr std::size_t kBytes = 256;
-  char text_[kBytes] = "";
-  std::size_t length_ = 0;
-};
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // The instruction sets that a key names, in the order in which it does.
 inline constexpr const char* kKeyExtensions[] = {"avx2", "avx512_bf16", "avx512_fp16", "avx512bw", "avx512f", "f16c", "fma"};
@@ -50,8 +25,6 @@ struct CpuFacts {
   int threads = 1;             // that the system lets this process run side by side
   bool has[kKeyExtensionCount] = {};
 };
-
-inline namespace OUTGRAD_ABI {
 
 namespace detail {
 
@@ -140,5 +113,4 @@ inline DeviceKey this_cpu() {
   return key.key();
 }
 
-}  // namespace OUTGRAD_ABI
 }  // namespace outgrad::kernels

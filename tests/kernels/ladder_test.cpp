@@ -84,8 +84,8 @@ TEST(Ladder, FindsTheNearestEntryOfTheNearestRung) {
     const int rung = rung_by_text(chosen, device);
     ASSERT_EQ(static_cast<int>(found.rung), rung);
     ++rungs[static_cast<std::size_t>(rung)];
-    exact += found.is_exact();
-    ASSERT_EQ(found.is_exact(), rung == 0 && chosen.rows == rows && chosen.cols == cols);
+    exact += is_exact(found);
+    ASSERT_EQ(is_exact(found), rung == 0 && chosen.rows == rows && chosen.cols == cols);
     for (const TunedEntry& other : table) {
       ASSERT_GE(rung_by_text(other, device), rung);
       if (rung_by_text(other, device) != rung || other.cols == 0) continue;
@@ -148,7 +148,7 @@ TEST(Ladder, SizesOfNothingAndOfEverythingAreFound) {
   EXPECT_EQ(look_up(kTable, device, -5, -5, kAll).entry, 0);
   EXPECT_EQ(look_up(kTable, device, INT64_MAX, INT64_MAX, kAll).entry, 1);
   EXPECT_EQ(look_up(kTable, {}, 1, 4096, kAll).entry, 2);  // a device that says nothing of itself
-  static_assert(look_up(kTable, DeviceKey{"d", "a", "f"}, 1, 4096, kAll).is_exact());
+  static_assert(is_exact(look_up(kTable, DeviceKey{"d", "a", "f"}, 1, 4096, kAll)));
   EXPECT_STREQ(name_of(look_up(kTable, {"e", "a", "f"}, 1, 1, kAll).rung), "same architecture");
   EXPECT_STREQ(name_of(look_up(kTable, {"e", "b", "f"}, 1, 1, kAll).rung), "same family");
   EXPECT_STREQ(name_of(look_up(kTable, {"e", "b", "g"}, 1, 1, kAll).rung), "default");
