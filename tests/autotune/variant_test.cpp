@@ -51,7 +51,7 @@ TEST(TunedHeader, IsWhatABuildWithItRuns) {
     for (const FormatId format : kAllFormats) variants.push_back(default_variant({kernel, format}));
   // A schedule that nobody would choose: three threads for f32, five for bf16.
   for (Variant& variant : variants)
-    variant.schedule.threads = variant.problem.format == FormatId::kF32 ? 3 : 5, variant.schedule.block_elements = 3 * 1024;
+    variant.gelu().threads = variant.problem.format == FormatId::kF32 ? 3 : 5, variant.gelu().block_elements = 3 * 1024;
   kernels::write_file(folder / "tuned.h", tuned_header(variants, "for a test"));
   kernels::write_file(folder / "program.cpp", kProgram);
 
