@@ -5,6 +5,7 @@
 #include <span>
 
 #include "autotune/arguments.h"
+#include "autotune/norm_abi.h"
 #include "kernels/host/api.h"
 
 namespace outgrad::autotune {
@@ -15,15 +16,6 @@ void tell_choice(const Arguments& a) {
   const kernels::tuned::Tuning tuning = kernels::tuned::tuning_of<Table>(a.rows, a.cols);
   *a.at<const char*>(0) = tuning.entry->variant;
   *a.at<int>(1) = static_cast<int>(tuning.found.rung);
-}
-
-inline constexpr float kEntryEps = 1e-5f;  // the frameworks' default
-
-inline std::span<float> norm_scratch(const Arguments& a, int operand) {
-  return {a.at<float>(operand), static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.cols))};
-}
-inline std::span<float> bias_scratch(const Arguments& a, int operand) {
-  return {a.at<float>(operand), static_cast<std::size_t>(kernels::bias_backward_workspace(a.rows, a.cols))};
 }
 
 template <class T>
@@ -37,7 +29,7 @@ void enter_gelu_forward(const Arguments& a) {
 template <class T>
 void enter_bias_gelu_backward(const Arguments& a) {
   kernels::tuned::bias_gelu_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const kernels::u32>(2), a.rows, a.cols, a.at<T>(3), a.at<float>(4),
-                                        bias_scratch(a, 5));
+                                        std::span<float>(a.at<float>(5), static_cast<std::size_t>(kernels::bias_backward_workspace(a.rows, a.cols))));
 }
 template <class T>
 void enter_bias_gelu_forward(const Arguments& a) {
@@ -46,39 +38,39 @@ void enter_bias_gelu_forward(const Arguments& a) {
 template <class T>
 void enter_layernorm_backward(const Arguments& a) {
   kernels::tuned::layernorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.at<const float>(3), a.at<const float>(4), a.rows,
-                                        a.cols, a.at<T>(5), a.at<float>(6), a.at<float>(7), {}, norm_scratch(a, 8));
+                                        a.cols, a.at<T>(5), a.at<float>(6), a.at<float>(7), {}, norm_workspace(a, 8));
 }
 template <class T>
 void enter_layernorm_forward(const Arguments& a) {
-  kernels::tuned::layernorm_forward<T>(a.at<const T>(0), a.at<const float>(1), a.at<const float>(2), a.rows, a.cols, kEntryEps, a.at<T>(3), a.at<float>(4));
+  kernels::tuned::layernorm_forward<T>(a.at<const T>(0), a.at<const float>(1), a.at<const float>(2), a.rows, a.cols, kTunedEps, a.at<T>(3), a.at<float>(4));
 }
 template <class T>
 void enter_rmsnorm_backward(const Arguments& a) {
   kernels::tuned::rmsnorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.at<const float>(3), a.rows, a.cols, a.at<T>(4),
-                                      a.at<float>(5), {}, norm_scratch(a, 6));
+                                      a.at<float>(5), {}, norm_workspace(a, 6));
 }
 template <class T>
 void enter_rmsnorm_forward(const Arguments& a) {
-  kernels::tuned::rmsnorm_forward<T>(a.at<const T>(0), a.at<const float>(1), a.rows, a.cols, kEntryEps, a.at<T>(2), a.at<float>(3));
+  kernels::tuned::rmsnorm_forward<T>(a.at<const T>(0), a.at<const float>(1), a.rows, a.cols, kTunedEps, a.at<T>(2), a.at<float>(3));
 }
 template <class T>
 void enter_residual_layernorm_backward(const Arguments& a) {
   kernels::tuned::residual_layernorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const T>(2), a.at<const float>(3), a.at<const float>(4),
-                                                 a.at<const float>(5), a.rows, a.cols, a.at<T>(6), a.at<float>(7), a.at<float>(8), {}, norm_scratch(a, 9));
+                                                 a.at<const float>(5), a.rows, a.cols, a.at<T>(6), a.at<float>(7), a.at<float>(8), {}, norm_workspace(a, 9));
 }
 template <class T>
 void enter_residual_layernorm_forward(const Arguments& a) {
-  kernels::tuned::residual_layernorm_forward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.at<const float>(3), a.rows, a.cols, kEntryEps,
+  kernels::tuned::residual_layernorm_forward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.at<const float>(3), a.rows, a.cols, kTunedEps,
                                                 a.at<T>(4), a.at<T>(5), a.at<float>(6));
 }
 template <class T>
 void enter_residual_rmsnorm_backward(const Arguments& a) {
   kernels::tuned::residual_rmsnorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const T>(2), a.at<const float>(3), a.at<const float>(4), a.rows,
-                                               a.cols, a.at<T>(5), a.at<float>(6), {}, norm_scratch(a, 7));
+                                               a.cols, a.at<T>(5), a.at<float>(6), {}, norm_workspace(a, 7));
 }
 template <class T>
 void enter_residual_rmsnorm_forward(const Arguments& a) {
-  kernels::tuned::residual_rmsnorm_forward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.rows, a.cols, kEntryEps, a.at<T>(3), a.at<T>(4),
+  kernels::tuned::residual_rmsnorm_forward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.rows, a.cols, kTunedEps, a.at<T>(3), a.at<T>(4),
                                               a.at<float>(5));
 }
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <tuple>
 
 #include "kernels/host/errors.h"
@@ -34,6 +33,11 @@ struct Member {
 // In the order of their declaration, as designated initialisers need it.
 constexpr Member kCpuMembers[] = {{"threads"},          {"vector_bits"}, {"unroll"}, {"block_elements"},
                                   {"streaming_stores"}, {"table", "TablePlacement", {"permute", "memory"}}};
+constexpr Member kPrefetch = {"prefetch", "Prefetch", {"none", "first_level", "second_level"}};
+constexpr Member kCpuNormForwardMembers[] = {{"threads"},          {"vector_bits"}, {"vectors"}, {"task_elements"},
+                                             {"streaming_stores"}, kPrefetch,       {"rows_ahead"}};
+constexpr Member kCpuNormBackwardMembers[] = {{"threads"},      {"vector_bits"},      {"vectors"}, {"tasks"},
+                                              {"fold_columns"}, {"streaming_stores"}, kPrefetch,   {"rows_ahead"}};
 constexpr Member kLoads = {"loads", "CacheHint", {"none", "streaming"}}, kStores = {"stores", "CacheHint", {"none", "streaming"}};
 constexpr Member kGpuMembers[] = {{"threads"}, {"octets"}, {"access_bytes"}, {"blocks_per_sm"}, {"resident_blocks"}, kLoads, kStores,
                                   {"table", "TableHome", {"automatic", "caches", "columns", "rows", "spread", "entries"}}};
@@ -54,7 +58,11 @@ struct ScheduleType {
   std::span<const Member> members;
 };
 ScheduleType schedule_type(Backend backend, const Problem& problem) {
-  if (backend == Backend::kCpu) return {"CpuSchedule", kCpuMembers};
+  if (backend == Backend::kCpu) {
+    if (problem.has_fit()) return {"CpuSchedule", kCpuMembers};
+    return is_backward(problem.kernel) ? ScheduleType{"CpuNormBackwardSchedule", kCpuNormBackwardMembers}
+                                : ScheduleType{"CpuNormForwardSchedule", kCpuNormForwardMembers};
+  }
   return problem.has_fit() ? ScheduleType{"GpuSchedule", kGpuMembers} : ScheduleType{"GpuNormSchedule", kGpuNormMembers};
 }
 
@@ -87,8 +95,6 @@ std::string schedule_text(const TunedChoice& choice, const ScheduleType& type) {
   return "{" + text + "}";
 }
 
-bool is_backward(const Problem& problem) { return std::string_view(name_of(problem.kernel)).ends_with("backward"); }
-
 // "GeluF32"; empty for a norm.
 std::string fit_of(const TunedChoice& choice) {
   if (!choice.parameters.is_object()) throw bad_parameter(choice, "no parameters");
@@ -96,8 +102,7 @@ std::string fit_of(const TunedChoice& choice) {
   const auto fit = choice.parameters.find("fit");
   if (fit == choice.parameters.end() || !fit->is_string()) throw bad_parameter(choice, "no fit");
   const std::string type = fit->get<std::string>();
-  // With a bias or without: the kernels share their fits.
-  const Fits& fits = fits_of({is_backward(choice.problem) ? KernelId::kGeluBackward : KernelId::kGeluForward, choice.problem.format});
+  const Fits& fits = fits_of(choice.problem);
   const bool listed = std::any_of(fits.begin(), fits.end(), [&](const auto& each) { return each->type == type; });
   if (!listed && choice.fit_header.empty()) throw bad_parameter(choice, "unknown fit '" + type + "'");
   return type;
@@ -170,7 +175,8 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
     text += "  static constexpr " + std::string(type.name) + " kSchedule" + instances[i].schedule + ";\n};\n";
     list += name + ", ";
   }
-  const std::string standard = !problem.has_fit() ? "DefaultNorm" : is_backward(problem) ? std::string("DefaultBackward<") + type_of(problem.format) + ">" : "DefaultForward";
+  const std::string standard = problem.has_fit() ? is_backward(problem.kernel) ? std::string("DefaultBackward<") + type_of(problem.format) + ">" : "DefaultForward"
+                                                 : is_backward(problem.kernel) ? "DefaultNormBackward" : "DefaultNormForward";
   return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list + standard +
          ">;\n  static constexpr TunedEntry kEntries[] = {\n" + entries + "      {{}, 0, 0, " + std::to_string(instances.size()) + "}};\n};\n\n";
 }

@@ -284,6 +284,16 @@ i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
 
 Problem sized_for(const Problem& problem, const CpuIdentity& cpu) { return sized_within(problem, elements_for(problem, cpu)); }
 
+namespace {
+
+// Loads the one of a caller's header: in a child process only.
+VariantFunction reference_of(const AnyVariant& variant) {
+  if (!variant.fit) return norm_reference(variant.problem);
+  return variant.fit->header.empty() ? variant.fit->reference : load(variant.fit->compiled_reference);
+}
+
+}  // namespace
+
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
   std::vector<int> waiting;
   for (std::size_t i = 0; i < candidates.size(); ++i)
@@ -292,14 +302,14 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   while (!waiting.empty()) {
     const auto body = [&](const Channel& channel) {
       const std::unique_ptr<Executor> executor = settings.open();
-      const FitChoice* fit = nullptr;
+      const FitChoice* fit = nullptr;  // of the verifier
       std::optional<Verifier> verifier;
       for (const int item : waiting) {
         const Candidate& candidate = candidates[static_cast<std::size_t>(item)];
         const AnyVariant& variant = candidate.variant();
-        if (fit != variant.fit.get()) {
+        if (!verifier || fit != variant.fit.get()) {
           fit = variant.fit.get();
-          verifier.emplace(variant.problem, fit->header.empty() ? fit->reference : load(fit->compiled_reference), settings.seed);
+          verifier.emplace(variant.problem, reference_of(variant), settings.seed);
         }
         log.launching("verify", variant);
         channel.launching(item);
@@ -404,7 +414,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const Problem problem = sized_within(problems[p], kElements);
     const Fits& fits = fits_of(problem);
-    const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads, Grid::kFine);
+    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads, Grid::kFine);
     const Points points = space.construct();
     const std::string path = out + "/" + problem.name() + ".jsonl";
     std::set<std::string> done;
@@ -463,8 +473,10 @@ int tune_command(const std::vector<std::string>& args) {
     options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json"});
   if (study) return study_command(options);
   if (replayed) return replay_command(options);
-  std::vector<Problem> problems = problems_of(options, kGeluKernels);
+  // The tuned kernels of a GPU are GELU's.
   const std::string device = options.text("device", "cpu");
+  const bool gpu = device.rfind("sm_", 0) == 0 || device.rfind("cuda:", 0) == 0;
+  std::vector<Problem> problems = problems_of(options, gpu ? std::span<const KernelId>(kGeluKernels) : std::span<const KernelId>(kAllKernels));
   if (device.rfind("sm_", 0) == 0) {
     options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
     return gpu::offline_command(options, problems);
@@ -517,7 +529,7 @@ int tune_command(const std::vector<std::string>& args) {
         fits.push_back(fit);
       }
     }
-    const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads);
+    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads);
     const Points points = space.construct();
     if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
     all.emplace_back();

@@ -14,6 +14,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // Wider vectors than the unit's instruction set has are another build's.
 constexpr bool runs_here(const CpuSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
+constexpr bool runs_here(const CpuNormForwardSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
+constexpr bool runs_here(const CpuNormBackwardSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
 
 namespace tuned {
 

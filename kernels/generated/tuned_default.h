@@ -28,8 +28,12 @@ struct DefaultForward {
   static constexpr CpuSchedule kSchedule = kDefaultSchedule;
 };
 
-struct DefaultNorm {
-  static constexpr CpuSchedule kSchedule = kDefaultNormSchedule;
+struct DefaultNormBackward {
+  static constexpr CpuNormBackwardSchedule kSchedule = kDefaultNormSchedule;
+};
+
+struct DefaultNormForward {
+  static constexpr CpuNormForwardSchedule kSchedule = kDefaultNormSchedule;
 };
 
 // A table for each kernel in each format: Choices, kEntries, and as its own members those of its first choice.
@@ -42,20 +46,20 @@ struct BiasGeluBackward : Untuned<DefaultBackward<T>> {};
 template <class T>
 struct BiasGeluForward : Untuned<DefaultForward> {};
 template <class T>
-struct LayernormBackward : Untuned<DefaultNorm> {};
+struct LayernormBackward : Untuned<DefaultNormBackward> {};
 template <class T>
-struct LayernormForward : Untuned<DefaultNorm> {};
+struct LayernormForward : Untuned<DefaultNormForward> {};
 template <class T>
-struct RmsnormBackward : Untuned<DefaultNorm> {};
+struct RmsnormBackward : Untuned<DefaultNormBackward> {};
 template <class T>
-struct RmsnormForward : Untuned<DefaultNorm> {};
+struct RmsnormForward : Untuned<DefaultNormForward> {};
 template <class T>
-struct ResidualLayernormBackward : Untuned<DefaultNorm> {};
+struct ResidualLayernormBackward : Untuned<DefaultNormBackward> {};
 template <class T>
-struct ResidualLayernormForward : Untuned<DefaultNorm> {};
+struct ResidualLayernormForward : Untuned<DefaultNormForward> {};
 template <class T>
-struct ResidualRmsnormBackward : Untuned<DefaultNorm> {};
+struct ResidualRmsnormBackward : Untuned<DefaultNormBackward> {};
 template <class T>
-struct ResidualRmsnormForward : Untuned<DefaultNorm> {};
+struct ResidualRmsnormForward : Untuned<DefaultNormForward> {};
 
 }  // namespace outgrad::kernels::tuned

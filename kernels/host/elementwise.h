@@ -70,6 +70,10 @@ constexpr bool schedule_holds() {
   return true;
 }
 
+// The part of a schedule that the loop over a block is compiled for: schedules that differ in the rest share that loop.
+template <CpuSchedule S>
+inline constexpr CpuSchedule kLoopOf = {.vector_bits = S.vector_bits, .unroll = S.unroll, .table = S.table};
+
 template <CpuSchedule S, int kCount, class Stored = void>
 struct LanesOf;
 #ifdef OUTGRAD_AVX2

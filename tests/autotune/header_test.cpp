@@ -60,10 +60,10 @@ TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
   // Compiled into variants and verified; the one whose reference is another fit's is told apart.
   const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
   std::vector<Candidate> candidates;
-  for (const auto& fit : fits) candidates.emplace_back(Variant{problem, fit, default_variant(problem).schedule});
+  for (const auto& fit : fits) candidates.emplace_back(Variant{problem, fit, default_variant(problem).gelu()});
   FitChoice crossed = *fits[0];
   crossed.compiled_reference = fits[1]->compiled_reference;
-  candidates.emplace_back(Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).schedule});
+  candidates.emplace_back(Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).gelu()});
   for (Candidate& candidate : candidates) {
     std::vector<Candidate*> one = {&candidate};
     compile(one, find_toolchain(), settings);
@@ -83,7 +83,7 @@ TEST_F(Headers, TunedHeaderBringsTheFitAlong) {
   const auto text_of = [](const Variant& variant) {
     return tuned_header({tuned_choice(variant, {}, kernels::Evidence::measured, {})}, Backend::kCpu, "a test");
   };
-  const std::string text = text_of({problem, std::make_shared<const FitChoice>(choice), {}});
+  const std::string text = text_of({problem, std::make_shared<const FitChoice>(choice), kernels::CpuSchedule{}});
   EXPECT_NE(text.find("#include \"fits/mine_fast.h\""), std::string::npos) << text;
   EXPECT_NE(text.find("using Fit = generated::MineFast;"), std::string::npos) << text;
   EXPECT_EQ(text_of(default_variant(problem)).find("fits/"), std::string::npos);

@@ -25,10 +25,12 @@ using nlohmann::json;
 
 const DeviceKey kHere = device_key(to_json(identify_cpu())).value();
 
+// Of a norm's forward where there is no fit.
 json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
+  if (fit == nullptr) return {{"threads", threads}, {"vector_bits", vector_bits}, {"task_elements", 4096}, {"prefetch", "second_level"}};
   json parameters = {{"threads", threads},          {"vector_bits", vector_bits},         {"unroll", 1},
                      {"block_elements", 3 * 1024}, {"streaming_stores", false}, {"table", "memory"}};
-  if (fit != nullptr) parameters["fit"] = fit;
+  parameters["fit"] = fit;
   return parameters;
 }
 
@@ -146,8 +148,9 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
     for (const i64 rows : {1, 64})
       for (const DeviceKey& device : {kHere, other, DeviceKey{}}) {
         const Problem problem{kernel, FormatId::kBf16};
-        const char* fit = !problem.has_fit() ? nullptr : std::string(name_of(kernel)).ends_with("backward") ? "GeluBf16" : "GeluForward";
-        choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v", cpu_parameters(1, fit)));
+        const char* fit = !problem.has_fit() ? nullptr : is_backward(kernel) ? "GeluBf16" : "GeluForward";
+        choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v",
+                                 fit == nullptr && is_backward(kernel) ? json{{"tasks", 16}, {"fold_columns", 512}} : cpu_parameters(1, fit)));
       }
   const std::string text = tuned_header(choices, Backend::kCpu, "for a test");
   std::mt19937_64 random(1);
@@ -178,10 +181,10 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   EXPECT_NE(refusal(problem, good, {{"threads", 1.5}}).find("threads: unknown value 1.5"), std::string::npos);
   EXPECT_NE(refusal(problem, good, {{"warps", 4}}).find("has no member"), std::string::npos);
   EXPECT_NE(refusal(problem, good, {{"fit", "GeluF99"}}).find("unknown fit 'GeluF99'"), std::string::npos);
-  EXPECT_NE(refusal(problem, cpu_parameters(1, nullptr), json::object()).find("no fit"), std::string::npos);
+  EXPECT_NE(refusal(problem, {{"threads", 1}}, json::object()).find("no fit"), std::string::npos);
   EXPECT_NE(refusal(problem, json(3), json::object()).find("no parameters"), std::string::npos);
   EXPECT_EQ(refusal(norm, {{"row_warps", 2}, {"home", "shared"}, {"sums", "fused"}, {"loads", "streaming"}}, json::object(), Backend::kCuda), "accepted");
-  EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuSchedule has no member"), std::string::npos);
+  EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"), std::string::npos);
 }
 
 json winner(const Problem& problem, const json& device, const json& parameters) {
@@ -201,7 +204,7 @@ json winner(const Problem& problem, const json& device, const json& parameters) 
 
 TEST(Winners, AreTheLatestOfEachDeviceAndSizeMadeOfTheseSources) {
   const Problem gelu = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 4096), norm = Problem{KernelId::kLayernormBackward, FormatId::kBf16}.sized(16, 1024);
-  const json device = to_json(identify_cpu()), a = cpu_parameters(1, "GeluF32"), b = cpu_parameters(2, "GeluF32"), of_norm = cpu_parameters(3, nullptr);
+  const json device = to_json(identify_cpu()), a = cpu_parameters(1, "GeluF32"), b = cpu_parameters(2, "GeluF32"), of_norm = {{"tasks", 16}};
   json elsewhere = device;
   elsewhere["model"] = "another";
   json stale = winner(gelu, device, a), loser = stale, nameless = stale, unknown = stale, brought = stale;

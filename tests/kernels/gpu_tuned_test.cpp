@@ -43,7 +43,7 @@ struct NormChoice {
 };
 template <>
 struct LayernormForward<F16> : NormChoice {
-  using Choices = kernels::Choices<NormChoice, DefaultNorm>;
+  using Choices = kernels::Choices<NormChoice, DefaultNormForward>;
   static constexpr TunedEntry kEntries[] = {{kCousin, 4, 100, 0, "cousin", Evidence::predicted}, {{}, 0, 0, 1}};
 };
 
