@@ -473,12 +473,11 @@ int tune_command(const std::vector<std::string>& args) {
     options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json"});
   if (study) return study_command(options);
   if (replayed) return replay_command(options);
-  // The tuned kernels of a GPU are GELU's.
   const std::string device = options.text("device", "cpu");
-  const bool gpu = device.rfind("sm_", 0) == 0 || device.rfind("cuda:", 0) == 0;
-  std::vector<Problem> problems = problems_of(options, gpu ? std::span<const KernelId>(kGeluKernels) : std::span<const KernelId>(kAllKernels));
-  if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
+  const bool offline = device.rfind("sm_", 0) == 0, cuda = device.rfind("cuda:", 0) == 0;
+  std::vector<Problem> problems = cuda ? problems_of(options, kGeluKernels) : problems_of(options);
+  if (offline) {
+    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {

@@ -128,14 +128,14 @@ int device_command(const Options& options, const std::vector<Problem>& problems)
       std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problem.name().c_str(), budget);
       continue;
     }
-    const Space space = gpu_space(problem, fits_of(problem), device.limits.threads_per_sm);
+    const Space space = gpu_space(problem, gpu_fits_of(problem), device.limits);
     compiling.budget_seconds = share / 2;  // the other half is for running
     std::vector<Outcome> outcomes = evaluate(
-        choose_gpu_variants(problem, fits_of(problem), space, space.construct(), static_cast<std::size_t>(kCompiledPerRun * evaluations), settings.seed),
+        choose_gpu_variants(problem, gpu_fits_of(problem), device.limits, space, space.construct(), static_cast<std::size_t>(kCompiledPerRun * evaluations), settings.seed),
         device.limits, compiling);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     // The default first, then by prediction; what was pruned comes last, and is recorded.
-    if (outcomes.empty() || outcomes.front().variant.name() != default_gpu_variant(problem).name()) throw kernels::EnvironmentError("tune: " + problem.name() + ": the default was not compiled within the budget");
+    if (outcomes.empty() || outcomes.front().variant.name() != default_gpu_variant(problem, device.limits).name()) throw kernels::EnvironmentError("tune: " + problem.name() + ": the default was not compiled within the budget");
     std::stable_sort(outcomes.begin() + 1, outcomes.end(), [](const Outcome& a, const Outcome& b) {
       const auto *left = std::get_if<Predicted>(&a.result), *right = std::get_if<Predicted>(&b.result);
       if (left == nullptr || right == nullptr) return left != nullptr;
