@@ -20,12 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// What of a variant decides the code of its loop: the rest only cuts and dispatches the work.
-std::string loop_of(Variant variant) {
-  variant.schedule.block_elements = variant.schedule.threads = 0;
-  return variant.name();
-}
-
 // The parameters of points that the file has already.
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
@@ -62,8 +56,8 @@ class Recorder {
     compiling.variants_per_unit = static_cast<int>(kChunk) / compiling.jobs;
     // In a random order, but points that share a loop side by side: together they cost little more to compile than one.
     std::map<std::string, std::uint64_t> order;
-    for (const Variant& variant : variants) order.try_emplace(loop_of(variant), next_random(random_));
-    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) { return order.at(loop_of(a)) < order.at(loop_of(b)); });
+    for (const Variant& variant : variants) order.try_emplace(variant.loop_name(), next_random(random_));
+    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) { return order.at(a.loop_name()) < order.at(b.loop_name()); });
     std::vector<Candidate> chunk = {Candidate(default_variant(problem_))};
     auto next = variants.begin();
     do {
@@ -174,7 +168,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const Problem problem = sized_within(problems[p], kElements);
     const Fits& fits = fits_of(problem);
-    const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads, Grid::kFine);
+    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads, Grid::kFine);
     const Points points = space.construct();
     const std::string path = out + "/" + problem.name() + ".jsonl";
     const std::set<std::string> done = recorded(path, run, problem);
