@@ -13,11 +13,13 @@
 #include <optional>
 #include <thread>
 
+#include "autotune/compile.h"
 #include "autotune/database.h"
 #include "autotune/device.h"
 #include "autotune/gpu/sass.h"
 #include "autotune/isolate.h"
 #include "autotune/timing.h"
+#include "autotune/tuned_header.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
@@ -198,6 +200,16 @@ bool is_better(const Outcome* a, const Outcome* b) {
   return left != right ? left < right : a->variant.name() < b->variant.name();
 }
 
+// The best of a ranking as an entry of a tuned header; the gain is over the default as predicted, where that is among the outcomes.
+TunedChoice best_of(const std::vector<const Outcome*>& ranked, const Outcome& first, const Architecture& architecture) {
+  const Outcome& best = *ranked.front();
+  Interval gain;
+  const auto* standard = std::get_if<Predicted>(&first.result);
+  if (standard != nullptr && first.variant.name() == default_gpu_variant(first.variant.problem, architecture).name())
+    gain.median = gain.low = gain.high = standard->prediction.ns / std::get<Predicted>(best.result).prediction.ns;
+  return tuned_choice(best.variant, device_key(record_of(best, architecture)["device"]).value(), kernels::Evidence::predicted, gain);
+}
+
 // `helpers`: the second program, null where the variant has none.
 Outcome outcome_of(const GpuVariant& variant, const Program& program, const Program* helpers, const Architecture& architecture) {
   Predicted predicted;
@@ -266,9 +278,8 @@ SourceHashes hash_of_embedded() {
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(architecture.name);
+  create_folder(settings.cache_folder);
   std::error_code error;
-  std::filesystem::create_directories(settings.cache_folder, error);
-  if (error) throw kernels::IoError(settings.cache_folder, "create", error.value());
   const SourceHashes hashes = hash_of_embedded();
   const std::string key = hashes.kernels + hashes.coefficients + nvrtc.version() + architecture.name;
   std::map<std::string, Program> programs;  // by source
@@ -342,6 +353,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   if (!as_json) std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(), architecture.board.c_str());
   json rankings = json::array();
   std::vector<json> records;
+  std::vector<TunedChoice> best;
   for (std::size_t p = 0; p < problems.size(); ++p) {
     constexpr kernels::i64 kElements = kernels::i64{1} << 26;  // far more than any last cache
     const Problem problem = sized_within(problems[p], kElements);
@@ -361,6 +373,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
         ranked.push_back(&outcome);
     }
     std::sort(ranked.begin(), ranked.end(), is_better);
+    if (!ranked.empty()) best.push_back(best_of(ranked, outcomes.front(), architecture));
     if (as_json) {
       json ranking = json::array();
       for (const Outcome* outcome : ranked) ranking.push_back(record_of(*outcome, architecture));
@@ -382,12 +395,13 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
                   code.instructions_per_element, code.resources.registers, 100 * prediction.occupancy, ranked[i]->variant.name().c_str());
     }
   }
-  const std::string database = out + "/tune_" + device + ".jsonl";
+  const std::string database = out + "/tune_" + device + ".jsonl", tuned_path = out + "/tuned_" + device + ".h";
   append_records(database, records);
+  kernels::write_file(tuned_path, tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured"));
   if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"}, {"architecture", device}, {"board", architecture.board}, {"predicted", true}, {"database", database}, {"problems", rankings}}.dump(2).c_str());
+    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"}, {"architecture", device}, {"board", architecture.board}, {"predicted", true}, {"database", database}, {"header", tuned_path}, {"problems", rankings}}.dump(2).c_str());
   else
-    std::printf("%s, in %.1f s\n", database.c_str(), seconds_since(began));
+    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database.c_str(), seconds_since(began));
   return kernels::kExitHolds;
 }
 

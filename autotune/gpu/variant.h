@@ -81,9 +81,4 @@ GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space&
 // Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
 GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
 
-// The text of a header with a struct for each variant's problem, which is the schedule type of its launcher and names its fit. `name`: of the
-// namespace, "sm_90" or a device's; `evidence`: "measured" or "predicted"; `origin`: a comment line on where it comes from.
-std::string tuned_header(const std::vector<GpuVariant>& variants, const std::string& name, const std::string& evidence,
-                         const std::string& origin);
-
 }  // namespace outgrad::autotune::gpu
