@@ -319,19 +319,24 @@ long long Verifier::compared(const Case& c) const {
   return calls * outputs;
 }
 
-long long Verifier::checked(int block_elements) const {
+long long Verifier::checked(int block_elements, const Takes& takes) const {
   long long sum = 0;
-  for (const Case& c : cases_) sum += compared(c);
-  for (const Case& c : block_cases(block_elements)) sum += compared(c);
+  const auto add = [&](const Case& c) { sum += !takes || takes(c.problem.cols) ? compared(c) : 0; };
+  for (const Case& c : cases_) add(c);
+  for (const Case& c : block_cases(block_elements)) add(c);
   return sum;
 }
 
-std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const {
-  for (const Case& c : cases_)
-    if (auto difference = run_all(function, c)) return difference;
-  for (const Case& c : block_cases(block_elements))
-    if (auto difference = run_all(function, c)) return difference;
-  return std::nullopt;
+std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements, const Takes& takes) const {
+  const auto difference_in = [&](const std::vector<Case>& cases) -> std::optional<std::string> {
+    for (const Case& c : cases) {
+      if (takes && !takes(c.problem.cols)) continue;
+      if (auto difference = run_all(function, c)) return difference;
+    }
+    return std::nullopt;
+  };
+  if (auto difference = difference_in(cases_)) return difference;
+  return difference_in(block_cases(block_elements));
 }
 
 std::optional<std::string> Verifier::run_all(const std::function<void(const Arguments&)>& function, const Case& c) const {

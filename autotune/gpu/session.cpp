@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autotune/norm_abi.h"
 #include "autotune/workload.h"
 #include "kernels/host/files.h"
 
@@ -145,7 +146,7 @@ std::size_t LoadedVariant::bytes(const Operand& operand, i64 rows, i64 cols) con
 
 void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64 rows, i64 cols) const {
   const Problem& problem = variant.problem;
-  if (!variant.takes(cols, limits)) throw std::logic_error(variant.name() + " does not take rows of " + std::to_string(cols) + " columns");
+  if (!variant.takes(cols)) throw std::logic_error(variant.name() + " does not take rows of " + std::to_string(cols) + " columns");
   const bool empty = rows * cols == 0;
   if (empty && problem.kernel == KernelId::kBiasGeluBackward) {  // as its launcher does
     const std::span<const Operand> all = operands(problem.kernel);

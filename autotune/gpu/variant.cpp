@@ -244,10 +244,11 @@ DeviceKernel GpuVariant::main_kernel() const {
   }
 }
 
-bool GpuVariant::takes(i64 cols, const PlanLimits& limits) const {
+bool GpuVariant::takes(i64 cols) const {
   if (problem.over_rows() && is_wide(problem) && cols % kOctet != 0) return false;
-  // The schedule says it all: any other home would be another kernel.
-  return !is_norm(problem.kernel) || plan(1, cols, limits).norm.home == norm.home;
+  if (!is_norm(problem.kernel)) return true;
+  if (norm.home == RowHome::registers) return kernels::row_steps(cols) <= norm.octets * norm.row_warps;
+  return norm.home == RowHome::memory || cols <= problem.cols;  // as much shared memory as the device is known to have
 }
 
 LaunchPlan GpuVariant::plan(i64 rows, i64 cols, const PlanLimits& limits, bool sums) const {

@@ -38,8 +38,7 @@ struct GpuVariant : AnyVariant {
   std::string helper_source() const;
   // What is launched for this shape, which takes() it; `sums`: a norm's dgamma or dbeta is wanted.
   kernels::cuda::LaunchPlan plan(kernels::i64 rows, kernels::i64 cols, const kernels::cuda::PlanLimits& limits, bool sums = true) const;
-  // Whether its code, which is for the problem's columns, is for these as well.
-  bool takes(kernels::i64 cols, const kernels::cuda::PlanLimits& limits) const;
+  bool takes(kernels::i64 cols) const override;
   // The kernel of source().
   kernels::cuda::DeviceKernel main_kernel() const;
 };

@@ -16,6 +16,7 @@
 #include "autotune/timing.h"
 #include "autotune/tune_command.h"
 #include "autotune/verify.h"
+#include "autotune/norm_abi.h"
 #include "autotune/workload.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
@@ -163,6 +164,49 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
       "sm_90");
   if (const auto* error = std::get_if<CompileError>(&use)) ADD_FAILURE() << error->message;
   EXPECT_NE(printed.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << printed;
+}
+
+// Kernels of several launches go the same way: compiled, verified in every shape that their code takes, timed, recorded; a planted fault in
+// blocks that the default does not have is a row with its reason.
+TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
+  try {
+    Nvrtc::instance();
+  } catch (const kernels::EnvironmentError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  for (const std::string kernel : {"layernorm_backward", "bias_gelu_backward"}) {
+    SCOPED_TRACE(kernel);
+    const TemporaryFolder folder;
+    ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
+    ::setenv("OUTGRAD_STAND_IN_PLANTS", "128:bit", 1);
+    testing::internal::CaptureStdout();
+    const int status = tune_command({"--device", "cuda:0", "--kernel", kernel, "--format", "bf16", "--evaluations", "12", "--shape", "96x1024", "--budget",
+                                     "40", "--out", folder.path()});
+    const std::string printed = testing::internal::GetCapturedStdout();
+    ::unsetenv("OUTGRAD_LIBCUDA");
+    ::unsetenv("OUTGRAD_STAND_IN_PLANTS");
+    EXPECT_EQ(status, kernels::kExitHolds) << printed;
+    int timed = 0, winners = 0;
+    for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
+      EXPECT_EQ(record["rows"], 96);
+      EXPECT_EQ(record["cols"], 1024);
+      const nlohmann::json& parameters = record["parameters"];
+      const bool norm = parameters.contains("row_warps");
+      const int threads = norm ? 32 * parameters["row_warps"].get<int>() * parameters["block_rows"].get<int>() : parameters["threads"].get<int>();
+      if (record["state"] == "timed") {
+        ++timed;
+        EXPECT_NE(threads, 128) << record["variant"];
+        EXPECT_GT(record["checked"].get<long long>(), 100'000);
+      }
+      if (record.contains("rejected") && record["rejected"]["stage"] == "verify") {
+        EXPECT_EQ(record["rejected"]["reason"], "wrong answer") << record.dump();
+        EXPECT_EQ(threads, 128) << record.dump();
+      }
+      if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
+    }
+    EXPECT_GT(timed, 1) << printed;
+    EXPECT_EQ(winners, 1);
+  }
 }
 
 // --- Kernels over rows ----------------------------------------------------------------------------------------------------------
