@@ -16,6 +16,7 @@
 #include "autotune/gpu/offline.h"
 #include "autotune/header.h"
 #include "autotune/isolate.h"
+#include "autotune/merge.h"
 #include "autotune/replay.h"
 #include "autotune/study.h"
 #include "autotune/verify.h"
@@ -159,6 +160,8 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
   const double bytes = problem.bytes_per_element() * static_cast<double>(elements);
 
+  std::vector<Contender> contenders;  // the default, and who was in enough final rounds
+  std::vector<std::size_t> index;
   m.speedup.resize(candidates.size());
   m.share_of_ceiling.assign(candidates.size(), std::nan(""));
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -168,10 +171,15 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
     m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
-    const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
-    if (i > 0 && final && kept_final >= kLeastRounds && better) m.winner = i, m.gain = true;
     candidates[i].timed(screening.ns[i], finals.ns[i]);
+    if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
+    const AnyVariant& variant = candidates[i].variant();
+    contenders.push_back({m.speedup[i], error_rank(variant.fit != nullptr ? variant.fit->accuracy : ""),
+                          changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
+    index.push_back(i);
   }
+  m.winner = index[best(contenders)];
+  m.gain = m.winner > 0;
   m.baseline_ns = finals.ns.front();
   m.screening_ceiling_ns = std::move(screening.ceiling_ns);
   m.final_ceiling_ns = std::move(finals.ceiling_ns);
@@ -241,22 +249,23 @@ Fits fits_of_record(const json& record, const Problem& problem, const std::strin
   return fits;
 }
 
-// The variant of every problem: this run's winners, else the latest winner that the database holds for this device and these sources
-// and whose fit is at hand, else the default.
-std::vector<Variant> chosen_variants(const Database& database, const RunIdentity& run, const std::string& out) {
+// The variant of every problem: what the evidence chooses for this device and these sources, where its fit is at hand, else the default.
+// Neither the order nor the dates of records matter.
+std::vector<Variant> chosen_variants(const std::vector<json>& records, const CpuIdentity& cpu, const SourceHashes& sources, const std::string& out) {
+  const DeviceKey device = cpu_key(cpu.model, cpu.threads, cpu.vector_bits, cpu.isa);
   std::vector<Variant> chosen;
   for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats) {
       const Problem problem{kernel, format};
       chosen.push_back(default_variant(problem));
-      for (const json& record : database.records) {
-        const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-        if (!is("winner", true) || !is("kernel", name_of(kernel)) || !is("format", name_of(format))) continue;
-        if (!is("device", run.device) || !is("kernels_sha256", run.hashes.kernels)) continue;
-        if (!is("coefficients_sha256", run.hashes.coefficients) || !record.contains("parameters")) continue;
-        const Fits fits = fits_of_record(record, problem, out);
-        if (names_a_header(record) && fits.size() == fits_of(problem).size()) continue;
+      const json record = chosen_record(records, device, sources, name_of(kernel), name_of(format), chosen.back().name());
+      if (!record.contains("parameters")) continue;
+      const Fits fits = fits_of_record(record, problem, out);
+      if (names_a_header(record) && fits.size() == fits_of(problem).size()) continue;
+      try {
         chosen.back() = variant_from(problem, fits, record["parameters"]);
+      } catch (const kernels::SpecError& error) {  // edited by hand, or of a fit that is gone
+        kernels::print_error_line("warning: " + problem.name() + ": " + error.what() + ": the default stays");
       }
     }
   return chosen;
@@ -451,7 +460,8 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
     for (const json& record : load_database(path).records) {
       const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
       const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", settings.elements));
-      if (ended && is("device", run.device) && is("kernels_sha256", run.hashes.kernels) &&
+      const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+      if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
           is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
         done.insert(record["parameters"].dump());
     }
@@ -490,7 +500,11 @@ int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
                         {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "strategy", "seeds", "shares",
                          "kernel-tuner", "export-kernel-tuner", "export-t4", "record"},
-                        {"json"}, {"study"});
+                        {"json", "publish"}, {"study", "merge"});
+  if (options.has("merge")) {
+    options.refuse_all_but("--merge", {"merge", "out", "json"});
+    return merge_command(options);
+  }
   const bool study = options.has("study"), replayed = options.text("device", "").rfind("replay:", 0) == 0;
   if (study)
     options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
@@ -500,7 +514,8 @@ int tune_command(const std::vector<std::string>& args) {
   else if (options.has("record"))
     options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "seed"});
   else
-    options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "json"});
+    options.refuse_all_but("a device of kernels",
+                           {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "headers", "json", "publish"});
   if (study) return study_command(options);
   if (replayed) return replay_command(options);
   const std::vector<Problem> problems = problems_of(options);
@@ -510,8 +525,10 @@ int tune_command(const std::vector<std::string>& args) {
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "json"});
-    return gpu::device_command(options, problems);
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "json", "publish"});
+    const int status = gpu::device_command(options, problems);
+    if (options.has("publish")) publish_command(options.text("out", "out/tuned"));
+    return status;
   }
   require_cpu_device(options);
   if (options.has("record")) return record_command(options, problems);
@@ -541,7 +558,7 @@ int tune_command(const std::vector<std::string>& args) {
   const CpuIdentity cpu = identify_cpu();
   const RunIdentity run = identify_run(toolchain, cpu, settings.seed);
   const Database known = load_database(database_path);
-  for (const std::string& warning : known.warnings) std::fprintf(stderr, "outgrad: warning: %s\n", warning.c_str());
+  for (const std::string& warning : known.warnings) kernels::print_error_line("warning: " + warning);
 
   CompileSettings compiling;
   compiling.cache_folder = out + "/variants";
@@ -588,7 +605,12 @@ int tune_command(const std::vector<std::string>& args) {
     const Measurement m = tune_problem(candidates, settings, run, database_path, results);
     if (!as_json) print_problem(candidates, m);
   }
-  const std::vector<Variant> chosen = chosen_variants(load_database(database_path), run, out);
+  std::vector<json> records = load_database(database_path).records;
+  if (options.has("publish")) publish_command(out);
+  const Database published = known_records(cpu_key(cpu.model, cpu.threads, cpu.vector_bits, cpu.isa));
+  for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
+  records.insert(records.end(), published.records.begin(), published.records.end());
+  const std::vector<Variant> chosen = chosen_variants(records, cpu, run.hashes, out);
   kernels::write_file(tuned_path, tuned_header(chosen, "for " + cpu.model + ", " + std::to_string(cpu.threads) + " threads"));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"},
