@@ -423,6 +423,50 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   EXPECT_EQ(published[0].variants[published[0].winner].name(), local[0].variants[local[0].winner].name());
 }
 
+// The header that a run writes takes from a shared database what the evidence says: neither the newest date, nor the last line, nor a run's own verdict;
+// and a line that somebody edited costs the default of its problem, not the run.
+TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
+  const TemporaryFolder folder;
+  const SourceHashes sources = hash_sources(source_root());
+  const Problem sure{KernelId::kGeluForward, FormatId::kF32}, edited{KernelId::kGeluForward, FormatId::kBf16};
+  std::vector<json> records;
+  const auto add = [&](const Variant& variant, const Interval& speedup, const std::string& time, bool is_default) {
+    Measured m{variant.name(), speedup.median, speedup.low, speedup.high};
+    m.time = time;
+    m.device = to_json(identify_cpu());
+    m.kernels = sources.kernels, m.coefficients = sources.coefficients;
+    m.kernel = name_of(variant.problem.kernel), m.format = name_of(variant.problem.format);
+    records.push_back(m.record());
+    records.back()["parameters"] = variant.parameters();
+    records.back()["default"] = is_default;
+  };
+  const auto with_unroll = [](const Problem& problem, int unroll) {
+    Variant variant = default_variant(problem);
+    variant.schedule.unroll = unroll;
+    return variant;
+  };
+  const int usual = default_variant(sure).schedule.unroll;
+  for (const char* time : {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}) add(default_variant(sure), {}, time, true);
+  add(with_unroll(sure, usual + 1), {1.2, 1.19, 1.21}, "1970-01-01T00:00:00Z", false);
+  add(with_unroll(sure, usual + 2), {1.3, 0.9, 1.9}, "2999-01-01T00:00:00Z", false);
+  records.back()["winner"] = records.back()["gain"] = true;
+  add(default_variant(edited), {}, "2026-01-01T00:00:00Z", true);
+  add(with_unroll(edited, usual + 1), {1.2, 1.19, 1.21}, "2026-01-01T00:00:00Z", false);
+  records.back()["parameters"]["fit"] = "NoSuchFit";
+  append_records(folder / "tune_cpu.jsonl", records);
+
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int status = tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536"});
+  testing::internal::GetCapturedStdout();
+  const std::string said = testing::internal::GetCapturedStderr(), header = kernels::read_file(folder / "tuned_cpu.h");
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(header.find(with_unroll(sure, usual + 1).name()), std::string::npos) << header;
+  EXPECT_EQ(header.find(with_unroll(sure, usual + 2).name()), std::string::npos) << header;
+  EXPECT_NE(header.find(default_variant(edited).name()), std::string::npos) << header;
+  EXPECT_NE(said.find("NoSuchFit"), std::string::npos) << said;
+}
+
 // ---- what a search starts from
 
 TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
