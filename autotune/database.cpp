@@ -200,7 +200,7 @@ Database parse_database(const std::string& path, std::string_view text) {
     }
     if (const auto defined = record.find("run"); defined != record.end() && defined->is_string()) {
       const std::string name = defined->get<std::string>();
-      record.erase("run");
+      for (const char* key : {"run", "of_run"}) record.erase(key);
       runs[name] = std::move(record);
       continue;
     }

@@ -719,8 +719,8 @@ int merge_command(const Options& options) {
     if (problem.baseline.empty())
       std::printf("  %-42s no default among %zu variants: nothing to compare with\n", problem.name().c_str(), problem.variants.size());
     else if (problem.gain)
-      std::printf("  %-42s %-28s %s  %d runs, %d rounds\n", problem.name().c_str(), interval_text(winner.speedup).c_str(), winner.name().c_str(), winner.runs,
-                  winner.rounds);
+      std::printf("  %-42s %-28s %s  %d run%s, %d rounds\n", problem.name().c_str(), interval_text(winner.speedup).c_str(), winner.name().c_str(), winner.runs,
+                  winner.runs == 1 ? "" : "s", winner.rounds);
     else
       std::printf("  %-42s %-28s %s  of %zu variants\n", problem.name().c_str(), "the default stays", winner.name().c_str(), problem.variants.size());
     for (const std::string& conflict : problem.conflicts) std::printf("    conflict: %s\n", conflict.c_str());
