@@ -165,6 +165,14 @@ const Fits& fits_of(const Problem& problem) {
   });
 }
 
+Fits accurate_fits_of(const Problem& problem) {
+  Fits fits = fits_of(problem);
+  if (fits.empty()) return fits;
+  const double most = fits.front()->error;
+  std::erase_if(fits, [most](const auto& fit) { return fit->error > most; });
+  return fits;
+}
+
 std::string Variant::name() const {
   std::string text = autotune::name_of(problem.format);
   if (fit) text += "." + fit->name;

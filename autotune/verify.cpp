@@ -288,16 +288,16 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
   return c;
 }
 
-std::vector<Verifier::Case> Verifier::block_cases(int block_elements) const {
-  std::vector<Case> list;
+std::vector<Problem> Verifier::block_problems(int block_elements) const {
+  std::vector<Problem> list;
   if (!problem_.over_rows()) {
     for (const i64 length : {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
-      if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(case_of(problem_.sized(1, length), Fill::kPatterns));
+      if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(problem_.sized(1, length));
     return list;
   }
   constexpr i64 kCols = 40, kMostRows = 8192;  // broken vectors of every width
   for (const i64 rows : {block_elements / kCols, block_elements / kCols + 1, 2 * block_elements / kCols + 3})
-    if (rows > 0 && rows <= kMostRows) list.push_back(case_of(problem_.sized(rows, kCols), Fill::kPlain));
+    if (rows > 0 && rows <= kMostRows) list.push_back(problem_.sized(rows, kCols));
   return list;
 }
 
@@ -310,27 +310,30 @@ std::vector<Verifier::Alias> Verifier::aliases() const {
   return list;
 }
 
-long long Verifier::compared(const Case& c) const {
-  const std::span<const Operand> all = operands(problem_.kernel);
+long long Verifier::compared(const Problem& problem) const {
   long long outputs = 0;
-  for (std::size_t k = 0; k < all.size(); ++k)
-    if (all[k].role == Role::kOutput && !c.absent[k]) outputs += all[k].count(c.problem);
-  const auto calls = 1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0);
-  return calls * outputs;
+  for (const Operand& operand : operands(problem.kernel))
+    if (operand.role == Role::kOutput) outputs += operand.count(problem);
+  return outputs;
 }
 
 long long Verifier::checked(int block_elements) const {
   long long sum = 0;
-  for (const Case& c : cases_) sum += compared(c);
-  for (const Case& c : block_cases(block_elements)) sum += compared(c);
+  for (const Case& c : cases_) {
+    long long outputs = compared(c.problem);
+    for (std::size_t k = 0; k < c.absent.size(); ++k)
+      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput) outputs -= operand.count(c.problem);
+    sum += outputs * (1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0));
+  }
+  for (const Problem& problem : block_problems(block_elements)) sum += compared(problem);
   return sum;
 }
 
 std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const {
   for (const Case& c : cases_)
     if (auto difference = run_all(function, c)) return difference;
-  for (const Case& c : block_cases(block_elements))
-    if (auto difference = run_all(function, c)) return difference;
+  for (const Problem& problem : block_problems(block_elements))
+    if (auto difference = run_all(function, case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns))) return difference;
   return std::nullopt;
 }
 
