@@ -127,7 +127,9 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }
-  kernels::write_file(tuned_path, device.header(load_database(database_path)));
+  // This run's winners, and those of earlier runs with these sources for what was not tuned this time.
+  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, device.run().hashes, out), device.backend(),
+                                               "for " + device.description()));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
                           {"header", tuned_path},               {"problems", summaries}, {"winners", winners}};
@@ -158,11 +160,9 @@ int tune_command(const std::vector<std::string>& args) {
     require_cpu_device(options);
     return record_command(options, problems_of(options));
   }
-  // On a GPU the kernels that are tuned are GELU's.
-  const bool gpu = device.rfind("sm_", 0) == 0 || device.rfind("cuda:", 0) == 0;
-  const std::vector<Problem> problems = gpu ? problems_of(options, kGeluKernels) : problems_of(options);
+  const std::vector<Problem> problems = problems_of(options);
   if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
+    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {

@@ -131,8 +131,4 @@ std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, c
 // Where a fit's own header stands beside the tuned header that uses it.
 std::string header_path(const FitChoice& fit);  // "fits/gelu_bf16_d4_8.h"
 
-// The text of a header in the form of kernels/generated/tuned_default.h: one variant per problem, all problems present.
-// `origin` is a comment line on where it comes from.
-std::string tuned_header(const std::vector<Variant>& variants, const std::string& origin);
-
 }  // namespace outgrad::autotune
