@@ -9,6 +9,7 @@
 #include <set>
 
 #include "autotune/database.h"
+#include "autotune/identity.h"
 #include "autotune/tuner.h"
 
 namespace outgrad::autotune {
@@ -26,7 +27,8 @@ std::set<std::string> recorded(const std::string& path, const RunIdentity& run, 
   for (const json& record : load_database(path).records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
     const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols)));
-    if (ended && is("device", run.device) && is("kernels_sha256", run.hashes.kernels) &&
+    const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+    if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
         is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
       done.insert(record["parameters"].dump());
   }
