@@ -304,12 +304,13 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
         log.launching("verify", variant);
         channel.launching(item);
         std::optional<std::string> difference;
+        const auto takes = [&](i64 cols) { return variant.takes(cols); };
         try {
-          difference = verifier->mismatch(executor->function(candidate), variant.block_elements());
+          difference = verifier->mismatch(executor->function(candidate), variant.block_elements(), takes);
         } catch (const WroteOutside& wrote) {
           difference = wrote.what();
         }
-        channel.report({{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.block_elements())}});
+        channel.report({{"item", item}, {"mismatch", difference.value_or("")}, {"checked", verifier->checked(variant.block_elements(), takes)}});
       }
     };
     const auto on_report = [&](const json& report) {

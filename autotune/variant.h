@@ -80,6 +80,8 @@ struct AnyVariant {
   virtual nlohmann::json parameters() const = 0;
   // Elements of a unit of its work: the verifier tries lengths around it.
   virtual int block_elements() const = 0;
+  // Whether its code, which may be made for the problem's columns, runs over rows of so many.
+  virtual bool takes(kernels::i64) const { return true; }
 };
 
 // On the CPU.

@@ -336,23 +336,31 @@ long long Verifier::compared(const Problem& problem) const {
   return outputs;
 }
 
-long long Verifier::checked(int block_elements) const {
+long long Verifier::checked(int block_elements, const Takes& takes) const {
   long long sum = 0;
+  const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
   for (const Case& c : cases_) {
+    if (!taken(c.problem)) continue;
     long long outputs = compared(c.problem);
     for (std::size_t k = 0; k < c.absent.size(); ++k)
       if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput) outputs -= operand.count(c.problem);
     sum += outputs * (1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0));
   }
-  for (const Problem& problem : block_problems(block_elements)) sum += compared(problem);
+  for (const Problem& problem : block_problems(block_elements))
+    if (taken(problem)) sum += compared(problem);
   return sum;
 }
 
-std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const {
-  for (const Case& c : cases_)
+std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements, const Takes& takes) const {
+  const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
+  for (const Case& c : cases_) {
+    if (!taken(c.problem)) continue;
     if (auto difference = run_all(function, c)) return difference;
-  for (const Problem& problem : block_problems(block_elements))
+  }
+  for (const Problem& problem : block_problems(block_elements)) {
+    if (!taken(problem)) continue;
     if (auto difference = run_all(function, case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns))) return difference;
+  }
   return std::nullopt;
 }
 

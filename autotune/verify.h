@@ -22,11 +22,14 @@ class Verifier {
   // `reference` defines the bits. Of a problem over rows the number of columns, where it is sized, is among the shapes.
   Verifier(const Problem& problem, VariantFunction reference, std::uint64_t seed);
 
+  // Which numbers of columns a function takes; empty: all.
+  using Takes = std::function<bool(kernels::i64 cols)>;
+
   // Nothing when the function agrees with the reference everywhere, else the first difference. `block_elements` adds lengths around
-  // the variant's block.
-  std::optional<std::string> mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const;
+  // the variant's block. Shapes that the function does not take are left out.
+  std::optional<std::string> mismatch(const std::function<void(const Arguments&)>& function, int block_elements, const Takes& takes = {}) const;
   // Elements of outputs compared by one successful call of mismatch().
-  long long checked(int block_elements) const;
+  long long checked(int block_elements, const Takes& takes = {}) const;
 
  private:
   using Bytes = std::vector<std::byte>;

@@ -53,6 +53,7 @@ struct Driver {
   Result (*load)(Handle*, const void*) = nullptr;
   Result (*function)(Handle*, Handle, const char*) = nullptr;
   Result (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**) = nullptr;
+  Result (*set_function)(Handle, int, int) = nullptr;
   Result (*create_event)(Handle*, unsigned) = nullptr;
   Result (*destroy_event)(Handle) = nullptr;
   Result (*record)(Handle, Handle) = nullptr;
@@ -91,6 +92,7 @@ struct Driver {
     find(load, "cuModuleLoadData");
     find(function, "cuModuleGetFunction");
     find(launch, "cuLaunchKernel");
+    find(set_function, "cuFuncSetAttribute");
     find(create_event, "cuEventCreate");
     find(destroy_event, "cuEventDestroy_v2");
     find(record, "cuEventRecord");
@@ -232,16 +234,25 @@ void Device::fill(std::uint64_t to, unsigned char byte, std::size_t bytes) const
   if (bytes > 0) driver().check(driver().fill(to, byte, bytes, nullptr), "cuMemsetD8Async");
 }
 
-Device::Kernel Device::load(const std::string& cubin, const std::string& name) const {
-  Handle module = nullptr, function = nullptr;
+std::vector<Device::Kernel> Device::load(const std::string& cubin, const std::vector<std::string>& names) const {
+  Handle module = nullptr;
   driver().check(driver().load(&module, cubin.data()), "cuModuleLoadData");
-  driver().check(driver().function(&function, module, name.c_str()), "cuModuleGetFunction");
-  return function;
+  std::vector<Kernel> kernels;
+  for (const std::string& name : names) {
+    kernels.emplace_back();
+    driver().check(driver().function(&kernels.back(), module, name.c_str()), "cuModuleGetFunction");
+  }
+  return kernels;
 }
 
-void Device::launch(Kernel kernel, unsigned blocks, unsigned threads, const std::vector<void*>& parameters) const {
+void Device::allow_shared(Kernel kernel, std::int64_t bytes) const {
+  constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  driver().check(driver().set_function(kernel, kMaxDynamicSharedBytes, static_cast<int>(bytes)), "cuFuncSetAttribute");
+}
+
+void Device::launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const {
   std::vector<void*> pointers = parameters;
-  driver().check(driver().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, nullptr, pointers.data(), nullptr), "cuLaunchKernel");
+  driver().check(driver().launch(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, nullptr, pointers.data(), nullptr), "cuLaunchKernel");
 }
 
 void Device::synchronise() const { driver().check(driver().synchronise(), "cuCtxSynchronize"); }

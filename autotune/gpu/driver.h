@@ -75,11 +75,13 @@ class Device {
   void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) const;  // on the device, enqueued
   void fill(std::uint64_t to, unsigned char byte, std::size_t bytes) const;  // enqueued
 
-  // The one kernel of a cubin. Lives as long as the device.
+  // Kernels of a cubin, in the order of their names. They live as long as the device.
   using Kernel = void*;
-  Kernel load(const std::string& cubin, const std::string& name) const;
+  std::vector<Kernel> load(const std::string& cubin, const std::vector<std::string>& names) const;
+  // Before a launch with more dynamic shared memory than every kernel may have.
+  void allow_shared(Kernel kernel, std::int64_t bytes) const;
   // `parameters` point to the arguments, in order.
-  void launch(Kernel kernel, unsigned blocks, unsigned threads, const std::vector<void*>& parameters) const;
+  void launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const;
   // Waits for all that was enqueued; throws what it ended in.
   void synchronise() const;
 

@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <span>
+#include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
+#include "autotune/norm_abi.h"
 #include "autotune/workload.h"
 #include "kernels/host/files.h"
 
@@ -13,13 +18,15 @@ namespace outgrad::autotune::gpu {
 namespace {
 
 using kernels::i64;
+using kernels::u64;
+using kernels::cuda::DeviceKernel;
+using kernels::cuda::PlannedLaunch;
 
-constexpr int kOctet = 8;
 // What every allocation is aligned to (CUDA C++ Programming Guide, "Device memory accesses"), and the bytes that are watched around an array.
 constexpr std::size_t kAlignment = 256;
 constexpr unsigned char kUntouched = 0xa5;
 
-// A host array's copy on the device, as far from 256-byte alignment as the array itself, watched on both sides.
+// Memory of the device, as far from 256-byte alignment as an array of the host, watched on both sides.
 class Mirror {
  public:
   Mirror(const Device& device, const void* host, std::size_t bytes)
@@ -28,8 +35,8 @@ class Mirror {
         begin_(kAlignment + reinterpret_cast<std::uintptr_t>(host) % kAlignment),
         memory_(device, begin_ + bytes + kAlignment) {
     device_.fill(memory_.address(), kUntouched, memory_.bytes());
-    device_.upload(address(), host, bytes);
   }
+  void upload(const void* host) { device_.upload(address(), host, bytes_); }
   std::uint64_t address() const { return memory_.address() + begin_; }
   // Its bytes now. Throws WroteOutside when those around it have changed.
   std::vector<unsigned char> bytes() const {
@@ -48,50 +55,176 @@ class Mirror {
   Device::Memory memory_;
 };
 
+// The arguments of a plan's kernels, from the addresses of operands by name. Pointers are to any format: the device's code knows which.
+class PlanArguments {
+ public:
+  PlanArguments(const Problem& problem, const Addresses& addresses, i64 rows, i64 cols)
+      : problem_(problem), addresses_(addresses), rows_(rows), n_(cols), elements_(rows * cols), slots_(kernels::slot_count(rows, cols)) {
+    if (is_norm(problem.kernel) && !is_forward(problem.kernel)) prepare_backward();
+  }
+
+  // `work` points to them, in the order of the kernel's parameters.
+  template <class Work>
+  void with(const PlannedLaunch& launch, const Work& work) {
+    switch (launch.kernel) {
+      case DeviceKernel::activation_backward:
+        return call(work, at("dy"), at("y"), at("mask"), at("dx"), elements_);
+      case DeviceKernel::gelu_forward:
+        return call(work, at("x"), at("y"), at("mask"), elements_);
+      case DeviceKernel::bias_gelu_forward:
+        return call(work, at("x"), at("bias"), elements_, n_, at("y"), at("mask"));
+      case DeviceKernel::bias_gelu_backward:
+        return call(work, at("dy"), at("y"), at("mask"), kernels::cuda::slot_rows(rows_, slots_), n_, at("dx"), slots_ > 1 ? at("workspace") : at("dbias"));
+      case DeviceKernel::add_slots:
+        if (problem_.kernel == KernelId::kBiasGeluBackward) return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
+        return call(work, parts_.sums, u64{0}, sums_ * backward_.stride, launch.left, launch.apart);
+      case DeviceKernel::norm_forward:
+        return call(work, forward());
+      case DeviceKernel::norm_prepare:
+        return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, kernels::cuda::padded_columns(n_), kernels::SideBuffer<const float>{});
+      case DeviceKernel::norm_finish:
+        return call(work, parts_.sums, parts_.columns, n_, backward_.stride, at("dgamma"), at("dbeta"));
+      default:  // those that go by rows, or by the slots' rows
+        return call(work, backward_);
+    }
+  }
+
+ private:
+  using Any = float;  // for the format
+
+  u64 at(std::string_view name) const {
+    const std::span<const Operand> all = operands(problem_.kernel);
+    for (std::size_t k = 0; k < all.size(); ++k)
+      if (all[k].name == name) return addresses_[k];
+    return 0;
+  }
+  template <class T>
+  T* pointer(std::string_view name) const {
+    return reinterpret_cast<T*>(at(name));
+  }
+  template <class Work, class... Values>
+  void call(const Work& work, Values... values) const {
+    work(std::vector<void*>{&values...});
+  }
+
+  kernels::cuda::NormForwardArrays<Any> forward() const {
+    return {pointer<const Any>("x"), pointer<const Any>("residual"), pointer<const float>("gamma"), pointer<const float>("beta"), rows_, n_,
+            kTunedEps, pointer<Any>("z"), pointer<Any>("y"), pointer<float>("rstd"), {}};
+  }
+  void prepare_backward() {
+    const NormKind kind = norm_kind(problem_.kernel);
+    parts_ = kernels::cuda::norm_workspace_at(at("workspace"), n_);
+    sums_ = kernels::cuda::column_sums(kind.norm);
+    const bool wants_sums = at("dgamma") != 0 || at("dbeta") != 0;
+    backward_ = {pointer<const Any>("dy"), pointer<const Any>("y"), pointer<const Any>("dz_next"), parts_.columns, parts_.place, pointer<const float>("rstd"),
+                 rows_, n_, {}, pointer<Any>(kind.residual ? "dz" : "dx"), wants_sums ? parts_.sums : nullptr, slots_, kernels::cuda::slot_rows(rows_, slots_),
+                 kernels::cuda::sums_stride(n_)};
+  }
+
+  const Problem& problem_;
+  const Addresses& addresses_;
+  i64 rows_, n_, elements_, slots_;
+  kernels::cuda::NormWorkspace parts_{};
+  kernels::cuda::NormBackwardArrays<Any> backward_{};
+  i64 sums_ = 0;
+};
+
+bool writes_sums(const Problem& problem, const Addresses& addresses) {
+  const std::span<const Operand> all = operands(problem.kernel);
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k].role == Role::kOutput && all[k].extent == Extent::kColumns && addresses[k] != 0) return true;
+  return false;
+}
+
 }  // namespace
 
-unsigned LoadedVariant::blocks(i64 n) const {
-  constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
-  const i64 per_block = static_cast<i64>(variant.schedule.threads) * variant.schedule.octets * kOctet;
-  const i64 most = variant.schedule.blocks_per_sm > 0 ? static_cast<i64>(sms) * variant.schedule.blocks_per_sm : kGridLimit;
-  return static_cast<unsigned>(std::min((n + per_block - 1) / per_block, most));
+std::size_t LoadedVariant::bytes(const Operand& operand, i64 rows, i64 cols) const {
+  if (operand.role != Role::kScratch) return operand.bytes(variant.problem.sized(rows, cols));
+  const i64 words = is_norm(variant.problem.kernel) ? kernels::cuda::norm_backward_workspace(rows, cols) : kernels::cuda::bias_backward_workspace(rows, cols);
+  return static_cast<std::size_t>(words) * sizeof(float);
 }
 
-void LoadedVariant::launch(const Device& device, std::uint64_t first, std::uint64_t second, std::uint64_t mask, std::uint64_t out, i64 n) const {
-  std::vector<void*> parameters = {&first, &second, &mask, &out, &n};
-  if (variant.problem.kernel == KernelId::kGeluForward) parameters = {&first, &out, &mask, &n};
-  device.launch(kernel, blocks(n), static_cast<unsigned>(variant.schedule.threads), parameters);
+void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64 rows, i64 cols) const {
+  const Problem& problem = variant.problem;
+  if (!variant.takes(cols)) throw std::logic_error(variant.name() + " does not take rows of " + std::to_string(cols) + " columns");
+  const bool empty = rows * cols == 0;
+  if (empty && problem.kernel == KernelId::kBiasGeluBackward) {  // as its launcher does
+    const std::span<const Operand> all = operands(problem.kernel);
+    for (std::size_t k = 0; k < all.size(); ++k)
+      if (all[k].extent == Extent::kColumns) device.fill(addresses[k], 0, bytes(all[k], rows, cols));
+  }
+  if (empty && !(is_norm(problem.kernel) && !is_forward(problem.kernel))) return;
+  const kernels::cuda::LaunchPlan plan = variant.plan(rows, cols, limits, writes_sums(problem, addresses));
+  PlanArguments arguments(problem, addresses, rows, cols);
+  for (int i = 0; i < plan.launches; ++i) {
+    const PlannedLaunch& planned = plan.launch[i];
+    const Device::Kernel kernel = kernels.at(planned.kernel);
+    if (planned.most_shared_bytes > 0) device.allow_shared(kernel, planned.most_shared_bytes);
+    arguments.with(planned, [&](const std::vector<void*>& parameters) {
+      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), static_cast<unsigned>(planned.shared_bytes), parameters);
+    });
+  }
 }
 
-LoadedVariant load(const Device& device, const GpuVariant& variant, const std::string& cubin, const std::string& symbol) {
-  if (variant.schedule.octets <= 0) throw std::logic_error("a variant without octets cannot be launched: its trip is unknown");
-  return {variant, device.load(cubin, symbol), device.identity().limits.sms};
+LoadedVariant load(const Device& device, const GpuVariant& variant, const std::vector<Cubin>& cubins) {
+  const Architecture& limits = device.identity().limits;
+  LoadedVariant loaded{variant, {}, {.sms = limits.sms, .shared_bytes = limits.shared_per_block}};
+  constexpr DeviceKernel kAll[] = {DeviceKernel::activation_backward, DeviceKernel::gelu_forward,   DeviceKernel::bias_gelu_backward, DeviceKernel::bias_gelu_forward,
+                                   DeviceKernel::add_slots,           DeviceKernel::norm_forward,   DeviceKernel::norm_prepare,       DeviceKernel::norm_slot_sums,
+                                   DeviceKernel::norm_backward,       DeviceKernel::norm_backward_slots, DeviceKernel::norm_finish};
+  for (const Cubin& cubin : cubins) {
+    const std::vector<Device::Kernel> handles = device.load(cubin.content, cubin.symbols);
+    for (std::size_t i = 0; i < handles.size(); ++i)
+      for (const DeviceKernel kernel : kAll)
+        if (is_symbol_of(cubin.symbols[i], kernel)) loaded.kernels[kernel] = handles[i];
+  }
+  if (loaded.kernels.count(variant.main_kernel()) == 0) throw std::logic_error(variant.name() + ": no " + name_of(variant.main_kernel()) + " in its code");
+  return loaded;
+}
+
+std::vector<Cubin> read_cubins(const Compiled& code) {
+  std::vector<Cubin> cubins;
+  std::istringstream paths(code.library), lines(code.symbol);
+  for (std::string path, line; std::getline(paths, path) && std::getline(lines, line);) {
+    cubins.push_back({kernels::read_file(path), {}});
+    std::istringstream symbols(line);
+    for (std::string symbol; symbols >> symbol;) cubins.back().symbols.push_back(symbol);
+  }
+  return cubins;
 }
 
 std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded) {
   return [&device, loaded](const Arguments& a) {
-    const i64 n = a.elements();
-    if (n == 0) return;
-    const bool backward = loaded.variant.problem.kernel == KernelId::kGeluBackward;
-    void *const host_first = a.array[0], *const host_second = backward ? a.array[1] : nullptr, *const host_mask = a.array[2],
-                *const host_out = a.array[backward ? 3 : 1];
-    const bool in_place = host_out == host_first;
-    const std::size_t bytes = static_cast<std::size_t>(n) * static_cast<std::size_t>(bytes_of(loaded.variant.problem.format));
-    const std::size_t words = static_cast<std::size_t>((n + 31) / 32) * sizeof(kernels::u32);
-    const Mirror first(device, host_first, bytes), second(device, host_second, backward ? bytes : 0), mask(device, host_mask, words),
-        out(device, host_out, in_place ? 0 : bytes);
-    loaded.launch(device, first.address(), second.address(), mask.address(), in_place ? first.address() : out.address(), n);
+    const std::span<const Operand> all = operands(loaded.variant.problem.kernel);
+    std::vector<std::unique_ptr<Mirror>> mirrors(all.size());
+    std::vector<bool> written(all.size());
+    Addresses addresses{};
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      const bool scratch = all[k].role == Role::kScratch;
+      if (a.array[k] == nullptr && !scratch) continue;
+      // An output in place of an input is that input's memory.
+      for (const int input : all[k].may_alias) {
+        if (input == kNoOperand || a.array[input] != a.array[k] || all[k].role != Role::kOutput) continue;
+        addresses[k] = addresses[static_cast<std::size_t>(input)];
+        written[static_cast<std::size_t>(input)] = true;
+      }
+      if (addresses[k] != 0) continue;
+      mirrors[k] = std::make_unique<Mirror>(device, scratch ? nullptr : a.array[k], loaded.bytes(all[k], a.rows, a.cols));
+      // What is written holds what the host's array holds: elements that the kernel leaves out are seen.
+      if (!scratch) mirrors[k]->upload(a.array[k]);
+      addresses[k] = mirrors[k]->address();
+    }
+    loaded.launch(device, addresses, a.rows, a.cols);
     device.synchronise();
-    const auto unchanged = [](const Mirror& mirror, const void* host) {
-      const std::vector<unsigned char> now = mirror.bytes();
-      if (!now.empty() && std::memcmp(now.data(), host, now.size()) != 0) throw WroteOutside("wrote to an input");
-    };
-    if (!in_place) unchanged(first, host_first);
-    unchanged(second, host_second);
-    if (backward) unchanged(mask, host_mask);
-    const std::vector<unsigned char> result = (in_place ? first : out).bytes();
-    std::memcpy(host_out, result.data(), result.size());
-    if (!backward) std::memcpy(host_mask, mask.bytes().data(), words);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (mirrors[k] == nullptr) continue;
+      const std::vector<unsigned char> now = mirrors[k]->bytes();
+      if (now.empty() || all[k].role == Role::kScratch) continue;
+      if (all[k].role == Role::kOutput || written[k])
+        std::memcpy(a.array[k], now.data(), now.size());
+      else if (std::memcmp(now.data(), a.array[k], now.size()) != 0)
+        throw WroteOutside("wrote to an input");
+    }
   };
 }
 
@@ -106,36 +239,42 @@ class GpuExecutor : public Executor {
   // Values repeat on the device as the host's Workspace repeats them.
   void allocate(const Problem& problem, std::uint64_t seed) override {
     problem_ = problem;
-    const i64 elements = problem.elements();
-    const bool backward = problem.kernel == KernelId::kGeluBackward;
-    const i64 own = std::min(elements, kWorkspacePeriod);
-    const Workspace workspace(problem.sized(1, own), seed);
-    const Arguments values = workspace.arguments();
-    const std::size_t size = static_cast<std::size_t>(bytes_of(problem.format)), words = static_cast<std::size_t>((elements + 31) / 32);
-    const auto repeated = [&](const void* host, std::size_t host_bytes, std::size_t bytes) {
-      Device::Memory memory(device_, bytes);
-      if (host == nullptr) return memory;
-      device_.upload(memory.address(), host, std::min(host_bytes, bytes));
-      for (std::size_t done = host_bytes; done < bytes; done *= 2)
-        device_.copy(memory.address() + done, memory.address(), std::min(done, bytes - done));
-      return memory;
-    };
-    const std::size_t own_bytes = static_cast<std::size_t>(own) * size, bytes = static_cast<std::size_t>(elements) * size;
-    first_ = repeated(values.array[0], own_bytes, bytes);
-    second_ = repeated(backward ? values.array[1] : nullptr, own_bytes, backward ? bytes : 0);
-    mask_ = repeated(values.array[2], static_cast<std::size_t>((own + 31) / 32) * sizeof(kernels::u32), words * sizeof(kernels::u32));
-    out_ = repeated(nullptr, 0, bytes);
+    const std::span<const Operand> all = operands(problem.kernel);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      const Operand& operand = all[k];
+      if (operand.role == Role::kScratch) {
+        scratch_ = k;
+        continue;  // of the size that a variant says
+      }
+      arrays_[k] = Device::Memory(device_, operand.bytes(problem));
+      addresses_[k] = arrays_[k].address();
+      if (operand.role == Role::kOutput) continue;
+      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod, count = operand.count(problem), own = std::min(count, period);
+      const Array values = filled(operand.content, operand.element, problem.format, own, seed);
+      const std::size_t bytes = arrays_[k].bytes(), own_bytes = static_cast<std::size_t>(own) * static_cast<std::size_t>(operand.element_bytes(problem.format));
+      device_.upload(addresses_[k], values.get(), own_bytes);
+      for (std::size_t done = own_bytes; done < bytes; done *= 2) device_.copy(addresses_[k] + done, addresses_[k], std::min(done, bytes - done));
+    }
     device_.synchronise();
   }
 
   // A device-to-device copy, the ceiling that every figure is a share of: one stream in, one out.
   Workload ceiling() override {
-    return {"copy", 2.0 * static_cast<double>(out_.bytes()), [this] { device_.copy(out_.address(), first_.address(), out_.bytes()); }};
+    const std::span<const Operand> all = operands(problem_.kernel);
+    std::size_t from = all.size(), to = all.size();
+    for (std::size_t k = all.size(); k-- > 0;)
+      if (all[k].extent == Extent::kElements) (all[k].role == Role::kInput ? from : to) = k;
+    const std::size_t bytes = arrays_.at(to).bytes();
+    return {"copy", 2.0 * static_cast<double>(bytes), [this, from, to, bytes] { device_.copy(addresses_[to], addresses_[from], bytes); }};
   }
   Workload workload(const Candidate& candidate) override {
-    return {candidate.variant().name(), problem_.bytes(), [this, code = loaded(candidate)] {
-              code.launch(device_, first_.address(), second_.address(), mask_.address(), out_.address(), problem_.elements());
-            }};
+    LoadedVariant code = loaded(candidate);
+    if (scratch_ < kMostOperands && addresses_[scratch_] == 0) {
+      arrays_[scratch_] = Device::Memory(device_, code.bytes(operands(problem_.kernel)[scratch_], problem_.rows, problem_.cols));
+      addresses_[scratch_] = arrays_[scratch_].address();
+    }
+    return {candidate.variant().name(), problem_.bytes(),
+            [this, code = std::move(code)] { code.launch(device_, addresses_, problem_.rows, problem_.cols); }};
   }
   Stopwatch stopwatch() const override {
     return [this](const std::function<void()>& run) { return device_.timed_ns(run); };
@@ -143,13 +282,14 @@ class GpuExecutor : public Executor {
 
  private:
   LoadedVariant loaded(const Candidate& candidate) const {
-    const Compiled& code = *candidate.code();
-    return load(device_, candidate.variant_as<GpuVariant>(), kernels::read_file(code.library), code.symbol);
+    return load(device_, candidate.variant_as<GpuVariant>(), read_cubins(*candidate.code()));
   }
 
   Device device_;
   Problem problem_;
-  Device::Memory first_, second_, mask_, out_;
+  std::array<Device::Memory, kMostOperands> arrays_;
+  Addresses addresses_{};
+  std::size_t scratch_ = kMostOperands;  // none
 };
 
 }  // namespace

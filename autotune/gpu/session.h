@@ -1,7 +1,11 @@
 // Kernels of one device, called with arrays of the host: for the verifier they are functions like any other.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "autotune/executor.h"
 #include "autotune/gpu/driver.h"
@@ -10,19 +14,31 @@
 
 namespace outgrad::autotune::gpu {
 
+// Device addresses in the order of the kernel's operands, 0 for one that is absent.
+using Addresses = std::array<std::uint64_t, kMostOperands>;
+
+// A cubin and those of its kernels that are wanted.
+struct Cubin {
+  std::string content;
+  std::vector<std::string> symbols;
+};
+
 // A variant's code on a device.
 struct LoadedVariant {
   GpuVariant variant;
-  Device::Kernel kernel = nullptr;
-  int sms = 0;
+  std::map<kernels::cuda::DeviceKernel, Device::Kernel> kernels;
+  kernels::cuda::PlanLimits limits;
 
-  // Blocks of the grid for n elements, as the launchers of kernels/cuda/elementwise.cuh have it.
-  unsigned blocks(kernels::i64 n) const;
-  // Enqueues the kernel on device addresses, n > 0. Backward: dy, y, mask, dx; forward: x, -, mask, y.
-  void launch(const Device& device, std::uint64_t first, std::uint64_t second, std::uint64_t mask, std::uint64_t out, kernels::i64 n) const;
+  // Bytes of device memory that the variant needs as an operand for a shape, of scratch as the device's kernels have it.
+  std::size_t bytes(const Operand& operand, kernels::i64 rows, kernels::i64 cols) const;
+  // Enqueues the kernels of the plan. Throws std::logic_error for columns that the code does not take.
+  void launch(const Device& device, const Addresses& addresses, kernels::i64 rows, kernels::i64 cols) const;
 };
 
-LoadedVariant load(const Device& device, const GpuVariant& variant, const std::string& cubin, const std::string& symbol);
+// Throws std::logic_error where no symbol is of a kernel that the variant needs.
+LoadedVariant load(const Device& device, const GpuVariant& variant, const std::vector<Cubin>& cubins);
+// What Predicted::compiled names (autotune/gpu/offline.h).
+std::vector<Cubin> read_cubins(const Compiled& code);
 
 // The variant as a function over host arrays: copies them to the device at the same alignment, runs, copies the results back. Throws
 // CudaError for what the device ends in, WroteOutside when anything but the outputs has changed.

@@ -136,15 +136,11 @@ std::string instantiation(DeviceKernel kernel, const std::string& arguments, con
 
 bool is_fused(const GpuNormSchedule& schedule) { return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate; }
 
-kernels::cuda::NormTask task_of(const Problem& problem, i64 rows, i64 cols) {
+LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits, bool sums) {
   const NormKind kind = norm_kind(problem.kernel);
-  return {kind.norm, bytes_of(problem.format), kind.residual, rows, cols, is_wide(problem.sized(rows, cols)), false, !kind.forward};
-}
-
-LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits) {
-  const kernels::cuda::NormTask task = task_of(problem, rows, cols);
-  return norm_kind(problem.kernel).forward ? kernels::cuda::norm_forward_plan(schedule, task, limits)
-                                           : kernels::cuda::norm_backward_plan(schedule, task, limits);
+  const kernels::cuda::NormTask task = {kind.norm, bytes_of(problem.format), kind.residual, rows, cols, is_wide(problem), false, sums};
+  return kind.forward ? kernels::cuda::norm_forward_plan(schedule, task, limits)
+                      : kernels::cuda::norm_backward_plan(schedule, task, limits);
 }
 
 std::string norm_source(const GpuVariant& variant) {
@@ -230,8 +226,7 @@ bool is_wide(const Problem& problem) { return problem.cols % kOctet == 0; }
 
 const Fits& gpu_fits_of(const Problem& problem) {
   static const Fits kNone;
-  if (is_norm(problem.kernel)) return kNone;
-  return fits_of({is_forward(problem.kernel) ? KernelId::kGeluForward : KernelId::kGeluBackward, problem.format});
+  return is_norm(problem.kernel) ? kNone : fits_of(problem);
 }
 
 DeviceKernel GpuVariant::main_kernel() const {
@@ -249,9 +244,16 @@ DeviceKernel GpuVariant::main_kernel() const {
   }
 }
 
-LaunchPlan GpuVariant::plan(i64 rows, i64 cols, const PlanLimits& limits) const {
-  if (is_norm(problem.kernel)) return plan_of(problem, norm, rows, cols, limits);
-  const bool wide = cols % kOctet == 0;
+bool GpuVariant::takes(i64 cols) const {
+  if (problem.over_rows() && is_wide(problem) && cols % kOctet != 0) return false;
+  if (!is_norm(problem.kernel)) return true;
+  if (norm.home == RowHome::registers) return kernels::row_steps(cols) <= norm.octets * norm.row_warps;
+  return norm.home == RowHome::memory || cols <= problem.cols;  // as much shared memory as the device is known to have
+}
+
+LaunchPlan GpuVariant::plan(i64 rows, i64 cols, const PlanLimits& limits, bool sums) const {
+  if (is_norm(problem.kernel)) return plan_of(problem, norm, rows, cols, limits, sums);
+  const bool wide = is_wide(problem);
   if (problem.kernel == KernelId::kBiasGeluBackward) return kernels::cuda::bias_backward_plan(schedule, rows, cols, wide, limits);
   if (problem.kernel == KernelId::kBiasGeluForward) return kernels::cuda::bias_forward_plan(schedule, rows * cols, wide, limits);
   return kernels::cuda::elementwise_plan(main_kernel(), schedule, rows * cols, limits);
@@ -342,7 +344,7 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
   if (is_norm(problem.kernel)) {
     // Any number of rows: what the launchers choose depends on the columns alone.
     GpuNormSchedule schedule =
-        plan_of(problem, {}, 1, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}).norm;
+        plan_of(problem, {}, 1, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}, true).norm;
     if (!is_forward(problem.kernel)) schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
     return {problem, schedule};
   }

@@ -36,8 +36,9 @@ struct GpuVariant : AnyVariant {
   std::string source() const;
   // A program with the other kernels of the plan; empty where there are none.
   std::string helper_source() const;
-  // What is launched for `rows` rows, or for an elementwise kernel over that many elements in one row. The columns are the problem's.
-  kernels::cuda::LaunchPlan plan(kernels::i64 rows, kernels::i64 cols, const kernels::cuda::PlanLimits& limits) const;
+  // What is launched for this shape, which takes() it; `sums`: a norm's dgamma or dbeta is wanted.
+  kernels::cuda::LaunchPlan plan(kernels::i64 rows, kernels::i64 cols, const kernels::cuda::PlanLimits& limits, bool sums = true) const;
+  bool takes(kernels::i64 cols) const override;
   // The kernel of source().
   kernels::cuda::DeviceKernel main_kernel() const;
 };

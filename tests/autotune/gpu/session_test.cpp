@@ -3,17 +3,26 @@
 #include "autotune/gpu/session.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <span>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
 #include "autotune/database.h"
 #include "autotune/gpu/nvrtc.h"
 #include "autotune/isolate.h"
+#include "autotune/timing.h"
 #include "autotune/tune_command.h"
 #include "autotune/verify.h"
+#include "autotune/norm_abi.h"
+#include "autotune/workload.h"
+#include "kernels/fits.h"
+#include "kernels/host/bias.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "kernels/host/layernorm.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
@@ -42,10 +51,20 @@ Answer in_child(const std::string& library, const std::string& plants, const std
   return answer;
 }
 
-std::string symbol_of(const GpuVariant& variant) {
-  const std::string type = std::to_string(variant.fit->type.size()) + variant.fit->type;
-  const char* format = variant.problem.format == FormatId::kF32 ? "f" : variant.problem.format == FormatId::kF16 ? "NS0_3F16E" : "NS0_4BF16E";
-  return (variant.problem.kernel == KernelId::kGeluForward ? "12gelu_forwardINS0_9generated" : "19activation_backwardINS0_9generated") + type + "E" + format;
+// Cubins without code, whose kernels have the names of the variant's.
+std::vector<Cubin> cubins_of(const GpuVariant& variant) {
+  using kernels::cuda::DeviceKernel;
+  const auto mangled = [](const std::string& name) { return std::to_string(name.size()) + name; };
+  const std::string format = variant.problem.format == FormatId::kF32 ? "f" : variant.problem.format == FormatId::kF16 ? "NS0_3F16E" : "NS0_4BF16E";
+  const auto symbol = [&](DeviceKernel kernel) {
+    const std::string name = mangled(name_of(kernel)) + "I";
+    if (!is_norm(variant.problem.kernel)) return name + (kernel == DeviceKernel::add_slots ? "Li64E" : "NS0_9generated" + mangled(variant.fit->type) + "E" + format);
+    return name + "NS0_4NormE" + (norm_kind(variant.problem.kernel).norm == kernels::Norm::layer ? "0E" : "1E") + format;
+  };
+  std::vector<Cubin> cubins = {{"", {symbol(variant.main_kernel())}}, {"", {}}};
+  for (const DeviceKernel kernel : {DeviceKernel::add_slots, DeviceKernel::norm_prepare, DeviceKernel::norm_slot_sums, DeviceKernel::norm_finish})
+    if (variant.helper_source().find(std::string(name_of(kernel)) + "<") != std::string::npos) cubins.back().symbols.push_back(symbol(kernel));
+  return cubins;
 }
 
 GpuVariant variant_of(const Problem& problem, int threads = 256) {
@@ -58,7 +77,7 @@ GpuVariant variant_of(const Problem& problem, int threads = 256) {
 std::string verified(const GpuVariant& variant) {
   const Device device(0);
   const Verifier verifier(variant.problem, variant.fit->reference, 1);
-  return verifier.mismatch(on_host_arrays(device, load(device, variant, "", symbol_of(variant))), 1 << 12).value_or("equal");
+  return verifier.mismatch(on_host_arrays(device, load(device, variant, cubins_of(variant))), 1 << 12).value_or("equal");
 }
 
 TEST(DriverTest, AbsentDriverIsAnError) {
@@ -147,15 +166,190 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   EXPECT_NE(printed.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << printed;
 }
 
-TEST(SessionTest, GridsAreTheLaunchers) {
-  LoadedVariant loaded{variant_of({KernelId::kGeluBackward, FormatId::kF32}), nullptr, 132};
-  EXPECT_EQ(loaded.blocks(1), 1u);
-  EXPECT_EQ(loaded.blocks(4096), 1u);
-  EXPECT_EQ(loaded.blocks(4097), 2u);
-  EXPECT_EQ(loaded.blocks(kernels::i64{1} << 40), 132u * 8);
-  loaded.variant.schedule.blocks_per_sm = 0;
-  EXPECT_EQ(loaded.blocks(kernels::i64{1} << 28), 1u << 16);
-  EXPECT_EQ(loaded.blocks(kernels::i64{1} << 50), 0x7fffffffu);
+// Kernels of several launches go the same way: compiled, verified in every shape that their code takes, timed, recorded; a planted fault in
+// blocks that the default does not have is a row with its reason.
+TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
+  try {
+    Nvrtc::instance();
+  } catch (const kernels::EnvironmentError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  for (const std::string kernel : {"layernorm_backward", "bias_gelu_backward"}) {
+    SCOPED_TRACE(kernel);
+    const TemporaryFolder folder;
+    ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
+    ::setenv("OUTGRAD_STAND_IN_PLANTS", "128:bit", 1);
+    testing::internal::CaptureStdout();
+    const int status = tune_command({"--device", "cuda:0", "--kernel", kernel, "--format", "bf16", "--evaluations", "12", "--shape", "96x1024", "--budget",
+                                     "40", "--out", folder.path()});
+    const std::string printed = testing::internal::GetCapturedStdout();
+    ::unsetenv("OUTGRAD_LIBCUDA");
+    ::unsetenv("OUTGRAD_STAND_IN_PLANTS");
+    EXPECT_EQ(status, kernels::kExitHolds) << printed;
+    int timed = 0, winners = 0;
+    for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
+      EXPECT_EQ(record["rows"], 96);
+      EXPECT_EQ(record["cols"], 1024);
+      const nlohmann::json& parameters = record["parameters"];
+      const bool norm = parameters.contains("row_warps");
+      const int threads = norm ? 32 * parameters["row_warps"].get<int>() * parameters["block_rows"].get<int>() : parameters["threads"].get<int>();
+      if (record["state"] == "timed") {
+        ++timed;
+        EXPECT_NE(threads, 128) << record["variant"];
+        EXPECT_GT(record["checked"].get<long long>(), 100'000);
+      }
+      if (record.contains("rejected") && record["rejected"]["stage"] == "verify") {
+        EXPECT_EQ(record["rejected"]["reason"], "wrong answer") << record.dump();
+        EXPECT_EQ(threads, 128) << record.dump();
+      }
+      if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
+    }
+    EXPECT_GT(timed, 1) << printed;
+    EXPECT_EQ(winners, 1);
+  }
+}
+
+// --- Kernels over rows ----------------------------------------------------------------------------------------------------------
+
+constexpr kernels::CpuSchedule kScalar{.threads = 1};
+
+// The host's scalar kernel of a problem, in the order of its operands.
+template <class T>
+void run_reference(const Problem& problem, const Arguments& a) {
+  using kernels::generated::GeluForward;
+  using Fit = typename kernels::DefaultFit<T>::Type;
+  const kernels::i64 rows = a.rows, n = a.cols;
+  const auto in = [&](int k) { return a.at<const T>(k); };
+  const auto out = [&](int k) { return a.at<T>(k); };
+  const auto reals = [&](int k) { return a.at<float>(k); };
+  std::vector<float> scratch(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
+  switch (problem.kernel) {
+    case KernelId::kBiasGeluBackward:
+      return kernels::bias_gelu_backward<Fit, T, kScalar>(in(0), in(1), a.at<const kernels::u32>(2), rows, n, out(3), reals(4));
+    case KernelId::kBiasGeluForward:
+      return kernels::bias_gelu_forward<GeluForward, T, kScalar>(in(0), reals(1), rows, n, out(2), a.at<kernels::u32>(3));
+    case KernelId::kLayernormBackward:
+      return kernels::layernorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), reals(4), rows, n, out(5), reals(6), reals(7), {}, scratch);
+    case KernelId::kLayernormForward:
+      return kernels::layernorm_forward<T, kScalar>(in(0), reals(1), reals(2), rows, n, kTunedEps, out(3), reals(4));
+    case KernelId::kRmsnormBackward:
+      return kernels::rmsnorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, out(4), reals(5), {}, scratch);
+    case KernelId::kRmsnormForward:
+      return kernels::rmsnorm_forward<T, kScalar>(in(0), reals(1), rows, n, kTunedEps, out(2), reals(3));
+    case KernelId::kResidualLayernormBackward:
+      return kernels::residual_layernorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), reals(5), rows, n, out(6), reals(7), reals(8), {}, scratch);
+    case KernelId::kResidualLayernormForward:
+      return kernels::residual_layernorm_forward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, kTunedEps, out(4), out(5), reals(6));
+    case KernelId::kResidualRmsnormBackward:
+      return kernels::residual_rmsnorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), rows, n, out(5), reals(6), {}, scratch);
+    case KernelId::kResidualRmsnormForward:
+      return kernels::residual_rmsnorm_forward<T, kScalar>(in(0), in(1), reals(2), rows, n, kTunedEps, out(3), out(4), reals(5));
+    default:
+      throw std::logic_error("not over rows");
+  }
+}
+
+struct Call {
+  kernels::i64 rows, cols;
+  bool in_place = false;  // the first output over the first input
+  bool optional = true;   // whether what may be absent is there
+};
+
+// The arrays of a call, host memory aligned as the device's is.
+class Arrays {
+ public:
+  Arrays(const Problem& problem, const Call& call) {
+    arguments_.rows = call.rows, arguments_.cols = call.cols;
+    const std::span<const Operand> all = operands(problem.kernel);
+    const Problem sized = problem.sized(call.rows, call.cols);
+    std::uint64_t random = 11;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (all[k].role == Role::kScratch || (all[k].optional && !call.optional)) continue;
+      const auto bytes = all[k].bytes(sized);
+      memory_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(64, (bytes / 64 + 1) * 64)));
+      arguments_.array[k] = memory_.back().get();
+      for (kernels::i64 i = 0; i < all[k].count(sized); ++i) {
+        const std::uint64_t drawn = next_random(random);
+        const float value = all[k].role == Role::kOutput ? 0 : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);
+        const std::uint32_t word = all[k].element == Element::kMaskWord ? static_cast<std::uint32_t>(drawn >> 32) : kernels::bits_of(value);
+        const std::uint32_t bits = all[k].element != Element::kFormat || problem.format == FormatId::kF32 ? word
+                                   : problem.format == FormatId::kF16                                     ? kernels::narrow<kernels::F16>(value).bits
+                                                                                                          : kernels::narrow<kernels::BF16>(value).bits;
+        std::memcpy(memory_.back().get() + i * all[k].element_bytes(problem.format), &bits, static_cast<std::size_t>(all[k].element_bytes(problem.format)));
+      }
+    }
+    for (std::size_t k = 0; k < all.size() && call.in_place; ++k) {
+      if (all[k].may_alias[0] == kNoOperand) continue;
+      arguments_.array[k] = arguments_.array[all[k].may_alias[0]];
+      break;
+    }
+  }
+  const Arguments& arguments() const { return arguments_; }
+
+ private:
+  std::vector<Array> memory_;
+  Arguments arguments_;
+};
+
+// "equal", or the first output that the device computes otherwise than the host.
+std::string compared(const GpuVariant& variant, const Call& call) {
+  const Device device(0);
+  const Problem& problem = variant.problem;
+  const Arrays device_arrays(problem, call), host_arrays(problem, call);
+  on_host_arrays(device, load(device, variant, cubins_of(variant)))(device_arrays.arguments());
+  const Arguments& a = host_arrays.arguments();
+  problem.format == FormatId::kF32 ? run_reference<float>(problem, a) : problem.format == FormatId::kF16 ? run_reference<kernels::F16>(problem, a) : run_reference<kernels::BF16>(problem, a);
+  const std::span<const Operand> all = operands(problem.kernel);
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    if (a.array[k] == nullptr) continue;
+    if (std::memcmp(a.array[k], device_arrays.arguments().array[k], all[k].bytes(problem.sized(call.rows, call.cols))) != 0) return std::string(all[k].name) + " differs";
+  }
+  return "equal";
+}
+
+std::vector<GpuVariant> variants_over_rows(const Problem& problem) {
+  const Architecture& architecture = architecture_of("sm_90");
+  std::vector<GpuVariant> variants = {default_gpu_variant(problem, architecture)};
+  if (!is_norm(problem.kernel)) return variants;
+  GpuVariant other = variants.front();
+  other.norm.octets = other.norm.block_rows = 1;
+  other.norm.rows_ahead = 0;
+  if (!is_forward(problem.kernel)) other.norm.sums = kernels::ColumnSums::separate;
+  for (const kernels::RowHome home : {kernels::RowHome::shared, kernels::RowHome::memory}) {
+    other.norm.home = home;
+    variants.push_back(other);
+  }
+  return variants;
+}
+
+// Rows that slots share unevenly, none, one; in place; without what may be absent; columns that need permission for their shared memory.
+TEST(SessionTest, KernelsOverRowsAreTheHosts) {
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats) {
+      const Problem problem{kernel, format, 64, 1024};
+      if (!problem.over_rows()) continue;
+      for (const GpuVariant& variant : variants_over_rows(problem))
+        for (const Call& call : {Call{1, 1024}, Call{300, 1024}, Call{17, 1024, true}, Call{5, 1024, false, false}, Call{0, 1024}, Call{40, 256}}) {
+          SCOPED_TRACE(problem.name() + " " + variant.name() + " " + std::to_string(call.rows) + " rows");
+          EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(variant, call); }).text, "equal");
+        }
+    }
+  const Problem wide{KernelId::kLayernormBackward, FormatId::kBf16, 64, 24'000}, narrow{KernelId::kBiasGeluBackward, FormatId::kF32, 64, 1001};
+  for (const Problem& problem : {wide, narrow})
+    EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(default_gpu_variant(problem, architecture_of("sm_90")), {3, problem.cols}); }).text, "equal");
+}
+
+TEST(SessionTest, FaultsOfKernelsOverRowsAreSeen) {
+  const Problem problem{KernelId::kResidualLayernormBackward, FormatId::kF16, 64, 1024};
+  GpuVariant variant = default_gpu_variant(problem, architecture_of("sm_90"));
+  const auto with = [&](const std::string& plant) {
+    return in_child(OUTGRAD_STAND_IN_DRIVER, std::to_string(block_threads(variant)) + ":" + plant, [&] { return compared(variant, {9, 1024}); }).text;
+  };
+  EXPECT_EQ(with("bit"), "dz differs");
+  EXPECT_EQ(with("late"), "dz differs");
+  EXPECT_EQ(with("write"), "threw: wrote past the end of an array");
+  EXPECT_NE(with("fault").find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << with("fault");  // at the next launch of the plan
+  EXPECT_NE(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(variant, {9, 1001}); }).text.find("does not take rows of 1001 columns"), std::string::npos);
 }
 
 }  // namespace

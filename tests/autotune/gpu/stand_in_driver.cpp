@@ -1,11 +1,13 @@
 // A libcuda that runs on the host, for tests of the tuner: OUTGRAD_LIBCUDA names it. It has one device, an sm_90, whose kernels compute what
-// the host's scalar kernels compute, found by the names in their mangled symbols; machine code is never looked at.
+// the host's scalar kernels compute, found by the names in their mangled symbols; machine code is never looked at. Of a
+// plan with several kernels the one over rows computes everything, the others carry its results on through the workspace.
 //
 // OUTGRAD_STAND_IN_PLANTS=THREADS:WHAT,..: launches with blocks of THREADS threads go wrong. WHAT: bit (one wrong bit), write (one element
 // beyond the output), fault (the launch ends in an error and so does every later call), crash (the process dies), hang, memory (the device
 // is out of memory), late (only the last of 1000 elements or more is wrong).
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -15,9 +17,13 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "autotune/variant_abi.h"
+#include "kernels/cuda/plan.h"
 #include "kernels/fits.h"
+#include "kernels/host/bias.h"
+#include "kernels/host/layernorm.h"
 
 namespace {
 
@@ -31,8 +37,11 @@ constexpr kernels::CpuSchedule kScalar{.threads = 1};
 int sticky = kSuccess;
 std::map<void*, std::chrono::steady_clock::time_point> events;
 
+constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
 struct Kernel {
   std::string symbol;
+  unsigned allowed_shared = 48 << 10;  // dynamic bytes
 };
 
 std::string plant_of(unsigned threads) {
@@ -54,33 +63,162 @@ std::string type_of(const char* name) {  // "GeluF32" for "gelu_f32"
   return type;
 }
 
-template <class T>
-bool forward(const std::string& symbol, const char* type, const autotune::Arguments& a) {
-  if (symbol.find(type) == std::string::npos) return false;
-  autotune::run_forward<kernels::generated::GeluForward, T, kScalar>(a);
-  return true;
+// Calls action with a value of the type that the symbol names as a kernel's first format.
+template <class Action>
+void with_type(const std::string& symbol, const Action& action) {
+  if (symbol.find("4BF16E") != std::string::npos) return action(BF16{});
+  if (symbol.find("3F16E") != std::string::npos) return action(F16{});
+  action(float{});
 }
 
-// Whether the symbol is of a kernel that is known.
-bool compute(const std::string& symbol, const autotune::Arguments& a) {
-  if (symbol.find(mangled("gelu_forward")) != std::string::npos) {
-    return forward<BF16>(symbol, "4BF16", a) || forward<F16>(symbol, "3F16", a) || forward<float>(symbol, "GeluForwardEf", a);
+bool is_of(const std::string& symbol, const char* kernel) { return symbol.find(mangled(kernel) + "I") != std::string::npos; }
+
+// The parameter `index` of a launch.
+template <class T>
+T& parameter(void** parameters, int index) {
+  return *static_cast<T*>(parameters[index]);
+}
+
+// What a launch wrote, for plants.
+struct Written {
+  void* out = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// GELU's kernels, and those with a bias, whose sums over rows are all in their first slot: the others hold -0, which is neutral.
+bool compute_gelu(const std::string& symbol, void** p, Written& written) {
+  const bool is_forward = is_of(symbol, "gelu_forward"), is_bias_forward = is_of(symbol, "bias_gelu_forward"), is_bias = is_of(symbol, "bias_gelu_backward");
+  bool known = is_forward || is_bias_forward;
+  if (known) {
+    with_type(symbol, [&]<class T>(T) {
+      T* const y = parameter<T*>(p, is_forward ? 1 : 4);
+      const auto elements = parameter<std::int64_t>(p, is_forward ? 3 : 2);
+      if (is_forward) {
+        autotune::Arguments a{{parameter<void*>(p, 0), y, parameter<void*>(p, 2)}, 1, elements};
+        autotune::run_forward<kernels::generated::GeluForward, T, kScalar>(a);
+      } else {
+        const auto n = parameter<std::int64_t>(p, 3);
+        kernels::bias_gelu_forward<kernels::generated::GeluForward, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n, y,
+                                                                               parameter<kernels::u32*>(p, 5));
+      }
+      written = {y, elements * static_cast<std::int64_t>(sizeof(T))};
+    });
+    return true;
   }
-  bool known = false;
   kernels::for_each_fit([&](auto fit) {
     using Fit = decltype(fit);
     constexpr std::string_view kFormat = Fit::kFormat;
     if constexpr (std::string_view(Fit::kActivation) == "gelu" && (kFormat == "f32" || kFormat == "f16" || kFormat == "bf16")) {
       if (symbol.find(mangled(type_of(Fit::kName)) + "E") == std::string::npos) return;
       using T = std::conditional_t<kFormat == "f32", float, std::conditional_t<kFormat == "f16", F16, BF16>>;
-      autotune::run_backward<Fit, T, kScalar>(a);
       known = true;
+      if (!is_bias) {
+        autotune::Arguments a{{parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)}, 1, parameter<std::int64_t>(p, 4)};
+        autotune::run_backward<Fit, T, kScalar>(a);
+        written = {a.array[3], a.cols * static_cast<std::int64_t>(sizeof(T))};
+        return;
+      }
+      const auto& slots = parameter<kernels::cuda::SlotRows>(p, 3);
+      const std::int64_t count = std::int64_t{1} << slots.log_slots, rows = slots.begin(count), n = parameter<std::int64_t>(p, 4);
+      T* const dx = parameter<T*>(p, 5);
+      float* const sums = parameter<float*>(p, 6);
+      std::fill(sums + n, sums + count * n, -0.0f);
+      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1), parameter<const kernels::u32*>(p, 2), rows, n, dx, sums);
+      written = {dx, rows * n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
   return known;
 }
 
-int size_of(const std::string& symbol) { return symbol.find("3F16E") != std::string::npos || symbol.find("4BF16E") != std::string::npos ? 2 : 4; }
+template <class T>
+void norm_forward(bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
+  if (a.residual != nullptr && layer)
+    kernels::residual_layernorm_forward<T, kScalar>(a.x, a.residual, a.gamma, a.beta, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
+  else if (a.residual != nullptr)
+    kernels::residual_rmsnorm_forward<T, kScalar>(a.x, a.residual, a.gamma, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
+  else if (layer)
+    kernels::layernorm_forward<T, kScalar>(a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd);
+  else
+    kernels::rmsnorm_forward<T, kScalar>(a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd);
+}
+
+// With the columns that norm_prepare left; dgamma and dbeta, divided already, go into the first slot's sums, and -0 into the others'.
+template <class T>
+void norm_backward(bool layer, const kernels::cuda::NormBackwardArrays<T>& a) {
+  const std::int64_t words = kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride;
+  float* const dgamma = a.sums;
+  float* const dbeta = layer && a.sums != nullptr ? a.sums + a.stride : nullptr;
+  if (a.sums != nullptr) std::fill(a.sums + words, a.sums + a.slots * words, -0.0f);
+  std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n)));
+  if (a.dz_next != nullptr && layer)
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {}, workspace);
+  else if (a.dz_next != nullptr)
+    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
+  else if (layer)
+    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {}, workspace);
+  else
+    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
+}
+
+void prepare(void** p) {
+  const auto& columns = parameter<kernels::NormColumns>(p, 0);
+  auto* const place = parameter<kernels::i32*>(p, 1);
+  const auto n = parameter<std::int64_t>(p, 4), padded = parameter<std::int64_t>(p, 5);
+  for (std::int64_t j = 0; j < padded; ++j) {
+    place[j] = -1;
+    kernels::prepare_column(columns, j < n ? parameter<const float*>(p, 2) : nullptr, j < n ? parameter<const float*>(p, 3) : nullptr, j, false);
+  }
+}
+
+void add_slots(void** p) {
+  float *const sums = parameter<float*>(p, 0), *const result = parameter<float*>(p, 1);
+  const auto words = parameter<std::int64_t>(p, 2), left = parameter<std::int64_t>(p, 3), apart = parameter<std::int64_t>(p, 4);
+  constexpr std::int64_t kFan = kernels::cuda::kSlotFan;
+  for (std::int64_t first = 0; first < left; first += kFan) {
+    float* const target = result != nullptr && left <= kFan ? result : sums + first * apart * words;
+    for (std::int64_t j = 0; j < words; ++j) {
+      float sum = sums[first * apart * words + j];
+      for (std::int64_t k = 1; k < kFan && first + k < left; ++k) sum += sums[(first + k) * apart * words + j];
+      target[j] = sum;
+    }
+  }
+}
+
+void finish(void** p) {
+  const float* const sums = parameter<const float*>(p, 0);
+  const auto n = parameter<std::int64_t>(p, 2), stride = parameter<std::int64_t>(p, 3);
+  float *const dgamma = parameter<float*>(p, 4), *const dbeta = parameter<float*>(p, 5);
+  if (dgamma != nullptr) std::copy_n(sums, n, dgamma);
+  if (dbeta != nullptr) std::copy_n(sums + stride, n, dbeta);
+}
+
+// Whether the symbol is of a kernel that is known. Kernels compute together what they compute apart on a device.
+bool compute(const std::string& symbol, void** p, Written& written) {
+  const bool layer = symbol.find("4NormE0E") != std::string::npos;
+  if (is_of(symbol, "norm_prepare")) return prepare(p), true;
+  if (is_of(symbol, "add_slots")) return add_slots(p), true;
+  if (is_of(symbol, "norm_finish")) return finish(p), true;
+  if (is_of(symbol, "norm_slot_sums")) {
+    const auto& a = parameter<kernels::cuda::NormBackwardArrays<float>>(p, 0);
+    std::fill_n(a.sums, kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride, 0.0f);
+    for (std::int64_t j = 0; j < a.n; ++j) a.sums[j] /= a.columns.divisor[j];  // all that there is where there are no rows
+    return true;
+  }
+  const bool is_forward = is_of(symbol, "norm_forward");
+  if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots")) return compute_gelu(symbol, p, written);
+  with_type(symbol, [&]<class T>(T) {
+    if (is_forward) {
+      const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);
+      norm_forward(layer, a);
+      written = {a.y, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
+    } else {
+      const auto& a = parameter<kernels::cuda::NormBackwardArrays<T>>(p, 0);
+      norm_backward(layer, a);
+      written = {a.dx, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
+    }
+  });
+  return true;
+}
 
 }  // namespace
 
@@ -134,26 +272,28 @@ int cuEventElapsedTime(float* milliseconds, void* start, void* stop) {
   return sticky;
 }
 
-int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned, void*, void** parameters, void**) {
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute == kMaxDynamicShared) static_cast<Kernel*>(function)->allowed_shared = static_cast<unsigned>(value);
+  return sticky;
+}
+
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared_bytes, void*, void** parameters,
+                   void**) {
   if (sticky != kSuccess) return sticky;
-  const std::string& symbol = static_cast<Kernel*>(function)->symbol;
+  const Kernel& kernel = *static_cast<Kernel*>(function);
+  if (blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > kernel.allowed_shared) return kInvalid;
   const std::string plant = plant_of(threads);
   if (plant == "fault") return sticky = kIllegalAddress, kSuccess;
   if (plant == "crash") std::raise(SIGSEGV);
   if (plant == "memory") return kOutOfMemory;
   while (plant == "hang") ::pause();
-  const auto address = [&](int k) { return *static_cast<std::uint64_t*>(parameters[k]); };
-  autotune::Arguments a;
-  const bool is_forward = symbol.find("gelu_forward") != std::string::npos;
-  const int arrays = is_forward ? 3 : 4;  // x, y, mask or dy, y, mask, dx; then n
-  for (int k = 0; k < arrays; ++k) a.array[k] = reinterpret_cast<void*>(address(k));
-  a.cols = static_cast<kernels::i64>(address(arrays));
-  if (!compute(symbol, a)) return kInvalid;
-  auto* out = static_cast<unsigned char*>(a.array[is_forward ? 1 : 3]);
-  const std::size_t bytes = static_cast<std::size_t>(a.elements() * size_of(symbol));
-  if (a.elements() > 0 && plant == "bit") out[0] ^= 1;
-  if (a.elements() > 0 && plant == "write") out[bytes] ^= 1;
-  if (a.elements() >= 1000 && plant == "late") out[bytes - 1] ^= 0x40;
+  Written written;
+  if (!compute(kernel.symbol, parameters, written)) return kInvalid;
+  constexpr std::int64_t kLateBytes = 2000;  // 1000 elements of the shortest
+  auto* out = static_cast<unsigned char*>(written.out);
+  if (written.bytes > 0 && plant == "bit") out[0] ^= 1;
+  if (written.bytes > 0 && plant == "write") out[written.bytes] ^= 1;
+  if (written.bytes >= kLateBytes && plant == "late") out[written.bytes - 1] ^= 0x40;
   return kSuccess;
 }
 }
