@@ -54,14 +54,15 @@ template <class T>
 BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
   std::string why;
   const auto torch = TorchPeer::start(format, elements, norm_rows(elements), kCols, kernels::thread_count(0), why);
-  const Workspace arrays(format, elements, /*with_x=*/true, /*with_dy_and_y=*/true, seed);
-  const auto *x = reinterpret_cast<const T*>(arrays.x.get()), *dy = reinterpret_cast<const T*>(arrays.dy.get()),
-             *y = reinterpret_cast<const T*>(arrays.y.get());
-  T* const out = reinterpret_cast<T*>(arrays.out.get());
-  const Workspace more(format, elements, /*with_x=*/false, /*with_dy_and_y=*/false, seed);  // for kernels of two outputs
-  T* const second_out = reinterpret_cast<T*>(more.out.get());
-  kernels::u32* const mask = arrays.mask_words();
-  const i64 rows = norm_rows(elements), floats = static_cast<i64>(arrays.bytes / sizeof(float));
+  const auto array = [&](Content content) { return filled(content, Element::kFormat, format, elements, seed); };
+  const Array x_array = array(Content::kX), dy_array = array(Content::kDy), y_array = array(Content::kActivation), out_array = array(Content::kResult),
+              second_array = array(Content::kResult),  // for kernels of two outputs
+      mask_array = filled(Content::kMask, Element::kMaskWord, format, (elements + 31) / 32, seed);
+  const auto *x = reinterpret_cast<const T*>(x_array.get()), *dy = reinterpret_cast<const T*>(dy_array.get()),
+             *y = reinterpret_cast<const T*>(y_array.get());
+  T *const out = reinterpret_cast<T*>(out_array.get()), *const second_out = reinterpret_cast<T*>(second_array.get());
+  kernels::u32* const mask = reinterpret_cast<kernels::u32*>(mask_array.get());
+  const i64 rows = norm_rows(elements), floats = elements * static_cast<i64>(sizeof(T)) / static_cast<i64>(sizeof(float));
   std::vector<float> gamma(kCols, 0.75f), beta(kCols, 0.25f), dgamma(kCols), dbeta(kCols), rstd(static_cast<std::size_t>(rows), 1.0f);
   const i64 words = std::max(kernels::norm_backward_workspace(rows, kCols), kernels::bias_backward_workspace(rows, kCols));
   std::vector<float> workspace(static_cast<std::size_t>(words));

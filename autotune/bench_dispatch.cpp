@@ -43,19 +43,22 @@ constexpr Way kWays[] = {{"units", by_units}, {"clones", backward_by_clones}, {"
 
 // One length: times, ratios to `units`, and whether the bits agree.
 json measure(i64 n, int rounds) {
-  const Workspace arrays(FormatId::kBf16, n, /*with_x=*/false, /*with_dy_and_y=*/true, /*seed=*/1);
-  const auto *dy = reinterpret_cast<const BF16*>(arrays.dy.get()), *y = reinterpret_cast<const BF16*>(arrays.y.get());
-  BF16* const dx = reinterpret_cast<BF16*>(arrays.out.get());
-  const u32* const mask = arrays.mask_words();
+  const Problem problem{KernelId::kGeluBackward, FormatId::kBf16, 1, n};
+  const Workspace workspace(problem, /*seed=*/1);
+  const Arguments arrays = workspace.arguments();
+  const auto *dy = arrays.at<const BF16>(0), *y = arrays.at<const BF16>(1);
+  const u32* const mask = arrays.at<const u32>(2);
+  BF16* const dx = arrays.at<BF16>(3);
+  const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(BF16);
   const i64 calls = kElementsARun / n;
   std::vector<BF16> expected(static_cast<std::size_t>(n));
   by_units(dy, y, mask, expected.data(), n);
   std::vector<Workload> workloads;
   json ways = json::array();
   for (const Way& way : kWays) {
-    std::memset(arrays.out.get(), 0, arrays.bytes);
+    std::memset(dx, 0, bytes);
     way.run(dy, y, mask, dx, n);
-    ways.push_back({{"name", way.name}, {"equal_bits", std::memcmp(dx, expected.data(), arrays.bytes) == 0}});
+    ways.push_back({{"name", way.name}, {"equal_bits", std::memcmp(dx, expected.data(), bytes) == 0}});
     workloads.push_back({way.name, 0, [=] {
                            for (i64 call = 0; call < calls; ++call) way.run(dy, y, mask, dx, n);
                          }});

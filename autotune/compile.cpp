@@ -118,12 +118,6 @@ std::vector<std::string> command_of(const Toolchain& toolchain, const std::strin
   return command;
 }
 
-void create_cache(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw kernels::IoError(folder, "create", error.value());
-}
-
 // A compiler's log, unless what it says is that the cache is full.
 std::string log_of(const std::string& path, const std::string& cache_folder) {
   std::string log = kernels::read_file(path);
@@ -145,6 +139,12 @@ void take(const Unit& unit, double milliseconds) {
 }
 
 }  // namespace
+
+void create_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw kernels::IoError(path, "create", error.value());
+}
 
 std::string included_text(std::string header, const std::string& path) {
   const std::string once = "#pragma once";  // a warning in what is the main file here
@@ -190,13 +190,14 @@ Toolchain find_toolchain() {
                      "-I" + toolchain.source_root};
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
-  const std::string abi = kernels::read_file(toolchain.source_root + "/autotune/variant_abi.h");
-  toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + sha256(abi));
+  std::string abi;
+  for (const char* name : {"arguments.h", "variant_abi.h"}) abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
+  toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + abi);
   return toolchain;
 }
 
 void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings) {
-  create_cache(settings.cache_folder);
+  create_folder(settings.cache_folder);
   std::error_code error;
 
   // Units in the order of their rank within the problem: the first unit of every problem comes before anyone's second.
@@ -279,7 +280,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
 
 Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin, const Toolchain& toolchain,
                         const CompileSettings& settings) {
-  create_cache(settings.cache_folder);
+  create_folder(settings.cache_folder);
   std::error_code error;
   const std::string base = settings.cache_folder + "/" + sha256(key_of(toolchain) + source);
   const std::string library = base + ".so", temporary = base + "." + std::to_string(::getpid()) + ".tmp";

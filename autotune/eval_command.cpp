@@ -86,7 +86,7 @@ void eval_header_backward(const Options& options, const GeneratedHeader& header,
   std::vector<u32> mask;
   if (header.masked || options.has("mask")) mask = kernels::read_array<u32>(options.required("mask"), mask_words(n));
   const SharedArray dx(dy.size() * sizeof(T));
-  run_generated_header(header, format, {dy.data(), y.data(), mask.data(), dx.data(), n});
+  run_generated_header(header, format, {{const_cast<T*>(dy.data()), const_cast<Y*>(y.data()), mask.data(), dx.data()}, 1, n});
   Outputs outputs;
   outputs.write(options.required("dx"), std::span(static_cast<const T*>(dx.data()), dy.size()));
   outputs.commit();
@@ -98,7 +98,7 @@ void eval_header_forward(const Options& options, const GeneratedHeader& header, 
   const i64 n = static_cast<i64>(x.size());
   const std::size_t words = static_cast<std::size_t>(mask_words(n));
   const SharedArray y(x.size() * sizeof(T)), mask(words * sizeof(u32));
-  run_generated_header(header, format, {x.data(), nullptr, static_cast<u32*>(mask.data()), y.data(), n});
+  run_generated_header(header, format, {{const_cast<T*>(x.data()), y.data(), mask.data()}, 1, n});
   Outputs outputs;
   outputs.write(options.required("y"), std::span(static_cast<const T*>(y.data()), x.size()));
   outputs.write(options.required("mask"), std::span(static_cast<const u32*>(mask.data()), words));

@@ -13,28 +13,33 @@ class CpuExecutor : public Executor {
  public:
   std::function<void(const Arguments&)> function(const Candidate& candidate) override { return load(*candidate.code()); }
 
-  void allocate(const Problem& problem, kernels::i64 elements, std::uint64_t seed) override {
+  void allocate(const Problem& problem, std::uint64_t seed) override {
     problem_ = problem;
-    arrays_.emplace(problem.format, elements, !backward(), backward(), seed);
+    arrays_.emplace(problem, seed);
   }
+  // Streams of whole matrices: a copy where the kernel reads one of them, else a triad.
   Workload ceiling() override {
-    const Arguments a = arguments();
-    const auto *first = static_cast<const float*>(a.first), *second = static_cast<const float*>(a.second);
-    auto* out = static_cast<float*>(a.out);
-    const auto floats = static_cast<long long>(arrays_->bytes / sizeof(float));
-    if (backward()) return {"triad", 3.0 * static_cast<double>(arrays_->bytes), [=] { triad(first, second, out, floats); }};
-    return {"copy", 2.0 * static_cast<double>(arrays_->bytes), [=] { copy(first, out, floats); }};
+    const Arguments a = arrays_->arguments();
+    std::vector<const float*> read;
+    float* written = nullptr;
+    const std::span<const Operand> all = operands(problem_.kernel);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (all[k].extent != Extent::kElements) continue;
+      if (all[k].role == Role::kInput)
+        read.push_back(static_cast<const float*>(a.array[k]));
+      else if (written == nullptr)
+        written = static_cast<float*>(a.array[k]);
+    }
+    const double bytes = static_cast<double>(problem_.elements()) * bytes_of(problem_.format);
+    const auto floats = problem_.elements() * bytes_of(problem_.format) / static_cast<long long>(sizeof(float));
+    if (read.size() > 1) return {"triad", 3 * bytes, [=, first = read[0], second = read[1]] { triad(first, second, written, floats); }};
+    return {"copy", 2 * bytes, [=, first = read[0]] { copy(first, written, floats); }};
   }
   Workload workload(const Candidate& candidate) override {
-    const Arguments a = arguments();
-    return {candidate.variant().name(), problem_.bytes_per_element() * static_cast<double>(a.elements),
-            [function = load(*candidate.code()), a] { function(a); }};
+    return {candidate.variant().name(), problem_.bytes(), [function = load(*candidate.code()), a = arrays_->arguments()] { function(a); }};
   }
 
  private:
-  bool backward() const { return problem_.kernel == KernelId::kGeluBackward; }
-  Arguments arguments() const { return backward() ? arrays_->backward() : arrays_->forward(); }
-
   Problem problem_;
   std::optional<Workspace> arrays_;
 };

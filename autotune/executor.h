@@ -18,8 +18,8 @@ class Executor {
   // The candidate's code as a function over arrays of the host. May throw WroteOutside.
   virtual std::function<void(const Arguments&)> function(const Candidate& candidate) = 0;
 
-  // The arrays of the timed calls; called once, before the following.
-  virtual void allocate(const Problem& problem, kernels::i64 elements, std::uint64_t seed) = 0;
+  // The arrays of the timed calls of a sized problem; called once, before the following.
+  virtual void allocate(const Problem& problem, std::uint64_t seed) = 0;
   // What the memory gives as many streams as the kernel has.
   virtual Workload ceiling() = 0;
   virtual Workload workload(const Candidate& candidate) = 0;

@@ -14,6 +14,7 @@ struct GeneratedHeader {
   std::string type;        // of its struct: "GeluBf16"
   std::string name;        // kName: "gelu_bf16"
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
+  double error = 0;        // kT, else kA + kB; of a backward
   std::string activation;  // "gelu"
   std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; empty in a forward header, which serves every format
   bool forward = false;
@@ -37,7 +38,7 @@ FitChoice choice_from(const GeneratedHeader& header);
 // The choices for a y stored in `format`, their scalar kernels compiled. Throws SpecError when a header does not compile.
 Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings);
 
-// The header's kernel on the arrays of `arguments`, whose `out` (and in a forward header `mask`) must be shared with child processes
+// The header's kernel on the arrays of `arguments`, whose outputs (dx; of a forward header y and mask) must be shared with child processes
 // (SharedArray). `format` is that of dy and dx, or of x and y. Throws SpecError when the header does not compile or its code does
 // not survive the call, EnvironmentError when there is no compiler.
 void run_generated_header(const GeneratedHeader& header, FormatId format, const Arguments& arguments);

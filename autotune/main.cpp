@@ -5,7 +5,7 @@
 
 #include "autotune/bench.h"
 #include "autotune/eval_command.h"
-#include "autotune/tuner.h"
+#include "autotune/tune_command.h"
 #include "kernels/host/errors.h"
 
 namespace {

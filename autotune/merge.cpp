@@ -185,6 +185,13 @@ bool bars(const json& record) {
   return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
 }
 
+// The proven error where the record has it, else what its class promises; a record with neither comes after those that say it.
+std::pair<int, double> error_of(const json& fit) {
+  const auto error = fit.find("error");
+  if (error != fit.end() && error->is_number()) return {-1, error->get<double>()};
+  return error_rank(text_at(fit, "class"));
+}
+
 // One problem's records, as published, and what is known of the runs they are of.
 ProblemEvidence weigh_problem(std::vector<json> records) {
   ProblemEvidence problem;
@@ -198,7 +205,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   for (const json& record : records) problem.elements = std::max(problem.elements, count_at(record, "elements"));  // rejected ones have none
 
   std::map<std::string, std::vector<json>> by_variant;
-  std::set<std::string> claimed;
+  std::set<std::string> claimed, deciding_runs;
   std::string first;  // the default's identity
   for (json& record : records) {
     const std::string identity = identity_of(record);
@@ -213,7 +220,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
     bool timed = false;
     for (const json& record : measurements) {
       const bool measured = text_at(record, "state") == "timed" && record.contains("speedup") && rounds_of(record) > 0;
-      if (measured) estimates.push_back(estimate_of(record));
+      if (measured) estimates.push_back(estimate_of(record)), deciding_runs.insert(line_of(only(record, kRunKeys)));
       timed |= text_at(record, "state") == "timed";
       if (bars(record)) evidence.barred = text_at(object_at(record, "rejected"), "reason");
       if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most) most = rounds, evidence.record = record;
@@ -241,11 +248,15 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const Evidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_rank(text_at(object_at(evidence.record, "fit"), "class")),
+    contenders.push_back({evidence.speedup, error_of(object_at(evidence.record, "fit")),
                           changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
     index.push_back(i);
   }
   problem.winner = index[best(contenders)];
+  // Where one run is all there is, its own verdict stands: it has compared its finalists round by round.
+  if (deciding_runs.size() == 1 && claimed.size() == 1)
+    for (std::size_t i = 0; i < index.size(); ++i)
+      if (identity_of(problem.variants[index[i]].record) == *claimed.begin() && (i == 0 || contenders[i].speedup.low > 1)) problem.winner = index[i];
   problem.gain = problem.winner > 0;
   if (claimed.size() > 1)
     problem.conflicts.push_back(std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
@@ -308,7 +319,7 @@ std::vector<std::string> databases_in(const std::string& folder) {
 }
 
 // A kernel and format in one size, whatever the sources.
-using Shape = std::tuple<std::string, std::string, i64, i64, i64>;
+using Sized = std::tuple<std::string, std::string, i64, i64, i64>;
 
 }  // namespace
 
@@ -323,7 +334,7 @@ json reviewable(const json& record) {
     kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
                                              "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
                                              "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
-  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256"});
+  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "error"});
   if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
   if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
   if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;
@@ -498,7 +509,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
     const std::vector<json> all = united(std::move(own));
 
     // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
-    std::map<Shape, std::vector<ProblemEvidence>> shapes;
+    std::map<Sized, std::vector<ProblemEvidence>> shapes;
     for (ProblemEvidence& problem : weigh(all)) {
       std::vector<ProblemEvidence>& chosen = shapes[{problem.kernel, problem.format, problem.rows, problem.cols, problem.elements}];
       const auto weight = [&](const ProblemEvidence& p) {

@@ -96,6 +96,26 @@ double Options::number(std::string_view name, double otherwise, double least, do
   return value;
 }
 
+std::vector<Shape> Options::shapes(std::string_view name) const {
+  std::vector<Shape> shapes;
+  if (!has(name)) return shapes;
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 32;
+  const std::string list = text(name, "");
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::string word = list.substr(begin, end - begin);
+    const std::size_t cross = word.find('x');
+    Shape shape{0, 0};
+    if (cross == std::string::npos || !parse(word.substr(0, cross), shape.rows) || !parse(word.substr(cross + 1), shape.cols))
+      throw bad(name, "'" + word + "' is no shape (ROWSxCOLUMNS, as in 4096x1024; several with commas)");
+    if (shape.rows < 1 || shape.cols < 1 || shape.rows > kMostElements / shape.cols)
+      throw bad(name, "'" + word + "' has not between 1 and 2^32 elements");
+    shapes.push_back(shape);
+    begin = end + 1;
+  }
+  return shapes;
+}
+
 void Options::refuse_all_but(const std::string& with, std::initializer_list<std::string_view> names) const {
   for (const auto& [name, value] : values_)
     if (!contains(names, name)) throw bad(name, "does not go with " + with);

@@ -14,6 +14,11 @@
 
 namespace outgrad::autotune {
 
+// A matrix's, both at least 1.
+struct Shape {
+  std::int64_t rows, cols;
+};
+
 class Options {
  public:
   // Parses args (`--name value`, `--name=value`, `--flag`, and of `lists` `--name value value...` up to the next option). Throws SpecError
@@ -30,6 +35,7 @@ class Options {
   std::string one_of(std::string_view name, const std::vector<std::string>& allowed) const;  // absent: the first
   std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
   double number(std::string_view name, double otherwise, double least, double most) const;
+  std::vector<Shape> shapes(std::string_view name) const;  // "4096x1024,7x3"; absent: none
 
   // Throws SpecError for an option that was given and is not among these: `with` does not take it.
   void refuse_all_but(const std::string& with, std::initializer_list<std::string_view> names) const;

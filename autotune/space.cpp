@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "autotune/timing.h"
+
 namespace outgrad::autotune {
 namespace {
 
@@ -70,6 +72,12 @@ std::optional<std::size_t> Points::find(const Point& values) const {
     positions[p] = static_cast<std::size_t>(std::find(list.begin(), list.end(), values[p]) - list.begin());
   }
   return find(positions);
+}
+
+Points Points::part(std::size_t index, std::size_t count) const {
+  Points kept = *this;
+  std::erase_if(kept.ranks_, [&](std::uint64_t rank) { return next_random(rank) % count != index; });
+  return kept;
 }
 
 std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) const {

@@ -55,6 +55,8 @@ class Points {
   // Number of the point with these value positions, or with these values; none: it is not valid.
   std::optional<std::size_t> find(const std::vector<std::size_t>& positions) const;
   std::optional<std::size_t> find(const Point& values) const;
+  // The points of one of `count` parts of about the same size, in which neighbours are strangers: the same parts on every machine.
+  Points part(std::size_t index, std::size_t count) const;
   // In ascending order of parameter, then of value position.
   std::vector<std::size_t> neighbours(std::size_t index, Reach reach) const;
 

@@ -1,4 +1,4 @@
-// The tuner: candidates of each problem compiled, verified, timed, stored; the winners as a header.
+// The steps of the tuner that run untrusted code: candidates verified and timed in child processes, and what is recorded of them.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,6 @@ struct MeasureSettings {
   OpenExecutor open = open_cpu;
   long long memory_bytes = 0;  // address space of a child; 0: what is free now and room for stacks and the program itself
   std::uint64_t seed = 1;
-  kernels::i64 elements = 0;  // of each array; 0: sized by elements_for()
   int screening_rounds = 8;   // all candidates; they pick the finalists, and nothing else
   int final_rounds = 24;      // kept rounds of finalists and default, fresh samples, so that picking does not bias them
   int finalists = 4;
@@ -32,27 +31,32 @@ struct MeasureSettings {
 
 // What was measured of one problem; times in ns, one per round.
 struct Measurement {
-  kernels::i64 elements = 0;
-  std::string ceiling_name;  // "triad" or "copy": as many streams as the kernel has
+  std::string ceiling_name;  // "triad" or "copy"
   double ceiling_bytes = 0;
   std::vector<double> screening_ceiling_ns, final_ceiling_ns;
-  std::vector<double> baseline_ns;       // the default in the final rounds
+  std::vector<double> screening_baseline_ns, baseline_ns;  // the default in the screening and in the final rounds
   double ceiling_share = kCeilingShare;  // rounds below it were discarded
   int discarded_rounds = 0;              // of the final ones
   std::vector<Interval> speedup;         // per candidate: default's time / its time; final rounds, else screening rounds
   std::vector<double> share_of_ceiling;  // per candidate: median of its bandwidth / the ceiling's; NaN when not timed
-  std::size_t winner = 0;                // the default unless another one's interval lies above 1
+  // The fastest whose interval lies above 1, unless others in the final rounds are as fast: then of these the one of the smallest proven
+  // error, then the one that differs from the default in the fewest parameters. The default when there is none.
+  std::size_t winner = 0;
   bool gain = false;
+  bool decided = false;  // there were final rounds
 };
 
 // Elements per array so that what one call touches is four times the last cache level, within a quarter of the free memory.
 kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu);
 
+// The problem at its own size, else at that of elements_for().
+Problem sized_for(const Problem& problem, const CpuIdentity& cpu);
+
 // Takes the compiled candidates of one problem to verified or rejected, in child processes. Throws EnvironmentError when a child
 // fails with no candidate to blame.
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings);
 
-// Takes the verified candidates to timed or rejected; candidates[0] is the default. Throws EnvironmentError when it is not verified.
+// Takes the verified candidates of one sized problem to timed or rejected; candidates[0] is the default. Throws EnvironmentError when it is not verified.
 Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& settings);
 
 // What one run of the tuner says of every candidate, beside the candidate itself.
@@ -63,14 +67,32 @@ struct RunIdentity {
   std::uint64_t seed = 1;
 };
 std::string utc_now();  // "2026-11-21T17:00:00Z"
+RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed);
+
+// Rounds as the children report them.
+struct RoundSamples {
+  std::string ceiling_name;
+  double ceiling_bytes = 0;
+  std::vector<double> ceiling_ns;
+  std::vector<std::vector<double>> ns;  // per candidate
+
+  explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
+  void add(const nlohmann::json& report);
+};
+// Takes the verified candidates to timed, with these times; candidates[0] is the default.
+Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings);
+// Of a candidate on its way as far as it came; m: of the candidates among which it has this index, or null.
+nlohmann::json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run);
+
+// Wall time by what it went to.
+struct PhaseSeconds {
+  double compile = 0, verify = 0, measure = 0;
+};
 
 // Verifies and measures the compiled candidates of one problem, appends a record of each to the database, the winner's to `winners` too.
 // Throws as verify() and measure() do, after the records are written.
+// Adds to `spent` what either took.
 Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<nlohmann::json>& winners);
+                         const std::string& database_path, std::vector<nlohmann::json>& winners, PhaseSeconds& spent);
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m);
-
-// Runs the `tune` command. Returns its exit status.
-int tune_command(const std::vector<std::string>& args);
-
 }  // namespace outgrad::autotune

@@ -72,22 +72,19 @@ std::string type_name(std::string_view name) {
   return type;
 }
 
-const char* name_of(KernelId kernel) { return kernel == KernelId::kGeluBackward ? "gelu_backward" : "gelu_forward"; }
-
-const char* name_of(FormatId format) {
-  return with_type(format, [](auto value) { return kernels::Format<decltype(value)>::kName; });
-}
-
-int bytes_of(FormatId format) {
-  return with_type(format, [](auto value) { return static_cast<int>(sizeof value); });
-}
-
 const Fits& fits_of(const Problem& problem) {
   return with_type(problem.format, [&](auto value) -> const Fits& {
     using T = decltype(value);
     static const Fits kBackward = backward_fits<T>(), kForward = forward_fits<T>();
     return problem.kernel == KernelId::kGeluBackward ? kBackward : kForward;
   });
+}
+
+Fits accurate_fits_of(const Problem& problem) {
+  Fits fits = fits_of(problem);
+  const double most = fits.front()->error;
+  std::erase_if(fits, [most](const auto& fit) { return fit->error > most; });
+  return fits;
 }
 
 std::string Variant::name() const {

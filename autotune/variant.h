@@ -1,6 +1,7 @@
-// The CPU kernels as a search space: problems, the parameters of a variant, its name, its source.
+// The CPU kernels as a search space: the parameters of a variant, its name, its source.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,33 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "autotune/problem.h"
 #include "autotune/space.h"
 #include "autotune/variant_abi.h"
 #include "kernels/direct.h"
 #include "kernels/params.h"
 
 namespace outgrad::autotune {
-
-enum class KernelId { kGeluBackward, kGeluForward };
-enum class FormatId { kF32, kF16, kBf16 };
-
-inline constexpr KernelId kAllKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};
-inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
-
-const char* name_of(KernelId kernel);  // "gelu_backward", ...
-const char* name_of(FormatId format);  // "f32", ...
-int bytes_of(FormatId format);
-
-// What is tuned: one kernel in one storage format.
-struct Problem {
-  KernelId kernel = KernelId::kGeluBackward;
-  FormatId format = FormatId::kF32;
-
-  std::string name() const { return std::string(name_of(kernel)) + "." + name_of(format); }
-  // Read and written once by the algorithm: dy, y, dx or x, y, and an eighth of a byte of mask.
-  double bytes_per_element() const { return (kernel == KernelId::kGeluBackward ? 3 : 2) * bytes_of(format) + 0.125; }
-  bool operator==(const Problem&) const = default;
-};
 
 // "GeluF32" for "gelu_f32": how the emitter names a header's struct.
 std::string type_name(std::string_view name);
@@ -54,6 +35,8 @@ struct FitChoice {
   std::string type;        // of the generated header: "GeluF32"
   std::string name;        // "gelu_f32"
   std::string accuracy{};  // its class, "abs:2^-26"; empty for a forward
+  // Of a backward, proven: sup |g - f'(x)| over all x that are stored as y, kT; of f32, over real y, kA + kB. Compares fits of one format.
+  double error = 0;
   bool has_rows = false;  // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
   VariantFunction reference = nullptr;
   // Of a header that this program was not built with: its text, and its scalar kernel in place of `reference`.
@@ -66,12 +49,21 @@ using Fits = std::vector<std::shared_ptr<const FitChoice>>;
 template <class Fit, class T>
 FitChoice backward_choice() {
   FitChoice choice{.type = type_name(Fit::kName), .name = Fit::kName, .accuracy = Fit::kClass, .reference = &run_backward<Fit, T, kReferenceSchedule>};
+  if constexpr (requires { Fit::kT; }) {
+    choice.error = Fit::kT;
+  } else if constexpr (requires { Fit::kA + Fit::kB; }) {
+    choice.error = Fit::kA + Fit::kB;
+  } else {
+    choice.error = std::numeric_limits<double>::infinity();  // nothing is proven of it
+  }
   if constexpr (!kernels::kIsDirect<Fit>) choice.has_rows = Fit::kRows > 1;
   return choice;
 }
 
 // All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first.
 const Fits& fits_of(const Problem& problem);
+// Those of them whose proven error is no larger than the default's: what tuning may choose without being asked for less.
+Fits accurate_fits_of(const Problem& problem);
 
 // One certified fit in one schedule, for whatever device: what the tuner needs to know of it.
 struct AnyVariant {

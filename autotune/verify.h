@@ -32,6 +32,7 @@ class Verifier {
     long long length;
     bool in_place, flush_to_zero;
   };
+  Arguments arguments(const void* first, const void* second, void* mask, void* out, kernels::i64 length) const;
   std::vector<Call> calls(int block_elements) const;
   std::optional<std::string> run(const std::function<void(const Arguments&)>& function, const Call& call) const;
 

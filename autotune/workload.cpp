@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "autotune/timing.h"
 #include "kernels/formats.h"
@@ -13,59 +12,97 @@
 namespace outgrad::autotune {
 namespace {
 
-constexpr auto kBlock = static_cast<std::size_t>(kWorkspacePeriod);
+using kernels::i64;
 
-Workspace::Array allocate(std::size_t size) {
+Array allocate(std::size_t size) {
   constexpr std::size_t kHugePage = 2 << 20;  // aligned so that the system can back arrays with huge pages
   void* memory = std::aligned_alloc(kHugePage, std::max<std::size_t>(1, (size + kHugePage - 1) / kHugePage) * kHugePage);
   if (memory == nullptr) throw std::bad_alloc();
-  return Workspace::Array(static_cast<std::byte*>(memory));
+  return Array(static_cast<std::byte*>(memory));
 }
 
 template <class T>
-void store(std::vector<std::byte>& to, std::size_t i, double value) {
+void store_as(std::vector<std::byte>& to, std::size_t i, double value) {
   const T stored = kernels::narrow<T>(static_cast<float>(value));
   std::memcpy(to.data() + i * sizeof(T), &stored, sizeof(T));
 }
 
-void store(FormatId format, std::vector<std::byte>& to, std::size_t i, double value) {
-  switch (format) {
-    case FormatId::kF32:
-      return store<float>(to, i, value);
-    case FormatId::kF16:
-      return store<kernels::F16>(to, i, value);
+// A mask's element is one bit of it.
+void store(Element element, FormatId format, std::vector<std::byte>& to, std::size_t i, double value) {
+  if (element == Element::kMaskWord) {
+    if (value != 0) to[i / 8] |= std::byte{1} << i % 8;
+  } else if (element == Element::kF32 || format == FormatId::kF32) {
+    store_as<float>(to, i, value);
+  } else if (format == FormatId::kF16) {
+    store_as<kernels::F16>(to, i, value);
+  } else {
+    store_as<kernels::BF16>(to, i, value);
+  }
+}
+
+// `normal` is normal(0, 1), `uniform` uniform in (0, 1].
+double value_of(Content content, double normal, double uniform) {
+  switch (content) {
+    case Content::kX:
+    case Content::kResidual:
+    case Content::kNormed:
+      return normal;
+    case Content::kActivation:
+      return 0.5 * normal * (1 + std::erf(normal * std::sqrt(0.5)));
+    case Content::kMask:
+      return normal >= -0.75179152 ? 1 : 0;  // x*, near enough for data to time
+    case Content::kDy:
+    case Content::kDzNext:
+      return 2 * uniform - 1;
+    case Content::kGamma:
+      return std::copysign(0.5 + uniform, normal);
+    case Content::kRstd:
+      return 0.5 + uniform;
+    case Content::kBeta:
+    case Content::kBias:
+      return uniform - 0.5;
     default:
-      return store<kernels::BF16>(to, i, value);
+      return 0;
   }
 }
 
 }  // namespace
 
-Workspace::Workspace(FormatId format, kernels::i64 count, bool with_x, bool with_dy_and_y, std::uint64_t seed)
-    : elements(count), bytes(static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes_of(format))) {
-  const std::size_t size = static_cast<std::size_t>(bytes_of(format)), words = static_cast<std::size_t>(count + 31) / 32;
-  std::vector<std::byte> x_block(kBlock * size), y_block(kBlock * size), dy_block(kBlock * size);
-  std::vector<kernels::u32> mask_block(kBlock / 32, 0);
-  for (std::size_t i = 0; i < kBlock; ++i) {
-    const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };   // in (0, 1]
-    const double value = std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());  // Box and Muller
-    store(format, x_block, i, value);
-    store(format, y_block, i, 0.5 * value * (1 + std::erf(value * std::sqrt(0.5))));
-    store(format, dy_block, i, 2 * uniform() - 1);
-    if (value >= -0.75179152) mask_block[i / 32] |= 1u << i % 32;  // x*, near enough for data to time
+Array filled(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
+  // Mask words are counted, their bits are drawn.
+  const i64 per_count = element == Element::kMaskWord ? 32 : 1;
+  const i64 drawn = std::min(kWorkspacePeriod, count * per_count);
+  const std::size_t width = element == Element::kF32 || format == FormatId::kF32 || element == Element::kMaskWord ? 4 : 2;
+  const std::size_t bytes = static_cast<std::size_t>(count) * width, period = static_cast<std::size_t>(drawn / per_count) * width;
+  std::vector<std::byte> block(period);
+  const bool of_x = content == Content::kX || content == Content::kActivation || content == Content::kMask || content == Content::kDy;
+  if (!of_x) seed += 1 + static_cast<std::uint64_t>(content);
+  if (content != Content::kResult) {
+    for (i64 i = 0; i < drawn; ++i) {
+      const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
+      const double radius = std::sqrt(-2 * std::log(uniform()));
+      const double normal = radius * std::cos(6.283185307179586 * uniform());  // Box and Muller
+      store(element, format, block, static_cast<std::size_t>(i), value_of(content, normal, uniform()));
+    }
   }
-  out = allocate(bytes), mask = allocate(words * sizeof(kernels::u32));
-  if (with_x) x = allocate(bytes);
-  if (with_dy_and_y) dy = allocate(bytes), y = allocate(bytes);
+  Array array = allocate(bytes);
 #pragma omp parallel for schedule(static)
-  for (kernels::i64 begin = 0; begin < count; begin += static_cast<kernels::i64>(kBlock)) {
-    const std::size_t element = static_cast<std::size_t>(begin), offset = element * size, length = std::min(kBlock * size, bytes - offset);
-    std::memset(out.get() + offset, 0, length);
-    if (with_x) std::memcpy(x.get() + offset, x_block.data(), length);
-    if (with_dy_and_y) std::memcpy(dy.get() + offset, dy_block.data(), length);
-    if (with_dy_and_y) std::memcpy(y.get() + offset, y_block.data(), length);
-    std::memcpy(mask_words() + element / 32, mask_block.data(), sizeof(kernels::u32) * std::min(kBlock / 32, words - element / 32));
+  for (i64 begin = 0; begin < static_cast<i64>(bytes); begin += static_cast<i64>(period)) {
+    const std::size_t offset = static_cast<std::size_t>(begin);
+    std::memcpy(array.get() + offset, block.data(), std::min(period, bytes - offset));
   }
+  return array;
+}
+
+Workspace::Workspace(const Problem& problem, std::uint64_t seed) : problem_(problem) {
+  for (const Operand& operand : operands(problem.kernel))
+    arrays_.push_back(filled(operand.content, operand.element, problem.format, operand.count(problem), seed));
+}
+
+Arguments Workspace::arguments() const {
+  Arguments a{.rows = problem_.rows, .cols = problem_.cols};
+  for (std::size_t k = 0; k < arrays_.size(); ++k) a.array[k] = arrays_[k].get();
+  return a;
 }
 
 }  // namespace outgrad::autotune

@@ -5,30 +5,34 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
-#include "autotune/variant.h"
+#include "autotune/problem.h"
 
 namespace outgrad::autotune {
 
-// x is normal(0, 1), y and mask are GELU's of it, dy is uniform in [-1, 1), out is zero. The kernels branch on nothing but rare x, so
-// the distribution of x is what matters. Enters OpenMP regions (see isolate.h). Throws std::bad_alloc.
 inline constexpr kernels::i64 kWorkspacePeriod = 1 << 20;  // values repeat after so many elements: branch predictors were seen to learn 2^16 in part
 
-struct Workspace {
-  Workspace(FormatId format, kernels::i64 elements, bool with_x, bool with_dy_and_y, std::uint64_t seed);
+struct FreeArray {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Array = std::unique_ptr<std::byte, FreeArray>;
 
-  Arguments backward() const { return {dy.get(), y.get(), mask_words(), out.get(), elements}; }
-  Arguments forward() const { return {x.get(), nullptr, mask_words(), out.get(), elements}; }
-  kernels::u32* mask_words() const { return reinterpret_cast<kernels::u32*>(mask.get()); }
+// An array of `count` elements. x is normal(0, 1), y and mask of a GELU are of that x where the seed is the same, dy is uniform in [-1, 1),
+// gamma of both signs and 0.5 to 1.5 in size, results are zero. The kernels branch on nothing but rare x, so the distribution of x is what
+// matters. Enters OpenMP regions (see isolate.h). Throws std::bad_alloc.
+Array filled(Content content, Element element, FormatId format, kernels::i64 count, std::uint64_t seed);
 
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  using Array = std::unique_ptr<std::byte, Free>;
+// The arrays of one problem, all operands present. The problem is sized.
+class Workspace {
+ public:
+  Workspace(const Problem& problem, std::uint64_t seed);
 
-  kernels::i64 elements;
-  std::size_t bytes;  // of each array but the mask
-  Array x, dy, y, out, mask;
+  Arguments arguments() const;
+
+ private:
+  Problem problem_;
+  std::vector<Array> arrays_;  // of the operands, in their order
 };
 
 }  // namespace outgrad::autotune

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "autotune/compile.h"
 #include "autotune/database.h"
 #include "autotune/device.h"
 #include "autotune/gpu/sass.h"
@@ -225,23 +226,29 @@ CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Archite
   return facts;
 }
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
-                               std::uint64_t seed) {
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
+                                      std::uint64_t seed) {
   const json wanted = default_gpu_variant(problem).parameters();
-  std::vector<std::pair<std::pair<long, std::uint64_t>, GpuVariant>> ranked;
+  std::vector<std::pair<std::pair<long, std::uint64_t>, std::size_t>> ranked;
   for (std::size_t i = 0; i < valid.size(); ++i) {
-    GpuVariant variant = gpu_variant_at(problem, fits, space, valid[i]);
-    const json parameters = variant.parameters();
+    const json parameters = gpu_variant_at(problem, fits, space, valid[i]).parameters();
     // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
       return item.key() != "table" && wanted.at(item.key()) != item.value();
     });
-    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, std::move(variant)});
+    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, i});
   }
-  std::sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < ranked.size() && i < count; ++i) chosen.push_back(ranked[i].second);
+  return chosen;
+}
+
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
+                                            std::uint64_t seed) {
   std::vector<GpuVariant> chosen = {default_gpu_variant(problem)};
-  for (auto& each : ranked)
-    if (chosen.size() < count) chosen.push_back(std::move(each.second));
+  for (const std::size_t point : near_default(problem, fits, space, valid, count - 1, seed))
+    chosen.push_back(gpu_variant_at(problem, fits, space, valid[point]));
   return chosen;
 }
 
@@ -257,9 +264,8 @@ SourceHashes hash_of_embedded() {
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(architecture.name);
+  create_folder(settings.cache_folder);
   std::error_code error;
-  std::filesystem::create_directories(settings.cache_folder, error);
-  if (error) throw kernels::IoError(settings.cache_folder, "create", error.value());
   const SourceHashes hashes = hash_of_embedded();
   const std::string key = hashes.kernels + hashes.coefficients + nvrtc.version() + architecture.name;
   std::map<std::string, Program> programs;  // by source
@@ -350,7 +356,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     if (as_json) {
       json ranking = json::array();
       for (const Outcome* outcome : ranked) ranking.push_back(record_of(*outcome, architecture));
-      rankings.push_back({{"problem", problem.kernel == KernelId::kGeluBackward ? "gelu_backward" : "gelu_forward"},
+      rankings.push_back({{"problem", autotune::name_of(problem.kernel)},
                           {"format", autotune::name_of(problem.format)},
                           {"pruned", pruned},
                           {"ranking", ranking}});

@@ -30,10 +30,13 @@ struct Outcome {
   std::variant<Pruned, Predicted> result;
 };
 
-// At most `count` variants for a first look: the kernel's own default, then the points that differ from it in few parameters, in a random
-// order that the seed fixes.
+// At most `count` points for a first look: those that differ from the kernel's own default in few parameters, in a random order that the
+// seed fixes.
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
+                                      std::uint64_t seed);
+// The default itself and these points' variants, `count` in all.
 std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
-                                        std::size_t count, std::uint64_t seed);
+                                            std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {
   std::string cache_folder;

@@ -70,24 +70,28 @@ LoadedVariant load(const Device& device, const GpuVariant& variant, const std::s
 
 std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded) {
   return [&device, loaded](const Arguments& a) {
-    if (a.elements == 0) return;
-    const bool backward = loaded.variant.problem.kernel == KernelId::kGeluBackward, in_place = a.out == a.first;
-    const std::size_t bytes = static_cast<std::size_t>(a.elements) * static_cast<std::size_t>(bytes_of(loaded.variant.problem.format));
-    const std::size_t words = static_cast<std::size_t>((a.elements + 31) / 32) * sizeof(kernels::u32);
-    const Mirror first(device, a.first, bytes), second(device, a.second, backward ? bytes : 0), mask(device, a.mask, words),
-        out(device, a.out, in_place ? 0 : bytes);
-    loaded.launch(device, first.address(), second.address(), mask.address(), in_place ? first.address() : out.address(), a.elements);
+    const i64 n = a.elements();
+    if (n == 0) return;
+    const bool backward = loaded.variant.problem.kernel == KernelId::kGeluBackward;
+    void *const host_first = a.array[0], *const host_second = backward ? a.array[1] : nullptr, *const host_mask = a.array[2],
+                *const host_out = a.array[backward ? 3 : 1];
+    const bool in_place = host_out == host_first;
+    const std::size_t bytes = static_cast<std::size_t>(n) * static_cast<std::size_t>(bytes_of(loaded.variant.problem.format));
+    const std::size_t words = static_cast<std::size_t>((n + 31) / 32) * sizeof(kernels::u32);
+    const Mirror first(device, host_first, bytes), second(device, host_second, backward ? bytes : 0), mask(device, host_mask, words),
+        out(device, host_out, in_place ? 0 : bytes);
+    loaded.launch(device, first.address(), second.address(), mask.address(), in_place ? first.address() : out.address(), n);
     device.synchronise();
     const auto unchanged = [](const Mirror& mirror, const void* host) {
       const std::vector<unsigned char> now = mirror.bytes();
       if (!now.empty() && std::memcmp(now.data(), host, now.size()) != 0) throw WroteOutside("wrote to an input");
     };
-    if (!in_place) unchanged(first, a.first);
-    unchanged(second, a.second);
-    if (backward) unchanged(mask, a.mask);
+    if (!in_place) unchanged(first, host_first);
+    unchanged(second, host_second);
+    if (backward) unchanged(mask, host_mask);
     const std::vector<unsigned char> result = (in_place ? first : out).bytes();
-    std::memcpy(a.out, result.data(), result.size());
-    if (!backward) std::memcpy(a.mask, mask.bytes().data(), words);
+    std::memcpy(host_out, result.data(), result.size());
+    if (!backward) std::memcpy(host_mask, mask.bytes().data(), words);
   };
 }
 
@@ -100,12 +104,13 @@ class GpuExecutor : public Executor {
   std::function<void(const Arguments&)> function(const Candidate& candidate) override { return on_host_arrays(device_, loaded(candidate)); }
 
   // Values repeat on the device as the host's Workspace repeats them.
-  void allocate(const Problem& problem, i64 elements, std::uint64_t seed) override {
+  void allocate(const Problem& problem, std::uint64_t seed) override {
     problem_ = problem;
-    elements_ = elements;
+    const i64 elements = problem.elements();
     const bool backward = problem.kernel == KernelId::kGeluBackward;
     const i64 own = std::min(elements, kWorkspacePeriod);
-    const Workspace values(problem.format, own, !backward, backward, seed);
+    const Workspace workspace(problem.sized(1, own), seed);
+    const Arguments values = workspace.arguments();
     const std::size_t size = static_cast<std::size_t>(bytes_of(problem.format)), words = static_cast<std::size_t>((elements + 31) / 32);
     const auto repeated = [&](const void* host, std::size_t host_bytes, std::size_t bytes) {
       Device::Memory memory(device_, bytes);
@@ -116,9 +121,9 @@ class GpuExecutor : public Executor {
       return memory;
     };
     const std::size_t own_bytes = static_cast<std::size_t>(own) * size, bytes = static_cast<std::size_t>(elements) * size;
-    first_ = repeated((backward ? values.dy : values.x).get(), own_bytes, bytes);
-    second_ = repeated(values.y.get(), own_bytes, backward ? bytes : 0);
-    mask_ = repeated(values.mask.get(), static_cast<std::size_t>((own + 31) / 32) * sizeof(kernels::u32), words * sizeof(kernels::u32));
+    first_ = repeated(values.array[0], own_bytes, bytes);
+    second_ = repeated(backward ? values.array[1] : nullptr, own_bytes, backward ? bytes : 0);
+    mask_ = repeated(values.array[2], static_cast<std::size_t>((own + 31) / 32) * sizeof(kernels::u32), words * sizeof(kernels::u32));
     out_ = repeated(nullptr, 0, bytes);
     device_.synchronise();
   }
@@ -128,8 +133,8 @@ class GpuExecutor : public Executor {
     return {"copy", 2.0 * static_cast<double>(out_.bytes()), [this] { device_.copy(out_.address(), first_.address(), out_.bytes()); }};
   }
   Workload workload(const Candidate& candidate) override {
-    return {candidate.variant().name(), problem_.bytes_per_element() * static_cast<double>(elements_), [this, code = loaded(candidate)] {
-              code.launch(device_, first_.address(), second_.address(), mask_.address(), out_.address(), elements_);
+    return {candidate.variant().name(), problem_.bytes(), [this, code = loaded(candidate)] {
+              code.launch(device_, first_.address(), second_.address(), mask_.address(), out_.address(), problem_.elements());
             }};
   }
   Stopwatch stopwatch() const override {
@@ -144,7 +149,6 @@ class GpuExecutor : public Executor {
 
   Device device_;
   Problem problem_;
-  i64 elements_ = 0;
   Device::Memory first_, second_, mask_, out_;
 };
 

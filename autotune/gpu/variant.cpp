@@ -1,8 +1,11 @@
 // Names, sources and the declared space of the CUDA kernels.
 #include "autotune/gpu/variant.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/fits.h"
+#include "kernels/host/errors.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -196,6 +199,37 @@ GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space&
   schedule.stores = static_cast<CacheHint>(value("stores"));
   schedule.table = static_cast<TableHome>(value("table"));
   return {problem, fits[static_cast<std::size_t>(value("fit"))], schedule};
+}
+
+GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
+  const auto bad = [](const char* field, const std::string& why) { return kernels::SpecError("tuning record", field, why); };
+  try {
+    const std::string type = parameters.at("fit").get<std::string>(), table = parameters.at("table").get<std::string>();
+    const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
+    if (fit == fits.end()) throw bad("fit", "unknown fit '" + type + "'");
+    const auto hint = [&](const char* field) {
+      const std::string text = parameters.at(field).get<std::string>();
+      for (const CacheHint value : {CacheHint::none, CacheHint::streaming})
+        if (text == name_of(value)) return value;
+      throw bad(field, "unknown hint '" + text + "'");
+    };
+    GpuSchedule schedule;
+    schedule.threads = parameters.at("threads").get<int>();
+    schedule.octets = parameters.at("octets").get<int>();
+    schedule.access_bytes = parameters.at("access_bytes").get<int>();
+    schedule.blocks_per_sm = parameters.at("blocks_per_sm").get<int>();
+    schedule.resident_blocks = parameters.at("resident_blocks").get<int>();
+    schedule.loads = hint("loads");
+    schedule.stores = hint("stores");
+    for (const TableHome home : {TableHome::automatic, TableHome::caches, TableHome::columns, TableHome::rows, TableHome::spread, TableHome::entries}) {
+      if (table != name_of(home)) continue;
+      schedule.table = home;
+      return {problem, *fit, schedule};
+    }
+    throw bad("table", "unknown home '" + table + "'");
+  } catch (const nlohmann::json::exception& error) {
+    throw bad("parameters", error.what());
+  }
 }
 
 std::string tuned_header(const std::vector<GpuVariant>& variants, const std::string& name, const std::string& evidence,

@@ -40,6 +40,8 @@ GpuVariant default_gpu_variant(const Problem& problem);
 // `max_threads`: resident threads of an SM.
 Space gpu_space(const Problem& problem, const Fits& fits, int max_threads);
 GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
+// Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
+GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
 
 // The text of a header with a struct for each variant's problem, which is the schedule type of its launcher and names its fit. `name`: of the
 // namespace, "sm_90" or a device's; `evidence`: "measured" or "predicted"; `origin`: a comment line on where it comes from.

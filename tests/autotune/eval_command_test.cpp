@@ -91,7 +91,7 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
     const std::string name = name_of(format);
     std::vector<T> x = patterns<T>(kElements, 11), dy = patterns<T>(kElements, 12), y(kElements), dx(kElements);
     std::vector<u32> mask((kElements + 31) / 32);
-    fits_of({KernelId::kGeluForward, format}).front()->reference({x.data(), nullptr, mask.data(), y.data(), static_cast<i64>(kElements)});
+    fits_of({KernelId::kGeluForward, format}).front()->reference({{x.data(), y.data(), mask.data()}, 1, static_cast<i64>(kElements)});
     write("x", x);
     const Outcome forward = tune("eval --op forward --activation gelu --format " + name + option("x") + option("y") + option("mask"));
     ASSERT_EQ(forward.status, 0) << forward.output;
@@ -101,7 +101,7 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
 
     fits_of({KernelId::kGeluBackward, format})
         .front()
-        ->reference({dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(kElements)});
+        ->reference({{dy.data(), y.data(), mask.data(), dx.data()}, 1, static_cast<i64>(kElements)});
     write("dy", dy);
     const Outcome backward =
         tune("eval --op backward --activation gelu --format " + name + option("dy") + option("y") + option("mask") + option("dx"));
@@ -209,11 +209,11 @@ TEST_F(Eval, ACommittedHeaderGivesThePlainBytes) {
 TEST_F(Eval, ATableHeaderGivesItsScalarKernelsBits) {
   const auto run = [&]<class Table, class T, class Y>(const Table&, T, Y, const std::string& options) {
     constexpr std::size_t kElements = 5'003;
-    const std::vector<T> dy = patterns<T>(kElements, 41);
-    const std::vector<Y> y = patterns<Y>(kElements, 42);
+    std::vector<T> dy = patterns<T>(kElements, 41);
+    std::vector<Y> y = patterns<Y>(kElements, 42);
     std::vector<u32> mask = patterns<u32>((kElements + 31) / 32, 43);
     std::vector<T> dx(kElements);
-    run_backward<Table, T, kReferenceSchedule, Y>({dy.data(), y.data(), mask.data(), dx.data(), static_cast<i64>(kElements)});
+    run_backward<Table, T, kReferenceSchedule, Y>({{dy.data(), y.data(), mask.data(), dx.data()}, 1, static_cast<i64>(kElements)});
     write("dy", dy), write("y", y), write("mask", mask);
     kernels::write_file(folder_ / "made_up.h", header_text<Table>());
     const Outcome given = tune("eval --op backward --header " + folder_ / "made_up.h" + options + option("dy") + option("y") + option("dx"));

@@ -215,7 +215,7 @@ TEST(Space, RefusesWhatCannotBeMeant) {
 }
 
 TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
-  for (const KernelId kernel : kAllKernels)
+  for (const KernelId kernel : kGeluKernels)
     for (const FormatId format : kAllFormats)
       for (const int vector_bits : {0, 256, 512}) {
         const Problem problem{kernel, format};
@@ -235,7 +235,7 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
 
 // What a recording needs: thousands of points, the default among them, and all that the coarse grid has.
 TEST(CpuSpace, TheFineGridHoldsTheCoarseOne) {
-  for (const KernelId kernel : kAllKernels)
+  for (const KernelId kernel : kGeluKernels)
     for (const FormatId format : kAllFormats) {
       const Fits& fits = fits_of({kernel, format});
       const Points fine = cpu_space(fits, 512, 2, Grid::kFine).construct();

@@ -43,7 +43,7 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
   for (const char* name : {"sm_80", "sm_90", "sm_100"}) {
     const Architecture& architecture = architecture_of(name);
     std::vector<GpuVariant> variants;
-    for (const KernelId kernel : kAllKernels)
+    for (const KernelId kernel : kGeluKernels)
       for (const FormatId format : kAllFormats) {
         const Problem problem{kernel, format};
         const Space space = gpu_space(problem, fits_of(problem), architecture.threads_per_sm);

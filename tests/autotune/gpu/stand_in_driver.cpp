@@ -145,17 +145,15 @@ int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned thread
   const auto address = [&](int k) { return *static_cast<std::uint64_t*>(parameters[k]); };
   autotune::Arguments a;
   const bool is_forward = symbol.find("gelu_forward") != std::string::npos;
-  a.first = reinterpret_cast<const void*>(address(0));
-  a.second = is_forward ? nullptr : reinterpret_cast<const void*>(address(1));
-  a.mask = reinterpret_cast<kernels::u32*>(address(2));
-  a.out = reinterpret_cast<void*>(is_forward ? address(1) : address(3));
-  a.elements = static_cast<kernels::i64>(address(is_forward ? 3 : 4));
+  const int arrays = is_forward ? 3 : 4;  // x, y, mask or dy, y, mask, dx; then n
+  for (int k = 0; k < arrays; ++k) a.array[k] = reinterpret_cast<void*>(address(k));
+  a.cols = static_cast<kernels::i64>(address(arrays));
   if (!compute(symbol, a)) return kInvalid;
-  auto* out = static_cast<unsigned char*>(a.out);
-  const std::size_t bytes = static_cast<std::size_t>(a.elements * size_of(symbol));
-  if (a.elements > 0 && plant == "bit") out[0] ^= 1;
-  if (a.elements > 0 && plant == "write") out[bytes] ^= 1;
-  if (a.elements >= 1000 && plant == "late") out[bytes - 1] ^= 0x40;
+  auto* out = static_cast<unsigned char*>(a.array[is_forward ? 1 : 3]);
+  const std::size_t bytes = static_cast<std::size_t>(a.elements() * size_of(symbol));
+  if (a.elements() > 0 && plant == "bit") out[0] ^= 1;
+  if (a.elements() > 0 && plant == "write") out[bytes] ^= 1;
+  if (a.elements() >= 1000 && plant == "late") out[bytes - 1] ^= 0x40;
   return kSuccess;
 }
 }
