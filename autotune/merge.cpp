@@ -185,13 +185,6 @@ bool bars(const json& record) {
   return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
 }
 
-// The proven error where the record has it, else what its class promises; a record with neither comes after those that say it.
-std::pair<int, double> error_of(const json& fit) {
-  const auto error = fit.find("error");
-  if (error != fit.end() && error->is_number()) return {-1, error->get<double>()};
-  return error_rank(text_at(fit, "class"));
-}
-
 // One problem's records, as published, and what is known of the runs they are of.
 ProblemEvidence weigh_problem(std::vector<json> records) {
   ProblemEvidence problem;
@@ -205,7 +198,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   for (const json& record : records) problem.elements = std::max(problem.elements, count_at(record, "elements"));  // rejected ones have none
 
   std::map<std::string, std::vector<json>> by_variant;
-  std::set<std::string> claimed, deciding_runs;
+  std::set<std::string> claimed;
   std::string first;  // the default's identity
   for (json& record : records) {
     const std::string identity = identity_of(record);
@@ -220,7 +213,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
     bool timed = false;
     for (const json& record : measurements) {
       const bool measured = text_at(record, "state") == "timed" && record.contains("speedup") && rounds_of(record) > 0;
-      if (measured) estimates.push_back(estimate_of(record)), deciding_runs.insert(line_of(only(record, kRunKeys)));
+      if (measured) estimates.push_back(estimate_of(record));
       timed |= text_at(record, "state") == "timed";
       if (bars(record)) evidence.barred = text_at(object_at(record, "rejected"), "reason");
       if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most) most = rounds, evidence.record = record;
@@ -248,15 +241,11 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const Evidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_of(object_at(evidence.record, "fit")),
+    contenders.push_back({evidence.speedup, error_rank(text_at(object_at(evidence.record, "fit"), "class")),
                           changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
     index.push_back(i);
   }
   problem.winner = index[best(contenders)];
-  // Where one run is all there is, its own verdict stands: it has compared its finalists round by round.
-  if (deciding_runs.size() == 1 && claimed.size() == 1)
-    for (std::size_t i = 0; i < index.size(); ++i)
-      if (identity_of(problem.variants[index[i]].record) == *claimed.begin() && (i == 0 || contenders[i].speedup.low > 1)) problem.winner = index[i];
   problem.gain = problem.winner > 0;
   if (claimed.size() > 1)
     problem.conflicts.push_back(std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
@@ -334,7 +323,7 @@ json reviewable(const json& record) {
     kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
                                              "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
                                              "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
-  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "error"});
+  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256"});
   if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
   if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
   if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;

@@ -6,10 +6,9 @@
 // Evidence. One measurement of a variant is the interval of its ratio to the default in the final rounds of one run. Measurements of one variant
 // of one problem (kernel, format, shape, default) on one device and the same sources are independent estimates of one figure, so they are
 // combined on the logarithm of the ratio: weights are inverse variances, each run's widened by the variance between runs (DerSimonian and Laird
-// 1986), and the result is cut off at the hull of the runs' own intervals, outside which no run saw anything. A single run's own verdict
-// stands: it has compared its finalists round by round. Runs whose intervals exclude each other are heterogeneous, and said to be so: a
-// driver, a compiler or the room's temperature differed. Among several runs order, dates and their own verdicts decide nothing. Predictions and
-// screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars the variant.
+// 1986), and the result is cut off at the hull of the runs' own intervals, outside which no run saw anything. Runs whose intervals
+// exclude each other are heterogeneous, and said to be so: a driver, a compiler or the room's temperature differed. Order, dates and the runs'
+// own verdicts decide nothing. Predictions and screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars the variant.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -40,7 +39,7 @@ std::pair<int, double> error_rank(const std::string& accuracy);
 // What best() compares. The interval is of the default's time over the variant's.
 struct Contender {
   Interval speedup;
-  std::pair<int, double> error;  // -1 and the proven error of its fit, else error_rank() of its class
+  std::pair<int, double> error;  // error_rank() of its fit
   int changes = 0;               // parameters in which it differs from the default: the measure of simplicity
   std::string name;
 };

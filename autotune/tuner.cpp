@@ -206,7 +206,7 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"default", index == 0},
                  {"state", candidate.state_name()}};
   if (variant.fit) {
-    record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}, {"error", variant.fit->error}};
+    record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
     if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
   }
   if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
@@ -288,6 +288,16 @@ i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
 
 Problem sized_for(const Problem& problem, const CpuIdentity& cpu) { return sized_within(problem, elements_for(problem, cpu)); }
 
+namespace {
+
+// Loads the one of a caller's header: in a child process only.
+VariantFunction reference_of(const AnyVariant& variant) {
+  if (!variant.fit) return norm_reference(variant.problem);
+  return variant.fit->header.empty() ? variant.fit->reference : load(variant.fit->compiled_reference);
+}
+
+}  // namespace
+
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
   std::vector<int> waiting;
   for (std::size_t i = 0; i < candidates.size(); ++i)
@@ -296,14 +306,14 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   while (!waiting.empty()) {
     const auto body = [&](const Channel& channel) {
       const std::unique_ptr<Executor> executor = settings.open();
-      const FitChoice* fit = nullptr;
+      const FitChoice* fit = nullptr;  // of the verifier
       std::optional<Verifier> verifier;
       for (const int item : waiting) {
         const Candidate& candidate = candidates[static_cast<std::size_t>(item)];
         const AnyVariant& variant = candidate.variant();
-        if (fit != variant.fit.get()) {
+        if (!verifier || fit != variant.fit.get()) {
           fit = variant.fit.get();
-          verifier.emplace(variant.problem, fit->header.empty() ? fit->reference : load(fit->compiled_reference), settings.seed);
+          verifier.emplace(variant.problem, reference_of(variant), settings.seed);
         }
         log.launching("verify", variant);
         channel.launching(item);
