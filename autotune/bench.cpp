@@ -6,16 +6,17 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "autotune/compare.h"
 #include "autotune/device.h"
 #include "autotune/options.h"
 #include "autotune/peer.h"
 #include "autotune/workload.h"
 #include "kernels/host/api.h"
-#include "kernels/host/bias.h"
 
 namespace outgrad::autotune {
 namespace {
 
+namespace tuned = kernels::tuned;
 using kernels::i64;
 using nlohmann::json;
 
@@ -37,13 +38,26 @@ void libm_forward(const float* x, float* y, i64 n) {
   for (i64 i = 0; i < n; ++i) y[i] = 0.5f * x[i] * (1 + std::erf(x[i] * 0.70710678f));
 }
 
+// What a table has for a size.
+struct Chosen {
+  std::string variant, rung;
+};
+template <class Table>
+Chosen chosen(i64 rows, i64 cols) {
+  const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
+  return {tuning.entry->variant, name_of(tuning.found.rung)};
+}
+
 // Adds cases and what they run side by side.
 struct Plan {
   std::vector<BenchCase> cases;
   std::vector<Workload> workloads;
   void add(std::string name, std::string variant, i64 elements, double bytes, std::function<void()> run) {
+    add(std::move(name), {std::move(variant), ""}, elements, bytes, std::move(run));
+  }
+  void add(std::string name, Chosen chosen, i64 elements, double bytes, std::function<void()> run) {
     workloads.push_back({name, bytes, std::move(run)});
-    cases.push_back({std::move(name), std::move(variant), static_cast<double>(elements), bytes, {}});
+    cases.push_back({std::move(name), std::move(chosen.variant), std::move(chosen.rung), static_cast<double>(elements), bytes, {}});
   }
 };
 
@@ -73,36 +87,34 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   plan.add("triad", "", floats, 3 * size * n,
            [&] { triad(reinterpret_cast<const float*>(dy), reinterpret_cast<const float*>(y), reinterpret_cast<float*>(out), floats); });
   plan.add("copy", "", floats, 2 * size * n, [&] { copy(reinterpret_cast<const float*>(x), reinterpret_cast<float*>(out), floats); });
-  plan.add("gelu_backward", kernels::gelu_backward_variant_name<T>(), elements, backward.bytes_per_element() * n,
+  plan.add("gelu_backward", chosen<tuned::GeluBackward<T>>(1, elements), elements, backward.bytes_per_element() * n,
            [&] { kernels::gelu_backward<T>(dy, y, mask, out, elements); });
-  plan.add("gelu_forward", kernels::gelu_forward_variant_name<T>(), elements, forward.bytes_per_element() * n,
+  plan.add("gelu_forward", chosen<tuned::GeluForward<T>>(1, elements), elements, forward.bytes_per_element() * n,
            [&] { kernels::gelu_forward<T>(x, out, mask, elements); });
   if (rows > 0) {
-    plan.add("layernorm_forward", "", rows * kCols, 2 * size * norm_n,
-             [&] { kernels::layernorm_forward<T>(x, gamma.data(), beta.data(), rows, kCols, 1e-5f, out, rstd.data()); });
-    plan.add("layernorm_backward", "", rows * kCols, 3 * size * norm_n, [&] {
-      kernels::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
+    const auto over_rows = [&](const char* name, const Chosen& choice, double bytes_per_element, std::function<void()> run) {
+      plan.add(name, choice, rows * kCols, bytes_per_element * norm_n, std::move(run));
+    };
+    over_rows("layernorm_forward", chosen<tuned::LayernormForward<T>>(rows, kCols), 2 * size,
+              [&] { tuned::layernorm_forward<T>(x, gamma.data(), beta.data(), rows, kCols, 1e-5f, out, rstd.data()); });
+    over_rows("layernorm_backward", chosen<tuned::LayernormBackward<T>>(rows, kCols), 3 * size, [&] {
+      tuned::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
     });
-    plan.add("rmsnorm_forward", "", rows * kCols, 2 * size * norm_n,
-             [&] { kernels::rmsnorm_forward<T>(x, gamma.data(), rows, kCols, 1e-5f, out, rstd.data()); });
-    plan.add("rmsnorm_backward", "", rows * kCols, 3 * size * norm_n, [&] {
-      kernels::rmsnorm_backward<T>(dy, y, gamma.data(), rstd.data(), rows, kCols, out, dgamma.data(), {}, workspace);
+    over_rows("rmsnorm_forward", chosen<tuned::RmsnormForward<T>>(rows, kCols), 2 * size,
+              [&] { tuned::rmsnorm_forward<T>(x, gamma.data(), rows, kCols, 1e-5f, out, rstd.data()); });
+    over_rows("rmsnorm_backward", chosen<tuned::RmsnormBackward<T>>(rows, kCols), 3 * size,
+              [&] { tuned::rmsnorm_backward<T>(dy, y, gamma.data(), rstd.data(), rows, kCols, out, dgamma.data(), {}, workspace); });
+    over_rows("residual_layernorm_forward", chosen<tuned::ResidualLayernormForward<T>>(rows, kCols), 4 * size, [&] {
+      tuned::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data());
     });
-    plan.add("residual_layernorm_forward", "", rows * kCols, 4 * size * norm_n, [&] {
-      kernels::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data());
+    over_rows("residual_layernorm_backward", chosen<tuned::ResidualLayernormBackward<T>>(rows, kCols), 4 * size, [&] {
+      tuned::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {},
+                                            workspace);
     });
-    plan.add("residual_layernorm_backward", "", rows * kCols, 4 * size * norm_n, [&] {
-      kernels::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {},
-                                              workspace);
-    });
-    using Forward = kernels::tuned::GeluForward<T>;
-    using Backward = kernels::tuned::GeluBackward<T>;
-    plan.add("bias_gelu_forward", Forward::kVariant, rows * kCols, forward.bytes_per_element() * norm_n, [&] {
-      kernels::bias_gelu_forward<typename Forward::Fit, T, Forward::kSchedule>(x, beta.data(), rows, kCols, out, mask);
-    });
-    plan.add("bias_gelu_backward", Backward::kVariant, rows * kCols, backward.bytes_per_element() * norm_n, [&] {
-      kernels::bias_gelu_backward<typename Backward::Fit, T, Backward::kSchedule>(dy, y, mask, rows, kCols, out, dbeta.data(), workspace);
-    });
+    over_rows("bias_gelu_forward", chosen<tuned::BiasGeluForward<T>>(rows, kCols), forward.bytes_per_element(),
+              [&] { tuned::bias_gelu_forward<T>(x, beta.data(), rows, kCols, out, mask); });
+    over_rows("bias_gelu_backward", chosen<tuned::BiasGeluBackward<T>>(rows, kCols), backward.bytes_per_element(),
+              [&] { tuned::bias_gelu_backward<T>(dy, y, mask, rows, kCols, out, dbeta.data(), workspace); });
   }
   if constexpr (sizeof(T) == sizeof(float)) {
     const i64 few = elements / kPeerFraction;
@@ -135,6 +147,7 @@ json to_json(const BenchGroup& group) {
     cases.push_back(
         {{"name", which.name},
          {"variant", which.variant},
+         {"rung", which.rung},
          {"elements", which.elements},
          {"bytes", which.bytes},
          {"ns", which.ns},
@@ -153,7 +166,7 @@ void print(const BenchGroup& group) {
   for (const BenchCase& which : group.cases) {
     const Interval share = group.share_of_triad(which);
     const double bandwidth = group.gb_per_s(which);
-    std::string beside = which.variant;
+    std::string beside = which.rung.empty() || which.variant == which.rung ? which.variant : which.variant + " (" + which.rung + ")";
     for (const char* peer : {"torch_", "libm_"})
       if (const Interval speed = group.speed_against(which, peer + which.name); speed.median > 0) {
         char text[64];
@@ -194,17 +207,11 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
   }
 }
 
-i64 bench_elements(FormatId format, i64 wanted) {
-  constexpr i64 kFloor = i64{1} << 20;
-  constexpr i64 kArrays = 5;
-  i64 elements = wanted;
-  while (elements > kFloor && elements * bytes_of(format) * kArrays > available_memory_bytes() / 4) elements /= 2;
-  return elements;
-}
-
 int bench_command(const std::vector<std::string>& args) {
-  const Options options("bench", args, {"device", "format", "elements", "rounds", "seed"}, {"json"});
+  const Options options("bench", args, {"device", "format", "elements", "rounds", "seed", "tuned", "kernel", "shape", "out"}, {"json"});
   require_cpu_device(options);
+  if (options.has("tuned")) return compare_command(options);
+  options.refuse_all_but("bench without --tuned", {"device", "format", "elements", "rounds", "seed", "json"});
   const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
   const i64 wanted = options.integer("elements", i64{1} << 26, kCols, i64{1} << 32);
   const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "autotune/compare.h"
 #include "autotune/timing.h"
 #include "autotune/variant.h"
 
@@ -13,6 +14,7 @@ namespace outgrad::autotune {
 struct BenchCase {
   std::string name;                // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", "torch_gelu_backward", ...
   std::string variant;             // which schedule runs, or PyTorch's version; empty for others
+  std::string rung;                // how near to this device the schedule was tuned (kernels/ladder.h); empty for what is not ours
   double elements = 0, bytes = 0;  // of one run
   std::vector<double> ns;          // one per round
 };
@@ -32,9 +34,6 @@ struct BenchGroup {
 
 // Runs rounds until `rounds` are kept (three times as many at most). Throws std::bad_alloc.
 BenchGroup run_bench(FormatId format, kernels::i64 elements, int rounds, std::uint64_t seed);
-
-// Elements for `wanted` per array, halved until the arrays fit a quarter of the free memory.
-kernels::i64 bench_elements(FormatId format, kernels::i64 wanted);
 
 // Runs the `bench` command. Returns its exit status.
 int bench_command(const std::vector<std::string>& args);

@@ -81,10 +81,15 @@ std::string symbol_of(std::size_t position) { return "outgrad_variant_" + std::t
 
 std::string unit_source(const std::vector<Candidate*>& unit) {
   std::string text = "// Variants of " + unit.front()->variant().problem.name() + ", written by the tuner.\n";
-  text += "#include \"autotune/variant_abi.h\"\n#include \"kernels/fits.h\"\n";
+  const Problem& problem = unit.front()->variant().problem;
+  if (problem.has_fit())
+    text += std::string("#include \"autotune/") + (problem.over_rows() ? "bias_abi.h" : "variant_abi.h") + "\"\n#include \"kernels/fits.h\"\n";
+  else
+    text += "#include \"autotune/norm_abi.h\"\n#include \"kernels/formats.h\"\n";
   std::set<const FitChoice*> foreign;
   for (const Candidate* candidate : unit)
-    if (const FitChoice& fit = *candidate->variant().fit; !fit.header.empty() && foreign.insert(&fit).second) text += included_text(fit.header, fit.name);
+    if (const FitChoice* fit = candidate->variant().fit.get(); fit != nullptr && !fit->header.empty() && foreign.insert(fit).second)
+      text += included_text(fit->header, fit->name);
   for (std::size_t i = 0; i < unit.size(); ++i) {
     text += "\n// " + unit[i]->variant().name() + "\nextern \"C\" __attribute__((visibility(\"default\"))) void " + symbol_of(i) +
             "(const outgrad::autotune::Arguments& a) {\n  " + unit[i]->body() + "\n}\n";
@@ -191,7 +196,7 @@ Toolchain find_toolchain() {
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
   std::string abi;
-  for (const char* name : {"arguments.h", "variant_abi.h"}) abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
+  for (const char* name : {"arguments.h", "bias_abi.h", "norm_abi.h", "variant_abi.h"}) abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
   toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + abi);
   return toolchain;
 }

@@ -7,7 +7,6 @@
 
 #include "autotune/compile.h"
 #include "autotune/device.h"
-#include "autotune/merge.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {
@@ -16,28 +15,13 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-// Whether a record's fit is of a header that no build of this program holds.
-bool names_a_header(const json& record) { return record.contains("fit") && record["fit"].is_object() && record["fit"].contains("sha256"); }
-
-// The fits that a record can name: the committed ones and, where it names a header by hash, the one that an earlier run left in `out`.
-Fits fits_of_record(const json& record, const Problem& problem, const std::string& out) {
-  Fits fits = fits_of(problem);
-  if (!names_a_header(record)) return fits;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(out + "/fits", error), end; !error && entry != end; entry.increment(error)) {
-    if (sha256(kernels::read_file(entry->path().string())) != record["fit"]["sha256"]) continue;
-    fits.push_back(std::make_shared<const FitChoice>(choice_from(read_generated_header(entry->path().string()))));
-  }
-  return fits;
-}
-
 class CpuTunable : public Tunable {
  public:
   CpuTunable(const Problem& problem, Fits fits, const CpuIdentity& cpu, const Toolchain& toolchain, CompileSettings compiling, std::size_t shard,
              std::size_t shards)
       : problem_(problem),
         fits_(std::move(fits)),
-        space_(cpu_space(fits_, cpu.vector_bits, cpu.threads, Grid::kFine)),
+        space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads, Grid::kFine)),
         points_(space_.construct().part(shard, shards)),
         toolchain_(toolchain),
         compiling_(std::move(compiling)) {}
@@ -77,7 +61,7 @@ class CpuTunable : public Tunable {
       const json parameters = variant.parameters();
       const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
         // Where the fit leaves no choice of the placement, that is no difference.
-        return wanted.at(item.key()) != item.value() && (variant.fit->has_rows || item.key() != "table");
+        return wanted.at(item.key()) != item.value() && (item.key() != "table" || variant.fit == nullptr || variant.fit->has_rows);
       });
       if (differing == 1) (variant.fit == origin.fit ? neighbours : fits).push_back({next_random(seed), i});
     }
@@ -111,12 +95,13 @@ class CpuDevice : public TuningDevice {
 
   std::string slug() const override { return "cpu"; }
   std::string description() const override { return cpu_.model + ", " + std::to_string(cpu_.threads) + " threads"; }
+  Backend backend() const override { return Backend::kCpu; }
   const RunIdentity& run() const override { return run_; }
   MeasureSettings measure() const override { return {}; }
   i64 elements_for(const Problem& problem) const override { return autotune::elements_for(problem, cpu_); }
 
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
-    Fits fits = choices_.any_accuracy ? fits_of(problem) : accurate_fits_of(problem);
+    Fits fits = choices_.any_accuracy ? fits_of(problem) : accurate_fits_of(problem);  // a norm's are none
     if (problem.kernel == KernelId::kGeluBackward) {
       for (const auto& fit : header_fits(choices_.headers, problem.format, toolchain_, compiling_)) {
         kernels::write_file(choices_.out + "/" + header_path(*fit), fit->header);  // where the tuned header finds it
@@ -124,28 +109,6 @@ class CpuDevice : public TuningDevice {
       }
     }
     return std::make_unique<CpuTunable>(problem, std::move(fits), cpu_, toolchain_, compiling_, shard, shards);
-  }
-
-  // Of every problem what the evidence chooses for this device and these sources, where its fit is at hand, else the default. Neither the order
-  // nor the dates of records matter.
-  std::string header(const Database& database) const override {
-    const DeviceKey device = cpu_key(cpu_.model, cpu_.threads, cpu_.vector_bits, cpu_.isa);
-    std::vector<Variant> chosen;
-    for (const KernelId kernel : kGeluKernels)
-      for (const FormatId format : kAllFormats) {
-        const Problem problem{kernel, format};
-        chosen.push_back(default_variant(problem));
-        const json record = chosen_record(database.records, device, run_.hashes, name_of(kernel), name_of(format), chosen.back().name());
-        if (!record.contains("parameters")) continue;
-        const Fits fits = fits_of_record(record, problem, choices_.out);
-        if (names_a_header(record) && fits.size() == fits_of(problem).size()) continue;
-        try {
-          chosen.back() = variant_from(problem, fits, record["parameters"]);
-        } catch (const kernels::SpecError& error) {  // edited by hand, or of a fit that is gone
-          kernels::print_error_line("warning: " + problem.name() + ": " + error.what() + ": the default stays");
-        }
-      }
-    return tuned_header(chosen, "for " + description());
   }
 
  private:

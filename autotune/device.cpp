@@ -11,10 +11,11 @@
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <thread>
+#include <string_view>
 
 #include "kernels/host/elementwise.h"
 #include "kernels/host/files.h"
+#include "kernels/host/identity.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -44,27 +45,24 @@ std::uint32_t big_endian(const unsigned char* byte) {
 
 CpuIdentity identify_cpu() {
   CpuIdentity cpu;
-  cpu.threads = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-  if (const unsigned allowed = std::thread::hardware_concurrency(); allowed > 0) cpu.threads = static_cast<int>(allowed);  // affinity
+  const kernels::CpuFacts facts = kernels::read_cpu();  // what the kernels will find where they choose by it
+  cpu.model = facts.model;
+  cpu.threads = facts.threads;
   cpu.vector_bits = kernels::kBestVectorBits;
+  for (const char* extension : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16"})
+    for (int i = 0; i < kernels::kKeyExtensionCount; ++i)
+      if (facts.has[i] && extension == std::string_view(kernels::kKeyExtensions[i])) cpu.isa += (cpu.isa.empty() ? "" : " ") + std::string(extension);
 
   std::ifstream info("/proc/cpuinfo");
-  std::set<std::string> sockets, flags;
+  std::set<std::string> sockets;
   for (std::string line; std::getline(info, line);) {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
     const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
     const std::string value = colon + 2 <= line.size() ? line.substr(colon + 2) : "";
-    if (key == "model name") cpu.model = value;
     if (key == "physical id") sockets.insert(value);
-    if (key == "flags" && flags.empty()) {
-      std::istringstream words(value);
-      for (std::string word; words >> word;) flags.insert(word);
-    }
   }
   cpu.sockets_seen = std::max(1, static_cast<int>(sockets.size()));
-  for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16"})
-    if (flags.count(flag) != 0) cpu.isa += (cpu.isa.empty() ? "" : " ") + std::string(flag);
   for (int index = 0; index < 8; ++index) {
     const std::string cache = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index);
     const std::string level = line_of(cache + "/level");
@@ -73,7 +71,6 @@ CpuIdentity identify_cpu() {
     if (level == "2") cpu.l2_bytes = size;
     if (level == "3") cpu.l3_bytes = size;
   }
-  if (cpu.model.empty()) cpu.model = "unknown";
   return cpu;
 }
 

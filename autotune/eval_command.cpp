@@ -2,8 +2,10 @@
 #include "autotune/eval_command.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "autotune/header.h"
@@ -14,6 +16,7 @@
 namespace outgrad::autotune {
 namespace {
 
+namespace tuned = kernels::tuned;
 using kernels::i64;
 using kernels::u16;
 using kernels::u32;
@@ -55,12 +58,22 @@ class Outputs {
 
 i64 mask_words(i64 elements) { return (elements + 31) / 32; }
 
+// --json: what ran.
+template <class Table>
+void say_choice(const Options& options, i64 rows, i64 cols) {
+  if (!options.has("json")) return;
+  const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
+  const nlohmann::json said = {{"op", options.required("op")}, {"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}};
+  std::printf("%s\n", said.dump().c_str());
+}
+
 template <class T>
 void gelu(const Options& options, bool forward) {
   Outputs outputs;
+  i64 n = 0;
   if (forward) {
     const std::vector<T> x = kernels::read_array<T>(options.required("x"));
-    const i64 n = static_cast<i64>(x.size());
+    n = static_cast<i64>(x.size());
     std::vector<T> y(x.size());
     std::vector<u32> mask(static_cast<std::size_t>(mask_words(n)));
     kernels::gelu_forward<T>(x.data(), y.data(), mask.data(), n);
@@ -68,13 +81,14 @@ void gelu(const Options& options, bool forward) {
     outputs.write(options.required("mask"), mask);
   } else {
     const std::vector<T> y = kernels::read_array<T>(options.required("y"));
-    const i64 n = static_cast<i64>(y.size());
+    n = static_cast<i64>(y.size());
     std::vector<T> dx = kernels::read_array<T>(options.required("dy"), n);
     const std::vector<u32> mask = kernels::read_array<u32>(options.required("mask"), mask_words(n));
     kernels::gelu_backward<T>(dx.data(), y.data(), mask.data(), dx.data(), n);
     outputs.write(options.required("dx"), dx);
   }
   outputs.commit();
+  forward ? say_choice<tuned::GeluForward<T>>(options, 1, n) : say_choice<tuned::GeluBackward<T>>(options, 1, n);
 }
 
 // The kernels of a generated header, on elements as their bits: T those of dy and dx (of x and y), Y those of y.
@@ -144,9 +158,9 @@ void norm(const Options& options, bool forward, bool layer) {
     std::vector<T> x = kernels::read_array<T>(options.required("x"), rows * cols);
     std::vector<float> rstd(static_cast<std::size_t>(rows));
     if (layer)
-      kernels::layernorm_forward<T>(x.data(), pointer(gamma), pointer(beta), rows, cols, eps, x.data(), rstd.data());
+      tuned::layernorm_forward<T>(x.data(), pointer(gamma), pointer(beta), rows, cols, eps, x.data(), rstd.data());
     else
-      kernels::rmsnorm_forward<T>(x.data(), pointer(gamma), rows, cols, eps, x.data(), rstd.data());
+      tuned::rmsnorm_forward<T>(x.data(), pointer(gamma), rows, cols, eps, x.data(), rstd.data());
     outputs.write(options.required("y"), x);
     outputs.write(options.required("rstd"), rstd);
   } else {
@@ -155,17 +169,22 @@ void norm(const Options& options, bool forward, bool layer) {
     const std::vector<float> rstd = kernels::read_array<float>(options.required("rstd"), rows);
     const auto gradient = [&](const char* name) { return std::vector<float>(options.has(name) ? static_cast<std::size_t>(cols) : 0); };
     std::vector<float> dgamma = gradient("dgamma"), dbeta = gradient("dbeta");
+    std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, cols)));
     if (layer) {
-      kernels::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(),
-                                     pointer(dgamma), pointer(dbeta));
+      tuned::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(),
+                                     pointer(dgamma), pointer(dbeta), {}, workspace);
     } else {
-      kernels::rmsnorm_backward<T>(dx.data(), y.data(), pointer(gamma), rstd.data(), rows, cols, dx.data(), pointer(dgamma));
+      tuned::rmsnorm_backward<T>(dx.data(), y.data(), pointer(gamma), rstd.data(), rows, cols, dx.data(), pointer(dgamma), {}, workspace);
     }
     outputs.write(options.required("dx"), dx);
     if (!dgamma.empty()) outputs.write(options.required("dgamma"), dgamma);
     if (!dbeta.empty()) outputs.write(options.required("dbeta"), dbeta);
   }
   outputs.commit();
+  if (forward)
+    layer ? say_choice<tuned::LayernormForward<T>>(options, rows, cols) : say_choice<tuned::RmsnormForward<T>>(options, rows, cols);
+  else
+    layer ? say_choice<tuned::LayernormBackward<T>>(options, rows, cols) : say_choice<tuned::RmsnormBackward<T>>(options, rows, cols);
 }
 
 // Two options that name one file would silently lose an array.
@@ -192,7 +211,7 @@ int eval_command(const std::vector<std::string>& args) {
   const Options options("eval", args,
                         {"op", "activation", "header", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps",
                          "rstd", "dgamma", "dbeta"},
-                        {});
+                        {"json"});
   options.required("op");
   std::vector<std::string> names;
   for (const auto& entry : operations()) names.push_back(entry.first);
@@ -219,6 +238,7 @@ int eval_command(const std::vector<std::string>& args) {
                             : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}
                                                                       : std::vector<std::string>{"dx", "dgamma", "dbeta"});
   if (with_header) {
+    if (options.has("json")) throw options.bad("json", "--header names what runs");
     eval_header(options, op == "forward");
     return kernels::kExitHolds;
   }

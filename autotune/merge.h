@@ -52,7 +52,7 @@ std::size_t best(std::span<const Contender> contenders);
 
 // ---- evidence
 
-struct Evidence {
+struct VariantEvidence {
   nlohmann::json record;  // of the run with the most rounds, as published
   Interval speedup;       // of all runs together; 1 where nothing was measured
   int runs = 0, rounds = 0;
@@ -67,7 +67,7 @@ struct ProblemEvidence {
   SourceHashes sources;
   std::string kernel, format, baseline;  // baseline: name of the default that ratios are to; empty where no line says it
   kernels::i64 rows = 0, cols = 0, elements = 0;
-  std::vector<Evidence> variants;  // the default first, where there is one
+  std::vector<VariantEvidence> variants;  // the default first, where there is one
   std::size_t winner = 0;
   bool gain = false;
   std::vector<std::string> conflicts;  // what runs disagreed in, and how that was resolved

@@ -98,6 +98,8 @@ int bytes_of(FormatId format) { return format == FormatId::kF32 ? 4 : 2; }
 
 std::span<const Operand> operands(KernelId kernel) { return kernel_of(kernel).operands; }
 
+bool is_backward(KernelId kernel) { return operands(kernel).front().content == Content::kDy; }
+
 i64 Operand::count(const Problem& problem) const {
   switch (extent) {
     case Extent::kElements:

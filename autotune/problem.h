@@ -58,9 +58,6 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-// eps of the norms' forwards in tuning: the frameworks' default.
-inline constexpr float kTunedEps = 1e-5f;
-
 enum class Element { kFormat, kF32, kMaskWord };
 enum class Extent {
   kElements,
@@ -109,6 +106,7 @@ struct Operand {
 
 // In the order of Arguments::array.
 std::span<const Operand> operands(KernelId kernel);
+bool is_backward(KernelId kernel);
 
 // The problem at its own size, else at the default one: `elements` of an elementwise kernel; rows of 1024 columns, at most 16384 and at least one,
 // within `elements`.

@@ -21,20 +21,14 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// What of a variant decides the code of its loop: the rest only cuts and dispatches the work.
-std::string loop_of(Variant variant) {
-  variant.schedule.block_elements = variant.schedule.threads = 0;
-  return variant.name();
-}
-
 // The parameters of points that the file has already.
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
   for (const json& record : load_database(path).records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
     const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols)));
-    const bool same_device = record.contains("device") && device_key(record["device"]) == device_key(run.device);
-    if (ended && same_device && is("kernels_sha256", run.hashes.kernels) &&
+    const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+    if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
         is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
       done.insert(record["parameters"].dump());
   }
@@ -64,8 +58,8 @@ class Recorder {
     compiling.variants_per_unit = static_cast<int>(kChunk) / compiling.jobs;
     // In a random order, but points that share a loop side by side: together they cost little more to compile than one.
     std::map<std::string, std::uint64_t> order;
-    for (const Variant& variant : variants) order.try_emplace(loop_of(variant), next_random(random_));
-    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) { return order.at(loop_of(a)) < order.at(loop_of(b)); });
+    for (const Variant& variant : variants) order.try_emplace(variant.loop_name(), next_random(random_));
+    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) { return order.at(a.loop_name()) < order.at(b.loop_name()); });
     std::vector<Candidate> chunk = {Candidate(default_variant(problem_))};
     auto next = variants.begin();
     do {
@@ -176,7 +170,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const Problem problem = sized_within(problems[p], kElements);
     const Fits& fits = fits_of(problem);
-    const Space space = cpu_space(fits, cpu.vector_bits, cpu.threads, Grid::kFine);
+    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads, Grid::kFine);
     const Points points = space.construct();
     const std::string path = out + "/" + problem.name() + ".jsonl";
     const std::set<std::string> done = recorded(path, run, problem);

@@ -89,7 +89,7 @@ std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) cons
       if (neighbour) found.push_back(*neighbour);
       return neighbour.has_value();
     };
-    if (reach == Reach::kAnyValue) {
+    if (reach == Reach::kAnyValue || parameters_[p].nominal) {
       for (std::size_t to = 0; to < length; ++to)
         if (to != here) visit(to);
     } else {
@@ -109,6 +109,12 @@ Space& Space::parameter(std::string name, std::vector<std::int64_t> values) {
   for (const Parameter& known : parameters_)
     if (known.name == name) throw std::invalid_argument("parameter " + name + " is declared twice");
   parameters_.push_back({std::move(name), std::move(values)});
+  return *this;
+}
+
+Space& Space::nominal_parameter(std::string name, std::vector<std::int64_t> values) {
+  parameter(std::move(name), std::move(values));
+  parameters_.back().nominal = true;
   return *this;
 }
 

@@ -43,11 +43,10 @@ Shard shard_of(const Options& options) {
 // What the database says of a problem of this size on this device, with these sources.
 Known known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
   Known known;
-  const auto device = device_key(run.device);
   for (const json& record : database.records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
     if (!is("kernel", name_of(problem.kernel)) || !is("format", name_of(problem.format)) || !record.contains("device")) continue;
-    if (device_key(record["device"]) != device) continue;
+    if (const auto other = device_key(record["device"]); !other || other != device_key(run.device)) continue;
     if (!is("kernels_sha256", run.hashes.kernels) || !is("coefficients_sha256", run.hashes.coefficients) || !is("compiler", run.compiler)) continue;
     const bool same_size = is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols));
     if (is("state", "rejected") || same_size) known.records.push_back(record);
@@ -131,11 +130,23 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     summaries.push_back(summary_of(problem, result));
   }
   if (options.has("publish")) publish_command(out);
-  Database all = load_database(database_path);
-  const Database published = known_records(*device_key(device.run().device));
-  for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
-  all.records.insert(all.records.end(), published.records.begin(), published.records.end());
-  kernels::write_file(tuned_path, device.header(all));
+  Database measured = load_database(database_path);
+  if (const auto key = device_key(device.run().device)) {
+    const Database published = known_records(*key);
+    for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
+    measured.records.insert(measured.records.end(), published.records.begin(), published.records.end());
+  }
+  // What the evidence says of this device, but for what somebody edited into nothing that a schedule can be.
+  std::vector<TunedChoice> choices;
+  for (TunedChoice& choice : winners_in(measured.records, device.run().hashes, out)) {
+    try {
+      tuned_header({choice}, device.backend(), "");
+      choices.push_back(std::move(choice));
+    } catch (const kernels::SpecError& error) {
+      kernels::print_error_line("warning: " + choice.problem.sized_name() + ": " + error.what() + ": left out");
+    }
+  }
+  kernels::write_file(tuned_path, tuned_header(std::move(choices), device.backend(), "for " + device.description()));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
                           {"header", tuned_path},               {"problems", summaries}, {"winners", winners}};
@@ -168,20 +179,19 @@ int tune_command(const std::vector<std::string>& args) {
   if (options.has("record")) {
     options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "passes", "seed"});
     require_cpu_device(options);
-    return record_command(options, problems_of(options, kGeluKernels));
+    return record_command(options, problems_of(options));
   }
-  const std::vector<Problem> problems = problems_of(options, kGeluKernels);
+  const std::vector<Problem> problems = problems_of(options);
   if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "json"});
+    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "publish",
-                                     "json"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "json", "publish"});
     return gpu::device_command(options, problems);
   }
   options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy",
-                                     "shard", "fresh", "publish", "json"});
+                                     "shard", "fresh", "json", "publish"});
   require_cpu_device(options);
   return cpu_command(options, problems);
 }

@@ -8,6 +8,7 @@
 
 #include "autotune/options.h"
 #include "autotune/search.h"
+#include "autotune/tuned_header.h"
 
 namespace outgrad::autotune {
 
@@ -24,8 +25,7 @@ class TuningDevice {
   virtual kernels::i64 elements_for(const Problem& problem) const = 0;  // where --elements says nothing
   // Points out of the `shard`-th of `shards` parts.
   virtual std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) = 0;
-  // Of the winners in the database.
-  virtual std::string header(const Database& database) const = 0;
+  virtual Backend backend() const = 0;
 };
 
 // --evaluations, --budget, --strategy, --seed, --elements, --shard, --fresh, --out, --json. Returns the exit status.

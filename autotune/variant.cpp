@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cctype>
 #include <stdexcept>
+#include <string_view>
 #include <type_traits>
 
+#include "autotune/bias_abi.h"
 #include "autotune/timing.h"
 #include "kernels/fits.h"
 #include "kernels/formats.h"
@@ -13,34 +15,46 @@
 // taken from it, so that it can stand beside another tuned header in one program.
 #include "kernels/generated/tuned_default.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/layernorm.h"
 
 namespace outgrad::autotune {
 namespace {
 
 namespace generated = kernels::generated;
+using kernels::CpuNormBackwardSchedule;
+using kernels::CpuNormForwardSchedule;
 using kernels::CpuSchedule;
+using kernels::Prefetch;
 using kernels::TablePlacement;
 
-template <class T>
+template <class T, bool kBias>
 Fits backward_fits() {
   Fits choices;
   kernels::for_each_fit([&](auto fit) {
     using Fit = decltype(fit);
     // The list is of every activation and format; the kernel is GELU's.
     if constexpr (std::string_view(Fit::kFormat) == kernels::Format<T>::kName && std::string_view(Fit::kActivation) == "gelu") {
-      auto choice = std::make_shared<const FitChoice>(backward_choice<Fit, T>());
+      FitChoice choice = backward_choice<Fit, T>();
+      if constexpr (kBias) choice.reference = &run_bias_backward<Fit, T, kReferenceSchedule>;
       const bool is_default = std::is_same_v<Fit, typename kernels::DefaultFit<T>::Type>;
-      choices.insert(is_default ? choices.begin() : choices.end(), std::move(choice));
+      choices.insert(is_default ? choices.begin() : choices.end(), std::make_shared<const FitChoice>(std::move(choice)));
     }
   });
   return choices;
 }
 
-template <class T>
+template <class T, bool kBias>
 Fits forward_fits() {
   using Fit = generated::GeluForward;
+  constexpr VariantFunction kReference = [] {
+    if constexpr (kBias) {
+      return &run_bias_forward<Fit, T, kReferenceSchedule>;
+    } else {
+      return &run_forward<Fit, T, kReferenceSchedule>;
+    }
+  }();
   return {std::make_shared<const FitChoice>(
-      FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = &run_forward<Fit, T, kReferenceSchedule>})};
+      FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = kReference})};
 }
 
 // Calls action with a value of the format's type.
@@ -56,7 +70,66 @@ decltype(auto) with_type(FormatId format, Action&& action) {
   }
 }
 
-const char* placement_name(TablePlacement table) { return table == TablePlacement::permute ? "permute" : "memory"; }
+// The names of an enumeration's values, in their order.
+constexpr const char* kPlacements[] = {"permute", "memory"};
+constexpr const char* kPrefetches[] = {"none", "first_level", "second_level"};
+
+std::span<const char* const> names_of(TablePlacement) { return kPlacements; }
+std::span<const char* const> names_of(Prefetch) { return kPrefetches; }
+const char* type_name_of(TablePlacement) { return "TablePlacement"; }
+const char* type_name_of(Prefetch) { return "Prefetch"; }
+
+// visit("threads", schedule.threads) and so on, in the order of declaration.
+template <class Schedule, class Visit>
+void each_field(Schedule& s, const Visit& visit) {
+  visit("threads", s.threads);
+  visit("vector_bits", s.vector_bits);
+  if constexpr (requires { s.unroll; }) {
+    visit("unroll", s.unroll);
+    visit("block_elements", s.block_elements);
+    visit("streaming_stores", s.streaming_stores);
+    visit("table", s.table);
+  } else {
+    visit("vectors", s.vectors);
+    if constexpr (requires { s.task_elements; }) {
+      visit("task_elements", s.task_elements);
+    } else {
+      visit("tasks", s.tasks);
+      visit("fold_columns", s.fold_columns);
+    }
+    visit("streaming_stores", s.streaming_stores);
+    visit("prefetch", s.prefetch);
+    visit("rows_ahead", s.rows_ahead);
+  }
+}
+
+// Rows are shared by slots there, not by blocks of elements.
+bool is_parameter(KernelId kernel, std::string_view field) { return kernel != KernelId::kBiasGeluBackward || field != "block_elements"; }
+
+nlohmann::json to_json(int value) { return value; }
+nlohmann::json to_json(bool value) { return value; }
+template <class Enumeration>
+nlohmann::json to_json(Enumeration value) {
+  return names_of(value)[static_cast<std::size_t>(value)];
+}
+
+void assign(int& field, const nlohmann::json& value, const char*) { field = value.get<int>(); }
+void assign(bool& field, const nlohmann::json& value, const char*) { field = value.get<bool>(); }
+template <class Enumeration>
+void assign(Enumeration& field, const nlohmann::json& value, const char* name) {
+  const auto word = value.get<std::string>();
+  const std::span<const char* const> names = names_of(field);
+  const auto found = std::find(names.begin(), names.end(), word);
+  if (found == names.end()) throw kernels::SpecError("tuning record", name, "unknown value '" + word + "'");
+  field = static_cast<Enumeration>(found - names.begin());
+}
+
+std::string text_of(int value) { return std::to_string(value); }
+std::string text_of(bool value) { return value ? "true" : "false"; }
+template <class Enumeration>
+std::string text_of(Enumeration value) {
+  return std::string(type_name_of(value)) + "::" + names_of(value)[static_cast<std::size_t>(value)];
+}
 
 const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
 
@@ -75,60 +148,145 @@ std::string type_name(std::string_view name) {
 const Fits& fits_of(const Problem& problem) {
   return with_type(problem.format, [&](auto value) -> const Fits& {
     using T = decltype(value);
-    static const Fits kBackward = backward_fits<T>(), kForward = forward_fits<T>();
-    return problem.kernel == KernelId::kGeluBackward ? kBackward : kForward;
+    static const Fits kBackward = backward_fits<T, false>(), kForward = forward_fits<T, false>(), kBiasBackward = backward_fits<T, true>(),
+                      kBiasForward = forward_fits<T, true>(), kNone;
+    switch (problem.kernel) {
+      case KernelId::kGeluBackward:
+        return kBackward;
+      case KernelId::kGeluForward:
+        return kForward;
+      case KernelId::kBiasGeluBackward:
+        return kBiasBackward;
+      case KernelId::kBiasGeluForward:
+        return kBiasForward;
+      default:
+        return kNone;
+    }
   });
 }
 
 Fits accurate_fits_of(const Problem& problem) {
   Fits fits = fits_of(problem);
-  const double most = fits.front()->error;
+  const double most = fits.empty() ? 0 : fits.front()->error;
   std::erase_if(fits, [most](const auto& fit) { return fit->error > most; });
   return fits;
 }
 
 std::string Variant::name() const {
-  std::string text = std::string(autotune::name_of(problem.format)) + "." + fit->name;
-  text += schedule.vector_bits == 0 ? ".s" : ".v" + std::to_string(schedule.vector_bits);
-  text += ".u" + std::to_string(schedule.unroll) + ".b" + std::to_string(schedule.block_elements);
-  text += schedule.streaming_stores ? ".nt." : ".wb.";
-  text += placement_name(schedule.table);
-  return text + ".t" + std::to_string(schedule.threads);
+  std::string text = autotune::name_of(problem.format);
+  if (fit) text += "." + fit->name;
+  std::visit(
+      [&](const auto& s) {
+        text += s.vector_bits == 0 ? ".s" : ".v" + std::to_string(s.vector_bits);
+        const std::string stores = s.streaming_stores ? ".nt" : ".wb";
+        if constexpr (requires { s.unroll; }) {
+          text += ".u" + std::to_string(s.unroll);
+          if (is_parameter(problem.kernel, "block_elements")) text += ".b" + std::to_string(s.block_elements);
+          text += stores + "." + to_json(s.table).template get<std::string>();
+        } else {
+          text += ".x" + std::to_string(s.vectors);
+          if constexpr (requires { s.task_elements; })
+            text += ".b" + std::to_string(s.task_elements);
+          else
+            text += ".k" + std::to_string(s.tasks) + ".f" + std::to_string(s.fold_columns);
+          text += stores + ".l" + std::to_string(static_cast<int>(s.prefetch));
+          if (s.prefetch != Prefetch::none) text += "a" + std::to_string(s.rows_ahead);
+        }
+        text += ".t" + std::to_string(s.threads);
+      },
+      schedule);
+  return text;
+}
+
+std::string Variant::loop_name() const {
+  Variant loop = *this;
+  std::visit(
+      [](auto& s) {
+        each_field(s, [](std::string_view name, auto& field) {
+          for (const std::string_view cut : {"threads", "block_elements", "task_elements", "tasks", "fold_columns", "rows_ahead"})
+            if (name == cut) field = {};
+        });
+      },
+      loop.schedule);
+  return loop.name();
+}
+
+std::string Variant::schedule_type() const {
+  constexpr const char* kTypes[] = {"CpuSchedule", "CpuNormForwardSchedule", "CpuNormBackwardSchedule"};  // the order of `schedule`
+  return kTypes[schedule.index()];
 }
 
 std::string Variant::schedule_text() const {
-  return "{" + std::to_string(schedule.threads) + ", " + std::to_string(schedule.vector_bits) + ", " + std::to_string(schedule.unroll) +
-         ", " + std::to_string(schedule.block_elements) + ", " + (schedule.streaming_stores ? "true" : "false") +
-         ", TablePlacement::" + placement_name(schedule.table) + "}";
+  std::string text;
+  std::visit([&](const auto& s) { each_field(s, [&](const char*, const auto& field) { text += (text.empty() ? "{" : ", ") + text_of(field); }); }, schedule);
+  return text + "}";
 }
 
 std::string Variant::body() const {
-  const std::string run = problem.kernel == KernelId::kGeluBackward ? "run_backward" : "run_forward";
-  return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<generated::" + fit->type + ", " + type_of(problem.format) +
-         ", CpuSchedule" + schedule_text() + ">(a);";
+  std::string run;
+  switch (problem.kernel) {
+    case KernelId::kGeluBackward:
+      run = "run_backward";
+      break;
+    case KernelId::kGeluForward:
+      run = "run_forward";
+      break;
+    case KernelId::kBiasGeluBackward:
+      run = "run_bias_backward";
+      break;
+    case KernelId::kBiasGeluForward:
+      run = "run_bias_forward";
+      break;
+    default:
+      run = std::string("run_") + autotune::name_of(problem.kernel);
+  }
+  return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<" + (fit ? "generated::" + fit->type + ", " : "") + type_of(problem.format) + ", " +
+         schedule_type() + schedule_text() + ">(a);";
 }
 
 nlohmann::json Variant::parameters() const {
-  return {{"fit", fit->type},
-          {"vector_bits", schedule.vector_bits},
-          {"unroll", schedule.unroll},
-          {"block_elements", schedule.block_elements},
-          {"streaming_stores", schedule.streaming_stores},
-          {"table", placement_name(schedule.table)},
-          {"threads", schedule.threads}};
+  nlohmann::json parameters = nlohmann::json::object();
+  if (fit) parameters["fit"] = fit->type;
+  std::visit(
+      [&](const auto& s) {
+        each_field(s, [&](const char* name, const auto& field) {
+          if (is_parameter(problem.kernel, name)) parameters[name] = to_json(field);
+        });
+      },
+      schedule);
+  return parameters;
+}
+
+int Variant::block_elements() const {
+  return std::visit(
+      [](const auto& s) {
+        if constexpr (requires { s.block_elements; })
+          return s.block_elements;
+        else if constexpr (requires { s.task_elements; })
+          return s.task_elements;
+        else
+          return 0;  // a backward's rows are shared by their number
+      },
+      schedule);
 }
 
 Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
   try {
-    const std::string table = parameters.at("table").get<std::string>(), type = parameters.at("fit").get<std::string>();
-    const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
-    if (fit == fits.end()) throw kernels::SpecError("tuning record", "fit", "unknown fit '" + type + "'");
-    if (table != "permute" && table != "memory") throw kernels::SpecError("tuning record", "table", "unknown placement '" + table + "'");
-    return {problem,
-            *fit,
-            {parameters.at("threads").get<int>(), parameters.at("vector_bits").get<int>(), parameters.at("unroll").get<int>(),
-             parameters.at("block_elements").get<int>(), parameters.at("streaming_stores").get<bool>(),
-             table == "permute" ? TablePlacement::permute : TablePlacement::memory}};
+    Variant variant = default_variant(problem);
+    if (problem.has_fit()) {
+      const auto type = parameters.at("fit").get<std::string>();
+      const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
+      if (fit == fits.end()) throw kernels::SpecError("tuning record", "fit", "unknown fit '" + type + "'");
+      variant.fit = *fit;
+    }
+    std::visit(
+        [&](auto& s) {
+          each_field(s, [&](const char* name, auto& field) {
+            if (is_parameter(problem.kernel, name)) assign(field, parameters.at(name), name);
+          });
+        },
+        variant.schedule);
+    return variant;
   } catch (const nlohmann::json::exception& error) {
     throw kernels::SpecError("tuning record", "parameters", error.what());
   }
@@ -137,34 +295,60 @@ Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::j
 Variant default_variant(const Problem& problem) {
   return with_type(problem.format, [&](auto value) {
     using T = decltype(value);
-    constexpr CpuSchedule kBackward = kernels::tuned::GeluBackward<T>::kSchedule, kForward = kernels::tuned::GeluForward<T>::kSchedule;
-    return Variant{problem, fits_of(problem).front(), problem.kernel == KernelId::kGeluBackward ? kBackward : kForward};
+    constexpr CpuSchedule kBackward = kernels::tuned::DefaultBackward<T>::kSchedule, kForward = kernels::tuned::DefaultForward::kSchedule;
+    constexpr CpuNormBackwardSchedule kNormBackward = kernels::tuned::DefaultNormBackward::kSchedule;
+    constexpr CpuNormForwardSchedule kNormForward = kernels::tuned::DefaultNormForward::kSchedule;
+    const bool backward = is_backward(problem.kernel);
+    if (problem.has_fit()) return Variant{problem, fits_of(problem).front(), backward ? kBackward : kForward};
+    return backward ? Variant{problem, nullptr, kNormBackward} : Variant{problem, nullptr, kNormForward};
   });
 }
 
-Space cpu_space(const Fits& fits, int vector_bits, int threads, Grid grid) {
-  std::vector<std::int64_t> fit_numbers, widths;
-  for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
+namespace {
+
+using Values = std::vector<std::int64_t>;
+
+// Vectors as wide as the build reaches, scalars where it has none.
+Values widths_up_to(int vector_bits) {
+  Values widths;
   for (const int width : {256, 512})
     if (width <= vector_bits) widths.push_back(width);
-  if (widths.empty()) widths = {0};
-  // One thread can win where one core already saturates the memory; with a single core it is the same as all.
-  const std::vector<std::int64_t> counts = threads > 1 ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
-  std::vector<std::int64_t> unrolls = {1, 2, 4}, blocks = {1 << 12, 1 << 14, 1 << 16};
-  if (grid == Grid::kFine) {
+  return widths.empty() ? Values{0} : widths;
+}
+
+// One thread can win where one core already saturates the memory; with a single core it is the same as all.
+Values thread_counts(int threads) { return threads > 1 ? Values{0, 1} : Values{0}; }
+
+// The values without those that `cut` maps to what it maps `kept` to, or an earlier value.
+template <class Cut>
+Values distinct(const Values& values, std::int64_t kept, const Cut& cut) {
+  std::vector<std::int64_t> seen = {cut(kept)};
+  Values result;
+  for (const std::int64_t value : values) {
+    const std::int64_t image = cut(value);
+    const bool known = std::find(seen.begin(), seen.end(), image) != seen.end();
+    if (value == kept || !known) result.push_back(value);
+    if (!known) seen.push_back(image);
+  }
+  return result;
+}
+
+Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads, bool fine) {
+  Values fit_numbers;
+  for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
+  Values unrolls = {1, 2, 4}, blocks = {1 << 12, 1 << 14, 1 << 16};
+  if (fine) {
     unrolls = {1, 2, 3, 4, 5, 6, 7, 8};
     blocks.clear();
-    for (const std::int64_t kibi : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}) blocks.push_back(kibi << 10);
+    for (const std::int64_t kibi : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256})
+      blocks.push_back(kibi << 10);
   }
-
   Space space;
-  space.parameter("fit", fit_numbers)
-      .parameter("vector_bits", widths)
-      .parameter("unroll", unrolls)
-      .parameter("block_elements", blocks)
-      .parameter("streaming_stores", {0, 1})
+  space.nominal_parameter("fit", fit_numbers).parameter("vector_bits", widths_up_to(vector_bits)).parameter("unroll", unrolls);
+  if (is_parameter(problem.kernel, "block_elements")) space.parameter("block_elements", blocks);
+  space.parameter("streaming_stores", {0, 1})
       .parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)})
-      .parameter("threads", counts);
+      .parameter("threads", thread_counts(threads));
   space.constraint("scalar code has no vectors to interleave", {"vector_bits", "unroll"},
                    [](const Point& p) { return p[0] != 0 || p[1] == 1; });
   space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"},
@@ -176,17 +360,77 @@ Space cpu_space(const Fits& fits, int vector_bits, int threads, Grid grid) {
   space.constraint("a fit without rows has none to permute", {"fit", "table"}, [has_rows](const Point& p) {
     return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory);
   });
-  space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
-                   [](const Point& p) { return p[1] != 1 || p[0] >= 1 << 16; });
+  if (is_parameter(problem.kernel, "block_elements"))
+    space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
+                     [](const Point& p) { return p[1] != 1 || p[0] >= 1 << 16; });
   return space;
 }
 
+Space norm_space(const Problem& problem, int vector_bits, int threads, bool fine) {
+  using kernels::i64;
+  const bool backward = is_backward(problem.kernel), sized = problem.cols > 0;
+  Values vectors = {1, 2, 4}, ahead = {1}, levels = {static_cast<int>(Prefetch::none), static_cast<int>(Prefetch::second_level)};
+  Values elements = {1 << 14, 1 << 16}, tasks = {32, 128}, columns = {1024};
+  if (fine) {
+    vectors = {1, 2, 3, 4, 5, 6, 8};
+    ahead = {1, 2};
+    levels.insert(levels.begin() + 1, static_cast<int>(Prefetch::first_level));
+    elements.clear();
+    for (const std::int64_t kibi : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256}) elements.push_back(kibi << 10);
+    tasks = {4, 8, 16, 32, 64, 128};
+    columns = {128, 256, 512, 1024, 2048, 4096};
+  }
+  static constexpr CpuNormForwardSchedule kForward;
+  static constexpr CpuNormBackwardSchedule kBackward;
+  if (sized) {
+    elements = distinct(elements, kForward.task_elements, [&](i64 value) { return std::clamp<i64>(value / problem.cols, 1, std::max<i64>(problem.rows, 1)); });
+    const i64 slots = kernels::slot_count(problem.rows, problem.cols);
+    tasks = distinct(tasks, kBackward.tasks, [&](i64 value) { return std::min(value, slots); });
+    columns = distinct(columns, kBackward.fold_columns, [&](i64 value) { return (problem.cols + value - 1) / value == 1 ? 0 : value; });
+  }
+  Space space;
+  space.parameter("vector_bits", widths_up_to(vector_bits)).parameter("vectors", vectors);
+  if (backward)
+    space.parameter("tasks", tasks).parameter("fold_columns", columns);
+  else
+    space.parameter("task_elements", elements);
+  space.parameter("streaming_stores", {0, 1}).parameter("prefetch", levels).parameter("rows_ahead", ahead).parameter("threads", thread_counts(threads));
+  // Scalar code has none of what follows: the default's values stand.
+  const int plain = backward ? kBackward.vectors : kForward.vectors;
+  const auto fetch = static_cast<std::int64_t>(backward ? kBackward.prefetch : kForward.prefetch);
+  space.constraint("scalar code has no vectors side by side", {"vector_bits", "vectors"}, [plain](const Point& p) { return p[0] != 0 || p[1] == plain; });
+  space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"}, [](const Point& p) { return p[0] != 0 || p[1] == 0; });
+  space.constraint("scalar code does not prefetch", {"vector_bits", "prefetch", "rows_ahead"},
+                   [fetch](const Point& p) { return p[0] != 0 || (p[1] == fetch && p[2] == 1); });
+  space.constraint("what is not fetched is not fetched ahead", {"prefetch", "rows_ahead"},
+                   [](const Point& p) { return p[0] != static_cast<int>(Prefetch::none) || p[1] == 1; });
+  if (backward)
+    space.constraint("one thread has nobody to share tasks with", {"tasks", "fold_columns", "threads"},
+                     [](const Point& p) { return p[2] != 1 || (p[0] == kBackward.tasks && p[1] == kBackward.fold_columns); });
+  else
+    space.constraint("one thread takes its rows in large tasks", {"task_elements", "threads"},
+                     [](const Point& p) { return p[1] != 1 || p[0] >= kForward.task_elements; });
+  return space;
+}
+
+}  // namespace
+
+Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads, Grid grid) {
+  const bool fine = grid == Grid::kFine;
+  return problem.has_fit() ? gelu_space(problem, fits, vector_bits, threads, fine) : norm_space(problem, vector_bits, threads, fine);
+}
+
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
-  const auto value = [&](const char* name) { return static_cast<int>(point[space.index_of(name)]); };
-  return {problem,
-          fits[static_cast<std::size_t>(value("fit"))],
-          {value("threads"), value("vector_bits"), value("unroll"), value("block_elements"), value("streaming_stores") != 0,
-           static_cast<TablePlacement>(value("table"))}};
+  Variant variant = default_variant(problem);
+  if (problem.has_fit()) variant.fit = fits[static_cast<std::size_t>(point[space.index_of("fit")])];
+  std::visit(
+      [&](auto& s) {
+        each_field(s, [&](const char* name, auto& field) {
+          if (is_parameter(problem.kernel, name)) field = static_cast<std::remove_reference_t<decltype(field)>>(point[space.index_of(name)]);
+        });
+      },
+      variant.schedule);
+  return variant;
 }
 
 std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
@@ -198,7 +442,7 @@ std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, c
     Variant variant = variant_at(problem, fits, space, valid[i]);
     const nlohmann::json parameters = variant.parameters();
     // Where the fit leaves no choice of the placement, that is no difference either.
-    const bool placed = variant.fit->has_rows;
+    const bool placed = variant.fit && variant.fit->has_rows;
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
       return origin.at(item.key()) != item.value() && (placed || item.key() != "table");
     });
@@ -212,30 +456,5 @@ std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, c
 }
 
 std::string header_path(const FitChoice& fit) { return "fits/" + fit.name + ".h"; }
-
-std::string tuned_header(const std::vector<Variant>& variants, const std::string& origin) {
-  std::string text =
-      "// GENERATED by outgrad tune. DO NOT EDIT.\n"
-      "// " +
-      origin +
-      "\n"
-      "#pragma once\n\n"
-      "#include \"kernels/fits.h\"\n"
-      "#include \"kernels/formats.h\"\n"
-      "#include \"kernels/params.h\"\n";
-  for (const Variant& variant : variants)
-    if (!variant.fit->header.empty()) text += "#include \"" + header_path(*variant.fit) + "\"\n";
-  text +=
-      "\nnamespace outgrad::kernels::inline OUTGRAD_ABI::tuned {\n\n"
-      "template <class T>\nstruct GeluBackward;\n\n"
-      "template <class T>\nstruct GeluForward;\n";
-  for (const Variant& variant : variants) {
-    const std::string name = variant.problem.kernel == KernelId::kGeluBackward ? "GeluBackward" : "GeluForward";
-    text += "\ntemplate <>\nstruct " + name + "<" + type_of(variant.problem.format) + "> {\n  using Fit = generated::" + variant.fit->type +
-            ";\n  static constexpr CpuSchedule kSchedule" + variant.schedule_text() + ";\n  static constexpr const char* kVariant = \"" +
-            variant.name() + "\";\n};\n";
-  }
-  return text + "\n}  // namespace outgrad::kernels::inline OUTGRAD_ABI::tuned\n";
-}
 
 }  // namespace outgrad::autotune

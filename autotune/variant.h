@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "autotune/problem.h"
@@ -60,15 +61,18 @@ FitChoice backward_choice() {
   return choice;
 }
 
-// All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first.
+// All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first. Of a norm none.
 const Fits& fits_of(const Problem& problem);
 // Those of them whose proven error is no larger than the default's: what tuning may choose without being asked for less.
 Fits accurate_fits_of(const Problem& problem);
 
+// The scalar kernel of a norm in a format.
+VariantFunction norm_reference(const Problem& problem);
+
 // One certified fit in one schedule, for whatever device: what the tuner needs to know of it.
 struct AnyVariant {
   Problem problem;
-  std::shared_ptr<const FitChoice> fit;
+  std::shared_ptr<const FitChoice> fit;  // null for a norm
 
   AnyVariant(const Problem& of, std::shared_ptr<const FitChoice> choice) : problem(of), fit(std::move(choice)) {}
   virtual ~AnyVariant() = default;
@@ -80,33 +84,41 @@ struct AnyVariant {
 
 // On the CPU.
 struct Variant : AnyVariant {
-  kernels::CpuSchedule schedule;
+  std::variant<kernels::CpuSchedule, kernels::CpuNormForwardSchedule, kernels::CpuNormBackwardSchedule> schedule;
 
-  Variant(const Problem& of, std::shared_ptr<const FitChoice> choice, const kernels::CpuSchedule& how)
-      : AnyVariant(of, std::move(choice)), schedule(how) {}
+  template <class Schedule>
+  Variant(const Problem& of, std::shared_ptr<const FitChoice> choice, const Schedule& how) : AnyVariant(of, std::move(choice)), schedule(how) {}
 
   // "f32.gelu_f32.v512.u4.b16384.nt.permute.t2": format, fit, vector bits (s: scalar), unroll, block, nt or wb stores, table placement,
-  // threads (t0: all).
+  // threads (t0: all). Of a norm "bf16.v512.x4.k128.f1024.nt.l2a1.t0": format, vector bits, vectors side by side, tasks and fold_columns of a
+  // backward (of a forward b65536: task_elements), stores, cache level and rows ahead of the prefetch (l0: none), threads.
   std::string name() const override;
-  // C++ expression of the schedule, and the body of its VariantFunction.
+  // The name without what only cuts work into tasks and hands them out: variants of one loop_name share the code of their loops, so that they
+  // compile fast side by side.
+  std::string loop_name() const;
+  // Type and C++ initialiser of the schedule, and the body of its VariantFunction.
+  std::string schedule_type() const;  // "CpuSchedule", "CpuNormForwardSchedule", "CpuNormBackwardSchedule"
   std::string schedule_text() const;
   std::string body() const;
   nlohmann::json parameters() const override;
-  int block_elements() const override { return schedule.block_elements; }
+  int block_elements() const override;
+
+  kernels::CpuSchedule& gelu() { return std::get<kernels::CpuSchedule>(schedule); }
+  const kernels::CpuSchedule& gelu() const { return std::get<kernels::CpuSchedule>(schedule); }
 };
 
-// The variant in kernels/generated/tuned_default.h: what every gain is measured against.
+// The variant in kernels/generated/tuned_default.h, of a norm its own default: what every gain is measured against.
 Variant default_variant(const Problem& problem);
 
-// How finely unroll and block_elements are divided.
+// How finely the parameters are divided.
 enum class Grid {
   kCoarse,  // about a hundred points: what a tuning run of a minute chooses from
-  kFine,    // thousands: every unroll, blocks that are no powers of two; for recording (tune --record)
+  kFine,    // thousands: every unroll, blocks that are no powers of two
 };
 
-// The space over these fits on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters: fit, vector_bits, unroll,
-// block_elements, streaming_stores, table, threads.
-Space cpu_space(const Fits& fits, int vector_bits, int threads, Grid grid = Grid::kCoarse);
+// The space over these fits (a norm has none) on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters are those that the
+// kernel uses of its schedule, by the names in kernels/params.h, and `fit`. Of a sized problem over rows, values that would cut it alike are one.
+Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads, Grid grid = Grid::kCoarse);
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
 // Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
 Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
@@ -118,9 +130,5 @@ std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, c
 
 // Where a fit's own header stands beside the tuned header that uses it.
 std::string header_path(const FitChoice& fit);  // "fits/gelu_bf16_d4_8.h"
-
-// The text of a header in the form of kernels/generated/tuned_default.h: one variant per problem, all problems present.
-// `origin` is a comment line on where it comes from.
-std::string tuned_header(const std::vector<Variant>& variants, const std::string& origin);
 
 }  // namespace outgrad::autotune

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <memory>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -44,6 +46,7 @@ class GuardedArray {
   void assign(const void* bytes) {
     if (size_ > 0) std::memcpy(data_, bytes, size_);
   }
+  void fill(std::byte value) { std::fill(data_, data_ + size_, value); }
   std::byte* data() const { return data_; }
   bool front_intact() const {
     return std::all_of(data_ - kFront, data_, [](std::byte b) { return b == kPattern; });
@@ -85,15 +88,15 @@ u32 bits_at(const std::byte* array, i64 i) {
   return kernels::canonical_bits(value);
 }
 
-u32 canonical_at(FormatId format, const std::byte* array, i64 i) {
-  switch (format) {
-    case FormatId::kF32:
-      return bits_at<float>(array, i);
-    case FormatId::kF16:
-      return bits_at<kernels::F16>(array, i);
-    default:
-      return bits_at<kernels::BF16>(array, i);
+// The bits of one element, NaNs made one.
+u32 canonical_at(const Operand& operand, FormatId format, const std::byte* array, i64 i) {
+  if (operand.element == Element::kMaskWord) {
+    u32 word;
+    std::memcpy(&word, array + static_cast<std::size_t>(i) * sizeof word, sizeof word);
+    return word;
   }
+  if (operand.element == Element::kF32 || format == FormatId::kF32) return bits_at<float>(array, i);
+  return format == FormatId::kF16 ? bits_at<kernels::F16>(array, i) : bits_at<kernels::BF16>(array, i);
 }
 
 // The patterns of the argument (y or x) that a format is tried on; a power of two of them, so that arrays come out aligned.
@@ -121,106 +124,280 @@ std::vector<u32> argument_patterns(FormatId format, std::uint64_t& random) {
   return patterns;
 }
 
-void store(std::vector<std::byte>& array, std::size_t i, int size, u32 bits) {
-  std::memcpy(array.data() + i * static_cast<std::size_t>(size), &bits, static_cast<std::size_t>(size));  // little-endian
+u32 narrowed(FormatId format, float value) {
+  if (format == FormatId::kF32) return kernels::bits_of(value);
+  return format == FormatId::kF16 ? kernels::narrow<kernels::F16>(value).bits : kernels::narrow<kernels::BF16>(value).bits;
 }
 
-u32 one(FormatId format) { return format == FormatId::kF32 ? 0x3f800000u : format == FormatId::kF16 ? 0x3c00u : 0x3f80u; }
+double uniform(std::uint64_t& random) { return static_cast<double>(next_random(random) >> 11) * 0x1p-53; }
+double normal(std::uint64_t& random) {  // near enough: 12 uniform terms
+  double sum = -6;
+  for (int i = 0; i < 12; ++i) sum += uniform(random);
+  return sum;
+}
+
+// What makes a row special, one kind after the other.
+float special_value(int kind, bool chosen, float plain, FormatId format) {
+  const float least = format == FormatId::kF16 ? 0x1p-24f : format == FormatId::kBf16 ? 0x1p-133f : 0x1p-149f;
+  switch (kind) {
+    case 0:
+      return chosen ? INFINITY : plain;
+    case 1:
+      return chosen ? NAN : plain;
+    case 2:  // subnormals, all of them
+      return plain * 3 * least;
+    case 3:
+      return std::copysign(0.0f, plain);
+    case 4:  // no variance
+      return 1.5f;
+    default:  // far apart in size
+      return chosen ? 0x1p14f : plain;
+  }
+}
+constexpr int kSpecialKinds = 6;
+constexpr i64 kSpecialEvery = 4;  // rows
+
+// Of a column: both signs; a few so small that their reciprocal is barely finite.
+float gamma_of(i64 j, std::uint64_t& random) {
+  const double size = 0.25 + 2 * uniform(random), sign = next_random(random) % 2 == 0 ? 1 : -1;
+  if (j % 16 == 9) return static_cast<float>(sign * 0x1p-30 * size);
+  if (j % 64 == 35) return static_cast<float>(sign * 0x1p-127);  // subnormal, its reciprocal 2^127
+  return static_cast<float>(sign * size);
+}
+
+float plain_value(Content content, std::uint64_t& random) {
+  switch (content) {
+    case Content::kActivation: {
+      const double x = 2 * normal(random);
+      return static_cast<float>(0.5 * x * (1 + std::erf(x * std::sqrt(0.5))));
+    }
+    case Content::kDy:
+    case Content::kDzNext:
+      return static_cast<float>(2 * uniform(random) - 1);
+    case Content::kRstd:
+      return static_cast<float>(0.1 + 3 * uniform(random));
+    case Content::kBeta:
+    case Content::kBias:
+      return static_cast<float>(uniform(random) - 0.5);
+    default:
+      return static_cast<float>(normal(random));
+  }
+}
+
+bool is_argument(Content content) { return content == Content::kX || content == Content::kActivation; }
 
 }  // namespace
 
-Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint64_t seed) : problem_(problem) {
-  const bool backward = problem.kernel == KernelId::kGeluBackward;
-  const int size = bytes_of(problem.format);
-  const std::vector<u32> patterns = argument_patterns(problem.format, seed);
-  const std::size_t n = backward ? 2 * patterns.size() : patterns.size();
-  elements_ = static_cast<long long>(n);
-  first_.resize(n * static_cast<std::size_t>(size));
-  expected_.resize(first_.size());
-  mask_.assign((n + 31) / 32, 0);
-  if (backward) {
-    second_.resize(first_.size());
-    // The second half repeats the patterns with the opposite mask bit. dy is 1 for half of them, so that g itself is compared.
-    for (std::size_t i = 0; i < n; ++i) {
-      store(second_, i, size, patterns[i % patterns.size()]);
-      const std::uint64_t random = next_random(seed);
-      store(first_, i, size, (random & 1) != 0 ? one(problem.format) : static_cast<u32>(random >> 32) >> (32 - 8 * size));
-    }
-    for (std::size_t word = 0; word < mask_.size() / 2; ++word) {
-      mask_[word] = static_cast<u32>(next_random(seed));
-      mask_[word + mask_.size() / 2] = ~mask_[word];
-    }
-  } else {
-    for (std::size_t i = 0; i < n; ++i) store(first_, i, size, patterns[i]);
+Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint64_t seed) : problem_(problem), reference_(reference), seed_(seed) {
+  if (problem.has_fit()) patterns_ = argument_patterns(problem.format, seed_);
+  const auto count = static_cast<i64>(patterns_.size());
+  // With both mask values, where the mask is given.
+  const bool masked = std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(), [](const Operand& o) { return o.content == Content::kMask; });
+  const i64 all = masked ? 2 * count : count;
+  constexpr i64 kStreamedBytes = i64{2} << 20;  // outputs as large are streamed (kernels/host)
+  const i64 streamed = kStreamedBytes / bytes_of(problem.format);
+  const auto add = [&](i64 rows, i64 cols, Fill fill, Absent absent = Absent::kNone) -> Case& {
+    return cases_.emplace_back(case_of(problem_.sized(rows, cols), fill, absent));
+  };
+  const auto everywhere = [](Case& c) { c.aliased = c.flushed = true; };
+  if (!problem.over_rows()) {
+    for (const i64 length : {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 1000, 1023, 1025, 4099}) add(1, length, Fill::kPatterns);
+    add(1, all - 1, Fill::kPatterns);
+    everywhere(add(1, all, Fill::kPatterns));
+    add(1, streamed, Fill::kPatterns).aliased = true;
+    return;
   }
-  reference(arguments(first_.data(), second_.data(), mask_.data(), expected_.data(), elements_));
+  // Shorter and longer than a vector, and than a chunk (8), a step (256) and a group (16384) of the sums over a row (kernels/reduce.h); whole and
+  // broken vectors and cache lines.
+  add(0, 8, Fill::kPlain);
+  add(1, 1, Fill::kPlain);
+  add(3, 7, Fill::kPlain);
+  add(5, 8, Fill::kSpecial);
+  add(7, 16, Fill::kPlain);
+  add(9, 17, Fill::kPlain, Absent::kSecond);
+  add(29, 255, Fill::kSpecial, Absent::kInputs);
+  everywhere(add(27, 256, Fill::kSpecial));
+  add(13, 1000, Fill::kPlain);
+  add(11, 1024, Fill::kPlain, Absent::kOutputs);
+  everywhere(add(33, 1025, Fill::kSpecial));
+  add(3, 4096 + 8, Fill::kPlain);
+  add(2, 16384 + 16, Fill::kPlain);
+  add(2051, 8, Fill::kPlain);  // more rows than any number of tasks
+  constexpr i64 kWide = 1024;
+  if (problem.cols > 0 && problem.cols <= 16 * kWide) add(6, problem.cols, Fill::kPlain);
+  if (count > 0) add((all + kWide - 1) / kWide, kWide, Fill::kPatterns);
+  add((streamed + kWide - 1) / kWide, kWide, Fill::kPlain).aliased = true;
 }
 
-Arguments Verifier::arguments(const void* first, const void* second, void* mask, void* out, i64 length) const {
-  if (problem_.kernel == KernelId::kGeluForward) return {{const_cast<void*>(first), out, mask}, 1, length};
-  return {{const_cast<void*>(first), const_cast<void*>(second), mask, out}, 1, length};
+Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem, Fill fill) const {
+  Bytes array(operand.bytes(problem));
+  if (operand.content == Content::kResult) return array;
+  std::uint64_t random = seed_ + 1 + static_cast<std::uint64_t>(operand.content);
+  const bool matrix = operand.extent == Extent::kElements;
+  const FormatId format = operand.element == Element::kFormat ? problem.format : FormatId::kF32;
+  const int size = operand.element_bytes(problem.format);
+  const auto half = static_cast<i64>(patterns_.size());
+  for (i64 i = 0; i < operand.count(problem); ++i) {
+    u32 bits;
+    if (operand.content == Content::kMask) {
+      const i64 words = std::max<i64>(half / 32, 1);  // after them the patterns come again, with the opposite bits
+      std::uint64_t drawn = random + static_cast<std::uint64_t>(i % words);
+      bits = static_cast<u32>(next_random(drawn) >> 32);
+      if (i / words % 2 == 1) bits = ~bits;
+    } else if (fill == Fill::kPatterns && matrix && is_argument(operand.content)) {
+      bits = patterns_[static_cast<std::size_t>(i % half)];
+    } else if (fill == Fill::kPatterns && matrix) {  // dy: 1 for half of them, so that g itself is compared
+      const std::uint64_t drawn = next_random(random);
+      bits = (drawn & 1) != 0 ? narrowed(format, 1) : static_cast<u32>(drawn >> 32) >> (32 - 8 * size);
+    } else {
+      float value = operand.content == Content::kGamma ? gamma_of(i, random) : plain_value(operand.content, random);
+      const i64 row = matrix ? i / problem.cols : operand.extent == Extent::kRows ? i : 0;
+      if (fill == Fill::kSpecial && operand.extent != Extent::kColumns && row % kSpecialEvery == kSpecialEvery - 1) {
+        // Other contents are special in the same rows in other ways.
+        const int kind = static_cast<int>((row / kSpecialEvery + static_cast<i64>(operand.content)) % kSpecialKinds);
+        value = special_value(kind, !matrix || i % problem.cols == (3 * row + static_cast<i64>(operand.content)) % problem.cols, value, format);
+      }
+      bits = narrowed(format, value);
+    }
+    std::memcpy(array.data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(size), &bits, static_cast<std::size_t>(size));  // little-endian
+  }
+  return array;
 }
 
-std::vector<Verifier::Call> Verifier::calls(int block_elements) const {
-  std::vector<Call> list;
-  for (const long long length : {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 1000, 1023, 1025, 4099})
-    list.push_back({length, false, false});
-  for (const long long length : {block_elements - 1LL, block_elements + 1LL, 2LL * block_elements + 33})
-    if (length < elements_) list.push_back({length, false, false});
-  list.push_back({elements_ - 1, false, false});
-  list.push_back({elements_, false, true});
-  if (problem_.kernel == KernelId::kGeluBackward) list.push_back({elements_, true, false});
+Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absent) const {
+  const std::span<const Operand> all = operands(problem.kernel);
+  Case c{problem, {}, {}};
+  Arguments arguments{.rows = problem.rows, .cols = problem.cols};
+  std::vector<Bytes> scratch(all.size());
+  int optional_inputs = 0, optional_outputs = 0;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    int& seen = all[k].role == Role::kInput ? optional_inputs : optional_outputs;
+    if (all[k].optional) ++seen;
+    c.absent.push_back(all[k].optional && ((absent == Absent::kInputs && all[k].role == Role::kInput) ||
+                                           (absent == Absent::kOutputs && all[k].role == Role::kOutput) || (absent == Absent::kSecond && seen == 2)));
+    if (all[k].role == Role::kScratch) {
+      c.arrays.emplace_back();
+      scratch[k].resize(all[k].bytes(problem));
+      arguments.array[k] = scratch[k].data();
+    } else {
+      c.arrays.push_back(filled(all[k], problem, fill));
+      arguments.array[k] = c.absent[k] ? nullptr : c.arrays.back().data();
+    }
+  }
+  reference_(arguments);
+  return c;
+}
+
+std::vector<Verifier::Case> Verifier::block_cases(int block_elements) const {
+  std::vector<Case> list;
+  if (!problem_.over_rows()) {
+    for (const i64 length : {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
+      if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(case_of(problem_.sized(1, length), Fill::kPatterns));
+    return list;
+  }
+  constexpr i64 kCols = 40, kMostRows = 8192;  // broken vectors of every width
+  for (const i64 rows : {block_elements / kCols, block_elements / kCols + 1, 2 * block_elements / kCols + 3})
+    if (rows > 0 && rows <= kMostRows) list.push_back(case_of(problem_.sized(rows, kCols), Fill::kPlain));
   return list;
+}
+
+std::vector<Verifier::Alias> Verifier::aliases() const {
+  std::vector<Alias> list;
+  const std::span<const Operand> all = operands(problem_.kernel);
+  for (std::size_t k = 0; k < all.size(); ++k)
+    for (const int input : all[k].may_alias)
+      if (input != kNoOperand) list.push_back({static_cast<int>(k), input});
+  return list;
+}
+
+long long Verifier::compared(const Case& c) const {
+  const std::span<const Operand> all = operands(problem_.kernel);
+  long long outputs = 0;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k].role == Role::kOutput && !c.absent[k]) outputs += all[k].count(c.problem);
+  const auto calls = 1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0);
+  return calls * outputs;
 }
 
 long long Verifier::checked(int block_elements) const {
   long long sum = 0;
-  for (const Call& call : calls(block_elements)) sum += call.length;
+  for (const Case& c : cases_) sum += compared(c);
+  for (const Case& c : block_cases(block_elements)) sum += compared(c);
   return sum;
 }
 
 std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements) const {
-  for (const Call& call : calls(block_elements))
-    if (auto difference = run(function, call)) return difference;
+  for (const Case& c : cases_)
+    if (auto difference = run_all(function, c)) return difference;
+  for (const Case& c : block_cases(block_elements))
+    if (auto difference = run_all(function, c)) return difference;
   return std::nullopt;
 }
 
-std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Call& call) const {
-  const bool backward = problem_.kernel == KernelId::kGeluBackward;
-  const std::size_t bytes = static_cast<std::size_t>(call.length) * static_cast<std::size_t>(bytes_of(problem_.format));
-  const std::size_t words = static_cast<std::size_t>(call.length + 31) / 32;
-  GuardedArray first(bytes), second(backward ? bytes : 0), mask(words * sizeof(u32)), separate(call.in_place ? 0 : bytes);
-  first.assign(first_.data());
-  second.assign(second_.data());
-  if (backward) mask.assign(mask_.data());
-  std::byte* out = call.in_place ? first.data() : separate.data();
+std::optional<std::string> Verifier::run_all(const std::function<void(const Arguments&)>& function, const Case& c) const {
+  if (auto difference = run(function, c, {}, false)) return difference;
+  if (c.flushed)
+    if (auto difference = run(function, c, {}, true)) return difference;
+  if (c.aliased)
+    for (const Alias& alias : aliases())
+      if (auto difference = run(function, c, alias, false)) return difference;
+  return std::nullopt;
+}
 
-  const std::string place = " (" + std::to_string(call.length) + " elements" + (call.in_place ? ", in place" : "") +
-                            (call.flush_to_zero ? ", caller flushes to zero" : "") + ")";
+std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias,
+                                         bool flush_to_zero) const {
+  constexpr std::byte kUnwritten{0xa5}, kNanByte{0xff};  // of outputs; of scratch, whose content may not matter
+  const std::span<const Operand> all = operands(problem_.kernel);
+  std::vector<std::unique_ptr<GuardedArray>> arrays;
+  Arguments arguments{.rows = c.problem.rows, .cols = c.problem.cols};
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const bool elsewhere = c.absent[k] || static_cast<int>(k) == alias.output;
+    arrays.push_back(std::make_unique<GuardedArray>(elsewhere ? 0 : all[k].bytes(c.problem)));
+    if (elsewhere) continue;
+    arguments.array[k] = arrays[k]->data();
+    if (all[k].role == Role::kInput)
+      arrays[k]->assign(c.arrays[k].data());
+    else
+      arrays[k]->fill(all[k].role == Role::kOutput ? kUnwritten : kNanByte);
+  }
+  const auto at = [](int k) { return static_cast<std::size_t>(k); };
+  if (alias.output != kNoOperand) arguments.array[alias.output] = arrays[at(alias.input)]->data();
+
+  std::string place = problem_.over_rows() ? " (" + std::to_string(c.problem.rows) + " x " + std::to_string(c.problem.cols) + " elements"
+                                           : " (" + std::to_string(c.problem.cols) + " elements";
+  if (alias.output != kNoOperand) place += std::string(", ") + all[at(alias.output)].name + " over " + all[at(alias.input)].name;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (c.absent[k]) place += std::string(", no ") + all[k].name;
+  place += flush_to_zero ? ", caller flushes to zero)" : ")";
   {
-    const FlushToZero environment(call.flush_to_zero);
-    function(arguments(first.data(), second.data(), mask.data(), out, call.length));
+    const FlushToZero environment(flush_to_zero);
+    function(arguments);
     if (!environment.kept()) return "the caller's floating-point environment is not restored" + place;
   }
-  for (const GuardedArray* array : {&first, &second, &mask, &separate})
-    if (!array->front_intact()) return "wrote before the start of an array" + place;
-  if (backward && (!second.equals(second_.data()) || !mask.equals(mask_.data()) || (!call.in_place && !first.equals(first_.data()))))
-    return "wrote to an input" + place;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (!arrays[k]->front_intact()) return std::string("wrote before the start of ") + all[k].name + place;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k].role == Role::kInput && !c.absent[k] && static_cast<int>(k) != alias.input && !arrays[k]->equals(c.arrays[k].data()))
+      return std::string("wrote to the input ") + all[k].name + place;
 
-  const auto differs = [&](i64 i, const char* what, u32 got, u32 want) {
-    char text[160];
-    std::snprintf(text, sizeof text, "%s[%lld]: got 0x%x, want 0x%x for 0x%x", what, static_cast<long long>(i), got, want,
-                  canonical_at(problem_.format, backward ? second_.data() : first_.data(), i));
-    return text + place;
-  };
-  for (i64 i = 0; i < call.length; ++i) {
-    const u32 got = canonical_at(problem_.format, out, i), want = canonical_at(problem_.format, expected_.data(), i);
-    if (got != want) return differs(i, backward ? "dx" : "y", got, want);
-    if (backward) continue;
-    u32 word;
-    std::memcpy(&word, mask.data() + static_cast<std::size_t>(i / 32) * sizeof(u32), sizeof word);
-    const u32 bit = word >> (i % 32) & 1u, wanted = mask_[static_cast<std::size_t>(i / 32)] >> (i % 32) & 1u;
-    if (bit != wanted) return differs(i, "mask", bit, wanted);
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    if (all[k].role != Role::kOutput || c.absent[k]) continue;
+    const auto* got = static_cast<const std::byte*>(arguments.array[k]);
+    const std::byte* const want = c.arrays[k].data();
+    if (c.arrays[k].empty() || std::memcmp(got, want, c.arrays[k].size()) == 0) continue;
+    for (i64 i = 0; i < all[k].count(c.problem); ++i) {
+      const u32 have = canonical_at(all[k], c.problem.format, got, i), wanted = canonical_at(all[k], c.problem.format, want, i);
+      if (have == wanted) continue;
+      char text[96];
+      std::snprintf(text, sizeof text, "%s[%lld]: got 0x%x, want 0x%x", all[k].name, static_cast<long long>(i), have, wanted);
+      std::string difference = text;
+      for (std::size_t in = 0; in < all.size(); ++in) {
+        if (all[k].extent != Extent::kElements || all[in].extent != Extent::kElements || all[in].role != Role::kInput) continue;
+        std::snprintf(text, sizeof text, ", %s 0x%x", all[in].name, canonical_at(all[in], c.problem.format, c.arrays[in].data(), i));
+        difference += text;
+      }
+      return difference + place;
+    }
   }
   return std::nullopt;
 }

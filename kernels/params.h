@@ -8,7 +8,41 @@ enum class TablePlacement {
   memory,   // coefficients read by gathers
 };
 
-// A structural type, used as a template argument: each schedule is its own compiled loop. Every schedule gives the same bits.
+// What a norm has fetched ahead of its use, while it writes a row.
+enum class Prefetch {
+  none,
+  first_level,   // into the core's first cache level
+  second_level,  // into its second
+};
+
+// Schedules are structural types, used as template arguments: each is its own compiled loop. Every schedule gives the same bits.
+
+// Of a norm's forward on the host.
+struct CpuNormForwardSchedule {
+  int threads = 0;                  // 0 = all
+  int vector_bits = 0;              // 0 = scalar, 256, 512
+  int vectors = 2;                  // side by side in the passes that write a row, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
+  int task_elements = 1 << 16;      // a task is as many whole rows as have so many elements, but one at least
+  bool streaming_stores = false;    // write past the cache where rows are whole cache lines and the output is large
+  Prefetch prefetch = Prefetch::none;  // of x and what is added to it, `rows_ahead`
+  int rows_ahead = 1;
+};
+
+// Of a norm's backward on the host.
+struct CpuNormBackwardSchedule {
+  int threads = 0;                // 0 = all
+  int vector_bits = 0;            // 0 = scalar, 256, 512
+  int vectors = 4;                // side by side in the pass that writes dx, 1 to 8: stores and fetches take turns in runs of as many cache lines
+  int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the largest machines' cores, and few enough
+                                  // that the tasks' partial sums stay small beside the tensors
+  int fold_columns = 1024;        // of dgamma and dbeta to a task of the last pass, which adds the tasks' sums: runs of 4 KiB of each
+  bool streaming_stores = false;  // as in the forward
+  Prefetch prefetch = Prefetch::second_level;  // of dy and y, `rows_ahead`; measured on Zen 4: fetching into the first level costs more than it
+                                               // saves, as its few outstanding misses are then all in use
+  int rows_ahead = 1;
+};
+
+// Of GELU's kernels on the host, with or without a bias.
 struct CpuSchedule {
   int threads = 0;                // 0 = all
   int vector_bits = 0;            // 0 = scalar, 256, 512
@@ -16,6 +50,14 @@ struct CpuSchedule {
   int block_elements = 1 << 16;   // elements per task: a positive multiple of 1024
   bool streaming_stores = false;  // write past the cache where the output is aligned and large
   TablePlacement table = TablePlacement::permute;
+
+  // A norm takes of it what it has itself.
+  constexpr operator CpuNormForwardSchedule() const {
+    return {.threads = threads, .vector_bits = vector_bits, .task_elements = block_elements, .streaming_stores = streaming_stores};
+  }
+  constexpr operator CpuNormBackwardSchedule() const {
+    return {.threads = threads, .vector_bits = vector_bits, .streaming_stores = streaming_stores};
+  }
 };
 
 // Where a CUDA kernel reads a fit's coefficients, or a direct table's entries.

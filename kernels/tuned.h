@@ -1,4 +1,5 @@
-// The fit and schedule that the plain entry points run: a tuned header where the build names one, else the committed default.
+// Fit and schedule that the plain entry points run, chosen at run time by processor and size: from a tuned header's tables where the build
+// names one, else the committed default.
 #pragma once
 
 #ifdef OUTGRAD_TUNED_HEADER
@@ -6,3 +7,53 @@
 #else
 #include "kernels/generated/tuned_default.h"
 #endif
+#include "kernels/host/identity.h"
+#include "kernels/ladder.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
+// Wider vectors than the unit's instruction set has are another build's.
+constexpr bool runs_here(const CpuSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
+constexpr bool runs_here(const CpuNormForwardSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
+constexpr bool runs_here(const CpuNormBackwardSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
+
+namespace tuned {
+
+// What the tables have for this processor. Its first call climbs the ladder, later ones compare sizes.
+template <class Table>
+Found find(i64 rows, i64 cols) {
+  static_assert(table_holds<Table>(), "a table ends with the default's choice and has an entry of it for every device and size");
+  using All = typename Table::Choices;
+  if constexpr (sizeof Table::kEntries == sizeof(TunedEntry)) {
+    return {};
+  } else {
+    static const auto standing =
+        stand(Table::kEntries, this_cpu(), [](const TunedEntry& entry) { return choice_runs_here(All{}, entry.choice); });
+    return nearest(Table::kEntries, standing, rows, cols);
+  }
+}
+
+// body(Choice{}) of the table's choice for a problem of this size. With one choice there is nothing to look up.
+template <class Table, class Body>
+decltype(auto) run(i64 rows, i64 cols, const Body& body) {
+  using All = typename Table::Choices;
+  if constexpr (All::kCount == 1) {
+    return with_choice(All{}, 0, body);
+  } else {
+    return with_choice(All{}, Table::kEntries[find<Table>(rows, cols).entry].choice, body);
+  }
+}
+
+// What run() runs for a size, and how it was found.
+struct Tuning {
+  const TunedEntry* entry;
+  Found found;
+};
+template <class Table>
+Tuning tuning_of(i64 rows, i64 cols) {
+  const Found found = find<Table>(rows, cols);
+  return {&Table::kEntries[found.entry], found};
+}
+
+}  // namespace tuned
+}  // namespace outgrad::kernels

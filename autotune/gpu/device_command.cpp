@@ -87,8 +87,8 @@ class GpuTunable : public Tunable {
  public:
   GpuTunable(const Problem& problem, const Architecture& limits, OfflineSettings compiling, std::size_t shard, std::size_t shards)
       : problem_(problem),
-        fits_(accurate_fits_of(problem)),
-        space_(gpu_space(problem, fits_, limits.threads_per_sm)),
+        fits_(problem.has_fit() ? accurate_fits_of(problem) : gpu_fits_of(problem)),
+        space_(gpu_space(problem, fits_, limits)),
         points_(space_.construct().part(shard, shards)),
         limits_(limits),
         compiling_(std::move(compiling)) {}
@@ -97,7 +97,7 @@ class GpuTunable : public Tunable {
   std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
     return std::make_shared<const GpuVariant>(gpu_variant_at(problem_, fits_, space_, points_[point]));
   }
-  std::shared_ptr<const AnyVariant> baseline() const override { return std::make_shared<const GpuVariant>(default_gpu_variant(problem_)); }
+  std::shared_ptr<const AnyVariant> baseline() const override { return std::make_shared<const GpuVariant>(default_gpu_variant(problem_, limits_)); }
 
   std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) override {
     std::vector<GpuVariant> wanted;
@@ -124,7 +124,7 @@ class GpuTunable : public Tunable {
     settings.budget_seconds = kShare * seconds;
     std::map<std::string, std::size_t> numbers;
     std::vector<GpuVariant> chosen;
-    for (const std::size_t point : near_default(problem_, fits_, space_, points_, kCompiled, seed)) {
+    for (const std::size_t point : near_default(problem_, fits_, limits_, space_, points_, kCompiled, seed)) {
       chosen.push_back(gpu_variant_at(problem_, fits_, space_, points_[point]));
       numbers.emplace(chosen.back().name(), point);
     }
@@ -163,6 +163,7 @@ class GpuDevice : public TuningDevice {
                   device_.limits.dram_gb_per_s);
     return text;
   }
+  Backend backend() const override { return Backend::kCuda; }
   const RunIdentity& run() const override { return run_; }
   MeasureSettings measure() const override {
     MeasureSettings settings;
@@ -175,25 +176,6 @@ class GpuDevice : public TuningDevice {
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
     return std::make_unique<GpuTunable>(problem, device_.limits, compiling_, shard, shards);
   }
-  // Of every problem with a winner for these sources, the latest.
-  std::string header(const Database& database) const override {
-    std::vector<GpuVariant> chosen;
-    for (const KernelId kernel : kGeluKernels)
-      for (const FormatId format : kAllFormats) {
-        const Problem problem{kernel, format};
-        std::optional<GpuVariant> winner;
-        for (const json& record : database.records) {
-          const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-          if (!is("winner", true) || !is("kernel", autotune::name_of(kernel)) || !is("format", autotune::name_of(format))) continue;
-          if (!is("device", run_.device) || !is("kernels_sha256", run_.hashes.kernels)) continue;
-          if (!is("coefficients_sha256", run_.hashes.coefficients) || !record.contains("parameters")) continue;
-          winner.emplace(gpu_variant_from(problem, fits_of(problem), record["parameters"]));
-        }
-        if (winner) chosen.push_back(*winner);
-      }
-    return tuned_header(chosen, slug(), "measured", "on " + device_.name + ", " + device_.limits.name);
-  }
-
  private:
   int index_;
   DeviceIdentity device_;

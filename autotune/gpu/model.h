@@ -9,6 +9,11 @@
 //   shared   S / (128 clock): S the bytes of shared memory that an element's table reads occupy, conflicts included
 // These overlap imperfectly: their p-norm, p = kOverlap, is taken for the time. A grid whose blocks do not fill whole rounds of resident
 // blocks pays for the empty places.
+//
+// Rows of a norm: a thread requests its part of a row (one octet at a time where registers do not hold it) and waits for it and for the sums of the
+// row, unless the next row is requested before: then F counts for L / (L + R) of the time, L the latency, R what the reductions take (shuffles and
+// barriers, kShuffleClocks and kBarrierClocks each: assumptions). What a thread does once a row, or once a slot of rows, is spread over its
+// elements. The other kernels of a plan follow one another: each takes its bytes' time at full bandwidth and kLaunchNs.
 #pragma once
 
 #include <string>
@@ -44,9 +49,11 @@ int resident_blocks(const Architecture& architecture, const KernelResources& res
 struct CodeFacts {
   std::string symbol;  // mangled
   KernelResources resources;
-  double instructions_per_element = 0;  // issued on the hot path of one trip, without what comes before the loop
+  double instructions_per_element = 0;  // issued on the hot path of one trip, without what comes before the loop; of a row that fills its threads
   double prologue_instructions = 0;     // per thread
   double shared_loads_per_element = 0;  // of any width, in bytes
+  double row_instructions = 0;          // per thread and row, beside those of its elements
+  bool counted = true;                  // else the three above are not known
 };
 
 struct Prediction {
@@ -55,10 +62,14 @@ struct Prediction {
   double bytes_in_flight = 0; // per SM
   double needed_in_flight = 0;
   double memory_ns = 0, issue_ns = 0, shared_ns = 0;  // per element on the whole device
-  double ns = 0;                                      // per element
+  double others_ns = 0;                               // per element, of the kernels beside the one of the schedule
+  double ns = 0;                                      // per element, of all
   double share_of_bandwidth = 0;
 };
-// Of a kernel of which resident_blocks() is not 0.
+// What a block takes of an SM: what the compiler says, and the launch's dynamic shared memory for the problem.
+KernelResources resources_of(const Architecture& architecture, const GpuVariant& variant, const KernelResources& compiled);
+int block_threads(const GpuVariant& variant);
+// Of a kernel of which resident_blocks() is not 0. A norm's problem is sized; any other one without a size is as large as it takes.
 Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code);
 
 }  // namespace outgrad::autotune::gpu

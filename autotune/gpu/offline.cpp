@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "autotune/gpu/sass.h"
 #include "autotune/isolate.h"
 #include "autotune/timing.h"
+#include "autotune/tuned_header.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
@@ -26,61 +28,79 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kCacheSchema = "outgrad.gpu_code/1";
+constexpr const char* kCacheSchema = "outgrad.gpu_code/2";
 constexpr long long kCompilerMemory = 8LL << 30;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int number_of(const Architecture& architecture) { return std::stoi(architecture.name.substr(3)); }
+// Of a program's kernels.
+using Facts = std::variant<Pruned, std::vector<CodeFacts>>;
 
-// A program, the variants whose kernel it is, and what came of it.
+// A program, the variants whose kernels it has, and what came of it.
 struct Program {
   std::string source, base;  // base: its path in the cache, without extension
+  bool helpers = false;      // the kernels that schedules share
   std::vector<std::size_t> variants;
-  std::optional<std::variant<Pruned, CodeFacts>> facts;
+  std::optional<Facts> facts;
 };
 
-json to_json(const std::variant<Pruned, CodeFacts>& facts) {
-  if (const auto* pruned = std::get_if<Pruned>(&facts)) return {{"schema", kCacheSchema}, {"reason", pruned->reason}, {"detail", pruned->detail}};
-  const auto& code = std::get<CodeFacts>(facts);
-  return {{"schema", kCacheSchema},
-          {"symbol", code.symbol},
+json to_json(const CodeFacts& code) {
+  return {{"symbol", code.symbol},
           {"registers", code.resources.registers},
           {"stack_bytes", code.resources.stack_bytes},
           {"spill_bytes", code.resources.spill_bytes},
           {"shared_bytes", code.resources.shared_bytes},
           {"instructions_per_element", code.instructions_per_element},
           {"prologue_instructions", code.prologue_instructions},
-          {"shared_loads_per_element", code.shared_loads_per_element}};
+          {"shared_loads_per_element", code.shared_loads_per_element},
+          {"row_instructions", code.row_instructions},
+          {"counted", code.counted}};
+}
+
+json to_json(const Facts& facts) {
+  if (const auto* pruned = std::get_if<Pruned>(&facts)) return {{"schema", kCacheSchema}, {"reason", pruned->reason}, {"detail", pruned->detail}};
+  json kernels = json::array();
+  for (const CodeFacts& code : std::get<std::vector<CodeFacts>>(facts)) kernels.push_back(to_json(code));
+  return {{"schema", kCacheSchema}, {"kernels", kernels}};
+}
+
+CodeFacts code_from(const json& facts) {
+  CodeFacts code;
+  code.symbol = facts.at("symbol").get<std::string>();
+  code.resources = {facts.at("registers").get<int>(), facts.at("stack_bytes").get<int>(), facts.at("spill_bytes").get<int>(),
+                    facts.at("shared_bytes").get<int>()};
+  code.instructions_per_element = facts.at("instructions_per_element").get<double>();
+  code.prologue_instructions = facts.at("prologue_instructions").get<double>();
+  code.shared_loads_per_element = facts.at("shared_loads_per_element").get<double>();
+  code.row_instructions = facts.at("row_instructions").get<double>();
+  code.counted = facts.at("counted").get<bool>();
+  return code;
 }
 
 // Nothing where the text is none of ours: a cache file that a crash cut short is compiled again.
-std::optional<std::variant<Pruned, CodeFacts>> facts_from(const std::string& text) {
+std::optional<Facts> facts_from(const std::string& text) {
   try {
     const json facts = json::parse(text);
     if (facts.at("schema") != kCacheSchema) return std::nullopt;
     if (facts.contains("reason")) return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
-    CodeFacts code;
-    code.symbol = facts.at("symbol").get<std::string>();
-    code.resources = {facts.at("registers").get<int>(), facts.at("stack_bytes").get<int>(), facts.at("spill_bytes").get<int>(),
-                      facts.at("shared_bytes").get<int>()};
-    code.instructions_per_element = facts.at("instructions_per_element").get<double>();
-    code.prologue_instructions = facts.at("prologue_instructions").get<double>();
-    code.shared_loads_per_element = facts.at("shared_loads_per_element").get<double>();
-    return code;
+    std::vector<CodeFacts> kernels;
+    for (const json& code : facts.at("kernels")) kernels.push_back(code_from(code));
+    if (kernels.empty()) return std::nullopt;
+    return kernels;
   } catch (const json::exception&) {
     return std::nullopt;
   }
 }
 
 // In the child.
-std::variant<Pruned, CodeFacts> compiled(const GpuVariant& variant, const Program& program, const Architecture& architecture) {
+Facts compiled(const GpuVariant& variant, const Program& program, const Architecture& architecture) {
   const auto result = Nvrtc::instance().compile(program.source, architecture.name);
   if (const auto* error = std::get_if<CompileError>(&result)) return Pruned{Reason::kCompilerError, error->message};
   const auto& code = std::get<GpuCode>(result);
   kernels::write_file(program.base + ".cubin", code.cubin);
   try {
-    return facts_of(variant, code, architecture);
+    if (program.helpers) return helper_facts(code);
+    return std::vector<CodeFacts>{facts_of(variant, code, architecture)};
   } catch (const std::runtime_error& error) {
     return Pruned{Reason::kNotUnderstood, error.what()};
   }
@@ -149,20 +169,24 @@ json record_of(const Outcome& outcome, const Architecture& architecture) {
                  {"format", autotune::name_of(outcome.variant.problem.format)},
                  {"variant", outcome.variant.name()},
                  {"parameters", outcome.variant.parameters()},
-                 {"fit", {{"name", outcome.variant.fit->name}, {"class", outcome.variant.fit->accuracy}}}};
+                 {"elements", outcome.variant.problem.elements()}};
+  if (outcome.variant.fit != nullptr) record["fit"] = {{"name", outcome.variant.fit->name}, {"class", outcome.variant.fit->accuracy}};
+  if (outcome.variant.problem.over_rows()) record["rows"] = outcome.variant.problem.rows, record["cols"] = outcome.variant.problem.cols;
   if (const auto* pruned = std::get_if<Pruned>(&outcome.result)) {
     record["state"] = "rejected";
     record["rejected"] = {{"stage", "compile"}, {"reason", autotune::name_of(pruned->reason)}, {"detail", pruned->detail}};
     return record;
   }
-  const auto& [code, prediction, compiled] = std::get<Predicted>(outcome.result);
+  const auto& [code, helpers, prediction, compiled] = std::get<Predicted>(outcome.result);
   record["state"] = "predicted";
   record["resources"] = {{"registers", code.resources.registers}, {"shared_bytes", code.resources.shared_bytes}};
-  record["instructions_per_element"] = code.instructions_per_element;
+  // null: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
+  record["instructions_per_element"] = code.counted ? json(code.instructions_per_element) : json();
   record["predicted"] = {{"ns_per_element", prediction.ns},
                          {"memory_ns", prediction.memory_ns},
                          {"issue_ns", prediction.issue_ns},
                          {"shared_ns", prediction.shared_ns},
+                         {"others_ns", prediction.others_ns},
                          {"resident_blocks", prediction.resident_blocks},
                          {"occupancy", prediction.occupancy},
                          {"bytes_in_flight_per_sm", prediction.bytes_in_flight},
@@ -176,62 +200,52 @@ bool is_better(const Outcome* a, const Outcome* b) {
   return left != right ? left < right : a->variant.name() < b->variant.name();
 }
 
-Outcome outcome_of(const GpuVariant& variant, const std::variant<Pruned, CodeFacts>& facts, const std::string& base,
-                   const Architecture& architecture) {
-  if (const auto* pruned = std::get_if<Pruned>(&facts)) return {variant, *pruned};
-  const auto& code = std::get<CodeFacts>(facts);
-  const KernelResources& use = code.resources;
+// The best of a ranking as an entry of a tuned header; the gain is over the default as predicted, where that is among the outcomes.
+TunedChoice best_of(const std::vector<const Outcome*>& ranked, const Outcome& first, const Architecture& architecture) {
+  const Outcome& best = *ranked.front();
+  Interval gain;
+  const auto* standard = std::get_if<Predicted>(&first.result);
+  if (standard != nullptr && first.variant.name() == default_gpu_variant(first.variant.problem, architecture).name())
+    gain.median = gain.low = gain.high = standard->prediction.ns / std::get<Predicted>(best.result).prediction.ns;
+  return tuned_choice(best.variant, device_key(record_of(best, architecture)["device"]).value(), kernels::Evidence::predicted, gain);
+}
+
+// `helpers`: the second program, null where the variant has none.
+Outcome outcome_of(const GpuVariant& variant, const Program& program, const Program* helpers, const Architecture& architecture) {
+  Predicted predicted;
+  for (const Program* each : {&program, helpers}) {
+    if (each == nullptr) continue;
+    if (const auto* pruned = std::get_if<Pruned>(&*each->facts)) return {variant, *pruned};
+    const std::string line = each == &program ? "" : "\n";
+    predicted.compiled.library += line + each->base + ".cubin";
+    predicted.compiled.symbol += line;
+    for (const CodeFacts& code : std::get<std::vector<CodeFacts>>(*each->facts)) {
+      if (each == helpers) predicted.helpers.push_back(code);
+      predicted.compiled.symbol += (predicted.compiled.symbol.empty() || predicted.compiled.symbol.back() == '\n' ? "" : " ") + code.symbol;
+    }
+  }
+  const CodeFacts& code = predicted.code = std::get<std::vector<CodeFacts>>(*program.facts).front();
+  const KernelResources use = resources_of(architecture, variant, code.resources);
   if (use.spill_bytes > 0 || use.stack_bytes > 0)
     return {variant, Pruned{Reason::kSpills, std::to_string(use.spill_bytes) + " bytes of registers spilled, " + std::to_string(use.stack_bytes) +
                                           " bytes of stack, per thread"}};
-  if (resident_blocks(architecture, use, variant.schedule.threads) == 0)
+  if (resident_blocks(architecture, use, block_threads(variant)) == 0)
     return {variant, Pruned{Reason::kNoBlockFits, std::to_string(use.registers) + " registers and " + std::to_string(use.shared_bytes) +
                                                  " bytes of shared memory leave no room for a block of " +
-                                                 std::to_string(variant.schedule.threads) + " threads"}};
-  return {variant, Predicted{code, predict(architecture, variant, code), {base + ".cubin", code.symbol, 0}}};
+                                                 std::to_string(block_threads(variant)) + " threads"}};
+  predicted.prediction = predict(architecture, variant, code);
+  return {variant, std::move(predicted)};
 }
 
 }  // namespace
 
-CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture) {
-  constexpr int kOctet = 8;
-  const std::vector<SassFunction> functions = decode_cubin(code.cubin, number_of(architecture));
-  if (functions.size() != 1 || code.kernels.size() != 1) throw std::runtime_error("not one kernel in its cubin");
-  const SassFunction& function = functions.front();
-  const int element = bytes_of(variant.problem.format), access = std::min(variant.schedule.access_bytes, kOctet * element);
-  PathRules rules;
-  rules.wide_store = "." + std::to_string(8 * access);
-  rules.wide_stores = variant.schedule.octets * kOctet * element / access;
-  if (variant.problem.kernel == KernelId::kGeluForward) rules.also_stores = {".U8"};
-  const HotPaths paths = hot_paths(function, rules);
-  if (paths.path.empty()) throw std::runtime_error("no path that stores its octets " + rules.wide_store.substr(1) + " bits at a time");
-  const LoopExtent loop = loop_around(function, paths, rules);
-  if (loop.last == 0) throw std::runtime_error("its octets are stored outside any loop");
-  CodeFacts facts;
-  facts.symbol = code.kernels.front().first;
-  facts.resources = code.kernels.front().second;
-  const double elements = kOctet * variant.schedule.octets;
-  for (const std::size_t at : paths.path) {
-    if (at < loop.first || at > loop.last) {
-      ++facts.prologue_instructions;
-      continue;
-    }
-    facts.instructions_per_element += 1 / elements;
-    static const std::map<std::string, int> kWidths = {{"LDS.U8", 1}, {"LDS.S8", 1}, {"LDS.U16", 2}, {"LDS.S16", 2}, {"LDS.32", 4}, {"LDS.64", 8}, {"LDS.128", 16}};
-    if (const auto width = kWidths.find(function.instructions[at].opcode); width != kWidths.end()) {
-      constexpr int kBank = 4;  // narrower loads occupy a bank each, too
-      facts.shared_loads_per_element += std::max(width->second, kBank) / elements;
-    }
-  }
-  return facts;
-}
-
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
-                                      std::uint64_t seed) {
-  const json wanted = default_gpu_variant(problem).parameters();
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
+                                      const Points& valid, std::size_t count, std::uint64_t seed) {
+  const json wanted = default_gpu_variant(problem, architecture).parameters();
   std::vector<std::pair<std::pair<long, std::uint64_t>, std::size_t>> ranked;
   for (std::size_t i = 0; i < valid.size(); ++i) {
     const json parameters = gpu_variant_at(problem, fits, space, valid[i]).parameters();
+    if (parameters == wanted) continue;
     // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
       return item.key() != "table" && wanted.at(item.key()) != item.value();
@@ -244,10 +258,10 @@ std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, 
   return chosen;
 }
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
-                                            std::uint64_t seed) {
-  std::vector<GpuVariant> chosen = {default_gpu_variant(problem)};
-  for (const std::size_t point : near_default(problem, fits, space, valid, count - 1, seed))
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
+                                            const Points& valid, std::size_t count, std::uint64_t seed) {
+  std::vector<GpuVariant> chosen = {default_gpu_variant(problem, architecture)};
+  for (const std::size_t point : near_default(problem, fits, architecture, space, valid, count - 1, seed))
     chosen.push_back(gpu_variant_at(problem, fits, space, valid[point]));
   return chosen;
 }
@@ -269,11 +283,18 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   const SourceHashes hashes = hash_of_embedded();
   const std::string key = hashes.kernels + hashes.coefficients + nvrtc.version() + architecture.name;
   std::map<std::string, Program> programs;  // by source
+  std::vector<std::array<Program*, 2>> programs_of;
   for (std::size_t i = 0; i < variants.size(); ++i) {
-    const std::string source = variants[i].source();
-    Program& program = programs[source];
-    program.source = source;
-    program.variants.push_back(i);
+    const std::string sources[] = {variants[i].source(), variants[i].helper_source()};
+    programs_of.push_back({});
+    for (std::size_t which = 0; which < std::size(sources); ++which) {
+      if (sources[which].empty()) continue;
+      Program& program = programs[sources[which]];
+      program.source = sources[which];
+      program.helpers = which > 0;
+      program.variants.push_back(i);
+      programs_of.back()[which] = &program;
+    }
   }
   std::vector<Program*> waiting;
   for (auto& [source, program] : programs) {
@@ -302,15 +323,12 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   for (const Program* program : waiting)
     if (program->facts) kernels::write_file(program->base + ".json", to_json(*program->facts).dump() + "\n");
 
-  std::vector<std::optional<Outcome>> outcomes(variants.size());
-  for (const auto& [source, program] : programs) {
-    if (!program.facts) continue;
-    for (const std::size_t i : program.variants) outcomes[i] = outcome_of(variants[i], *program.facts, program.base, architecture);
+  std::vector<Outcome> outcomes;
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    const auto [program, helpers] = programs_of[i];
+    if (program->facts && (helpers == nullptr || helpers->facts)) outcomes.push_back(outcome_of(variants[i], *program, helpers, architecture));
   }
-  std::vector<Outcome> kept;
-  for (std::optional<Outcome>& outcome : outcomes)
-    if (outcome) kept.push_back(std::move(*outcome));
-  return kept;
+  return outcomes;
 }
 
 int offline_command(const Options& options, const std::vector<Problem>& problems) {
@@ -335,13 +353,15 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   if (!as_json) std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(), architecture.board.c_str());
   json rankings = json::array();
   std::vector<json> records;
+  std::vector<TunedChoice> best;
   for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem& problem = problems[p];
-    const Fits& fits = fits_of(problem);
-    const Space space = gpu_space(problem, fits, architecture.threads_per_sm);
+    constexpr kernels::i64 kElements = kernels::i64{1} << 26;  // far more than any last cache
+    const Problem problem = sized_within(problems[p], kElements);
+    const Fits& fits = gpu_fits_of(problem);
+    const Space space = gpu_space(problem, fits, architecture);
     const Points points = space.construct();
     settings.budget_seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
-    const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, space, points, evaluations, seed), architecture, settings);
+    const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, architecture, space, points, evaluations, seed), architecture, settings);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     std::vector<const Outcome*> ranked;
     std::map<std::string, int> pruned;
@@ -353,31 +373,35 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
         ranked.push_back(&outcome);
     }
     std::sort(ranked.begin(), ranked.end(), is_better);
+    if (!ranked.empty()) best.push_back(best_of(ranked, outcomes.front(), architecture));
     if (as_json) {
       json ranking = json::array();
       for (const Outcome* outcome : ranked) ranking.push_back(record_of(*outcome, architecture));
       rankings.push_back({{"problem", autotune::name_of(problem.kernel)},
                           {"format", autotune::name_of(problem.format)},
+                          {"rows", problem.rows},
+                          {"cols", problem.cols},
                           {"pruned", pruned},
                           {"ranking", ranking}});
       continue;
     }
-    std::printf("%s.%s: space: %s\n", autotune::name_of(problem.kernel), autotune::name_of(problem.format), size_report(points).c_str());
+    std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(points).c_str());
     std::printf("  %zu compiled, %zu ranked", outcomes.size(), ranked.size());
     for (const auto& [reason, count] : pruned) std::printf(", %d %s", count, reason.c_str());
     std::printf("\n");
     for (std::size_t i = 0; i < ranked.size() && i < kShown; ++i) {
-      const auto& [code, prediction, compiled] = std::get<Predicted>(ranked[i]->result);
+      const auto& [code, helpers, prediction, compiled] = std::get<Predicted>(ranked[i]->result);
       std::printf("  predicted %5.1f%% of bandwidth  %5.1f instr/element  %3d registers  occupancy %3.0f%%  %s\n", 100 * prediction.share_of_bandwidth,
                   code.instructions_per_element, code.resources.registers, 100 * prediction.occupancy, ranked[i]->variant.name().c_str());
     }
   }
-  const std::string database = out + "/tune_" + device + ".jsonl";
+  const std::string database = out + "/tune_" + device + ".jsonl", tuned_path = out + "/tuned_" + device + ".h";
   append_records(database, records);
+  kernels::write_file(tuned_path, tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured"));
   if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"}, {"architecture", device}, {"board", architecture.board}, {"predicted", true}, {"database", database}, {"problems", rankings}}.dump(2).c_str());
+    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"}, {"architecture", device}, {"board", architecture.board}, {"predicted", true}, {"database", database}, {"header", tuned_path}, {"problems", rankings}}.dump(2).c_str());
   else
-    std::printf("%s, in %.1f s\n", database.c_str(), seconds_since(began));
+    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database.c_str(), seconds_since(began));
   return kernels::kExitHolds;
 }
 

@@ -9,6 +9,7 @@
 
 #include "autotune/candidate.h"
 #include "autotune/device.h"
+#include "autotune/gpu/facts.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
 #include "autotune/options.h"
@@ -21,9 +22,10 @@ struct Pruned {
   std::string detail;
 };
 struct Predicted {
-  CodeFacts code;
+  CodeFacts code;                  // of the kernel of the schedule
+  std::vector<CodeFacts> helpers;  // of the others: what they take, and their symbols
   Prediction prediction;
-  Compiled compiled;  // the cubin's path, the kernel's symbol
+  Compiled compiled;  // paths of the cubins, and of each the symbols of its kernels: a line for each cubin, words for symbols
 };
 struct Outcome {
   GpuVariant variant;
@@ -32,11 +34,11 @@ struct Outcome {
 
 // At most `count` points for a first look: those that differ from the kernel's own default in few parameters, in a random order that the
 // seed fixes.
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Space& space, const Points& valid, std::size_t count,
-                                      std::uint64_t seed);
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
+                                      const Points& valid, std::size_t count, std::uint64_t seed);
 // The default itself and these points' variants, `count` in all.
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
-                                            std::size_t count, std::uint64_t seed);
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
+                                            const Points& valid, std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {
   std::string cache_folder;
@@ -52,9 +54,6 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
 
 // Of the embedded headers: what every compiled kernel depends on.
 SourceHashes hash_of_embedded();
-
-// What the machine code of `variant`, the one kernel of a cubin, says. Throws std::runtime_error where its hot path is not found.
-CodeFacts facts_of(const GpuVariant& variant, const GpuCode& code, const Architecture& architecture);
 
 // `tune --device sm_XX`. Returns its exit status.
 int offline_command(const Options& options, const std::vector<Problem>& problems);

@@ -202,23 +202,27 @@ std::vector<SassFunction> decode_cubin(const std::string& cubin, int architectur
 HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
   struct Length {
     int shortest = 0, longest = 0;  // 0: not reached
-    std::size_t from = kNowhere;    // the longest's
+    std::size_t from = kNowhere, from_shortest = kNowhere;
   };
   Edges edges = edges_of(function);
   const std::vector<std::size_t> order = one_trip(edges);
   const auto stores = static_cast<std::size_t>(rules.wide_stores);
   const auto is_wide = [&](std::size_t at) { return is_instruction(function.instructions[at].opcode, "STG", rules.wide_store); };
+  const auto is_counted = [&](std::size_t at) {
+    const Instruction& instruction = function.instructions[at];
+    return is_wide(at) || (rules.also_counted.count(instruction.opcode) > 0 && (rules.count_guarded || instruction.guard.empty()));
+  };
   const auto is_cold = [&](std::size_t at) {
     const std::string& opcode = function.instructions[at].opcode;
     return is_instruction(opcode, "STG") && !is_wide(at) &&
            std::none_of(rules.also_stores.begin(), rules.also_stores.end(),
                         [&](const std::string& modifier) { return is_instruction(opcode, "STG", modifier); });
   };
-  // The shortest way from an instruction, itself included, to an EXIT without a wide store.
+  // The shortest way from an instruction, itself included, to an EXIT without anything that counts.
   std::vector<int> to_exit(function.instructions.size(), 0);
   std::vector<std::size_t> next_to_exit(function.instructions.size(), kNowhere);
   for (auto at = order.rbegin(); at != order.rend(); ++at) {
-    if (is_wide(*at) || is_cold(*at)) continue;
+    if (is_counted(*at) || is_cold(*at)) continue;
     if (is_instruction(function.instructions[*at].opcode, "EXIT")) to_exit[*at] = 1;
     for (const std::size_t to : edges[*at]) {
       if (to_exit[to] == 0 || (to_exit[*at] != 0 && to_exit[*at] <= to_exit[to] + 1)) continue;
@@ -226,58 +230,78 @@ HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
       next_to_exit[*at] = to;
     }
   }
-  // [instruction][wide stores before it]
+  // [instruction][those that count before it]
   std::vector<std::vector<Length>> lengths(function.instructions.size(), std::vector<Length>(stores + 1));
-  if (!order.empty()) lengths[0][0] = {1, 1, kNowhere};
+  if (!order.empty()) lengths[0][0] = {1, 1};
   HotPaths found;
-  std::size_t last_store = kNowhere, behind = kNowhere;
+  struct End {
+    std::size_t at = kNowhere, behind = kNowhere;
+  } longest, shortest;
   for (const std::size_t at : order) {
     if (is_cold(at)) continue;
-    const std::size_t more = is_wide(at) ? 1 : 0;
+    const std::size_t more = is_counted(at) ? 1 : 0;
     for (std::size_t before = 0; before + more <= stores; ++before) {
       const Length length = lengths[at][before];
       if (length.longest == 0) continue;
       for (const std::size_t to : edges[at]) {
         if (more == 1 && before + 1 == stores) {
           if (to_exit[to] == 0) continue;
-          if (found.shortest == 0 || found.shortest > length.shortest + to_exit[to]) found.shortest = length.shortest + to_exit[to];
-          if (found.longest < length.longest + to_exit[to]) found.longest = length.longest + to_exit[to], last_store = at, behind = to;
+          if (found.shortest == 0 || found.shortest > length.shortest + to_exit[to]) found.shortest = length.shortest + to_exit[to], shortest = {at, to};
+          if (found.longest < length.longest + to_exit[to]) found.longest = length.longest + to_exit[to], longest = {at, to};
           continue;
         }
         Length& next = lengths[to][before + more];
-        if (next.shortest == 0 || next.shortest > length.shortest + 1) next.shortest = length.shortest + 1;
+        if (next.shortest == 0 || next.shortest > length.shortest + 1) next.shortest = length.shortest + 1, next.from_shortest = at;
         if (next.longest < length.longest + 1) next.longest = length.longest + 1, next.from = at;
       }
     }
   }
-  if (last_store == kNowhere) return found;
-  for (std::size_t at = last_store, count = stores - 1;;) {
-    found.path.push_back(at);
-    const std::size_t from = lengths[at][count].from;
-    if (from == kNowhere) break;
-    if (is_wide(from)) --count;
-    at = from;
-  }
-  std::reverse(found.path.begin(), found.path.end());
-  for (std::size_t at = behind; at != kNowhere; at = next_to_exit[at]) found.path.push_back(at);
+  if (longest.at == kNowhere) return found;
+  const auto way_to = [&](const End& end, std::size_t Length::* from_of) {
+    std::vector<std::size_t> path;
+    for (std::size_t at = end.at, count = stores - 1;;) {
+      path.push_back(at);
+      const std::size_t from = lengths[at][count].*from_of;
+      if (from == kNowhere) break;
+      if (is_counted(from)) --count;
+      at = from;
+    }
+    std::reverse(path.begin(), path.end());
+    for (std::size_t at = end.behind; at != kNowhere; at = next_to_exit[at]) path.push_back(at);
+    return path;
+  };
+  found.path = way_to(longest, &Length::from);
+  found.shortest_path = way_to(shortest, &Length::from_shortest);
   for (const std::size_t at : found.path) found.instructions.push_back(function.instructions[at]);
   return found;
 }
 
-LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules) {
-  std::size_t first_store = kNowhere, last_store = 0;
-  for (const std::size_t at : paths.path) {
-    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store)) continue;
-    first_store = std::min(first_store, at), last_store = std::max(last_store, at);
-  }
-  LoopExtent extent;
-  for (std::size_t at = last_store; at < function.instructions.size(); ++at) {
+std::vector<LoopExtent> loops_of(const SassFunction& function) {
+  std::map<std::size_t, std::size_t> last_of;  // by first
+  for (std::size_t at = 0; at < function.instructions.size(); ++at) {
     if (!is_instruction(function.instructions[at].opcode, "BRA")) continue;
-    for (const auto& [label, target] : function.labels) {
-      const bool here = function.instructions[at].operands.find("`(" + label + ")") != std::string::npos;
-      if (here && target <= first_store && (extent.last == 0 || target > extent.first)) extent = {target, at};
-    }
+    const std::string& operands = function.instructions[at].operands;
+    const std::size_t open = operands.find("`("), close = operands.find(')', open);
+    if (open == std::string::npos || close == std::string::npos) continue;
+    const auto label = function.labels.find(operands.substr(open + 2, close - open - 2));
+    // A branch to itself is what ptxas fills a function's end with.
+    if (label != function.labels.end() && label->second < at) last_of[label->second] = std::max(last_of[label->second], at);
   }
+  std::vector<LoopExtent> loops;
+  for (const auto& [first, last] : last_of) loops.push_back({first, last});
+  return loops;
+}
+
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules, std::size_t stores) {
+  LoopExtent extent, stored{kNowhere, 0};
+  std::size_t count = 0;
+  for (const std::size_t at : paths.path) {
+    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store) || (stores > 0 && count == stores)) continue;
+    ++count;
+    stored = {std::min(stored.first, at), std::max(stored.last, at)};
+  }
+  for (const LoopExtent& loop : loops_of(function))
+    if (loop.first <= stored.first && stored.last <= loop.last && (extent.last == 0 || extent.first < loop.first)) extent = loop;
   return extent;
 }
 

@@ -41,23 +41,32 @@ struct HotPaths {
   int longest = 0;
   std::vector<Instruction> instructions;  // of the longest
   std::vector<std::size_t> path;          // their places in the function
+  std::vector<std::size_t> shortest_path;  // places of the shortest's
 };
 
 struct PathRules {
   std::string wide_store;             // modifier that marks an octet's store: ".128"
-  int wide_stores = 1;                // on the path
+  int wide_stores = 1;                // on the path; with those of `also_counted`
   std::set<std::string> also_stores;  // modifiers of other stores that are part of the work: ".U8", the mask's
+  std::set<std::string> also_counted{};  // other instructions that the path has exactly so many of, as "LDG.128": a way that does all of the work
+  bool count_guarded = true;             // also those of `also_counted` that are issued under a predicate
 };
 
 // Throws std::runtime_error on an indirect branch, whose target the text does not tell.
 HotPaths hot_paths(const SassFunction& function, const PathRules& rules);
 
-// The innermost loop around the wide stores of a hot path, as places of its first and last instruction; first = last = 0 where the stores
-// are in no loop.
+// Places of a loop's first and last instruction; first = last = 0: none.
 struct LoopExtent {
   std::size_t first = 0, last = 0;
+
+  bool holds(std::size_t at) const { return last > 0 && at >= first && at <= last; }
+  bool holds(const LoopExtent& other) const { return holds(other.first) && holds(other.last); }
+  bool operator==(const LoopExtent&) const = default;
 };
-LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules);
+// Every loop of a function, from a backward branch's target to the branch; of those that begin together the widest.
+std::vector<LoopExtent> loops_of(const SassFunction& function);
+// The innermost loop around the first `stores` wide stores of a hot path, 0: all of them.
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules, std::size_t stores = 0);
 
 // Whether `opcode` is `name`, with any modifiers, and has `modifier` among them (nothing: any).
 bool is_instruction(const std::string& opcode, const std::string& name, const std::string& modifier = "");

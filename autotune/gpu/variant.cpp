@@ -2,8 +2,12 @@
 #include "autotune/gpu/variant.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <stdexcept>
 
+#include "autotune/gpu/model.h"
 #include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
 
@@ -14,7 +18,16 @@ using kernels::CacheHint;
 using kernels::GpuSchedule;
 using kernels::TableHome;
 
-constexpr int kOctet = 8;  // elements: kernels/cuda/octets.cuh
+using kernels::ColumnSums;
+using kernels::GpuNormSchedule;
+using kernels::i64;
+using kernels::Norm;
+using kernels::RowHome;
+using kernels::cuda::DeviceKernel;
+using kernels::cuda::kOctet;
+using kernels::cuda::LaunchPlan;
+using kernels::cuda::PlanLimits;
+using kernels::cuda::SideChannels;
 
 // The names of an enumeration's values in C++; in variants' names they are short.
 const char* name_of(TableHome home) {
@@ -33,6 +46,19 @@ const char* name_of(TableHome home) {
       return "entries";
   }
 }
+const char* name_of(RowHome home) {
+  switch (home) {
+    case RowHome::automatic:
+      return "automatic";
+    case RowHome::registers:
+      return "registers";
+    case RowHome::shared:
+      return "shared";
+    default:
+      return "memory";
+  }
+}
+const char* name_of(ColumnSums sums) { return sums == ColumnSums::automatic ? "automatic" : sums == ColumnSums::fused ? "fused" : "separate"; }
 const char* name_of(CacheHint hint) { return hint == CacheHint::streaming ? "streaming" : "none"; }
 const char* short_name(CacheHint hint) { return hint == CacheHint::streaming ? "cs" : "wb"; }
 
@@ -61,7 +87,7 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
   TableBytes bytes;
   bytes.one_row = !choice.has_rows;
   if (!choice.header.empty()) return bytes;
-  if (problem.kernel == KernelId::kGeluForward) {
+  if (is_forward(problem.kernel)) {
     using Forward = kernels::generated::GeluForward;
     add_table(bytes, Forward::kRows, sizeof(Forward::table().w[0]));
     add_table(bytes, Forward::kTailRows, sizeof(Forward::tail().w[0]));
@@ -92,9 +118,154 @@ std::string text_of(const GpuSchedule& schedule) {
          ", .stores = CacheHint::" + name_of(schedule.stores) + ", .table = TableHome::" + name_of(schedule.table) + "}";
 }
 
+std::string text_of(const GpuNormSchedule& schedule) {
+  return "{.row_warps = " + std::to_string(schedule.row_warps) + ", .octets = " + std::to_string(schedule.octets) + ", .block_rows = " +
+         std::to_string(schedule.block_rows) + ", .access_bytes = " + std::to_string(schedule.access_bytes) + ", .blocks_per_sm = " +
+         std::to_string(schedule.blocks_per_sm) + ", .resident_blocks = " + std::to_string(schedule.resident_blocks) + ", .rows_ahead = " +
+         std::to_string(schedule.rows_ahead) + ", .home = RowHome::" + name_of(schedule.home) + ", .sums = ColumnSums::" + name_of(schedule.sums) +
+         ", .loads = CacheHint::" + name_of(schedule.loads) + ", .stores = CacheHint::" + name_of(schedule.stores) + "}";
+}
+
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(Norm norm) { return norm == Norm::layer ? "Norm::layer" : "Norm::rms"; }
+
+// An explicit instantiation of a kernel of kernels/cuda/.
+std::string instantiation(DeviceKernel kernel, const std::string& arguments, const std::string& parameters) {
+  return std::string("template __global__ void cuda::") + gpu::name_of(kernel) + "<" + arguments + ">(" + parameters + ");\n";
+}
+
+bool is_fused(const GpuNormSchedule& schedule) { return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate; }
+
+kernels::cuda::NormTask task_of(const Problem& problem, i64 rows, i64 cols) {
+  const NormKind kind = norm_kind(problem.kernel);
+  return {kind.norm, bytes_of(problem.format), kind.residual, rows, cols, is_wide(problem.sized(rows, cols)), false, !kind.forward};
+}
+
+LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits) {
+  const kernels::cuda::NormTask task = task_of(problem, rows, cols);
+  return norm_kind(problem.kernel).forward ? kernels::cuda::norm_forward_plan(schedule, task, limits)
+                                           : kernels::cuda::norm_backward_plan(schedule, task, limits);
+}
+
+std::string norm_source(const GpuVariant& variant) {
+  const Problem& problem = variant.problem;
+  const NormKind kind = norm_kind(problem.kernel);
+  const DeviceKernel kernel = variant.main_kernel();
+  GpuNormSchedule code = variant.norm;
+  code.blocks_per_sm = GpuNormSchedule{}.blocks_per_sm;
+  const std::string t = type_of(problem.format), of = text_of(kind.norm) + ", " + t + ", Schedule, ", residual = text_of(kind.residual),
+                    wide = text_of(is_wide(problem)), side = variant.norm.home == RowHome::registers ? "none" : "either";
+  const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr GpuNormSchedule kSchedule" +
+                           text_of(code) + ";\n};\n";
+  if (kind.forward) return text + instantiation(kernel, of + wide + ", " + residual, "cuda::NormForwardArrays<" + t + ">");
+  return text + instantiation(kernel, of + (kernel == DeviceKernel::norm_backward ? wide + ", " : "") + residual + ", cuda::SideChannels::" + side,
+                              "cuda::NormBackwardArrays<" + t + ">");
+}
+
 }  // namespace
 
+bool is_norm(KernelId kernel) { return kernel >= KernelId::kLayernormBackward; }
+
+NormKind norm_kind(KernelId kernel) {
+  switch (kernel) {
+    case KernelId::kLayernormBackward:
+      return {Norm::layer, false, false};
+    case KernelId::kLayernormForward:
+      return {Norm::layer, false, true};
+    case KernelId::kRmsnormBackward:
+      return {Norm::rms, false, false};
+    case KernelId::kRmsnormForward:
+      return {Norm::rms, false, true};
+    case KernelId::kResidualLayernormBackward:
+      return {Norm::layer, true, false};
+    case KernelId::kResidualLayernormForward:
+      return {Norm::layer, true, true};
+    case KernelId::kResidualRmsnormBackward:
+      return {Norm::rms, true, false};
+    case KernelId::kResidualRmsnormForward:
+      return {Norm::rms, true, true};
+    default:
+      throw std::logic_error(std::string(autotune::name_of(kernel)) + " is no norm");
+  }
+}
+
+bool is_forward(KernelId kernel) {
+  return is_norm(kernel) ? norm_kind(kernel).forward : kernel == KernelId::kGeluForward || kernel == KernelId::kBiasGeluForward;
+}
+
+const char* name_of(DeviceKernel kernel) {
+  switch (kernel) {
+    case DeviceKernel::activation_backward:
+      return "activation_backward";
+    case DeviceKernel::gelu_forward:
+      return "gelu_forward";
+    case DeviceKernel::bias_gelu_backward:
+      return "bias_gelu_backward";
+    case DeviceKernel::bias_gelu_forward:
+      return "bias_gelu_forward";
+    case DeviceKernel::add_slots:
+      return "add_slots";
+    case DeviceKernel::norm_forward:
+      return "norm_forward";
+    case DeviceKernel::norm_prepare:
+      return "norm_prepare";
+    case DeviceKernel::norm_slot_sums:
+      return "norm_slot_sums";
+    case DeviceKernel::norm_backward:
+      return "norm_backward";
+    case DeviceKernel::norm_backward_slots:
+      return "norm_backward_slots";
+    default:
+      return "norm_finish";
+  }
+}
+
+bool is_symbol_of(const std::string& symbol, DeviceKernel kernel) {
+  // As a template's name is mangled (Itanium C++ ABI): its length, itself, its arguments between I and E.
+  const std::string name = name_of(kernel);
+  return symbol.find(std::to_string(name.size()) + name + "I") != std::string::npos;
+}
+
+bool is_wide(const Problem& problem) { return problem.cols % kOctet == 0; }
+
+const Fits& gpu_fits_of(const Problem& problem) {
+  static const Fits kNone;
+  if (is_norm(problem.kernel)) return kNone;
+  return fits_of({is_forward(problem.kernel) ? KernelId::kGeluForward : KernelId::kGeluBackward, problem.format});
+}
+
+DeviceKernel GpuVariant::main_kernel() const {
+  switch (problem.kernel) {
+    case KernelId::kGeluBackward:
+      return DeviceKernel::activation_backward;
+    case KernelId::kGeluForward:
+      return DeviceKernel::gelu_forward;
+    case KernelId::kBiasGeluBackward:
+      return DeviceKernel::bias_gelu_backward;
+    case KernelId::kBiasGeluForward:
+      return DeviceKernel::bias_gelu_forward;
+    default:
+      return norm_kind(problem.kernel).forward ? DeviceKernel::norm_forward : is_fused(norm) ? DeviceKernel::norm_backward_slots : DeviceKernel::norm_backward;
+  }
+}
+
+LaunchPlan GpuVariant::plan(i64 rows, i64 cols, const PlanLimits& limits) const {
+  if (is_norm(problem.kernel)) return plan_of(problem, norm, rows, cols, limits);
+  const bool wide = cols % kOctet == 0;
+  if (problem.kernel == KernelId::kBiasGeluBackward) return kernels::cuda::bias_backward_plan(schedule, rows, cols, wide, limits);
+  if (problem.kernel == KernelId::kBiasGeluForward) return kernels::cuda::bias_forward_plan(schedule, rows * cols, wide, limits);
+  return kernels::cuda::elementwise_plan(main_kernel(), schedule, rows * cols, limits);
+}
+
 std::string GpuVariant::name() const {
+  const std::string format = autotune::name_of(problem.format);
+  if (is_norm(problem.kernel)) {
+    std::string text = format + ".n" + std::to_string(problem.cols) + ".wpr_" + std::to_string(norm.row_warps) + ".oct_" + std::to_string(norm.octets) +
+                       ".rpb_" + std::to_string(norm.block_rows) + ".vec_" + std::to_string(norm.access_bytes) + ".home_" + name_of(norm.home);
+    if (!is_forward(problem.kernel)) text += std::string(".sums_") + name_of(norm.sums);
+    return text + ".grid_" + std::to_string(norm.blocks_per_sm) + ".occ_" + std::to_string(norm.resident_blocks) + ".ahead_" +
+           std::to_string(norm.rows_ahead) + ".ld_" + short_name(norm.loads) + ".st_" + short_name(norm.stores);
+  }
   return std::string(autotune::name_of(problem.format)) + "." + fit->name + ".ipt_" + std::to_string(kOctet * schedule.octets) + ".tpb_" +
          std::to_string(schedule.threads) + ".vec_" + std::to_string(schedule.access_bytes) + ".tab_" + name_of(schedule.table) + ".grid_" +
          std::to_string(schedule.blocks_per_sm) + ".occ_" + std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) +
@@ -102,6 +273,19 @@ std::string GpuVariant::name() const {
 }
 
 nlohmann::json GpuVariant::parameters() const {
+  if (is_norm(problem.kernel)) {
+    return {{"row_warps", norm.row_warps},
+            {"octets", norm.octets},
+            {"block_rows", norm.block_rows},
+            {"access_bytes", norm.access_bytes},
+            {"blocks_per_sm", norm.blocks_per_sm},
+            {"resident_blocks", norm.resident_blocks},
+            {"rows_ahead", norm.rows_ahead},
+            {"home", name_of(norm.home)},
+            {"sums", name_of(norm.sums)},
+            {"loads", name_of(norm.loads)},
+            {"stores", name_of(norm.stores)}};
+  }
   return {{"fit", fit->type},
           {"threads", schedule.threads},
           {"octets", schedule.octets},
@@ -114,39 +298,126 @@ nlohmann::json GpuVariant::parameters() const {
 }
 
 std::string GpuVariant::source() const {
-  const std::string t = type_of(problem.format);
-  const bool backward = problem.kernel == KernelId::kGeluBackward;
-  std::string text = "#include \"kernels/cuda/elementwise.cuh\"\n";
+  if (is_norm(problem.kernel)) return norm_source(*this);
+  const std::string t = type_of(problem.format), in = "const " + t + "*", out = t + "*", fit_type = "generated::" + fit->type;
+  const bool bias = problem.kernel == KernelId::kBiasGeluBackward || problem.kernel == KernelId::kBiasGeluForward;
+  std::string text = bias ? "#include \"kernels/cuda/bias.cuh\"\n" : "#include \"kernels/cuda/elementwise.cuh\"\n";
   // A header of the caller's own stands in the program, one of ours is embedded.
   text += fit->header.empty() ? "#include \"kernels/generated/" + fit->name + ".h\"\n" : fit->header + "\n";
   kernels::GpuSchedule code = schedule;
   code.blocks_per_sm = kernels::GpuSchedule{}.blocks_per_sm;
   text += "using namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr GpuSchedule kSchedule" + text_of(code) + ";\n};\n";
-  if (backward)
-    return text + "template __global__ void cuda::activation_backward<generated::" + fit->type + ", " + t + ", " + t + ", Schedule>(const " +
-           t + "*, const " + t + "*, const u32*, " + t + "*, i64);\n";
-  return text + "template __global__ void cuda::gelu_forward<generated::" + fit->type + ", " + t + ", Schedule>(const " + t + "*, " + t +
-         "*, u32*, i64);\n";
+  const std::string wide = text_of(is_wide(problem)) + ", Schedule";
+  switch (main_kernel()) {
+    case DeviceKernel::activation_backward:
+      return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + t + ", Schedule", in + ", " + in + ", const u32*, " + out + ", i64");
+    case DeviceKernel::gelu_forward:
+      return text + instantiation(main_kernel(), fit_type + ", " + t + ", Schedule", in + ", " + out + ", u32*, i64");
+    case DeviceKernel::bias_gelu_backward:
+      return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
+    default:
+      return text + instantiation(main_kernel(), fit_type + ", " + t + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
+  }
 }
 
-int GpuVariant::block_elements() const { return schedule.threads * schedule.octets * kOctet; }
+std::string GpuVariant::helper_source() const {
+  if (problem.kernel == KernelId::kGeluBackward || is_forward(problem.kernel)) return "";
+  std::string text = std::string("#include \"kernels/cuda/") + (is_norm(problem.kernel) ? "norm_kernels" : "columns") + ".cuh\"\nusing namespace outgrad::kernels;\n" +
+                     instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
+  if (!is_norm(problem.kernel)) return text;
+  text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
+  text += instantiation(DeviceKernel::norm_finish, "void", "const float*, NormColumns, i64, i64, float*, float*");
+  const std::string t = type_of(problem.format);
+  if (!is_fused(norm))
+    text += instantiation(DeviceKernel::norm_slot_sums, text_of(norm_kind(problem.kernel).norm) + ", " + t, "cuda::NormBackwardArrays<" + t + ">");
+  return text;
+}
 
-GpuVariant default_gpu_variant(const Problem& problem) {
-  const std::shared_ptr<const FitChoice>& fit = fits_of(problem).front();
+int GpuVariant::block_elements() const {
+  if (is_norm(problem.kernel)) return static_cast<int>(norm.block_rows * problem.cols);
+  return schedule.threads * schedule.octets * kOctet;
+}
+
+GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture) {
+  if (is_norm(problem.kernel)) {
+    // Any number of rows: what the launchers choose depends on the columns alone.
+    GpuNormSchedule schedule =
+        plan_of(problem, {}, 1, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}).norm;
+    if (!is_forward(problem.kernel)) schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
+    return {problem, schedule};
+  }
+  const std::shared_ptr<const FitChoice>& fit = gpu_fits_of(problem).front();
   kernels::GpuSchedule schedule;
   // As default_octets in kernels/cuda/elementwise.cuh: a direct table or a single row leaves registers for more, f32 needs more to spread
-  // its polynomial's cost over.
-  schedule.octets = !fit->has_rows ? 4 : problem.format == FormatId::kF32 ? 3 : 2;
+  // its polynomial's cost over; and completed_rows in kernels/cuda/bias.cuh.
+  const bool f32 = problem.format == FormatId::kF32;
+  schedule.octets = f32 && problem.kernel == KernelId::kBiasGeluBackward ? 2 : !fit->has_rows ? 4 : f32 ? 3 : 2;
   return {problem, fit, schedule};
 }
 
 Traffic traffic_of(const Problem& problem) {
-  constexpr double kMask = 0.125;
-  const double element = autotune::bytes_of(problem.format);
-  return problem.kernel == KernelId::kGeluBackward ? Traffic{2 * element + kMask, element} : Traffic{element, element + kMask};
+  Traffic traffic;
+  for (const Operand& operand : operands(problem.kernel)) {
+    const double bytes = operand.extent == Extent::kElements ? operand.element_bytes(problem.format) : operand.extent == Extent::kMaskWords ? 0.125 : 0;
+    (operand.role == Role::kInput ? traffic.read : traffic.written) += bytes;
+  }
+  return traffic;
 }
 
-Space gpu_space(const Problem& problem, const Fits& fits, int max_threads) {
+namespace {
+
+Space norm_space(const Problem& problem, const Architecture& architecture) {
+  const NormKind kind = norm_kind(problem.kernel);
+  const bool wide = is_wide(problem);
+  const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
+  const std::int64_t registers = number(RowHome::registers), fused = number(ColumnSums::fused), separate = number(ColumnSums::separate);
+  std::vector<std::int64_t> homes = {registers, number(RowHome::shared), number(RowHome::memory)}, sums = {fused, separate};
+  if (!wide) homes.erase(homes.begin());
+  if (kind.forward) sums = {number(ColumnSums::automatic)};
+  else if (!wide) sums = {separate};
+  // Tensors are aligned when they are tuned, so that narrower accesses have no use; what is no whole octet comes element by element, without hints.
+  const std::vector<std::int64_t> accesses = wide ? std::vector<std::int64_t>{8, 16} : std::vector<std::int64_t>{16};
+  const std::vector<std::int64_t> hints = wide ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
+  Space space;
+  space.parameter("row_warps", {1, 2, 4, 8, 16, 32})
+      .parameter("octets", {1, 2, 4, 8})
+      .parameter("block_rows", {1, 2, 4, 8})
+      .parameter("access_bytes", accesses)
+      .parameter("blocks_per_sm", {0, 1, 2, 4, 8, 16, 32})
+      .parameter("resident_blocks", {1, 2, 3, 4, 6, 8, 12, 16, 24, 32})
+      .parameter("rows_ahead", kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1})
+      .parameter("home", homes)
+      .parameter("sums", sums)
+      .parameter("loads", hints)
+      .parameter("stores", hints);
+  const i64 steps = kernels::row_steps(problem.cols);
+  space.constraint("registers hold a row, of one group of the tree at most", {"home", "row_warps", "octets"}, [=](const Point& p) {
+    return p[0] != registers || (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps);
+  });
+  space.constraint("most threads have a part of the row", {"row_warps", "octets"}, [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
+  space.constraint("rows that do not lie in registers come one at a time, octet by octet, without sums over rows", {"home", "octets", "block_rows", "rows_ahead", "sums"},
+                   [=](const Point& p) { return p[0] == registers || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != fused); });
+  space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"}, [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
+  const int max_threads = architecture.threads_per_sm, max_blocks = architecture.blocks_per_sm;
+  space.constraint("registers are kept for blocks that an SM can hold", {"row_warps", "block_rows", "resident_blocks"}, [=](const Point& p) {
+    return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks;
+  });
+  space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
+  space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
+  space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},
+                   [](const Point& p) { return p[0] == 0 || p[0] >= p[1]; });
+  const int tensors = kind.forward ? 1 : 2;  // that are kept: kernels/cuda/plan.h
+  const i64 row_bytes = tensors * kernels::cuda::detail::shared_row_bytes(problem.cols, bytes_of(problem.format));
+  const i64 memory = kernels::cuda::detail::row_memory({.shared_bytes = architecture.shared_per_block}, tensors);
+  space.constraint("a block's shared memory holds a row", {"home"}, [=](const Point& p) { return p[0] != number(RowHome::shared) || row_bytes <= memory; });
+  return space;
+}
+
+}  // namespace
+
+Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& architecture) {
+  if (is_norm(problem.kernel)) return norm_space(problem, architecture);
+  const int max_threads = architecture.threads_per_sm;
   std::vector<std::int64_t> fit_numbers;
   std::vector<TableBytes> tables;
   for (std::size_t i = 0; i < fits.size(); ++i) {
@@ -155,7 +426,7 @@ Space gpu_space(const Problem& problem, const Fits& fits, int max_threads) {
   }
   const auto home = [](TableHome which) { return static_cast<std::int64_t>(which); };
   Space space;
-  space.parameter("fit", fit_numbers)
+  space.nominal_parameter("fit", fit_numbers)
       .parameter("threads", {64, 128, 256, 512, 1024})
       .parameter("octets", {1, 2, 3, 4, 6, 8})
       .parameter("access_bytes", {4, 8, 16})
@@ -163,7 +434,7 @@ Space gpu_space(const Problem& problem, const Fits& fits, int max_threads) {
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8})
       .parameter("loads", {0, 1})
       .parameter("stores", {0, 1})
-      .parameter("table", {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread),
+      .nominal_parameter("table", {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread),
                            home(TableHome::entries)});
   space.constraint("registers are kept for blocks that an SM can hold", {"threads", "resident_blocks"},
                    [max_threads](const Point& p) { return p[0] * p[1] <= max_threads; });
@@ -189,6 +460,21 @@ Space gpu_space(const Problem& problem, const Fits& fits, int max_threads) {
 
 GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
   const auto value = [&](const char* name) { return static_cast<int>(point[space.index_of(name)]); };
+  if (is_norm(problem.kernel)) {
+    GpuNormSchedule schedule;
+    schedule.row_warps = value("row_warps");
+    schedule.octets = value("octets");
+    schedule.block_rows = value("block_rows");
+    schedule.access_bytes = value("access_bytes");
+    schedule.blocks_per_sm = value("blocks_per_sm");
+    schedule.resident_blocks = value("resident_blocks");
+    schedule.rows_ahead = value("rows_ahead");
+    schedule.home = static_cast<RowHome>(value("home"));
+    schedule.sums = static_cast<ColumnSums>(value("sums"));
+    schedule.loads = static_cast<CacheHint>(value("loads"));
+    schedule.stores = static_cast<CacheHint>(value("stores"));
+    return {problem, schedule};
+  }
   GpuSchedule schedule;
   schedule.threads = value("threads");
   schedule.octets = value("octets");
@@ -201,9 +487,39 @@ GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space&
   return {problem, fits[static_cast<std::size_t>(value("fit"))], schedule};
 }
 
+namespace {
+
+// The value of an enumeration that is written so.
+template <class Value>
+Value named(const nlohmann::json& parameters, const char* field, std::initializer_list<Value> values) {
+  const std::string text = parameters.at(field).get<std::string>();
+  for (const Value value : values)
+    if (text == name_of(value)) return value;
+  throw kernels::SpecError("tuning record", field, "unknown value '" + text + "'");
+}
+
+GpuNormSchedule norm_from(const nlohmann::json& parameters) {
+  GpuNormSchedule schedule;
+  schedule.row_warps = parameters.at("row_warps").get<int>();
+  schedule.octets = parameters.at("octets").get<int>();
+  schedule.block_rows = parameters.at("block_rows").get<int>();
+  schedule.access_bytes = parameters.at("access_bytes").get<int>();
+  schedule.blocks_per_sm = parameters.at("blocks_per_sm").get<int>();
+  schedule.resident_blocks = parameters.at("resident_blocks").get<int>();
+  schedule.rows_ahead = parameters.at("rows_ahead").get<int>();
+  schedule.home = named(parameters, "home", {RowHome::registers, RowHome::shared, RowHome::memory});
+  schedule.sums = named(parameters, "sums", {ColumnSums::automatic, ColumnSums::fused, ColumnSums::separate});
+  schedule.loads = named(parameters, "loads", {CacheHint::none, CacheHint::streaming});
+  schedule.stores = named(parameters, "stores", {CacheHint::none, CacheHint::streaming});
+  return schedule;
+}
+
+}  // namespace
+
 GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
   const auto bad = [](const char* field, const std::string& why) { return kernels::SpecError("tuning record", field, why); };
   try {
+    if (is_norm(problem.kernel)) return {problem, norm_from(parameters)};
     const std::string type = parameters.at("fit").get<std::string>(), table = parameters.at("table").get<std::string>();
     const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
     if (fit == fits.end()) throw bad("fit", "unknown fit '" + type + "'");
@@ -230,24 +546,6 @@ GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nloh
   } catch (const nlohmann::json::exception& error) {
     throw bad("parameters", error.what());
   }
-}
-
-std::string tuned_header(const std::vector<GpuVariant>& variants, const std::string& name, const std::string& evidence,
-                         const std::string& origin) {
-  std::string text = "// GENERATED by outgrad tune. DO NOT EDIT.\n// " + origin +
-                     "\n// Use: launch_gelu_backward<B::Fit, T, T, B>(..) with B = tuned::" + name +
-                     "::GeluBackward<T>; launch_gelu_forward<F::Fit, T, F>(..)\n"
-                     "#pragma once\n\n#include \"kernels/fits.h\"\n#include \"kernels/formats.h\"\n#include \"kernels/params.h\"\n";
-  for (const GpuVariant& variant : variants)
-    if (!variant.fit->header.empty()) text += "#include \"" + header_path(*variant.fit) + "\"\n";
-  text += "\nnamespace outgrad::kernels::inline OUTGRAD_ABI::cuda::tuned::" + name +
-          " {\n\ntemplate <class T>\nstruct GeluBackward;\n\ntemplate <class T>\nstruct GeluForward;\n";
-  for (const GpuVariant& variant : variants)
-    text += std::string("\ntemplate <>\nstruct ") + (variant.problem.kernel == KernelId::kGeluBackward ? "GeluBackward<" : "GeluForward<") +
-            type_of(variant.problem.format) + "> {\n  using Fit = generated::" + variant.fit->type +
-            ";\n  static constexpr GpuSchedule kSchedule" + text_of(variant.schedule) + ";\n  static constexpr const char* kVariant = \"" +
-            variant.name() + "\";\n  static constexpr const char* kEvidence = \"" + evidence + "\";\n};\n";
-  return text + "\n}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda::tuned::" + name + "\n";
 }
 
 }  // namespace outgrad::autotune::gpu

@@ -8,44 +8,75 @@
 
 #include "autotune/space.h"
 #include "autotune/variant.h"
+#include "kernels/cuda/plan.h"
 #include "kernels/params.h"
 
 namespace outgrad::autotune::gpu {
 
+struct Architecture;  // autotune/gpu/model.h
+
+// One kernel of the library in one schedule. Its code is in at most two programs: the kernel that the schedule makes, and those that follow or
+// precede it and are the same for all schedules.
 struct GpuVariant : AnyVariant {
-  kernels::GpuSchedule schedule;  // `table` may be left to the kernel (automatic), `octets` not: a launch has to know its trips
+  kernels::GpuSchedule schedule{};   // of GELU and of bias + GELU: `table` may be left to the kernel (automatic), `octets` not: a launch has to know its trips
+  kernels::GpuNormSchedule norm{};  // of the norms, with nothing left open but `sums` of a forward; the fit is null
 
   GpuVariant(const Problem& of, std::shared_ptr<const FitChoice> choice, const kernels::GpuSchedule& how)
       : AnyVariant(of, std::move(choice)), schedule(how) {}
+  GpuVariant(const Problem& of, const kernels::GpuNormSchedule& how) : AnyVariant(of, nullptr), norm(how) {}
 
-  // "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_spread.grid_8.occ_1.ld_cs.st_wb": format, fit, items per thread and trip, threads per block, bytes per access, table's home, blocks per SM of the grid (grid_0: a block for each trip), blocks per SM
-  // that registers are kept for, hints of loads and stores (cs: streaming, wb: none).
+  // GELU: "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_spread.grid_8.occ_1.ld_cs.st_wb": format, fit, items per thread and trip, threads per block, bytes per access,
+  // table's home, blocks per SM of the grid (grid_0: a block for each trip), blocks per SM that registers are kept for, hints of loads and stores
+  // (cs: streaming, wb: none). Norms: "bf16.n1024.wpr_2.oct_2.rpb_1.vec_16.home_registers.sums_fused.grid_0.occ_8.ahead_1.ld_wb.st_wb": columns, warps to
+  // a row, octets of it to a thread, rows to a block, where rows lie, how sums over rows come about (backwards alone), rows loaded ahead.
   std::string name() const override;
   nlohmann::json parameters() const override;
   int block_elements() const override;  // of a block's trip
-  // A program with this kernel alone. Variants that differ in their launch only, by blocks_per_sm, have the same.
+  // A program with this kernel alone, as a shape of the problem's columns needs it. Variants that differ in their launch only, by blocks_per_sm, have the same.
   std::string source() const;
+  // A program with the other kernels of the plan; empty where there are none.
+  std::string helper_source() const;
+  // What is launched for `rows` rows, or for an elementwise kernel over that many elements in one row. The columns are the problem's.
+  kernels::cuda::LaunchPlan plan(kernels::i64 rows, kernels::i64 cols, const kernels::cuda::PlanLimits& limits) const;
+  // The kernel of source().
+  kernels::cuda::DeviceKernel main_kernel() const;
 };
 
-// Bytes per element that a kernel reads before it computes, and those that it writes; each once.
+// What a kernel of the norms computes.
+struct NormKind {
+  kernels::Norm norm;
+  bool residual, forward;
+};
+bool is_norm(KernelId kernel);
+NormKind norm_kind(KernelId kernel);  // of a norm's kernel
+bool is_forward(KernelId kernel);
+
+// The name of a __global__ template.
+const char* name_of(kernels::cuda::DeviceKernel kernel);
+// Whether a mangled symbol is of an instance of it.
+bool is_symbol_of(const std::string& symbol, kernels::cuda::DeviceKernel kernel);
+
+// Whether tensors of these columns are taken by octets: those that tuning makes are aligned.
+bool is_wide(const Problem& problem);
+
+// Bytes per element that a kernel reads before it computes, and those that it writes; each once. Not vectors that all rows share.
 struct Traffic {
   double read = 0, written = 0;
 };
 Traffic traffic_of(const Problem& problem);
 
-// The kernel's own default, with the octets that it completes it by.
-GpuVariant default_gpu_variant(const Problem& problem);
+// The fits that a problem's kernel takes as a parameter: none for a norm.
+const Fits& gpu_fits_of(const Problem& problem);
 
-// The space over these fits. Parameters: fit, threads, octets, access_bytes, blocks_per_sm, resident_blocks, loads, stores, table.
-// `max_threads`: resident threads of an SM.
-Space gpu_space(const Problem& problem, const Fits& fits, int max_threads);
+// The kernel's own default, with what it completes it by: octets, and all of a norm's schedule. A norm's problem has columns.
+GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture);
+
+// The space over these fits. Parameters of GELU's kernels: fit, threads, octets, access_bytes, blocks_per_sm, resident_blocks, loads, stores, table; of
+// the norms: row_warps, octets, block_rows, access_bytes, blocks_per_sm, resident_blocks, rows_ahead, home, sums, loads, stores, for rows of the problem's
+// columns.
+Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& architecture);
 GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
 // Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
 GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
-
-// The text of a header with a struct for each variant's problem, which is the schedule type of its launcher and names its fit. `name`: of the
-// namespace, "sm_90" or a device's; `evidence`: "measured" or "predicted"; `origin`: a comment line on where it comes from.
-std::string tuned_header(const std::vector<GpuVariant>& variants, const std::string& name, const std::string& evidence,
-                         const std::string& origin);
 
 }  // namespace outgrad::autotune::gpu

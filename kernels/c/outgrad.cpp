@@ -121,6 +121,7 @@ constexpr FormatInfo kInfo[kFormats] = {info_of<float>(FitsOf<float>::Type{}), i
                                         info_of<kernels::BF16>(FitsOf<kernels::BF16>::Type{})};
 
 bool is_format(outgrad_format format) { return format >= 0 && format < kFormats; }
+bool is_kernel(outgrad_kernel kernel) { return kernel >= 0 && kernel < kKernels; }
 bool is_activation(outgrad_activation activation) { return activation >= 0 && activation < kActivations; }
 
 const char* digest_of(const char* fit) {
@@ -559,9 +560,17 @@ const char* outgrad_coefficients_sha256(outgrad_activation activation, outgrad_f
 const char* outgrad_forward_coefficients_sha256(void) { return digest_of("gelu_forward"); }
 
 const char* outgrad_forward_variant(outgrad_format format) {
-  return is_format(format) ? choice().kernels[format]->forward_variant : nullptr;
+  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_FORWARD, format, 1, kMostElements);
 }
 
 const char* outgrad_backward_variant(outgrad_format format) {
-  return is_format(format) ? choice().kernels[format]->backward_variant : nullptr;
+  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements);
+}
+
+const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
+  return is_kernel(kernel) && is_format(format) ? choice().kernels[format]->chosen(kernel, rows, n).variant : nullptr;
+}
+
+const char* outgrad_tuned_rung(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
+  return is_kernel(kernel) && is_format(format) ? choice().kernels[format]->chosen(kernel, rows, n).rung : nullptr;
 }

@@ -77,6 +77,23 @@ enum {
   OUTGRAD_ELU = 9       /* x for x >= 0, exp(x) - 1 below */
 };
 
+/* What outgrad_tuned_variant and outgrad_tuned_rung are asked about: the functions of these names. */
+typedef int32_t outgrad_kernel;
+enum {
+  OUTGRAD_KERNEL_GELU_FORWARD = 0,
+  OUTGRAD_KERNEL_GELU_BACKWARD = 1,
+  OUTGRAD_KERNEL_BIAS_GELU_FORWARD = 2,
+  OUTGRAD_KERNEL_BIAS_GELU_BACKWARD = 3,
+  OUTGRAD_KERNEL_LAYERNORM_FORWARD = 4,
+  OUTGRAD_KERNEL_LAYERNORM_BACKWARD = 5,
+  OUTGRAD_KERNEL_RMSNORM_FORWARD = 6,
+  OUTGRAD_KERNEL_RMSNORM_BACKWARD = 7,
+  OUTGRAD_KERNEL_RESIDUAL_LAYERNORM_FORWARD = 8,
+  OUTGRAD_KERNEL_RESIDUAL_LAYERNORM_BACKWARD = 9,
+  OUTGRAD_KERNEL_RESIDUAL_RMSNORM_FORWARD = 10,
+  OUTGRAD_KERNEL_RESIDUAL_RMSNORM_BACKWARD = 11
+};
+
 /* --- Activations ---------------------------------------------------------------------------------------------------------------- */
 
 /* y[i] = GELU(x[i]), mask bit i = [x[i] >= x*], x* = -0.7517915 where GELU is least; the bits of the last word beyond n are written 0.
@@ -199,10 +216,16 @@ OUTGRAD_API const char* outgrad_coefficients_sha256(outgrad_activation activatio
 /* The same of GELU's forward, kernels/generated/gelu_forward.h. */
 OUTGRAD_API const char* outgrad_forward_coefficients_sha256(void);
 
-/* How GELU's forward and backwards of a format are scheduled, as the tuner named it ("default" without tuning). No schedule changes a bit.
- */
+/* How GELU's forward and backward of a format are scheduled for the largest arrays, as the tuner named it ("default" without tuning). No
+ * schedule changes a bit. */
 OUTGRAD_API const char* outgrad_forward_variant(outgrad_format format);
 OUTGRAD_API const char* outgrad_backward_variant(outgrad_format format);
+
+/* How a kernel is scheduled for arrays of [rows, n] (rows = 1 and n elements of GELU without a bias), and on which rung of the ladder that was
+ * found: "exact device" (tuned on such a processor with as many threads), "same architecture", "same family" (of as wide vectors), or
+ * "default" (nothing nearer was tuned). Null for an unknown kernel or format. */
+OUTGRAD_API const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, int64_t rows, int64_t n);
+OUTGRAD_API const char* outgrad_tuned_rung(outgrad_kernel kernel, outgrad_format format, int64_t rows, int64_t n);
 
 #ifdef __cplusplus
 }

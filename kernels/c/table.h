@@ -74,6 +74,14 @@ struct FitsOf<kernels::BF16> {
               kernels::generated::SigmoidBf16, kernels::generated::SoftplusBf16, kernels::generated::EluBf16>;
 };
 
+inline constexpr int kKernels = 12;  // in the order of outgrad_kernel
+
+// What runs a problem, and the rung of the ladder (kernels/ladder.h) that it was found on.
+struct ChosenSchedule {
+  const char* variant;
+  const char* rung;
+};
+
 // Contracts: kernels/host/elementwise.h, bias.h and layernorm.h, beta and dbeta null for RMSNorm. Arrays of void are of the format.
 struct FormatKernels {
   using Forward = void(const void* x, void* y, u32* mask, i64 n);
@@ -101,8 +109,7 @@ struct FormatKernels {
   BiasForward* bias_gelu_forward;
   BiasBackward* bias_gelu_backward;
   i64 (*bias_workspace)(i64 rows, i64 n);  // words
-  const char* forward_variant;
-  const char* backward_variant;
+  ChosenSchedule (*chosen)(int kernel, i64 rows, i64 n);
 };
 
 // One for each format. bf16 alone where the instruction set brings nothing to the others.

@@ -4,7 +4,6 @@
 // keeps the copies apart, and nothing here runs before it is called.
 #include "kernels/c/table.h"
 #include "kernels/host/api.h"
-#include "kernels/host/bias.h"
 
 namespace outgrad::c {
 namespace {
@@ -14,19 +13,28 @@ using kernels::F16;
 using kernels::Norm;
 using kernels::SideBuffer;
 
-// The fits are this library's own; the schedules are those of GELU's plain entry points.
-template <class T>
-using Tuned = kernels::tuned::GeluBackward<T>;
+namespace tuned = kernels::tuned;
+using kernels::generated::GeluForward;
 
+// The fits are this library's own, whatever the tables name: results depend on the arguments alone. The schedules are the tables'.
 template <class T>
 void gelu_forward(const void* x, void* y, u32* mask, i64 n) {
-  kernels::gelu_forward<T>(static_cast<const T*>(x), static_cast<T*>(y), mask, n);
+  tuned::run<tuned::GeluForward<T>>(1, n, [=]<class Choice>(Choice) {
+    kernels::gelu_forward<GeluForward, T, Choice::kSchedule>(static_cast<const T*>(x), static_cast<T*>(y), mask, n);
+  });
 }
 
+template <class Gelu, class T>
+void gelu_backward(const void* dy, const void* y, const u32* mask, void* dx, i64 n) {
+  tuned::run<tuned::GeluBackward<T>>(1, n, [=]<class Choice>(Choice) {
+    kernels::gelu_backward<Gelu, T, Choice::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx), n);
+  });
+}
+
+// The other activations are not tuned, and nine more kernels for each schedule would be most of the library: the default's schedule.
 template <class Fit, class T>
 void backward(const void* dy, const void* y, const u32* mask, void* dx, i64 n) {
-  kernels::activation_backward<Fit, T, Tuned<T>::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx),
-                                                            n);
+  kernels::activation_backward<Fit, T, tuned::kDefaultSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx), n);
 }
 
 template <Norm N, class T>
@@ -35,9 +43,9 @@ void norm_forward(const void* x, const float* gamma, const float* beta, i64 rows
   const T* const in = static_cast<const T*>(x);
   T* const out = static_cast<T*>(y);
   if constexpr (N == Norm::layer) {
-    kernels::layernorm_forward<T>(in, gamma, beta, rows, n, eps, out, rstd, side);
+    tuned::layernorm_forward<T>(in, gamma, beta, rows, n, eps, out, rstd, side);
   } else {
-    kernels::rmsnorm_forward<T>(in, gamma, rows, n, eps, out, rstd, side);
+    tuned::rmsnorm_forward<T>(in, gamma, rows, n, eps, out, rstd, side);
   }
 }
 
@@ -49,9 +57,9 @@ void norm_backward(const void* dy, const void* y, const float* gamma, const floa
   T* const result = static_cast<T*>(dx);
   const std::span<float> scratch(workspace, static_cast<size_t>(words));
   if constexpr (N == Norm::layer) {
-    kernels::layernorm_backward<T>(d, output, gamma, beta, rstd, rows, n, result, dgamma, dbeta, side, scratch);
+    tuned::layernorm_backward<T>(d, output, gamma, beta, rstd, rows, n, result, dgamma, dbeta, side, scratch);
   } else {
-    kernels::rmsnorm_backward<T>(d, output, gamma, rstd, rows, n, result, dgamma, side, scratch);
+    tuned::rmsnorm_backward<T>(d, output, gamma, rstd, rows, n, result, dgamma, side, scratch);
   }
 }
 
@@ -63,9 +71,9 @@ void residual_forward(const void* x, const void* residual, const float* gamma, c
   T* const sum = static_cast<T*>(z);
   T* const out = static_cast<T*>(y);
   if constexpr (N == Norm::layer) {
-    kernels::residual_layernorm_forward<T>(in, added, gamma, beta, rows, n, eps, sum, out, rstd, side);
+    tuned::residual_layernorm_forward<T>(in, added, gamma, beta, rows, n, eps, sum, out, rstd, side);
   } else {
-    kernels::residual_rmsnorm_forward<T>(in, added, gamma, rows, n, eps, sum, out, rstd, side);
+    tuned::residual_rmsnorm_forward<T>(in, added, gamma, rows, n, eps, sum, out, rstd, side);
   }
 }
 
@@ -78,22 +86,42 @@ void residual_backward(const void* dy, const void* y, const void* dz_next, const
   T* const result = static_cast<T*>(dz);
   const std::span<float> scratch(workspace, static_cast<size_t>(words));
   if constexpr (N == Norm::layer) {
-    kernels::residual_layernorm_backward<T>(d, output, next, gamma, beta, rstd, rows, n, result, dgamma, dbeta, side, scratch);
+    tuned::residual_layernorm_backward<T>(d, output, next, gamma, beta, rstd, rows, n, result, dgamma, dbeta, side, scratch);
   } else {
-    kernels::residual_rmsnorm_backward<T>(d, output, next, gamma, rstd, rows, n, result, dgamma, side, scratch);
+    tuned::residual_rmsnorm_backward<T>(d, output, next, gamma, rstd, rows, n, result, dgamma, side, scratch);
   }
 }
 
 template <class T>
 void bias_gelu_forward(const void* x, const float* bias, i64 rows, i64 n, void* y, u32* mask) {
-  using Choice = kernels::tuned::GeluForward<T>;
-  kernels::bias_gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(static_cast<const T*>(x), bias, rows, n, static_cast<T*>(y), mask);
+  tuned::run<tuned::BiasGeluForward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::bias_gelu_forward<GeluForward, T, Choice::kSchedule>(static_cast<const T*>(x), bias, rows, n, static_cast<T*>(y), mask);
+  });
 }
 
-template <class Fit, class T>
+template <class Gelu, class T>
 void bias_gelu_backward(const void* dy, const void* y, const u32* mask, i64 rows, i64 n, void* dx, float* dbias, float* workspace, i64 words) {
-  kernels::bias_gelu_backward<Fit, T, Tuned<T>::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, rows, n,
-                                                           static_cast<T*>(dx), dbias, std::span<float>(workspace, static_cast<size_t>(words)));
+  tuned::run<tuned::BiasGeluBackward<T>>(rows, n, [=]<class Choice>(Choice) {
+    kernels::bias_gelu_backward<Gelu, T, Choice::kSchedule>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, rows, n, static_cast<T*>(dx), dbias,
+                                                            std::span<float>(workspace, static_cast<size_t>(words)));
+  });
+}
+
+template <class Table>
+ChosenSchedule chosen_of(i64 rows, i64 n) {
+  const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, n);
+  return {tuning.entry->variant, name_of(tuning.found.rung)};
+}
+
+template <class T>
+ChosenSchedule chosen(int kernel, i64 rows, i64 n) {
+  using namespace tuned;
+  constexpr ChosenSchedule (*kTables[kKernels])(i64, i64) = {
+      chosen_of<tuned::GeluForward<T>>,        chosen_of<GeluBackward<T>>,        chosen_of<BiasGeluForward<T>>,
+      chosen_of<BiasGeluBackward<T>>,          chosen_of<LayernormForward<T>>,    chosen_of<LayernormBackward<T>>,
+      chosen_of<RmsnormForward<T>>,            chosen_of<RmsnormBackward<T>>,     chosen_of<ResidualLayernormForward<T>>,
+      chosen_of<ResidualLayernormBackward<T>>, chosen_of<ResidualRmsnormForward<T>>, chosen_of<ResidualRmsnormBackward<T>>};
+  return kTables[kernel](rows, n);
 }
 
 i64 bias_workspace(i64 rows, i64 n) { return kernels::bias_backward_workspace(rows, n); }
@@ -103,7 +131,7 @@ i64 norm_workspace(i64 rows, i64 n) { return kernels::norm_backward_workspace(ro
 template <class T, class Gelu, class... Fit>
 constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>) {
   return {.gelu_forward = gelu_forward<T>,
-          .backward = {backward<Gelu, T>, backward<Fit, T>...},
+          .backward = {gelu_backward<Gelu, T>, backward<Fit, T>...},
           .norm_forward = {norm_forward<Norm::layer, T>, norm_forward<Norm::rms, T>},
           .norm_backward = {norm_backward<Norm::layer, T>, norm_backward<Norm::rms, T>},
           .residual_forward = {residual_forward<Norm::layer, T>, residual_forward<Norm::rms, T>},
@@ -112,8 +140,7 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>) {
           .bias_gelu_forward = bias_gelu_forward<T>,
           .bias_gelu_backward = bias_gelu_backward<Gelu, T>,
           .bias_workspace = bias_workspace,
-          .forward_variant = kernels::tuned::GeluForward<T>::kVariant,
-          .backward_variant = Tuned<T>::kVariant};
+          .chosen = chosen<T>};
 }
 
 template <class T>

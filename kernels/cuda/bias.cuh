@@ -187,9 +187,6 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
 }
 
 #ifndef __CUDACC_RTC__
-// rows n, or -1 for a shape that is none.
-inline i64 matrix_elements(i64 rows, i64 n) { return rows < 0 || n <= 0 || rows > kMostElements / n ? -1 : rows * n; }
-
 template <GpuSchedule S, class T>
 bool is_aligned_for(const T* pointer) {
   return reinterpret_cast<u64>(pointer) % kAccessBytes<S, T> == 0;
@@ -208,18 +205,11 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
   if ((y != x && overlap(out, in)) || overlap(out, shift) || overlap(out, bits) || overlap(bits, in) || overlap(bits, shift))
     return cudaErrorInvalidValue;
   constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
-  unsigned blocks = 0;
-  if (const cudaError_t status = grid_for<kSchedule>(elements, blocks); status != cudaSuccess) return status;
-  const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(bias);
-  return launch(wide ? bias_gelu_forward<Forward, T, B, true, Schedule> : bias_gelu_forward<Forward, T, B, false, Schedule>, blocks,
-                kSchedule.threads, 0, stream, x, bias, elements, n, y, mask);
-}
-
-// fp32 words of scratch that a backward of this shape needs: the slots' sums, unless there is but one slot.
-inline i64 bias_backward_workspace(i64 rows, i64 n) {
-  if (matrix_elements(rows, n) <= 0) return 0;
-  const i64 slots = slot_count(rows, n);
-  return slots > 1 ? slots * n : 0;
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  const LaunchPlan plan = bias_forward_plan(kSchedule, elements, n % kOctet == 0 && is_aligned_for<kSchedule>(bias), limits);
+  return launch(plan.wide ? bias_gelu_forward<Forward, T, B, true, Schedule> : bias_gelu_forward<Forward, T, B, false, Schedule>,
+                static_cast<unsigned>(plan.launch[0].blocks), plan.launch[0].threads, 0, stream, x, bias, elements, n, y, mask);
 }
 
 // dy, y, dx [rows, n], dbias [n]; `workspace` holds workspace_words, at least bias_backward_workspace(rows, n), and may be null where that
@@ -247,14 +237,19 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
   float* const sums = slots > 1 ? workspace : dbias;
   const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) && is_aligned_for<kSchedule>(dx) &&
                     is_aligned_for<kSchedule>(sums);
-  unsigned blocks = 0;
-  if (const cudaError_t status =
-          grid_of_blocks<kSchedule>((n / (wide ? kOctet : 1) * slots + kSchedule.threads - 1) / kSchedule.threads, blocks);
-      status != cudaSuccess)
-    return status;
-  const cudaError_t status = launch(wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>, blocks,
-                                    kSchedule.threads, 0, stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
-  return status == cudaSuccess ? launch_add_slots(sums, n, slots, stream, dbias) : status;
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  const LaunchPlan plan = bias_backward_plan(kSchedule, rows, n, wide, limits);
+  for (int i = 0; i < plan.launches; ++i) {
+    const PlannedLaunch& planned = plan.launch[i];
+    const cudaError_t status =
+        planned.kernel == DeviceKernel::add_slots
+            ? launch_add_slots(planned, sums, n, stream, dbias)
+            : launch(wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>,
+                     static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
 }
 #endif
 

@@ -2,25 +2,11 @@
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
-
-// Threads of a block of the kernels that work by column: enough for full occupancy at any register count these kernels need.
-inline constexpr int kColumnThreads = 256;
-
-// The rows of slots, as slot_begin has them, without a division: for kernels, made by the host.
-struct SlotRows {
-  i64 each;  // rows / slots
-  i64 left;  // rows % slots
-  int log_slots;
-
-  OUTGRAD_HD i64 begin(i64 slot) const { return each * slot + (left * slot >> log_slots); }
-};
-
-// Slots that one thread adds up: two launches for up to 4096 slots, four for 2^21.
-inline constexpr int kSlotFan = 64;
 
 // Adds Fan neighbours, `apart` slots from each other, of `left` that are left, into the first of them, or, where `result` is not null and
 // they are all that is left, into it. A slot has `words` sums side by side. One thread to each word of each target.
@@ -46,24 +32,18 @@ __global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, float* 
 }
 
 #ifndef __CUDACC_RTC__
-inline SlotRows slot_rows(i64 rows, i64 slots) {
-  SlotRows result{rows / slots, rows % slots, 0};
-  while (i64{1} << result.log_slots < slots) ++result.log_slots;
-  return result;
+// One launch of a plan.
+inline cudaError_t launch_add_slots(const PlannedLaunch& planned, float* sums, i64 words, cudaStream_t stream, float* result) {
+  return launch(add_slots<>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, sums, result, words, planned.left, planned.apart);
 }
-
-inline i64 column_blocks(i64 words) { return (words + kColumnThreads - 1) / kColumnThreads; }
 
 // Adds up `slots` (a power of two) times `words` sums, as the tree orders, into the first slot's, or into `result` where that is not null
 // and there is more than one slot. At most a few kSlotSums sums in all, unless there is but one slot.
 inline cudaError_t launch_add_slots(float* sums, i64 words, i64 slots, cudaStream_t stream, float* result = nullptr) {
-  i64 apart = 1;
-  for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan) {
-    const i64 targets = (left + kSlotFan - 1) / kSlotFan;
-    const cudaError_t status = launch(add_slots<>, static_cast<unsigned>(column_blocks(words * targets)), kColumnThreads, 0, stream, sums,
-                                      result, words, left, apart);
-    if (status != cudaSuccess) return status;
-    apart *= kSlotFan;
+  LaunchPlan plan;
+  add_up_slots(plan, words, slots);
+  for (int i = 0; i < plan.launches; ++i) {
+    if (const cudaError_t status = launch_add_slots(plan.launch[i], sums, words, stream, result); status != cudaSuccess) return status;
   }
   return cudaSuccess;
 }

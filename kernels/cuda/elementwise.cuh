@@ -12,6 +12,7 @@
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/octets.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/cuda/tables.cuh"
 #include "kernels/direct.h"
 #include "kernels/formats.h"
@@ -197,9 +198,6 @@ Extent extent_of(const T* pointer, i64 n) {
 
 inline bool overlap(const Extent& a, const Extent& b) { return a.begin < b.end && b.begin < a.end; }
 
-// Bytes of an address space; 2^59 elements of 8 bytes are 2^62.
-inline constexpr i64 kMostElements = i64{1} << 59;
-
 // Whether an array can be there: not null, aligned to its element, not around the end of the address space.
 template <class T>
 bool is_array(const T* pointer, i64 n) {
@@ -209,27 +207,16 @@ bool is_array(const T* pointer, i64 n) {
 
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
 
-// The grid for work of `wanted` blocks that loop over what is left: no more than blocks_per_sm for each SM of the current device.
+// What a plan asks of the device, as far as it asks.
 template <GpuSchedule S>
-cudaError_t grid_of_blocks(i64 wanted, unsigned& blocks) {
-  constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
-  i64 most = kGridLimit;
+cudaError_t limits_for(PlanLimits& limits) {
   if constexpr (S.blocks_per_sm > 0) {
-    int device = 0, sms = 0;
+    int device = 0;
     if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
-    if (const cudaError_t status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device); status != cudaSuccess)
-      return status;
-    most = i64{sms} * S.blocks_per_sm;
+    return cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device);
+  } else {
+    return cudaSuccess;
   }
-  blocks = static_cast<unsigned>(wanted < most ? wanted : most);
-  return cudaSuccess;
-}
-
-// For n elements: a block for each trip at most.
-template <GpuSchedule S>
-cudaError_t grid_for(i64 n, unsigned& blocks) {
-  constexpr i64 kPerBlock = i64{S.threads} * S.octets * kOctet;
-  return grid_of_blocks<S>((n + kPerBlock - 1) / kPerBlock, blocks);
 }
 
 // Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a
@@ -244,9 +231,11 @@ cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask,
   if constexpr (Fit::kMasked) {
     if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
   }
-  unsigned blocks = 0;
-  if (const cudaError_t status = grid_for<completed<Fit, T>(Schedule::kSchedule)>(n, blocks); status != cudaSuccess) return status;
-  return launch(activation_backward<Fit, T, Y, Schedule>, blocks, Schedule::kSchedule.threads, 0, stream, dy, y, mask, dx, n);
+  constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  const PlannedLaunch planned = elementwise_plan(DeviceKernel::activation_backward, kSchedule, n, limits).launch[0];
+  return launch(activation_backward<Fit, T, Y, Schedule>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, dx, n);
 }
 
 // The same under GELU's name.
@@ -263,9 +252,11 @@ cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t
   if (!is_array(x, n) || !is_array(y, n) || !is_array(mask, mask_words(n))) return cudaErrorInvalidValue;
   const Extent out = extent_of(y, n), bits = extent_of(mask, mask_words(n));
   if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, bits) || overlap(bits, extent_of(x, n))) return cudaErrorInvalidValue;
-  unsigned blocks = 0;
-  if (const cudaError_t status = grid_for<completed<Forward, T>(Schedule::kSchedule)>(n, blocks); status != cudaSuccess) return status;
-  return launch(gelu_forward<Forward, T, Schedule>, blocks, Schedule::kSchedule.threads, 0, stream, x, y, mask, n);
+  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  const PlannedLaunch planned = elementwise_plan(DeviceKernel::gelu_forward, kSchedule, n, limits).launch[0];
+  return launch(gelu_forward<Forward, T, Schedule>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, mask, n);
 }
 #endif
 

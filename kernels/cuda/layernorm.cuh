@@ -11,6 +11,7 @@
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm_kernels.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/layernorm.h"
 #include "kernels/params.h"
@@ -20,9 +21,6 @@
 #include <initializer_list>
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
-
-// fp32 words of scratch of a backward of this shape: the columns' constants, their places, the slot sums. A function of the shape alone.
-i64 norm_backward_workspace(i64 rows, i64 n);
 
 // y and rstd from x; x^ of the side channels. y may equal x.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
@@ -113,115 +111,61 @@ bool shape_holds(i64 rows, i64 n, const SideBuffer<Float>& side) {
 
 // --- Choices ---------------------------------------------------------------------------------------------------------------------
 
-// What a kernel does with rows, as far as the choice of a schedule depends on it.
-struct RowUse {
-  int octet_words;     // registers that an octet of the row and of what goes with it takes
-  int resident_warps;  // of an SM's 2^16 registers, that leaves 2048 / resident_warps to a thread
-  int most_words;      // of those, how many may be kept for rows; the rest is for all else
-  bool in_turn;        // whether rows come one after the other through the warps that sum over them
-  bool ahead;          // whether a row is loaded ahead, where the schedule leaves it open
-};
-
-// A schedule with nothing left open.
-template <GpuNormSchedule S, int Warps, int Octets, RowHome Home, RowUse Use>
-OUTGRAD_HD constexpr GpuNormSchedule chosen() {
-  static_assert(S.row_warps >= 0 && S.octets >= 0 && S.block_rows >= 0 && S.resident_blocks >= 0 && S.rows_ahead >= -1,
-                "0, or -1 rows ahead, leaves a member open");
-  GpuNormSchedule schedule = S;
-  schedule.row_warps = Warps;
-  schedule.octets = Octets;
-  schedule.home = Home;
-  if (Home != RowHome::registers) schedule.block_rows = 1;  // one row at a time
-  // Slots whose rows come in turn would wait for one another, and take registers to say whether they are there.
-  if (schedule.block_rows == 0) schedule.block_rows = Use.in_turn ? 1 : larger(1, kBlockWarps / Warps);
-  schedule.block_rows = smaller(schedule.block_rows, kTreeLanes / Warps);
-  if (schedule.resident_blocks == 0) schedule.resident_blocks = larger(1, Use.resident_warps / (Warps * schedule.block_rows));
-  if (schedule.rows_ahead < 0) schedule.rows_ahead = Use.ahead ? 1 : 0;
-  return schedule;
-}
-
+// A schedule with nothing left open: which one a row takes at run time is the plan's business (kernels/cuda/plan.h); here are its instances.
 template <class Schedule, int Warps, int Octets, RowHome Home, RowUse Use>
 struct ChosenNormSchedule {
-  static constexpr GpuNormSchedule kSchedule = chosen<Schedule::kSchedule, Warps, Octets, Home, Use>();
+  static constexpr GpuNormSchedule kOpen = Schedule::kSchedule;
+  static_assert(kOpen.row_warps >= 0 && kOpen.octets >= 0 && kOpen.block_rows >= 0 && kOpen.resident_blocks >= 0 && kOpen.rows_ahead >= -1,
+                "0, or -1 rows ahead, leaves a member open");
+  static constexpr GpuNormSchedule kSchedule = chosen(kOpen, Warps, Octets, Home, Use);
 };
 
-// Octets that a thread keeps where the schedule leaves it open: 4, or fewer if they are too many.
-OUTGRAD_HD constexpr int default_octets(RowUse use) {
-  int octets = 4;
-  while (octets > 1 && octets * use.octet_words > use.most_words) octets /= 2;
-  return octets;
-}
-
-// A forward keeps a row of each tensor it reads.
 template <class T, bool Residual>
-inline constexpr RowUse kForwardUse = {
-    .octet_words = Octet<T>::kWords * (Residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead = false};
+inline constexpr RowUse kForwardUse = forward_use(sizeof(T), Residual);
 
-// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums; the row ahead, too, where two octets to a thread
-// leave half the registers for all else. Looking side channels up takes registers of its own.
 template <Norm N, class T, bool Residual, bool Sums, bool Side>
 OUTGRAD_HD constexpr RowUse backward_use() {
-  constexpr int kSideWords = 2 * kOctet;
-  RowUse use = {.octet_words = Octet<T>::kWords * (Residual ? 3 : 2), .resident_warps = 16, .most_words = 80, .in_turn = Sums, .ahead = false};
-  constexpr int kSums = kOctet * kColumnSums<N>, kMostWithAhead = 32;
-  use.ahead = Sums && !Side && 2 * use.octet_words + kSums <= kMostWithAhead;
-  if (use.ahead) use.octet_words *= 2;
-  if (Sums) use.octet_words += kSums;
-  if (Side) use.octet_words += kSideWords;
-  return use;
+  return backward_use(N, sizeof(T), Residual, Sums, Side);
 }
 
 template <class Schedule>
 struct Choice {};
 
-// Calls body(Choice<..>{}) with the first schedule (fewest warps to a row, then fewest octets to a thread) whose registers hold a row of
-// `steps` steps of the tree; where there is none, returns otherwise(). MostWarps: to a row.
-template <class Schedule, RowUse Use, int MostWarps, int Warps = 1, int Own = 1, class Body, class Otherwise>
-cudaError_t with_registers(i64 steps, const Body& body, const Otherwise& otherwise) {
+// Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those that are offered to rows in registers.
+template <class Schedule, RowUse Use, int MostWarps, int Warps = 1, int Own = 1, class Body>
+cudaError_t with_registers(const GpuNormSchedule& planned, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  constexpr int kOctets = S.octets != 0 ? S.octets : default_octets(Use);
-  constexpr bool kWanted = S.home == RowHome::automatic || S.home == RowHome::registers;
-  if constexpr (!kWanted || Warps > MostWarps) {
-    return otherwise();
+  if constexpr (!wants_registers(S) || Warps > MostWarps) {
+    return cudaErrorInvalidValue;
   } else {
-    // Fewer octets than the most are for rows that one warp, or the fixed number of warps, takes.
-    constexpr bool kFits = (S.row_warps == 0 || S.row_warps == Warps) && (S.octets == 0 || S.octets == Own) &&
-                           (Own == kOctets || Warps == larger(1, S.row_warps)) && Own * Warps <= kMostRegisterSteps;
-    if constexpr (kFits) {
-      if (steps <= Own * Warps) return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use>>{});
+    if constexpr (is_offered(S, Use, Warps, Own)) {
+      if (planned.row_warps == Warps && planned.octets == Own) return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use>>{});
     }
-    if constexpr (Own < kOctets) {
-      return with_registers<Schedule, Use, MostWarps, Warps, 2 * Own>(steps, body, otherwise);
+    if constexpr (Own < most_octets(S, Use)) {
+      return with_registers<Schedule, Use, MostWarps, Warps, 2 * Own>(planned, body);
     } else {
-      return with_registers<Schedule, Use, MostWarps, 2 * Warps, 1>(steps, body, otherwise);
+      return with_registers<Schedule, Use, MostWarps, 2 * Warps, 1>(planned, body);
     }
   }
 }
 
-// Warps to a row where registers do not hold it: few for short rows, which are then misaligned ones.
-inline constexpr int kShortRowWarps = 4, kLongRowWarps = 16;
-inline constexpr i64 kShortRowSteps = 4 * kShortRowWarps;
-
-// Calls body(Choice<..>{}, shared bytes) for rows that lie in shared memory, or, where `limit` bytes do not hold `tensors` of them, in memory.
-// Long: the rows that come here by themselves are long ones, as registers hold the others.
-template <class Schedule, class T, RowUse Use, bool Long, class Body>
-cudaError_t with_loops(i64 n, int tensors, i64 limit, const Body& body) {
+// The same for rows in shared memory or in memory.
+template <class Schedule, RowUse Use, bool Wide, class Body>
+cudaError_t with_loops(const GpuNormSchedule& planned, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  constexpr int kWarps = S.row_warps != 0 ? S.row_warps : kLongRowWarps;
-  constexpr bool kShortOnes = S.row_warps == 0 && !(Long && (S.home == RowHome::automatic || S.home == RowHome::registers));
-  const bool is_short = kShortOnes && row_steps(n) <= kShortRowSteps;
-  if constexpr (S.home != RowHome::memory) {
-    if (n <= limit && tensors * shared_row_bytes<T>(n) <= limit) {
-      const size_t bytes = static_cast<size_t>(tensors * shared_row_bytes<T>(n));
-      if constexpr (kShortOnes) {
-        if (is_short) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, RowHome::shared, Use>>{}, bytes);
-      }
-      return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, RowHome::shared, Use>>{}, bytes);
+  constexpr int kWarps = loop_warps(S);
+  const auto with_warps = [&]<RowHome Home>() -> cudaError_t {
+    if constexpr (loops_take_short_rows(S, Wide)) {
+      if (planned.row_warps == kShortRowWarps) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, Home, Use>>{});
     }
-  } else if constexpr (kShortOnes) {
-    if (is_short) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, RowHome::memory, Use>>{}, size_t{0});
+    return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, Home, Use>>{});
+  };
+  if constexpr (S.home == RowHome::memory) {
+    return with_warps.template operator()<RowHome::memory>();
+  } else {
+    if (planned.home == RowHome::shared) return with_warps.template operator()<RowHome::shared>();
+    return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, RowHome::memory, Use>>{});
   }
-  return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, RowHome::memory, Use>>{}, size_t{0});
 }
 
 // --- Launches --------------------------------------------------------------------------------------------------------------------
@@ -232,36 +176,26 @@ inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
   return cudaDeviceGetAttribute(&value, attribute, device);
 }
 
-// The dynamic shared memory that one block may have, beside what exchanges between warps take.
-template <int Sums>
-cudaError_t row_memory(i64& bytes) {
-  int most = 0;
-  const cudaError_t status = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, most);
-  bytes = most - static_cast<i64>(2 * kTreeLanes * kTreeLanes * sizeof(Tuple<float, Sums>));
+// What a plan asks of the device, as far as it asks.
+template <GpuNormSchedule S>
+cudaError_t limits_for(bool in_registers, PlanLimits& limits) {
+  if constexpr (S.blocks_per_sm > 0) {
+    if (const cudaError_t status = device_attribute(cudaDevAttrMultiProcessorCount, limits.sms); status != cudaSuccess) return status;
+  }
+  if (in_registers) return cudaSuccess;
+  int bytes = 0;
+  const cudaError_t status = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, bytes);
+  limits.shared_bytes = bytes;
   return status;
 }
 
-// Shared memory that every kernel may have without asking.
-inline constexpr size_t kUnaskedSharedBytes = 48 * 1024;
-
-inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
-
-// `blocks` blocks, or as many as the schedule has for all SMs: kernels that go by rows loop over the rest. The kernel is allowed all the shared
-// memory that there is, `most_shared_bytes`, whatever this launch needs: the permission is the kernel's, for all threads' launches.
-template <GpuNormSchedule S, class Kernel, class Arrays>
-cudaError_t launch_rows(Kernel kernel, i64 blocks, size_t shared_bytes, i64 most_shared_bytes, cudaStream_t stream, const Arrays& arrays) {
-  if constexpr (S.blocks_per_sm > 0) {
-    int sms = 0;
-    if (const cudaError_t status = device_attribute(cudaDevAttrMultiProcessorCount, sms); status != cudaSuccess) return status;
-    blocks = blocks < i64{sms} * S.blocks_per_sm ? blocks : i64{sms} * S.blocks_per_sm;
-  }
-  constexpr size_t kDeclared = size_t{2} * S.row_warps * kTreeLanes * sizeof(Tuple<float, 2>);
-  if (shared_bytes > 0 && shared_bytes + kDeclared > kUnaskedSharedBytes) {
-    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most_shared_bytes));
+template <class Kernel, class Arrays>
+cudaError_t launch_rows(Kernel kernel, const PlannedLaunch& planned, cudaStream_t stream, const Arrays& arrays) {
+  if (planned.most_shared_bytes > 0) {
+    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(planned.most_shared_bytes));
     if (status != cudaSuccess) return status;
   }
-  return launch(kernel, static_cast<unsigned>(blocks < kGridLimit ? blocks : kGridLimit), kTreeLanes * S.row_warps * S.block_rows, shared_bytes,
-                stream, arrays);
+  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, static_cast<size_t>(planned.shared_bytes), stream, arrays);
 }
 
 inline bool is_aligned_to(const void* pointer, int bytes) { return reinterpret_cast<u64>(pointer) % static_cast<u64>(bytes) == 0; }
@@ -287,33 +221,17 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (a.rows == 0) return cudaSuccess;
-  const auto by_loops = [&]<bool Wide>() -> cudaError_t {
-    i64 limit = 0;
-    if (const cudaError_t status = row_memory<1>(limit); status != cudaSuccess) return status;
-    return with_loops<Schedule, T, kForwardUse<T, Residual>, Wide>(a.n, 1, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
-      return launch_rows<Chosen::kSchedule>(norm_forward<N, T, Chosen, Wide, Residual>, a.rows, shared_bytes, limit, stream, a);
-    });
-  };
   constexpr int kQuad = 16;  // bytes of the accesses to gamma and beta
-  if (!rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) || !is_aligned_to(a.gamma, kQuad) || !is_aligned_to(a.beta, kQuad)) {
-    return by_loops.template operator()<false>();
-  }
-  return with_registers<Schedule, kForwardUse<T, Residual>, kTreeLanes>(
-      row_steps(a.n),
-      [&]<class Chosen>(Choice<Chosen>) {
-        constexpr i64 kRows = Chosen::kSchedule.block_rows;
-        return launch_rows<Chosen::kSchedule>(norm_forward<N, T, Chosen, true, Residual>, (a.rows + kRows - 1) / kRows, 0, 0, stream, a);
-      },
-      [&] { return by_loops.template operator()<true>(); });
-}
-
-// Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them; those that registers' rows look up, all
-// that a schedule may look up.
-inline constexpr i64 kWorkspaceLine = 32;
-inline i64 sums_stride(i64 n) { return (n + kWorkspaceLine - 1) / kWorkspaceLine * kWorkspaceLine; }
-inline i64 padded_columns(i64 n) {
-  constexpr i64 kMostInRegisters = i64{kMostRegisterSteps} * kStepTerms;
-  return n <= kMostInRegisters ? kMostInRegisters : sums_stride(n);
+  const bool wide = rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) && is_aligned_to(a.gamma, kQuad) && is_aligned_to(a.beta, kQuad);
+  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, false};
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<S>(rows_in_registers(S, true, task), limits); status != cudaSuccess) return status;
+  const LaunchPlan plan = norm_forward_plan(S, task, limits);
+  const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) { return launch_rows(norm_forward<N, T, Chosen, true, Residual>, plan.launch[0], stream, a); };
+  const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) { return launch_rows(norm_forward<N, T, Chosen, false, Residual>, plan.launch[0], stream, a); };
+  constexpr RowUse kUse = kForwardUse<T, Residual>;
+  if (plan.norm.home == RowHome::registers) return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
+  return wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance) : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
 }
 
 template <Norm N, class T, class Schedule, bool Residual>
@@ -330,68 +248,70 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
                       written(workspace, words)})) {
     return cudaErrorInvalidValue;
   }
-  const u64 line_bytes = kWorkspaceLine * sizeof(float);
-  float* const aligned = reinterpret_cast<float*>((reinterpret_cast<u64>(workspace) + line_bytes - 1) / line_bytes * line_bytes);
-  const i64 padded = padded_columns(a.n);
+  const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(workspace), a.n);
   a.stride = sums_stride(a.n);
-  a.columns = columns_at(aligned, padded);
-  i32* const place = reinterpret_cast<i32*>(aligned + kColumnArrays * padded);
-  a.place = place;
+  a.columns = parts.columns;
+  a.place = parts.place;
   a.slots = slot_count(a.rows, a.n);
   a.slot_rows = slot_rows(a.rows, a.slots);
   const bool wants_sums = dgamma || dbeta;
-  float* const sums = aligned + (kColumnArrays + 1) * padded;
-  a.sums = wants_sums ? sums : nullptr;
-  const i64 blocks = column_blocks(padded);
-  if (blocks > kGridLimit) return cudaErrorInvalidValue;  // 2^39 columns: no device has the workspace
-  cudaError_t status = launch(norm_prepare<>, static_cast<unsigned>(blocks), kColumnThreads, 0, stream, a.columns, place, gamma, beta, a.n, padded, a.side);
-  if (status != cudaSuccess) return status;
-
-  constexpr bool kFused = S.sums != ColumnSums::separate;
-  constexpr int kMostWarps = S.row_warps != 0 || !kFused ? kTreeLanes : kTreeLanes / 2;  // 32 of them have too few registers each
-  const auto apart_from_rows = [&] {  // the sums by a kernel of their own
-    if (!wants_sums) return cudaSuccess;
-    return launch(norm_slot_sums<N, T>, static_cast<unsigned>(column_blocks(a.n) * a.slots), kColumnThreads, 0, stream, a);
-  };
-  const auto by_loops = [&]<bool Wide>() -> cudaError_t {
-    i64 limit = 0;
-    if (const cudaError_t error = row_memory<2>(limit); error != cudaSuccess) return error;
-    if (const cudaError_t error = apart_from_rows(); error != cudaSuccess || a.rows == 0) return error;
-    return with_loops<Schedule, T, backward_use<N, T, Residual, false, true>(), Wide>(a.n, 2, limit, [&]<class Chosen>(Choice<Chosen>, size_t shared_bytes) {
-      return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either>, a.rows, shared_bytes, limit, stream, a);
+  a.sums = wants_sums ? parts.sums : nullptr;
+  const bool wide = rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx});
+  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums};
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<S>(rows_in_registers(S, false, task), limits); status != cudaSuccess) return status;
+  const LaunchPlan plan = norm_backward_plan(S, task, limits);
+  const auto launch_planned_rows = [&](const PlannedLaunch& planned) -> cudaError_t {
+    constexpr bool kFused = S.sums != ColumnSums::separate;
+    const auto in_registers = [&]<SideChannels Side>() {
+      return with_registers<Schedule, backward_use<N, T, Residual, kFused, Side == SideChannels::some>(), most_backward_warps(S)>(
+          plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+            if constexpr (kFused) {
+              return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side>, planned, stream, a);
+            } else {
+              return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side>, planned, stream, a);
+            }
+          });
+    };
+    if (plan.norm.home == RowHome::registers)
+      return plan.side == SideChannels::some ? in_registers.template operator()<SideChannels::some>() : in_registers.template operator()<SideChannels::none>();
+    constexpr RowUse kLoopUse = backward_use<N, T, Residual, false, true>();
+    if (wide) {
+      return with_loops<Schedule, kLoopUse, true>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+        return launch_rows(norm_backward<N, T, Chosen, true, Residual, SideChannels::either>, planned, stream, a);
+      });
+    }
+    return with_loops<Schedule, kLoopUse, false>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+      return launch_rows(norm_backward<N, T, Chosen, false, Residual, SideChannels::either>, planned, stream, a);
     });
   };
-  const auto in_registers = [&]<class Chosen, SideChannels Side>() {
-    constexpr i64 kRows = Chosen::kSchedule.block_rows;
-    if constexpr (Schedule::kSchedule.sums == ColumnSums::separate) {
-      if (const cudaError_t error = apart_from_rows(); error != cudaSuccess || a.rows == 0) return error;
-      return launch_rows<Chosen::kSchedule>(norm_backward<N, T, Chosen, true, Residual, Side>, (a.rows + kRows - 1) / kRows, 0, 0, stream, a);
-    } else {
-      return launch(norm_backward_slots<N, T, Chosen, Residual, Side>, static_cast<unsigned>((a.slots + kRows - 1) / kRows),
-                    kNormThreads<Chosen>, 0, stream, a);
+  for (int i = 0; i < plan.launches; ++i) {
+    const PlannedLaunch& planned = plan.launch[i];
+    if (planned.blocks > kGridLimit) return cudaErrorInvalidValue;  // 2^39 columns: no device has the workspace
+    const auto blocks = static_cast<unsigned>(planned.blocks);
+    cudaError_t status = cudaSuccess;
+    switch (planned.kernel) {
+      case DeviceKernel::norm_prepare:
+        status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma, beta, a.n, padded_columns(a.n), a.side);
+        break;
+      case DeviceKernel::norm_slot_sums:
+        status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a);
+        break;
+      case DeviceKernel::add_slots:
+        status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr);
+        break;
+      case DeviceKernel::norm_finish:
+        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, a.columns, a.n, a.stride, dgamma, dbeta);
+        break;
+      default:
+        status = launch_planned_rows(planned);
     }
-  };
-  if (!rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx})) {
-    status = by_loops.template operator()<false>();
-  } else {
-    const auto with_side = [&]<SideChannels Side>() {
-      return with_registers<Schedule, backward_use<N, T, Residual, kFused, Side == SideChannels::some>(), kMostWarps>(
-          row_steps(a.n), [&]<class Chosen>(Choice<Chosen>) { return in_registers.template operator()<Chosen, Side>(); },
-          [&] { return by_loops.template operator()<true>(); });
-    };
-    status = a.side.count > 0 ? with_side.template operator()<SideChannels::some>() : with_side.template operator()<SideChannels::none>();
+    if (status != cudaSuccess) return status;
   }
-  if (status != cudaSuccess || !wants_sums) return status;
-  status = launch_add_slots(sums, kColumnSums<N> * a.stride, a.slots, stream);
-  if (status != cudaSuccess) return status;
-  return launch(norm_finish<>, static_cast<unsigned>(column_blocks(a.n)), kColumnThreads, 0, stream, sums, a.columns, a.n, a.stride, dgamma, dbeta);
+  return cudaSuccess;
 }
 
 }  // namespace detail
-
-inline i64 norm_backward_workspace(i64 rows, i64 n) {
-  return detail::kWorkspaceLine - 1 + (kColumnArrays + 1) * detail::padded_columns(n) + 2 * slot_count(rows, n) * detail::sums_stride(n);
-}
 
 template <Norm N, class T, class Schedule>
 cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,

@@ -10,6 +10,7 @@
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/octets.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/layernorm.h"
 #include "kernels/params.h"
@@ -20,22 +21,6 @@ template <class Schedule>
 inline constexpr int kNormThreads = kTreeLanes* Schedule::kSchedule.row_warps* Schedule::kSchedule.block_rows;
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
-
-// residual and z: null without a residual.
-template <class T>
-struct NormForwardArrays {
-  const T* x;
-  const T* residual;
-  const float* gamma;
-  const float* beta;
-  i64 rows;
-  i64 n;
-  float eps;
-  T* z;
-  T* y;
-  float* rstd;
-  SideBuffer<float> side;
-};
 
 // A row of x, or of z = x + residual, which is stored on the way.
 template <class T, bool Residual>
@@ -132,30 +117,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
-// What the workspace holds: the columns' constants, `padded` words to each, those beyond n harmless, so that octets which are not there may be
-// looked up; place[j], column j's index among the side channels or -1; and the slot sums, sums[slot][0][j] of dgamma (before its division) and,
-// of LayerNorm, sums[slot][1][j] of dbeta, `stride` words to each.
-template <class T>
-struct NormBackwardArrays {
-  const T* dy;
-  const T* y;
-  const T* dz_next;  // null without a residual
-  NormColumns columns;
-  const i32* place;
-  const float* rstd;
-  i64 rows;
-  i64 n;
-  SideBuffer<const float> side;
-  T* dx;
-  float* sums;  // null: not wanted
-  i64 slots;
-  SlotRows slot_rows;
-  i64 stride;
-};
-
-// Sums of a slot for each column: dgamma's, and dbeta's of LayerNorm.
 template <Norm N>
-inline constexpr int kColumnSums = N == Norm::layer ? 2 : 1;
+inline constexpr int kColumnSums = column_sums(N);
 
 // One thread to each of `padded` columns.
 template <class = void>
@@ -182,13 +145,6 @@ __global__ void __launch_bounds__(kColumnThreads)
   place[j] = is_side ? static_cast<i32>(low) : -1;
   prepare_column(columns, gamma, beta, j, is_side);
 }
-
-// Whether a kernel is compiled for side channels.
-enum class SideChannels {
-  none,
-  some,
-  either,  // it asks
-};
 
 template <SideChannels Side, class T>
 __device__ __forceinline__ bool has_side(const NormBackwardArrays<T>& a) {

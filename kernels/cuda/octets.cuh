@@ -2,14 +2,12 @@
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/formats.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
-
-// Elements to a byte of the mask: no bit is shared between threads.
-inline constexpr int kOctet = 8;
 
 // The unsigned word of 4, 8 or 16 bytes that one access moves.
 template <int Bytes>

@@ -12,19 +12,13 @@
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/octets.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/formats.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
-
-static_assert(kOctet == kChunkTerms, "a chunk of the summation tree is an octet");
-
-// The widest rows that registers hold: one group of the tree.
-inline constexpr int kMostRegisterSteps = kGroupSteps;
-// Rows side by side make blocks of so many warps, enough that an SM's limit of blocks does not bind.
-inline constexpr int kBlockWarps = 4;
 
 // The part of a norm's schedule that an octet's load and store see.
 template <GpuNormSchedule S>
@@ -299,12 +293,6 @@ struct RegisterRow {
   template <class Thread>
   __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
 };
-
-// Bytes of shared memory for one tensor's row.
-template <class T>
-OUTGRAD_HD constexpr i64 shared_row_bytes(i64 n) {
-  return (n + kOctet - 1) / kOctet * static_cast<i64>(sizeof(Octet<T>));
-}
 
 // Whole: rows are aligned to the schedule's accesses and consist of whole octets.
 template <GpuNormSchedule S, class T, class Input, bool Whole>

@@ -121,7 +121,7 @@ void bias_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u8* mask
     for (i64 i = begin, stop = 0; i < end; i = stop) {
       const i64 j = i % n;
       stop = std::min(end, i - j + n);
-      bias_forward_run<Forward, T, S, kStreaming>(x, bias, i, j, stop, y, mask);
+      bias_forward_run<Forward, T, kLoopOf<S>, kStreaming>(x, bias, i, j, stop, y, mask);
     }
     if (end == elements) {
       for (i64 byte = (end + 7) / 8; byte % 4 != 0; ++byte) mask[byte] = 0;
@@ -185,7 +185,7 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
     detail::column_sums<detail::ColumnIo<S>>(rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
-      detail::bias_backward_row<Fit, T, S, kStreaming>(dy, y, bytes, row * n, row * n + n, dx, sums);
+      detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, bytes, row * n, row * n + n, dx, sums);
     });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {

@@ -16,7 +16,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/host/columns.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
 #include "kernels/host/refusal.h"
@@ -30,20 +29,20 @@ inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits, .st
 
 // y and rstd from x. With a side buffer, x^ of its channels is written there too.
 // Throws SpecError: a negative shape, n = 0, eps negative or NaN, channels that do not ascend within [0, n).
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                        SideBuffer<float> side = {});
 
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
 
 // Residual forms: z = RN_T(RN_f32(x + residual)), which the next block adds to, then the norm of z: the bits of the two steps in one pass.
 // z may equal x or residual, and so may y, but not z.
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
                                 float* rstd, SideBuffer<float> side = {});
 
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
                               SideBuffer<float> side = {});
 
@@ -54,30 +53,30 @@ i64 norm_backward_workspace(i64 rows, i64 n);
 // norm_backward_workspace(rows, n) words, its content does not matter.
 // Throws SpecError, before anything is written: as the forward does; a workspace too small; a gamma whose reciprocal is infinite
 // (0, or below 2^-128 in magnitude) outside the side buffer, by channel.
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                         float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
 
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                       SideBuffer<const float> side, std::span<float> workspace);
 
 // dz = RN_T(RN_f32(g + dz_next)): g is the norm's gradient before it is rounded to T, dz_next what arrives by z's other use. dz is the gradient
 // of x and of residual. dz may equal dy or dz_next. dgamma, dbeta, the workspace and what is refused are as above.
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
                                  i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
 
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
                                float* dgamma, SideBuffer<const float> side, std::span<float> workspace);
 
 // layernorm_backward and rmsnorm_backward with a workspace of their own.
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                         float* dgamma, float* dbeta, SideBuffer<const float> side = {});
 
-template <class T, CpuSchedule S = kWidestSchedule>
+template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                       SideBuffer<const float> side = {});
 
@@ -149,28 +148,43 @@ namespace detail {
 
 // --- The tree in vectors ---------------------------------------------------------------------------------------------------------
 
-template <CpuSchedule S>
-struct ScheduleLane {
-  static_assert(S.vector_bits == 0, "vector_bits is 0, 256 or 512, and no wider than the instruction set compiled for (-march)");
-  static_assert(S.threads >= 0 && S.block_elements > 0, "threads is 0 (all) or positive, block_elements positive");
+// What the loops over a row are compiled for: schedules that differ in the rest share them.
+struct RowLoops {
+  int vector_bits;
+  int vectors;
+  Prefetch prefetch;
+};
+template <auto S>
+inline constexpr RowLoops kRowLoops{S.vector_bits, S.vectors, S.prefetch};
+
+template <auto S>
+constexpr bool norm_schedule_holds() {
+  static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512, "vector_bits is 0, 256 or 512");
+  static_assert(S.vector_bits <= kBestVectorBits, "vector_bits is wider than the instruction set compiled for (-march)");
+  static_assert(S.vectors >= 1 && S.vectors <= 8, "8 vectors of each tensor already exceed the registers of any width");
+  static_assert(S.threads >= 0, "threads is 0 (all) or positive");
+  static_assert(S.rows_ahead >= 1, "rows ahead of this one");
+  return true;
+}
+
+template <int kVectorBits>
+struct LaneOfBits {
   using Lane = float;
 };
 #ifdef OUTGRAD_AVX2
-template <CpuSchedule S>
-  requires(S.vector_bits == 256)
-struct ScheduleLane<S> {
+template <>
+struct LaneOfBits<256> {
   using Lane = Vector<Avx2>;
 };
 #endif
 #ifdef OUTGRAD_AVX512
-template <CpuSchedule S>
-  requires(S.vector_bits == 512)
-struct ScheduleLane<S> {
+template <>
+struct LaneOfBits<512> {
   using Lane = Vector<Avx512>;
 };
 #endif
-template <CpuSchedule S>
-using LaneOf = typename ScheduleLane<S>::Lane;
+template <RowLoops L>
+using LaneOf = typename LaneOfBits<L.vector_bits>::Lane;
 
 // Word i of the result is word Pick{}(i) of a and b side by side.
 template <class Pick, class Lane>
@@ -366,7 +380,7 @@ OUTGRAD_HD void store_as(Io, T* target, const typename Io::Value& value) {
 
 // Whether rows of `output` are written past the cache: they have to start on cache lines, and it pays once the output would not stay
 // in a core's own cache until it is read again: 2 MiB is the largest private L2 in common use.
-template <CpuSchedule S, class T>
+template <auto S, class T>
 bool rows_stream(const T* output, i64 rows, i64 n) {
   constexpr i64 kLine = 64;
   constexpr i64 kPrivateCacheBytes = i64{2} << 20;
@@ -383,17 +397,16 @@ OUTGRAD_HD void end_streaming() {
 #endif
 }
 
-// Has the elements that one strip covers fetched into the second-level cache: measured on Zen 4, fetching into the first level costs
-// more than it saves, as its few outstanding misses are then all in use.
-template <class Io, class T>
+// Has the elements that one strip covers fetched.
+template <Prefetch kPrefetch, class Io, class T>
 OUTGRAD_HD void prefetch(Io, const T* source) {
   constexpr int kLine = 64;
   constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
   constexpr int kRead = 0;
-  constexpr int kSecondLevel = 2;
-  if constexpr (Io::kWidth > 1) {
+  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
+  if constexpr (Io::kWidth > 1 && kPrefetch != Prefetch::none) {
     OUTGRAD_UNROLL
-    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kSecondLevel);
+    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
   }
 }
 
@@ -428,9 +441,6 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
-// Vectors that the pass which writes y handles at once: AVX-512 stores two of 16-bit elements as one cache line.
-inline constexpr int kForwardVectors = 2;
-
 // What is added to x before its norm, and where the sum goes; null: nothing.
 template <class T>
 struct Residual {
@@ -438,19 +448,26 @@ struct Residual {
   T* z = nullptr;
 };
 
-template <Norm N, class T, CpuSchedule S, bool kStreaming>
-void forward_of_rows(const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                     const SideBuffer<float>& side) {
-  using Lane = LaneOf<S>;
-  const i64 task_rows = std::max<i64>(S.block_elements / n, 1);
-  parallel_for((rows + task_rows - 1) / task_rows, S.threads, [=](i64 task) {
+// How the rows of a matrix are shared among threads.
+struct RowTasks {
+  int threads;
+  i64 task_rows;
+  i64 rows_ahead;  // how far ahead of the row that is written rows are fetched
+};
+
+template <Norm N, class T, RowLoops L, bool kStreaming>
+void forward_of_rows(const RowTasks& how, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
+                     T* y, float* rstd, const SideBuffer<float>& side) {
+  using Lane = LaneOf<L>;
+  const i64 task_rows = how.task_rows;
+  parallel_for((rows + task_rows - 1) / task_rows, how.threads, [=](i64 task) {
     for (i64 row = task * task_rows; row < std::min(rows, (task + 1) * task_rows); ++row) {
       const T* x_row = x + row * n;
       T* y_row = y + row * n;
       if (added.residual) {
         const T* const residual_row = added.residual + row * n;
         T* const z_row = added.z + row * n;  // stored through the caches: it is read at once
-        for_columns<Lane, kForwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+        for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
           io.store(z_row + j, add_rn(io.load(x_row + j), io.load(residual_row + j)));
         });
         x_row = z_row;
@@ -461,7 +478,12 @@ void forward_of_rows(const T* x, const Residual<T>& added, const float* gamma, c
       for (i64 k = 0; k < side.count; ++k) {
         side.x_hat[row * side.count + k] = normalised(widen(x_row[side.channels[k]]), mean, r);
       }
-      for_columns<Lane, kForwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+      const i64 ahead = std::min(row + how.rows_ahead, rows - 1) * n;
+      const T* const x_ahead = x + ahead;
+      const T* const residual_ahead = added.residual ? added.residual + ahead : x_ahead;
+      for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+        prefetch<L.prefetch>(io, x_ahead + j);
+        if (added.residual) prefetch<L.prefetch>(io, residual_ahead + j);
         store_as<kStreaming>(io, y_row + j, forward_output(x_row, gamma, beta, j, io.splat(mean), io.splat(r)));
       });
     }
@@ -469,21 +491,26 @@ void forward_of_rows(const T* x, const Residual<T>& added, const float* gamma, c
   });
 }
 
-template <Norm N, class T, CpuSchedule S>
+template <Norm N, class T, CpuNormForwardSchedule S>
 void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n,
                   float eps, T* y, float* rstd, const SideBuffer<float>& side) {
+  static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   require_shape(function, rows, n, side);
   if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
+  const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1), S.rows_ahead};
   if (rows_stream<S>(y, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, S, true>(x, added, gamma, beta, rows, n, eps, y, rstd, side);
+    if constexpr (S.streaming_stores && S.vector_bits > 0) {
+      forward_of_rows<N, T, kRowLoops<S>, true>(how, x, added, gamma, beta, rows, n, eps, y, rstd, side);
+    }
   } else {
-    forward_of_rows<N, T, S, false>(x, added, gamma, beta, rows, n, eps, y, rstd, side);
+    forward_of_rows<N, T, kRowLoops<S>, false>(how, x, added, gamma, beta, rows, n, eps, y, rstd, side);
   }
 }
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
 inline constexpr i64 kLineWords = 16;
+inline constexpr i64 kMostTasks = 128;  // of any schedule: what the workspace is for
 
 // Arrays of n words of scratch lie so far apart: whole cache lines, as a vector that crosses two costs twice.
 inline i64 column_stride(i64 n) { return (n + kLineWords - 1) / kLineWords * kLineWords; }
@@ -493,16 +520,12 @@ inline i64 line_offset(const float* words) {
   return static_cast<i64>((kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
 }
 
-// A task's scratch: pending sums of complete subtrees of its slots, at most one per level and the one that grows, and one row of c.
-inline i64 backward_task_words(i64 rows, i64 n) {
-  const i64 slots = slot_count(rows, n);
-  const i64 pending = std::bit_width(static_cast<u64>(slots / column_tasks(slots)));
+// A task's scratch, where `tasks` share the slots: pending sums of complete subtrees of its slots, at most one per level and the one that grows,
+// and one row of c. All tasks together need the more, the more they are.
+inline i64 backward_task_words(i64 slots, i64 tasks, i64 n) {
+  const i64 pending = std::bit_width(static_cast<u64>(slots / tasks));
   return (pending * 2 + 1) * column_stride(n);
 }
-
-// Vectors of a row that the pass which writes dx handles at once, measured on Zen 4: streaming stores and fetches take turns in runs
-// of as many cache lines.
-inline constexpr int kBackwardVectors = 4;
 
 // What the pass that writes dx needs of one row. The rows ahead are those to fetch meanwhile. All of a column is loaded before any of
 // it is stored.
@@ -527,14 +550,14 @@ struct ColumnSums {
 };
 
 // dx of one row, and its terms added to the sums.
-template <Norm N, class Lane, bool kStreaming, bool kResidual, class T, class Centred>
+template <Norm N, RowLoops L, bool kStreaming, bool kResidual, class T, class Centred>
 void write_gradient(const GradientRow<T, Centred>& row, const NormColumns& columns, i64 n, const ColumnSums& sums) {
-  for_columns<Lane, kBackwardVectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+  for_columns<LaneOf<L>, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
     using Io = decltype(io);
     using Value = typename Io::Value;
     constexpr bool kShift = N == Norm::layer;
-    prefetch(io, row.dy_ahead + j);
-    prefetch(io, row.y_ahead + j);
+    prefetch<L.prefetch>(io, row.dy_ahead + j);
+    prefetch<L.prefetch>(io, row.y_ahead + j);
     const Value d = Io::load(row.dy + j);
     const Value c = row.output.template centred<Value>(j);
     Value dgamma = fma_rn(d, c, sums.from ? Io::load(sums.from + j) : Io::splat(0.0f));
@@ -565,6 +588,11 @@ struct BackwardArrays {
   NormColumns columns;
   SideBuffer<const float> side;
   float* scratch;
+  // How the rows are shared.
+  int threads;
+  i64 slots;
+  i64 tasks;  // divides slots
+  i64 rows_ahead;
 };
 
 // c of one row: from y, or, with side channels, put into a row of scratch.
@@ -590,16 +618,15 @@ OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
   });
 }
 
-template <Norm N, class T, CpuSchedule S, class Centred, bool kStreaming, bool kResidual>
+template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual>
 void backward_passes(const BackwardArrays<T>& a) {
-  using Lane = LaneOf<S>;
+  using Lane = LaneOf<L>;
   const i64 n = a.n;
   const i64 stride = column_stride(n);
-  const i64 slots = slot_count(a.rows, n);
-  const i64 tasks = column_tasks(slots);
-  const i64 task_slots = slots / tasks;
-  const i64 task_words = backward_task_words(a.rows, n);
-  parallel_for(tasks, S.threads, [&](i64 task) {
+  const i64 slots = a.slots;
+  const i64 task_slots = slots / a.tasks;
+  const i64 task_words = backward_task_words(slots, a.tasks, n);
+  parallel_for(a.tasks, a.threads, [&](i64 task) {
     float* const pending = a.scratch + task * task_words;  // a stack of [2, stride]: dgamma's sums, dbeta's sums
     float* const staged = pending + task_words - stride;
     float* top = pending;
@@ -611,7 +638,7 @@ void backward_passes(const BackwardArrays<T>& a) {
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       for (i64 row = begin; row < end; ++row) {
         const i64 at = row * n;
-        const i64 ahead = std::min(row + 1, a.rows - 1) * n;
+        const i64 ahead = std::min(row + a.rows_ahead, a.rows - 1) * n;
         const Centred output = centred_row<Lane, Centred>(a, row, staged);
         const GradientTerms<N, T, Centred> terms{a.dy + at, a.columns.gamma, output};
         const GradientRow<T, Centred> gradient{a.dy + at, output, negated_means<N>(row_sums<Lane>(terms, n), n), a.rstd[row],
@@ -619,7 +646,7 @@ void backward_passes(const BackwardArrays<T>& a) {
                                                a.dy + ahead, a.y + ahead};
         const bool completes_pair = k % 2 == 1 && row + 1 == end;
         const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
-        write_gradient<N, Lane, kStreaming, kResidual>(gradient, a.columns, n, sums);
+        write_gradient<N, L, kStreaming, kResidual>(gradient, a.columns, n, sums);
       }
       if (k % 2 == 0) top += 2 * stride;
       for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete
@@ -632,19 +659,52 @@ void backward_passes(const BackwardArrays<T>& a) {
   });
 }
 
-template <Norm N, class T, CpuSchedule S, bool kStreaming, bool kResidual>
+template <Norm N, class T, RowLoops L, bool kStreaming, bool kResidual>
 void backward_of_rows(const BackwardArrays<T>& a) {
   if (a.side.count == 0) {
-    backward_passes<N, T, S, CentredOutput<T>, kStreaming, kResidual>(a);
+    backward_passes<N, T, L, CentredOutput<T>, kStreaming, kResidual>(a);
   } else {
-    backward_passes<N, T, S, CentredStaged, kStreaming, kResidual>(a);
+    backward_passes<N, T, L, CentredStaged, kStreaming, kResidual>(a);
   }
 }
 
-template <Norm N, class T, CpuSchedule S, bool kResidual>
+// How the tasks' sums lie in the scratch, and how they are added up.
+struct TaskFold {
+  int threads;
+  i64 columns;  // to a task of this pass
+  i64 tasks;
+  i64 task_words;
+};
+
+// The upper levels of the slots' tree, a block of columns to each task; then dgamma and dbeta.
+template <Norm N, class Lane>
+void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& columns, float* dgamma, float* dbeta) {
+  const i64 stride = column_stride(n);
+  parallel_for((n + how.columns - 1) / how.columns, how.threads, [=](i64 block) {
+    const i64 begin = block * how.columns;
+    const i64 end = std::min(n, begin + how.columns);
+    for (i64 apart = 1; apart < how.tasks; apart *= 2) {
+      for (i64 task = 0; task < how.tasks; task += 2 * apart) {
+        float* const sum = scratch + task * how.task_words + begin;
+        const float* const term = sum + apart * how.task_words;
+        add_columns<Lane>(sum, term, end - begin);
+        if constexpr (N == Norm::layer) add_columns<Lane>(sum + stride, term + stride, end - begin);
+      }
+    }
+    for (i64 j = begin; j < end; ++j) {
+      if (dgamma) dgamma[j] = div_rn(scratch[j], columns.divisor[j]);
+      if (dbeta) dbeta[j] = scratch[stride + j];
+    }
+  });
+}
+
+template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual>
 void norm_backward(const char* function, const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
                    i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
-  using Lane = LaneOf<S>;
+  static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0, "fold_columns is whole cache lines");
+  static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)), "tasks is a power of two up to 128");
+  constexpr RowLoops kLoops = kRowLoops<S>;
+  using Lane = LaneOf<kLoops>;
   require_shape(function, rows, n, side);
   if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
     throw SpecError(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
@@ -664,85 +724,69 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
     }
   }
   float* const scratch = aligned + kColumnArrays * stride;
-  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, side, scratch};
+  const i64 slots = slot_count(rows, n);
+  const i64 tasks = std::min<i64>(slots, S.tasks);
+  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, side, scratch, S.threads, slots, tasks, S.rows_ahead};
   if (rows_stream<S>(dx, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, S, true, kResidual>(arrays);
+    if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
-    backward_of_rows<N, T, S, false, kResidual>(arrays);
+    backward_of_rows<N, T, kLoops, false, kResidual>(arrays);
   }
 
-  // The upper levels of the slots' tree, a block of columns to each task. 1024 columns: 4 KiB runs of every task's sums.
-  constexpr i64 kBlock = 1024;
-  const i64 tasks = column_tasks(slot_count(rows, n));
-  const i64 task_words = backward_task_words(rows, n);
-  parallel_for((n + kBlock - 1) / kBlock, S.threads, [=](i64 block) {
-    const i64 begin = block * kBlock;
-    const i64 end = std::min(n, begin + kBlock);
-    for (i64 apart = 1; apart < tasks; apart *= 2) {
-      for (i64 task = 0; task < tasks; task += 2 * apart) {
-        float* const sum = scratch + task * task_words + begin;
-        const float* const term = sum + apart * task_words;
-        add_columns<Lane>(sum, term, end - begin);
-        if constexpr (N == Norm::layer) add_columns<Lane>(sum + stride, term + stride, end - begin);
-      }
-    }
-    for (i64 j = begin; j < end; ++j) {
-      if (dgamma) dgamma[j] = div_rn(scratch[j], columns.divisor[j]);
-      if (dbeta) dbeta[j] = scratch[stride + j];
-    }
-  });
+  fold_tasks<N, Lane>({S.threads, S.fold_columns, tasks, backward_task_words(slots, tasks, n)}, n, scratch, columns, dgamma, dbeta);
 }
 
 }  // namespace detail
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormForwardSchedule S>
 void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
                        SideBuffer<float> side) {
   detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, {}, gamma, beta, rows, n, eps, y, rstd, side);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormForwardSchedule S>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side) {
   detail::norm_forward<Norm::rms, T, S>("rmsnorm_forward", x, {}, gamma, nullptr, rows, n, eps, y, rstd, side);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormForwardSchedule S>
 void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
                                 float* rstd, SideBuffer<float> side) {
   detail::norm_forward<Norm::layer, T, S>("residual_layernorm_forward", x, {residual, z}, gamma, beta, rows, n, eps, y, rstd, side);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormForwardSchedule S>
 void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
                               SideBuffer<float> side) {
   detail::norm_forward<Norm::rms, T, S>("residual_rmsnorm_forward", x, {residual, z}, gamma, nullptr, rows, n, eps, y, rstd, side);
 }
 
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
-  return detail::kLineWords - 1 + kColumnArrays * detail::column_stride(n) +
-         detail::column_tasks(slot_count(rows, n)) * detail::backward_task_words(rows, n);
+  const i64 slots = slot_count(rows, n);
+  const i64 tasks = std::min(slots, detail::kMostTasks);
+  return detail::kLineWords - 1 + kColumnArrays * detail::column_stride(n) + tasks * detail::backward_task_words(slots, tasks, n);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormBackwardSchedule S>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                         float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormBackwardSchedule S>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                       SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side, workspace);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormBackwardSchedule S>
 void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
                                  i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta,
                                                  side, workspace);
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormBackwardSchedule S>
 void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
                                float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, y, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
@@ -766,14 +810,14 @@ class BackwardWorkspace {
 
 }  // namespace detail
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormBackwardSchedule S>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                         float* dgamma, float* dbeta, SideBuffer<const float> side) {
   const detail::BackwardWorkspace workspace(rows, n);
   layernorm_backward<T, S>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace.words());
 }
 
-template <class T, CpuSchedule S>
+template <class T, CpuNormBackwardSchedule S>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                       SideBuffer<const float> side) {
   const detail::BackwardWorkspace workspace(rows, n);

@@ -5,7 +5,8 @@
 
 #include <filesystem>
 
-#include "autotune/tune_command.h"
+#include "autotune/tuned_header.h"
+#include "autotune/tuner.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/temporary_folder.h"
 
@@ -59,10 +60,10 @@ TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
   // Compiled into variants and verified; the one whose reference is another fit's is told apart.
   const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
   std::vector<Candidate> candidates;
-  for (const auto& fit : fits) candidates.emplace_back(Variant{problem, fit, default_variant(problem).schedule});
+  for (const auto& fit : fits) candidates.emplace_back(Variant{problem, fit, default_variant(problem).gelu()});
   FitChoice crossed = *fits[0];
   crossed.compiled_reference = fits[1]->compiled_reference;
-  candidates.emplace_back(Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).schedule});
+  candidates.emplace_back(Variant{problem, std::make_shared<const FitChoice>(crossed), default_variant(problem).gelu()});
   for (Candidate& candidate : candidates) {
     std::vector<Candidate*> one = {&candidate};
     compile(one, find_toolchain(), settings);
@@ -79,10 +80,13 @@ TEST_F(Headers, TunedHeaderBringsTheFitAlong) {
   write("a.h", renamed("gelu_bf16_fast", "mine_fast"));
   const FitChoice choice = choice_from(read_generated_headers(headers()).front());
   EXPECT_EQ(header_path(choice), "fits/mine_fast.h");
-  const std::string text = tuned_header({{problem, std::make_shared<const FitChoice>(choice), {}}}, "a test");
+  const auto text_of = [](const Variant& variant) {
+    return tuned_header({tuned_choice(variant, {}, kernels::Evidence::measured, {})}, Backend::kCpu, "a test");
+  };
+  const std::string text = text_of({problem, std::make_shared<const FitChoice>(choice), kernels::CpuSchedule{}});
   EXPECT_NE(text.find("#include \"fits/mine_fast.h\""), std::string::npos) << text;
   EXPECT_NE(text.find("using Fit = generated::MineFast;"), std::string::npos) << text;
-  EXPECT_EQ(tuned_header({default_variant(problem)}, "a test").find("fits/"), std::string::npos);
+  EXPECT_EQ(text_of(default_variant(problem)).find("fits/"), std::string::npos);
 }
 
 TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {

@@ -215,17 +215,16 @@ TEST(Space, RefusesWhatCannotBeMeant) {
 }
 
 TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
-  for (const KernelId kernel : kGeluKernels)
+  for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats)
       for (const int vector_bits : {0, 256, 512}) {
         const Problem problem{kernel, format};
         const Fits& fits = fits_of(problem);
-        const Space space = cpu_space(fits, vector_bits, 2);
+        const Space space = cpu_space(problem, fits, vector_bits, 2);
         std::set<std::string> names;
         for (const Point& point : all_of(space.construct())) {
           const Variant variant = variant_at(problem, fits, space, point);
-          EXPECT_LE(variant.schedule.vector_bits, vector_bits);
-          EXPECT_EQ(variant.schedule.block_elements % 1024, 0);
+          EXPECT_LE(std::visit([](const auto& schedule) { return schedule.vector_bits; }, variant.schedule), vector_bits);
           EXPECT_TRUE(names.insert(variant.name()).second) << variant.name();
           EXPECT_EQ(variant_from(problem, fits, variant.parameters()).name(), variant.name());
         }
@@ -235,29 +234,52 @@ TEST(CpuSpace, NamesAreUniqueAndParametersRoundTrip) {
 
 // What a recording needs: thousands of points, the default among them, and all that the coarse grid has.
 TEST(CpuSpace, TheFineGridHoldsTheCoarseOne) {
-  for (const KernelId kernel : kGeluKernels)
+  for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats) {
-      const Fits& fits = fits_of({kernel, format});
-      const Points fine = cpu_space(fits, 512, 2, Grid::kFine).construct();
-      for (const Point& point : all_of(cpu_space(fits, 512, 2).construct())) EXPECT_TRUE(fine.find(point).has_value());
-      EXPECT_GE(fine.size(), 800u);
-      if (kernel == KernelId::kGeluBackward && format != FormatId::kF32) {
-        EXPECT_GE(fine.size(), 2000u);
-      }
-      RecordProperty(Problem{kernel, format}.name(), static_cast<int>(fine.size()));
+      const Problem problem = sized_within({kernel, format}, 1 << 18);
+      const Fits& fits = fits_of(problem);
+      const Space space = cpu_space(problem, fits, 512, 2, Grid::kFine);
+      const Points fine = space.construct();
+      std::set<std::string> names;
+      for (const Point& point : all_of(fine)) names.insert(variant_at(problem, fits, space, point).name());
+      for (const Point& point : all_of(cpu_space(problem, fits, 512, 2).construct())) EXPECT_TRUE(fine.find(point).has_value());
+      EXPECT_GE(fine.size(), kernel == KernelId::kBiasGeluBackward ? 128u : 2000u) << problem.name();  // no block size there
+      EXPECT_EQ(names.count(default_variant(problem).name()), 1u) << default_variant(problem).name();
+      RecordProperty(problem.name(), static_cast<int>(fine.size()));
     }
+}
+
+// A value that cuts a shape as another one does is no other point.
+TEST(CpuSpace, ValuesThatCutAShapeAlikeAreOne) {
+  const auto size = [](KernelId kernel, kernels::i64 rows, kernels::i64 cols) {
+    const Problem problem{kernel, FormatId::kBf16, rows, cols};
+    return cpu_space(problem, {}, 512, 2, Grid::kFine).construct().size();
+  };
+  EXPECT_LT(size(KernelId::kLayernormBackward, 16384, 512), size(KernelId::kLayernormBackward, 16384, 4096));    // fewer columns to fold
+  EXPECT_LT(size(KernelId::kLayernormBackward, 16, 1024), size(KernelId::kLayernormBackward, 16384, 1024));      // fewer slots to share
+  EXPECT_LT(size(KernelId::kLayernormForward, 16384, 1 << 16), size(KernelId::kLayernormForward, 16384, 1024));  // one row is a task
+  EXPECT_LT(size(KernelId::kLayernormForward, 4, 1024), size(KernelId::kLayernormForward, 16384, 1024));         // all rows are
 }
 
 TEST(CpuSpace, NameSpeaks) {
   const Variant variant{{KernelId::kGeluBackward, FormatId::kF32},
                         fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
-                        {.threads = 2,
+                        kernels::CpuSchedule{.threads = 2,
                          .vector_bits = 512,
                          .unroll = 4,
                          .block_elements = 16384,
                          .streaming_stores = true,
                          .table = kernels::TablePlacement::permute}};
   EXPECT_EQ(variant.name(), "f32.gelu_f32.v512.u4.b16384.nt.permute.t2");
+  const Variant backward{{KernelId::kLayernormBackward, FormatId::kBf16}, nullptr,
+                         kernels::CpuNormBackwardSchedule{.vector_bits = 512, .vectors = 3, .tasks = 32, .streaming_stores = true, .rows_ahead = 2}};
+  EXPECT_EQ(backward.name(), "bf16.v512.x3.k32.f1024.nt.l2a2.t0");
+  EXPECT_EQ(backward.loop_name(), "bf16.v512.x3.k0.f0.nt.l2a0.t0");
+  EXPECT_EQ(backward.schedule_text(), "{0, 512, 3, 32, 1024, true, Prefetch::second_level, 2}");
+  const Variant forward{{KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
+  EXPECT_EQ(forward.name(), "f16.s.x2.b65536.wb.l0.t1");
+  EXPECT_EQ(forward.body(), "using namespace outgrad::kernels; outgrad::autotune::run_rmsnorm_forward<F16, "
+                            "CpuNormForwardSchedule{1, 0, 2, 65536, false, Prefetch::none, 1}>(a);");
 }
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
@@ -268,7 +290,7 @@ TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
         backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()})
     fits.push_back(std::make_shared<const FitChoice>(choice));
   EXPECT_EQ(fits[2]->type, "SyntheticTable");
-  const Space space = cpu_space(fits, 512, 2);
+  const Space space = cpu_space({KernelId::kGeluBackward, FormatId::kBf16}, fits, 512, 2);
   const Points points = space.construct();
   std::vector<std::size_t> all(fits.size()), permuted(fits.size());
   for (const Point& point : all_of(points)) {
@@ -289,7 +311,7 @@ TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
     kernels::for_each_fit([&](auto fit) {
       if (std::string(fit.kFormat) == name_of(format) && std::string(fit.kActivation) == "gelu") listed.insert(fit.kName);
     });
-    const Space space = cpu_space(fits_of(problem), 512, 2);
+    const Space space = cpu_space(problem, fits_of(problem), 512, 2);
     for (const Point& point : all_of(space.construct())) {
       const Variant variant = variant_at(problem, fits_of(problem), space, point);
       if (variant.name().find("." + variant.fit->name + ".") != std::string::npos) offered.insert(variant.fit->name);
@@ -302,7 +324,7 @@ TEST(CpuSpace, EveryListedFitOfTheFormatIsAChoice) {
 TEST(CpuSpace, ChoosesTheDefaultThenItsNeighboursAndRepeatsFromASeed) {
   const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
   const Variant first = default_variant(problem);
-  const Space space = cpu_space(fits_of(problem), std::max(256, first.schedule.vector_bits), 2);
+  const Space space = cpu_space(problem, fits_of(problem), std::max(256, first.gelu().vector_bits), 2);
   const Points valid = space.construct();
   const auto names = [&](std::uint64_t seed) {
     std::vector<std::string> list;
@@ -318,16 +340,18 @@ TEST(CpuSpace, ChoosesTheDefaultThenItsNeighboursAndRepeatsFromASeed) {
 }
 
 TEST(VariantFrom, RefusesForeignRecords) {
-  const Problem problem{KernelId::kGeluBackward, FormatId::kF32};
-  nlohmann::json parameters = default_variant(problem).parameters();
-  const nlohmann::json whole = parameters;
-  for (const auto& [key, value] : whole.items()) {
-    nlohmann::json damaged = whole;
-    damaged.erase(key);
-    EXPECT_THROW(variant_from(problem, fits_of(problem), damaged), kernels::SpecError) << key;
+  for (const KernelId kernel : {KernelId::kGeluBackward, KernelId::kBiasGeluBackward, KernelId::kLayernormBackward, KernelId::kRmsnormForward}) {
+    const Problem problem{kernel, FormatId::kF32};
+    const nlohmann::json whole = default_variant(problem).parameters();
+    for (const auto& [key, value] : whole.items()) {
+      nlohmann::json damaged = whole;
+      damaged.erase(key);
+      EXPECT_THROW(variant_from(problem, fits_of(problem), damaged), kernels::SpecError) << key;
+      if (!value.is_string()) continue;
+      damaged[key] = "NoSuchThing";
+      EXPECT_THROW(variant_from(problem, fits_of(problem), damaged), kernels::SpecError) << key;
+    }
   }
-  parameters["fit"] = "NoSuchFit";
-  EXPECT_THROW(variant_from(problem, fits_of(problem), parameters), kernels::SpecError);
 }
 
 }  // namespace

@@ -33,10 +33,10 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const std::string good = variant.body();
   // Waits stand for slow kernels: the order of the times is then certain on a busy machine too.
   const auto waiting = [](int ms) {
-    return "if (a.elements() > 500000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) +
+    return "if (a.elements() > 700000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) +
            "; omp_get_wtime() < end;) {} ";
   };
-  const std::string large = "if (a.elements() > 500000) ";  // beyond any length that verification uses
+  const std::string large = "if (a.elements() > 700000) ";  // beyond any length that verification uses
 
   struct Plant {
     const char* what;
@@ -127,7 +127,7 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   Toolchain toolchain = find_toolchain();
   toolchain.flags.insert(toolchain.flags.end(), {"-include", toolchain.source_root + "/tests/kernels/synthetic_fit.h"});
   Variant variant = default_variant({KernelId::kGeluBackward, FormatId::kBf16});
-  variant.schedule.table = kernels::TablePlacement::memory;
+  variant.gelu().table = kernels::TablePlacement::memory;
   const auto body = [&](const std::string& entry) {
     return "using namespace outgrad::kernels; outgrad::autotune::run_backward<synthetic::Direct<BF16, " + entry + ">, BF16, CpuSchedule" +
            variant.schedule_text() + ">(a);";
@@ -138,7 +138,7 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   std::vector<std::string> differences(2, "not run");
   const auto body_of_child = [&](const Channel& channel) {
     for (const Candidate& candidate : candidates)
-      channel.report({{"difference", verifier.mismatch(load(*candidate.code()), variant.schedule.block_elements).value_or("")}});
+      channel.report({{"difference", verifier.mismatch(load(*candidate.code()), variant.block_elements()).value_or("")}});
   };
   std::size_t reports = 0;
   for (const Candidate& candidate : candidates) ASSERT_NE(candidate.code(), nullptr);

@@ -70,7 +70,7 @@ Problem<T> random_problem(Norm norm, i64 rows, i64 n, unsigned seed) {
   return p;
 }
 
-template <CpuSchedule S, class T>
+template <CpuNormForwardSchedule S, class T>
 Result<T> forward_of(const Problem<T>& p) {
   Result<T> r;
   r.y.resize(p.x.size());
@@ -86,7 +86,7 @@ Result<T> forward_of(const Problem<T>& p) {
 }
 
 // Adds the gradients to a result that has its forward part.
-template <CpuSchedule S, class T>
+template <CpuNormBackwardSchedule S, class T>
 void backward_of(const Problem<T>& p, Result<T>& r) {
   r.dx.resize(p.x.size());
   r.dgamma.assign(size_of(p.n), -1.0f);
@@ -270,6 +270,46 @@ TYPED_TEST(NormTest, EveryScheduleGivesTheSameBits) {
   }
 }
 
+constexpr CpuNormForwardSchedule forward_with(int vectors, Prefetch prefetch, int rows_ahead = 1) {
+  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .task_elements = 3 << 10, .streaming_stores = true, .prefetch = prefetch,
+          .rows_ahead = rows_ahead};
+}
+constexpr CpuNormBackwardSchedule backward_with(int vectors, Prefetch prefetch, int rows_ahead = 1, int tasks = 4, int fold_columns = 16) {
+  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .tasks = tasks, .fold_columns = fold_columns, .streaming_stores = true,
+          .prefetch = prefetch, .rows_ahead = rows_ahead};
+}
+
+template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
+void expect_bits_with(const Problem<T>& p, const std::vector<u32>& expected) {
+  Result<T> r = forward_of<F>(p);
+  backward_of<B>(p, r);
+  ASSERT_EQ(r.bits(), expected) << p.rows << " x " << p.n << ", " << F.vectors << " and " << B.vectors << " vectors, " << B.tasks << " tasks";
+}
+
+// What a norm's own schedules have beyond CpuSchedule.
+TYPED_TEST(NormTest, OwnSchedulesGiveTheSameBits) {
+  for (const Norm norm : {Norm::layer, Norm::rms}) {
+    for (const auto& [rows, n] : kShapes) {
+      for (const unsigned variant : {0u, 3u}) {
+        const auto p = varied_problem<TypeParam>(norm, rows, n, variant);
+        const std::vector<u32> expected = run<kScalar>(p).bits();
+        expect_bits_with<forward_with(1, Prefetch::first_level), backward_with(1, Prefetch::none)>(p, expected);
+        expect_bits_with<forward_with(3, Prefetch::second_level, 2), backward_with(6, Prefetch::first_level, 3, 1, 4096)>(p, expected);
+        expect_bits_with<forward_with(8, Prefetch::none), backward_with(8, Prefetch::second_level, 2, 32, 48)>(p, expected);
+      }
+    }
+  }
+}
+
+// A workspace is enough for every schedule, to its last word.
+TEST(NormSchedules, NoNumberOfTasksNeedsMoreScratch) {
+  for (const i64 slots : {1, 2, 64, 128, 256, 4096, 1 << 20})
+    for (i64 tasks = 1; tasks <= std::min(slots, detail::kMostTasks); tasks *= 2)
+      EXPECT_LE(tasks * detail::backward_task_words(slots, tasks, 40),
+                std::min(slots, detail::kMostTasks) * detail::backward_task_words(slots, std::min(slots, detail::kMostTasks), 40))
+          << slots << " slots, " << tasks << " tasks";
+}
+
 // Rows on cache lines and outputs beyond a private cache: the only ones that are streamed.
 template <class T>
 struct LineAligned {
@@ -281,19 +321,19 @@ struct LineAligned {
   T* data;
 };
 
-template <CpuSchedule S, class T>
+template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
 void expect_streamed_bits(const Problem<T>& p, const Result<T>& expected) {
   LineAligned<T> y(p.x), dx(p.dy);
   auto r = expected;
   const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
-  layernorm_forward<T, S>(y.data, p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, y.data, r.rstd.data(), side);
+  layernorm_forward<T, F>(y.data, p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, y.data, r.rstd.data(), side);
   r.y.assign(y.data, y.data + p.x.size());
-  layernorm_backward<T, S>(dx.data, y.data, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, dx.data, r.dgamma.data(), r.dbeta.data(),
+  layernorm_backward<T, B>(dx.data, y.data, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, dx.data, r.dgamma.data(), r.dbeta.data(),
                            {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()});
   r.dx.assign(dx.data, dx.data + p.x.size());
-  const bool streams = detail::rows_stream<S>(dx.data, p.rows, p.n);
-  EXPECT_EQ(streams, S.streaming_stores && S.vector_bits > 0);
-  ASSERT_TRUE(r.bits() == expected.bits()) << S.vector_bits << " bits, " << p.side.size() << " side channels";
+  const bool streams = detail::rows_stream<B>(dx.data, p.rows, p.n);
+  EXPECT_EQ(streams, B.streaming_stores && B.vector_bits > 0);
+  ASSERT_TRUE(r.bits() == expected.bits()) << B.vector_bits << " bits, " << p.side.size() << " side channels";
 }
 
 TYPED_TEST(NormTest, StreamedRowsHaveTheSameBitsInPlaceToo) {
@@ -302,9 +342,11 @@ TYPED_TEST(NormTest, StreamedRowsHaveTheSameBitsInPlaceToo) {
   for (const unsigned variant : {0u, 3u}) {
     const auto p = varied_problem<TypeParam>(Norm::layer, (i64{2} << 20) / i64{sizeof(TypeParam)} / kColumns + 1, kColumns, variant);
     const auto expected = run<kScalar>(p);
-    expect_streamed_bits<kWidestSchedule>(p, expected);
-    expect_streamed_bits<CpuSchedule{.threads = 3, .vector_bits = kNarrower, .streaming_stores = true}>(p, expected);
-    expect_streamed_bits<CpuSchedule{.threads = 2, .vector_bits = kBestVectorBits}>(p, expected);
+    expect_streamed_bits<kWidestSchedule, kWidestSchedule>(p, expected);
+    constexpr CpuSchedule kNarrow{.threads = 3, .vector_bits = kNarrower, .streaming_stores = true}, kCached{.threads = 2, .vector_bits = kBestVectorBits};
+    expect_streamed_bits<kNarrow, kNarrow>(p, expected);
+    expect_streamed_bits<kCached, kCached>(p, expected);
+    expect_streamed_bits<forward_with(3, Prefetch::second_level), backward_with(3, Prefetch::none)>(p, expected);
   }
 }
 

@@ -35,7 +35,7 @@ for name in gelu_bf16_d3_8l gelu_bf16_stored_d2_8; do
 done
 
 # Whichever won, the tuned header compiles; and with a point of the front in it too.
-sed 's|^#include "kernels/params.h"|&\n#include "fits/gelu_bf16_d3_8l.h"|; s|generated::GeluBf16[A-Za-z0-9]*;|generated::GeluBf16D38l;|' tuned/tuned_cpu.h >tuned/point.h
+sed 's|^#include "kernels/generated/tuned_default.h"|&\n#include "fits/gelu_bf16_d3_8l.h"|; s|generated::GeluBf16[A-Za-z0-9]*;|generated::GeluBf16D38l;|' tuned/tuned_cpu.h >tuned/point.h
 for header in tuned_cpu point; do
   echo '#include "kernels/host/api.h"
         void run(const outgrad::kernels::BF16* dy, const outgrad::kernels::u32* m, outgrad::kernels::BF16* dx) {

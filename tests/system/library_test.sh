@@ -41,7 +41,7 @@ mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE '(kBaseline|
 
 # --- Headers: what has code is in the inline namespace; data types, exceptions and coefficients alone are outside it ---------------
 untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
-  grep -vxE 'kernels/(formats|layernorm|params|table|host/errors)\.h|kernels/generated/.*\.h' || true)
+  grep -vxE 'kernels/(formats|ladder|layernorm|params|table|host/errors)\.h|kernels/generated/.*\.h' || true)
 [[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
 grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
 

@@ -36,25 +36,146 @@ class OfflineTest : public testing::Test {
 
 const Pruned* pruned(const Outcome& outcome) { return std::get_if<Pruned>(&outcome.result); }
 
-// Every point of a space is a program that the compiler takes: a random sample, every problem, every architecture that is compiled for.
+// Of a size that tuning takes.
+Problem sized(const Problem& problem) {
+  constexpr kernels::i64 kElements = kernels::i64{1} << 26;
+  return sized_within(problem, kElements);
+}
+
+// Every point of a space is a program that the compiler takes, and whose machine code tells its cost: a random sample, every kernel, every
+// architecture that is compiled for; each kernel in one format, which takes its turn.
 TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
-  constexpr int kPerProblem = 3;
+  constexpr int kPerProblem = 4;
   std::uint64_t seed = 7;
+  std::size_t turn = 0;
+  int rows_in_loops = 0;
   for (const char* name : {"sm_80", "sm_90", "sm_100"}) {
     const Architecture& architecture = architecture_of(name);
     std::vector<GpuVariant> variants;
-    for (const KernelId kernel : kGeluKernels)
-      for (const FormatId format : kAllFormats) {
-        const Problem problem{kernel, format};
-        const Space space = gpu_space(problem, fits_of(problem), architecture.threads_per_sm);
-        const Points points = space.construct();
-        for (int i = 0; i < kPerProblem; ++i)
-          variants.push_back(gpu_variant_at(problem, fits_of(problem), space, points[next_random(seed) % points.size()]));
-      }
-    for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
+    for (const KernelId kernel : kAllKernels) {
+      const Problem problem = sized({kernel, kAllFormats[turn++ % std::size(kAllFormats)]});
+      const Space space = gpu_space(problem, gpu_fits_of(problem), architecture);
+      const Points points = space.construct();
+      variants.push_back(default_gpu_variant(problem, architecture));
+      for (int i = 1; i < kPerProblem; ++i) variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space, points[next_random(seed) % points.size()]));
+    }
+    ++turn;  // another format for each kernel on the next architecture
+    const std::vector<Outcome> outcomes = evaluate(variants, architecture, settings_);
+    ASSERT_EQ(outcomes.size(), variants.size());
+    for (const Outcome& outcome : outcomes) {
+      SCOPED_TRACE(std::string(name) + " " + outcome.variant.problem.name() + " " + outcome.variant.name());
       if (const Pruned* why = pruned(outcome)) {
-        EXPECT_TRUE(why->reason == Reason::kSpills || why->reason == Reason::kNoBlockFits) << outcome.variant.name() << ": " << autotune::name_of(why->reason) << ": " << why->detail;
+        EXPECT_TRUE(why->reason == Reason::kSpills || why->reason == Reason::kNoBlockFits) << autotune::name_of(why->reason) << ": " << why->detail;
+        continue;
       }
+      const auto& predicted = std::get<Predicted>(outcome.result);
+      EXPECT_TRUE(predicted.code.counted);
+      EXPECT_GT(predicted.code.instructions_per_element, 5);
+      EXPECT_LT(predicted.code.instructions_per_element, 100);
+      EXPECT_GT(predicted.prediction.share_of_bandwidth, 0);
+      EXPECT_LE(predicted.prediction.share_of_bandwidth, 1);
+      EXPECT_EQ(predicted.helpers.empty(), outcome.variant.helper_source().empty());
+      const bool loops = is_norm(outcome.variant.problem.kernel) && outcome.variant.norm.home != kernels::RowHome::registers;
+      EXPECT_EQ(predicted.code.row_instructions > 0, loops) << "what a row costs beside its octets";
+      rows_in_loops += loops ? 1 : 0;
+    }
+  }
+  EXPECT_GT(rows_in_loops, 0) << "the sample has none";
+}
+
+// Kernels of the default schedule that a launch needs are in the two programs, each once.
+TEST_F(OfflineTest, ProgramsHaveTheKernelsOfThePlan) {
+  const Architecture& architecture = architecture_of("sm_90");
+  std::vector<GpuVariant> variants;
+  for (const KernelId kernel : kAllKernels) variants.push_back(default_gpu_variant(sized({kernel, FormatId::kBf16}), architecture));
+  GpuVariant separate = default_gpu_variant(sized({KernelId::kLayernormBackward, FormatId::kBf16}), architecture);
+  separate.norm.sums = kernels::ColumnSums::separate;
+  separate.norm.rows_ahead = 0;
+  variants.push_back(separate);
+  for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
+    SCOPED_TRACE(outcome.variant.problem.name());
+    ASSERT_EQ(pruned(outcome), nullptr) << pruned(outcome)->detail;
+    const auto& predicted = std::get<Predicted>(outcome.result);
+    EXPECT_TRUE(is_symbol_of(predicted.code.symbol, outcome.variant.main_kernel())) << predicted.code.symbol;
+    const kernels::cuda::LaunchPlan plan =
+        outcome.variant.plan(outcome.variant.problem.rows, outcome.variant.problem.cols, {.sms = 132, .shared_bytes = architecture.shared_per_block});
+    for (int i = 0; i < plan.launches; ++i) {
+      int found = 0;
+      for (const CodeFacts& helper : predicted.helpers) found += is_symbol_of(helper.symbol, plan.launch[i].kernel) ? 1 : 0;
+      EXPECT_EQ(found, plan.launch[i].kernel == outcome.variant.main_kernel() ? 0 : 1) << name_of(plan.launch[i].kernel);
+    }
+  }
+}
+
+// What a launcher does with its own default is what the tuner's default does with everything written out.
+TEST(GpuSpace, DefaultsArePlannedAsTheLaunchersDo) {
+  for (const char* name : {"sm_80", "sm_89", "sm_90"}) {
+    const Architecture& architecture = architecture_of(name);
+    const kernels::cuda::PlanLimits limits{.sms = architecture.sms, .shared_bytes = architecture.shared_per_block};
+    for (const KernelId kernel : kAllKernels) {
+      if (!is_norm(kernel)) continue;
+      for (const FormatId format : kAllFormats) {
+        for (const kernels::i64 cols : {8, 264, 1024, 1001, 4096, 8192, 16384, 16392, 40000, 100000}) {
+          const Problem problem = Problem{kernel, format}.sized(512, cols);
+          const GpuVariant variant = default_gpu_variant(problem, architecture);
+          GpuVariant open = variant;
+          open.norm = {};
+          const kernels::cuda::LaunchPlan own = variant.plan(512, cols, limits), launchers = open.plan(512, cols, limits);
+          SCOPED_TRACE(problem.sized_name() + " " + variant.name());
+          ASSERT_EQ(own.launches, launchers.launches);
+          for (int i = 0; i < own.launches; ++i) {
+            EXPECT_EQ(own.launch[i].kernel, launchers.launch[i].kernel);
+            EXPECT_EQ(own.launch[i].blocks, launchers.launch[i].blocks);
+            EXPECT_EQ(own.launch[i].threads, launchers.launch[i].threads);
+            EXPECT_EQ(own.launch[i].shared_bytes, launchers.launch[i].shared_bytes);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GpuSpace, VariantsComeBackFromTheirParameters) {
+  const Architecture& architecture = architecture_of("sm_90");
+  for (const KernelId kernel : kAllKernels) {
+    const Problem problem = sized({kernel, FormatId::kBf16});
+    const Fits& fits = gpu_fits_of(problem);
+    const Space space = gpu_space(problem, fits, architecture);
+    const Points points = space.construct();
+    for (std::size_t i = 0; i < points.size(); i += points.size() / 50 + 1) {
+      const GpuVariant variant = gpu_variant_at(problem, fits, space, points[i]);
+      EXPECT_EQ(gpu_variant_from(problem, fits, variant.parameters()).name(), variant.name());
+    }
+  }
+  const Problem norm = sized({KernelId::kLayernormBackward, FormatId::kBf16});
+  nlohmann::json parameters = default_gpu_variant(norm, architecture).parameters();
+  parameters["home"] = "attic";
+  EXPECT_THROW(gpu_variant_from(norm, {}, parameters), kernels::SpecError);
+}
+
+// The space of a norm follows the columns: every point launches what it says, and the launchers' default is one of the points.
+TEST(GpuSpace, NormsHaveSchedulesThatTheirRowsTake) {
+  const Architecture& architecture = architecture_of("sm_90");
+  const kernels::cuda::PlanLimits limits{.sms = architecture.sms, .shared_bytes = architecture.shared_per_block};
+  for (const KernelId kernel : {KernelId::kLayernormBackward, KernelId::kResidualRmsnormForward}) {
+    for (const kernels::i64 cols : {256, 1001, 1024, 16384, 50000}) {
+      const Problem problem = Problem{kernel, FormatId::kBf16}.sized(4096, cols);
+      const Space space = gpu_space(problem, {}, architecture);
+      const Points points = space.construct();
+      SCOPED_TRACE(problem.sized_name() + ": " + size_report(points));
+      ASSERT_GT(points.size(), 50u);
+      const std::string wanted = default_gpu_variant(problem, architecture).name();
+      bool found = false;
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        const GpuVariant variant = gpu_variant_at(problem, {}, space, points[i]);
+        found = found || variant.name() == wanted;
+        const kernels::cuda::LaunchPlan plan = variant.plan(problem.rows, problem.cols, limits);
+        ASSERT_EQ(plan.norm.home, variant.norm.home) << variant.name();
+        ASSERT_EQ(plan.norm.row_warps, variant.norm.row_warps) << variant.name();
+        ASSERT_EQ(plan.norm.block_rows, variant.norm.block_rows) << variant.name();
+        ASSERT_EQ(plan.norm.octets, variant.norm.octets) << variant.name();
+      }
+      EXPECT_TRUE(found) << wanted;
     }
   }
 }
@@ -137,7 +258,7 @@ TEST_F(OfflineTest, CacheThatCannotBeWrittenIsAnError) {
 
 TEST(GpuSpace, NamesAreUniqueAndConstraintsHold) {
   const Fits& fits = fits_of(kBackward);
-  const Space space = gpu_space(kBackward, fits, 1536);
+  const Space space = gpu_space(kBackward, fits, architecture_of("sm_89"));
   std::set<std::string> names;
   const Points points = space.construct();
   ASSERT_GT(points.size(), 10'000u);

@@ -137,10 +137,10 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   EXPECT_GT(timed, 2);
   EXPECT_EQ(winners, 1);
   const std::string header = kernels::read_file(folder / "tuned_stand_in_gpu.h");
-  EXPECT_NE(header.find("kEvidence = \"measured\""), std::string::npos);
+  EXPECT_NE(header.find("Evidence::measured"), std::string::npos);
   const auto use = Nvrtc::instance().compile(
       "#include \"kernels/cuda/elementwise.cuh\"\n" + header +
-          "using namespace outgrad::kernels;\nusing B = cuda::tuned::stand_in_gpu::GeluBackward<BF16>;\n"
+          "using namespace outgrad::kernels;\nusing B = cuda::tuned::GeluBackward<BF16>;\n"
           "template __global__ void cuda::activation_backward<B::Fit, BF16, BF16, B>(const BF16*, const BF16*, const u32*, BF16*, i64);\n",
       "sm_90");
   if (const auto* error = std::get_if<CompileError>(&use)) ADD_FAILURE() << error->message;

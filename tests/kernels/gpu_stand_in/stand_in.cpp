@@ -538,6 +538,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device != 0) return cudaErrorInvalidDevice;
+  constexpr std::size_t kMemory = std::size_t{8} << 30, kDrivers = std::size_t{100} << 20;
+  *properties = {"Stand-in GPU", kMemory - kDrivers, 8, 0, settings().multiprocessors};
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void* address, int byte, std::size_t bytes, cudaStream_t stream) {
   streams_now.insert(stream);
   std::memset(address, byte, bytes);

@@ -1,0 +1,55 @@
+// `bench --tuned HEADER`: the same entry points built without the header and with it, in the same rounds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "autotune/compile.h"
+#include "autotune/options.h"
+#include "autotune/problem.h"
+#include "autotune/timing.h"
+
+namespace outgrad::autotune {
+
+// One kernel at one size, before and after.
+struct Comparison {
+  Problem problem;
+  std::string variant, rung;        // what the header's build runs, and how near to this device and size it was found
+  std::string ceiling;              // "triad" or "copy"
+  double ceiling_bytes = 0;
+  std::vector<double> ceiling_ns, before_ns, after_ns;  // one per round
+
+  std::vector<bool> kept() const { return kept_rounds(ceiling_ns); }
+  Interval gain() const;      // the default's time over the header's
+  double gb_per_s(const std::vector<double>& ns) const;  // median over the rounds kept
+};
+
+// The entry points of `problems`, compiled without a header (empty path) or with it: those of one format are one unit. Throws as compile_source does.
+class EntryPoints {
+ public:
+  EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain, const CompileSettings& settings);
+
+  VariantFunction function(const Problem& problem) const;
+  // The variant and the rung's name.
+  std::pair<std::string, std::string> choice(const Problem& problem) const;
+
+ private:
+  Compiled unit_of(const Problem& problem) const;
+
+  std::vector<std::pair<FormatId, Compiled>> units_;
+};
+
+// The problems that a tuned header has a table for. Throws SpecError when it has none, or is no tuned header for a CPU; IoError.
+std::vector<Problem> tuned_problems(const std::string& header);
+
+// Runs rounds until `rounds` are kept (three times as many at most). The problem is sized. Throws std::bad_alloc.
+Comparison compare(const Problem& problem, const EntryPoints& before, const EntryPoints& after, int rounds, std::uint64_t seed);
+
+// Elements for `wanted` per array, halved until the arrays fit a quarter of the free memory.
+kernels::i64 bench_elements(FormatId format, kernels::i64 wanted);
+
+// Returns the exit status.
+int compare_command(const Options& options);
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,171 @@
+// The launchers in the schedule, and GELU in the fit, that a tuned header's tables have for the current device and the problem's size: the
+// header that OUTGRAD_TUNED_CUDA_HEADER names, else the default's. The device is asked for its name once; a launch then compares texts and
+// sizes, and is what the launcher of that schedule is: allocates nothing, never synchronises, and may be captured in a graph.
+#pragma once
+
+#include "kernels/cuda/bias.cuh"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/layernorm.cuh"
+#ifdef OUTGRAD_TUNED_CUDA_HEADER
+#include OUTGRAD_TUNED_CUDA_HEADER
+#else
+#include "kernels/generated/tuned_default_cuda.h"
+#endif
+
+#ifndef __CUDACC_RTC__
+
+#include <atomic>
+#include <mutex>
+#include <type_traits>
+
+#include "kernels/host/text.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
+constexpr bool runs_here(const GpuSchedule&) { return true; }
+constexpr bool runs_here(const GpuNormSchedule&) { return true; }
+
+namespace cuda {
+
+// The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", as autotune/identity.h has them.
+struct GpuKey {
+  TextLine device, architecture, family;
+
+  DeviceKey key() const { return {device.text(), architecture.text(), family.text()}; }
+};
+
+inline GpuKey key_of(const char* name, int major, int minor, int sms, u64 memory_bytes) {
+  GpuKey key;
+  TextLine architecture;
+  architecture << "sm_" << static_cast<long long>(major) << static_cast<long long>(minor);
+  const u64 gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // to nearest: what a driver keeps for itself varies
+  key.device << "cuda: " << name << ", " << architecture.text() << ", " << static_cast<long long>(sms) << " SMs, " << static_cast<long long>(gib) << " GiB";
+  key.architecture << "cuda: " << architecture.text();
+  key.family << "cuda: sm_" << static_cast<long long>(major) << "x";
+  return key;
+}
+
+// The current device; read by the first call for it, then kept. Of devices beyond the most that are kept, key is null in all its texts: they run
+// the default.
+inline cudaError_t this_device(DeviceKey& key) {
+  constexpr int kMostDevices = 64;
+  struct Kept {
+    std::atomic<bool> known{false};
+    GpuKey key;
+  };
+  static Kept kept[kMostDevices];
+  static std::mutex writing;
+  key = {};
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  if (device < 0 || device >= kMostDevices) return cudaSuccess;
+  Kept& own = kept[device];
+  if (!own.known.load(std::memory_order_acquire)) {
+    cudaDeviceProp properties;
+    if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) return status;
+    const std::lock_guard lock(writing);
+    if (!own.known.load(std::memory_order_relaxed)) {
+      own.key = key_of(properties.name, properties.major, properties.minor, properties.multiProcessorCount, properties.totalGlobalMem);
+      own.known.store(true, std::memory_order_release);
+    }
+  }
+  key = own.key.key();
+  return cudaSuccess;
+}
+
+namespace tuned {
+
+// What the tables have for a size on the current device.
+template <class Table>
+cudaError_t find(i64 rows, i64 cols, Found& found) {
+  static_assert(table_holds<Table>(), "a table ends with the default's choice and has an entry of it for every device and size");
+  found = {};
+  if constexpr (sizeof Table::kEntries > sizeof(TunedEntry)) {
+    DeviceKey device;
+    if (const cudaError_t status = this_device(device); status != cudaSuccess) return status;
+    found = look_up(Table::kEntries, device, rows, cols, [](const TunedEntry&) { return true; });
+  }
+  return cudaSuccess;
+}
+
+// body(Choice{}), a launch, of the table's choice for a problem of this size.
+template <class Table, class Body>
+cudaError_t run(i64 rows, i64 cols, const Body& body) {
+  Found found;
+  if constexpr (Table::Choices::kCount > 1) {
+    if (const cudaError_t status = find<Table>(rows, cols, found); status != cudaSuccess) return status;
+  }
+  return with_choice(typename Table::Choices{}, Table::kEntries[found.entry].choice, body);
+}
+
+// Arguments and refusals are those of the launchers of these names in cuda::.
+
+template <class T>
+cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+  return run<GeluForward<T>>(1, n, [&]<class Choice>(Choice) { return cuda::launch_gelu_forward<typename Choice::Fit, T, Choice>(x, y, mask, n, stream); });
+}
+
+template <class T>
+cudaError_t launch_gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+  return run<GeluBackward<T>>(
+      1, n, [&]<class Choice>(Choice) { return cuda::launch_gelu_backward<typename Choice::Fit, T, T, Choice>(dy, y, mask, dx, n, stream); });
+}
+
+template <class T>
+cudaError_t launch_bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream) {
+  return run<BiasGeluForward<T>>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_bias_gelu_forward<typename Choice::Fit, T, float, Choice>(x, bias, rows, n, y, mask, stream);
+  });
+}
+
+template <class T>
+cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace,
+                                      i64 workspace_words, cudaStream_t stream) {
+  return run<BiasGeluBackward<T>>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_bias_gelu_backward<typename Choice::Fit, T, Choice>(dy, y, mask, rows, n, dx, dbias, workspace, workspace_words, stream);
+  });
+}
+
+template <Norm N, class T>
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
+                                SideBuffer<float> side, cudaStream_t stream) {
+  using Table = std::conditional_t<N == Norm::layer, LayernormForward<T>, RmsnormForward<T>>;
+  return run<Table>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_norm_forward<N, T, Choice>(x, gamma, beta, rows, n, eps, y, rstd, side, stream);
+  });
+}
+
+template <Norm N, class T>
+cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
+                                         float* rstd, SideBuffer<float> side, cudaStream_t stream) {
+  using Table = std::conditional_t<N == Norm::layer, ResidualLayernormForward<T>, ResidualRmsnormForward<T>>;
+  return run<Table>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_residual_norm_forward<N, T, Choice>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, stream);
+  });
+}
+
+template <Norm N, class T>
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
+                                 float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                 cudaStream_t stream) {
+  using Table = std::conditional_t<N == Norm::layer, LayernormBackward<T>, RmsnormBackward<T>>;
+  return run<Table>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_norm_backward<N, T, Choice>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, workspace_words, stream);
+  });
+}
+
+template <Norm N, class T>
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
+                                          i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace,
+                                          i64 workspace_words, cudaStream_t stream) {
+  using Table = std::conditional_t<N == Norm::layer, ResidualLayernormBackward<T>, ResidualRmsnormBackward<T>>;
+  return run<Table>(rows, n, [&]<class Choice>(Choice) {
+    return cuda::launch_residual_norm_backward<N, T, Choice>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace,
+                                                             workspace_words, stream);
+  });
+}
+
+}  // namespace tuned
+}  // namespace cuda
+}  // namespace outgrad::kernels
+#endif

@@ -1,0 +1,82 @@
+// `bench --tuned`: the header's build is timed beside the default's, says what it runs, and a gain that is there is seen.
+#include "autotune/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "autotune/tuned_header.h"
+#include "autotune/workload.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "kernels/simd.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+constexpr Problem kGelu{KernelId::kGeluBackward, FormatId::kBf16, 1, kernels::i64{1} << 20};
+
+TunedChoice choice(const Problem& problem, const std::string& name, int vector_bits) {
+  const nlohmann::json parameters = {{"fit", "GeluBf16"}, {"threads", 1},  {"vector_bits", vector_bits},
+                                     {"unroll", 1},       {"block_elements", 1 << 16}, {"streaming_stores", false},
+                                     {"table", "memory"}};
+  return {problem, device_key(to_json(identify_cpu())).value(), name, parameters, "", kernels::Evidence::measured, {}};
+}
+
+class Compare : public testing::Test {
+ protected:
+  void SetUp() override { settings_.cache_folder = folder_ / "variants"; }
+  std::string header(const std::vector<TunedChoice>& choices) const {
+    const std::string path = folder_ / "tuned.h";
+    kernels::write_file(path, tuned_header(choices, Backend::kCpu, "for a test"));
+    return path;
+  }
+  EntryPoints entries(const std::string& path) const { return EntryPoints(path, {kGelu}, find_toolchain(), settings_); }
+
+  TemporaryFolder folder_;
+  CompileSettings settings_;
+};
+
+// A header of scalar code: far slower than the default, as the ratio says.
+TEST_F(Compare, ALossIsALoss) {
+  if (kernels::kBestVectorBits == 0) GTEST_SKIP() << "needs vectors";
+  const Comparison c = compare(kGelu, entries(""), entries(header({choice(kGelu, "scalar", 0)})), 20, 1);
+  EXPECT_EQ(c.variant, "scalar");
+  EXPECT_EQ(c.rung, "exact device");
+  EXPECT_EQ(c.before_ns.size(), c.after_ns.size());
+  EXPECT_EQ(c.ceiling, "triad");
+  EXPECT_LT(c.gain().median, 0.7);  // the interval's ends are the machine's: others use it too
+  EXPECT_GT(c.gb_per_s(c.before_ns), c.gb_per_s(c.after_ns));
+}
+
+TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
+  const EntryPoints before = entries("");
+  EXPECT_EQ(before.choice(kGelu), (std::pair<std::string, std::string>{"default", "default"}));
+  for (const char* name : {"first", "second"}) {
+    const EntryPoints after = entries(header({choice(kGelu.sized(1, 4096), name, 0)}));
+    EXPECT_EQ(after.choice(kGelu), (std::pair<std::string, std::string>{name, "exact device"}));
+    const Problem small = kGelu.sized(1, 10'007);
+    const Workspace ours(small, 1), theirs(small, 1);
+    before.function(small)(ours.arguments());
+    after.function(small)(theirs.arguments());
+    EXPECT_EQ(std::memcmp(ours.arguments().array[3], theirs.arguments().array[3], 2 * 10'007), 0);
+  }
+}
+
+TEST_F(Compare, ProblemsAreThoseOfTheTables) {
+  const Problem forward{KernelId::kGeluForward, FormatId::kF16, 1, 1024};
+  TunedChoice other = choice(forward, "v", 0);
+  other.parameters["fit"] = "GeluForward";
+  const std::vector<Problem> found = tuned_problems(header({choice(kGelu, "v", 0), other}));
+  EXPECT_EQ(found, (std::vector<Problem>{{KernelId::kGeluBackward, FormatId::kBf16}, {KernelId::kGeluForward, FormatId::kF16}}));
+  EXPECT_THROW(tuned_problems(header({})), kernels::SpecError);
+  kernels::write_file(folder_ / "other.h", "#pragma once\n");
+  EXPECT_THROW(tuned_problems(folder_ / "other.h"), kernels::SpecError);
+  EXPECT_THROW(tuned_problems(folder_ / "absent.h"), kernels::IoError);
+  kernels::write_file(folder_ / "broken.h", kernels::read_file(folder_ / "tuned.h") + "#include \"kernels/generated/tuned_default.h\"\nstruct {\n");
+  EXPECT_THROW(entries(folder_ / "broken.h"), kernels::SpecError);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

@@ -1,0 +1,110 @@
+// Kernels, sizes, the table of operands; what --kernel, --shape and --elements ask for.
+#include "autotune/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "autotune/options.h"
+
+namespace outgrad::autotune {
+namespace {
+
+constexpr Problem kNorm{KernelId::kLayernormBackward, FormatId::kBf16, 16384, 1024};
+
+TEST(Problem, NamesAndBytes) {
+  EXPECT_EQ(kNorm.name(), "layernorm_backward.bf16");
+  EXPECT_EQ(kNorm.sized_name(), "layernorm_backward.bf16.16384x1024");
+  const Problem gelu{KernelId::kGeluBackward, FormatId::kF32, 1, 1 << 20};
+  EXPECT_EQ(gelu.sized_name(), "gelu_backward.f32.1048576");
+  EXPECT_EQ(gelu.bytes_per_element(), 12.125);
+  EXPECT_EQ(gelu.bytes(), 12.125 * (1 << 20));
+  // dy, y, dx; gamma, beta, dgamma, dbeta; rstd.
+  EXPECT_EQ(kNorm.bytes(), 3 * 2.0 * 16384 * 1024 + 4 * 4 * 1024 + 4 * 16384);
+  EXPECT_EQ((Problem{KernelId::kResidualRmsnormForward, FormatId::kF32, 2, 3}.bytes()), 4 * (4 * 6 + 3 + 2));
+  EXPECT_EQ((Problem{KernelId::kBiasGeluForward, FormatId::kF16, 3, 11}.bytes()), 2 * 33 + 4 * 11 + 2 * 33 + 4 * 2);
+}
+
+TEST(Problem, KindsFollowFromTheOperands) {
+  std::set<std::string> names;
+  for (const KernelId kernel : kAllKernels) {
+    const Problem problem{kernel, FormatId::kF32};
+    const std::string name = name_of(kernel);
+    EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_EQ(problem.has_fit(), name.find("gelu") != std::string::npos) << name;
+    EXPECT_EQ(problem.over_rows(), kernel != KernelId::kGeluBackward && kernel != KernelId::kGeluForward) << name;
+    EXPECT_EQ(is_backward(kernel), name.ends_with("backward")) << name;
+  }
+  EXPECT_EQ(names.size(), 12u);
+}
+
+TEST(Operands, HoldTogether) {
+  for (const KernelId kernel : kAllKernels) {
+    SCOPED_TRACE(name_of(kernel));
+    const std::span<const Operand> all = operands(kernel);
+    const Problem problem{kernel, FormatId::kBf16, 5, 7};
+    ASSERT_LE(all.size(), static_cast<std::size_t>(kMostOperands));
+    std::set<std::string> names;
+    bool input_ended = false;
+    for (const Operand& operand : all) {
+      EXPECT_TRUE(names.insert(operand.name).second) << operand.name;
+      EXPECT_GT(operand.count(problem), 0) << operand.name;
+      EXPECT_EQ(operand.role == Role::kInput, operand.content != Content::kResult) << operand.name;
+      EXPECT_FALSE(operand.role == Role::kInput && input_ended) << operand.name << ": inputs come first";
+      input_ended |= operand.role != Role::kInput;
+      for (const int input : operand.may_alias) {
+        if (input == kNoOperand) continue;
+        EXPECT_EQ(operand.role, Role::kOutput);
+        const Operand& over = all[static_cast<std::size_t>(input)];
+        EXPECT_EQ(over.role, Role::kInput);
+        EXPECT_EQ(over.bytes(problem), operand.bytes(problem)) << operand.name << " over " << over.name;
+      }
+    }
+  }
+}
+
+TEST(Problem, DefaultSizeStaysWithin) {
+  constexpr kernels::i64 kMany = kernels::i64{1} << 30;
+  EXPECT_EQ(sized_within({KernelId::kGeluForward, FormatId::kF32}, kMany).elements(), kMany);
+  const Problem norm{KernelId::kRmsnormForward, FormatId::kF32};
+  EXPECT_EQ(sized_within(norm, kMany), norm.sized(16384, 1024));
+  EXPECT_EQ(sized_within(norm, 1 << 18), norm.sized(256, 1024));
+  EXPECT_EQ(sized_within(norm, 100), norm.sized(1, 1024));
+  EXPECT_EQ(sized_within(kNorm, 100), kNorm);  // what has a size keeps it
+}
+
+std::vector<std::string> asked(const std::vector<std::string>& args) {
+  std::vector<std::string> names;
+  for (const Problem& problem : problems_of(Options("tune", args, {"kernel", "format", "shape", "elements"}, {}))) names.push_back(problem.sized_name());
+  return names;
+}
+
+TEST(ProblemsOf, ExpandsKernelsFormatsAndShapes) {
+  EXPECT_EQ(asked({}).size(), 12u * 3);
+  EXPECT_EQ(asked({"--kernel", "layernorm_backward", "--format", "bf16", "--shape", "4096x1024,7x3"}),
+            (std::vector<std::string>{"layernorm_backward.bf16.4096x1024", "layernorm_backward.bf16.7x3"}));
+  EXPECT_EQ(asked({"--kernel", "gelu_forward", "--format", "f32", "--elements", "4096"}), (std::vector<std::string>{"gelu_forward.f32.4096"}));
+  // A shape is for the kernels that have rows, a number of elements for the others.
+  const std::vector<std::string> both = asked({"--format", "f16", "--shape", "8x16", "--elements", "4096"});
+  EXPECT_EQ(both.size(), 12u);
+  EXPECT_EQ(both[0], "gelu_backward.f16.4096");
+  EXPECT_EQ(both[2], "bias_gelu_backward.f16.8x16");
+  EXPECT_EQ(asked({"--kernel", "rmsnorm_forward", "--format", "f16", "--elements", "4096"}), (std::vector<std::string>{"rmsnorm_forward.f16.4x1024"}));
+}
+
+TEST(ProblemsOf, RefusesWhatIsNoShape) {
+  for (const char* shape : {"", "4096", "4096x", "x1024", "0x4", "4x0", "-1x4", "4x4,", "4x4x4", "4096X1024", "1.5x2", "65537x65536", " 4x4"}) {
+    const std::vector<std::string> args = {"--kernel", "layernorm_backward", std::string("--shape=") + shape};
+    try {
+      asked(args);
+      ADD_FAILURE() << "'" << shape << "' accepted";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_EQ(std::string(error.what()).find("tune: --shape: "), 0u) << error.what();
+    }
+  }
+  EXPECT_THROW(asked({"--kernel", "gelu_forward", "--shape", "4x4"}), kernels::SpecError);
+  EXPECT_THROW(asked({"--kernel", "softmax"}), kernels::SpecError);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

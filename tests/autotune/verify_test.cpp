@@ -1,0 +1,167 @@
+// The verifier on every kernel: it passes what is right, and each planted fault is seen and named.
+#include "autotune/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "autotune/bias_abi.h"
+#include "autotune/norm_abi.h"
+#include "autotune/variant.h"
+#include "kernels/fits.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using Function = std::function<void(const Arguments&)>;
+
+VariantFunction reference_of(const Problem& problem) { return problem.has_fit() ? fits_of(problem).front()->reference : norm_reference(problem); }
+
+std::string verdict(const Problem& problem, const Function& function) {
+  return Verifier(problem, reference_of(problem), 1).mismatch(function, 4096).value_or("equal");
+}
+
+// Of the reference, then `spoil`.
+std::string spoiled(const Problem& problem, const Function& spoil) {
+  return verdict(problem, [&](const Arguments& a) {
+    reference_of(problem)(a);
+    spoil(a);
+  });
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Verifier, EveryReferenceAgreesWithItself) {
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats) {
+      const Problem problem{kernel, format};
+      EXPECT_EQ(verdict(problem, reference_of(problem)), "equal") << problem.name();
+      EXPECT_GT(Verifier(problem, reference_of(problem), 1).checked(4096), 1 << 20) << problem.name();
+    }
+}
+
+// All lanes and no OpenMP region in this process, which forks children for other tests.
+constexpr kernels::CpuNormBackwardSchedule kBackward{
+    .threads = 1, .vector_bits = kernels::kBestVectorBits, .vectors = 3, .tasks = 16, .streaming_stores = true, .prefetch = kernels::Prefetch::none};
+constexpr kernels::CpuNormForwardSchedule kForward{
+    .threads = 1, .vector_bits = kernels::kBestVectorBits, .vectors = 4, .streaming_stores = true, .prefetch = kernels::Prefetch::second_level};
+constexpr kernels::CpuSchedule kGelu{.threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = kernels::kBestVectorBits > 0 ? 3 : 1,
+                                     .streaming_stores = true};
+
+TEST(Verifier, VectorsOfEveryKernelOverRowsAgree) {
+  const auto in_format = [&]<class T>(T, FormatId format) {
+    const auto expect = [&](KernelId kernel, VariantFunction function) { EXPECT_EQ(verdict({kernel, format}, function), "equal") << name_of(kernel); };
+    expect(KernelId::kLayernormBackward, &run_layernorm_backward<T, kBackward>);
+    expect(KernelId::kLayernormForward, &run_layernorm_forward<T, kForward>);
+    expect(KernelId::kRmsnormBackward, &run_rmsnorm_backward<T, kBackward>);
+    expect(KernelId::kRmsnormForward, &run_rmsnorm_forward<T, kForward>);
+    expect(KernelId::kResidualLayernormBackward, &run_residual_layernorm_backward<T, kBackward>);
+    expect(KernelId::kResidualLayernormForward, &run_residual_layernorm_forward<T, kForward>);
+    expect(KernelId::kResidualRmsnormBackward, &run_residual_rmsnorm_backward<T, kBackward>);
+    expect(KernelId::kResidualRmsnormForward, &run_residual_rmsnorm_forward<T, kForward>);
+    expect(KernelId::kBiasGeluBackward, &run_bias_backward<typename kernels::DefaultFit<T>::Type, T, kGelu>);
+    expect(KernelId::kBiasGeluForward, &run_bias_forward<kernels::generated::GeluForward, T, kGelu>);
+  };
+  in_format(float{}, FormatId::kF32);
+  in_format(kernels::BF16{}, FormatId::kBf16);
+}
+
+// One bit of the last element of each output; a byte of each input; a byte before each array.
+TEST(Verifier, SeesAFaultInEveryArrayOfEveryKernel) {
+  for (const KernelId kernel : kAllKernels) {
+    const Problem problem{kernel, FormatId::kBf16};
+    const std::span<const Operand> all = operands(kernel);
+    const VariantFunction reference = reference_of(problem);
+    const Verifier verifier(problem, reference, 1);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      SCOPED_TRACE(std::string(name_of(kernel)) + " " + all[k].name);
+      const auto bytes = [&](const Arguments& a) { return all[k].bytes(problem.sized(a.rows, a.cols)); };
+      const auto spoil_if = [&](const std::function<void(unsigned char*, std::size_t)>& spoil) {
+        const auto with_fault = [&](const Arguments& a) {
+          reference(a);
+          if (a.array[k] != nullptr && bytes(a) > 0) spoil(a.at<unsigned char>(static_cast<int>(k)), bytes(a));
+        };
+        return verifier.mismatch(with_fault, 4096).value_or("equal");
+      };
+      const auto width = static_cast<std::size_t>(all[k].element_bytes(problem.format));
+      if (all[k].role == Role::kOutput) {
+        EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { array[size - width] ^= 1; }), std::string(all[k].name) + "["));
+        EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { std::fill(array, array + size, 0xa5); }), std::string(all[k].name) + "["))
+            << "not written";
+      }
+      if (all[k].role == Role::kInput) {
+        EXPECT_TRUE(says(spoil_if([](unsigned char* array, std::size_t) { array[0] ^= 1; }), std::string("wrote to the input ") + all[k].name));
+      }
+      EXPECT_TRUE(says(spoil_if([](unsigned char* array, std::size_t) { array[-1] ^= 1; }), std::string("wrote before the start of ") + all[k].name));
+    }
+  }
+}
+
+// Faults that only one kind of call shows.
+TEST(Verifier, SeesFaultsThatFewCallsShow) {
+  const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16};
+  enum { kDy, kY, kGamma, kBeta, kRstd, kDx, kDgamma, kDbeta, kWorkspace };
+  const auto flips = [&](const std::function<bool(const Arguments&)>& when) {
+    return spoiled(problem, [&](const Arguments& a) {
+      if (a.elements() > 0 && when(a)) a.at<unsigned short>(kDx)[a.elements() / 2] ^= 1;
+    });
+  };
+  EXPECT_EQ(flips([](const Arguments&) { return false; }), "equal");
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.cols == 1025; }), "(33 x 1025 elements)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.rows > 2000; }), "(2051 x 8 elements)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.cols > 10'000; }), "(2 x 16400 elements)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kDx] == a.array[kDy]; }), "dx over dy)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kGamma] == nullptr; }), ", no gamma, no beta)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kBeta] == nullptr && a.array[kGamma] != nullptr; }), ", no beta, no dbeta)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kDgamma] == nullptr; }), ", no dgamma, no dbeta)"));
+  EXPECT_TRUE(says(flips([](const Arguments& a) { return a.elements() * 2 >= 2 << 20; }), "(1024 x 1024 elements)")) << "where outputs are streamed";
+  EXPECT_TRUE(says(spoiled(problem, [](const Arguments& a) {
+                     if (a.array[kDgamma] != nullptr) a.at<float>(kDgamma)[0] += 0 * a.at<float>(kWorkspace)[norm_workspace(a, kWorkspace).size() - 1];
+                   }),
+                   "dgamma[0]: got 0x7fc00000"))
+      << "reads what nobody has written";
+  const Problem residual{KernelId::kResidualRmsnormForward, FormatId::kF32};
+  const auto over = [&](int output, int input) {
+    return spoiled(residual, [=](const Arguments& a) {
+      if (a.array[output] == a.array[input]) a.at<unsigned>(output)[0] ^= 1;
+    });
+  };
+  enum { kX, kResidual, kRmsGamma, kZ, kOut };
+  EXPECT_TRUE(says(over(kZ, kX), "z over x)"));
+  EXPECT_TRUE(says(over(kZ, kResidual), "z over residual)"));
+  EXPECT_TRUE(says(over(kOut, kX), "y over x)"));
+  EXPECT_TRUE(says(over(kOut, kResidual), "y over residual)"));
+}
+
+#if defined(__SSE2__)
+TEST(Verifier, SeesTheFloatingPointEnvironment) {
+  const Problem problem{KernelId::kRmsnormForward, FormatId::kF32};
+  constexpr unsigned kFlush = 0x8040;
+  EXPECT_TRUE(says(spoiled(problem, [](const Arguments&) { _mm_setcsr(_mm_getcsr() & ~kFlush); }), "the caller's floating-point environment is not restored"));
+  // A kernel that computes as its caller does loses the subnormals.
+  volatile float one = 1;
+  EXPECT_TRUE(says(spoiled(problem,
+                           [&](const Arguments& a) {
+                             for (i64 i = 0; i < a.elements(); ++i) a.at<float>(2)[i] *= one;
+                           }),
+                   "caller flushes to zero)"));
+}
+#endif
+
+// A problem's own number of columns is tried, beside the fixed ones.
+TEST(Verifier, TriesTheShapeThatIsTuned) {
+  const Problem problem{KernelId::kRmsnormForward, FormatId::kBf16, 1 << 20, 4224};
+  EXPECT_TRUE(says(spoiled(problem,
+                           [](const Arguments& a) {
+                             if (a.cols == 4224) a.at<unsigned short>(2)[4223] ^= 1;
+                           }),
+                   "(6 x 4224 elements)"));
+}
+
+}  // namespace
+}  // namespace outgrad::autotune
