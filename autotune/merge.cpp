@@ -185,6 +185,12 @@ bool bars(const json& record) {
   return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
 }
 
+// The proven error where the record has it, else what its class promises; a record with neither comes after those that say it.
+std::pair<int, double> error_of(const json& fit) {
+  const auto error = fit.find("error");
+  return error != fit.end() && error->is_number() ? proven_error(error->get<double>()) : error_rank(text_at(fit, "class"));
+}
+
 // One problem's records, as published, and what is known of the runs they are of.
 ProblemEvidence weigh_problem(std::vector<json> records) {
   ProblemEvidence problem;
@@ -241,7 +247,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const Evidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_rank(text_at(object_at(evidence.record, "fit"), "class")),
+    contenders.push_back({evidence.speedup, error_of(object_at(evidence.record, "fit")),
                           changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
     index.push_back(i);
   }
@@ -323,7 +329,7 @@ json reviewable(const json& record) {
     kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
                                              "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
                                              "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
-  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256"});
+  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "error"});
   if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
   if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
   if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;

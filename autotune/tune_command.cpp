@@ -138,9 +138,22 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     summaries.push_back(summary_of(problem, result));
   }
   if (options.has("publish")) publish_command(out);
-  // This run's winners, and those of earlier runs with these sources for what was not tuned this time.
-  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, device.run().hashes, out), device.backend(),
-                                               "for " + device.description()));
+  Database measured = load_database(database_path);
+  if (key) {
+    const std::vector<json> own = known_records(*key).records;
+    measured.records.insert(measured.records.end(), own.begin(), own.end());
+  }
+  // What the evidence says of this device, but for what somebody edited into nothing that a schedule can be.
+  std::vector<TunedChoice> choices;
+  for (TunedChoice& choice : winners_in(measured.records, device.run().hashes, out)) {
+    try {
+      tuned_header({choice}, device.backend(), "");
+      choices.push_back(std::move(choice));
+    } catch (const kernels::SpecError& error) {
+      kernels::print_error_line("warning: " + choice.problem.sized_name() + ": " + error.what() + ": left out");
+    }
+  }
+  kernels::write_file(tuned_path, tuned_header(std::move(choices), device.backend(), "for " + device.description()));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
                           {"header", tuned_path},               {"problems", summaries}, {"winners", winners}};

@@ -11,6 +11,7 @@
 #include <span>
 #include <tuple>
 
+#include "autotune/merge.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 
@@ -208,25 +209,28 @@ TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, Evi
 }
 
 std::vector<TunedChoice> winners_in(const std::vector<json>& records, const SourceHashes& sources, const std::string& folder) {
-  std::map<std::tuple<std::string, std::string>, TunedChoice> winners;  // by device and sized problem
-  for (const json& record : records) {
-    const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-    if (!is("winner", true) || !is("kernels_sha256", sources.kernels) || !is("coefficients_sha256", sources.coefficients)) continue;
+  std::map<std::tuple<std::string, std::string>, std::pair<int, TunedChoice>> winners;  // by device and sized problem, with the rounds behind them
+  for (const ProblemEvidence& evidence : weigh(records)) {
+    if (evidence.sources.kernels != sources.kernels || evidence.sources.coefficients != sources.coefficients || evidence.baseline.empty()) continue;
+    const VariantEvidence& winner = evidence.variants[evidence.winner];
+    const json& record = winner.record;
     const std::optional<Problem> problem = problem_of(record);
-    const std::optional<DeviceKey> device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
-    if (!problem || !device || !record.contains("parameters") || !record.contains("variant")) continue;
-    TunedChoice choice{*problem, *device, record["variant"].get<std::string>(), record["parameters"]};
+    if (!problem || winner.rounds == 0 || !record.contains("parameters")) continue;
+    TunedChoice choice{*problem, evidence.device, winner.name(), record["parameters"]};
     if (const auto fit = record.find("fit"); fit != record.end() && fit->contains("sha256")) {
       choice.fit_header = "fits/" + fit->value("name", "") + ".h";
       const std::string path = folder + "/" + choice.fit_header;
       if (!std::filesystem::exists(path) || sha256(kernels::read_file(path)) != fit->value("sha256", "")) continue;
     }
-    if (const auto speedup = record.find("speedup"); speedup != record.end())
-      choice.speedup = {speedup->value("median", 1.0), speedup->value("low", 1.0), speedup->value("high", 1.0)};
-    winners.insert_or_assign({device->device, problem->sized_name()}, std::move(choice));
+    choice.speedup = winner.speedup;
+    // Of defaults that took each other's place the one that more was measured against.
+    int rounds = 0;
+    for (const VariantEvidence& variant : evidence.variants) rounds += variant.rounds;
+    auto& [most, chosen] = winners[{evidence.device.device, problem->sized_name()}];
+    if (rounds > most) most = rounds, chosen = std::move(choice);
   }
   std::vector<TunedChoice> all;
-  for (auto& [key, choice] : winners) all.push_back(std::move(choice));
+  for (auto& [key, winner] : winners) all.push_back(std::move(winner.second));
   return all;
 }
 

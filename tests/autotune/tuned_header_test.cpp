@@ -187,8 +187,11 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"), std::string::npos);
 }
 
-json winner(const Problem& problem, const json& device, const json& parameters) {
-  return {{"winner", true},
+json measured(const Problem& problem, const json& device, const json& parameters, const std::string& variant, double low = 1.25) {
+  return {{"schema", kSchema},
+          {"state", "timed"},
+          {"default", variant == "default"},
+          {"rounds", 24},
           {"kernels_sha256", "k"},
           {"coefficients_sha256", "c"},
           {"device", device},
@@ -197,36 +200,43 @@ json winner(const Problem& problem, const json& device, const json& parameters) 
           {"rows", problem.rows},
           {"cols", problem.cols},
           {"elements", problem.elements()},
-          {"variant", "v"},
+          {"variant", variant},
           {"parameters", parameters},
-          {"speedup", {{"median", 1.5}, {"low", 1.25}, {"high", 2.0}, {"confidence", 0.99}}}};
+          {"speedup", {{"median", low + 0.25}, {"low", low}, {"high", low + 0.75}, {"confidence", 0.99}}}};
 }
 
-TEST(Winners, AreTheLatestOfEachDeviceAndSizeMadeOfTheseSources) {
+TEST(Winners, AreWhatTheEvidenceSaysOfEachDeviceAndSizeMadeOfTheseSources) {
   const Problem gelu = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 4096), norm = Problem{KernelId::kLayernormBackward, FormatId::kBf16}.sized(16, 1024);
   const json device = to_json(identify_cpu()), a = cpu_parameters(1, "GeluF32"), b = cpu_parameters(2, "GeluF32"), of_norm = {{"tasks", 16}};
   json elsewhere = device;
   elsewhere["model"] = "another";
-  json stale = winner(gelu, device, a), loser = stale, nameless = stale, unknown = stale, brought = stale;
+  std::vector<json> records;
+  for (const auto& [problem, on] : {std::pair(gelu, device), {gelu, elsewhere}, {norm, device}, {gelu.sized(1, 8192), device}}) {
+    records.push_back(measured(problem, on, problem == norm ? of_norm : a, "default", 1));
+    records.push_back(measured(problem, on, problem == norm ? of_norm : b, "sure", 1.25));
+  }
+  json last = measured(gelu, device, a, "last of the file, and of its time, and said to have won", 1.05), stale = measured(gelu, device, a, "stale", 9),
+       nameless = stale, unknown = stale, brought = measured(gelu.sized(1, 8192), device, a, "brought", 9);
+  last["winner"] = last["gain"] = true;
+  last["speedup"]["median"] = 1.1;
   stale["kernels_sha256"] = "older";
-  loser["winner"] = false;
   nameless.erase("device");
   unknown["kernel"] = "gelu_sideways";
   brought["fit"] = {{"name", "mine"}, {"sha256", "0123"}};
+  records.insert(records.end(), {stale, nameless, unknown, brought, last});
   const TemporaryFolder folder;
-  const std::vector<TunedChoice> found =
-      winners_in({winner(gelu, device, a), winner(gelu, elsewhere, a), winner(norm, device, of_norm), winner(gelu.sized(1, 8192), device, a),
-                  winner(gelu, device, b), stale, loser, nameless, unknown, brought},
-                 {"k", "c"}, folder.path());
-  ASSERT_EQ(found.size(), 4u);
-  int latest = 0;
-  for (const TunedChoice& choice : found) {
-    EXPECT_EQ(choice.speedup.low, 1.25);
-    EXPECT_EQ(choice.evidence, Evidence::measured);
-    if (choice.problem == gelu && choice.device == kHere) latest += choice.parameters == b;
+  for (int order = 0; order < 2; ++order) {
+    const std::vector<TunedChoice> found = winners_in(records, {"k", "c"}, folder.path());
+    ASSERT_EQ(found.size(), 3u) << "all but the one whose fit's header is gone";
+    for (const TunedChoice& choice : found) {
+      EXPECT_EQ(choice.variant, "sure");
+      EXPECT_NEAR(choice.speedup.low, 1.25, 1e-9);
+      EXPECT_EQ(choice.evidence, Evidence::measured);
+      EXPECT_TRUE(!(choice.problem == gelu) || choice.parameters == b);
+    }
+    EXPECT_EQ(std::count_if(found.begin(), found.end(), [&](const TunedChoice& choice) { return choice.problem == norm; }), 1);
+    std::reverse(records.begin(), records.end());
   }
-  EXPECT_EQ(latest, 1);
-  EXPECT_EQ(std::count_if(found.begin(), found.end(), [&](const TunedChoice& choice) { return choice.problem == norm; }), 1);
 }
 
 TEST(Identity, OfARecordIsTheOneThatTheKernelsFind) {
