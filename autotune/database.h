@@ -1,27 +1,54 @@
 // The tuning database: JSON Lines, one line per candidate, append-only, safe for several writers.
 //
-// The schema is `outgrad.tune/1` (autotune/README.md lists its keys). A reader meets lines cut short by a crash and lines of other
-// versions: each is a warning with path and line, never an error.
+// The schema is `outgrad.tune/1` (autotune/README.md lists its keys). A reader meets lines cut short by a crash, lines of other programs
+// and lines that somebody edited: each is a warning with path and line, never an error. A line of a newer version of the schema is one:
+// the file belongs to a newer program, whose records this one would misread or mix with its own.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "kernels/host/files.h"
 
 namespace outgrad::autotune {
 
 inline constexpr const char* kSchema = "outgrad.tune/1";
 
 struct Database {
-  std::vector<nlohmann::json> records;
-  std::vector<std::string> warnings;  // "path:line: why"
+  std::vector<nlohmann::json> records;  // keys that the schema knows have the types that it gives them; others are kept as they are
+  std::vector<std::string> warnings;    // "path:line: why"
 };
 
-// The records of this schema, in file order; empty when there is no such file. Throws IoError when it cannot be read.
+// What is wrong with a record of this schema: a known key with a value of another type or out of its range. Nothing where it is sound.
+std::optional<std::string> flaw_of(const nlohmann::json& record);
+
+// The records in the text of a database, in the order of its lines; `path` is for messages. Lines of a published file that share what their
+// run has in common come out whole. Throws SpecError(path:line) for a line of a newer schema.
+Database parse_database(const std::string& path, std::string_view text);
+
+// The same of a file; empty when there is no such file. Throws IoError when it cannot be read, SpecError as above.
 Database load_database(const std::string& path);
 
+// A record as one line, without its end: keys in order, bytes that are no UTF-8 replaced.
+std::string line_of(const nlohmann::json& record);
+
+// Holds a database for itself: writers wait. Throws IoError.
+class DatabaseLock {
+ public:
+  // `create`: an absent file is made; else an absent file leaves the lock empty.
+  DatabaseLock(const std::string& path, bool create);
+  bool holds() const { return file_.get() >= 0; }
+  int descriptor() const { return file_.get(); }
+
+ private:
+  kernels::detail::Descriptor file_;
+};
+
 // Appends the records in one locked write, synced: all of them or, when the disk is full, none. A last line that a crash cut short is
-// ended first, so that only that line is lost. Throws IoError.
+// ended first, so that only that line is lost. Throws IoError, and SpecError when the file holds a line of a newer schema: it is left as it is.
 void append_records(const std::string& path, const std::vector<nlohmann::json>& records);
 
 }  // namespace outgrad::autotune

@@ -13,7 +13,8 @@ namespace {
 constexpr const char* kUsage =
     "usage: outgrad COMMAND ...\n"
     "  tune   [--device cpu|auto] [--kernel gelu_backward|gelu_forward|all] [--format f32|f16|bf16|all] [--budget SECONDS]\n"
-    "         [--evaluations N] [--elements N] [--out DIR] [--seed N] [--json]\n"
+    "         [--evaluations N] [--elements N] [--out DIR] [--seed N] [--publish] [--json]\n"
+    "         --merge FILE... --out FILE [--json]   databases of several runs and machines as one\n"
     "         --record DIR [--kernel K] [--format F] [--budget SECONDS] [--evaluations N] [--elements N] [--seed N]\n"
     "                      every point of a finer CPU space\n"
     "         --device replay:FILE [--kernel K --format F] [--strategy S] [--evaluations N] [--seed N] [--json]   search a recording:\n"

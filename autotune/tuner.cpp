@@ -12,10 +12,12 @@
 #include <filesystem>
 #include <set>
 
+#include "autotune/defaults.h"
 #include "autotune/gpu/device_command.h"
 #include "autotune/gpu/offline.h"
 #include "autotune/header.h"
 #include "autotune/isolate.h"
+#include "autotune/merge.h"
 #include "autotune/replay.h"
 #include "autotune/study.h"
 #include "autotune/tuned_header.h"
@@ -158,6 +160,8 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
   const double bytes = problem.bytes();
 
+  std::vector<Contender> contenders;  // the default, and who was in enough final rounds
+  std::vector<std::size_t> index;
   m.speedup.resize(candidates.size());
   m.share_of_ceiling.assign(candidates.size(), std::nan(""));
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -167,10 +171,15 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
     m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
-    const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
-    if (i > 0 && final && kept_final >= kLeastRounds && better) m.winner = i, m.gain = true;
     candidates[i].timed(screening.ns[i], finals.ns[i]);
+    if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
+    const AnyVariant& variant = candidates[i].variant();
+    contenders.push_back({m.speedup[i], error_rank(variant.fit != nullptr ? variant.fit->accuracy : ""),
+                          changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
+    index.push_back(i);
   }
+  m.winner = index[best(contenders)];
+  m.gain = m.winner > 0;
   m.baseline_ns = finals.ns.front();
   m.screening_ceiling_ns = std::move(screening.ceiling_ns);
   m.final_ceiling_ns = std::move(finals.ceiling_ns);
@@ -421,7 +430,8 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
     for (const json& record : load_database(path).records) {
       const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
       const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("rows", problem.rows)));
-      if (ended && is("device", run.device) && is("kernels_sha256", run.hashes.kernels) &&
+      const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+      if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
           is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
         done.insert(record["parameters"].dump());
     }
@@ -460,7 +470,15 @@ int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
                         {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "strategy", "seeds", "shares",
                          "kernel-tuner", "export-kernel-tuner", "export-t4", "record"},
-                        {"json"}, {"study"});
+                        {"json", "publish"}, {"study", "merge", "defaults"});
+  if (options.has("merge")) {
+    options.refuse_all_but("--merge", {"merge", "out", "json"});
+    return merge_command(options);
+  }
+  if (options.has("defaults")) {
+    options.refuse_all_but("--defaults", {"defaults", "out", "json"});
+    return defaults_command(options);
+  }
   const bool study = options.has("study"), replayed = options.text("device", "").rfind("replay:", 0) == 0;
   if (study)
     options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
@@ -470,7 +488,8 @@ int tune_command(const std::vector<std::string>& args) {
   else if (options.has("record"))
     options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "seed"});
   else
-    options.refuse_all_but("a device of kernels", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json"});
+    options.refuse_all_but("a device of kernels",
+                           {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json", "publish"});
   if (study) return study_command(options);
   if (replayed) return replay_command(options);
   const std::string device = options.text("device", "cpu");
@@ -481,8 +500,10 @@ int tune_command(const std::vector<std::string>& args) {
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
-    return gpu::device_command(options, problems);
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json", "publish"});
+    const int status = gpu::device_command(options, problems);
+    if (options.has("publish")) publish_command(options.text("out", "out/tuned"));
+    return status;
   }
   require_cpu_device(options);
   if (options.has("record")) return record_command(options, problems);
@@ -511,7 +532,7 @@ int tune_command(const std::vector<std::string>& args) {
   const CpuIdentity cpu = identify_cpu();
   const RunIdentity run = identify_run(toolchain, cpu, settings.seed);
   const Database known = load_database(database_path);
-  for (const std::string& warning : known.warnings) std::fprintf(stderr, "outgrad: warning: %s\n", warning.c_str());
+  for (const std::string& warning : known.warnings) kernels::print_error_line("warning: " + warning);
 
   CompileSettings compiling;
   compiling.cache_folder = out + "/variants";
@@ -558,8 +579,13 @@ int tune_command(const std::vector<std::string>& args) {
     const Measurement m = tune_problem(candidates, settings, run, database_path, results);
     if (!as_json) print_problem(candidates, m);
   }
-  // This run's winners, and the latest of earlier runs with these sources for what was not tuned this time.
-  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, run.hashes, out), Backend::kCpu,
+  std::vector<json> records = load_database(database_path).records;
+  if (options.has("publish")) publish_command(out);
+  // Entries of other devices too: the header is for whoever it is given to.
+  const Database published = known_records(cpu_key(cpu.model, cpu.threads, cpu.vector_bits, cpu.isa), Rung::kDefault);
+  for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
+  records.insert(records.end(), published.records.begin(), published.records.end());
+  kernels::write_file(tuned_path, tuned_header(winners_in(records, run.hashes, out), Backend::kCpu,
                                                "for " + cpu.model + ", " + std::to_string(cpu.threads) + " threads"));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"},
