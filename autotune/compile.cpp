@@ -123,12 +123,6 @@ std::vector<std::string> command_of(const Toolchain& toolchain, const std::strin
   return command;
 }
 
-void create_cache(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw kernels::IoError(folder, "create", error.value());
-}
-
 // A compiler's log, unless what it says is that the cache is full.
 std::string log_of(const std::string& path, const std::string& cache_folder) {
   std::string log = kernels::read_file(path);
@@ -150,6 +144,12 @@ void take(const Unit& unit, double milliseconds) {
 }
 
 }  // namespace
+
+void create_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw kernels::IoError(path, "create", error.value());
+}
 
 std::string included_text(std::string header, const std::string& path) {
   const std::string once = "#pragma once";  // a warning in what is the main file here
@@ -202,7 +202,7 @@ Toolchain find_toolchain() {
 }
 
 void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolchain, const CompileSettings& settings) {
-  create_cache(settings.cache_folder);
+  create_folder(settings.cache_folder);
   std::error_code error;
 
   // Units in the order of their rank within the problem: the first unit of every problem comes before anyone's second.
@@ -285,7 +285,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
 
 Compiled compile_source(const std::string& source, const std::string& symbol, const std::string& origin, const Toolchain& toolchain,
                         const CompileSettings& settings) {
-  create_cache(settings.cache_folder);
+  create_folder(settings.cache_folder);
   std::error_code error;
   const std::string base = settings.cache_folder + "/" + sha256(key_of(toolchain) + source);
   const std::string library = base + ".so", temporary = base + "." + std::to_string(::getpid()) + ".tmp";

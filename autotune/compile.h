@@ -24,6 +24,9 @@ Toolchain find_toolchain();
 // Folder of the sources: $OUTGRAD_SOURCE_DIR, else where this program was built from. Throws EnvironmentError.
 std::string source_root();
 
+// Makes the folder of a cache or of results, and those above it. Throws IoError.
+void create_folder(const std::string& path);
+
 struct CompileSettings {
   std::string cache_folder;
   int jobs = 1;

@@ -58,7 +58,7 @@ class Collector {
     for (std::size_t p = 0; p < names.size(); ++p) {
       const auto& list = recording_.labels[p];
       const bool integers = std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number_integer() || v.is_boolean(); });
-      Parameter parameter{names[p], {}};
+      Parameter parameter{names[p], {}, std::any_of(list.begin(), list.end(), [](const json& v) { return v.is_string(); })};
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (!list[i].is_number() && !list[i].is_string() && !list[i].is_boolean())
           throw bad("parameter " + names[p], "a value that is neither a number nor a text");

@@ -115,6 +115,11 @@ GeneratedHeader read_generated_header(const std::string& path) {
   if (value_of(header.text, "const char* ", "kClass")) header.accuracy = text_constant("kClass");
   if (types().find(header.format) == types().end())
     throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2)");
+  const auto bound = [&](const char* name) {
+    const std::optional<std::string> value = value_of(header.text, "double ", name);
+    return value ? std::strtod(value->c_str(), nullptr) : 0;  // hexadecimal
+  };
+  header.error = bound("kT") > 0 ? bound("kT") : bound("kA") + bound("kB");
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
   if (masked != "true" && masked != "false") throw kernels::SpecError(path, "kMasked", masked == "missing" ? masked : "neither true nor false");
   header.masked = masked == "true";
@@ -149,7 +154,7 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
 }
 
 FitChoice choice_from(const GeneratedHeader& header) {
-  return {.type = header.type, .name = header.name, .accuracy = header.accuracy, .has_rows = header.has_rows, .header = header.text};
+  return {.type = header.type, .name = header.name, .accuracy = header.accuracy, .error = header.error, .has_rows = header.has_rows, .header = header.text};
 }
 
 Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings) {

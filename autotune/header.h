@@ -14,6 +14,7 @@ struct GeneratedHeader {
   std::string type;        // of its struct: "GeluBf16"
   std::string name;        // kName: "gelu_bf16"
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
+  double error = 0;        // kT, else kA + kB; of a backward
   std::string activation;  // "gelu"
   std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; empty in a forward header, which serves every format
   bool forward = false;

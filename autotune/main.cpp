@@ -5,7 +5,7 @@
 
 #include "autotune/bench.h"
 #include "autotune/eval_command.h"
-#include "autotune/tuner.h"
+#include "autotune/tune_command.h"
 #include "kernels/host/errors.h"
 
 namespace {
@@ -15,6 +15,7 @@ constexpr const char* kUsage =
     "  tune   [--device cpu|auto] [--kernel gelu_backward|gelu_forward|all] [--format f32|f16|bf16|all] [--budget SECONDS]\n"
     "         [--evaluations N] [--elements N] [--out DIR] [--seed N] [--publish] [--json]\n"
     "         --merge FILE... --out FILE [--json]   databases of several runs and machines as one\n"
+    "         --defaults FILE... [--out HEADER] [--json]   the schedules whose worst loss over the devices of these databases is least\n"
     "         --record DIR [--kernel K] [--format F] [--budget SECONDS] [--evaluations N] [--elements N] [--seed N]\n"
     "                      every point of a finer CPU space\n"
     "         --device replay:FILE [--kernel K --format F] [--strategy S] [--evaluations N] [--seed N] [--json]   search a recording:\n"
@@ -22,7 +23,9 @@ constexpr const char* kUsage =
     "         --device replay:FILE [--export-kernel-tuner FILE] [--export-t4 FILE]\n"
     "         --study FILE... [--seeds N] [--shares 1,2,5,10] [--strategy S] [--kernel-tuner all|none|A,B] [--out DIR] [--json]\n"
     "  bench  [--format f32|f16|bf16|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
-    "  eval   --op OP --format f32|f16|bf16 ...   raw little-endian arrays in files; OP is one of\n"
+    "         --tuned HEADER [--kernel K] [--format F] [--elements N] [--shape RxN,...] [--rounds N] [--seed N] [--out DIR] [--json]\n"
+    "                        the entry points without a tuned header and with it, in the same rounds\n"
+    "  eval   --op OP --format f32|f16|bf16 [--json] ...   raw little-endian arrays in files; OP is one of\n"
     "         forward             --activation gelu --x X --y Y --mask M\n"
     "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
     "         forward, backward   --header FILE ... the kernel of a header that outgrad emit wrote, of any activation and format\n"

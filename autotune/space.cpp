@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "autotune/timing.h"
+
 namespace outgrad::autotune {
 namespace {
 
@@ -72,6 +74,12 @@ std::optional<std::size_t> Points::find(const Point& values) const {
   return find(positions);
 }
 
+Points Points::part(std::size_t index, std::size_t count) const {
+  Points kept = *this;
+  std::erase_if(kept.ranks_, [&](std::uint64_t rank) { return next_random(rank) % count != index; });
+  return kept;
+}
+
 std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) const {
   std::vector<std::size_t> found;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
@@ -81,7 +89,7 @@ std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) cons
       if (neighbour) found.push_back(*neighbour);
       return neighbour.has_value();
     };
-    if (reach == Reach::kAnyValue) {
+    if (reach == Reach::kAnyValue || parameters_[p].nominal) {
       for (std::size_t to = 0; to < length; ++to)
         if (to != here) visit(to);
     } else {
@@ -101,6 +109,12 @@ Space& Space::parameter(std::string name, std::vector<std::int64_t> values) {
   for (const Parameter& known : parameters_)
     if (known.name == name) throw std::invalid_argument("parameter " + name + " is declared twice");
   parameters_.push_back({std::move(name), std::move(values)});
+  return *this;
+}
+
+Space& Space::nominal_parameter(std::string name, std::vector<std::int64_t> values) {
+  parameter(std::move(name), std::move(values));
+  parameters_.back().nominal = true;
   return *this;
 }
 

@@ -17,6 +17,7 @@ namespace outgrad::autotune {
 struct Parameter {
   std::string name;
   std::vector<std::int64_t> values;
+  bool nominal = false;  // the values are numbers of things, such as fits: neither order nor distance means anything
 };
 
 // One value per parameter, in the order in which the parameters were declared.
@@ -34,7 +35,7 @@ class Points {
   };
   enum class Reach {
     kAnyValue,   // one parameter differs (Hamming distance 1)
-    kNextValue,  // one parameter differs, by the nearest value in its list, either way, that gives a valid point
+    kNextValue,  // one parameter differs, by the nearest value in its list, either way, that gives a valid point; a nominal one by any
   };
 
   Points() = default;
@@ -55,6 +56,8 @@ class Points {
   // Number of the point with these value positions, or with these values; none: it is not valid.
   std::optional<std::size_t> find(const std::vector<std::size_t>& positions) const;
   std::optional<std::size_t> find(const Point& values) const;
+  // The points of one of `count` parts of about the same size, in which neighbours are strangers: the same parts on every machine.
+  Points part(std::size_t index, std::size_t count) const;
   // In ascending order of parameter, then of value position.
   std::vector<std::size_t> neighbours(std::size_t index, Reach reach) const;
 
@@ -75,6 +78,7 @@ class Space {
 
   // Throws std::invalid_argument for an empty list of values, a repeated value or a repeated name.
   Space& parameter(std::string name, std::vector<std::int64_t> values);
+  Space& nominal_parameter(std::string name, std::vector<std::int64_t> values);
   // `why` is the sentence the report prints, e.g. "table in registers: vectors of 512 bits". Throws std::invalid_argument for an
   // unknown parameter, a repeated one, or none.
   Space& constraint(std::string why, const std::vector<std::string>& over, Predicate holds);

@@ -47,6 +47,12 @@ Features::Features(const Points& points) : points_(&points) {
       for (const double at : raw) added.scaled.push_back(static_cast<float>((at - *least) / (*most - *least)));
       coordinates_.push_back(std::move(added));
     };
+    // As many coordinates as there are things, each with a length of its own: a fit may stand alone, or be like another.
+    static constexpr std::size_t kMostThings = 40;
+    if (points.parameters()[p].nominal && values.size() > 2 && values.size() <= kMostThings) {
+      for (const std::int64_t thing : values) add([thing](std::int64_t value) { return value == thing ? 1 : 0; });
+      continue;
+    }
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
     const bool logarithmic = *least > 0 && static_cast<double>(*most) >= kFactor * static_cast<double>(*least);
     add([&](std::int64_t value) { return logarithmic ? std::log2(static_cast<double>(value)) : static_cast<double>(value); });

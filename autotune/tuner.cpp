@@ -1,4 +1,4 @@
-// Verification and measurement in children, the records they leave, the `tune` command.
+// Verification and measurement in children, and the records they leave.
 #include "autotune/tuner.h"
 
 #include <fcntl.h>
@@ -9,18 +9,8 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
-#include <set>
 
-#include "autotune/defaults.h"
-#include "autotune/gpu/device_command.h"
-#include "autotune/gpu/offline.h"
-#include "autotune/header.h"
 #include "autotune/isolate.h"
-#include "autotune/merge.h"
-#include "autotune/replay.h"
-#include "autotune/study.h"
-#include "autotune/tuned_header.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
 
@@ -62,25 +52,6 @@ void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage)
                                                                    : Reason::kCrashed;
   candidate->reject(stage, reason, end.detail);
 }
-
-// What the children report of one round, and where the parent keeps it.
-struct RoundSamples {
-  std::string ceiling_name;
-  double ceiling_bytes = 0;
-  std::vector<double> ceiling_ns;
-  std::vector<std::vector<double>> ns;  // per candidate
-
-  explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
-  void add(const json& report) {
-    if (report.contains("ceiling")) {
-      ceiling_name = report["ceiling"].get<std::string>();
-      ceiling_bytes = report["ceiling_bytes"].get<double>();
-      return;
-    }
-    ceiling_ns.push_back(report["ceiling_ns"].get<double>());
-    for (const auto& [item, time] : report["ns"].items()) ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
-  }
-};
 
 // The body of a timing child: warm-up, screening of all, then fresh rounds of the finalists and the default.
 class TimingSession {
@@ -148,6 +119,34 @@ class TimingSession {
   std::unique_ptr<Executor> executor_;
 };
 
+// Of two that are as fast: the smaller proven error, then the fewer parameters in which it is not the default.
+bool preferred(const AnyVariant& a, const AnyVariant& b, const AnyVariant& baseline) {
+  const auto error = [](const AnyVariant& variant) { return variant.fit == nullptr ? 0.0 : variant.fit->error; };
+  if (error(a) != error(b)) return error(a) < error(b);
+  const json origin = baseline.parameters();
+  const auto differing = [&](const AnyVariant& variant) {
+    const json parameters = variant.parameters();
+    return std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) { return origin.at(item.key()) != item.value(); });
+  };
+  return differing(a) < differing(b);
+}
+
+json to_json(const Interval& interval) {
+  return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
+}
+
+}  // namespace
+
+void RoundSamples::add(const json& report) {
+  if (report.contains("ceiling")) {
+    ceiling_name = report["ceiling"].get<std::string>();
+    ceiling_bytes = report["ceiling_bytes"].get<double>();
+    return;
+  }
+  ceiling_ns.push_back(report["ceiling_ns"].get<double>());
+  for (const auto& [item, time] : report["ns"].items()) ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
+}
+
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings) {
   const Problem problem = candidates.front().variant().problem;
   Measurement m;
@@ -160,8 +159,6 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
   const double bytes = problem.bytes();
 
-  std::vector<Contender> contenders;  // the default, and who was in enough final rounds
-  std::vector<std::size_t> index;
   m.speedup.resize(candidates.size());
   m.share_of_ceiling.assign(candidates.size(), std::nan(""));
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -171,23 +168,25 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
     m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
-    candidates[i].timed(screening.ns[i], finals.ns[i]);
-    if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
-    const AnyVariant& variant = candidates[i].variant();
-    contenders.push_back({m.speedup[i], error_rank(variant.fit != nullptr ? variant.fit->accuracy : ""),
-                          changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
-    index.push_back(i);
+    const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
+    if (i > 0 && final && kept_final >= kLeastRounds && better) m.winner = i, m.gain = true;
   }
-  m.winner = index[best(contenders)];
-  m.gain = m.winner > 0;
+  m.decided = !finals.ns.front().empty();
+  if (m.gain) {
+    const std::size_t fastest = m.winner;
+    for (std::size_t i = 1; i < candidates.size(); ++i) {
+      if (finals.ns[i].empty() || m.speedup[i].low <= 1) continue;
+      const bool as_fast = ratio_interval(finals.ns[i], finals.ns[fastest], keep_final, settings.seed).low <= 1;
+      if (as_fast && preferred(candidates[i].variant(), candidates[m.winner].variant(), candidates.front().variant())) m.winner = i;
+    }
+  }
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    if (candidates[i].as<Verified>() != nullptr) candidates[i].timed(screening.ns[i], finals.ns[i]);
+  m.screening_baseline_ns = std::move(screening.ns.front());
   m.baseline_ns = finals.ns.front();
   m.screening_ceiling_ns = std::move(screening.ceiling_ns);
   m.final_ceiling_ns = std::move(finals.ceiling_ns);
   return m;
-}
-
-json to_json(const Interval& interval) {
-  return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
 }
 
 json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run) {
@@ -224,14 +223,14 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"elements", variant.problem.elements()},
                  {"bytes", bytes},
                  {"ceiling", {{"name", m->ceiling_name}, {"bytes", m->ceiling_bytes}}},
-                 {"screening", {{"ns", timed->screening_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
+                 {"screening", {{"ns", timed->screening_ns}, {"default_ns", m->screening_baseline_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
                  {"final", {{"ns", timed->final_ns}, {"default_ns", m->baseline_ns}, {"ceiling_ns", m->final_ceiling_ns}}},
                  {"discarded_rounds", m->discarded_rounds},
                  {"finalist", final},
                  {"speedup", to_json(m->speedup[index])},
                  {"gb_per_s", bytes / median(kept_of(ns, keep))},
                  {"share_of_ceiling", m->share_of_ceiling[index]},
-                 {"winner", index == m->winner},
+                 {"winner", m->decided && index == m->winner},
                  {"gain", index == m->winner && m->gain}});
   if (variant.problem.over_rows())
     record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
@@ -239,8 +238,6 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
     record["bytes_per_element"] = variant.problem.bytes_per_element();
   return record;
 }
-
-}  // namespace
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -251,15 +248,13 @@ std::string utc_now() {
   return text;
 }
 
-namespace {
-
-void create_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) throw kernels::IoError(path, "create", error.value());
+RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
+  RunIdentity run{
+      to_json(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
+  for (const std::string& flag : toolchain.flags)
+    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
+  return run;
 }
-
-}  // namespace
 
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m) {
   const AnyVariant &best = candidates[m.winner].variant(), &normal = candidates[0].variant();
@@ -348,8 +343,13 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
 }
 
 Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<json>& winners) {
-  verify(candidates, settings);
+                         const std::string& database_path, std::vector<json>& winners, PhaseSeconds& spent) {
+  const auto seconds_of = [](double& sum, const auto& phase) {
+    const auto began = std::chrono::steady_clock::now();
+    phase();
+    sum += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  };
+  seconds_of(spent.verify, [&] { verify(candidates, settings); });
   const auto keep_records = [&](const Measurement* m) {
     std::vector<json> records;
     for (std::size_t i = 0; i < candidates.size(); ++i)
@@ -357,9 +357,10 @@ Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettin
     append_records(database_path, records);
   };
   try {
-    const Measurement m = measure(candidates, settings);
+    Measurement m;
+    seconds_of(spent.measure, [&] { m = measure(candidates, settings); });
     keep_records(&m);
-    winners.push_back(record_of(candidates[m.winner], m.winner, &m, run));
+    if (m.decided) winners.push_back(record_of(candidates[m.winner], m.winner, &m, run));
     return m;
   } catch (const kernels::EnvironmentError&) {
     keep_records(nullptr);  // why the default does not run is worth a row
@@ -383,221 +384,6 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
       return evaluate(candidates, std::move(screening), std::move(finals), settings);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
   }
-}
-
-namespace {
-
-RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
-  RunIdentity run{
-      to_json(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
-  for (const std::string& flag : toolchain.flags)
-    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
-  return run;
-}
-
-// `tune --record DIR`: every point of the fine space of each problem, compiled, verified and timed in batches beside the default, until the
-// budget is spent; DIR/PROBLEM.jsonl is a database that `--device replay:` reads. Points that it has for this device, these sources and
-// this array length are not run again, so that a recording may take several runs.
-int record_command(const Options& options, const std::vector<Problem>& problems) {
-  // Times of one batch come from the same rounds as the default's: more candidates make a round longer and a drift within it larger.
-  constexpr std::size_t kBatch = 24;
-  constexpr i64 kElements = i64{1} << 18;  // in the last cache level: in memory every schedule waits for the same bytes, and the space is flat
-  const std::string out = options.text("record", "");
-  const double budget = options.number("budget", 600, 1, 1e6);
-  const auto most = static_cast<std::size_t>(options.integer("evaluations", INT64_MAX, 1, INT64_MAX));  // of each problem, in this run
-  MeasureSettings settings;
-  settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  settings.screening_rounds = kLeastRounds;
-  settings.final_rounds = settings.finalists = 0;
-  create_folder(out);
-  settings.log_path = out + "/record.log";
-  const auto began = std::chrono::steady_clock::now();
-  const auto left = [&] { return budget - std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-  const Toolchain toolchain = find_toolchain();
-  const CpuIdentity cpu = identify_cpu();
-  RunIdentity run = identify_run(toolchain, cpu, settings.seed);
-  CompileSettings compiling;
-  compiling.cache_folder = out + "/variants";
-  compiling.jobs = cpu.threads;
-
-  for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem problem = sized_within(problems[p], kElements);
-    const Fits& fits = fits_of(problem);
-    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads, Grid::kFine);
-    const Points points = space.construct();
-    const std::string path = out + "/" + problem.name() + ".jsonl";
-    std::set<std::string> done;
-    for (const json& record : load_database(path).records) {
-      const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-      const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("rows", problem.rows)));
-      const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
-      if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
-          is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
-        done.insert(record["parameters"].dump());
-    }
-    std::vector<Variant> waiting;
-    for (std::size_t i = 0; i < points.size(); ++i)
-      if (Variant variant = variant_at(problem, fits, space, points[i]); done.count(variant.parameters().dump()) == 0)
-        waiting.push_back(std::move(variant));
-    std::uint64_t state = settings.seed;
-    for (std::size_t i = waiting.size(); i > 1; --i) std::swap(waiting[i - 1], waiting[next_random(state) % i]);
-    std::printf("%-18s space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(), waiting.size());
-    std::fflush(stdout);
-
-    const double until = left() - left() / static_cast<double>(problems.size() - p);  // what the problems after this one are left
-    const std::size_t stop = waiting.size() - std::min(most, waiting.size());
-    while (waiting.size() > stop && left() > until) {
-      std::vector<Candidate> candidates = {Candidate(default_variant(problem))};
-      for (; candidates.size() <= kBatch && waiting.size() > stop; waiting.pop_back()) candidates.emplace_back(waiting.back());
-      std::vector<Candidate*> proposed;
-      for (Candidate& candidate : candidates) proposed.push_back(&candidate);
-      compile(proposed, toolchain, compiling);
-      run.time = utc_now();
-      std::vector<json> winners;
-      tune_problem(candidates, settings, run, path, winners);
-      std::error_code error;
-      std::filesystem::remove_all(compiling.cache_folder, error);  // thousands of objects that nobody asks for again
-    }
-    std::printf("%-18s %zu of %zu points left\n", problem.name().c_str(), waiting.size(), points.size());
-  }
-  return kernels::kExitHolds;
-}
-
-}  // namespace
-
-
-int tune_command(const std::vector<std::string>& args) {
-  const Options options("tune", args,
-                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "strategy", "seeds", "shares",
-                         "kernel-tuner", "export-kernel-tuner", "export-t4", "record"},
-                        {"json", "publish"}, {"study", "merge", "defaults"});
-  if (options.has("merge")) {
-    options.refuse_all_but("--merge", {"merge", "out", "json"});
-    return merge_command(options);
-  }
-  if (options.has("defaults")) {
-    options.refuse_all_but("--defaults", {"defaults", "out", "json"});
-    return defaults_command(options);
-  }
-  const bool study = options.has("study"), replayed = options.text("device", "").rfind("replay:", 0) == 0;
-  if (study)
-    options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
-  else if (replayed)
-    options.refuse_all_but("a replay",
-                           {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
-  else if (options.has("record"))
-    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "seed"});
-  else
-    options.refuse_all_but("a device of kernels",
-                           {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "json", "publish"});
-  if (study) return study_command(options);
-  if (replayed) return replay_command(options);
-  const std::string device = options.text("device", "cpu");
-  const bool offline = device.rfind("sm_", 0) == 0, cuda = device.rfind("cuda:", 0) == 0;
-  std::vector<Problem> problems = cuda ? problems_of(options, kGeluKernels) : problems_of(options);
-  if (offline) {
-    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
-    return gpu::offline_command(options, problems);
-  }
-  if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json", "publish"});
-    const int status = gpu::device_command(options, problems);
-    if (options.has("publish")) publish_command(options.text("out", "out/tuned"));
-    return status;
-  }
-  require_cpu_device(options);
-  if (options.has("record")) return record_command(options, problems);
-  const double budget = options.number("budget", 60, 1, 1e6);
-  const std::string out = options.text("out", "out/tuned");
-  // Twelve of about a hundred points: the default, its neighbours and a few at random; compiling them fits the default budget on 2 cores.
-  // Headers of the caller's come on top: each is a neighbour of the default.
-  const std::vector<GeneratedHeader> headers =
-      options.has("headers") ? read_generated_headers(options.text("headers", "")) : std::vector<GeneratedHeader>{};
-  for (const GeneratedHeader& header : headers) {
-    const auto takes = [&](const Problem& p) { return p.kernel == KernelId::kGeluBackward && header.format == name_of(p.format); };
-    if (std::none_of(problems.begin(), problems.end(), takes))
-      throw kernels::SpecError(header.path, "kFormat", "'" + header.format + "': --kernel and --format leave no problem that has it");
-  }
-  const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 12 + static_cast<i64>(headers.size()), 1, 100'000));
-  MeasureSettings settings;
-  settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  settings.log_path = out + "/tune_cpu.log";
-  create_folder(headers.empty() ? out : out + "/fits");
-  const std::string database_path = out + "/tune_cpu.jsonl", tuned_path = out + "/tuned_cpu.h";
-
-  const auto began = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-  const bool terminal = ::isatty(STDERR_FILENO) != 0;
-  const Toolchain toolchain = find_toolchain();
-  const CpuIdentity cpu = identify_cpu();
-  const RunIdentity run = identify_run(toolchain, cpu, settings.seed);
-  const Database known = load_database(database_path);
-  for (const std::string& warning : known.warnings) kernels::print_error_line("warning: " + warning);
-
-  CompileSettings compiling;
-  compiling.cache_folder = out + "/variants";
-  compiling.jobs = cpu.threads;
-  std::vector<std::vector<Candidate>> all;
-  std::vector<Candidate*> proposed;
-  const bool as_json = options.has("json");
-  for (Problem& problem : problems) {
-    problem = sized_for(problem, cpu);
-    Fits fits = fits_of(problem);
-    if (problem.kernel == KernelId::kGeluBackward) {
-      for (const auto& fit : header_fits(headers, problem.format, toolchain, compiling)) {
-        kernels::write_file(out + "/" + header_path(*fit), fit->header);  // where the tuned header finds it
-        fits.push_back(fit);
-      }
-    }
-    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads);
-    const Points points = space.construct();
-    if (!as_json) std::printf("%-18s space: %s\n", problem.name().c_str(), size_report(points).c_str());
-    all.emplace_back();
-    for (const Variant& variant : choose_variants(problem, fits, space, points, evaluations, settings.seed))
-      all.back().emplace_back(variant);
-  }
-  for (auto& candidates : all)
-    for (Candidate& candidate : candidates) proposed.push_back(&candidate);
-
-  compiling.budget_seconds = 0.5 * budget;  // the other half is for running
-  if (terminal)
-    compiling.progress = [&](std::size_t done, std::size_t units) {
-      std::fprintf(stderr, "\rcompiling: %zu of %zu units, %.0f s ", done, units, elapsed());
-    };
-  compile(proposed, toolchain, compiling);
-  if (terminal) std::fprintf(stderr, "\r\033[K");
-
-  std::vector<json> results;
-  for (std::size_t p = 0; p < problems.size(); ++p) {
-    if (elapsed() > budget && p > 0) {
-      std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problems[p].name().c_str(), budget);
-      continue;
-    }
-    std::vector<Candidate>& candidates = all[p];
-    constexpr double kLeastSeconds = 4;  // a problem's rounds take about two on a quiet machine
-    settings.seconds = std::max(kLeastSeconds, (budget - elapsed()) / static_cast<double>(problems.size() - p));
-    const Measurement m = tune_problem(candidates, settings, run, database_path, results);
-    if (!as_json) print_problem(candidates, m);
-  }
-  std::vector<json> records = load_database(database_path).records;
-  if (options.has("publish")) publish_command(out);
-  // Entries of other devices too: the header is for whoever it is given to.
-  const Database published = known_records(cpu_key(cpu.model, cpu.threads, cpu.vector_bits, cpu.isa), Rung::kDefault);
-  for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
-  records.insert(records.end(), published.records.begin(), published.records.end());
-  kernels::write_file(tuned_path, tuned_header(winners_in(records, run.hashes, out), Backend::kCpu,
-                                               "for " + cpu.model + ", " + std::to_string(cpu.threads) + " threads"));
-  if (as_json) {
-    const json summary = {{"schema", "outgrad.tune_summary/1"},
-                          {"seconds", elapsed()},
-                          {"database", database_path},
-                          {"header", tuned_path},
-                          {"winners", results}};
-    std::printf("%s\n", summary.dump(2).c_str());
-  } else {
-    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
-  }
-  return kernels::kExitHolds;
 }
 
 }  // namespace outgrad::autotune

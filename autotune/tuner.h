@@ -1,4 +1,4 @@
-// The tuner: candidates of each problem compiled, verified, timed, stored; the winners as a header.
+// The steps of the tuner that run untrusted code: candidates verified and timed in child processes, and what is recorded of them.
 #pragma once
 
 #include <functional>
@@ -34,13 +34,16 @@ struct Measurement {
   std::string ceiling_name;  // "triad" or "copy"
   double ceiling_bytes = 0;
   std::vector<double> screening_ceiling_ns, final_ceiling_ns;
-  std::vector<double> baseline_ns;       // the default in the final rounds
+  std::vector<double> screening_baseline_ns, baseline_ns;  // the default in the screening and in the final rounds
   double ceiling_share = kCeilingShare;  // rounds below it were discarded
   int discarded_rounds = 0;              // of the final ones
   std::vector<Interval> speedup;         // per candidate: default's time / its time; final rounds, else screening rounds
   std::vector<double> share_of_ceiling;  // per candidate: median of its bandwidth / the ceiling's; NaN when not timed
-  std::size_t winner = 0;                // the default unless another one's interval lies above 1
+  // The fastest whose interval lies above 1, unless others in the final rounds are as fast: then of these the one of the smallest proven
+  // error, then the one that differs from the default in the fewest parameters. The default when there is none.
+  std::size_t winner = 0;
   bool gain = false;
+  bool decided = false;  // there were final rounds
 };
 
 // Elements per array so that what one call touches is four times the last cache level, within a quarter of the free memory.
@@ -64,14 +67,32 @@ struct RunIdentity {
   std::uint64_t seed = 1;
 };
 std::string utc_now();  // "2026-11-21T17:00:00Z"
+RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed);
+
+// Rounds as the children report them.
+struct RoundSamples {
+  std::string ceiling_name;
+  double ceiling_bytes = 0;
+  std::vector<double> ceiling_ns;
+  std::vector<std::vector<double>> ns;  // per candidate
+
+  explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
+  void add(const nlohmann::json& report);
+};
+// Takes the verified candidates to timed, with these times; candidates[0] is the default.
+Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings);
+// Of a candidate on its way as far as it came; m: of the candidates among which it has this index, or null.
+nlohmann::json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run);
+
+// Wall time by what it went to.
+struct PhaseSeconds {
+  double compile = 0, verify = 0, measure = 0;
+};
 
 // Verifies and measures the compiled candidates of one problem, appends a record of each to the database, the winner's to `winners` too.
 // Throws as verify() and measure() do, after the records are written.
+// Adds to `spent` what either took.
 Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<nlohmann::json>& winners);
+                         const std::string& database_path, std::vector<nlohmann::json>& winners, PhaseSeconds& spent);
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m);
-
-// Runs the `tune` command. Returns its exit status.
-int tune_command(const std::vector<std::string>& args);
-
 }  // namespace outgrad::autotune

@@ -165,6 +165,13 @@ const Fits& fits_of(const Problem& problem) {
   });
 }
 
+Fits accurate_fits_of(const Problem& problem) {
+  Fits fits = fits_of(problem);
+  const double most = fits.empty() ? 0 : fits.front()->error;
+  std::erase_if(fits, [most](const auto& fit) { return fit->error > most; });
+  return fits;
+}
+
 std::string Variant::name() const {
   std::string text = autotune::name_of(problem.format);
   if (fit) text += "." + fit->name;
@@ -337,7 +344,7 @@ Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int 
       blocks.push_back(kibi << 10);
   }
   Space space;
-  space.parameter("fit", fit_numbers).parameter("vector_bits", widths_up_to(vector_bits)).parameter("unroll", unrolls);
+  space.nominal_parameter("fit", fit_numbers).parameter("vector_bits", widths_up_to(vector_bits)).parameter("unroll", unrolls);
   if (is_parameter(problem.kernel, "block_elements")) space.parameter("block_elements", blocks);
   space.parameter("streaming_stores", {0, 1})
       .parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)})

@@ -1,21 +1,16 @@
-// The life cycle of autotune/tuner.h with a GPU as the executor.
+// A GPU as a device of the tuner.
 #include "autotune/gpu/device_command.h"
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cstdio>
-#include <filesystem>
+#include <map>
 #include <optional>
 
 #include "autotune/gpu/offline.h"
 #include "autotune/gpu/session.h"
 #include "autotune/isolate.h"
-#include "autotune/tuned_header.h"
-#include "autotune/tuner.h"
-#include "kernels/host/files.h"
+#include "autotune/tune_command.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -88,73 +83,111 @@ Candidate candidate_of(const Outcome& outcome) {
   return candidate;
 }
 
+class GpuTunable : public Tunable {
+ public:
+  GpuTunable(const Problem& problem, const Architecture& limits, OfflineSettings compiling, std::size_t shard, std::size_t shards)
+      : problem_(problem),
+        fits_(problem.has_fit() ? accurate_fits_of(problem) : gpu_fits_of(problem)),
+        space_(gpu_space(problem, fits_, limits)),
+        points_(space_.construct().part(shard, shards)),
+        limits_(limits),
+        compiling_(std::move(compiling)) {}
+
+  const Points& points() const override { return points_; }
+  std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
+    return std::make_shared<const GpuVariant>(gpu_variant_at(problem_, fits_, space_, points_[point]));
+  }
+  std::shared_ptr<const AnyVariant> baseline() const override { return std::make_shared<const GpuVariant>(default_gpu_variant(problem_, limits_)); }
+
+  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) override {
+    std::vector<GpuVariant> wanted;
+    for (const auto& variant : variants) wanted.push_back(dynamic_cast<const GpuVariant&>(*variant));
+    OfflineSettings settings = compiling_;
+    settings.budget_seconds = seconds;
+    std::map<std::string, const Outcome*> outcomes;
+    const std::vector<Outcome> all = evaluate(wanted, limits_, settings);
+    for (const Outcome& outcome : all) outcomes.emplace(outcome.variant.name(), &outcome);
+    std::vector<Candidate> candidates;
+    for (const auto& variant : variants) {
+      const auto found = outcomes.find(variant->name());
+      if (found != outcomes.end()) candidates.push_back(candidate_of(*found->second));
+      else candidates.emplace_back(variant, "");  // the budget left it out
+    }
+    return candidates;
+  }
+
+  // Points near the default, compiled and ranked by the model.
+  std::vector<std::size_t> first(std::uint64_t seed, double seconds) override {
+    constexpr std::size_t kCompiled = 96;
+    constexpr double kShare = 0.3;  // of the time, at most
+    OfflineSettings settings = compiling_;
+    settings.budget_seconds = kShare * seconds;
+    std::map<std::string, std::size_t> numbers;
+    std::vector<GpuVariant> chosen;
+    for (const std::size_t point : near_default(problem_, fits_, limits_, space_, points_, kCompiled, seed)) {
+      chosen.push_back(gpu_variant_at(problem_, fits_, space_, points_[point]));
+      numbers.emplace(chosen.back().name(), point);
+    }
+    std::vector<std::pair<double, std::size_t>> ranked;
+    for (const Outcome& outcome : evaluate(chosen, limits_, settings))
+      if (const auto* predicted = std::get_if<Predicted>(&outcome.result)) ranked.push_back({predicted->prediction.ns, numbers.at(outcome.variant.name())});
+    std::sort(ranked.begin(), ranked.end());
+    std::vector<std::size_t> first;
+    for (const auto& [ns, point] : ranked) first.push_back(point);
+    return first;
+  }
+
+ private:
+  Problem problem_;
+  Fits fits_;
+  Space space_;
+  Points points_;
+  const Architecture& limits_;
+  OfflineSettings compiling_;
+};
+
+class GpuDevice : public TuningDevice {
+ public:
+  GpuDevice(int index, const std::string& out, std::uint64_t seed) : index_(index), device_(identify(index)) {
+    const Nvrtc& nvrtc = Nvrtc::instance();
+    nvrtc.require(device_.limits.name);
+    compiling_.cache_folder = out + "/" + device_.limits.name;
+    compiling_.jobs = identify_cpu().threads;
+    run_ = {to_json(device_), hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), seed};
+  }
+
+  std::string slug() const override { return slug_of(device_.name); }
+  std::string description() const override {
+    char text[256];
+    std::snprintf(text, sizeof text, "%s, %s, %d SMs, %.0f GB/s by its clocks", device_.name.c_str(), device_.limits.name.c_str(), device_.limits.sms,
+                  device_.limits.dram_gb_per_s);
+    return text;
+  }
+  Backend backend() const override { return Backend::kCuda; }
+  const RunIdentity& run() const override { return run_; }
+  MeasureSettings measure() const override {
+    MeasureSettings settings;
+    settings.open = [index = index_] { return open_device(index); };
+    settings.memory_bytes = IsolationLimits::kNoLimit;  // a driver reserves more addresses than there is memory
+    return settings;
+  }
+  std::size_t batch() const override { return 16; }  // runs are short, and a process with an open device costs a second
+  i64 elements_for(const Problem& problem) const override { return gpu::elements_for(problem, device_); }
+  std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
+    return std::make_unique<GpuTunable>(problem, device_.limits, compiling_, shard, shards);
+  }
+ private:
+  int index_;
+  DeviceIdentity device_;
+  OfflineSettings compiling_;
+  RunIdentity run_;
+};
+
 }  // namespace
 
 int device_command(const Options& options, const std::vector<Problem>& problems) {
-  const int index = index_of(options);
-  const DeviceIdentity device = identify(index);
-  const Nvrtc& nvrtc = Nvrtc::instance();
-  nvrtc.require(device.limits.name);
-  const std::string out = options.text("out", "out/tuned"), slug = slug_of(device.name);
-  const std::string database_path = out + "/tune_" + slug + ".jsonl", tuned_path = out + "/tuned_" + slug + ".h";
-  // Compiled, all of them, to be ranked; run, the best of the ranking and the default.
-  constexpr i64 kCompiledPerRun = 4;
-  const i64 evaluations = options.integer("evaluations", 48, 1, 100'000);
-  const double budget = options.number("budget", 60, 1, 1e6);
-  const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
-  const auto began = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-
-  MeasureSettings settings;
-  settings.open = [index] { return open_device(index); };
-  settings.memory_bytes = IsolationLimits::kNoLimit;  // a driver reserves more addresses than there is memory
-  settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
-  settings.log_path = out + "/tune_" + slug + ".log";
-  OfflineSettings compiling;
-  compiling.cache_folder = out + "/" + device.limits.name;
-  compiling.jobs = identify_cpu().threads;
-  if (terminal)
-    compiling.progress = [&](std::size_t done, std::size_t programs) {
-      std::fprintf(stderr, "\rcompiling for %s: %zu of %zu, %.0f s ", device.limits.name.c_str(), done, programs, elapsed());
-    };
-  const RunIdentity run{to_json(device), hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), settings.seed};
-
-  std::vector<json> winners;
-  if (!as_json) std::printf("%s, %s, %d SMs, %.0f GB/s by its clocks\n", device.name.c_str(), device.limits.name.c_str(), device.limits.sms, device.limits.dram_gb_per_s);
-  for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem problem = sized_within(problems[p], elements_for(problems[p], device));
-    const double share = (budget - elapsed()) / static_cast<double>(problems.size() - p);
-    if (share <= 0 && p > 0) {
-      std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problem.name().c_str(), budget);
-      continue;
-    }
-    const Space space = gpu_space(problem, gpu_fits_of(problem), device.limits);
-    compiling.budget_seconds = share / 2;  // the other half is for running
-    std::vector<Outcome> outcomes = evaluate(
-        choose_gpu_variants(problem, gpu_fits_of(problem), device.limits, space, space.construct(), static_cast<std::size_t>(kCompiledPerRun * evaluations), settings.seed),
-        device.limits, compiling);
-    if (terminal) std::fprintf(stderr, "\r\033[K");
-    // The default first, then by prediction; what was pruned comes last, and is recorded.
-    if (outcomes.empty() || outcomes.front().variant.name() != default_gpu_variant(problem, device.limits).name()) throw kernels::EnvironmentError("tune: " + problem.name() + ": the default was not compiled within the budget");
-    std::stable_sort(outcomes.begin() + 1, outcomes.end(), [](const Outcome& a, const Outcome& b) {
-      const auto *left = std::get_if<Predicted>(&a.result), *right = std::get_if<Predicted>(&b.result);
-      if (left == nullptr || right == nullptr) return left != nullptr;
-      return left->prediction.ns < right->prediction.ns;
-    });
-    std::vector<Candidate> candidates;
-    for (const Outcome& outcome : outcomes)
-      if (candidates.size() < static_cast<std::size_t>(evaluations) || std::holds_alternative<Pruned>(outcome.result)) candidates.push_back(candidate_of(outcome));
-    settings.seconds = std::max(4.0, (budget - elapsed()) / static_cast<double>(problems.size() - p));
-    const Measurement m = tune_problem(candidates, settings, run, database_path, winners);
-    if (!as_json) print_problem(candidates, m);
-  }
-  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, run.hashes, out), Backend::kCuda,
-                                               "for " + device.name + ", " + device.limits.name));
-  if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()}, {"database", database_path}, {"header", tuned_path}, {"winners", winners}}.dump(2).c_str());
-  else
-    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
-  return kernels::kExitHolds;
+  GpuDevice device(index_of(options), options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)));
+  return tune_on(device, options, problems);
 }
 
 }  // namespace outgrad::autotune::gpu

@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#include "autotune/compile.h"
 #include "autotune/database.h"
 #include "autotune/device.h"
 #include "autotune/gpu/sass.h"
@@ -277,9 +278,8 @@ SourceHashes hash_of_embedded() {
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(architecture.name);
+  create_folder(settings.cache_folder);
   std::error_code error;
-  std::filesystem::create_directories(settings.cache_folder, error);
-  if (error) throw kernels::IoError(settings.cache_folder, "create", error.value());
   const SourceHashes hashes = hash_of_embedded();
   const std::string key = hashes.kernels + hashes.coefficients + nvrtc.version() + architecture.name;
   std::map<std::string, Program> programs;  // by source

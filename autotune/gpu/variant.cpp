@@ -426,7 +426,7 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
   }
   const auto home = [](TableHome which) { return static_cast<std::int64_t>(which); };
   Space space;
-  space.parameter("fit", fit_numbers)
+  space.nominal_parameter("fit", fit_numbers)
       .parameter("threads", {64, 128, 256, 512, 1024})
       .parameter("octets", {1, 2, 3, 4, 6, 8})
       .parameter("access_bytes", {4, 8, 16})
@@ -434,7 +434,7 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8})
       .parameter("loads", {0, 1})
       .parameter("stores", {0, 1})
-      .parameter("table", {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread),
+      .nominal_parameter("table", {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread),
                            home(TableHome::entries)});
   space.constraint("registers are kept for blocks that an SM can hold", {"threads", "resident_blocks"},
                    [max_threads](const Point& p) { return p[0] * p[1] <= max_threads; });

@@ -306,11 +306,11 @@ void activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n)
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   if (detail::streams<S>(dx, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, S, true>(dy, y, bytes, dx, begin, end); });
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, true>(dy, y, bytes, dx, begin, end); });
       return;
     }
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, S, false>(dy, y, bytes, dx, begin, end); });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, false>(dy, y, bytes, dx, begin, end); });
 }
 
 namespace detail {
@@ -320,13 +320,13 @@ void forward_all(const T* x, T* y, u8* mask, i64 n) {
 #ifdef OUTGRAD_AVX2
   if constexpr (sizeof(T) == 2 && S.vector_bits > 0) {
     if (n >= kCodes) {
-      const u16* const table = outputs_by_code<Forward, T>(forward_range<Forward, T, S, false>);
-      over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range_by_code<Forward, T, S, kStreaming>(table, x, y, mask, begin, end); });
+      const u16* const table = outputs_by_code<Forward, T>(forward_range<Forward, T, kLoopOf<S>, false>);
+      over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range_by_code<Forward, T, kLoopOf<S>, kStreaming>(table, x, y, mask, begin, end); });
       return;
     }
   }
 #endif
-  over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range<Forward, T, S, kStreaming>(x, y, mask, begin, end); });
+  over_blocks<S>(n, [=](i64 begin, i64 end) { forward_range<Forward, T, kLoopOf<S>, kStreaming>(x, y, mask, begin, end); });
 }
 
 }  // namespace detail

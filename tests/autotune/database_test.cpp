@@ -15,7 +15,7 @@
 
 #include "autotune/exchange.h"
 #include "autotune/merge.h"
-#include "autotune/tuner.h"
+#include "autotune/tune_command.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/temporary_folder.h"
 

@@ -12,7 +12,7 @@
 #include <random>
 
 #include "autotune/compile.h"
-#include "autotune/tuner.h"
+#include "autotune/tune_command.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/temporary_folder.h"
 #include "tests/autotune/tuning_records.h"

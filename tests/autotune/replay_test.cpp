@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "autotune/tuner.h"
+#include "autotune/tune_command.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"

@@ -12,6 +12,7 @@
 #include "autotune/isolate.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
+#include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"
 
@@ -24,22 +25,6 @@ CompileSettings compile_settings(const TemporaryFolder& folder) {
   settings.jobs = 2;
   return settings;
 }
-
-// Sets an environment variable for the life of a scope.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const std::string& value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    ::setenv(name, value.c_str(), 1);
-  }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-  ~ScopedVariable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const TemporaryFolder folder;
@@ -75,6 +60,8 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
       {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
       {"leaves the process", "__builtin__exit(0);", Stage::kVerify, Reason::kCrashed},
       {"hangs", "volatile bool forever = true; while (forever) {}", Stage::kVerify, Reason::kHung},
+      {"leaks when timed", large + "{ static char* volatile leaked; leaked = new char[4ull << 30]; } " + good, Stage::kTime,
+       Reason::kOutOfMemory},
       {"crashes when timed", large + "__builtin_trap(); " + good, Stage::kTime, Reason::kCrashed},
       {"hangs when timed", "volatile bool forever = true; " + large + "while (forever) {} " + good, Stage::kTime, Reason::kHung},
       {"does not compile", "no_such_function(a);", Stage::kCompile, Reason::kCompilerError}};
@@ -89,6 +76,7 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   settings.final_rounds = kLeastRounds;
   settings.ceiling_share = 0;  // no round is discarded: other load may not decide this test
   settings.silence_seconds = 4;
+  settings.memory_bytes = 14LL << 30;  // room for two of the leak's calls, not for the rounds
   settings.log_path = folder / "launches.log";
   compile(pointers, find_toolchain(), compile_settings(folder));
   verify(candidates, settings);
@@ -202,46 +190,6 @@ TEST(Compile, AStuckCompilerIsKilledAndBlamed) {
   compile({&candidate}, find_toolchain(), settings);
   ASSERT_NE(candidate.as<Rejected>(), nullptr);
   EXPECT_EQ(candidate.as<Rejected>()->reason, Reason::kCompilerTimeout);
-}
-
-TEST(TuneCommand, WithoutACompilerLeavesNothingButTheFolder) {
-  const TemporaryFolder folder;
-  const ScopedVariable variable("CXX", "/no/such/compiler");
-  EXPECT_THROW(tune_command({"--out", folder / "out"}), kernels::EnvironmentError);
-  EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
-}
-
-TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
-  const TemporaryFolder folder;
-  kernels::write_file(folder / "file", "");
-  EXPECT_THROW(tune_command({"--out", folder / "file/out"}), kernels::IoError);
-}
-
-TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
-  const TemporaryFolder folder;
-  const auto tune = [&](const std::string& format) {
-    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "3", "--elements",
-                         "1048576", "--budget", "30", "--json"});
-  };
-  ASSERT_EQ(tune("f32"), 0);
-  const std::string first = kernels::read_file(folder / "tuned_cpu.h");
-  ASSERT_EQ(tune("bf16"), 0);
-  const Database database = load_database(folder / "tune_cpu.jsonl");
-  EXPECT_TRUE(database.warnings.empty());
-  ASSERT_EQ(database.records.size(), 6u);
-  std::map<std::string, std::string> winners;
-  for (const nlohmann::json& record : database.records) {
-    for (const char* key :
-         {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
-      EXPECT_TRUE(record.contains(key)) << key;
-    EXPECT_EQ(record["state"], "timed") << record.dump();
-    EXPECT_FALSE(record["screening"]["ns"].empty());
-    if (record["winner"] == true) winners[record["format"]] = record["variant"];
-  }
-  ASSERT_EQ(winners.size(), 2u);
-  const std::string header = kernels::read_file(folder / "tuned_cpu.h");
-  for (const auto& [format, variant] : winners) EXPECT_NE(header.find(variant), std::string::npos) << header;
-  EXPECT_NE(first.find(winners["f32"]), std::string::npos);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "autotune/database.h"
 #include "autotune/gpu/nvrtc.h"
 #include "autotune/isolate.h"
-#include "autotune/tuner.h"
+#include "autotune/tune_command.h"
 #include "autotune/verify.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"

@@ -1,0 +1,196 @@
+// The command's ways: search on a device, offline, replay, record, study.
+#include "autotune/tune_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+
+#include "autotune/compile.h"
+#include "autotune/cpu.h"
+#include "autotune/defaults.h"
+#include "autotune/gpu/device_command.h"
+#include "autotune/gpu/offline.h"
+#include "autotune/merge.h"
+#include "autotune/recorder.h"
+#include "autotune/replay.h"
+#include "autotune/study.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using nlohmann::json;
+
+struct Shard {
+  std::size_t index = 0, count = 1;
+};
+
+// "--shard i/n", i from 0.
+Shard shard_of(const Options& options) {
+  const std::string text = options.text("shard", "0/1");
+  const char* const end = text.data() + text.size();
+  Shard shard;
+  const auto [slash, first] = std::from_chars(text.data(), end, shard.index);
+  const bool has_slash = first == std::errc() && slash != end && *slash == '/';
+  const auto [rest, second] = has_slash ? std::from_chars(slash + 1, end, shard.count) : std::from_chars_result{end, std::errc::invalid_argument};
+  if (second != std::errc() || rest != end || shard.index >= shard.count)
+    throw options.bad("shard", "'" + text + "' is not i/n with 0 <= i < n");
+  return shard;
+}
+
+// What the database says of a problem of this size on this device, with these sources.
+Known known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
+  Known known;
+  for (const json& record : database.records) {
+    const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
+    if (!is("kernel", name_of(problem.kernel)) || !is("format", name_of(problem.format)) || !is("device", run.device)) continue;
+    if (!is("kernels_sha256", run.hashes.kernels) || !is("coefficients_sha256", run.hashes.coefficients) || !is("compiler", run.compiler)) continue;
+    const bool same_size = is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols));
+    if (is("state", "rejected") || same_size) known.records.push_back(record);
+  }
+  return known;
+}
+
+json summary_of(const Problem& problem, const SearchResult& result) {
+  return {{"problem", problem.sized_name()},
+          {"evaluated", result.evaluated},
+          {"known", result.known},
+          {"rejected", result.rejected},
+          {"seconds", {{"compile", result.seconds.compile}, {"verify", result.seconds.verify}, {"measure", result.seconds.measure}, {"total", result.total_seconds}}},
+          {"overhead", result.overhead()}};
+}
+
+void print(const SearchResult& result) {
+  print_problem(result.finalists, result.final);
+  std::printf("  %zu evaluated, %zu known before, %zu rejected; %.1f s: compile %.1f, verify %.1f, measure %.1f, else %.1f%%\n", result.evaluated,
+              result.known, result.rejected, result.total_seconds, result.seconds.compile, result.seconds.verify, result.seconds.measure,
+              100 * result.overhead());
+  for (const Candidate& candidate : result.failures)
+    if (const auto* why = candidate.as<Rejected>())
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
+  std::fflush(stdout);
+}
+
+int cpu_command(const Options& options, const std::vector<Problem>& problems) {
+  CpuChoices choices;
+  choices.out = options.text("out", "out/tuned");
+  choices.any_accuracy = options.one_of("accuracy", {"default", "any"}) == "any";
+  if (options.has("headers")) choices.headers = read_generated_headers(options.text("headers", ""));
+  for (const GeneratedHeader& header : choices.headers) {
+    const auto takes = [&](const Problem& p) { return p.kernel == KernelId::kGeluBackward && header.format == name_of(p.format); };
+    if (std::none_of(problems.begin(), problems.end(), takes))
+      throw kernels::SpecError(header.path, "kFormat", "'" + header.format + "': --kernel and --format leave no problem that has it");
+  }
+  create_folder(choices.headers.empty() ? choices.out : choices.out + "/fits");
+  return tune_on(*open_cpu_device(choices, static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX))), options, problems);
+}
+
+}  // namespace
+
+int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems) {
+  const std::string out = options.text("out", "out/tuned");
+  const std::string database_path = out + "/tune_" + device.slug() + ".jsonl", tuned_path = out + "/tuned_" + device.slug() + ".h";
+  const double budget = options.number("budget", 60, 1, 1e6);
+  const Shard shard = shard_of(options);
+  const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
+  SearchSettings settings;
+  settings.strategy = options.one_of("strategy", strategy_names());
+  // Of each problem; without it the budget alone decides.
+  settings.evaluations = static_cast<std::size_t>(options.integer("evaluations", INT64_MAX, 1, INT64_MAX));
+  settings.batch = device.batch();
+  settings.measure = device.measure();
+  settings.measure.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
+  create_folder(out);
+  settings.measure.log_path = out + "/tune_" + device.slug() + ".log";
+  if (terminal) settings.progress = [](const std::string& line) { std::fprintf(stderr, "\r\033[K%.160s", line.c_str()); };
+
+  const auto began = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+  const Database database = load_database(database_path);
+  for (const std::string& warning : database.warnings) std::fprintf(stderr, "outgrad: warning: %s\n", warning.c_str());
+  if (!as_json) std::printf("%s\n", device.description().c_str());
+
+  std::vector<json> winners, summaries;
+  for (std::size_t p = 0; p < problems.size(); ++p) {
+    const Problem problem = sized_within(problems[p], device.elements_for(problems[p]));
+    settings.seconds = (budget - elapsed()) / static_cast<double>(problems.size() - p);
+    if (settings.seconds <= 0 && p > 0) {
+      std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problem.name().c_str(), budget);
+      continue;
+    }
+    const std::unique_ptr<Tunable> space = device.space_of(problem, shard.index, shard.count);
+    if (!as_json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
+    const Known known = options.has("fresh") ? Known{} : known_of(database, device.run(), problem);
+    const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
+    if (terminal) std::fprintf(stderr, "\r\033[K");
+    if (!as_json) print(result);
+    summaries.push_back(summary_of(problem, result));
+  }
+  // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the header is for whoever it is given to.
+  if (options.has("publish")) publish_command(out);
+  std::vector<json> records = load_database(database_path).records;
+  if (const auto key = device_key(device.run().device)) {
+    const Database published = known_records(*key, Rung::kDefault);
+    for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
+    records.insert(records.end(), published.records.begin(), published.records.end());
+  }
+  kernels::write_file(tuned_path, tuned_header(winners_in(records, device.run().hashes, out), device.backend(),
+                                               "for " + device.description()));
+  if (as_json) {
+    const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
+                          {"header", tuned_path},               {"problems", summaries}, {"winners", winners}};
+    std::printf("%s\n", summary.dump(2).c_str());
+  } else {
+    std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
+  }
+  return kernels::kExitHolds;
+}
+
+int tune_command(const std::vector<std::string>& args) {
+  const Options options("tune", args,
+                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy", "shard",
+                         "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes"},
+                        {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
+  if (options.has("merge")) {
+    options.refuse_all_but("--merge", {"merge", "out", "json"});
+    return merge_command(options);
+  }
+  if (options.has("defaults")) {
+    options.refuse_all_but("--defaults", {"defaults", "out", "json"});
+    return defaults_command(options);
+  }
+  if (options.has("study")) {
+    options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
+    return study_command(options);
+  }
+  const std::string device = options.text("device", "cpu");
+  if (device.rfind("replay:", 0) == 0) {
+    options.refuse_all_but("a replay",
+                           {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
+    return replay_command(options);
+  }
+  if (options.has("record")) {
+    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "passes", "seed"});
+    require_cpu_device(options);
+    return record_command(options, problems_of(options));
+  }
+  const std::vector<Problem> problems = problems_of(options);
+  if (device.rfind("sm_", 0) == 0) {
+    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
+    return gpu::offline_command(options, problems);
+  }
+  if (device.rfind("cuda:", 0) == 0) {
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "publish",
+                                     "json"});
+    return gpu::device_command(options, problems);
+  }
+  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy",
+                                     "shard", "fresh", "publish", "json"});
+  require_cpu_device(options);
+  return cpu_command(options, problems);
+}
+
+}  // namespace outgrad::autotune

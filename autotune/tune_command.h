@@ -1,0 +1,37 @@
+// `tune` on a device whose kernels run: a search of every problem, the database it leaves, the header of the winners.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "autotune/options.h"
+#include "autotune/search.h"
+#include "autotune/tuned_header.h"
+
+namespace outgrad::autotune {
+
+// The CPU, or a GPU: what the command needs of either.
+class TuningDevice {
+ public:
+  virtual ~TuningDevice() = default;
+  virtual std::string slug() const = 0;         // part of the names of what is left in --out
+  virtual std::string description() const = 0;  // one line
+  virtual const RunIdentity& run() const = 0;
+  // How its kernels are run; the seed, the log and the size are the command's.
+  virtual MeasureSettings measure() const = 0;
+  virtual std::size_t batch() const { return 8; }  // points that share their rounds
+  virtual kernels::i64 elements_for(const Problem& problem) const = 0;  // where --elements says nothing
+  // Points out of the `shard`-th of `shards` parts.
+  virtual std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) = 0;
+  virtual Backend backend() const = 0;
+};
+
+// --evaluations, --budget, --strategy, --seed, --elements, --shard, --fresh, --out, --json. Returns the exit status.
+int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems);
+
+// Runs the `tune` command. Returns its exit status.
+int tune_command(const std::vector<std::string>& args);
+
+}  // namespace outgrad::autotune

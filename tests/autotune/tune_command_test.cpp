@@ -1,0 +1,102 @@
+// The command from outside: what it leaves, what it refuses, what it goes on with after a kill.
+#include "autotune/tune_command.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "autotune/database.h"
+#include "kernels/host/files.h"
+#include "tests/autotune/scoped_variable.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+TEST(TuneCommand, WithoutACompilerLeavesNothingButTheFolder) {
+  const TemporaryFolder folder;
+  const ScopedVariable variable("CXX", "/no/such/compiler");
+  EXPECT_THROW(tune_command({"--out", folder / "out"}), kernels::EnvironmentError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
+}
+
+TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
+  const TemporaryFolder folder;
+  kernels::write_file(folder / "file", "");
+  EXPECT_THROW(tune_command({"--out", folder / "file/out"}), kernels::IoError);
+}
+
+TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
+  const TemporaryFolder folder;
+  const auto tune = [&](const std::string& format) {
+    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements",
+                         "1048576", "--budget", "60", "--json"});
+  };
+  ASSERT_EQ(tune("f32"), 0);
+  const std::string first = kernels::read_file(folder / "tuned_cpu.h");
+  ASSERT_EQ(tune("bf16"), 0);
+  const Database database = load_database(folder / "tune_cpu.jsonl");
+  EXPECT_TRUE(database.warnings.empty());
+  std::map<std::string, std::string> winners;
+  std::map<std::string, std::set<std::string>> variants;
+  for (const nlohmann::json& record : database.records) {
+    for (const char* key :
+         {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
+      EXPECT_TRUE(record.contains(key)) << key;
+    EXPECT_EQ(record["state"], "timed") << record.dump();
+    EXPECT_FALSE(record[record["finalist"] == true ? "final" : "screening"]["ns"].empty());
+    variants[record["format"]].insert(record["variant"].get<std::string>());
+    if (record["winner"] == true) winners[record["format"]] = record["variant"];
+  }
+  ASSERT_EQ(winners.size(), 2u);
+  EXPECT_EQ(variants["f32"].size(), 3u);  // the default, and what was evaluated
+  EXPECT_EQ(variants["bf16"].size(), 3u);
+  const std::string header = kernels::read_file(folder / "tuned_cpu.h");
+  for (const auto& [format, variant] : winners) EXPECT_NE(header.find(variant), std::string::npos) << header;
+  EXPECT_NE(first.find(winners["f32"]), std::string::npos);
+}
+
+TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "tune_cpu.jsonl";
+  const auto tune = [&](const std::string& evaluations) {
+    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", evaluations, "--elements", "65536",
+                         "--budget", "300", "--json"});
+  };
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::setpgid(0, 0);
+    if (::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(1);
+    tune("4000");
+    ::_exit(0);
+  }
+  ::setpgid(child, child);
+  for (int tenths = 0; tenths < 1200 && load_database(path).records.size() < 9; ++tenths) ::usleep(100'000);
+  ::kill(-child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  std::set<std::string> known;
+  for (const nlohmann::json& record : load_database(path).records)
+    if (record["default"] == false) known.insert(record["variant"]);
+  ASSERT_GE(known.size(), 8u);
+  testing::internal::CaptureStdout();
+  ASSERT_EQ(tune(std::to_string(known.size() + 2)), 0);
+  const nlohmann::json summary = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  EXPECT_EQ(summary["problems"][0]["known"], known.size());
+  EXPECT_EQ(summary["problems"][0]["evaluated"], 2);
+  EXPECT_EQ(summary["winners"].size(), 1u);
+}
+
+TEST(TuneCommand, RefusesAShardThatIsNone) {
+  const TemporaryFolder folder;
+  for (const char* shard : {"2/2", "0/0", "-1/2", "1", "1/2/3", "a/b", "0/2x", ""})
+    EXPECT_THROW(tune_command({"--out", folder / "out", "--shard", shard}), kernels::SpecError) << shard;
+}
+
+}  // namespace
+}  // namespace outgrad::autotune
