@@ -15,11 +15,11 @@
 #include "kernels/host/files.h"
 #include "kernels/host/identity.h"
 #include "tests/autotune/temporary_folder.h"
+#include "tests/autotune/tuning_records.h"
 
 namespace outgrad::autotune {
 namespace {
 
-using kernels::Evidence;
 using kernels::i64;
 using nlohmann::json;
 
@@ -35,7 +35,7 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
 }
 
 TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name, const json& parameters) {
-  return {problem, device, name, parameters, "", Evidence::measured, {1.5, 1.25, 2}};
+  return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}};
 }
 
 // For each size in turn: the variant's name, the rung, and how many threads the process has once the kernel has run.
@@ -187,56 +187,51 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"), std::string::npos);
 }
 
-json measured(const Problem& problem, const json& device, const json& parameters, const std::string& variant, double low = 1.25) {
-  return {{"schema", kSchema},
-          {"state", "timed"},
-          {"default", variant == "default"},
-          {"rounds", 24},
-          {"kernels_sha256", "k"},
-          {"coefficients_sha256", "c"},
-          {"device", device},
-          {"kernel", name_of(problem.kernel)},
-          {"format", name_of(problem.format)},
-          {"rows", problem.rows},
-          {"cols", problem.cols},
-          {"elements", problem.elements()},
-          {"variant", variant},
-          {"parameters", parameters},
-          {"speedup", {{"median", low + 0.25}, {"low", low}, {"high", low + 0.75}, {"confidence", 0.99}}}};
-}
-
-TEST(Winners, AreWhatTheEvidenceSaysOfEachDeviceAndSizeMadeOfTheseSources) {
-  const Problem gelu = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 4096), norm = Problem{KernelId::kLayernormBackward, FormatId::kBf16}.sized(16, 1024);
-  const json device = to_json(identify_cpu()), a = cpu_parameters(1, "GeluF32"), b = cpu_parameters(2, "GeluF32"), of_norm = {{"tasks", 16}};
+TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
+  const json device = to_json(identify_cpu());
   json elsewhere = device;
   elsewhere["model"] = "another";
   std::vector<json> records;
-  for (const auto& [problem, on] : {std::pair(gelu, device), {gelu, elsewhere}, {norm, device}, {gelu.sized(1, 8192), device}}) {
-    records.push_back(measured(problem, on, problem == norm ? of_norm : a, "default", 1));
-    records.push_back(measured(problem, on, problem == norm ? of_norm : b, "sure", 1.25));
-  }
-  json last = measured(gelu, device, a, "last of the file, and of its time, and said to have won", 1.05), stale = measured(gelu, device, a, "stale", 9),
-       nameless = stale, unknown = stale, brought = measured(gelu.sized(1, 8192), device, a, "brought", 9);
-  last["winner"] = last["gain"] = true;
-  last["speedup"]["median"] = 1.1;
-  stale["kernels_sha256"] = "older";
-  nameless.erase("device");
-  unknown["kernel"] = "gelu_sideways";
-  brought["fit"] = {{"name", "mine"}, {"sha256", "0123"}};
-  records.insert(records.end(), {stale, nameless, unknown, brought, last});
+  const auto measured = [&](const std::string& variant, double speedup, const json& on, long long elements, const std::string& kernels) {
+    Measured m{variant, speedup, speedup - 0.05, speedup + 0.05};
+    m.device = on, m.elements = elements, m.kernels = kernels;
+    if (variant == "default") m.low = m.high = 1;
+    json record = m.record();
+    record["parameters"] = cpu_parameters(1, "GeluBf16");
+    return record;
+  };
+  for (const json& on : {device, elsewhere})
+    for (const long long elements : {4096, 8192})
+      for (const std::string kernels : {"k1", "older"}) {
+        records.push_back(measured("default", 1, on, elements, kernels));
+        records.push_back(measured("fast", elements == 4096 ? 1.5 : 0.5, on, elements, kernels));
+      }
+  json with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
+  with_header["fit"]["sha256"] = "0123";
+  damaged["parameters"]["table"] = "moon";
   const TemporaryFolder folder;
-  for (int order = 0; order < 2; ++order) {
-    const std::vector<TunedChoice> found = winners_in(records, {"k", "c"}, folder.path());
-    ASSERT_EQ(found.size(), 3u) << "all but the one whose fit's header is gone";
-    for (const TunedChoice& choice : found) {
-      EXPECT_EQ(choice.variant, "sure");
-      EXPECT_NEAR(choice.speedup.low, 1.25, 1e-9);
-      EXPECT_EQ(choice.evidence, Evidence::measured);
-      EXPECT_TRUE(!(choice.problem == gelu) || choice.parameters == b);
-    }
-    EXPECT_EQ(std::count_if(found.begin(), found.end(), [&](const TunedChoice& choice) { return choice.problem == norm; }), 1);
-    std::reverse(records.begin(), records.end());
-  }
+  const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key, i64 elements) -> std::string {
+    for (const TunedChoice& choice : found)
+      if (choice.device.device == key && choice.problem.cols == elements) return choice.variant;
+    return "none";
+  };
+  std::vector<TunedChoice> found = winners_in(records, {"k1", "c1"}, folder.path());
+  const std::string there = device_key(elsewhere)->device;
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(name_at(found, kHere.device, 4096), "fast");
+  EXPECT_EQ(name_at(found, kHere.device, 8192), "default");
+  EXPECT_EQ(name_at(found, there, 4096), "fast");
+  for (const TunedChoice& choice : found) EXPECT_EQ(choice.evidence, kernels::Evidence::measured);
+  EXPECT_TRUE(winners_in(records, {"k2", "c1"}, folder.path()).empty());
+
+  records.push_back(with_header);
+  records.push_back(damaged);
+  testing::internal::CaptureStderr();
+  found = winners_in(records, {"k1", "c1"}, folder.path());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"), std::string::npos);
+  EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
+  EXPECT_EQ(name_at(found, there, 8192), "none");
+  EXPECT_EQ(found.size(), 2u);
 }
 
 TEST(Identity, OfARecordIsTheOneThatTheKernelsFind) {
