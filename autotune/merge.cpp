@@ -308,7 +308,7 @@ std::vector<std::string> databases_in(const std::string& folder) {
 }
 
 // A kernel and format in one size, whatever the sources.
-using Sized = std::tuple<std::string, std::string, i64, i64, i64>;
+using SizedProblem = std::tuple<std::string, std::string, i64, i64, i64>;
 
 }  // namespace
 
@@ -498,7 +498,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
     const std::vector<json> all = united(std::move(own));
 
     // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
-    std::map<Sized, std::vector<ProblemEvidence>> shapes;
+    std::map<SizedProblem, std::vector<ProblemEvidence>> shapes;
     for (ProblemEvidence& problem : weigh(all)) {
       std::vector<ProblemEvidence>& chosen = shapes[{problem.kernel, problem.format, problem.rows, problem.cols, problem.elements}];
       const auto weight = [&](const ProblemEvidence& p) {

@@ -80,6 +80,25 @@ std::string Options::one_of(std::string_view name, const std::vector<std::string
   return value;
 }
 
+std::vector<std::string> Options::several_of(std::string_view name, const std::vector<std::string>& allowed) const {
+  const std::string text = this->text(name, allowed.front());
+  if (text == allowed.front()) return {allowed.begin() + 1, allowed.end()};
+  std::vector<bool> chosen(allowed.size(), false);
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const auto at = static_cast<std::size_t>(std::find(allowed.begin(), allowed.end(), word) - allowed.begin());
+    if (at == allowed.size() || at == 0) throw bad(name, "unknown value '" + word + "' (of: " + joined(allowed) + ")");
+    if (chosen[at]) throw bad(name, "'" + word + "' occurs twice");
+    chosen[at] = true;
+    begin = end + 1;
+  }
+  std::vector<std::string> words;
+  for (std::size_t i = 1; i < allowed.size(); ++i)
+    if (chosen[i]) words.push_back(allowed[i]);
+  return words;
+}
+
 std::int64_t Options::integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const {
   if (!has(name)) return otherwise;
   std::int64_t value = 0;

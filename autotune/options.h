@@ -33,6 +33,8 @@ class Options {
   // The following throw SpecError for an absent or unacceptable value.
   std::string required(std::string_view name) const;
   std::string one_of(std::string_view name, const std::vector<std::string>& allowed) const;  // absent: the first
+  // Of "A,B", in the order of `allowed`, whose first, "all", stands for the others; absent: all of them. Also throws for a name given twice.
+  std::vector<std::string> several_of(std::string_view name, const std::vector<std::string>& allowed) const;
   std::int64_t integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
   double number(std::string_view name, double otherwise, double least, double most) const;
   std::vector<Shape> shapes(std::string_view name) const;  // "4096x1024,7x3"; absent: none

@@ -150,15 +150,15 @@ Problem sized_within(const Problem& problem, i64 elements) {
 std::vector<Problem> problems_of(const Options& options, std::span<const KernelId> kernels) {
   std::vector<std::string> names = {"all"};
   for (const KernelId k : kernels) names.push_back(name_of(k));
-  const std::string kernel = options.one_of("kernel", names);
-  const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
+  const std::vector<std::string> chosen = options.several_of("kernel", names), formats = options.several_of("format", {"all", "f32", "f16", "bf16"});
+  const auto has = [](const std::vector<std::string>& list, const char* name) { return std::find(list.begin(), list.end(), name) != list.end(); };
   const i64 elements = options.integer("elements", 0, 0, i64{1} << 32);
   const std::vector<Shape> shapes = options.shapes("shape");
   std::vector<Problem> problems;
   bool with_rows = false;
   for (const KernelId k : kernels)
     for (const FormatId f : kAllFormats) {
-      if ((kernel != "all" && kernel != name_of(k)) || (format != "all" && format != name_of(f))) continue;
+      if (!has(chosen, name_of(k)) || !has(formats, name_of(f))) continue;
       const Problem problem{k, f};
       if (!problem.over_rows()) {
         problems.push_back(elements > 0 ? problem.sized(1, elements) : problem);
@@ -169,7 +169,7 @@ std::vector<Problem> problems_of(const Options& options, std::span<const KernelI
       if (shapes.empty()) problems.push_back(elements > 0 ? sized_within(problem, elements) : problem);
       for (const Shape& shape : shapes) problems.push_back(problem.sized(shape.rows, shape.cols));
     }
-  if (!shapes.empty() && !with_rows) throw options.bad("shape", "--kernel " + kernel + " has no rows: --elements N is its size");
+  if (!shapes.empty() && !with_rows) throw options.bad("shape", "--kernel " + options.text("kernel", "all") + " has no rows: --elements N is its size");
   return problems;
 }
 

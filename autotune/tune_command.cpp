@@ -41,15 +41,15 @@ Shard shard_of(const Options& options) {
 }
 
 // What the database says of a problem of this size on this device, with these sources.
-Known known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
-  Known known;
+std::vector<json> known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
+  std::vector<json> known;
   for (const json& record : database.records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
     if (!is("kernel", name_of(problem.kernel)) || !is("format", name_of(problem.format)) || !record.contains("device")) continue;
     if (const auto other = device_key(record["device"]); !other || other != device_key(run.device)) continue;
     if (!is("kernels_sha256", run.hashes.kernels) || !is("coefficients_sha256", run.hashes.coefficients) || !is("compiler", run.compiler)) continue;
     const bool same_size = is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols));
-    if (is("state", "rejected") || same_size) known.records.push_back(record);
+    if (is("state", "rejected") || same_size) known.push_back(record);
   }
   return known;
 }
@@ -93,7 +93,8 @@ int cpu_command(const Options& options, const std::vector<Problem>& problems) {
 int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems) {
   const std::string out = options.text("out", "out/tuned");
   const std::string database_path = out + "/tune_" + device.slug() + ".jsonl", tuned_path = out + "/tuned_" + device.slug() + ".h";
-  const double budget = options.number("budget", 60, 1, 1e6);
+  constexpr double kSecondsEach = 10;  // a few dozen points of a space, on two cores
+  const double budget = options.number("budget", kSecondsEach * static_cast<double>(problems.size()), 1, 1e6);
   const Shard shard = shard_of(options);
   const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
   SearchSettings settings;
@@ -109,10 +110,15 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-  const Database database = load_database(database_path);
-  for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);
+  // What is published of this device counts as its own; what is published of others says what to try first.
+  const std::optional<DeviceKey> key = device_key(device.run().device);
+  Database database = load_database(database_path);
+  const Database published = key ? known_records(*key, Rung::kFamily) : Database{};
+  for (const Database* source : {static_cast<const Database*>(&database), &published})
+    for (const std::string& warning : source->warnings) kernels::print_error_line("warning: " + warning);
   if (!as_json) std::printf("%s\n", device.description().c_str());
 
+  constexpr std::size_t kSeeds = 4;  // of a problem, from other devices and sizes
   std::vector<json> winners, summaries;
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const Problem problem = sized_within(problems[p], device.elements_for(problems[p]));
@@ -123,22 +129,23 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     }
     const std::unique_ptr<Tunable> space = device.space_of(problem, shard.index, shard.count);
     if (!as_json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
-    const Known known = options.has("fresh") ? Known{} : known_of(database, device.run(), problem);
+    Known known;
+    if (!options.has("fresh")) known.records = known_of(database, device.run(), problem);
+    if (key) known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(), kSeeds);
     const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }
   if (options.has("publish")) publish_command(out);
-  Database measured = load_database(database_path);
-  if (const auto key = device_key(device.run().device)) {
-    const Database published = known_records(*key);
-    for (const std::string& warning : published.warnings) kernels::print_error_line("warning: " + warning);
-    measured.records.insert(measured.records.end(), published.records.begin(), published.records.end());
+  std::vector<json> measured = load_database(database_path).records;
+  if (key) {
+    const Database ours = known_records(*key);
+    measured.insert(measured.end(), ours.records.begin(), ours.records.end());
   }
   // What the evidence says of this device, but for what somebody edited into nothing that a schedule can be.
   std::vector<TunedChoice> choices;
-  for (TunedChoice& choice : winners_in(measured.records, device.run().hashes, out)) {
+  for (TunedChoice& choice : winners_in(measured, device.run().hashes, out)) {
     try {
       tuned_header({choice}, device.backend(), "");
       choices.push_back(std::move(choice));

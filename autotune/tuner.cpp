@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "autotune/isolate.h"
+#include "autotune/merge.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
 
@@ -119,18 +120,6 @@ class TimingSession {
   std::unique_ptr<Executor> executor_;
 };
 
-// Of two that are as fast: the smaller proven error, then the fewer parameters in which it is not the default.
-bool preferred(const AnyVariant& a, const AnyVariant& b, const AnyVariant& baseline) {
-  const auto error = [](const AnyVariant& variant) { return variant.fit == nullptr ? 0.0 : variant.fit->error; };
-  if (error(a) != error(b)) return error(a) < error(b);
-  const json origin = baseline.parameters();
-  const auto differing = [&](const AnyVariant& variant) {
-    const json parameters = variant.parameters();
-    return std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) { return origin.at(item.key()) != item.value(); });
-  };
-  return differing(a) < differing(b);
-}
-
 json to_json(const Interval& interval) {
   return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
 }
@@ -159,6 +148,8 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
   const double bytes = problem.bytes();
 
+  std::vector<Contender> contenders;  // the default, and who was in enough final rounds
+  std::vector<std::size_t> index;
   m.speedup.resize(candidates.size());
   m.share_of_ceiling.assign(candidates.size(), std::nan(""));
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -168,18 +159,15 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
     m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
-    const bool better = m.speedup[i].low > 1 && m.speedup[i].median > (m.gain ? m.speedup[m.winner].median : 1);
-    if (i > 0 && final && kept_final >= kLeastRounds && better) m.winner = i, m.gain = true;
+    if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
+    const AnyVariant& variant = candidates[i].variant();
+    contenders.push_back({m.speedup[i], error_rank(variant.fit != nullptr ? variant.fit->accuracy : ""),
+                          changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
+    index.push_back(i);
   }
+  m.winner = index[best(contenders)];
+  m.gain = m.winner > 0;
   m.decided = !finals.ns.front().empty();
-  if (m.gain) {
-    const std::size_t fastest = m.winner;
-    for (std::size_t i = 1; i < candidates.size(); ++i) {
-      if (finals.ns[i].empty() || m.speedup[i].low <= 1) continue;
-      const bool as_fast = ratio_interval(finals.ns[i], finals.ns[fastest], keep_final, settings.seed).low <= 1;
-      if (as_fast && preferred(candidates[i].variant(), candidates[m.winner].variant(), candidates.front().variant())) m.winner = i;
-    }
-  }
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (candidates[i].as<Verified>() != nullptr) candidates[i].timed(screening.ns[i], finals.ns[i]);
   m.screening_baseline_ns = std::move(screening.ns.front());
@@ -204,7 +192,9 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"variant", variant.name()},
                  {"parameters", variant.parameters()},
                  {"default", index == 0},
+                 {"elements", variant.problem.elements()},
                  {"state", candidate.state_name()}};
+  if (variant.problem.over_rows()) record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
   if (variant.fit) {
     record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}};
     if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
@@ -220,7 +210,6 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
   const std::vector<bool> keep = kept_rounds(final ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
   const double bytes = variant.problem.bytes();
   record.update({{"checked", timed->verified.checked},
-                 {"elements", variant.problem.elements()},
                  {"bytes", bytes},
                  {"ceiling", {{"name", m->ceiling_name}, {"bytes", m->ceiling_bytes}}},
                  {"screening", {{"ns", timed->screening_ns}, {"default_ns", m->screening_baseline_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
@@ -232,10 +221,7 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"share_of_ceiling", m->share_of_ceiling[index]},
                  {"winner", m->decided && index == m->winner},
                  {"gain", index == m->winner && m->gain}});
-  if (variant.problem.over_rows())
-    record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
-  else
-    record["bytes_per_element"] = variant.problem.bytes_per_element();
+  if (!variant.problem.over_rows()) record["bytes_per_element"] = variant.problem.bytes_per_element();
   return record;
 }
 

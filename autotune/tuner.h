@@ -39,8 +39,7 @@ struct Measurement {
   int discarded_rounds = 0;              // of the final ones
   std::vector<Interval> speedup;         // per candidate: default's time / its time; final rounds, else screening rounds
   std::vector<double> share_of_ceiling;  // per candidate: median of its bandwidth / the ceiling's; NaN when not timed
-  // The fastest whose interval lies above 1, unless others in the final rounds are as fast: then of these the one of the smallest proven
-  // error, then the one that differs from the default in the fewest parameters. The default when there is none.
+  // best() of autotune/merge.h among the default and those in the final rounds.
   std::size_t winner = 0;
   bool gain = false;
   bool decided = false;  // there were final rounds
