@@ -457,7 +457,8 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
 
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  const int status = tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "10"});
+  const int status = tune_command(
+      {"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "10"});
   testing::internal::GetCapturedStdout();
   const std::string said = testing::internal::GetCapturedStderr(), header = kernels::read_file(folder / "tuned_cpu.h");
   EXPECT_EQ(status, 0);

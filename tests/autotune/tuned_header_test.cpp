@@ -11,6 +11,7 @@
 #include <random>
 
 #include "autotune/compile.h"
+#include "autotune/database.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/host/identity.h"
