@@ -95,7 +95,7 @@ bool has_only(const json& object, bool (*fits)(const json&), std::initializer_li
 bool is_text(const json& value) { return value.is_string(); }
 
 bool is_fit(const json& value) {
-  return value.is_object() && value.contains("name") && has_only(value, is_text, {"name", "class", "sha256"});
+  return value.is_object() && value.contains("name") && has_only(value, is_text, {"name", "class", "sha256"}) && has_only(value, is_figure, {"error"});
 }
 
 bool is_rejection(const json& value) { return value.is_object() && has_only(value, is_text, {"stage", "reason", "detail"}); }

@@ -185,6 +185,12 @@ bool bars(const json& record) {
   return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
 }
 
+// The proven error where the record has it, else what its class promises; a record with neither comes after those that say it.
+std::pair<int, double> error_of(const json& fit) {
+  const auto error = fit.find("error");
+  return error != fit.end() && error->is_number() ? proven_error(error->get<double>()) : error_rank(text_at(fit, "class"));
+}
+
 // One problem's records, as published, and what is known of the runs they are of.
 ProblemEvidence weigh_problem(std::vector<json> records) {
   ProblemEvidence problem;
@@ -207,7 +213,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
     by_variant[identity].push_back(std::move(record));
   }
   for (auto& [identity, measurements] : by_variant) {
-    Evidence evidence;
+    VariantEvidence evidence;
     std::vector<Estimate> estimates;
     i64 most = -1;
     bool timed = false;
@@ -239,9 +245,9 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   std::vector<Contender> contenders;
   std::vector<std::size_t> index;
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
-    const Evidence& evidence = problem.variants[i];
+    const VariantEvidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_rank(text_at(object_at(evidence.record, "fit"), "class")),
+    contenders.push_back({evidence.speedup, error_of(object_at(evidence.record, "fit")),
                           changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
     index.push_back(i);
   }
@@ -323,7 +329,7 @@ json reviewable(const json& record) {
     kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
                                              "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
                                              "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
-  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256"});
+  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "error"});
   if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
   if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
   if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;
@@ -396,7 +402,7 @@ std::size_t best(std::span<const Contender> contenders) {
   return chosen;
 }
 
-std::string Evidence::name() const { return one_line(text_at(record, "variant")); }
+std::string VariantEvidence::name() const { return one_line(text_at(record, "variant")); }
 
 std::string ProblemEvidence::name() const {
   const std::string size = rows > 0 && cols > 0 ? std::to_string(rows) + "x" + std::to_string(cols) : std::to_string(elements);
@@ -506,7 +512,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
           return p.sources.kernels == hashes.kernels && p.sources.coefficients == hashes.coefficients;
         });
         int rounds = 0;
-        for (const Evidence& evidence : p.variants) rounds += evidence.rounds;
+        for (const VariantEvidence& evidence : p.variants) rounds += evidence.rounds;
         return std::tuple(is_present, rounds, p.sources.kernels, p.sources.coefficients);
       };
       const bool same = !chosen.empty() && chosen.front().sources.kernels == problem.sources.kernels &&
@@ -524,7 +530,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
           std::vector<std::pair<double, std::string>> ranked;  // by lower bound, highest first
           std::set<std::string> wanted;
           for (std::size_t i = 0; i < problem.variants.size(); ++i) {
-            const Evidence& evidence = problem.variants[i];
+            const VariantEvidence& evidence = problem.variants[i];
             const std::string identity = identity_of(evidence.record);
             if (i == 0 || i == problem.winner || !evidence.barred.empty())
               wanted.insert(identity);
@@ -614,7 +620,7 @@ std::vector<json> seed_parameters(const std::vector<json>& records, const Device
     const bool others = problem.sources.kernels != sources.kernels || problem.sources.coefficients != sources.coefficients;
     const int rung = static_cast<int>(rung_of(device, problem.device));
     for (std::size_t i = 0; i < problem.variants.size(); ++i) {
-      const Evidence& evidence = problem.variants[i];
+      const VariantEvidence& evidence = problem.variants[i];
       const json parameters = object_at(evidence.record, "parameters");
       if (!evidence.barred.empty() || evidence.rounds == 0 || parameters.empty()) continue;
       const double slowness = i == problem.winner && !problem.baseline.empty() ? -INFINITY : -evidence.speedup.low;
@@ -715,7 +721,7 @@ int merge_command(const Options& options) {
     const std::string of = problem.sources.kernels.substr(0, 8) + "/" + problem.sources.coefficients.substr(0, 8);
     if (problem.device.device != device || of != sources) std::printf("%s; sources %s\n", problem.device.device.c_str(), one_line(of).c_str());
     device = problem.device.device, sources = of;
-    const Evidence& winner = problem.variants[problem.winner];
+    const VariantEvidence& winner = problem.variants[problem.winner];
     if (problem.baseline.empty())
       std::printf("  %-42s no default among %zu variants: nothing to compare with\n", problem.name().c_str(), problem.variants.size());
     else if (problem.gain)

@@ -7,9 +7,8 @@
 // of one problem (kernel, format, shape, default) on one device and the same sources are independent estimates of one figure, so they are
 // combined on the logarithm of the ratio: weights are inverse variances, each run's widened by the variance between runs (DerSimonian and Laird
 // 1986), and the result is cut off at the hull of the runs' own intervals, outside which no run saw anything. Runs whose intervals
-// exclude each other are heterogeneous, and said to be so: a driver, a compiler or the room's temperature differed. Order, dates and the
-// runs' own verdicts decide nothing. Predictions and screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars the
-// variant.
+// exclude each other are heterogeneous, and said to be so: a driver, a compiler or the room's temperature differed. Order, dates and the runs'
+// own verdicts decide nothing. Predictions and screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars the variant.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -36,11 +35,13 @@ std::vector<nlohmann::json> united(std::vector<nlohmann::json> records);
 // Smaller is the tighter class of accuracy (approx/README.md lists them). Those of different kinds compare by what they promise: oracle (as good as y
 // allows), ulp (at every y), stored (of the largest error), rel, abs; within a kind by the number. An unknown class comes last; no fit first.
 std::pair<int, double> error_rank(const std::string& accuracy);
+// Of a fit whose error is known as a number (FitChoice::error), before all of which only the class is known.
+inline std::pair<int, double> proven_error(double error) { return {-1, error}; }
 
 // What best() compares. The interval is of the default's time over the variant's.
 struct Contender {
   Interval speedup;
-  std::pair<int, double> error;  // error_rank() of its fit
+  std::pair<int, double> error;  // proven_error() of its fit, else error_rank()
   int changes = 0;               // parameters in which it differs from the default: the measure of simplicity
   std::string name;
 };
@@ -53,7 +54,7 @@ std::size_t best(std::span<const Contender> contenders);
 
 // ---- evidence
 
-struct Evidence {
+struct VariantEvidence {
   nlohmann::json record;  // of the run with the most rounds, as published
   Interval speedup;       // of all runs together; 1 where nothing was measured
   int runs = 0, rounds = 0;
@@ -68,7 +69,7 @@ struct ProblemEvidence {
   SourceHashes sources;
   std::string kernel, format, baseline;  // baseline: name of the default that ratios are to; empty where no line says it
   kernels::i64 rows = 0, cols = 0, elements = 0;
-  std::vector<Evidence> variants;  // the default first, where there is one
+  std::vector<VariantEvidence> variants;  // the default first, where there is one
   std::size_t winner = 0;
   bool gain = false;
   std::vector<std::string> conflicts;  // what runs disagreed in, and how that was resolved

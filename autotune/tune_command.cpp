@@ -10,6 +10,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/cpu.h"
+#include "autotune/defaults.h"
 #include "autotune/gpu/device_command.h"
 #include "autotune/gpu/offline.h"
 #include "autotune/merge.h"
@@ -112,9 +113,9 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   // What is published of this device counts as its own; what is published of others says what to try first.
   const std::optional<DeviceKey> key = device_key(device.run().device);
-  Database database = load_database(database_path);
+  const Database database = load_database(database_path);
   const Database published = key ? known_records(*key, Rung::kFamily) : Database{};
-  for (const Database* source : {static_cast<const Database*>(&database), &published})
+  for (const Database* source : {&database, &published})
     for (const std::string& warning : source->warnings) kernels::print_error_line("warning: " + warning);
   if (!as_json) std::printf("%s\n", device.description().c_str());
 
@@ -130,16 +131,24 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     const std::unique_ptr<Tunable> space = device.space_of(problem, shard.index, shard.count);
     if (!as_json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
     Known known;
-    if (!options.has("fresh")) known.records = known_of(database, device.run(), problem);
-    if (key) known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(), kSeeds);
+    if (!options.has("fresh"))
+      for (const Database* source : {&database, &published})
+        for (json& record : known_of(*source, device.run(), problem)) known.records.push_back(std::move(record));
+    if (key)
+      known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(), kSeeds);
     const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }
+  // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the header is for whoever it is given to.
   if (options.has("publish")) publish_command(out);
-  // This run's winners, and those of earlier runs with these sources for what was not tuned this time.
-  kernels::write_file(tuned_path, tuned_header(winners_in(load_database(database_path).records, device.run().hashes, out), device.backend(),
+  std::vector<json> records = load_database(database_path).records;
+  if (key) {
+    const std::vector<json> all = known_records(*key, Rung::kDefault).records;
+    records.insert(records.end(), all.begin(), all.end());
+  }
+  kernels::write_file(tuned_path, tuned_header(winners_in(records, device.run().hashes, out), device.backend(),
                                                "for " + device.description()));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
@@ -155,10 +164,14 @@ int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
                         {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy", "shard",
                          "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes"},
-                        {"json", "fresh", "publish"}, {"study", "merge"});
+                        {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
   if (options.has("merge")) {
     options.refuse_all_but("--merge", {"merge", "out", "json"});
     return merge_command(options);
+  }
+  if (options.has("defaults")) {
+    options.refuse_all_but("--defaults", {"defaults", "out", "json"});
+    return defaults_command(options);
   }
   if (options.has("study")) {
     options.refuse_all_but("--study", {"study", "seeds", "shares", "strategy", "kernel-tuner", "out", "json"});
@@ -181,11 +194,12 @@ int tune_command(const std::vector<std::string>& args) {
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "json", "publish"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "publish",
+                                     "json"});
     return gpu::device_command(options, problems);
   }
   options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy",
-                                     "shard", "fresh", "json", "publish"});
+                                     "shard", "fresh", "publish", "json"});
   require_cpu_device(options);
   return cpu_command(options, problems);
 }

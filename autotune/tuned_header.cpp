@@ -6,18 +6,17 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <span>
 #include <tuple>
 
+#include "autotune/merge.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {
 namespace {
 
-using kernels::Evidence;
 using kernels::SpecError;
 using nlohmann::json;
 
@@ -108,6 +107,15 @@ std::string fit_of(const TunedChoice& choice) {
   return type;
 }
 
+// Whose schedule it is shows in the device that it was measured on.
+Backend backend_of(const DeviceKey& device) { return device.family.rfind("cpu:", 0) == 0 ? Backend::kCpu : Backend::kCuda; }
+
+// Throws SpecError for what no header can say.
+void choice_holds(const TunedChoice& choice) {
+  fit_of(choice);
+  schedule_text(choice, schedule_type(backend_of(choice.device), choice.problem));
+}
+
 // --- The rest of the text --------------------------------------------------------------------------------------------------------
 
 const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
@@ -128,8 +136,8 @@ std::string float_text(double value) {
   return text;
 }
 
-const char* evidence_text(Evidence evidence) {
-  return evidence == Evidence::measured ? "Evidence::measured" : evidence == Evidence::predicted ? "Evidence::predicted" : "Evidence::none";
+const char* evidence_text(kernels::Evidence evidence) {
+  return evidence == kernels::Evidence::measured ? "Evidence::measured" : evidence == kernels::Evidence::predicted ? "Evidence::predicted" : "Evidence::none";
 }
 
 bool is_for_every_device(const DeviceKey& key) { return key.device.empty() && key.architecture.empty() && key.family.empty(); }
@@ -183,51 +191,55 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
 
 // --- Records ---------------------------------------------------------------------------------------------------------------------
 
-std::optional<Problem> problem_of(const json& record) {
-  const auto count = [&](const char* key) {
-    const auto found = record.find(key);
-    return found != record.end() && found->is_number_integer() ? found->get<kernels::i64>() : 0;
-  };
+std::optional<Problem> problem_of(const ProblemEvidence& evidence) {
   for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats) {
-      if (record.value("kernel", "") != name_of(kernel) || record.value("format", "") != name_of(format)) continue;
+      if (evidence.kernel != name_of(kernel) || evidence.format != name_of(format)) continue;
       const Problem problem{kernel, format};
-      const Problem sized = problem.over_rows() ? problem.sized(count("rows"), count("cols")) : problem.sized(1, count("elements"));
+      const Problem sized = problem.over_rows() ? problem.sized(evidence.rows, evidence.cols) : problem.sized(1, evidence.elements);
       if (sized.rows > 0 && sized.cols > 0) return sized;
     }
   return std::nullopt;
+}
+
+// Nothing where the variant's fit has a header that is not in `folder`.
+std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const json& record, const Interval& speedup, const std::string& folder) {
+  if (!record.contains("parameters") || !record.contains("variant")) return std::nullopt;
+  TunedChoice choice{problem, device, record["variant"].get<std::string>(), record["parameters"], "", kernels::Evidence::measured, speedup};
+  if (const auto fit = record.find("fit"); fit != record.end() && fit->is_object() && fit->contains("sha256")) {
+    choice.fit_header = "fits/" + fit->value("name", "") + ".h";
+    const std::string path = folder + "/" + choice.fit_header;
+    if (!std::filesystem::exists(path) || sha256(kernels::read_file(path)) != fit->value("sha256", "")) return std::nullopt;
+  }
+  return choice;
 }
 
 }  // namespace
 
 std::string table_name(const Problem& problem) { return type_name(name_of(problem.kernel)) + "<" + type_of(problem.format) + ">"; }
 
-TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, Evidence evidence, const Interval& speedup) {
+TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence, const Interval& speedup) {
   const bool brought = variant.fit != nullptr && !variant.fit->header.empty();
   return {variant.problem, device, variant.name(), variant.parameters(), brought ? header_path(*variant.fit) : "", evidence, speedup};
 }
 
 std::vector<TunedChoice> winners_in(const std::vector<json>& records, const SourceHashes& sources, const std::string& folder) {
-  std::map<std::tuple<std::string, std::string>, TunedChoice> winners;  // by device and sized problem
-  for (const json& record : records) {
-    const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-    if (!is("winner", true) || !is("kernels_sha256", sources.kernels) || !is("coefficients_sha256", sources.coefficients)) continue;
-    const std::optional<Problem> problem = problem_of(record);
-    const std::optional<DeviceKey> device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
-    if (!problem || !device || !record.contains("parameters") || !record.contains("variant")) continue;
-    TunedChoice choice{*problem, *device, record["variant"].get<std::string>(), record["parameters"]};
-    if (const auto fit = record.find("fit"); fit != record.end() && fit->contains("sha256")) {
-      choice.fit_header = "fits/" + fit->value("name", "") + ".h";
-      const std::string path = folder + "/" + choice.fit_header;
-      if (!std::filesystem::exists(path) || sha256(kernels::read_file(path)) != fit->value("sha256", "")) continue;
+  std::vector<TunedChoice> winners;
+  for (const ProblemEvidence& evidence : weigh(records)) {
+    if (evidence.sources.kernels != sources.kernels || evidence.sources.coefficients != sources.coefficients) continue;
+    const std::optional<Problem> problem = problem_of(evidence);
+    if (!problem || evidence.variants.empty()) continue;
+    const VariantEvidence& winner = evidence.variants[evidence.winner];
+    auto choice = choice_of(*problem, evidence.device, winner.record, winner.speedup, folder);
+    if (!choice) continue;
+    try {
+      choice_holds(*choice);
+      winners.push_back(*std::move(choice));
+    } catch (const SpecError& error) {  // edited by hand, or of a fit that is gone
+      kernels::print_error_line("warning: " + evidence.name() + ": " + error.what() + ": the default stays");
     }
-    if (const auto speedup = record.find("speedup"); speedup != record.end())
-      choice.speedup = {speedup->value("median", 1.0), speedup->value("low", 1.0), speedup->value("high", 1.0)};
-    winners.insert_or_assign({device->device, problem->sized_name()}, std::move(choice));
   }
-  std::vector<TunedChoice> all;
-  for (auto& [key, choice] : winners) all.push_back(std::move(choice));
-  return all;
+  return winners;
 }
 
 std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin) {

@@ -30,8 +30,8 @@ struct TunedChoice {
 
 TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, kernels::Evidence evidence, const Interval& speedup);
 
-// The winners among the records of a database that were measured with these sources: of each device and size the latest. `folder`: of the header to
-// be; a winner whose fit has a header that is no longer there is left out. Throws SpecError for a record that says what no schedule can.
+// What the evidence in the records chooses (merge.h) for each device and size that these sources were measured on. `folder`: of the header to be; a
+// winner whose fit has a header that is not there is left out, and so is, with a warning, one whose parameters are no schedule's.
 std::vector<TunedChoice> winners_in(const std::vector<nlohmann::json>& records, const SourceHashes& sources, const std::string& folder);
 
 // The header's text. `origin` is a comment line on where it comes from. Kernels and formats that no choice is for keep the default's table; so does

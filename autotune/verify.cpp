@@ -130,10 +130,13 @@ u32 narrowed(FormatId format, float value) {
 }
 
 double uniform(std::uint64_t& random) { return static_cast<double>(next_random(random) >> 11) * 0x1p-53; }
-double normal(std::uint64_t& random) {  // near enough: 12 uniform terms
-  double sum = -6;
-  for (int i = 0; i < 12; ++i) sum += uniform(random);
-  return sum;
+double normal(std::uint64_t& random) {  // near enough: four uniform terms, of variance 1/12 each
+  return (uniform(random) + uniform(random) + uniform(random) + uniform(random) - 2) * 1.7320508075688772;
+}
+
+// The first `begin` bytes again and again.
+void repeat(std::vector<std::byte>& array, std::size_t begin) {
+  for (std::size_t done = begin; done < array.size(); done += begin) std::memcpy(array.data() + done, array.data(), std::min(begin, array.size() - done));
 }
 
 // What makes a row special, one kind after the other.
@@ -237,7 +240,10 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
   const FormatId format = operand.element == Element::kFormat ? problem.format : FormatId::kF32;
   const int size = operand.element_bytes(problem.format);
   const auto half = static_cast<i64>(patterns_.size());
-  for (i64 i = 0; i < operand.count(problem); ++i) {
+  // Large arrays repeat themselves, at places that no row, vector or task knows: a prime.
+  constexpr i64 kPeriod = 10'007;
+  const i64 count = operand.count(problem), drawn_count = fill == Fill::kPlain && matrix ? std::min(count, kPeriod) : count;
+  for (i64 i = 0; i < drawn_count; ++i) {
     u32 bits;
     if (operand.content == Content::kMask) {
       const i64 words = std::max<i64>(half / 32, 1);  // after them the patterns come again, with the opposite bits
@@ -261,12 +267,25 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
     }
     std::memcpy(array.data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(size), &bits, static_cast<std::size_t>(size));  // little-endian
   }
+  if (drawn_count < count) repeat(array, static_cast<std::size_t>(drawn_count) * static_cast<std::size_t>(size));
   return array;
 }
 
 Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absent) const {
   const std::span<const Operand> all = operands(problem.kernel);
   Case c{problem, {}, {}};
+  // Beyond all patterns with both mask values an elementwise kernel does the same again.
+  const i64 period = 2 * static_cast<i64>(patterns_.size());
+  if (!problem.over_rows() && problem.cols > period) {
+    c = case_of(problem.sized(1, period), fill, absent);
+    c.problem = problem;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      const std::size_t bytes = c.arrays[k].size();
+      c.arrays[k].resize(all[k].bytes(problem));
+      repeat(c.arrays[k], bytes);
+    }
+    return c;
+  }
   Arguments arguments{.rows = problem.rows, .cols = problem.cols};
   std::vector<Bytes> scratch(all.size());
   int optional_inputs = 0, optional_outputs = 0;
@@ -288,16 +307,16 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
   return c;
 }
 
-std::vector<Verifier::Case> Verifier::block_cases(int block_elements) const {
-  std::vector<Case> list;
+std::vector<Problem> Verifier::block_problems(int block_elements) const {
+  std::vector<Problem> list;
   if (!problem_.over_rows()) {
     for (const i64 length : {block_elements - i64{1}, block_elements + i64{1}, 2 * i64{block_elements} + 33})
-      if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(case_of(problem_.sized(1, length), Fill::kPatterns));
+      if (length > 0 && length < 2 * static_cast<i64>(patterns_.size())) list.push_back(problem_.sized(1, length));
     return list;
   }
   constexpr i64 kCols = 40, kMostRows = 8192;  // broken vectors of every width
   for (const i64 rows : {block_elements / kCols, block_elements / kCols + 1, 2 * block_elements / kCols + 3})
-    if (rows > 0 && rows <= kMostRows) list.push_back(case_of(problem_.sized(rows, kCols), Fill::kPlain));
+    if (rows > 0 && rows <= kMostRows) list.push_back(problem_.sized(rows, kCols));
   return list;
 }
 
@@ -310,33 +329,39 @@ std::vector<Verifier::Alias> Verifier::aliases() const {
   return list;
 }
 
-long long Verifier::compared(const Case& c) const {
-  const std::span<const Operand> all = operands(problem_.kernel);
+long long Verifier::compared(const Problem& problem) const {
   long long outputs = 0;
-  for (std::size_t k = 0; k < all.size(); ++k)
-    if (all[k].role == Role::kOutput && !c.absent[k]) outputs += all[k].count(c.problem);
-  const auto calls = 1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0);
-  return calls * outputs;
+  for (const Operand& operand : operands(problem.kernel))
+    if (operand.role == Role::kOutput) outputs += operand.count(problem);
+  return outputs;
 }
 
 long long Verifier::checked(int block_elements, const Takes& takes) const {
   long long sum = 0;
-  const auto add = [&](const Case& c) { sum += !takes || takes(c.problem.cols) ? compared(c) : 0; };
-  for (const Case& c : cases_) add(c);
-  for (const Case& c : block_cases(block_elements)) add(c);
+  const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
+  for (const Case& c : cases_) {
+    if (!taken(c.problem)) continue;
+    long long outputs = compared(c.problem);
+    for (std::size_t k = 0; k < c.absent.size(); ++k)
+      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput) outputs -= operand.count(c.problem);
+    sum += outputs * (1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0));
+  }
+  for (const Problem& problem : block_problems(block_elements))
+    if (taken(problem)) sum += compared(problem);
   return sum;
 }
 
 std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function, int block_elements, const Takes& takes) const {
-  const auto difference_in = [&](const std::vector<Case>& cases) -> std::optional<std::string> {
-    for (const Case& c : cases) {
-      if (takes && !takes(c.problem.cols)) continue;
-      if (auto difference = run_all(function, c)) return difference;
-    }
-    return std::nullopt;
-  };
-  if (auto difference = difference_in(cases_)) return difference;
-  return difference_in(block_cases(block_elements));
+  const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
+  for (const Case& c : cases_) {
+    if (!taken(c.problem)) continue;
+    if (auto difference = run_all(function, c)) return difference;
+  }
+  for (const Problem& problem : block_problems(block_elements)) {
+    if (!taken(problem)) continue;
+    if (auto difference = run_all(function, case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns))) return difference;
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> Verifier::run_all(const std::function<void(const Arguments&)>& function, const Case& c) const {

@@ -54,11 +54,11 @@ class Verifier {
 
   Case case_of(const Problem& problem, Fill fill, Absent absent = Absent::kNone) const;
   Bytes filled(const Operand& operand, const Problem& problem, Fill fill) const;
-  std::vector<Case> block_cases(int block_elements) const;
+  std::vector<Problem> block_problems(int block_elements) const;
   std::optional<std::string> run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias, bool flush_to_zero) const;
   std::optional<std::string> run_all(const std::function<void(const Arguments&)>& function, const Case& c) const;
   std::vector<Alias> aliases() const;
-  long long compared(const Case& c) const;
+  long long compared(const Problem& problem) const;  // of one call, all operands present
 
   Problem problem_;
   VariantFunction reference_;

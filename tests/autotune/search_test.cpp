@@ -23,6 +23,9 @@ using nlohmann::json;
 const Problem kProblem{KernelId::kGeluBackward, FormatId::kBf16, 1, 1 << 16};
 
 // Microseconds of a call: least at unroll 5 in blocks of 24 Ki; the default takes 200.
+const kernels::CpuSchedule& schedule_of(const AnyVariant& variant) {
+  return std::get<kernels::CpuSchedule>(dynamic_cast<const Variant&>(variant).schedule);
+}
 double microseconds_of(const kernels::CpuSchedule& schedule) {
   const double far = std::fabs(schedule.unroll - 5.0) * 12 + std::fabs(std::log2(schedule.block_elements / 24576.0)) * 20;
   return 100 + far;
@@ -33,8 +36,8 @@ class StandIn : public Executor {
  public:
   std::function<void(const Arguments&)> function(const Candidate& candidate) override {
     const Variant& variant = candidate.variant_as<Variant>();
-    if (variant.schedule.unroll == 8) return [](const Arguments&) { __builtin_trap(); };
-    if (variant.schedule.unroll == 7)
+    if (variant.gelu().unroll == 8) return [](const Arguments&) { __builtin_trap(); };
+    if (variant.gelu().unroll == 7)
       return [reference = variant.fit->reference](const Arguments& a) {
         reference(a);
         if (a.elements() > 0) a.at<kernels::u16>(3)[0] ^= 1;
@@ -44,7 +47,7 @@ class StandIn : public Executor {
   void allocate(const Problem&, std::uint64_t) override {}
   Workload ceiling() override { return {"copy", 1, [this] { now_ns_ = 1000; }}; }
   Workload workload(const Candidate& candidate) override {
-    return {candidate.variant().name(), 1, [this, ns = 1e3 * microseconds_of(candidate.variant_as<Variant>().schedule)] { now_ns_ = ns; }};
+    return {candidate.variant().name(), 1, [this, ns = 1e3 * microseconds_of(candidate.variant_as<Variant>().gelu())] { now_ns_ = ns; }};
   }
   Stopwatch stopwatch() const override {
     return [this](const std::function<void()>& run) {
@@ -87,7 +90,7 @@ class Fake : public Tunable {
   std::vector<std::size_t> first_points;
 
  private:
-  static int unroll_of(const AnyVariant& variant) { return dynamic_cast<const Variant&>(variant).schedule.unroll; }
+  static int unroll_of(const AnyVariant& variant) { return dynamic_cast<const Variant&>(variant).gelu().unroll; }
   static std::shared_ptr<const AnyVariant> made(int unroll, int block) {
     kernels::CpuSchedule schedule;
     schedule.unroll = unroll;
@@ -122,7 +125,7 @@ TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
   EXPECT_EQ(result.evaluated, 40u);
   EXPECT_EQ(result.known, 0u);
   ASSERT_TRUE(result.final.gain);
-  const auto& best = result.finalists[result.final.winner].variant_as<Variant>().schedule;
+  const auto& best = result.finalists[result.final.winner].variant_as<Variant>().gelu();
   EXPECT_EQ(best.unroll, 5);
   EXPECT_EQ(best.block_elements, 24 << 10);
   ASSERT_EQ(run.winners.size(), 1u);

@@ -11,15 +11,16 @@
 #include <random>
 
 #include "autotune/compile.h"
+#include "autotune/database.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/host/identity.h"
 #include "tests/autotune/temporary_folder.h"
+#include "tests/autotune/tuning_records.h"
 
 namespace outgrad::autotune {
 namespace {
 
-using kernels::Evidence;
 using kernels::i64;
 using nlohmann::json;
 
@@ -35,7 +36,7 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
 }
 
 TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name, const json& parameters) {
-  return {problem, device, name, parameters, "", Evidence::measured, {1.5, 1.25, 2}};
+  return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}};
 }
 
 // For each size in turn: the variant's name, the rung, and how many threads the process has once the kernel has run.
@@ -187,46 +188,51 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   EXPECT_NE(refusal(norm, {{"row_warps", 2}}, json::object()).find("a CpuNormForwardSchedule has no member"), std::string::npos);
 }
 
-json winner(const Problem& problem, const json& device, const json& parameters) {
-  return {{"winner", true},
-          {"kernels_sha256", "k"},
-          {"coefficients_sha256", "c"},
-          {"device", device},
-          {"kernel", name_of(problem.kernel)},
-          {"format", name_of(problem.format)},
-          {"rows", problem.rows},
-          {"cols", problem.cols},
-          {"elements", problem.elements()},
-          {"variant", "v"},
-          {"parameters", parameters},
-          {"speedup", {{"median", 1.5}, {"low", 1.25}, {"high", 2.0}, {"confidence", 0.99}}}};
-}
-
-TEST(Winners, AreTheLatestOfEachDeviceAndSizeMadeOfTheseSources) {
-  const Problem gelu = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 4096), norm = Problem{KernelId::kLayernormBackward, FormatId::kBf16}.sized(16, 1024);
-  const json device = to_json(identify_cpu()), a = cpu_parameters(1, "GeluF32"), b = cpu_parameters(2, "GeluF32"), of_norm = {{"tasks", 16}};
+TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
+  const json device = to_json(identify_cpu());
   json elsewhere = device;
   elsewhere["model"] = "another";
-  json stale = winner(gelu, device, a), loser = stale, nameless = stale, unknown = stale, brought = stale;
-  stale["kernels_sha256"] = "older";
-  loser["winner"] = false;
-  nameless.erase("device");
-  unknown["kernel"] = "gelu_sideways";
-  brought["fit"] = {{"name", "mine"}, {"sha256", "0123"}};
+  std::vector<json> records;
+  const auto measured = [&](const std::string& variant, double speedup, const json& on, long long elements, const std::string& kernels) {
+    Measured m{variant, speedup, speedup - 0.05, speedup + 0.05};
+    m.device = on, m.elements = elements, m.kernels = kernels;
+    if (variant == "default") m.low = m.high = 1;
+    json record = m.record();
+    record["parameters"] = cpu_parameters(1, "GeluBf16");
+    return record;
+  };
+  for (const json& on : {device, elsewhere})
+    for (const long long elements : {4096, 8192})
+      for (const std::string kernels : {"k1", "older"}) {
+        records.push_back(measured("default", 1, on, elements, kernels));
+        records.push_back(measured("fast", elements == 4096 ? 1.5 : 0.5, on, elements, kernels));
+      }
+  json with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
+  with_header["fit"]["sha256"] = "0123";
+  damaged["parameters"]["table"] = "moon";
   const TemporaryFolder folder;
-  const std::vector<TunedChoice> found =
-      winners_in({winner(gelu, device, a), winner(gelu, elsewhere, a), winner(norm, device, of_norm), winner(gelu.sized(1, 8192), device, a),
-                  winner(gelu, device, b), stale, loser, nameless, unknown, brought},
-                 {"k", "c"}, folder.path());
+  const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key, i64 elements) -> std::string {
+    for (const TunedChoice& choice : found)
+      if (choice.device.device == key && choice.problem.cols == elements) return choice.variant;
+    return "none";
+  };
+  std::vector<TunedChoice> found = winners_in(records, {"k1", "c1"}, folder.path());
+  const std::string there = device_key(elsewhere)->device;
   ASSERT_EQ(found.size(), 4u);
-  int latest = 0;
-  for (const TunedChoice& choice : found) {
-    EXPECT_EQ(choice.speedup.low, 1.25);
-    EXPECT_EQ(choice.evidence, Evidence::measured);
-    if (choice.problem == gelu && choice.device == kHere) latest += choice.parameters == b;
-  }
-  EXPECT_EQ(latest, 1);
-  EXPECT_EQ(std::count_if(found.begin(), found.end(), [&](const TunedChoice& choice) { return choice.problem == norm; }), 1);
+  EXPECT_EQ(name_at(found, kHere.device, 4096), "fast");
+  EXPECT_EQ(name_at(found, kHere.device, 8192), "default");
+  EXPECT_EQ(name_at(found, there, 4096), "fast");
+  for (const TunedChoice& choice : found) EXPECT_EQ(choice.evidence, kernels::Evidence::measured);
+  EXPECT_TRUE(winners_in(records, {"k2", "c1"}, folder.path()).empty());
+
+  records.push_back(with_header);
+  records.push_back(damaged);
+  testing::internal::CaptureStderr();
+  found = winners_in(records, {"k1", "c1"}, folder.path());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"), std::string::npos);
+  EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
+  EXPECT_EQ(name_at(found, there, 8192), "none");
+  EXPECT_EQ(found.size(), 2u);
 }
 
 TEST(Identity, OfARecordIsTheOneThatTheKernelsFind) {

@@ -101,6 +101,42 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   EXPECT_NE(kernels::read_file(settings.log_path).find("verify gelu_backward f32."), std::string::npos);
 }
 
+// A kernel over rows, without a fit: dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace.
+TEST(Tuner, ANormLivesTheSameLife) {
+  const TemporaryFolder folder;
+  const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16, 64, 1024};
+  const Variant variant = default_variant(problem);
+  const std::string good = variant.body(), reads = " static volatile unsigned short sink; sink = a.at<unsigned short>(0)[a.elements()];";
+  std::vector<Candidate> candidates = {Candidate(variant), Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
+                                       Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"),
+                                       Candidate(variant, good + reads)};
+  std::vector<Candidate*> pointers;
+  for (Candidate& candidate : candidates) pointers.push_back(&candidate);
+  MeasureSettings settings;
+  settings.screening_rounds = 2;
+  settings.final_rounds = 1;
+  settings.ceiling_share = 0;
+  compile(pointers, find_toolchain(), compile_settings(folder));
+  verify(candidates, settings);
+  const auto reason = [&](std::size_t i) {
+    const auto* why = candidates[i].as<Rejected>();
+    return why == nullptr ? std::string(candidates[i].state_name()) : std::string(name_of(why->reason)) + ": " + why->detail;
+  };
+  EXPECT_EQ(reason(0), "verified");
+  EXPECT_EQ(reason(1).find("wrong answer: dgamma[0]: got"), 0u) << reason(1);
+  EXPECT_EQ(reason(2).find("wrong answer: wrote to the input y"), 0u) << reason(2);
+  EXPECT_EQ(reason(3).find("crashed: "), 0u) << reason(3);
+  const Measurement m = measure(candidates, settings);
+  EXPECT_EQ(m.ceiling_name, "triad");
+  const nlohmann::json record = record_of(candidates[0], 0, &m, RunIdentity{});
+  EXPECT_EQ(record["rows"], 64);
+  EXPECT_EQ(record["cols"], 1024);
+  EXPECT_EQ(record["elements"], 64 * 1024);
+  EXPECT_EQ(record["bytes"], problem.bytes());
+  EXPECT_FALSE(record.contains("fit"));
+  EXPECT_FALSE(record.contains("bytes_per_element"));
+}
+
 TEST(Tuner, NoWinnerInsideTheNoise) {
   const TemporaryFolder folder;
   const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kBf16, 1, 1 << 18});
