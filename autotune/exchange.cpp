@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "autotune/database.h"
+#include "autotune/identity.h"
 #include "autotune/timing.h"
 #include "kernels/host/files.h"
 
@@ -303,10 +304,11 @@ Recording read_database(const std::string& path, std::string_view problem) {
     const auto parameters = record.find("parameters");
     if (problem_of(record) != wanted || parameters == record.end() || !parameters->is_object()) continue;
     const auto identity = record.find("device");
-    const std::string model = identity != record.end() && identity->is_object() ? text_at(*identity, "model") : "";
-    if (device.empty()) device = model;
-    if (model != device)
-      throw kernels::SpecError(path, "records", "of two devices, '" + device + "' and '" + model + "': replay wants one");
+    const auto key = identity != record.end() ? device_key(*identity) : std::nullopt;
+    const bool named = identity != record.end() && identity->is_object();
+    const std::string own = key ? key->device : named ? text_at(*identity, "model") : "";
+    if (device.empty()) device = own;
+    if (own != device) throw kernels::SpecError(path, "records", "of two devices, '" + device + "' and '" + own + "': replay wants one");
     Rows& rows = points[parameters->dump()];
     rows.parameters = *parameters;
     rows.timestamp = text_at(record, "time");

@@ -585,6 +585,7 @@ Section tuning_section(const Results& results) {
       "./outgrad tune",
       {words("kernel"),
        words("format"),
+       words("size"),
        words("winner"),
        {"GB/s"},
        {"share of ceiling"},
@@ -603,7 +604,7 @@ Section tuning_section(const Results& results) {
         !won      ? "-"
         : !t.gain ? "the default, no gain"
                   : fmt::format("{:.3f} [{:.3f}, {:.3f}] at {:g}%", t.speedup, t.speedup_low, t.speedup_high, 100 * t.confidence);
-    winners.rows.push_back({quoted(t.kernel), quoted(t.format), won ? "`" + quoted(t.winner) + "`" : "none",
+    winners.rows.push_back({quoted(t.kernel), quoted(t.format), quoted(t.size), won ? "`" + quoted(t.winner) + "`" : "none",
                             won ? fmt::format("{:.1f}", t.gb_per_s) : "-", won ? fmt::format("{:.0f}%", 100 * t.share) : "-",
                             won ? quoted(t.ceiling) : "-", ratio, fmt::format("{}", t.timed), fmt::format("{}", t.rejected.size())});
     for (const Rejection& r : t.rejected) {

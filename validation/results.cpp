@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
@@ -324,14 +325,15 @@ void add_record(const Node& record, TuningResult& result) {
   result.confidence = speedup["confidence"].real();
 }
 
-/// The database grows from run to run: of each kernel and format only the latest run counts. A line that a crash cut short, or one of
-/// another schema, is a warning, as for the tuner itself.
+/// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
+/// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another schema, is a warning, as for the tuner itself.
 void read_tuning(const std::string& file, Results& results) {
   struct Line {
     std::string place;
     nlohmann::json json;
   };
-  std::map<std::pair<std::string, std::string>, std::pair<std::string, std::vector<Line>>> latest;  // (kernel, format) -> time, its records
+  using Problem = std::tuple<std::string, std::string, std::string>;
+  std::map<Problem, std::vector<Line>> all;
   std::istringstream lines(kernels::read_file(file));
   int number = 0;
   for (std::string text; std::getline(lines, text);) {
@@ -345,18 +347,26 @@ void read_tuning(const std::string& file, Results& results) {
     }
     const std::string place = fmt::format("line {}", number);
     const Node record(json, file, place);
-    const std::string time = record["time"].text();
-    auto& [newest, records] = latest[{record["kernel"].text(), record["format"].text()}];
-    if (time > newest) records.clear(), newest = time;
-    if (time == newest) records.push_back({place, std::move(json)});
+    record["time"].text();
+    const std::string size = record.has("cols") ? fmt::format("{}x{}", record["rows"].count(), record["cols"].count())
+                             : record.has("elements") ? fmt::format("{}", record["elements"].count())
+                                                      : "";
+    all[{record["kernel"].text(), record["format"].text(), size}].push_back({place, std::move(json)});
   }
-  for (const auto& [problem, run] : latest) {
+  for (const auto& [problem, lines_of] : all) {
     TuningResult result;
     result.file = file;
-    result.kernel = problem.first;
-    result.format = problem.second;
-    result.time = run.first;
-    for (const Line& line : run.second) add_record(Node(line.json, file, line.place), result);
+    std::tie(result.kernel, result.format, result.size) = problem;
+    result.time = Node(lines_of.back().json, file, lines_of.back().place)["time"].text();
+    std::map<std::string, const Line*> last;
+    for (const Line& line : lines_of) {
+      const Node record(line.json, file, line.place);
+      if (record["time"].text() == result.time) last[record["variant"].text()] = &line;
+    }
+    for (const Line& line : lines_of) {
+      const Node record(line.json, file, line.place);
+      if (record["time"].text() == result.time && last[record["variant"].text()] == &line) add_record(record, result);
+    }
     results.tuning.push_back(std::move(result));
   }
 }

@@ -88,7 +88,7 @@ struct FitSpeed {
 };
 
 struct TuningResult {
-  std::string file, kernel, format, device, compiler, time;
+  std::string file, kernel, format, size, device, compiler, time;  // size: "16384x1024", or the number of elements
   int threads = 0;
   int timed = 0, unfinished = 0;  // candidates accepted and timed; accepted, then without time
   std::vector<Rejection> rejected;
