@@ -155,7 +155,7 @@ cudaError_t with_loops(const GpuNormSchedule& planned, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   constexpr int kWarps = loop_warps(S);
   const auto with_warps = [&]<RowHome Home>() -> cudaError_t {
-    if constexpr (loops_take_short_rows(S, Wide)) {
+    if constexpr (loops_take_short_rows(Schedule::kSchedule, Wide)) {
       if (planned.row_warps == kShortRowWarps) return body(Choice<ChosenNormSchedule<Schedule, kShortRowWarps, 1, Home, Use>>{});
     }
     return body(Choice<ChosenNormSchedule<Schedule, kWarps, 1, Home, Use>>{});

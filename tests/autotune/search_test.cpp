@@ -23,9 +23,6 @@ using nlohmann::json;
 const Problem kProblem{KernelId::kGeluBackward, FormatId::kBf16, 1, 1 << 16};
 
 // Microseconds of a call: least at unroll 5 in blocks of 24 Ki; the default takes 200.
-const kernels::CpuSchedule& schedule_of(const AnyVariant& variant) {
-  return std::get<kernels::CpuSchedule>(dynamic_cast<const Variant&>(variant).schedule);
-}
 double microseconds_of(const kernels::CpuSchedule& schedule) {
   const double far = std::fabs(schedule.unroll - 5.0) * 12 + std::fabs(std::log2(schedule.block_elements / 24576.0)) * 20;
   return 100 + far;
