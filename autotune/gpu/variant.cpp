@@ -404,6 +404,14 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
   space.constraint("registers are kept for blocks that an SM can hold", {"row_warps", "block_rows", "resident_blocks"}, [=](const Point& p) {
     return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks;
   });
+  const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) * ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
+            sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
+  space.constraint("what a thread keeps of its rows leaves it registers for more", {"home", "row_warps", "octets", "block_rows", "resident_blocks", "rows_ahead", "sums"},
+                   [=](const Point& p) {
+                     constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
+                     const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
+                     return p[0] != registers || p[2] * (tensor_words * (1 + p[5]) + (p[6] == fused ? sum_words : 0)) < there;
+                   });
   space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
   space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
   space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},
