@@ -51,6 +51,7 @@ struct CpuSchedule {
   bool streaming_stores = false;  // write past the cache where the output is aligned and large
   TablePlacement table = TablePlacement::permute;
 
+#ifndef __CUDACC_RTC__  // which takes no functions of the host
   // A norm takes of it what it has itself.
   constexpr operator CpuNormForwardSchedule() const {
     return {.threads = threads, .vector_bits = vector_bits, .task_elements = block_elements, .streaming_stores = streaming_stores};
@@ -58,6 +59,7 @@ struct CpuSchedule {
   constexpr operator CpuNormBackwardSchedule() const {
     return {.threads = threads, .vector_bits = vector_bits, .streaming_stores = streaming_stores};
   }
+#endif
 };
 
 // Where a CUDA kernel reads a fit's coefficients, or a direct table's entries.
