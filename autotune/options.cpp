@@ -155,7 +155,7 @@ void require_cpu_device(const Options& options) {
   }
   if (device.rfind("cuda:", 0) == 0 || device.rfind("sm_", 0) == 0) throw options.bad("device", "'" + device + "' is for tune");
   if (device.rfind("replay:", 0) == 0) throw options.bad("device", "a recording is a device of tune alone");
-  throw options.bad("device", "unknown device '" + device + "' (cpu, auto, cuda:N, sm_XX, replay:FILE)");
+  throw options.bad("device", "unknown device '" + device + "' (cpu, auto, cuda:N, cuda:all, sm_XX, replay:FILE)");
 }
 
 }  // namespace outgrad::autotune

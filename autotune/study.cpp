@@ -2,10 +2,12 @@
 #include "autotune/study.h"
 
 #include <fcntl.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -252,6 +254,24 @@ std::string gnuplot_of(const std::vector<Entry>& entries, const std::vector<Cach
   return text.str();
 }
 
+// study.gnuplot to study.svg. False where there is no gnuplot: the tuner's side does without.
+bool draw(const std::string& out) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addchdir_np(&actions, out.c_str());
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_RDWR, 0);
+  std::array<std::string, 3> words = {"gnuplot", "--default-settings", "study.gnuplot"};
+  std::array<char*, 4> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return false;
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return false;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 }  // namespace
 
 SeedMedian median_over_seeds(std::vector<double> values) {
@@ -346,13 +366,14 @@ int study_command(const Options& options) {
   kernels::write_file(out + "/study.json", document.dump(1) + "\n");
   kernels::write_file(out + "/study.csv", csv_of(entries));
   kernels::write_file(out + "/study.gnuplot", gnuplot_of(entries, caches));
+  const bool drawn = draw(out);
   if (options.has("json")) {
     std::printf("%s\n", document.dump(1).c_str());
     return kernels::kExitHolds;
   }
   print_table(entries, caches, percents);
   if (!skipped.empty()) std::printf("\nskipped: Kernel Tuner's strategies: %s\n", skipped.c_str());
-  std::printf("\n%s/study.csv, study.json, study.gnuplot\n", out.c_str());
+  std::printf("\n%s/study.csv, study.json, study.%s\n", out.c_str(), drawn ? "svg" : "gnuplot (not drawn: no gnuplot runs here)");
   return kernels::kExitHolds;
 }
 

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "autotune/compile.h"
 #include "autotune/cpu.h"
@@ -23,23 +25,6 @@ namespace outgrad::autotune {
 namespace {
 
 using nlohmann::json;
-
-struct Shard {
-  std::size_t index = 0, count = 1;
-};
-
-// "--shard i/n", i from 0.
-Shard shard_of(const Options& options) {
-  const std::string text = options.text("shard", "0/1");
-  const char* const end = text.data() + text.size();
-  Shard shard;
-  const auto [slash, first] = std::from_chars(text.data(), end, shard.index);
-  const bool has_slash = first == std::errc() && slash != end && *slash == '/';
-  const auto [rest, second] = has_slash ? std::from_chars(slash + 1, end, shard.count) : std::from_chars_result{end, std::errc::invalid_argument};
-  if (second != std::errc() || rest != end || shard.index >= shard.count)
-    throw options.bad("shard", "'" + text + "' is not i/n with 0 <= i < n");
-  return shard;
-}
 
 // What the database says of a problem of this size on this device, with these sources.
 std::vector<json> known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
@@ -86,17 +71,38 @@ int cpu_command(const Options& options, const std::vector<Problem>& problems) {
       throw kernels::SpecError(header.path, "kFormat", "'" + header.format + "': --kernel and --format leave no problem that has it");
   }
   create_folder(choices.headers.empty() ? choices.out : choices.out + "/fits");
-  return tune_on(*open_cpu_device(choices, static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX))), options, problems);
+  return tune_on(*open_cpu_device(choices, static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX))), options, problems, shard_of(options));
 }
 
 }  // namespace
 
-int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems) {
+Shard shard_of(const Options& options) {
+  const std::string text = options.text("shard", "0/1");
+  const auto number = [](const char* begin, const char* end, std::size_t& value) {
+    const auto [rest, error] = std::from_chars(begin, end, value);
+    return error == std::errc() && rest == end;
+  };
+  Shard shard;
+  if (text == "mpi") {
+    // Open MPI says these to what it starts (Open MPI 4 manual, mpirun, "Environment").
+    const char *const rank = std::getenv("OMPI_COMM_WORLD_RANK"), *const size = std::getenv("OMPI_COMM_WORLD_SIZE");
+    if (rank == nullptr || size == nullptr || !number(rank, rank + std::strlen(rank), shard.index) || !number(size, size + std::strlen(size), shard.count) ||
+        shard.index >= shard.count)
+      throw options.bad("shard", "mpi: not started by Open MPI's mpirun");
+    return shard;
+  }
+  const std::size_t slash = std::min(text.find('/'), text.size());
+  const char *const begin = text.data(), *const end = begin + text.size();
+  if (slash == text.size() || !number(begin, begin + slash, shard.index) || !number(begin + slash + 1, end, shard.count) || shard.index >= shard.count)
+    throw options.bad("shard", "'" + text + "' is not i/n with 0 <= i < n, nor mpi");
+  return shard;
+}
+
+int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems, const Shard& shard) {
   const std::string out = options.text("out", "out/tuned");
   const std::string database_path = out + "/tune_" + device.slug() + ".jsonl", tuned_path = out + "/tuned_" + device.slug() + ".h";
   constexpr double kSecondsEach = 10;  // a few dozen points of a space, on two cores
   const double budget = options.number("budget", kSecondsEach * static_cast<double>(problems.size()), 1, 1e6);
-  const Shard shard = shard_of(options);
   const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
   SearchSettings settings;
   settings.strategy = options.one_of("strategy", strategy_names());

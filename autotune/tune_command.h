@@ -28,8 +28,15 @@ class TuningDevice {
   virtual Backend backend() const = 0;
 };
 
-// --evaluations, --budget, --strategy, --seed, --elements, --shard, --fresh, --out, --json. Returns the exit status.
-int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems);
+// One of `count` parts of every space.
+struct Shard {
+  std::size_t index = 0, count = 1;
+};
+// --shard i/n, i from 0; or "mpi": this process's rank among those that mpirun started.
+Shard shard_of(const Options& options);
+
+// --evaluations, --budget, --strategy, --seed, --fresh, --publish, --out, --json. Returns the exit status.
+int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems, const Shard& shard);
 
 // Runs the `tune` command. Returns its exit status.
 int tune_command(const std::vector<std::string>& args);

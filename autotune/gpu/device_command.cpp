@@ -1,9 +1,14 @@
 // A GPU as a device of the tuner.
 #include "autotune/gpu/device_command.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -11,6 +16,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/isolate.h"
 #include "autotune/tune_command.h"
+#include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -18,20 +24,22 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-int index_of(const Options& options) {
+// Of "cuda:N"; nothing for "cuda:all".
+std::optional<int> index_of(const Options& options) {
   const std::string text = options.text("device", "").substr(5);
+  if (text == "all") return std::nullopt;
   if (text.empty() || text.size() > 4 || !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    throw options.bad("device", "'cuda:" + text + "' names no device (cuda:0, cuda:1, ...)");
+    throw options.bad("device", "'cuda:" + text + "' names no device (cuda:0, cuda:1, ..., cuda:all)");
   return std::stoi(text);
 }
 
-// In a child: this process compiles and forks, which no process with an open device may.
-DeviceIdentity identify(int index) {
-  std::optional<DeviceIdentity> device;
+// What the driver answers to a question, in a child: this process compiles and forks, which no process with an open device may.
+json asked(const std::string& device, const std::function<json()>& question) {
+  json answer;
   std::string refusal;
   const auto body = [&](const Channel& channel) {
     try {
-      channel.report({{"device", to_json(Device(index).identity())}});
+      channel.report({{"answer", question()}});
     } catch (const kernels::CudaError& error) {
       channel.report({{"refused", error.what()}});
     }
@@ -40,13 +48,17 @@ DeviceIdentity identify(int index) {
     if (report.contains("refused"))
       refusal = report["refused"].get<std::string>();
     else
-      device = device_from(report["device"]);
+      answer = report["answer"];
   };
   constexpr double kPatienceSeconds = 60;  // the first use of a device starts its driver
   const ChildEnd end = run_isolated(body, on_report, {kPatienceSeconds, IsolationLimits::kNoLimit});
-  if (!refusal.empty()) throw kernels::CudaError("--device cuda:" + std::to_string(index) + ": " + refusal);
-  if (!device) throw kernels::CudaError("--device cuda:" + std::to_string(index) + ": the driver fails: " + end.detail);
-  return *device;
+  if (!refusal.empty()) throw kernels::CudaError("--device " + device + ": " + refusal);
+  if (answer.is_null()) throw kernels::CudaError("--device " + device + ": the driver fails: " + end.detail);
+  return answer;
+}
+
+DeviceIdentity identify(int index) {
+  return device_from(asked("cuda:" + std::to_string(index), [index] { return to_json(Device(index).identity()); }));
 }
 
 // "nvidia_h200" for "NVIDIA H200": part of names of files and namespaces.
@@ -183,11 +195,58 @@ class GpuDevice : public TuningDevice {
   RunIdentity run_;
 };
 
+int on_device(int index, const Options& options, const std::vector<Problem>& problems, const Shard& shard) {
+  GpuDevice device(index, options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)));
+  return tune_on(device, options, problems, shard);
+}
+
+// All GPUs of this machine side by side, a process each: those that are the same device share its space, and its database.
+int on_all_devices(const Options& options, const std::vector<Problem>& problems, const Shard& shard) {
+  const int count = asked("cuda:all", [] { return json(device_count()); }).get<int>();
+  if (count == 0) throw kernels::CudaError("--device cuda:all: the driver has no device");
+  const std::string out = options.text("out", "out/tuned");
+  create_folder(out);
+  std::vector<std::string> keys;
+  for (int index = 0; index < count; ++index) keys.push_back(device_key(to_json(identify(index))).value_or(DeviceKey{}).device);
+  std::vector<pid_t> children;
+  const auto said_by = [&](int index) { return out + "/tune_cuda_" + std::to_string(index) + ".txt"; };
+  std::fflush(nullptr);
+  for (int index = 0; index < count; ++index) {
+    const std::size_t alike = static_cast<std::size_t>(std::count(keys.begin(), keys.end(), keys[static_cast<std::size_t>(index)]));
+    const std::size_t before = static_cast<std::size_t>(std::count(keys.begin(), keys.begin() + index, keys[static_cast<std::size_t>(index)]));
+    const pid_t child = ::fork();
+    if (child < 0) throw kernels::IoError("tune", "fork", errno);
+    if (child == 0) {
+      if (std::freopen(said_by(index).c_str(), "w", stdout) == nullptr) ::_exit(kernels::kExitEnvironment);
+      const int status = kernels::run_main([&] { return on_device(index, options, problems, {shard.index * alike + before, shard.count * alike}); });
+      std::fflush(nullptr);
+      ::_exit(status);
+    }
+    children.push_back(child);
+  }
+  int worst = kernels::kExitHolds;
+  json summaries = json::array();
+  for (int index = 0; index < count; ++index) {
+    int status = 0;
+    while (::waitpid(children[static_cast<std::size_t>(index)], &status, 0) < 0 && errno == EINTR) {
+    }
+    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(kernels::kExitEnvironment));
+    const std::string said = kernels::read_file(said_by(index));
+    if (options.has("json"))
+      summaries.push_back(json::parse(said, nullptr, /*allow_exceptions=*/false));
+    else
+      std::printf("== cuda:%d\n%s", index, said.c_str());
+  }
+  if (options.has("json")) std::printf("%s\n", summaries.dump(2).c_str());
+  return worst;
+}
+
 }  // namespace
 
 int device_command(const Options& options, const std::vector<Problem>& problems) {
-  GpuDevice device(index_of(options), options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)));
-  return tune_on(device, options, problems);
+  const std::optional<int> index = index_of(options);
+  const Shard shard = shard_of(options);
+  return index ? on_device(*index, options, problems, shard) : on_all_devices(options, problems, shard);
 }
 
 }  // namespace outgrad::autotune::gpu

@@ -354,5 +354,25 @@ TEST(VariantFrom, RefusesForeignRecords) {
   }
 }
 
+TEST(Points, PartsAreDisjointAboutEqualAndTogetherAll) {
+  Space space;
+  space.parameter("a", {1, 2, 3, 4, 5, 6, 7, 8}).parameter("b", {1, 2, 4, 8, 16, 32, 64, 128}).parameter("c", {0, 1, 2, 3, 4, 5, 6});
+  space.constraint("a reason", {"a", "b"}, [](const Point& p) { return p[0] <= p[1]; });
+  const Points all = space.construct();
+  for (const std::size_t count : {1, 2, 5}) {
+    std::vector<Point> found;
+    for (std::size_t index = 0; index < count; ++index) {
+      const Points part = all.part(index, count);
+      EXPECT_NEAR(static_cast<double>(part.size()), static_cast<double>(all.size()) / static_cast<double>(count), 0.25 * static_cast<double>(all.size()));
+      for (std::size_t i = 0; i < part.size(); ++i) found.push_back(part[i]);
+    }
+    std::sort(found.begin(), found.end());
+    std::vector<Point> wanted;
+    for (std::size_t i = 0; i < all.size(); ++i) wanted.push_back(all[i]);
+    std::sort(wanted.begin(), wanted.end());
+    EXPECT_EQ(found, wanted);
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::autotune

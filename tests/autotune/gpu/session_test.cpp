@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <span>
 #include <stdexcept>
 
@@ -23,6 +24,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/host/layernorm.h"
+#include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
@@ -350,6 +352,29 @@ TEST(SessionTest, FaultsOfKernelsOverRowsAreSeen) {
   EXPECT_EQ(with("write"), "threw: wrote past the end of an array");
   EXPECT_NE(with("fault").find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << with("fault");  // at the next launch of the plan
   EXPECT_NE(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(variant, {9, 1001}); }).text.find("does not take rows of 1001 columns"), std::string::npos);
+}
+
+// Two alike share the space and the database; what either found is in the header.
+TEST(DeviceCommandTest, AllDevicesAtOnceShareTheSpace) {
+  try {
+    Nvrtc::instance();
+  } catch (const kernels::EnvironmentError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const TemporaryFolder folder;
+  const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), devices("OUTGRAD_STAND_IN_DEVICES", "2");
+  testing::internal::CaptureStdout();
+  const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "60",
+                                   "--out", folder.path(), "--json"});
+  const nlohmann::json summaries = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  EXPECT_EQ(status, kernels::kExitHolds);
+  ASSERT_EQ(summaries.size(), 2u);
+  for (const nlohmann::json& summary : summaries) EXPECT_EQ(summary["problems"][0]["evaluated"], 3) << summary;
+  std::map<std::string, std::set<std::string>> runs;  // by variant, screening rounds: the samples say which process it was
+  for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records)
+    if (record["default"] == false && record["state"] == "timed" && record["finalist"] == false) runs[record["variant"]].insert(record["screening"].dump());
+  EXPECT_EQ(runs.size(), 6u);
+  for (const auto& [variant, once] : runs) EXPECT_EQ(once.size(), 1u) << variant << " is in both parts";
 }
 
 }  // namespace

@@ -230,8 +230,15 @@ int cuGetErrorName(int error, const char** name) {
   return kSuccess;
 }
 int cuDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
-int cuDeviceGetCount(int* count) { return *count = 1, kSuccess; }
-int cuDeviceGet(int* device, int index) { return *device = index, index == 0 ? kSuccess : kNoDevice; }
+int cuDeviceGetCount(int* count) {
+  const char* given = std::getenv("OUTGRAD_STAND_IN_DEVICES");
+  return *count = given != nullptr ? std::atoi(given) : 1, kSuccess;
+}
+int cuDeviceGet(int* device, int index) {
+  int count = 0;
+  cuDeviceGetCount(&count);
+  return *device = index, index < count ? kSuccess : kNoDevice;
+}
 int cuDeviceGetName(char* name, int bytes, int) {
   std::strncpy(name, "Stand-in GPU", static_cast<std::size_t>(bytes));
   return kSuccess;
