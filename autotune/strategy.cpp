@@ -184,7 +184,7 @@ class ModelGuided final : public Strategy {
     std::optional<std::size_t> best;
     double most = -INFINITY;
     const auto consider = [&](std::size_t point, GaussianProcess::Prediction prediction) {
-      const double gain = improvement(least - prediction.mean, deviation * std::sqrt(std::max(prediction.variance, 1e-9)));
+      const double gain = improvement(least - prediction.mean, deviation * std::sqrt(std::max(prediction.variance, 0.0) + process_->noise()));
       if (gain > most) most = gain, best = point;
     };
     if (++turn_ % kLocalTurn == 0)

@@ -62,6 +62,7 @@ class GaussianProcess {
   const std::vector<std::size_t>& candidates() const { return candidates_; }
   Prediction at(std::size_t candidate) const { return {mean_[candidate], variance_[candidate]}; }  // by place in candidates()
   Prediction predict(std::size_t point) const;                                                      // of any point; n^2 / 2 multiplications
+  double noise() const { return noise_; }
   double scale() const;  // v, from what was observed: the mean of (L^-1 y)^2
 
  private:
