@@ -21,7 +21,7 @@ class CpuTunable : public Tunable {
              std::size_t shards)
       : problem_(problem),
         fits_(std::move(fits)),
-        space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads, Grid::kFine)),
+        space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads)),
         points_(space_.construct().part(shard, shards)),
         toolchain_(toolchain),
         compiling_(std::move(compiling)) {}
@@ -50,12 +50,12 @@ class CpuTunable : public Tunable {
     return candidates;
   }
 
-  // The other fits in the default's schedule, then points that differ from it in one parameter: a few, at random.
+  // The other fits in the default's schedule, the caller's own before all, then points that differ from it in one parameter: a few, at random.
   std::vector<std::size_t> first(std::uint64_t seed, double) override {
     constexpr std::size_t kNeighbours = 8;
     const Variant origin = default_variant(problem_);
     const json wanted = origin.parameters();
-    std::vector<std::pair<std::uint64_t, std::size_t>> fits, neighbours;
+    std::vector<std::pair<std::uint64_t, std::size_t>> own, fits, neighbours;
     for (std::size_t i = 0; i < points_.size(); ++i) {
       const Variant variant = at(i);
       const json parameters = variant.parameters();
@@ -63,12 +63,12 @@ class CpuTunable : public Tunable {
         // Where the fit leaves no choice of the placement, that is no difference.
         return wanted.at(item.key()) != item.value() && (item.key() != "table" || variant.fit == nullptr || variant.fit->has_rows);
       });
-      if (differing == 1) (variant.fit == origin.fit ? neighbours : fits).push_back({next_random(seed), i});
+      if (differing == 1) (variant.fit == origin.fit ? neighbours : variant.fit->header.empty() ? fits : own).push_back({next_random(seed), i});
     }
     std::sort(neighbours.begin(), neighbours.end());
     neighbours.resize(std::min(neighbours.size(), kNeighbours));
     std::vector<std::size_t> first;
-    for (const auto* group : {&fits, &neighbours})
+    for (const auto* group : {&own, &fits, &neighbours})
       for (const auto& [order, point] : *group) first.push_back(point);
     return first;
   }

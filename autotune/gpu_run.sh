@@ -4,7 +4,7 @@
 #   autotune/gpu_run.sh --pack DIR   on the build machine: puts what the other one lacks (nlohmann/json's headers) into DIR
 #   autotune/gpu_run.sh [--budget SECONDS]
 #                                    on the GPU machine: OUTGRAD_JSON_DIR names that folder; results go to $OUT (default out/gpu). The
-#                                    budget is the tuner's (default 120); all else takes about five minutes on 16 cores
+#                                    budget is the tuner's (default 180); all else takes about five minutes on 16 cores
 #
 # Leaves at most 8 files in $OUT: summary.txt, equality.json, timing.json, torch.json, bench.json, the tuner's database (compressed) and
 # header, and sanitizer.log where the memory checker found something; of a build that failed, summary.txt and build.log.
@@ -31,7 +31,7 @@ if [[ ${1:-} == --pack ]]; then
   echo "$2: nlohmann/json from $from; carry it along and set OUTGRAD_JSON_DIR to it"
   exit 0
 fi
-budget=120
+budget=180
 if [[ ${1:-} == --budget ]]; then
   [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || fail 2 "--budget: '${2:-}' is not a number of seconds from 1 to 99999"
   budget=$2

@@ -12,12 +12,13 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: outgrad COMMAND ...\n"
-    "  tune   [--device cpu|auto] [--kernel gelu_backward|gelu_forward|all] [--format f32|f16|bf16|all] [--budget SECONDS]\n"
-    "         [--evaluations N] [--elements N] [--out DIR] [--seed N] [--publish] [--json]\n"
+    "  tune   [--device cpu|auto|cuda:N|cuda:all|sm_XX] [--kernel A,B|all] [--format F,G|all] [--shape RxN,...] [--elements N]\n"
+    "         [--budget SECONDS] [--evaluations N] [--strategy S] [--shard i/n|mpi] [--fresh] [--accuracy default|any] [--headers DIR]\n"
+    "         [--out DIR] [--seed N] [--publish] [--json]\n"
     "         --merge FILE... --out FILE [--json]   databases of several runs and machines as one\n"
     "         --defaults FILE... [--out HEADER] [--json]   the schedules whose worst loss over the devices of these databases is least\n"
-    "         --record DIR [--kernel K] [--format F] [--budget SECONDS] [--evaluations N] [--elements N] [--seed N]\n"
-    "                      every point of a finer CPU space\n"
+    "         --record DIR [--kernel K] [--format F] [--budget SECONDS] [--evaluations N] [--elements N] [--passes N]\n"
+    "                      [--seed N]   every point of a CPU space\n"
     "         --device replay:FILE [--kernel K --format F] [--strategy S] [--evaluations N] [--seed N] [--json]   search a recording:\n"
     "                              a database, a Kernel Tuner cache, T4 results; S: model, evolutionary, local, random, exhaustive\n"
     "         --device replay:FILE [--export-kernel-tuner FILE] [--export-t4 FILE]\n"

@@ -466,20 +466,6 @@ std::vector<ProblemEvidence> weigh(const std::vector<json>& records) {
   return weighed;
 }
 
-json chosen_record(const std::vector<json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
-                   const std::string& format, const std::string& default_name) {
-  json chosen;
-  i64 most = -1;
-  for (const ProblemEvidence& problem : weigh(records)) {
-    if (!(problem.device == device) || problem.kernel != kernel || problem.format != format || problem.baseline != default_name) continue;
-    if (problem.sources.kernels != sources.kernels || problem.sources.coefficients != sources.coefficients) continue;
-    if (problem.elements <= most) continue;
-    most = problem.elements;
-    chosen = problem.variants[problem.winner].record;
-  }
-  return chosen;
-}
-
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
 std::vector<Published> publish(const std::vector<json>& records, const std::vector<SourceHashes>& present, const std::string& folder) {

@@ -80,11 +80,6 @@ struct ProblemEvidence {
 // What the records say of every problem that anything was measured of, in an order that their content alone decides.
 std::vector<ProblemEvidence> weigh(const std::vector<nlohmann::json>& records);
 
-// The record of the variant that the evidence chooses for a kernel and format on this device: of these sources, against this default; of several
-// shapes the one with the most elements decides. Null where nothing was measured.
-nlohmann::json chosen_record(const std::vector<nlohmann::json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
-                             const std::string& format, const std::string& default_name);
-
 // ---- publishing
 
 // Of a record what is worth reviewing and names no place: no samples, no messages of compilers, no words with a slash, figures to six digits. Applied

@@ -170,7 +170,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const Problem problem = sized_within(problems[p], kElements);
     const Fits& fits = fits_of(problem);
-    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads, Grid::kFine);
+    const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads);
     const Points points = space.construct();
     const std::string path = out + "/" + problem.name() + ".jsonl";
     const std::set<std::string> done = recorded(path, run, problem);

@@ -92,10 +92,11 @@ class Search {
     }
   }
 
-  std::vector<Candidate> compiled(std::vector<std::shared_ptr<const AnyVariant>> variants) {
+  // Of the default and these, in at least so many seconds.
+  std::vector<Candidate> compiled(std::vector<std::shared_ptr<const AnyVariant>> variants, double least_seconds) {
     const auto began = Clock::now();
     variants.insert(variants.begin(), baseline_);
-    std::vector<Candidate> candidates = space_.compile(variants, std::max(0.0, settings_.seconds - seconds_since(began_)));
+    std::vector<Candidate> candidates = space_.compile(variants, std::max(least_seconds, settings_.seconds - seconds_since(began_)));
     result_.seconds.compile += seconds_since(began);
     return candidates;
   }
@@ -116,7 +117,7 @@ class Search {
     say("compiling " + std::to_string(asked.size()));
     std::vector<std::shared_ptr<const AnyVariant>> variants;
     for (const std::size_t point : asked) variants.push_back(space_.variant(point));
-    std::vector<Candidate> candidates = compiled(std::move(variants));
+    std::vector<Candidate> candidates = compiled(std::move(variants), kLeastBatchSeconds);
     say("running " + std::to_string(asked.size()));
     MeasureSettings screening = settings_.measure;
     screening.final_rounds = screening.finalists = 0;
@@ -156,7 +157,7 @@ class Search {
     std::vector<std::shared_ptr<const AnyVariant>> variants;
     for (std::size_t i = 0; i < ranked_.size() && i < static_cast<std::size_t>(settings_.measure.finalists); ++i)
       variants.push_back(space_.variant(ranked_[i].second));
-    result_.finalists = compiled(std::move(variants));
+    result_.finalists = compiled(std::move(variants), kLeastFinalSeconds);  // those of an earlier run have no code yet
     say("finals");
     MeasureSettings deciding = settings_.measure;
     deciding.screening_rounds = 0;
@@ -166,6 +167,7 @@ class Search {
 
   // A problem's rounds take about two on a quiet machine.
   static constexpr double kLeastFinalSeconds = 4;
+  static constexpr double kLeastBatchSeconds = 1;  // no compilation starts later: of a first batch at least the default has to
 
   Tunable& space_;
   const SearchSettings& settings_;

@@ -272,8 +272,6 @@ i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
   return elements;
 }
 
-Problem sized_for(const Problem& problem, const CpuIdentity& cpu) { return sized_within(problem, elements_for(problem, cpu)); }
-
 namespace {
 
 // Loads the one of a caller's header: in a child process only.

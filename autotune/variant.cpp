@@ -333,18 +333,14 @@ Values distinct(const Values& values, std::int64_t kept, const Cut& cut) {
   return result;
 }
 
-Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads, bool fine) {
+Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads) {
   Values fit_numbers;
   for (std::size_t i = 0; i < fits.size(); ++i) fit_numbers.push_back(static_cast<std::int64_t>(i));
-  Values unrolls = {1, 2, 4}, blocks = {1 << 12, 1 << 14, 1 << 16};
-  if (fine) {
-    unrolls = {1, 2, 3, 4, 5, 6, 7, 8};
-    blocks.clear();
-    for (const std::int64_t kibi : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256})
-      blocks.push_back(kibi << 10);
-  }
+  Values blocks;
+  for (const std::int64_t kibi : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256})
+    blocks.push_back(kibi << 10);
   Space space;
-  space.nominal_parameter("fit", fit_numbers).parameter("vector_bits", widths_up_to(vector_bits)).parameter("unroll", unrolls);
+  space.nominal_parameter("fit", fit_numbers).parameter("vector_bits", widths_up_to(vector_bits)).parameter("unroll", {1, 2, 3, 4, 5, 6, 7, 8});
   if (is_parameter(problem.kernel, "block_elements")) space.parameter("block_elements", blocks);
   space.parameter("streaming_stores", {0, 1})
       .parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)})
@@ -366,20 +362,11 @@ Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int 
   return space;
 }
 
-Space norm_space(const Problem& problem, int vector_bits, int threads, bool fine) {
+Space norm_space(const Problem& problem, int vector_bits, int threads) {
   using kernels::i64;
   const bool backward = is_backward(problem.kernel), sized = problem.cols > 0;
-  Values vectors = {1, 2, 4}, ahead = {1}, levels = {static_cast<int>(Prefetch::none), static_cast<int>(Prefetch::second_level)};
-  Values elements = {1 << 14, 1 << 16}, tasks = {32, 128}, columns = {1024};
-  if (fine) {
-    vectors = {1, 2, 3, 4, 5, 6, 8};
-    ahead = {1, 2};
-    levels.insert(levels.begin() + 1, static_cast<int>(Prefetch::first_level));
-    elements.clear();
-    for (const std::int64_t kibi : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256}) elements.push_back(kibi << 10);
-    tasks = {4, 8, 16, 32, 64, 128};
-    columns = {128, 256, 512, 1024, 2048, 4096};
-  }
+  Values elements, tasks = {4, 8, 16, 32, 64, 128}, columns = {128, 256, 512, 1024, 2048, 4096};
+  for (const std::int64_t kibi : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256}) elements.push_back(kibi << 10);
   static constexpr CpuNormForwardSchedule kForward;
   static constexpr CpuNormBackwardSchedule kBackward;
   if (sized) {
@@ -389,12 +376,15 @@ Space norm_space(const Problem& problem, int vector_bits, int threads, bool fine
     columns = distinct(columns, kBackward.fold_columns, [&](i64 value) { return (problem.cols + value - 1) / value == 1 ? 0 : value; });
   }
   Space space;
-  space.parameter("vector_bits", widths_up_to(vector_bits)).parameter("vectors", vectors);
+  space.parameter("vector_bits", widths_up_to(vector_bits)).parameter("vectors", {1, 2, 3, 4, 5, 6, 8});
   if (backward)
     space.parameter("tasks", tasks).parameter("fold_columns", columns);
   else
     space.parameter("task_elements", elements);
-  space.parameter("streaming_stores", {0, 1}).parameter("prefetch", levels).parameter("rows_ahead", ahead).parameter("threads", thread_counts(threads));
+  space.parameter("streaming_stores", {0, 1})
+      .parameter("prefetch", {static_cast<int>(Prefetch::none), static_cast<int>(Prefetch::first_level), static_cast<int>(Prefetch::second_level)})
+      .parameter("rows_ahead", {1, 2})
+      .parameter("threads", thread_counts(threads));
   // Scalar code has none of what follows: the default's values stand.
   const int plain = backward ? kBackward.vectors : kForward.vectors;
   const auto fetch = static_cast<std::int64_t>(backward ? kBackward.prefetch : kForward.prefetch);
@@ -415,9 +405,8 @@ Space norm_space(const Problem& problem, int vector_bits, int threads, bool fine
 
 }  // namespace
 
-Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads, Grid grid) {
-  const bool fine = grid == Grid::kFine;
-  return problem.has_fit() ? gelu_space(problem, fits, vector_bits, threads, fine) : norm_space(problem, vector_bits, threads, fine);
+Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads) {
+  return problem.has_fit() ? gelu_space(problem, fits, vector_bits, threads) : norm_space(problem, vector_bits, threads);
 }
 
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
@@ -431,28 +420,6 @@ Variant variant_at(const Problem& problem, const Fits& fits, const Space& space,
       },
       variant.schedule);
   return variant;
-}
-
-std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
-                                     std::size_t count, std::uint64_t seed) {
-  std::vector<Variant> chosen = {default_variant(problem)};
-  const nlohmann::json origin = chosen.front().parameters();
-  std::vector<std::pair<std::pair<int, std::uint64_t>, Variant>> others;  // (group, random order)
-  for (std::size_t i = 0; i < valid.size(); ++i) {
-    Variant variant = variant_at(problem, fits, space, valid[i]);
-    const nlohmann::json parameters = variant.parameters();
-    // Where the fit leaves no choice of the placement, that is no difference either.
-    const bool placed = variant.fit && variant.fit->has_rows;
-    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
-      return origin.at(item.key()) != item.value() && (placed || item.key() != "table");
-    });
-    const int group = differing > 1 ? 2 : variant.fit == chosen.front().fit ? 1 : 0;
-    if (differing > 0) others.push_back({{group, next_random(seed)}, std::move(variant)});
-  }
-  std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& other : others)
-    if (chosen.size() < count) chosen.push_back(other.second);
-  return chosen;
 }
 
 std::string header_path(const FitChoice& fit) { return "fits/" + fit.name + ".h"; }

@@ -112,23 +112,12 @@ struct Variant : AnyVariant {
 // The variant in kernels/generated/tuned_default.h, of a norm its own default: what every gain is measured against.
 Variant default_variant(const Problem& problem);
 
-// How finely the parameters are divided.
-enum class Grid {
-  kCoarse,  // about a hundred points: what a tuning run of a minute chooses from
-  kFine,    // thousands: every unroll, blocks that are no powers of two
-};
-
 // The space over these fits (a norm has none) on a CPU with `threads` threads whose build reaches `vector_bits`. Parameters are those that the
 // kernel uses of its schedule, by the names in kernels/params.h, and `fit`. Of a sized problem over rows, values that would cut it alike are one.
-Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads, Grid grid = Grid::kCoarse);
+Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads);
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
 // Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
 Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
-
-// At most `count` variants to evaluate: the default, then the other fits in its schedule, then the points that differ from it in one
-// parameter, then others, each group in a random order that the seed fixes.
-std::vector<Variant> choose_variants(const Problem& problem, const Fits& fits, const Space& space, const Points& valid,
-                                     std::size_t count, std::uint64_t seed);
 
 // Where a fit's own header stands beside the tuned header that uses it.
 std::string header_path(const FitChoice& fit);  // "fits/gelu_bf16_d4_8.h"

@@ -330,7 +330,7 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
       "tune --kernel softmax",
       "tune --device sm_ninety",
       "tune --device sm_90 --headers x",
-      "tune --device sm_90 --elements 4096",
+      "tune --device sm_90 --strategy random",
       "tune --device sm_90 --record out",
       "tune --device cuda:0 --headers x",
       "eval --op forward --device sm_90",

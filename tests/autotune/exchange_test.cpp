@@ -161,7 +161,7 @@ nlohmann::json row(int unroll, double speedup, const char* format = "f32", const
           {"state", "timed"},
           {"elements", 1000},
           {"screening", {{"ns", {2e6 / speedup, 2e6 / speedup}}}},
-          {"speedup", {{"median", speedup}}}};
+          {"speedup", {{"median", speedup}, {"low", speedup}, {"high", speedup}}}};
 }
 
 TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
@@ -188,6 +188,10 @@ TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
   EXPECT_NE(refusal(path).find("several problems"), std::string::npos);
   EXPECT_EQ(read_recording(path, "gelu_backward.f32").points.size(), 4u);
   EXPECT_NE(refusal(path, "gelu_forward.f16").find("none of gelu_forward.f16"), std::string::npos);
+  nlohmann::json larger = row(1, 1);
+  larger["elements"] = 2000;
+  append_records(folder / "sizes.jsonl", {row(1, 1), larger});
+  EXPECT_NE(refusal(folder / "sizes.jsonl").find("of several sizes"), std::string::npos);
   append_records(path, {row(1, 1, "f32", "cpu y")});
   EXPECT_NE(refusal(path, "gelu_backward.f32").find("two devices"), std::string::npos);
 }

@@ -114,5 +114,18 @@ TEST(Hyperparameters, LengthsTellWhatMatters) {
   EXPECT_NEAR(again.log_length[0], fitted.log_length[0], 0.1);
 }
 
+// Which number a thing has says nothing: things are all as far from each other.
+TEST(Features, ThingsHaveNoOrder) {
+  Space space;
+  space.nominal_parameter("fit", {0, 1, 2, 3, 4}).parameter("unroll", {1, 2, 4});
+  const Points points = space.construct();
+  const Features features(points);
+  EXPECT_EQ(features.dimensions(), 5u + 1u);
+  const auto at = [&](std::int64_t fit, std::int64_t unroll) { return *points.find(Point{fit, unroll}); };
+  for (std::int64_t a = 0; a < 5; ++a)
+    for (std::int64_t b = 0; b < 5; ++b) EXPECT_EQ(features.square_distance(at(a, 2), at(b, 2)), a == b ? 0 : 2);
+  EXPECT_EQ(points.neighbours(at(0, 1), Points::Reach::kNextValue).size(), 4u + 1u);
+}
+
 }  // namespace
 }  // namespace outgrad::autotune

@@ -77,7 +77,7 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
     ::_exit(0);
   }
   ::setpgid(child, child);
-  for (int tenths = 0; tenths < 1200 && load_database(path).records.size() < 9; ++tenths) ::usleep(100'000);
+  for (int tenths = 0; tenths < 6000 && load_database(path).records.size() < 9; ++tenths) ::usleep(100'000);
   ::kill(-child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   std::set<std::string> known;

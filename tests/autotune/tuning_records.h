@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autotune/database.h"
+#include "autotune/merge.h"
 #include "autotune/timing.h"
 
 namespace outgrad::autotune {
@@ -72,6 +73,22 @@ inline std::string lines_of(const std::vector<nlohmann::json>& records) {
   std::string text;
   for (const nlohmann::json& record : records) text += line_of(record) + '\n';
   return text;
+}
+
+// The record of the variant that the evidence chooses for a kernel and format on this device: of these sources, against this default; of several
+// shapes the one with the most elements decides. Null where nothing was measured.
+inline nlohmann::json chosen_record(const std::vector<nlohmann::json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
+                   const std::string& format, const std::string& default_name) {
+  nlohmann::json chosen;
+  kernels::i64 most = -1;
+  for (const ProblemEvidence& problem : weigh(records)) {
+    if (!(problem.device == device) || problem.kernel != kernel || problem.format != format || problem.baseline != default_name) continue;
+    if (problem.sources.kernels != sources.kernels || problem.sources.coefficients != sources.coefficients) continue;
+    if (problem.elements <= most) continue;
+    most = problem.elements;
+    chosen = problem.variants[problem.winner].record;
+  }
+  return chosen;
 }
 
 }  // namespace outgrad::autotune
