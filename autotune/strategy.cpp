@@ -164,7 +164,7 @@ class ModelGuided final : public Strategy {
   static constexpr std::size_t kObservations = 1500;  // that a fit starts from, and half as many again until the next: with kPool, 110 MB
   static constexpr std::size_t kLikelihood = 160;     // that hyperparameters are fitted to: a few milliseconds a step
   static constexpr double kGrowth = 1.4;              // of the number of observations between two fits
-  static constexpr int kLocalTurn = 4;
+  static constexpr int kLocalTurn = 2;
 
   using Observation = std::pair<std::size_t, Outcome>;
 
