@@ -149,7 +149,7 @@ class Evolutionary final : public Strategy {
   std::vector<std::pair<double, std::size_t>> population_;  // fastest first
 };
 
-// Expected improvement over the best time seen, by a Gaussian process on the logarithms of times. Every fourth proposal is confined to
+// Expected improvement over the best time seen, by a Gaussian process on the logarithms of times. Every second proposal is confined to
 // the neighbours of the fastest point that has untried ones: a cliff that the process smooths over lies next to what is fast already.
 //
 // A failed point counts as one of the slowest tenth: the process keeps away from where points fail, but a failure beside the best does not
