@@ -102,7 +102,8 @@ class CpuDevice : public TuningDevice {
 
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
     Fits fits = choices_.any_accuracy ? fits_of(problem) : accurate_fits_of(problem);  // a norm's are none
-    if (problem.kernel == KernelId::kGeluBackward) {
+    if (problem.kernel == KernelId::kGeluBackward && !choices_.headers.empty()) {
+      create_folder(choices_.out + "/fits");
       for (const auto& fit : header_fits(choices_.headers, problem.format, toolchain_, compiling_)) {
         kernels::write_file(choices_.out + "/" + header_path(*fit), fit->header);  // where the tuned header finds it
         fits.push_back(fit);

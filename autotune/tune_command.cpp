@@ -70,7 +70,6 @@ int cpu_command(const Options& options, const std::vector<Problem>& problems) {
     if (std::none_of(problems.begin(), problems.end(), takes))
       throw kernels::SpecError(header.path, "kFormat", "'" + header.format + "': --kernel and --format leave no problem that has it");
   }
-  create_folder(choices.headers.empty() ? choices.out : choices.out + "/fits");
   return tune_on(*open_cpu_device(choices, static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX))), options, problems, shard_of(options));
 }
 

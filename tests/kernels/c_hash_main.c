@@ -80,6 +80,8 @@ static void queries(void) {
   for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
     expect(strlen(outgrad_coefficients_sha256(OUTGRAD_GELU, format)) == 64, "outgrad_coefficients_sha256");
     expect(*outgrad_forward_variant(format) != 0 && *outgrad_backward_variant(format) != 0, "the names of the variants");
+    expect(*outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, 4096) != 0, "outgrad_tuned_variant");
+    expect(*outgrad_tuned_rung(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, 4096) != 0, "outgrad_tuned_rung");
   }
   expect(*outgrad_error_message() == 0, "a message before any error");
   expect(strcmp(outgrad_status_name(outgrad_set_threads(-1)), "OUTGRAD_ERROR_VALUE") == 0, "outgrad_set_threads takes -1");
