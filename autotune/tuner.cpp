@@ -314,10 +314,14 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
     const auto on_report = [&](const json& report) {
       const int item = report["item"].get<int>();
       Candidate& candidate = candidates[static_cast<std::size_t>(item)];
-      if (const auto difference = report["mismatch"].get<std::string>(); difference.empty())
-        candidate.verified(report["checked"].get<long long>());
-      else
+      const auto difference = report["mismatch"].get<std::string>();
+      const auto checked = report["checked"].get<long long>();
+      if (!difference.empty())
         candidate.reject(Stage::kVerify, Reason::kWrongAnswer, difference);
+      else if (checked == 0)  // a comparison of nothing proves nothing
+        candidate.reject(Stage::kVerify, Reason::kNotUnderstood, "takes none of the shapes that it would be verified on");
+      else
+        candidate.verified(checked);
       waiting.erase(std::find(waiting.begin(), waiting.end(), item));
     };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings));

@@ -158,7 +158,8 @@ float special_value(int kind, bool chosen, float plain, FormatId format) {
   }
 }
 constexpr int kSpecialKinds = 6;
-constexpr i64 kSpecialEvery = 4;  // rows
+// How many rows on the next special one is: plain rows lie between them, and yet all kinds are to be had where there is room.
+i64 special_every(i64 rows) { return rows < 4 * kSpecialKinds ? 2 : 4; }
 
 // Of a column: both signs; a few so small that their reciprocal is barely finite.
 float gamma_of(i64 j, std::uint64_t& random) {
@@ -227,7 +228,14 @@ Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint6
   add(2, 16384 + 16, Fill::kPlain);
   add(2051, 8, Fill::kPlain);  // more rows than any number of tasks
   constexpr i64 kWide = 1024;
-  if (problem.cols > 0 && problem.cols <= 16 * kWide) add(6, problem.cols, Fill::kPlain);
+  if (problem.cols > 0) {  // in every way: code that is made for these columns may take few others
+    constexpr i64 kMostElements = i64{1} << 24;
+    const i64 rows = std::clamp<i64>(kMostElements / problem.cols, 1, 2 * kSpecialKinds);
+    add(rows, problem.cols, Fill::kPlain);
+    everywhere(add(rows, problem.cols, Fill::kSpecial));
+    add(1, problem.cols, Fill::kPlain, Absent::kInputs);
+    add(1, problem.cols, Fill::kPlain, Absent::kOutputs);
+  }
   if (count > 0) add((all + kWide - 1) / kWide, kWide, Fill::kPatterns);
   add((streamed + kWide - 1) / kWide, kWide, Fill::kPlain).aliased = true;
 }
@@ -258,9 +266,10 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
     } else {
       float value = operand.content == Content::kGamma ? gamma_of(i, random) : plain_value(operand.content, random);
       const i64 row = matrix ? i / problem.cols : operand.extent == Extent::kRows ? i : 0;
-      if (fill == Fill::kSpecial && operand.extent != Extent::kColumns && row % kSpecialEvery == kSpecialEvery - 1) {
+      const i64 every = special_every(problem.rows);
+      if (fill == Fill::kSpecial && operand.extent != Extent::kColumns && row % every == every - 1) {
         // Other contents are special in the same rows in other ways.
-        const int kind = static_cast<int>((row / kSpecialEvery + static_cast<i64>(operand.content)) % kSpecialKinds);
+        const int kind = static_cast<int>((row / every + static_cast<i64>(operand.content)) % kSpecialKinds);
         value = special_value(kind, !matrix || i % problem.cols == (3 * row + static_cast<i64>(operand.content)) % problem.cols, value, format);
       }
       bits = narrowed(format, value);

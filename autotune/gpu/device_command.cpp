@@ -232,10 +232,12 @@ int on_all_devices(const Options& options, const std::vector<Problem>& problems,
     }
     worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(kernels::kExitEnvironment));
     const std::string said = kernels::read_file(said_by(index));
-    if (options.has("json"))
-      summaries.push_back(json::parse(said, nullptr, /*allow_exceptions=*/false));
-    else
+    if (options.has("json")) {
+      const json summary = json::parse(said, nullptr, /*allow_exceptions=*/false);
+      summaries.push_back(summary.is_discarded() ? json(nullptr) : summary);  // of one that failed: why is on stderr
+    } else {
       std::printf("== cuda:%d\n%s", index, said.c_str());
+    }
   }
   if (options.has("json")) std::printf("%s\n", summaries.dump(2).c_str());
   return worst;

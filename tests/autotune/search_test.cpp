@@ -232,6 +232,21 @@ TEST(Search, NearTiesGoToTheSmallerErrorThenToTheSimplerVariant) {
   EXPECT_EQ(timed({{fit(1), {}}, {fit(1), two}, {fit(1), one}}), 2u);
 }
 
+// What takes no shape cannot be compared with anything, and is not accepted for that.
+TEST(Search, WhatTakesNoShapeIsNotVerified) {
+  struct TakesNothing : Variant {
+    explicit TakesNothing(const Variant& variant) : Variant(variant) {}
+    bool takes(kernels::i64) const override { return false; }
+  };
+  std::vector<Candidate> candidates = {Candidate(std::make_shared<const TakesNothing>(default_variant(kProblem)), "")};
+  candidates.front().compiled({"", "", 1});
+  MeasureSettings settings;
+  settings.open = [] { return std::make_unique<StandIn>(); };
+  verify(candidates, settings);
+  ASSERT_NE(candidates.front().as<Rejected>(), nullptr);
+  EXPECT_EQ(candidates.front().as<Rejected>()->reason, Reason::kNotUnderstood);
+}
+
 TEST(Accuracy, TuningTakesNoLooserFitThanTheDefaultUnasked) {
   for (const FormatId format : kAllFormats) {
     const Problem problem{KernelId::kGeluBackward, format};

@@ -160,7 +160,29 @@ TEST(Verifier, TriesTheShapeThatIsTuned) {
                            [](const Arguments& a) {
                              if (a.cols == 4224) a.at<unsigned short>(2)[4223] ^= 1;
                            }),
-                   "(6 x 4224 elements)"));
+                   "(12 x 4224 elements)"));
+}
+
+// Code that is made for its columns may have been compiled for nothing else: they are tried in every way, however many there are.
+TEST(Verifier, TriesTheShapeThatIsTunedInEveryWay) {
+  enum { kDy, kY, kGamma, kBeta, kRstd, kDx, kDgamma };
+  for (const i64 cols : {4224, 20'000, 1 << 18}) {
+    const auto flips = [&](const std::function<bool(const Arguments&)>& when) {
+      return spoiled({KernelId::kLayernormBackward, FormatId::kBf16, 64, cols}, [&](const Arguments& a) {
+        if (a.cols == cols && when(a)) a.at<unsigned short>(kDx)[a.elements() / 2] ^= 1;
+      });
+    };
+    const auto holds_nan = [](const Arguments& a) {
+      for (i64 i = 0; i < a.elements(); ++i)
+        if ((a.at<unsigned short>(kY)[i] & 0x7fff) > 0x7f80) return true;
+      return false;
+    };
+    EXPECT_NE(flips([](const Arguments&) { return true; }), "equal") << cols;
+    EXPECT_NE(flips(holds_nan), "equal") << cols;
+    EXPECT_NE(flips([](const Arguments& a) { return a.array[kDx] == a.array[kDy]; }), "equal") << cols;
+    EXPECT_NE(flips([](const Arguments& a) { return a.array[kGamma] == nullptr; }), "equal") << cols;
+    EXPECT_NE(flips([](const Arguments& a) { return a.array[kDgamma] == nullptr; }), "equal") << cols;
+  }
 }
 
 }  // namespace
