@@ -17,7 +17,7 @@
 #include <sstream>
 #include <thread>
 
-#include "autotune/device.h"
+#include "autotune/sources.h"
 #include "kernels/host/files.h"
 
 #ifndef OUTGRAD_CXX_COMPILER

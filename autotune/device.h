@@ -1,9 +1,8 @@
-// Who this machine is, and the hashes that tie a measurement to the code it measured.
+// Who this machine is.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 namespace outgrad::autotune {
 
@@ -22,14 +21,5 @@ nlohmann::json to_json(const CpuIdentity& cpu);
 
 // Physical memory that is free for use now, in bytes.
 long long available_memory_bytes();
-
-// SHA-256 (FIPS 180-4) as 64 hex digits.
-std::string sha256(const std::string& bytes);
-// Hash of the names and contents of the headers under `include_root`/kernels: all but generated/ ("kernels"), or generated/ alone
-// ("coefficients"). Tuned headers choose among variants and change none: they are in neither. Throws IoError.
-struct SourceHashes {
-  std::string kernels, coefficients;
-};
-SourceHashes hash_sources(const std::string& include_root);
 
 }  // namespace outgrad::autotune

@@ -1,5 +1,5 @@
 // The plain entry points behind the tuner's calling convention: what a build runs, with a tuned header or without. Compiled twice by
-// autotune/compare.cpp. Arrays are in the order of problem.h's operands.
+// autotune/bench/compare.cpp. Arrays are in the order of problem.h's operands.
 #pragma once
 
 #include <span>

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "autotune/bench.h"
+#include "autotune/bench/bench.h"
 #include "autotune/eval_command.h"
 #include "autotune/tune_command.h"
 #include "kernels/host/errors.h"

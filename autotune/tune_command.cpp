@@ -12,13 +12,13 @@
 
 #include "autotune/compile.h"
 #include "autotune/cpu.h"
-#include "autotune/defaults.h"
 #include "autotune/gpu/device_command.h"
 #include "autotune/gpu/offline.h"
-#include "autotune/merge.h"
-#include "autotune/recorder.h"
-#include "autotune/replay.h"
-#include "autotune/study.h"
+#include "autotune/records/defaults.h"
+#include "autotune/records/merge.h"
+#include "autotune/search/recorder.h"
+#include "autotune/search/replay.h"
+#include "autotune/search/study.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {

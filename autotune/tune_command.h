@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "autotune/options.h"
-#include "autotune/search.h"
-#include "autotune/tuned_header.h"
+#include "autotune/records/tuned_header.h"
+#include "autotune/search/search.h"
 
 namespace outgrad::autotune {
 

@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "autotune/isolate.h"
-#include "autotune/merge.h"
+#include "autotune/records/merge.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
 

@@ -8,10 +8,11 @@
 
 #include "autotune/candidate.h"
 #include "autotune/compile.h"
-#include "autotune/database.h"
 #include "autotune/device.h"
 #include "autotune/executor.h"
 #include "autotune/options.h"
+#include "autotune/records/database.h"
+#include "autotune/sources.h"
 #include "autotune/timing.h"
 
 namespace outgrad::autotune {
@@ -39,7 +40,7 @@ struct Measurement {
   int discarded_rounds = 0;              // of the final ones
   std::vector<Interval> speedup;         // per candidate: default's time / its time; final rounds, else screening rounds
   std::vector<double> share_of_ceiling;  // per candidate: median of its bandwidth / the ceiling's; NaN when not timed
-  // best() of autotune/merge.h among the default and those in the final rounds.
+  // best() of autotune/records/merge.h among the default and those in the final rounds.
   std::size_t winner = 0;
   bool gain = false;
   bool decided = false;  // there were final rounds

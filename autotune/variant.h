@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autotune/problem.h"
-#include "autotune/space.h"
+#include "autotune/search/space.h"
 #include "autotune/variant_abi.h"
 #include "kernels/direct.h"
 #include "kernels/params.h"

@@ -12,7 +12,7 @@ namespace outgrad::kernels {
 
 enum class Rung { device, architecture, family, all_devices };
 
-// Texts are compared as they are (autotune/identity.h says how they come about); a null one equals none.
+// Texts are compared as they are (autotune/records/identity.h says how they come about); a null one equals none.
 struct DeviceKey {
   const char* device = nullptr;
   const char* architecture = nullptr;

@@ -14,12 +14,13 @@
 #include <thread>
 
 #include "autotune/compile.h"
-#include "autotune/database.h"
 #include "autotune/device.h"
 #include "autotune/gpu/sass.h"
 #include "autotune/isolate.h"
+#include "autotune/records/database.h"
+#include "autotune/records/tuned_header.h"
+#include "autotune/sources.h"
 #include "autotune/timing.h"
-#include "autotune/tuned_header.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
@@ -267,12 +268,9 @@ std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& 
 }
 
 SourceHashes hash_of_embedded() {
-  std::string code, coefficients;
-  for (const EmbeddedSource& source : embedded_kernels()) {
-    const std::string name = source.name;
-    (name.rfind("kernels/generated/", 0) == 0 ? coefficients : code) += sha256(name + "\n" + source.text);
-  }
-  return {sha256(code), sha256(coefficients)};
+  std::vector<std::pair<std::string, std::string>> sources;
+  for (const EmbeddedSource& source : embedded_kernels()) sources.emplace_back(source.name, source.text);
+  return hash_of(std::move(sources));
 }
 
 std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings) {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "autotune/candidate.h"
-#include "autotune/device.h"
 #include "autotune/gpu/facts.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
 #include "autotune/options.h"
+#include "autotune/sources.h"
 
 namespace outgrad::autotune::gpu {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "autotune/space.h"
+#include "autotune/search/space.h"
 #include "autotune/variant.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/params.h"

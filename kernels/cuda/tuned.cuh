@@ -27,7 +27,7 @@ constexpr bool runs_here(const GpuNormSchedule&) { return true; }
 
 namespace cuda {
 
-// The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", as autotune/identity.h has them.
+// The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", as autotune/records/identity.h has them.
 struct GpuKey {
   TextLine device, architecture, family;
 

@@ -89,7 +89,7 @@ struct CpuKey {
 };
 
 // "cpu: AMD EPYC, 2 threads, 512-bit vectors, avx2 ...", "cpu: 512-bit vectors, avx2 ...", "cpu: 512-bit vectors": what
-// autotune/identity.h makes of a record of the same processor (a test compares them). vector_bits: of the build.
+// autotune/records/identity.h makes of a record of the same processor (a test compares them). vector_bits: of the build.
 inline CpuKey key_of(const CpuFacts& cpu, int vector_bits) {
   CpuKey key;
   TextLine code;

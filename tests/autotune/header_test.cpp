@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "autotune/tuned_header.h"
+#include "autotune/records/tuned_header.h"
 #include "autotune/tuner.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/temporary_folder.h"

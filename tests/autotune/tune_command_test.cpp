@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "autotune/database.h"
+#include "autotune/records/database.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"

@@ -59,7 +59,7 @@ const std::map<std::string, Layer> kLayers = {
 };
 
 // The files of autotune/ that only a build with OUTGRAD_BENCHMARKS compiles, and what they may include.
-const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench_google.cpp", "benchmark/"}, {"autotune/dispatch_highway.cpp", "hwy/"}};
+const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench/bench_google.cpp", "benchmark/"}, {"autotune/bench/dispatch_highway.cpp", "hwy/"}};
 
 // The oracle is the second witness: neither it nor what it includes may see approx/.
 constexpr std::array<std::string_view, 2> kOracle = {"validation/oracle.h", "validation/oracle.cpp"};
@@ -174,23 +174,23 @@ TEST(Layering, EachForbiddenArrowIsFound) {
   const std::vector<Case> forbidden = {
       {"kernels/eval.h", "#include \"approx/fit.h\""},
       {"kernels/eval.h", "#include \"validation/check.h\""},
-      {"kernels/eval.h", "#include \"autotune/space.h\""},
+      {"kernels/eval.h", "#include \"autotune/search/space.h\""},
       {"kernels/eval.h", "#include <nlohmann/json.hpp>"},
       {"kernels/host/files.h", "#include <fmt/core.h>"},
       {"kernels/eval.h", "#include \"portable.h\""},
       {"kernels/eval.h", "#include <kernels/portable.h>"},
       {"kernels/eval.h", "  #  include  <cuda_fp16.h>"},
       {"approx/fit.cpp", "#include \"validation/check.h\""},
-      {"approx/fit.cpp", "#include \"autotune/space.h\""},
+      {"approx/fit.cpp", "#include \"autotune/search/space.h\""},
       {"approx/fit.cpp", "#include \"tests/approx/helper.h\""},
-      {"validation/check.cpp", "#include \"autotune/database.h\""},
+      {"validation/check.cpp", "#include \"autotune/records/database.h\""},
       {"validation/oracle.cpp", "#include \"approx/activations.h\""},
-      {"autotune/space.cpp", "#include \"approx/fit.h\""},
-      {"autotune/space.cpp", "#include \"validation/check.h\""},
-      {"autotune/space.cpp", "#include <fmt/core.h>"},
-      {"autotune/space.cpp", "#include <CLI/CLI.hpp>"},
-      {"autotune/space.cpp", "#include <mpfr.h>"},
-      {"autotune/space.cpp", "#include <cuda_runtime.h>"},
+      {"autotune/search/space.cpp", "#include \"approx/fit.h\""},
+      {"autotune/search/space.cpp", "#include \"validation/check.h\""},
+      {"autotune/search/space.cpp", "#include <fmt/core.h>"},
+      {"autotune/search/space.cpp", "#include <CLI/CLI.hpp>"},
+      {"autotune/search/space.cpp", "#include <mpfr.h>"},
+      {"autotune/search/space.cpp", "#include <cuda_runtime.h>"},
   };
   for (const Case& arrow : forbidden) {
     EXPECT_EQ(violations(arrow.file, "#include <vector>\n" + arrow.include + "\n").size(), 1u) << arrow.file << ": " << arrow.include;
@@ -198,7 +198,7 @@ TEST(Layering, EachForbiddenArrowIsFound) {
   const std::vector<Case> permitted = {
       {"approx/fit.cpp", "#include \"kernels/eval.h\""},
       {"validation/check.cpp", "#include \"approx/fit.h\""},
-      {"autotune/space.cpp", "#include <nlohmann/json.hpp>"},
+      {"autotune/search/space.cpp", "#include <nlohmann/json.hpp>"},
       {"autotune/gpu/probe.cu", "#include <cuda_runtime.h>"},
       {"kernels/simd.h", "#include <immintrin.h>"},
   };

@@ -11,13 +11,13 @@
 
 #include <gtest/gtest.h>
 
-#include "autotune/database.h"
 #include "autotune/gpu/nvrtc.h"
 #include "autotune/isolate.h"
+#include "autotune/norm_abi.h"
+#include "autotune/records/database.h"
 #include "autotune/timing.h"
 #include "autotune/tune_command.h"
 #include "autotune/verify.h"
-#include "autotune/norm_abi.h"
 #include "autotune/workload.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"

@@ -1,0 +1,193 @@
+// Two builds of the entry points, one timing path (timing.h).
+#include "autotune/bench/compare.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <tuple>
+
+#include "autotune/device.h"
+#include "autotune/executor.h"
+#include "autotune/records/tuned_header.h"
+#include "autotune/sources.h"
+#include "autotune/workload.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using nlohmann::json;
+
+const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
+
+std::string entry_symbol(const Problem& problem) { return std::string("outgrad_enter_") + name_of(problem.kernel); }
+std::string choice_symbol(const Problem& problem) { return std::string("outgrad_choice_of_") + name_of(problem.kernel); }
+
+// The unit's text. It names by hash what it includes beyond what the toolchain's own hash covers: an object that a cache has for an earlier text
+// of one of those is another program.
+std::string source_of(const std::string& header, const std::string& root, FormatId format, const std::vector<Problem>& problems) {
+  std::vector<std::string> included = {root + "/autotune/entry_points.h", root + "/kernels/generated/tuned_default.h"};
+  if (!header.empty()) included.push_back(header);
+  std::string text;
+  for (const std::string& path : included) text += "// " + sha256(kernels::read_file(path)) + "\n";
+  if (!header.empty()) text += "#define OUTGRAD_TUNED_HEADER \"" + header + "\"\n";
+  text += "#include \"autotune/entry_points.h\"\nusing namespace outgrad::kernels;\nusing namespace outgrad::autotune;\n#define EXPORTED extern \"C\" __attribute__((visibility(\"default\")))\n";
+  for (const Problem& problem : problems) {
+    if (problem.format != format) continue;
+    text += "EXPORTED void " + entry_symbol(problem) + "(const Arguments& a) { enter_" + name_of(problem.kernel) + "<" + type_of(format) + ">(a); }\n";
+    text += "EXPORTED void " + choice_symbol(problem) + "(const Arguments& a) { tell_choice<tuned::" + table_name(problem) + ">(a); }\n";
+  }
+  return text;
+}
+
+json to_json(const Comparison& c) {
+  const std::vector<bool> kept = c.kept();
+  const Interval gain = c.gain();
+  return {{"kernel", name_of(c.problem.kernel)},
+          {"format", name_of(c.problem.format)},
+          {"rows", c.problem.rows},
+          {"cols", c.problem.cols},
+          {"variant", c.variant},
+          {"rung", c.rung},
+          {"ceiling", {{"name", c.ceiling}, {"bytes", c.ceiling_bytes}, {"ns", c.ceiling_ns}}},
+          {"bytes", c.problem.bytes()},
+          {"before_ns", c.before_ns},
+          {"after_ns", c.after_ns},
+          {"discarded_rounds", std::count(kept.begin(), kept.end(), false)},
+          {"gain", {{"median", gain.median}, {"low", gain.low}, {"high", gain.high}, {"confidence", kConfidence}}}};
+}
+
+}  // namespace
+
+Interval Comparison::gain() const { return ratio_interval(before_ns, after_ns, kept(), /*seed=*/1); }
+
+double Comparison::gb_per_s(const std::vector<double>& ns) const { return problem.bytes() / median(kept_of(ns, kept())); }
+
+EntryPoints::EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain, const CompileSettings& settings) {
+  const std::string path = header.empty() ? "" : std::filesystem::absolute(header).string();
+  for (const FormatId format : kAllFormats) {
+    std::vector<Problem> kernels_of_format;  // each once, whatever its sizes
+    for (const Problem& problem : problems) {
+      const bool known = std::any_of(kernels_of_format.begin(), kernels_of_format.end(), [&](const Problem& p) { return p.kernel == problem.kernel; });
+      if (problem.format == format && !known) kernels_of_format.push_back(problem);
+    }
+    if (kernels_of_format.empty()) continue;
+    units_.emplace_back(format, compile_source(source_of(path, toolchain.source_root, format, kernels_of_format), "", header.empty() ? "the default entry points" : header,
+                                               toolchain, settings));
+  }
+}
+
+Compiled EntryPoints::unit_of(const Problem& problem) const {
+  const auto unit = std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.first == problem.format; });
+  if (unit == units_.end()) throw std::logic_error("EntryPoints: " + problem.name() + " was not compiled");
+  return unit->second;
+}
+
+VariantFunction EntryPoints::function(const Problem& problem) const {
+  Compiled unit = unit_of(problem);
+  unit.symbol = entry_symbol(problem);
+  return load(unit);
+}
+
+std::pair<std::string, std::string> EntryPoints::choice(const Problem& problem) const {
+  Compiled unit = unit_of(problem);
+  unit.symbol = choice_symbol(problem);
+  const char* variant = nullptr;
+  int rung = 0;
+  Arguments question;
+  question.array[0] = &variant;
+  question.array[1] = &rung;
+  question.rows = problem.rows;
+  question.cols = problem.cols;
+  load(unit)(question);
+  return {variant, name_of(static_cast<kernels::Rung>(rung))};
+}
+
+std::vector<Problem> tuned_problems(const std::string& header) {
+  const std::string text = kernels::read_file(header);
+  if (text.find("kernels/generated/tuned_default.h") == std::string::npos)
+    throw kernels::SpecError(header, "#include \"kernels/generated/tuned_default.h\"", "missing: it is no tuned header for a CPU");
+  std::vector<Problem> problems;
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats)
+      if (text.find("struct " + table_name({kernel, format}) + " ") != std::string::npos) problems.push_back({kernel, format});
+  if (problems.empty()) throw kernels::SpecError(header, "struct", "no table of any kernel");
+  return problems;
+}
+
+Comparison compare(const Problem& problem, const EntryPoints& before, const EntryPoints& after, int rounds, std::uint64_t seed) {
+  const auto executor = open_cpu();
+  executor->allocate(problem, seed);
+  const Workspace arrays(problem, seed);
+  const Arguments a = arrays.arguments();
+  Comparison result;
+  result.problem = problem;
+  std::tie(result.variant, result.rung) = after.choice(problem);
+  const Workload ceiling = executor->ceiling();
+  result.ceiling = ceiling.name;
+  result.ceiling_bytes = ceiling.bytes;
+  const auto workload = [&](const char* name, const EntryPoints& entries) {
+    return Workload{name, problem.bytes(), [function = entries.function(problem), a] { function(a); }};
+  };
+  Rounds measured({ceiling, workload("before", before), workload("after", after)}, 0, seed);
+  measured.run(/*warm_up=*/true);
+  constexpr int kPatience = 3;
+  measured.run_until(rounds, kPatience * rounds);
+  result.ceiling_ns = measured.times_ns()[0];
+  result.before_ns = measured.times_ns()[1];
+  result.after_ns = measured.times_ns()[2];
+  return result;
+}
+
+i64 bench_elements(FormatId format, i64 wanted) {
+  constexpr i64 kFloor = i64{1} << 20;
+  constexpr i64 kArrays = 5;
+  i64 elements = wanted;
+  while (elements > kFloor && elements * bytes_of(format) * kArrays > available_memory_bytes() / 4) elements /= 2;
+  return elements;
+}
+
+int compare_command(const Options& options) {
+  const std::string header = options.required("tuned");
+  const std::vector<Problem> tabled = tuned_problems(header);
+  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
+  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
+  const bool as_json = options.has("json");
+  constexpr i64 kElements = i64{1} << 26;  // as bench's
+  std::vector<Problem> problems;
+  for (const Problem& wanted : problems_of(options)) {
+    const bool has_table = std::any_of(tabled.begin(), tabled.end(), [&](const Problem& p) { return p.kernel == wanted.kernel && p.format == wanted.format; });
+    if (has_table) problems.push_back(sized_within(wanted, bench_elements(wanted.format, kElements)));
+  }
+  if (problems.empty()) throw options.bad("tuned", header + " has no table for what --kernel and --format leave");
+
+  CompileSettings settings;
+  settings.cache_folder = options.text("out", "out/tuned") + "/variants";
+  const Toolchain toolchain = find_toolchain();
+  const EntryPoints before("", problems, toolchain, settings), after(header, problems, toolchain, settings);
+  const CpuIdentity cpu = identify_cpu();
+  json results = json::array();
+  if (!as_json) std::printf("%s, %d threads; without and with %s, in the same rounds\n", cpu.model.c_str(), cpu.threads, header.c_str());
+  for (const Problem& problem : problems) {
+    const Comparison c = compare(problem, before, after, rounds, seed);
+    if (as_json) {
+      results.push_back(to_json(c));
+      continue;
+    }
+    const Interval gain = c.gain();
+    const std::vector<bool> kept = c.kept();
+    std::printf("  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %td of %zu rounds  %s (%s)\n", problem.sized_name().c_str(), c.gb_per_s(c.before_ns),
+                c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high, std::count(kept.begin(), kept.end(), true), kept.size(), c.variant.c_str(),
+                c.rung.c_str());
+    std::fflush(stdout);
+  }
+  if (as_json)
+    std::printf("%s\n", json{{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(cpu)}, {"header", header}, {"problems", results}}.dump(2).c_str());
+  return kernels::kExitHolds;
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,472 @@
+// Readers that trust nothing, writers of what the readers read.
+#include "autotune/records/exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "autotune/records/database.h"
+#include "autotune/records/identity.h"
+#include "autotune/timing.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr const char* kT4Version = "1.0.0";
+
+// Kernel Tuner's word for a failure, and T4's. T4 knows more than Kernel Tuner: those without a word of their own fail at run time.
+struct FailureName {
+  const char *kernel_tuner, *t4;
+};
+constexpr FailureName kFailures[] = {
+    {"CompilationFailedConfig", "compile"}, {"RuntimeFailedConfig", "runtime"}, {"InvalidConfig", "constraints"}, {"ErrorConfig", "runtime"},
+    {"RuntimeFailedConfig", "timeout"},     {"RuntimeFailedConfig", "correctness"},
+};
+
+template <class Json>
+Json parse(const std::string& path, const std::string& text) {
+  try {
+    return Json::parse(text);
+  } catch (const json::parse_error& error) {
+    const std::size_t end = std::min(error.byte, text.size());
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    throw kernels::SpecError(path, "line " + std::to_string(line), end == text.size() ? "the file ends early" : "not JSON");
+  } catch (const json::exception& error) {  // a number beyond double's range
+    throw kernels::SpecError(path, "JSON", error.what());
+  }
+}
+
+// One recorded value in a key of a Kernel Tuner cache: what Python's str() makes of it.
+std::string python_text(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  return value.dump();
+}
+
+// Collects entries into a recording, checking each.
+class Collector {
+ public:
+  Collector(std::string path, std::vector<std::string> names, std::vector<std::vector<json>> labels) : path_(std::move(path)) {
+    recording_.labels = std::move(labels);
+    std::vector<Parameter> parameters;
+    for (std::size_t p = 0; p < names.size(); ++p) {
+      const auto& list = recording_.labels[p];
+      const bool integers = std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number_integer() || v.is_boolean(); });
+      Parameter parameter{names[p], {}, std::any_of(list.begin(), list.end(), [](const json& v) { return v.is_string(); })};
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (!list[i].is_number() && !list[i].is_string() && !list[i].is_boolean())
+          throw bad("parameter " + names[p], "a value that is neither a number nor a text");
+        for (std::size_t j = 0; j < i; ++j)
+          if (list[i] == list[j]) throw bad("parameter " + names[p], "the value " + list[i].dump() + " occurs twice");
+        parameter.values.push_back(!integers ? static_cast<std::int64_t>(i) : list[i].is_boolean() ? list[i].get<bool>() : list[i].get<std::int64_t>());
+      }
+      if (std::set<std::int64_t>(parameter.values.begin(), parameter.values.end()).size() != list.size())  // true beside 1
+        std::iota(parameter.values.begin(), parameter.values.end(), std::int64_t{0});
+      parameters.push_back(std::move(parameter));
+    }
+    try {
+      recording_.points = Points(std::move(parameters), {});
+    } catch (const std::length_error& error) {
+      throw bad("parameters", error.what());
+    }
+  }
+
+  Recording& recording() { return recording_; }
+  kernels::SpecError bad(const std::string& place, const std::string& why) const { return {path_, place, why}; }
+
+  // `values`: an object that holds each parameter's value.
+  template <class Json>
+  void add(const std::string& place, const Json& values, Evaluation evaluation) {
+    std::uint64_t rank = 0;
+    for (std::size_t p = 0; p < recording_.labels.size(); ++p) {
+      const Parameter& parameter = recording_.points.parameters()[p];
+      const auto found = values.find(parameter.name);
+      if (found == values.end()) throw bad(place, "has no value of parameter " + parameter.name);
+      const auto& list = recording_.labels[p];
+      const auto at = std::find(list.begin(), list.end(), json(*found));
+      if (at == list.end()) throw bad(place, "parameter " + parameter.name + ": " + found->dump() + " is not in its list");
+      rank = rank * list.size() + static_cast<std::uint64_t>(at - list.begin());
+    }
+    if (evaluation.time_ms && !(*evaluation.time_ms > 0 && std::isfinite(*evaluation.time_ms)))
+      throw bad(place, "the time " + std::to_string(*evaluation.time_ms) + " is not positive");
+    if (!entries_.emplace(rank, std::move(evaluation)).second) throw bad(place, "this configuration occurs twice");
+  }
+
+  Recording finish() && {
+    if (entries_.empty()) throw bad("results", "there are none");
+    std::vector<std::uint64_t> ranks;
+    for (auto& [rank, evaluation] : entries_) {
+      ranks.push_back(rank);
+      recording_.evaluations.push_back(std::move(evaluation));
+    }
+    recording_.points = Points(recording_.points.parameters(), std::move(ranks));
+    return std::move(recording_);
+  }
+
+ private:
+  std::string path_;
+  Recording recording_;
+  std::map<std::uint64_t, Evaluation> entries_;  // by rank: in the order of the points
+};
+
+// A number under the key; 0 where there is none.
+template <class Json>
+double number_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->template get<double>() : 0;
+}
+
+template <class Json>
+std::vector<double> numbers_at(const Json& object, const char* key) {
+  std::vector<double> numbers;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return numbers;
+  for (const auto& value : *found)
+    if (value.is_number()) numbers.push_back(value.template get<double>());
+  return numbers;
+}
+
+template <class Json>
+std::string text_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
+}
+
+// The one objective is time: shorter is better, failures apart.
+template <class Json>
+void require_time(const Json& objective, const Collector& collector, const std::string& place) {
+  const auto is_time = [](const Json& value) { return value == "time"; };
+  if (is_time(objective) || (objective.is_array() && objective.size() == 1 && is_time(objective[0]))) return;
+  throw collector.bad(place, "the objective " + objective.dump() + " is not \"time\"");
+}
+
+Recording read_kernel_tuner(const std::string& path, const json& root) {
+  const auto bad = [&](const std::string& place, const std::string& why) { return kernels::SpecError(path, place, why); };
+  const auto keys = root.find("tune_params_keys"), lists = root.find("tune_params"), cache = root.find("cache");
+  if (keys == root.end() || !keys->is_array() || keys->empty()) throw bad("tune_params_keys", "not a list of names");
+  if (lists == root.end() || !lists->is_object()) throw bad("tune_params", "not an object of lists");
+  if (!cache->is_object()) throw bad("cache", "not an object");
+  std::vector<std::string> names;
+  std::vector<std::vector<json>> labels;
+  for (const json& key : *keys) {
+    if (!key.is_string()) throw bad("tune_params_keys", key.dump() + " is not a name");
+    names.push_back(key.get<std::string>());
+    if (std::count(names.begin(), names.end(), names.back()) > 1) throw bad("tune_params_keys", "'" + names.back() + "' occurs twice");
+    const auto list = lists->find(names.back());
+    if (list == lists->end() || !list->is_array() || list->empty()) throw bad("tune_params", "'" + names.back() + "' has no list of values");
+    labels.emplace_back(list->begin(), list->end());
+  }
+  Collector collector(path, names, labels);
+  if (const auto objective = root.find("objective"); objective != root.end()) require_time(*objective, collector, "objective");
+  collector.recording().device = text_at(root, "device_name");
+  collector.recording().kernel = text_at(root, "kernel_name");
+  if (const auto size = root.find("problem_size"); size != root.end()) collector.recording().problem_size = *size;
+  for (const auto& [key, entry] : cache->items()) {
+    const std::string place = "cache: \"" + key + "\"";
+    if (!entry.is_object()) throw bad(place, "not an object");
+    Evaluation evaluation;
+    const auto time = entry.find("time");
+    const std::string failure = time != entry.end() && time->is_string() ? time->get<std::string>() : text_at(entry, "__error__");
+    if (!failure.empty()) {
+      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return failure == f.kernel_tuner; });
+      if (known == std::end(kFailures)) throw bad(place, "unknown failure '" + failure + "'");
+      evaluation.failure = known->t4;
+    } else if (time != entry.end() && time->is_number()) {
+      evaluation.time_ms = time->get<double>();
+    } else {
+      throw bad(place, "neither a time nor a failure");
+    }
+    evaluation.times_ms = numbers_at(entry, "times");
+    evaluation.compile_ms = number_at(entry, "compile_time");
+    evaluation.verify_ms = number_at(entry, "verification_time");
+    evaluation.benchmark_ms = number_at(entry, "benchmark_time");
+    evaluation.search_ms = number_at(entry, "strategy_time");
+    evaluation.framework_ms = number_at(entry, "framework_time");
+    evaluation.timestamp = text_at(entry, "timestamp");
+    collector.add(place, entry, std::move(evaluation));
+  }
+  return std::move(collector).finish();
+}
+
+// Milliseconds in one of T4's units, in which Kernel Tuner spells one wrongly.
+double milliseconds_of(const std::string& path, const std::string& unit) {
+  const std::map<std::string, double> known = {{"", 1},          {"ms", 1},    {"milliseconds", 1}, {"miliseconds", 1}, {"s", 1e3}, {"seconds", 1e3},
+                                               {"us", 1e-3}, {"microseconds", 1e-3}, {"ns", 1e-6},       {"nanoseconds", 1e-6}};
+  const auto found = known.find(unit);
+  if (found == known.end()) throw kernels::SpecError(path, "metadata: timeunit", "unknown unit '" + unit + "'");
+  return found->second;
+}
+
+Recording read_t4(const std::string& path, const ordered_json& root) {
+  const auto bad = [&](const std::string& place, const std::string& why) { return kernels::SpecError(path, place, why); };
+  const ordered_json& results = root["results"];
+  if (!results.is_array() || results.empty()) throw bad("results", "not a list of results");
+  if (const std::string version = text_at(root, "schema_version"); version != kT4Version)
+    throw bad("schema_version", "'" + version + "' is not " + kT4Version);
+  const auto metadata = root.find("metadata");
+  const bool described = metadata != root.end() && metadata->is_object();
+  const double unit = milliseconds_of(path, described ? text_at(*metadata, "timeunit") : "");
+  const auto place_of = [](std::size_t i) { return "results[" + std::to_string(i) + "]"; };
+
+  // Parameters in the order of the first configuration; values in ascending order, texts in the order in which they occur.
+  std::vector<std::string> names;
+  std::vector<std::vector<json>> labels;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto configuration = results[i].is_object() ? results[i].find("configuration") : results[i].end();
+    if (!results[i].is_object() || configuration == results[i].end() || !configuration->is_object() || configuration->empty())
+      throw bad(place_of(i), "has no configuration");
+    if (i == 0)
+      for (const auto& item : configuration->items()) names.push_back(item.key()), labels.emplace_back();
+    for (std::size_t p = 0; p < names.size(); ++p) {
+      const auto value = configuration->find(names[p]);
+      if (value == configuration->end()) throw bad(place_of(i), "has no value of parameter " + names[p]);
+      if (std::find(labels[p].begin(), labels[p].end(), json(*value)) == labels[p].end()) labels[p].push_back(json(*value));
+    }
+  }
+  for (auto& list : labels)
+    if (std::all_of(list.begin(), list.end(), [](const json& v) { return v.is_number(); })) std::sort(list.begin(), list.end());
+
+  Collector collector(path, names, labels);
+  if (described) {
+    collector.recording().device = text_at(*metadata, "device_name");
+    collector.recording().kernel = text_at(*metadata, "kernel_name");
+    if (const auto size = metadata->find("problem_size"); size != metadata->end()) collector.recording().problem_size = json(*size);
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const ordered_json& result = results[i];
+    if (const auto objectives = result.find("objectives"); objectives != result.end())
+      require_time(*objectives, collector, place_of(i) + ": objectives");
+    Evaluation evaluation;
+    const std::string invalidity = text_at(result, "invalidity");
+    if (invalidity != "correct") {
+      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return invalidity == f.t4; });
+      if (known == std::end(kFailures)) throw bad(place_of(i), "unknown invalidity '" + invalidity + "'");
+      evaluation.failure = invalidity;
+    }
+    if (const auto times = result.find("times"); times != result.end() && times->is_object()) {
+      evaluation.times_ms = numbers_at(*times, "runtimes");
+      for (double& sample : evaluation.times_ms) sample *= unit;
+      // The schema's key, and the one that Kernel Tuner writes.
+      evaluation.compile_ms = unit * (times->contains("compilation_time") ? number_at(*times, "compilation_time") : number_at(*times, "compilation"));
+      evaluation.verify_ms = unit * number_at(*times, "validation");
+      evaluation.benchmark_ms = unit * number_at(*times, "benchmark");
+      evaluation.search_ms = unit * number_at(*times, "search_algorithm");
+      evaluation.framework_ms = unit * number_at(*times, "framework");
+    }
+    evaluation.timestamp = text_at(result, "timestamp");
+    if (evaluation.failure.empty()) {
+      if (const auto measurements = result.find("measurements"); measurements != result.end() && measurements->is_array())
+        for (const auto& measurement : *measurements)
+          if (measurement.is_object() && text_at(measurement, "name") == "time" && measurement.contains("value") && measurement["value"].is_number())
+            evaluation.time_ms = unit * measurement["value"].get<double>();
+      if (!evaluation.time_ms && !evaluation.times_ms.empty()) evaluation.time_ms = median(evaluation.times_ms);
+      if (!evaluation.time_ms) throw bad(place_of(i), "correct, but without a time");
+    }
+    collector.add(place_of(i), result["configuration"], std::move(evaluation));
+  }
+  return std::move(collector).finish();
+}
+
+// What the rows of one point say: times in units of the default's, and how it failed where no row has a time.
+struct Rows {
+  json parameters;
+  std::vector<double> relative, samples_ms;
+  double compile_ms = 0;
+  std::string failure, timestamp;
+};
+
+Recording read_database(const std::string& path, std::string_view problem) {
+  const Database database = load_database(path);
+  const auto problem_of = [](const json& record) { return text_at(record, "kernel") + "." + text_at(record, "format"); };
+  std::set<std::string> problems;
+  for (const json& record : database.records) problems.insert(problem_of(record));
+  std::string wanted(problem);
+  if (wanted.empty() && problems.size() == 1) wanted = *problems.begin();
+  if (problems.count(wanted) == 0) {
+    std::string known;
+    for (const std::string& name : problems) known += (known.empty() ? "" : ", ") + name;
+    if (known.empty()) throw kernels::SpecError(path, "line 1", database.warnings.empty() ? "no records" : database.warnings.front());
+    throw kernels::SpecError(path, "records",
+                             (wanted.empty() ? "of several problems" : "none of " + wanted) + " (--kernel and --format pick one of: " + known + ")");
+  }
+  std::map<std::string, Rows> points;
+  std::vector<double> default_ms;
+  std::string device;
+  json elements;
+  for (const json& record : database.records) {
+    const auto parameters = record.find("parameters");
+    if (problem_of(record) != wanted || parameters == record.end() || !parameters->is_object()) continue;
+    const auto identity = record.find("device");
+    const auto key = identity != record.end() ? device_key(*identity) : std::nullopt;
+    const bool named = identity != record.end() && identity->is_object();
+    const std::string own = key ? key->device : named ? text_at(*identity, "model") : "";
+    if (device.empty()) device = own;
+    if (own != device) throw kernels::SpecError(path, "records", "of two devices, '" + device + "' and '" + own + "': replay wants one");
+    Rows& rows = points[parameters->dump()];
+    rows.parameters = *parameters;
+    rows.timestamp = text_at(record, "time");
+    rows.compile_ms = std::max(rows.compile_ms, number_at(record, "compile_ms"));
+    if (const auto size = record.find("elements"); size != record.end()) {
+      if (!elements.is_null() && elements != *size) throw kernels::SpecError(path, "records", "of several sizes, " + elements.dump() + " and " + size->dump() + " elements");
+      elements = *size;
+    }
+    const std::string state = text_at(record, "state");
+    if (state == "rejected") {
+      const json rejected = record.value("rejected", json::object());
+      const std::string stage = text_at(rejected, "stage"), reason = text_at(rejected, "reason");
+      rows.failure = stage == "compile" ? "compile" : reason == "wrong answer" ? "correctness" : reason == "hung" ? "timeout" : "runtime";
+    }
+    if (state != "timed") continue;
+    const json speedup = record.value("speedup", json::object());
+    const double ratio = number_at(speedup, "median");
+    if (ratio > 0) rows.relative.push_back(1 / ratio);
+    const json rounds = record.value("screening", json::object());
+    for (const double ns : numbers_at(rounds, "ns")) rows.samples_ms.push_back(ns * 1e-6);
+    if (record.value("default", json()) == true) default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
+  }
+  const double unit = default_ms.empty() ? 1 : median(default_ms);
+  std::vector<std::string> names;
+  std::vector<std::vector<json>> labels;
+  for (const auto& [text, rows] : points)
+    for (const auto& [name, value] : rows.parameters.items()) {
+      const auto at = static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+      if (at == names.size()) names.push_back(name), labels.emplace_back();
+      if (std::find(labels[at].begin(), labels[at].end(), value) == labels[at].end()) labels[at].push_back(value);
+    }
+  for (auto& list : labels) std::sort(list.begin(), list.end());
+  Collector collector(path, names, labels);
+  collector.recording().device = device;
+  collector.recording().kernel = wanted;
+  collector.recording().problem_size = elements;
+  for (auto& [text, rows] : points) {
+    Evaluation evaluation;
+    if (!rows.relative.empty())
+      evaluation.time_ms = unit * median(rows.relative);
+    else if (!rows.failure.empty())
+      evaluation.failure = rows.failure;
+    else
+      continue;  // proposed or compiled only: nothing came of it
+    evaluation.times_ms = rows.samples_ms;
+    evaluation.compile_ms = rows.compile_ms;
+    evaluation.timestamp = rows.timestamp;
+    collector.add("parameters " + text, rows.parameters, std::move(evaluation));
+  }
+  return std::move(collector).finish();
+}
+
+ordered_json configuration_of(const Recording& recording, std::size_t point) {
+  ordered_json configuration = ordered_json::object();
+  for (std::size_t p = 0; p < recording.labels.size(); ++p)
+    configuration[recording.points.parameters()[p].name] = recording.labels[p][recording.points.position(point, p)];
+  return configuration;
+}
+
+}  // namespace
+
+Outcome Recording::best_ms() const {
+  Outcome best;
+  for (const Evaluation& evaluation : evaluations)
+    if (evaluation.time_ms && (!best || *evaluation.time_ms < *best)) best = evaluation.time_ms;
+  return best;
+}
+
+std::string Recording::name_of(std::size_t point) const {
+  std::string name;
+  for (std::size_t p = 0; p < labels.size(); ++p)
+    if (labels[p].size() > 1) name += (name.empty() ? "" : ",") + points.parameters()[p].name + "=" + python_text(labels[p][points.position(point, p)]);
+  return name;
+}
+
+Recording read_recording(const std::string& path, std::string_view problem) {
+  std::string text = kernels::read_file(path);
+  // A database is lines of objects; the other two are one object.
+  const std::size_t line_end = text.find('\n');
+  const json first = json::parse(text.substr(0, line_end), nullptr, /*allow_exceptions=*/false);
+  const bool lines = path.ends_with(".jsonl");  // also where its first line is damaged
+  if (lines || (first.is_object() && first.contains("schema"))) return read_database(path, problem);
+  if (!problem.empty()) throw kernels::SpecError(path, "--kernel", "only a database holds several problems");
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
+  if (!text.empty() && text.back() == ',' && text.find("\"tune_params_keys\"") != std::string::npos) {  // Kernel Tuner is, or was, at work on it
+    text.pop_back();
+    text += "}\n}";
+  }
+  const json root = parse<json>(path, text);
+  if (root.is_object() && root.contains("cache")) return read_kernel_tuner(path, root);
+  if (root.is_object() && root.contains("results")) return read_t4(path, parse<ordered_json>(path, text));
+  throw kernels::SpecError(path, "line 1", "neither a tuning database, nor a Kernel Tuner cache (\"cache\"), nor T4 results (\"results\")");
+}
+
+std::string kernel_tuner_cache(const Recording& recording) {
+  ordered_json header = {{"device_name", recording.device}, {"kernel_name", recording.kernel}, {"problem_size", recording.problem_size}};
+  if (recording.problem_size.is_null()) header["problem_size"] = 1;  // Kernel Tuner wants one
+  ordered_json keys = ordered_json::array(), lists = ordered_json::object();
+  for (std::size_t p = 0; p < recording.labels.size(); ++p) {
+    keys.push_back(recording.points.parameters()[p].name);
+    lists[recording.points.parameters()[p].name] = recording.labels[p];
+  }
+  header["tune_params_keys"] = keys;
+  header["tune_params"] = lists;
+  header["objective"] = "time";
+  std::string text = header.dump(0);
+  text.resize(text.size() - 2);  // "\n}"
+  text += ",\n\"cache\": {";
+  for (std::size_t i = 0; i < recording.points.size(); ++i) {
+    const Evaluation& evaluation = recording.evaluations[i];
+    std::string key;
+    for (std::size_t p = 0; p < recording.labels.size(); ++p)
+      key += (p == 0 ? "" : ",") + python_text(recording.labels[p][recording.points.position(i, p)]);
+    ordered_json entry = configuration_of(recording, i);
+    if (evaluation.time_ms) {
+      entry["time"] = *evaluation.time_ms;
+    } else {
+      const auto* known = std::find_if(std::begin(kFailures), std::end(kFailures), [&](const auto& f) { return evaluation.failure == f.t4; });
+      entry["time"] = entry["__error__"] = known->kernel_tuner;
+    }
+    if (!evaluation.times_ms.empty()) entry["times"] = evaluation.times_ms;
+    entry["compile_time"] = evaluation.compile_ms;
+    entry["verification_time"] = evaluation.verify_ms;
+    entry["benchmark_time"] = evaluation.benchmark_ms;
+    entry["strategy_time"] = evaluation.search_ms;
+    entry["framework_time"] = evaluation.framework_ms;
+    entry["timestamp"] = evaluation.timestamp;
+    text += (i == 0 ? "\n" : ",\n") + ordered_json(key).dump() + ": " + entry.dump();
+  }
+  return text + "}\n}";
+}
+
+std::string t4_results(const Recording& recording) {
+  ordered_json results = ordered_json::array();
+  for (std::size_t i = 0; i < recording.points.size(); ++i) {
+    const Evaluation& evaluation = recording.evaluations[i];
+    results.push_back({{"timestamp", evaluation.timestamp},
+                       {"configuration", configuration_of(recording, i)},
+                       {"objectives", {"time"}},
+                       {"times",
+                        {{"compilation_time", evaluation.compile_ms},
+                         {"compilation", evaluation.compile_ms},
+                         {"benchmark", evaluation.benchmark_ms},
+                         {"framework", evaluation.framework_ms},
+                         {"search_algorithm", evaluation.search_ms},
+                         {"validation", evaluation.verify_ms},
+                         {"runtimes", evaluation.times_ms}}},
+                       {"invalidity", evaluation.time_ms ? "correct" : evaluation.failure},
+                       {"correctness", evaluation.failure == "correctness" ? 0 : 1},
+                       {"measurements", ordered_json::array()}});
+    if (evaluation.time_ms) results.back()["measurements"].push_back({{"name", "time"}, {"value", *evaluation.time_ms}, {"unit", "ms"}});
+  }
+  const ordered_json root = {
+      {"schema_version", kT4Version},
+      {"metadata",
+       {{"timeunit", "milliseconds"}, {"device_name", recording.device}, {"kernel_name", recording.kernel}, {"problem_size", recording.problem_size}}},
+      {"results", results}};
+  return root.dump(1) + "\n";
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,135 @@
+// Keys from identities, slugs from keys.
+#include "autotune/records/identity.h"
+
+#include <cctype>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "autotune/device.h"
+#include "autotune/sources.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using nlohmann::json;
+
+// One line, whatever a file holds: control characters become blanks.
+std::string line_of(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  return text;
+}
+
+// The words of `isa` in one order, so that a system which lists its flags in another is the same device.
+std::string sorted_words(const std::string& isa) {
+  std::istringstream text(isa);
+  std::set<std::string> words;
+  for (std::string word; text >> word;) words.insert(word);
+  std::string sorted;
+  for (const std::string& word : words) sorted += (sorted.empty() ? "" : " ") + word;
+  return sorted.empty() ? "no extensions" : sorted;
+}
+
+// "sm_9x" of "sm_90" and "sm_90a", "sm_12x" of "sm_120": all digits but the last are the major number.
+std::string family_of(const std::string& architecture) {
+  std::size_t end = architecture.size();
+  while (end > 0 && std::isdigit(static_cast<unsigned char>(architecture[end - 1])) == 0) --end;
+  return end == 0 ? architecture : architecture.substr(0, end - 1) + "x";
+}
+
+std::optional<std::string> text_at(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) return std::nullopt;
+  return found->get<std::string>();
+}
+
+std::optional<long long> count_at(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
+  if (found->is_number_unsigned() && found->get<std::uint64_t>() > std::uint64_t{std::numeric_limits<long long>::max()}) return std::nullopt;
+  const auto value = found->get<long long>();
+  return value < 0 ? std::nullopt : std::optional(value);
+}
+
+std::optional<int> small_count_at(const json& object, const char* key) {
+  const std::optional<long long> value = count_at(object, key);
+  return value && *value <= std::numeric_limits<int>::max() ? std::optional(static_cast<int>(*value)) : std::nullopt;
+}
+
+}  // namespace
+
+std::string DeviceKey::slug() const {
+  constexpr std::size_t kReadable = 71, kHash = 8;  // 80 with the underscore between: a file name leaves room for ".jsonl" and a folder
+  // The name of a device ends at the first comma: counts and extensions are the hash's to tell apart.
+  std::string slug;
+  for (const char c : device.substr(0, device.find(','))) {
+    if (slug.size() == kReadable) break;
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else if (!slug.empty() && slug.back() != '_')
+      slug += '_';
+  }
+  while (!slug.empty() && slug.back() == '_') slug.pop_back();
+  return slug + "_" + sha256(device).substr(0, kHash);
+}
+
+DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa) {
+  const std::string vectors = std::to_string(vector_bits) + "-bit vectors", code = vectors + ", " + line_of(sorted_words(isa));
+  return {"cpu: " + line_of(model) + ", " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") + code, "cpu: " + code, "cpu: " + vectors};
+}
+
+DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms, long long memory_bytes) {
+  const std::string arch = line_of(architecture);
+  const long long gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // to nearest
+  return {"cuda: " + line_of(name) + ", " + arch + ", " + std::to_string(sms) + " SMs, " + std::to_string(gib) + " GiB", "cuda: " + arch,
+          "cuda: " + family_of(arch)};
+}
+
+std::optional<DeviceKey> device_key(const json& device) {
+  if (!device.is_object()) return std::nullopt;
+  const auto kind = text_at(device, "kind"), architecture = text_at(device, "architecture");
+  if (kind == "cpu") {
+    const auto model = text_at(device, "model"), isa = text_at(device, "isa");
+    const auto threads = small_count_at(device, "threads"), vector_bits = small_count_at(device, "vector_bits");
+    if (!model || !isa || !threads || !vector_bits) return std::nullopt;
+    return cpu_key(*model, *threads, *vector_bits, *isa);
+  }
+  if (kind == "cuda") {
+    const auto name = text_at(device, "name");
+    const auto sms = small_count_at(device, "sms");
+    const auto memory = count_at(device, "memory_bytes");
+    if (!name || !architecture || !sms || !memory) return std::nullopt;
+    return cuda_key(*name, *architecture, *sms, *memory);
+  }
+  if (kind == "offline") {
+    const auto board = text_at(device, "board");
+    if (!board || !architecture) return std::nullopt;
+    const std::string arch = line_of(*architecture);
+    return DeviceKey{"predicted: " + arch + " as on " + line_of(*board), "cuda: " + arch, "cuda: " + family_of(arch), /*predicted=*/true};
+  }
+  return std::nullopt;
+}
+
+const char* name_of(Rung rung) {
+  switch (rung) {
+    case Rung::kDevice:
+      return "exact device";
+    case Rung::kArchitecture:
+      return "same architecture";
+    case Rung::kFamily:
+      return "same family";
+    case Rung::kDefault:
+      return "default";
+  }
+  return "?";
+}
+
+Rung rung_of(const DeviceKey& device, const DeviceKey& other) {
+  if (device == other && !other.predicted) return Rung::kDevice;
+  if (device.architecture == other.architecture) return Rung::kArchitecture;
+  return device.family == other.family ? Rung::kFamily : Rung::kDefault;
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,719 @@
+// Union, meta-analysis, published files, the command.
+#include "autotune/records/merge.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "autotune/compile.h"
+#include "autotune/gpu/offline.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::i64;
+using nlohmann::json;
+
+std::string text_at(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// flaw_of() lets counts and truths pass as what they are, so that these need no check of their own beyond the key's presence.
+i64 count_at(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number_integer() ? found->get<i64>() : 0;
+}
+
+bool is_true(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_boolean() && found->get<bool>();
+}
+
+json object_at(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_object() ? *found : json::object();
+}
+
+// ---- records as published
+
+// Six significant digits, of which an interval of a ratio has three that mean something.
+double rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return std::strtod(text, nullptr);
+}
+
+void copy_rounded(const json& from, json& to, const char* key) {
+  if (const auto found = from.find(key); found != from.end() && found->is_number()) to[key] = rounded(found->get<double>());
+}
+
+json only(const json& object, std::initializer_list<const char*> keys) {
+  json chosen = json::object();
+  for (const char* key : keys)
+    if (const auto found = object.find(key); found != object.end()) chosen[key] = *found;
+  return chosen;
+}
+
+// The words that are no paths.
+std::string without_paths(const std::string& words) {
+  std::istringstream text(words);
+  std::string kept;
+  for (std::string word; text >> word;)
+    if (word.find('/') == std::string::npos) kept += (kept.empty() ? "" : " ") + word;
+  return kept;
+}
+
+// Rounds that a record's interval rests on: of the final ones, less those that the ceiling disowns.
+i64 rounds_of(const json& record) {
+  if (record.contains("rounds")) return count_at(record, "rounds");
+  const json final = object_at(record, "final");
+  if (!final.contains("ns") || final["ns"].empty()) return 0;
+  const std::size_t all = final["ns"].size();
+  const auto discarded = static_cast<std::size_t>(std::max(i64{0}, count_at(record, "discarded_rounds")));
+  return static_cast<i64>(all - std::min(all, discarded));
+}
+
+// What the lines of one run share.
+constexpr std::initializer_list<const char*> kRunKeys = {"device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "time", "seed", "toolkit"};
+
+// Whether it says of which variant it is: others are carried along, and are no evidence of anything.
+bool is_of_a_variant(const json& record) { return record.contains("kernel") && record.contains("variant") && record.contains("state"); }
+
+// ---- the union
+
+// Where a record stands among others: by problem, then variant, then content.
+using Place = std::tuple<std::string, std::string, std::string, std::string, std::string, i64, i64, i64, std::string, std::string>;
+Place place_of(const json& record, const std::string& line) {
+  return {line_of(object_at(record, "device")), text_at(record, "kernels_sha256"), text_at(record, "coefficients_sha256"), text_at(record, "kernel"),
+          text_at(record, "format"),            count_at(record, "rows"),          count_at(record, "cols"),               count_at(record, "elements"),
+          text_at(record, "variant"),           line};
+}
+
+// ---- intervals
+
+// z such that a normal variable lies within z deviations of its mean with this probability, by bisection of erf.
+double normal_quantile(double confidence) {
+  double low = 0, high = 10;  // beyond any confidence below 1 that a double holds
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (std::erf(middle / std::sqrt(2.0)) < confidence ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+struct Estimate {
+  double median, low, high, deviation;  // of the logarithm
+  i64 rounds;
+};
+
+Estimate estimate_of(const json& record) {
+  const json& speedup = record["speedup"];
+  const auto confidence = speedup.find("confidence");
+  // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to be narrower.
+  constexpr double kLeastDeviation = 1e-3;
+  const double low = std::log(speedup["low"].get<double>()), high = std::log(speedup["high"].get<double>());
+  // A bootstrap's interval need not hold the median of few rounds.
+  const double median = std::clamp(std::log(speedup["median"].get<double>()), low, high);
+  const double z = normal_quantile(confidence == speedup.end() ? kConfidence : confidence->get<double>());
+  return {median, low, high, std::max((high - low) / (2 * z), kLeastDeviation), rounds_of(record)};
+}
+
+Interval pooled(const std::vector<Estimate>& estimates) {
+  const auto& first = estimates.front();
+  if (estimates.size() == 1) return {std::exp(first.median), std::exp(first.low), std::exp(first.high)};
+  const auto mean = [&](double between) {  // and its variance
+    double weights = 0, sum = 0;
+    for (const Estimate& e : estimates) {
+      const double weight = 1 / (e.deviation * e.deviation + between);
+      weights += weight;
+      sum += weight * e.median;
+    }
+    return std::pair(sum / weights, 1 / weights);
+  };
+  const double fixed = mean(0).first;
+  double q = 0, weights = 0, squares = 0;
+  for (const Estimate& e : estimates) {
+    const double weight = 1 / (e.deviation * e.deviation);
+    q += weight * (e.median - fixed) * (e.median - fixed);
+    weights += weight;
+    squares += weight * weight;
+  }
+  const double between = std::max(0.0, (q - static_cast<double>(estimates.size() - 1)) / (weights - squares / weights));
+  const auto [centre, variance] = mean(between);
+  const double reach = normal_quantile(kConfidence) * std::sqrt(variance);
+  double least = first.low, most = first.high;
+  for (const Estimate& e : estimates) least = std::min(least, e.low), most = std::max(most, e.high);
+  const double low = std::max(centre - reach, least), high = std::min(centre + reach, most);
+  return {std::exp(std::clamp(centre, low, high)), std::exp(low), std::exp(high)};
+}
+
+bool exclude_each_other(const std::vector<Estimate>& estimates) {
+  double highest_low = -INFINITY, lowest_high = INFINITY;
+  for (const Estimate& e : estimates) highest_low = std::max(highest_low, e.low), lowest_high = std::min(lowest_high, e.high);
+  return highest_low > lowest_high;
+}
+
+std::string interval_text(const Interval& interval) {
+  char text[80];
+  std::snprintf(text, sizeof text, "%.3fx [%.3f, %.3f]", interval.median, interval.low, interval.high);
+  return text;
+}
+
+// A variant of whatever device, fits of headers included, which have names of their own choice.
+std::string identity_of(const json& record) {
+  const std::string header = text_at(object_at(record, "fit"), "sha256");
+  return text_at(record, "variant") + (header.empty() ? "" : " " + header);
+}
+
+// Whether a rejection says something of the variant itself, rather than of a compiler, a budget or the memory that was free that day.
+bool bars(const json& record) {
+  const std::string reason = text_at(object_at(record, "rejected"), "reason");
+  return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
+}
+
+// The proven error where the record has it, else what its class promises; a record with neither comes after those that say it.
+std::pair<int, double> error_of(const json& fit) {
+  const auto error = fit.find("error");
+  return error != fit.end() && error->is_number() ? proven_error(error->get<double>()) : error_rank(text_at(fit, "class"));
+}
+
+// One problem's records, as published, and what is known of the runs they are of.
+ProblemEvidence weigh_problem(std::vector<json> records) {
+  ProblemEvidence problem;
+  const json& any = records.front();
+  problem.device = *device_key(any["device"]);
+  problem.sources = {text_at(any, "kernels_sha256"), text_at(any, "coefficients_sha256")};
+  problem.kernel = text_at(any, "kernel");
+  problem.format = text_at(any, "format");
+  problem.rows = count_at(any, "rows");
+  problem.cols = count_at(any, "cols");
+  for (const json& record : records) problem.elements = std::max(problem.elements, count_at(record, "elements"));  // rejected ones have none
+
+  std::map<std::string, std::vector<json>> by_variant;
+  std::set<std::string> claimed;
+  std::string first;  // the default's identity
+  for (json& record : records) {
+    const std::string identity = identity_of(record);
+    if (is_true(record, "default")) problem.baseline = text_at(record, "variant"), first = identity;
+    if (is_true(record, "winner")) claimed.insert(identity);
+    by_variant[identity].push_back(std::move(record));
+  }
+  for (auto& [identity, measurements] : by_variant) {
+    VariantEvidence evidence;
+    std::vector<Estimate> estimates;
+    i64 most = -1;
+    bool timed = false;
+    for (const json& record : measurements) {
+      const bool measured = text_at(record, "state") == "timed" && record.contains("speedup") && rounds_of(record) > 0;
+      if (measured) estimates.push_back(estimate_of(record));
+      timed |= text_at(record, "state") == "timed";
+      if (bars(record)) evidence.barred = text_at(object_at(record, "rejected"), "reason");
+      if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most) most = rounds, evidence.record = record;
+    }
+    if (!estimates.empty()) {
+      evidence.speedup = pooled(estimates);
+      evidence.heterogeneous = exclude_each_other(estimates);
+      evidence.runs = static_cast<int>(estimates.size());
+      for (const Estimate& estimate : estimates) evidence.rounds += static_cast<int>(estimate.rounds);
+    }
+    if (evidence.heterogeneous)
+      problem.conflicts.push_back(evidence.name() + ": " + std::to_string(evidence.runs) + " runs exclude each other: together " +
+                                  interval_text(evidence.speedup));
+    if (timed && !evidence.barred.empty())
+      problem.conflicts.push_back(evidence.name() + ": timed in one run, rejected in another (" + evidence.barred + "): barred");
+    const bool is_default = identity == first && !first.empty();
+    problem.variants.insert(is_default ? problem.variants.begin() : problem.variants.end(), std::move(evidence));
+  }
+
+  // Without a default there is nothing to be better than.
+  if (first.empty()) return problem;
+  const json normal = object_at(problem.variants.front().record, "parameters");
+  std::vector<Contender> contenders;
+  std::vector<std::size_t> index;
+  for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+    const VariantEvidence& evidence = problem.variants[i];
+    if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
+    contenders.push_back({evidence.speedup, error_of(object_at(evidence.record, "fit")),
+                          changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
+    index.push_back(i);
+  }
+  problem.winner = index[best(contenders)];
+  problem.gain = problem.winner > 0;
+  if (claimed.size() > 1)
+    problem.conflicts.push_back(std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
+                                (problem.gain ? problem.variants[problem.winner].name() : std::string("the default stays")));
+  return problem;
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  return text;
+}
+
+json to_json(const Interval& interval) {
+  return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
+}
+
+// ---- published files
+
+// One of a variant's runs: the one with the most rounds first, the same choice whatever the order they come in.
+std::vector<json> most_telling(std::vector<json> records, std::size_t count) {
+  std::sort(records.begin(), records.end(), [](const json& a, const json& b) {
+    const i64 left = rounds_of(a), right = rounds_of(b);
+    return left != right ? left > right : line_of(a) < line_of(b);
+  });
+  if (records.size() > count) records.resize(count);
+  return records;
+}
+
+std::string published_text(const std::vector<json>& records) {
+  std::map<std::string, std::vector<json>> runs;  // by what they share
+  for (json record : records) {
+    json run = only(record, kRunKeys);
+    for (const char* key : kRunKeys) record.erase(key);
+    runs[line_of(run)].push_back(std::move(record));
+  }
+  constexpr std::size_t kNameDigits = 12;
+  std::string text;
+  for (auto& [shared, own] : runs) {
+    json run = json::parse(shared);
+    run["schema"] = kSchema;
+    run["run"] = sha256(shared).substr(0, kNameDigits);
+    text += line_of(run) + '\n';
+    for (json& record : own) {
+      record["of_run"] = run["run"];
+      text += line_of(record) + '\n';
+    }
+  }
+  return text;
+}
+
+// The .jsonl files of a folder, in the order of their names; none where there is no such folder.
+std::vector<std::string> databases_in(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (entry->path().extension() == ".jsonl") paths.push_back(entry->path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// A kernel and format in one size, whatever the sources.
+using SizedProblem = std::tuple<std::string, std::string, i64, i64, i64>;
+
+}  // namespace
+
+json reviewable(const json& record) {
+  json kept = only(record, {"schema", "time", "seed", "kernels_sha256", "coefficients_sha256", "toolkit", "kernel", "format", "rows", "cols", "elements",
+                            "variant", "baseline", "parameters", "state"});
+  for (const char* key : {"compiler", "flags"})
+    if (record.contains(key)) kept[key] = without_paths(text_at(record, key));
+  for (const char* key : {"default", "winner", "gain"})
+    if (is_true(record, key)) kept[key] = true;
+  if (record.contains("device"))
+    kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
+                                             "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
+                                             "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
+  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "error"});
+  if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
+  if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
+  if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;
+  if (record.contains("speedup"))
+    for (const char* key : {"median", "low", "high", "confidence"}) copy_rounded(record["speedup"], kept["speedup"], key);
+  for (const char* key : {"gb_per_s", "share_of_ceiling"}) copy_rounded(record, kept, key);
+  return kept;
+}
+
+std::vector<json> united(std::vector<json> records) {
+  std::map<Place, json> all;
+  for (json& record : records) {
+    const std::string line = line_of(record);
+    all.emplace(place_of(record, line), std::move(record));
+  }
+  std::set<std::string> whole;  // what lines that are more than published would be published as
+  std::vector<std::string> published;
+  for (const auto& [place, record] : all) {
+    published.push_back(is_of_a_variant(record) ? line_of(reviewable(record)) : std::string());
+    if (!published.back().empty() && published.back() != std::get<9>(place)) whole.insert(published.back());
+  }
+  std::vector<json> kept;
+  std::size_t i = 0;
+  for (auto& [place, record] : all) {
+    const bool is_published = std::get<9>(place) == published[i];
+    if (!is_published || whole.count(published[i]) == 0) kept.push_back(std::move(record));
+    ++i;
+  }
+  return kept;
+}
+
+std::pair<int, double> error_rank(const std::string& accuracy) {
+  if (accuracy.empty()) return {-1, 0};
+  constexpr const char* kKinds[] = {"oracle", "ulp", "stored", "rel", "abs"};
+  const std::size_t colon = accuracy.find(':');
+  const std::string kind = accuracy.substr(0, colon);
+  const auto* known = std::find(std::begin(kKinds), std::end(kKinds), kind);
+  double value = 0;
+  if (colon != std::string::npos) {
+    const bool power = accuracy.compare(colon + 1, 2, "2^") == 0;
+    value = std::strtod(accuracy.c_str() + colon + (power ? 3 : 1), nullptr);
+    if (power) value = std::exp2(value);
+  }
+  return {static_cast<int>(known - std::begin(kKinds)), value};
+}
+
+int changes_between(const json& parameters, const json& default_parameters) {
+  int changes = 0;
+  for (const auto& [key, value] : parameters.items()) {
+    const auto usual = default_parameters.find(key);
+    changes += usual == default_parameters.end() || *usual != value ? 1 : 0;
+  }
+  return changes;
+}
+
+std::size_t best(std::span<const Contender> contenders) {
+  std::size_t leader = 0;
+  for (std::size_t i = 1; i < contenders.size(); ++i)
+    if (const double low = contenders[i].speedup.low; low > 1 && (leader == 0 || low > contenders[leader].speedup.low)) leader = i;
+  if (leader == 0) return 0;
+  const auto merit = [&](std::size_t i) {
+    const Contender& c = contenders[i];
+    return std::tuple(c.error, c.changes, -c.speedup.low, std::string_view(c.name));
+  };
+  std::size_t chosen = leader;
+  for (std::size_t i = 1; i < contenders.size(); ++i) {
+    const bool ties = contenders[i].speedup.low > 1 && contenders[i].speedup.median >= contenders[leader].speedup.low;
+    if (ties && merit(i) < merit(chosen)) chosen = i;
+  }
+  return chosen;
+}
+
+std::string VariantEvidence::name() const { return one_line(text_at(record, "variant")); }
+
+std::string ProblemEvidence::name() const {
+  const std::string size = rows > 0 && cols > 0 ? std::to_string(rows) + "x" + std::to_string(cols) : std::to_string(elements);
+  return one_line(kernel + "." + format + "." + size);
+}
+
+std::vector<ProblemEvidence> weigh(const std::vector<json>& records) {
+  struct Weighed {
+    json record;
+    std::string run;
+  };
+  std::set<std::string> seen;  // one measurement counts once, published or whole
+  std::vector<Weighed> all;
+  using Run = std::string;
+  std::map<Run, std::string> baselines;  // the default's name, by run and problem
+  for (const json& record : records) {
+    if (!is_of_a_variant(record) || !record.contains("device") || text_at(record, "state") == "predicted") continue;
+    const auto key = device_key(record["device"]);
+    if (!key || key->predicted) continue;
+    json kept = reviewable(record);
+    if (!seen.insert(line_of(kept)).second) continue;
+    const Run run = line_of(only(kept, kRunKeys)) + line_of(only(kept, {"kernel", "format", "rows", "cols"}));
+    if (is_true(kept, "default")) baselines[run] = text_at(kept, "variant");
+    all.push_back({std::move(kept), run});
+  }
+  // A rejected variant has no array length: it is of every length that its run measured, and those of one run are the same.
+  std::map<Run, i64> lengths;
+  for (const Weighed& one : all)
+    if (const i64 elements = count_at(one.record, "elements"); elements > 0) lengths[one.run] = elements;
+
+  using Key = std::tuple<std::string, std::string, std::string, std::string, std::string, i64, i64, i64, std::string>;
+  std::map<Key, std::vector<json>> problems;
+  for (Weighed& one : all) {
+    const json& r = one.record;
+    const std::string said = text_at(r, "baseline");
+    const i64 elements = r.contains("elements") ? count_at(r, "elements") : lengths[one.run];
+    Key key{device_key(r["device"])->device, text_at(r, "kernels_sha256"), text_at(r, "coefficients_sha256"), text_at(r, "kernel"), text_at(r, "format"),
+            count_at(r, "rows"),             count_at(r, "cols"),          elements,                          said.empty() ? baselines[one.run] : said};
+    problems[std::move(key)].push_back(std::move(one.record));
+  }
+  // What a variant did in one length bars it in every one.
+  std::map<std::pair<Key, std::string>, json> barred;
+  const auto any_length = [](Key key) {
+    std::get<5>(key) = std::get<6>(key) = std::get<7>(key) = 0;
+    std::get<8>(key).clear();
+    return key;
+  };
+  for (const auto& [key, members] : problems)
+    for (const json& record : members)
+      if (bars(record)) barred.emplace(std::pair(any_length(key), identity_of(record)), record);
+  std::vector<ProblemEvidence> weighed;
+  for (auto& [key, members] : problems) {
+    if (std::none_of(members.begin(), members.end(), [](const json& r) { return text_at(r, "state") == "timed"; })) continue;
+    std::set<std::string> there;
+    for (const json& record : members) there.insert(identity_of(record));
+    for (const std::string& identity : there)
+      if (const auto found = barred.find({any_length(key), identity}); found != barred.end()) members.push_back(found->second);
+    std::sort(members.begin(), members.end(), [](const json& a, const json& b) { return line_of(a) < line_of(b); });  // sums in one order
+    weighed.push_back(weigh_problem(std::move(members)));
+  }
+  return weighed;
+}
+
+std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
+
+std::vector<Published> publish(const std::vector<json>& records, const std::vector<SourceHashes>& present, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw kernels::IoError(folder, "create", error.value());
+  const kernels::detail::Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock.get() < 0) throw kernels::IoError(folder, "open", errno);
+  while (::flock(lock.get(), LOCK_EX) != 0)
+    if (errno != EINTR) throw kernels::IoError(folder, "lock", errno);
+
+  std::map<std::string, std::vector<json>> devices;  // by slug
+  for (const json& record : records) {
+    if (!is_of_a_variant(record) || !record.contains("device")) continue;
+    if (const auto key = device_key(record["device"]); key && !key->predicted) devices[key->slug()].push_back(reviewable(record));
+  }
+  std::vector<Published> files;
+  for (auto& [slug, own] : devices) {
+    Published file{folder + "/" + slug + ".jsonl"};
+    const std::string before = std::filesystem::exists(file.path, error) ? kernels::read_file(file.path) : "";
+    for (json& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
+    const std::vector<json> all = united(std::move(own));
+
+    // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
+    std::map<SizedProblem, std::vector<ProblemEvidence>> shapes;
+    for (ProblemEvidence& problem : weigh(all)) {
+      std::vector<ProblemEvidence>& chosen = shapes[{problem.kernel, problem.format, problem.rows, problem.cols, problem.elements}];
+      const auto weight = [&](const ProblemEvidence& p) {
+        const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
+        int rounds = 0;
+        for (const VariantEvidence& evidence : p.variants) rounds += evidence.rounds;
+        return std::tuple(is_present, rounds, p.sources.kernels, p.sources.coefficients);
+      };
+      if (!chosen.empty() && chosen.front().sources != problem.sources) {
+        if (weight(problem) < weight(chosen.front())) continue;
+        chosen.clear();
+      }
+      chosen.push_back(std::move(problem));
+    }
+    const auto selection = [&](std::size_t variants, std::size_t runs) {
+      std::vector<json> kept;
+      for (const auto& [shape, versions] : shapes) {
+        for (const ProblemEvidence& problem : versions) {
+          std::vector<std::pair<double, std::string>> ranked;  // by lower bound, highest first
+          std::set<std::string> wanted;
+          for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+            const VariantEvidence& evidence = problem.variants[i];
+            const std::string identity = identity_of(evidence.record);
+            if (i == 0 || i == problem.winner || !evidence.barred.empty())
+              wanted.insert(identity);
+            else if (evidence.rounds > 0)
+              ranked.push_back({-evidence.speedup.low, identity});
+          }
+          std::sort(ranked.begin(), ranked.end());
+          for (std::size_t i = 0; i < ranked.size() && i < variants; ++i) wanted.insert(ranked[i].second);
+          std::map<std::string, std::vector<json>> by_variant;
+          for (const json& record : all) {
+            const bool here = text_at(record, "kernel") == problem.kernel && text_at(record, "format") == problem.format &&
+                              count_at(record, "rows") == problem.rows && count_at(record, "cols") == problem.cols &&
+                              text_at(record, "kernels_sha256") == problem.sources.kernels &&
+                              text_at(record, "coefficients_sha256") == problem.sources.coefficients;
+            const bool counts = bars(record) || (rounds_of(record) > 0 && count_at(record, "elements") == problem.elements);
+            if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0) by_variant[identity].push_back(record);
+          }
+          for (auto& [identity, measurements] : by_variant)
+            for (json& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+        }
+      }
+      return united(std::move(kept));
+    };
+    constexpr std::size_t kMostVariants = 4, kMostRuns = 8;  // beside the default and the winner
+    std::string text;
+    for (std::size_t variants = kMostVariants, runs = kMostRuns;;) {
+      const std::vector<json> kept = selection(variants, runs);
+      text = published_text(kept);
+      file.records = kept.size();
+      if (text.size() < kMostPublishedBytes || (variants == 0 && runs == 1)) break;
+      if (runs > 2 || variants == 0)
+        --runs;
+      else
+        --variants;
+    }
+    file.problems = shapes.size();
+    file.bytes = text.size();
+    file.changed = text != before;
+    if (file.changed) kernels::write_file(file.path, text);
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+Database known_records(const DeviceKey& device, Rung farthest, const std::string& folder) {
+  Database known;
+  std::map<Rung, std::vector<json>> rungs;
+  for (const std::string& path : databases_in(folder)) {
+    try {
+      Database file = load_database(path);
+      known.warnings.insert(known.warnings.end(), file.warnings.begin(), file.warnings.end());
+      for (json& record : file.records) {
+        const auto key = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+        if (!key) continue;
+        if (const Rung rung = rung_of(device, *key); rung <= farthest) rungs[rung].push_back(std::move(record));
+      }
+    } catch (const kernels::SpecError& newer) {
+      known.warnings.push_back(newer.what());
+    } catch (const kernels::IoError& unreadable) {
+      known.warnings.push_back(unreadable.what());
+    }
+  }
+  for (auto& [rung, records] : rungs) std::move(records.begin(), records.end(), std::back_inserter(known.records));
+  return known;
+}
+
+Database known_records(const DeviceKey& device, Rung farthest) {
+  try {
+    return known_records(device, farthest, published_folder());
+  } catch (const kernels::EnvironmentError&) {  // a program away from its sources has nothing published
+    return {};
+  }
+}
+
+std::vector<json> seed_parameters(const std::vector<json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
+                                  const std::string& format, i64 elements, std::size_t count) {
+  struct Seed {
+    std::tuple<int, bool, bool, double, double, std::string> rank;  // rung, other sources, predicted, distance in size, slowness, text
+    json parameters;
+  };
+  const auto distance = [&](i64 size) {
+    return size > 0 && elements > 0 ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(elements))) : 0.0;
+  };
+  std::vector<Seed> seeds;
+  for (const ProblemEvidence& problem : weigh(records)) {
+    if (problem.kernel != kernel || problem.format != format) continue;
+    const bool others = problem.sources != sources;
+    const int rung = static_cast<int>(rung_of(device, problem.device));
+    for (std::size_t i = 0; i < problem.variants.size(); ++i) {
+      const VariantEvidence& evidence = problem.variants[i];
+      const json parameters = object_at(evidence.record, "parameters");
+      if (!evidence.barred.empty() || evidence.rounds == 0 || parameters.empty()) continue;
+      const double slowness = i == problem.winner && !problem.baseline.empty() ? -INFINITY : -evidence.speedup.low;
+      seeds.push_back({{rung, others, false, distance(problem.elements), slowness, line_of(parameters)}, parameters});
+    }
+  }
+  for (const json& record : records) {
+    const json parameters = object_at(record, "parameters"), prediction = object_at(record, "predicted");
+    const auto key = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+    const auto ns = prediction.find("ns_per_element");
+    if (!key || !key->predicted || parameters.empty() || ns == prediction.end() || !ns->is_number()) continue;
+    if (text_at(record, "kernel") != kernel || text_at(record, "format") != format) continue;
+    seeds.push_back({{static_cast<int>(rung_of(device, *key)), false, true, 0, ns->get<double>(), line_of(parameters)}, parameters});
+  }
+  std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.rank < b.rank; });
+  std::vector<json> chosen;
+  std::set<std::string> there;
+  for (Seed& seed : seeds)
+    if (chosen.size() < count && there.insert(std::get<std::string>(seed.rank)).second) chosen.push_back(std::move(seed.parameters));
+  return chosen;
+}
+
+void publish_command(const std::string& out) {
+  const std::vector<SourceHashes> present = {hash_sources(source_root()), gpu::hash_of_embedded()};
+  std::vector<json> records;
+  for (const std::string& path : databases_in(out)) {
+    Database database = load_database(path);
+    std::move(database.records.begin(), database.records.end(), std::back_inserter(records));
+  }
+  for (const Published& file : publish(records, present, published_folder()))
+    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n", file.path.c_str(), file.records, file.problems, file.bytes,
+                 file.changed ? "" : ", as it was");
+}
+
+int merge_command(const Options& options) {
+  const std::vector<std::string> inputs = options.words("merge");
+  const std::string out = options.required("out");
+  std::error_code error;
+  if (std::filesystem::is_directory(out, error)) throw options.bad("out", "'" + out + "' is a folder: a merge goes into one file");
+  std::vector<json> records;
+  std::size_t lines = 0;
+  const auto take = [&](const std::string& path, const Database& database) {
+    for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);
+    lines += database.records.size();
+    records.insert(records.end(), database.records.begin(), database.records.end());
+    return std::pair(path, database.records.size());
+  };
+  for (const std::string& path : inputs) {
+    if (!std::filesystem::exists(path, error)) throw kernels::IoError(path, "open", ENOENT);
+    take(path, load_database(path));
+  }
+  if (records.empty())
+    throw options.bad("merge", "no record of " + std::string(kSchema) + " in " + (inputs.size() == 1 ? inputs.front() : "any of the files"));
+  // A tuner that appends to --out meanwhile waits, and then finds the merged file in its place.
+  const bool regular = !std::filesystem::exists(out, error) || std::filesystem::is_regular_file(out, error);
+  std::optional<DatabaseLock> lock;
+  if (regular) {
+    lock.emplace(out, /*create=*/false);
+    if (lock->holds()) {
+      const std::string there = kernels::read_file(out);
+      const Database database = parse_database(out, there);
+      if (database.records.empty() && there.find_first_not_of(" \n\r\t") != std::string::npos)
+        throw options.bad("out", "'" + out + "' is no database: it is not written over");
+      take(out, database);
+    }
+  }
+  records = united(std::move(records));
+  std::string text;
+  for (const json& record : records) text += line_of(record) + '\n';
+  kernels::write_file(out, text);
+
+  const std::vector<ProblemEvidence> problems = weigh(records);
+  if (options.has("json")) {
+    json rows = json::array();
+    for (const ProblemEvidence& problem : problems) {
+      json row = {{"problem", problem.name()},
+                  {"device", problem.device.device},
+                  {"kernels_sha256", problem.sources.kernels},
+                  {"coefficients_sha256", problem.sources.coefficients},
+                  {"default", problem.baseline},
+                  {"winner", problem.variants[problem.winner].name()},
+                  {"gain", problem.gain},
+                  {"speedup", to_json(problem.variants[problem.winner].speedup)},
+                  {"runs", problem.variants[problem.winner].runs},
+                  {"rounds", problem.variants[problem.winner].rounds},
+                  {"variants", problem.variants.size()},
+                  {"conflicts", problem.conflicts}};
+      if (problem.baseline.empty()) row["winner"] = nullptr;
+      rows.push_back(std::move(row));
+    }
+    const json summary = {{"schema", "outgrad.merge/1"}, {"database", out}, {"records", records.size()}, {"records_read", lines}, {"problems", rows}};
+    std::printf("%s\n", line_of(summary).c_str());
+    return kernels::kExitHolds;
+  }
+  std::printf("%s: %zu records of %zu read, %zu problems\n", out.c_str(), records.size(), lines, problems.size());
+  std::string device, sources;
+  for (const ProblemEvidence& problem : problems) {
+    const std::string of = problem.sources.kernels.substr(0, 8) + "/" + problem.sources.coefficients.substr(0, 8);
+    if (problem.device.device != device || of != sources) std::printf("%s; sources %s\n", problem.device.device.c_str(), one_line(of).c_str());
+    device = problem.device.device, sources = of;
+    const VariantEvidence& winner = problem.variants[problem.winner];
+    if (problem.baseline.empty())
+      std::printf("  %-42s no default among %zu variants: nothing to compare with\n", problem.name().c_str(), problem.variants.size());
+    else if (problem.gain)
+      std::printf("  %-42s %-28s %s  %d run%s, %d rounds\n", problem.name().c_str(), interval_text(winner.speedup).c_str(), winner.name().c_str(), winner.runs,
+                  winner.runs == 1 ? "" : "s", winner.rounds);
+    else
+      std::printf("  %-42s %-28s %s  of %zu variants\n", problem.name().c_str(), "the default stays", winner.name().c_str(), problem.variants.size());
+    for (const std::string& conflict : problem.conflicts) std::printf("    conflict: %s\n", conflict.c_str());
+  }
+  return kernels::kExitHolds;
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,63 @@
+// The search of one problem's space on a device: batches that a strategy asks for, each compiled, verified and timed beside the default,
+// then the fastest of all once more, in fresh rounds that decide.
+//
+// What is told to the strategy is a point's time over the default's in the same rounds, so that points of different batches, runs and
+// hours compare. Every batch is in the database before the next is asked for: a run that is killed goes on where it was.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autotune/search/strategy.h"
+#include "autotune/tuner.h"
+
+namespace outgrad::autotune {
+
+// One problem on one device, as its search sees it.
+class Tunable {
+ public:
+  virtual ~Tunable() = default;
+  virtual const Points& points() const = 0;
+  virtual std::shared_ptr<const AnyVariant> variant(std::size_t point) const = 0;
+  virtual std::shared_ptr<const AnyVariant> baseline() const = 0;  // the default; whether it is a point does not matter
+  // Candidates of these variants, in their order: compiled or rejected; what could not be started within the seconds is still proposed.
+  virtual std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double seconds) = 0;
+  // What to try first, best first: neighbours of the default, a ranking.
+  virtual std::vector<std::size_t> first(std::uint64_t seed, double seconds) = 0;
+};
+
+struct SearchSettings {
+  std::string strategy;     // a name of strategy_names()
+  std::size_t evaluations = 0;     // points with an outcome, those of earlier runs included
+  double seconds = 1e9;     // batches and finals; the default and one batch are run whatever it is
+  std::size_t batch = 8;    // points that share their rounds
+  MeasureSettings measure;  // batches take its screening rounds, the finals its final ones
+  std::function<void(const std::string&)> progress;  // one line, several times a second at most
+};
+
+struct SearchResult {
+  std::vector<Candidate> finalists;  // the default first
+  Measurement final;
+  std::size_t evaluated = 0, known = 0, rejected = 0;  // points of this run, of earlier ones, and those of this run that failed
+  std::vector<Candidate> failures;
+  PhaseSeconds seconds;
+  double total_seconds = 0;
+  // Of the wall time, what was neither compilation nor verification nor measurement.
+  double overhead() const { return total_seconds > 0 ? 1 - (seconds.compile + seconds.verify + seconds.measure) / total_seconds : 0; }
+};
+
+// Outcomes of earlier runs: of records of the same device, sources, compiler and problem. `seeds`: parameters to try before others,
+// what won on another device.
+struct Known {
+  std::vector<nlohmann::json> records, seeds;
+};
+
+// Appends records of every batch to the database, those of the finals too. Throws as tune_problem() does.
+SearchResult search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run, const std::string& database_path,
+                    std::vector<nlohmann::json>& winners);
+
+}  // namespace outgrad::autotune

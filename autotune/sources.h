@@ -1,0 +1,27 @@
+// The hashes that tie a measurement to the code it measured.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace outgrad::autotune {
+
+// SHA-256 (FIPS 180-4) as 64 hex digits.
+std::string sha256(const std::string& bytes);
+
+// C++ without its comments, blank lines and runs of blanks: what a compiler makes no difference between has one text. Literals stay.
+std::string code_of(const std::string& source);
+
+// Of names and code: all but kernels/generated/ ("kernels"), or that alone ("coefficients"), in the order of the names. Tuned headers choose
+// among variants and change none: they are in neither.
+struct SourceHashes {
+  std::string kernels, coefficients;
+
+  bool operator==(const SourceHashes&) const = default;
+};
+SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources);  // "kernels/eval.h", its text
+// Of the headers under `include_root`/kernels that host compilers read. Throws IoError.
+SourceHashes hash_sources(const std::string& include_root);
+
+}  // namespace outgrad::autotune

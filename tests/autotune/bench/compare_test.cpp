@@ -1,0 +1,118 @@
+// `bench --tuned`: the header's build is timed beside the default's, says what it runs, and a gain that is there is seen.
+#include "autotune/bench/compare.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "autotune/device.h"
+#include "autotune/isolate.h"
+#include "autotune/records/tuned_header.h"
+#include "autotune/workload.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "kernels/simd.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+constexpr Problem kGelu{KernelId::kGeluBackward, FormatId::kBf16, 1, kernels::i64{1} << 20};
+
+TunedChoice choice(const Problem& problem, const std::string& name, int vector_bits) {
+  const nlohmann::json parameters = {{"fit", "GeluBf16"}, {"threads", 1},  {"vector_bits", vector_bits},
+                                     {"unroll", 1},       {"block_elements", 1 << 16}, {"streaming_stores", false},
+                                     {"table", "memory"}};
+  return {problem, device_key(to_json(identify_cpu())).value(), name, parameters, "", kernels::Evidence::measured, {}};
+}
+
+class Compare : public testing::Test {
+ protected:
+  void SetUp() override { settings_.cache_folder = folder_ / "variants"; }
+  std::string header(const std::vector<TunedChoice>& choices) const {
+    const std::string path = folder_ / "tuned.h";
+    kernels::write_file(path, tuned_header(choices, Backend::kCpu, "for a test"));
+    return path;
+  }
+  EntryPoints entries(const std::string& path) const { return EntryPoints(path, {kGelu}, find_toolchain(), settings_); }
+
+  // What enters OpenMP does so in a child: other tests of this process fork (isolate.h).
+  template <class Body, class OnReport>
+  static void in_child(const Body& body, const OnReport& on_report) {
+    const ChildEnd end = run_isolated(body, on_report, {/*silence_seconds=*/120, IsolationLimits::kNoLimit});
+    ASSERT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
+  }
+
+  TemporaryFolder folder_;
+  CompileSettings settings_;
+};
+
+// A header of scalar code: far slower than the default, as the ratio says.
+TEST_F(Compare, ALossIsALoss) {
+  if (kernels::kBestVectorBits == 0) GTEST_SKIP() << "needs vectors";
+  const EntryPoints before = entries(""), after = entries(header({choice(kGelu, "scalar", 0)}));
+  Comparison c;
+  in_child([&](const Channel& channel) {
+    omp_set_num_threads(1);  // on a busy machine threads wait for one another longer than either kernel takes
+    const Comparison own = compare(kGelu, before, after, 20, 1);
+    channel.report({{"variant", own.variant}, {"rung", own.rung}, {"ceiling", own.ceiling}, {"ceiling_ns", own.ceiling_ns}, {"before", own.before_ns}, {"after", own.after_ns}});
+  }, [&](const nlohmann::json& report) {
+    c = {kGelu, report["variant"], report["rung"], report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
+  });
+  EXPECT_EQ(c.variant, "scalar");
+  EXPECT_EQ(c.rung, "exact device");
+  EXPECT_EQ(c.before_ns.size(), c.after_ns.size());
+  EXPECT_EQ(c.ceiling, "triad");
+  // Others use the machine too: the quickest runs are the ones they left alone.
+  EXPECT_LT(*std::min_element(c.before_ns.begin(), c.before_ns.end()), 0.7 * *std::min_element(c.after_ns.begin(), c.after_ns.end()));
+}
+
+TEST(Comparison, GainIsTheDefaultsTimeOverTheHeaders) {
+  Comparison c;
+  c.problem = kGelu;
+  c.ceiling_ns = std::vector<double>(24, 1000);
+  c.before_ns = std::vector<double>(24, 3000);
+  c.after_ns = std::vector<double>(24, 1500);
+  EXPECT_DOUBLE_EQ(c.gain().median, 2);
+  EXPECT_DOUBLE_EQ(c.gain().low, 2);
+  EXPECT_DOUBLE_EQ(c.gb_per_s(c.after_ns), kGelu.bytes() / 1500);
+  c.ceiling_ns[0] = 5000, c.before_ns[0] = 1e9;  // a disturbed round is left out
+  EXPECT_DOUBLE_EQ(c.gain().high, 2);
+}
+
+TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
+  const EntryPoints before = entries("");
+  EXPECT_EQ(before.choice(kGelu), (std::pair<std::string, std::string>{"default", "default"}));
+  for (const char* name : {"first", "second"}) {
+    const EntryPoints after = entries(header({choice(kGelu.sized(1, 4096), name, 0)}));
+    EXPECT_EQ(after.choice(kGelu), (std::pair<std::string, std::string>{name, "exact device"}));
+    const Problem small = kGelu.sized(1, 10'007);
+    int differences = -1;
+    in_child([&](const Channel& channel) {
+      const Workspace ours(small, 1), theirs(small, 1);
+      before.function(small)(ours.arguments());
+      after.function(small)(theirs.arguments());
+      channel.report(std::memcmp(ours.arguments().array[3], theirs.arguments().array[3], 2 * 10'007) != 0);
+    }, [&](const nlohmann::json& report) { differences = report.get<bool>(); });
+    EXPECT_EQ(differences, 0);
+  }
+}
+
+TEST_F(Compare, ProblemsAreThoseOfTheTables) {
+  const Problem forward{KernelId::kGeluForward, FormatId::kF16, 1, 1024};
+  TunedChoice other = choice(forward, "v", 0);
+  other.parameters["fit"] = "GeluForward";
+  const std::vector<Problem> found = tuned_problems(header({choice(kGelu, "v", 0), other}));
+  EXPECT_EQ(found, (std::vector<Problem>{{KernelId::kGeluBackward, FormatId::kBf16}, {KernelId::kGeluForward, FormatId::kF16}}));
+  EXPECT_THROW(tuned_problems(header({})), kernels::SpecError);
+  kernels::write_file(folder_ / "other.h", "#pragma once\n");
+  EXPECT_THROW(tuned_problems(folder_ / "other.h"), kernels::SpecError);
+  EXPECT_THROW(tuned_problems(folder_ / "absent.h"), kernels::IoError);
+  kernels::write_file(folder_ / "broken.h", kernels::read_file(folder_ / "tuned.h") + "#include \"kernels/generated/tuned_default.h\"\nstruct {\n");
+  EXPECT_THROW(entries(folder_ / "broken.h"), kernels::SpecError);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

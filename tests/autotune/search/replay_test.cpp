@@ -1,0 +1,108 @@
+// A replay counts, remembers and repeats; its command says how near it came, and what does not go together.
+#include "autotune/search/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autotune/tune_command.h"
+#include "kernels/host/files.h"
+#include "tests/autotune/search/synthetic_recording.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+TEST(Replay, TellsTheBestSoFarAfterEachEvaluation) {
+  const Recording recording = synthetic_recording();
+  const auto strategy = make_strategy("exhaustive", recording.points, 1);
+  const Replay run = replay(recording, *strategy, recording.points.size() + 10, 9);
+  ASSERT_EQ(run.best_ms.size(), recording.points.size());
+  double best = INFINITY;
+  for (std::size_t i = 0; i < recording.points.size(); ++i) {
+    best = std::min(best, recording.evaluations[i].time_ms.value_or(INFINITY));
+    ASSERT_EQ(run.best_ms[i], best);
+  }
+  EXPECT_EQ(recording.evaluations[*run.best].time_ms, recording.best_ms());
+  EXPECT_EQ(share_of_optimum(recording, run, run.best_ms.size()), 1);
+  EXPECT_EQ(share_of_optimum(recording, run, 0), 0);
+}
+
+std::string output_of(const std::vector<std::string>& args) {
+  testing::internal::CaptureStdout();
+  const int status = tune_command(args);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(status, 0);
+  return text;
+}
+
+TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
+  const TemporaryFolder folder;
+  const Recording recording = synthetic_recording();
+  kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
+  const std::string device = "replay:" + (folder / "cache.json");
+  const auto json = nlohmann::json::parse(output_of({"--device", device, "--strategy", "random", "--evaluations", "30", "--seed", "4", "--json"}));
+  EXPECT_EQ(json["evaluations"], 30);
+  EXPECT_EQ(json["points"], recording.points.size());
+  EXPECT_GT(json["share_of_optimum"], 0.1);
+  EXPECT_LE(json["share_of_optimum"], 1);
+  EXPECT_LE(json["found_after"], 30);
+  EXPECT_DOUBLE_EQ(json["share_of_optimum"].get<double>() * json["best_ms"].get<double>(), *recording.best_ms());
+  EXPECT_NE(output_of({"--device", device}).find("% of the optimum"), std::string::npos);
+  output_of({"--device", device, "--export-t4", folder / "t4.json", "--export-kernel-tuner", folder / "again.json"});
+  EXPECT_EQ(kernels::read_file(folder / "again.json"), kernels::read_file(folder / "cache.json"));
+  EXPECT_EQ(read_recording(folder / "t4.json").points.size(), recording.points.size());
+}
+
+// A recording of this machine grows from run to run, and is a device itself.
+TEST(RecordCommand, GoesOnWhereItStoppedAndReplays) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "gelu_backward.bf16.jsonl";
+  std::size_t left = 0;
+  for (int run = 1; run <= 2; ++run) {
+    const std::string said = output_of({"--record", folder / "", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "2", "--elements", "4096"});
+    const std::size_t at = said.find(" to record") == std::string::npos ? 0 : said.rfind(' ', said.find(" to record") - 1);
+    const auto waiting = static_cast<std::size_t>(std::stoul(said.substr(at + 1)));
+    if (run == 2) {  // the two of the first run, and the default where the space has it
+      EXPECT_GE(left - waiting, 2u) << said;
+      EXPECT_LE(left - waiting, 3u) << said;
+    }
+    left = waiting;
+  }
+  const Recording recording = read_recording(path);
+  EXPECT_GE(recording.points.size(), 4u);
+  EXPECT_LE(recording.points.size(), 5u);
+  EXPECT_TRUE(recording.best_ms().has_value());
+  EXPECT_EQ(recording.kernel, "gelu_backward.bf16");
+}
+
+TEST(ReplayCommand, RefusesWhatDoesNotGoTogether) {
+  const TemporaryFolder folder;
+  kernels::write_file(folder / "cache.json", kernel_tuner_cache(synthetic_recording()));
+  const std::string device = "replay:" + (folder / "cache.json");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--device", device, "--elements", "7"}, "--elements: does not go with a replay"},
+      {{"--device", device, "--strategy", "tabu"}, "'tabu'"},
+      {{"--device", device, "--evaluations", "0"}, "--evaluations"},
+      {{"--device", device, "--kernel", "gelu_backward"}, "--format"},
+      {{"--device", device, "--kernel", "gelu_backward", "--format", "f32"}, "only a database"},
+      {{"--device", "cpu", "--shares", "5"}, "--shares: does not go with"},
+      {{"--study", folder / "cache.json", "--device", "cpu"}, "--device: does not go with --study"},
+      {{"--study"}, "--study: needs a value"},
+      {{"--study", folder / "cache.json", "--shares", "5,x"}, "'x'"},
+      {{"--study", folder / "cache.json", "--shares", "101"}, "'101'"},
+      {{"--study", folder / "cache.json", folder / "cache.json"}, "two files"},
+  };
+  for (const auto& [args, expected] : wrong) {
+    try {
+      tune_command(args);
+      ADD_FAILURE() << "accepted, expected: " << expected;
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(tune_command({"--device", "replay:" + (folder / "none.json")}), kernels::IoError);
+}
+
+}  // namespace
+}  // namespace outgrad::autotune

@@ -1,0 +1,264 @@
+// The search on kernels of known times: what it finds, what it keeps, what it does not run twice; on the real life cycle, with a stand-in
+// for the machine that times them.
+#include "autotune/search/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "autotune/executor.h"
+#include "autotune/records/database.h"
+#include "kernels/host/files.h"
+#include "tests/autotune/temporary_folder.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using nlohmann::json;
+
+const Problem kProblem{KernelId::kGeluBackward, FormatId::kBf16, 1, 1 << 16};
+
+// Microseconds of a call: least at unroll 5 in blocks of 24 Ki; the default takes 200.
+double microseconds_of(const kernels::CpuSchedule& schedule) {
+  const double far = std::fabs(schedule.unroll - 5.0) * 12 + std::fabs(std::log2(schedule.block_elements / 24576.0)) * 20;
+  return 100 + far;
+}
+
+// Runs the scalar kernel, whatever the candidate, but with plants; a call takes what microseconds_of() says.
+class StandIn : public Executor {
+ public:
+  std::function<void(const Arguments&)> function(const Candidate& candidate) override {
+    const Variant& variant = candidate.variant_as<Variant>();
+    if (variant.gelu().unroll == 8) return [](const Arguments&) { __builtin_trap(); };
+    if (variant.gelu().unroll == 7)
+      return [reference = variant.fit->reference](const Arguments& a) {
+        reference(a);
+        if (a.elements() > 0) a.at<kernels::u16>(3)[0] ^= 1;
+      };
+    return variant.fit->reference;
+  }
+  void allocate(const Problem&, std::uint64_t) override {}
+  Workload ceiling() override { return {"copy", 1, [this] { now_ns_ = 1000; }}; }
+  Workload workload(const Candidate& candidate) override {
+    return {candidate.variant().name(), 1, [this, ns = 1e3 * microseconds_of(candidate.variant_as<Variant>().gelu())] { now_ns_ = ns; }};
+  }
+  Stopwatch stopwatch() const override {
+    return [this](const std::function<void()>& run) {
+      run();
+      return now_ns_;
+    };
+  }
+
+ private:
+  double now_ns_ = 0;
+};
+
+class Fake : public Tunable {
+ public:
+  Fake() {
+    space_.parameter("unroll", {1, 2, 3, 4, 5, 6, 7, 8}).parameter("kibi", {4, 8, 12, 16, 24, 32, 48, 64});
+    points_ = space_.construct();
+  }
+  const Points& points() const override { return points_; }
+  std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
+    const Point values = points_[point];
+    return made(static_cast<int>(values[0]), static_cast<int>(values[1]) << 10);
+  }
+  std::shared_ptr<const AnyVariant> baseline() const override { return made(1, 1 << 16); }
+  std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double) override {
+    std::vector<Candidate> candidates;
+    for (const auto& variant : variants) {
+      candidates.emplace_back(variant, "");
+      if (unroll_of(*variant) == 6)
+        candidates.back().reject(Stage::kCompile, Reason::kSpills, "planted");
+      else
+        candidates.back().compiled({"", "", 1});
+      ++compilations[variant->name()];
+    }
+    return candidates;
+  }
+  std::vector<std::size_t> first(std::uint64_t, double) override { return first_points; }
+
+  std::map<std::string, int> compilations;
+  std::vector<std::size_t> first_points;
+
+ private:
+  static int unroll_of(const AnyVariant& variant) { return dynamic_cast<const Variant&>(variant).gelu().unroll; }
+  static std::shared_ptr<const AnyVariant> made(int unroll, int block) {
+    kernels::CpuSchedule schedule;
+    schedule.unroll = unroll;
+    schedule.block_elements = block;
+    return std::make_shared<const Variant>(kProblem, fits_of(kProblem).front(), schedule);
+  }
+  Space space_;
+  Points points_;
+};
+
+struct Trial {
+  Fake space;
+  SearchSettings settings;
+  Known known;
+  RunIdentity identity{{{"model", "stand-in"}}, {"k", "c"}, "none", "", utc_now(), 1};
+  std::vector<json> winners;
+
+  Trial() {
+    settings.strategy = "model";
+    settings.evaluations = 40;
+    settings.measure.open = [] { return std::make_unique<StandIn>(); };
+    settings.measure.screening_rounds = 2;
+    settings.measure.silence_seconds = 30;
+  }
+  SearchResult operator()(const std::string& database) { return search(space, settings, known, identity, database, winners); }
+};
+
+TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
+  const TemporaryFolder folder;
+  Trial run;
+  const SearchResult result = run(folder / "db.jsonl");
+  EXPECT_EQ(result.evaluated, 40u);
+  EXPECT_EQ(result.known, 0u);
+  ASSERT_TRUE(result.final.gain);
+  const auto& best = result.finalists[result.final.winner].variant_as<Variant>().gelu();
+  EXPECT_EQ(best.unroll, 5);
+  EXPECT_EQ(best.block_elements, 24 << 10);
+  ASSERT_EQ(run.winners.size(), 1u);
+  EXPECT_EQ(run.winners[0]["variant"], result.finalists[result.final.winner].variant().name());
+
+  std::map<std::string, std::set<std::string>> reasons;
+  std::set<std::string> seen;
+  int winners = 0;
+  for (const json& record : load_database(folder / "db.jsonl").records) {
+    seen.insert(record["variant"].get<std::string>());
+    if (record.contains("rejected")) reasons[record["rejected"]["reason"]].insert(record["parameters"]["unroll"].dump());
+    if (record.value("winner", false)) ++winners;
+  }
+  EXPECT_EQ(winners, 1);
+  EXPECT_EQ(seen.size(), 41u);  // the default too, unless it was asked for: it is a point, and known from the start
+  for (const auto& [reason, unrolls] : reasons) EXPECT_EQ(unrolls.size(), 1u) << reason;
+  EXPECT_EQ(reasons["spills"], std::set<std::string>{"6"});
+  EXPECT_EQ(reasons["wrong answer"], std::set<std::string>{"7"});
+  EXPECT_EQ(reasons["crashed"], std::set<std::string>{"8"});
+  EXPECT_EQ(result.rejected, result.failures.size());
+}
+
+TEST(Search, GoesOnWhereAnEarlierRunStopped) {
+  const TemporaryFolder folder;
+  std::set<std::string> evaluated;
+  for (const std::size_t evaluations : {8u, 20u, 64u}) {
+    Trial run;
+    run.settings.evaluations = evaluations;
+    run.known.records = load_database(folder / "db.jsonl").records;
+    const SearchResult result = run(folder / "db.jsonl");
+    EXPECT_EQ(result.known, evaluated.size());
+    for (const auto& [name, count] : run.space.compilations) {
+      if (name == run.space.baseline()->name()) continue;
+      const bool finalist = std::any_of(result.finalists.begin(), result.finalists.end(), [&](const Candidate& c) { return c.variant().name() == name; });
+      EXPECT_LE(count, finalist ? 2 : 1) << name;
+      if (!finalist) {
+        EXPECT_EQ(evaluated.count(name), 0u) << name;
+      }
+      evaluated.insert(name);
+    }
+    EXPECT_EQ(result.known + result.evaluated, std::min<std::size_t>(evaluations, 63));  // 64 points, the default one of them
+  }
+}
+
+TEST(Search, TriesFirstWhatItIsToldTo) {
+  const TemporaryFolder folder;
+  Trial run;
+  run.settings.evaluations = run.settings.batch = 3;
+  run.space.first_points = {5, 9, 5};
+  run.known.seeds = {run.space.variant(20)->parameters(), {{"no", "such"}}};
+  run(folder / "db.jsonl");
+  for (const std::size_t point : {20u, 5u, 9u}) EXPECT_EQ(run.space.compilations[run.space.variant(point)->name()] > 0, true) << point;
+}
+
+TEST(Search, ASmallBudgetStillRunsABatchAndTheFinals) {
+  const TemporaryFolder folder;
+  Trial run;
+  run.settings.seconds = 1e-3;
+  run.settings.evaluations = 1000;
+  const SearchResult result = run(folder / "db.jsonl");
+  EXPECT_EQ(result.evaluated, run.settings.batch);
+  EXPECT_TRUE(result.final.decided);
+}
+
+// Records that are none of ours, or damaged, are no evidence.
+TEST(Search, DamagedRecordsAreNoEvidence) {
+  const TemporaryFolder folder;
+  Trial run;
+  run.settings.evaluations = 4;
+  const json parameters = run.space.variant(3)->parameters();
+  run.known.records = {json::object(), json::array(), {{"parameters", 3}}, {{"parameters", parameters}, {"state", 7}},
+                       {{"parameters", parameters}, {"state", "timed"}, {"speedup", "fast"}},
+                       {{"parameters", parameters}, {"state", "timed"}, {"speedup", {{"median", -1.0}}}},
+                       {{"parameters", parameters}, {"state", "timed"}, {"speedup", {{"median", 2.0}}}, {"fit", {{"sha256", "another's"}}}}};
+  const SearchResult result = run(folder / "db.jsonl");
+  EXPECT_EQ(result.known, 0u);
+  EXPECT_EQ(result.evaluated, 4u);
+}
+
+// Of two that are as fast, the one whose error is smaller, else the one nearer to the default.
+TEST(Search, NearTiesGoToTheSmallerErrorThenToTheSimplerVariant) {
+  const auto timed = [](std::vector<std::pair<std::shared_ptr<const FitChoice>, kernels::CpuSchedule>> variants) {
+    std::vector<Candidate> candidates;
+    for (const auto& [fit, schedule] : variants) {
+      candidates.emplace_back(Variant{kProblem, fit, schedule}, "");
+      candidates.back().compiled({});
+      candidates.back().verified(1);
+    }
+    RoundSamples screening(candidates.size()), finals(candidates.size());
+    for (int round = 0; round < kLeastRounds; ++round) {
+      finals.ceiling_ns.push_back(100);
+      for (std::size_t i = 0; i < candidates.size(); ++i) finals.ns[i].push_back(i == 0 ? 200 : 100 + (round + static_cast<int>(i)) % 3);
+    }
+    return evaluate(candidates, screening, finals, {}).winner;
+  };
+  const auto fit = [](double error) {
+    FitChoice choice = *fits_of(kProblem).front();
+    choice.error = error;
+    return std::make_shared<const FitChoice>(choice);
+  };
+  kernels::CpuSchedule one, two;
+  one.unroll = two.unroll = 4;
+  two.block_elements = 1 << 12;
+  EXPECT_EQ(timed({{fit(1), {}}, {fit(1), one}, {fit(0.5), two}}), 2u);
+  EXPECT_EQ(timed({{fit(1), {}}, {fit(0.5), one}, {fit(1), two}}), 1u);
+  EXPECT_EQ(timed({{fit(1), {}}, {fit(1), one}, {fit(1), two}}), 1u);
+  EXPECT_EQ(timed({{fit(1), {}}, {fit(1), two}, {fit(1), one}}), 2u);
+}
+
+// What takes no shape cannot be compared with anything, and is not accepted for that.
+TEST(Search, WhatTakesNoShapeIsNotVerified) {
+  struct TakesNothing : Variant {
+    explicit TakesNothing(const Variant& variant) : Variant(variant) {}
+    bool takes(kernels::i64) const override { return false; }
+  };
+  std::vector<Candidate> candidates = {Candidate(std::make_shared<const TakesNothing>(default_variant(kProblem)), "")};
+  candidates.front().compiled({"", "", 1});
+  MeasureSettings settings;
+  settings.open = [] { return std::make_unique<StandIn>(); };
+  verify(candidates, settings);
+  ASSERT_NE(candidates.front().as<Rejected>(), nullptr);
+  EXPECT_EQ(candidates.front().as<Rejected>()->reason, Reason::kNotUnderstood);
+}
+
+TEST(Accuracy, TuningTakesNoLooserFitThanTheDefaultUnasked) {
+  for (const FormatId format : kAllFormats) {
+    const Problem problem{KernelId::kGeluBackward, format};
+    const Fits all = fits_of(problem), allowed = accurate_fits_of(problem);
+    ASSERT_FALSE(allowed.empty());
+    EXPECT_EQ(allowed.front(), all.front());
+    for (const auto& fit : all) {
+      EXPECT_GT(fit->error, 0) << fit->name;
+      EXPECT_EQ(std::find(allowed.begin(), allowed.end(), fit) != allowed.end(), fit->error <= all.front()->error) << fit->name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::autotune
