@@ -254,7 +254,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
     for (std::size_t i = 0; i < running.size();) {
       Unit& unit = running[i];
       int status = 0;
-      const bool overdue = seconds_since(unit.started) > settings.limit_seconds;
+      const bool overdue = seconds_since(unit.started) > settings.patience->seconds();
       if (overdue) ::kill(-unit.process, SIGKILL);
       const pid_t ended = ::waitpid(unit.process, &status, overdue ? 0 : WNOHANG);
       if (ended == 0 || (ended < 0 && errno == EINTR)) {
@@ -262,7 +262,9 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
         continue;
       }
       if (!overdue && exited_well(status) && ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
-        take(unit, 1e3 * seconds_since(unit.started));
+        const double seconds = seconds_since(unit.started);
+        if (!settings.patience->knows_baseline()) settings.patience->baseline_took(seconds);
+        take(unit, 1e3 * seconds);
       } else {
         fs::remove(unit.temporary, error);
         const std::string log = log_of(unit.base + ".log", settings.cache_folder);
@@ -272,7 +274,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
         } else {
           unit.candidates.front()->reject(
               Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
-              overdue ? "over " + std::to_string(static_cast<int>(settings.limit_seconds)) + " s" : first_error(log));
+              overdue ? "over " + settings.patience->text() : first_error(log));
         }
       }
       ++done;
@@ -295,13 +297,12 @@ Compiled compile_source(const std::string& source, const std::string& symbol, co
   const pid_t process = start(command_of(toolchain, base + ".cpp", temporary), base + ".log");
   int status = 0;
   for (pid_t ended = 0; ended != process;) {
-    if (seconds_since(started) > settings.limit_seconds) {
+    if (seconds_since(started) > settings.patience->seconds()) {
       ::kill(-process, SIGKILL);
       while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
       }
       fs::remove(temporary, error);
-      throw kernels::EnvironmentError(origin + ": the compiler did not end within " +
-                                      std::to_string(static_cast<int>(settings.limit_seconds)) + " s");
+      throw kernels::EnvironmentError(origin + ": the compiler did not end within " + settings.patience->text());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ended = ::waitpid(process, &status, WNOHANG);

@@ -22,6 +22,9 @@ namespace {
 
 constexpr int kBodyThrew = 70;  // EX_SOFTWARE: an exit status no kernel is likely to choose
 
+// Of a clock that parent and child share.
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 [[noreturn]] void be_the_child(int descriptor, const std::function<void(const Channel&)>& body, const IsolationLimits& limits) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit no_core{0, 0};
@@ -56,7 +59,24 @@ ChildEnd ending(int wait_status, const std::string& exception, bool out_of_memor
 
 }  // namespace
 
-void Channel::send(const nlohmann::json& message) const {
+double Patience::seconds() const { return knows_baseline() ? std::clamp(times_ * baseline_, least_, most_) : most_; }
+
+std::string Patience::text() const {
+  char text[96];
+  if (const double waited = seconds(); waited < most_ && waited > least_)
+    std::snprintf(text, sizeof text, "%.1f s, %.0f times the baseline's %.2g s", waited, times_, baseline_.load());
+  else
+    std::snprintf(text, sizeof text, "%.1f s", waited);
+  return text;
+}
+
+void Patience::baseline_took(double seconds) {
+  for (double longest = baseline_; seconds > longest && !baseline_.compare_exchange_weak(longest, seconds);) {
+  }
+}
+
+void Channel::send(nlohmann::json message) const {
+  message["at"] = seconds_now();
   const std::string line = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t put = ::write(descriptor_, line.data() + done, line.size() - done);
@@ -84,30 +104,35 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
   }
   ::close(ends[1]);
 
-  using Clock = std::chrono::steady_clock;
   std::string pending, exception;
   int last_launched = -1;
   bool finished = false, hung = false, out_of_memory = false;
-  Clock::time_point heard = Clock::now();
+  double heard = seconds_now(), baseline_began = 0;
+  bool running = false;  // what was launched last has said nothing since
+  const auto patient_with = [&] { return running && last_launched > 0 ? limits.patience : nullptr; };
   while (true) {
-    const double silent = std::chrono::duration<double>(Clock::now() - heard).count();
-    if (silent >= limits.silence_seconds) {
+    const double silent = seconds_now() - heard, allowed = patient_with() != nullptr ? patient_with()->seconds() : limits.silence_seconds;
+    if (silent >= allowed) {
       hung = true;
       break;
     }
     pollfd waiting{ends[0], POLLIN, 0};
-    const int ready = ::poll(&waiting, 1, static_cast<int>((limits.silence_seconds - silent) * 1e3) + 1);
+    const int ready = ::poll(&waiting, 1, static_cast<int>((allowed - silent) * 1e3) + 1);
     if (ready <= 0) continue;
     char block[1 << 16];
     const ssize_t got = ::read(ends[0], block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
-    heard = Clock::now();
+    heard = seconds_now();
     pending.append(block, static_cast<std::size_t>(got));
     for (std::size_t newline; (newline = pending.find('\n')) != std::string::npos; pending.erase(0, newline + 1)) {
       const auto message = nlohmann::json::parse(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(newline));
-      if (message.contains("launching")) {
+      const double at = message["at"].get<double>();
+      if (running && last_launched == 0 && limits.patience != nullptr) limits.patience->baseline_took(at - baseline_began);
+      running = message.contains("launching");
+      if (running) {
         last_launched = message["launching"].get<int>();
+        baseline_began = at;
       } else if (message["report"].contains("finished")) {
         finished = true;
       } else if (message["report"].contains("exception")) {
@@ -124,7 +149,7 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : ending(status, exception, out_of_memory, finished);
-  if (hung) end.detail = "silent for " + std::to_string(static_cast<int>(limits.silence_seconds)) + " s, killed";
+  if (hung) end.detail = "silent for " + (patient_with() != nullptr ? patient_with()->text() : std::to_string(static_cast<int>(limits.silence_seconds)) + " s") + ", killed";
   end.last_launched = last_launched;
   return end;
 }

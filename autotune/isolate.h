@@ -4,15 +4,35 @@
 // before it runs children; everything that computes runs in the child.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
 namespace outgrad::autotune {
 
+// How long to wait for what may hang: many times what the baseline took, once that is known.
+class Patience {
+ public:
+  // Within [least_seconds, most_seconds]: a busy machine makes anybody late.
+  Patience(double times, double least_seconds, double most_seconds)
+      : times_(times), least_(std::min(least_seconds, most_seconds)), most_(most_seconds) {}
+  bool knows_baseline() const { return baseline_ > 0; }
+  double seconds() const;
+  // "2.5 s, 50 times the baseline's 0.05 s"
+  std::string text() const;
+  void baseline_took(double seconds);  // the longest counts
+
+ private:
+  double times_, least_, most_;
+  std::atomic<double> baseline_ = 0;  // 0: not known yet
+};
+
 struct IsolationLimits {
   double silence_seconds = 60;          // the child is killed when it says nothing for so long
   long long memory_bytes = 64LL << 30;  // address space, thread stacks included; kNoLimit: as the parent's
+  Patience* patience = nullptr;         // with every item but 0, which is the baseline; it outlives one child
   static constexpr long long kNoLimit = -1;
 };
 
@@ -25,7 +45,7 @@ class Channel {
   void report(const nlohmann::json& result) const { send({{"report", result}}); }
 
  private:
-  void send(const nlohmann::json& message) const;
+  void send(nlohmann::json message) const;
   int descriptor_;
 };
 

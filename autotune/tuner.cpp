@@ -37,9 +37,14 @@ class LaunchLog {
   kernels::detail::Descriptor file_;
 };
 
-IsolationLimits limits_of(const MeasureSettings& settings) {
+IsolationLimits limits_of(const MeasureSettings& settings, Patience& patience) {
   constexpr long long kRoom = 8LL << 30;
-  return {settings.silence_seconds, settings.memory_bytes != 0 ? settings.memory_bytes : available_memory_bytes() + kRoom};
+  return {settings.silence_seconds, settings.memory_bytes != 0 ? settings.memory_bytes : available_memory_bytes() + kRoom, &patience};
+}
+// With candidates other than the default, which is the baseline.
+Patience patience_of(const MeasureSettings& settings) {
+  constexpr double kTimes = 50, kLeastSeconds = 2;
+  return {kTimes, kLeastSeconds, settings.silence_seconds};
 }
 
 // Rejects whom a failed child blames. Throws EnvironmentError when that is nobody.
@@ -287,6 +292,7 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (candidates[i].as<Compiled>() != nullptr) waiting.push_back(static_cast<int>(i));
   const LaunchLog log(settings.log_path);
+  Patience patience = patience_of(settings);
   while (!waiting.empty()) {
     const auto body = [&](const Channel& channel) {
       const std::unique_ptr<Executor> executor = settings.open();
@@ -324,7 +330,7 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
         candidate.verified(checked);
       waiting.erase(std::find(waiting.begin(), waiting.end(), item));
     };
-    const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
+    const ChildEnd end = run_isolated(body, on_report, limits_of(settings, patience));
     if (end.kind == ChildEnd::Kind::kFinished) break;
     blame(candidates, end, Stage::kVerify);
     waiting.erase(std::find(waiting.begin(), waiting.end(), end.last_launched));
@@ -358,6 +364,7 @@ Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettin
 }
 
 Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& settings) {
+  Patience patience = patience_of(settings);
   while (true) {
     if (candidates.front().as<Verified>() == nullptr) {
       const auto* why = candidates.front().as<Rejected>();
@@ -368,7 +375,7 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
     RoundSamples screening(candidates.size()), finals(candidates.size());
     const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, channel).run(); };
     const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
-    const ChildEnd end = run_isolated(body, on_report, limits_of(settings));
+    const ChildEnd end = run_isolated(body, on_report, limits_of(settings, patience));
     if (end.kind == ChildEnd::Kind::kFinished)
       return evaluate(candidates, std::move(screening), std::move(finals), settings);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable

@@ -26,7 +26,7 @@ struct MeasureSettings {
   int finalists = 4;
   double ceiling_share = kCeilingShare;
   double seconds = 1e9;         // after so long no disturbed round is made up for any more
-  double silence_seconds = 20;  // verification and timing; a call takes milliseconds
+  double silence_seconds = 20;  // of the default, and the most for the others, which have 50 times what it takes; a call takes milliseconds
   std::string log_path;         // parameters are written here before each launch; empty: nowhere
 };
 

@@ -135,7 +135,7 @@ class Worker {
         waiting.erase(std::find(waiting.begin(), waiting.end(), item));
         tick();
       };
-      const ChildEnd end = run_isolated(body, on_report, {settings_.limit_seconds, kCompilerMemory});
+      const ChildEnd end = run_isolated(body, on_report, {settings_.patience->seconds(), kCompilerMemory, settings_.patience.get()});
       if (end.kind == ChildEnd::Kind::kFinished) return;
       const auto blamed = std::find(waiting.begin(), waiting.end(), static_cast<std::size_t>(end.last_launched));
       if (end.last_launched < 0 || blamed == waiting.end()) throw kernels::EnvironmentError("tune: the compiler's process ended early: " + end.detail);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "autotune/gpu/facts.h"
 #include "autotune/gpu/model.h"
 #include "autotune/gpu/variant.h"
+#include "autotune/isolate.h"
 #include "autotune/options.h"
 #include "autotune/sources.h"
 
@@ -43,7 +45,8 @@ std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& 
 struct OfflineSettings {
   std::string cache_folder;
   int jobs = 1;                  // compilers side by side
-  double limit_seconds = 60;     // a compiler that says nothing for so long is stuck
+  // With a compiler that says nothing. The first program of all, the default's where that is not cached, is the baseline.
+  std::shared_ptr<Patience> patience = std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/10, /*most_seconds=*/60);
   double budget_seconds = 1e9;   // no compilation starts later than this; what it leaves out is not in the outcomes
   std::function<void(std::size_t done, std::size_t programs)> progress;
 };

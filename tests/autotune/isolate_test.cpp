@@ -17,10 +17,11 @@ struct Ran {
   std::vector<int> reports;
 };
 
-Ran run(const std::function<void(const Channel&)>& body, double silence_seconds = 10) {
+Ran run(const std::function<void(const Channel&)>& body, double silence_seconds = 10, Patience* patience = nullptr) {
   Ran ran;
   IsolationLimits limits;
   limits.silence_seconds = silence_seconds;
+  limits.patience = patience;
   ran.end = run_isolated(
       body, [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); }, limits);
   return ran;
@@ -69,6 +70,51 @@ TEST(Isolate, SilenceIsKilledButTalkIsNot) {
       },
       0.9);
   EXPECT_EQ(slow.end.kind, ChildEnd::Kind::kFinished);
+}
+
+// What is launched after the baseline may take so many times as long, not more; what is not launched, and the baseline, have the whole limit.
+TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
+  constexpr double kBaseline = 0.1, kLimit = 60;
+  const auto waits = [](double seconds) { ::usleep(static_cast<unsigned>(1e6 * seconds)); };
+  Patience patience(10, 0.01, kLimit);
+  EXPECT_EQ(patience.seconds(), kLimit);
+  const auto start = std::chrono::steady_clock::now();
+  const auto body = [&](const Channel& channel) {
+    channel.launching(0);
+    waits(kBaseline);
+    channel.report(std::vector<int>{0});
+    waits(0.2);  // between items
+    channel.launching(1);
+    waits(2 * kBaseline);
+    channel.report(std::vector<int>{1});
+    channel.launching(2);
+    for (;;) ::pause();
+  };
+  const Ran hung = run(body, kLimit, &patience);
+  EXPECT_EQ(hung.end.kind, ChildEnd::Kind::kHung);
+  EXPECT_EQ(hung.end.last_launched, 2);
+  EXPECT_EQ(hung.reports, (std::vector<int>{0, 1}));
+  EXPECT_GE(patience.seconds(), 10 * kBaseline);
+  EXPECT_LT(patience.seconds(), kLimit / 2);
+  EXPECT_NE(hung.end.detail.find("10 times the baseline's 0.1"), std::string::npos) << hung.end.detail;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  // The next child needs no baseline of its own.
+  const Ran next = run([](const Channel& channel) { channel.launching(1); for (;;) ::pause(); }, kLimit, &patience);
+  EXPECT_EQ(next.end.kind, ChildEnd::Kind::kHung);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+}
+
+TEST(Isolate, PatienceHasLimits) {
+  Patience patience(50, 2, 20);
+  patience.baseline_took(1e-3);
+  EXPECT_EQ(patience.seconds(), 2);
+  patience.baseline_took(0.1);
+  EXPECT_EQ(patience.seconds(), 5);
+  patience.baseline_took(0.05);
+  EXPECT_EQ(patience.seconds(), 5) << "the longest counts";
+  patience.baseline_took(3);
+  EXPECT_EQ(patience.seconds(), 20);
+  EXPECT_EQ(Patience(50, 2, 0.5).seconds(), 0.5);
 }
 
 TEST(Isolate, LeavingQuietlyIsACrashToo) {

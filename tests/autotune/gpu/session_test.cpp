@@ -133,7 +133,7 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   }
   const TemporaryFolder folder;
   ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
-  ::setenv("OUTGRAD_STAND_IN_PLANTS", "64:bit,512:fault,1024:memory", 1);
+  ::setenv("OUTGRAD_STAND_IN_PLANTS", "64:bit,128:hang,512:fault,1024:memory", 1);
   testing::internal::CaptureStdout();
   const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536", "--budget", "60",
                                    "--out", folder.path()});
@@ -148,13 +148,14 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
     if (record.contains("rejected")) ++reasons[record["rejected"]["reason"].get<std::string>()];
     if (record["state"] == "timed") {
       ++timed;
-      EXPECT_TRUE(threads == 128 || threads == 256) << record["variant"];
+      EXPECT_EQ(threads, 256) << record["variant"];
     }
     if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
   }
   EXPECT_GT(reasons["wrong answer"], 0);
   EXPECT_GT(reasons["crashed"], 0);
   EXPECT_GT(reasons["out of memory"], 0);
+  EXPECT_GT(reasons["hung"], 0);
   EXPECT_GT(timed, 2);
   EXPECT_EQ(winners, 1);
   const std::string header = kernels::read_file(folder / "tuned_stand_in_gpu.h");
@@ -202,7 +203,7 @@ TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
       }
       if (record.contains("rejected") && record["rejected"]["stage"] == "verify") {
         EXPECT_EQ(record["rejected"]["reason"], "wrong answer") << record.dump();
-        EXPECT_EQ(threads, 128) << record.dump();
+        EXPECT_EQ(threads, 256) << record.dump();
       }
       if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
     }
