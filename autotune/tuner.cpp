@@ -333,6 +333,7 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings, patience));
     if (end.kind == ChildEnd::Kind::kFinished) break;
     blame(candidates, end, Stage::kVerify);
+    if (end.last_launched == 0) break;  // without the default nobody will be timed
     waiting.erase(std::find(waiting.begin(), waiting.end(), end.last_launched));
   }
 }

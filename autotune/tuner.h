@@ -49,7 +49,8 @@ struct Measurement {
 // Elements per array so that what one call touches is four times the last cache level, within a quarter of the free memory.
 kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu);
 
-// Takes the compiled candidates of one problem to verified or rejected, in child processes. Throws EnvironmentError when a child
+// Takes the compiled candidates of one problem to verified or rejected, in child processes; where the first of them, the default, crashes or
+// hangs, the others stay as they are. Throws EnvironmentError when a child
 // fails with no candidate to blame.
 void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings);
 

@@ -169,6 +169,26 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   EXPECT_NE(printed.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << printed;
 }
 
+// Nobody waits for the others where the default itself hangs.
+TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
+  try {
+    Nvrtc::instance();
+  } catch (const kernels::EnvironmentError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const TemporaryFolder folder;
+  const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), plants("OUTGRAD_STAND_IN_PLANTS", "256:hang");
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536", "--budget", "60", "--out", folder.path()});
+    FAIL() << "tuned beside a default that hangs";
+  } catch (const kernels::EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("hung"), std::string::npos) << error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(80));
+  EXPECT_EQ(load_database(folder / "tune_stand_in_gpu.jsonl").records.at(0)["rejected"]["reason"], "hung");
+}
+
 // Kernels of several launches go the same way: compiled, verified in every shape that their code takes, timed, recorded; a planted fault in
 // blocks that the default does not have is a row with its reason.
 TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
