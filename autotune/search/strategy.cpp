@@ -149,7 +149,7 @@ class Evolutionary final : public Strategy {
   std::vector<std::pair<double, std::size_t>> population_;  // fastest first
 };
 
-// Expected improvement over the best time seen, by a Gaussian process on the logarithms of times. Every second proposal is confined to
+// Expected improvement over the best time seen, by a Gaussian process on the logarithms of times. Two of three proposals are confined to
 // the neighbours of the fastest point that has untried ones: a cliff that the process smooths over lies next to what is fast already.
 //
 // A failed point counts as one of the slowest tenth: the process keeps away from where points fail, but a failure beside the best does not
@@ -164,7 +164,7 @@ class ModelGuided final : public Strategy {
   static constexpr std::size_t kObservations = 1500;  // that a fit starts from, and half as many again until the next: with kPool, 110 MB
   static constexpr std::size_t kLikelihood = 160;     // that hyperparameters are fitted to: a few milliseconds a step
   static constexpr double kGrowth = 1.4;              // of the number of observations between two fits
-  static constexpr int kLocalTurn = 2;
+  static constexpr int kTurns = 3, kLocalTurns = 2;
 
   using Observation = std::pair<std::size_t, Outcome>;
 
@@ -187,7 +187,7 @@ class ModelGuided final : public Strategy {
       const double gain = improvement(least - prediction.mean, deviation * std::sqrt(std::max(prediction.variance, 0.0) + process_->noise()));
       if (gain > most) most = gain, best = point;
     };
-    if (++turn_ % kLocalTurn == 0)
+    if (++turn_ % kTurns < kLocalTurns)
       for (const std::size_t point : untried_neighbours()) consider(point, process_->predict(point));
     if (!best)
       for (std::size_t c = 0; c < process_->candidates().size(); ++c)

@@ -2,6 +2,7 @@
 // a child says comes back as text.
 #include "autotune/gpu/session.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
