@@ -182,8 +182,10 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
       continue;
     }
     const double mid = 0.5 * (a + b);
-    if (!(b - a >= (hi - lo) * 0x1p-20)) throw kernels::SpecError(fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}", piece.row,
-                                                                          piece.observed, a, b, bound));
+    if (!(b - a >= (hi - lo) * 0x1p-20))
+      throw kernels::SpecError(
+          fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}",
+                      piece.row, piece.observed, a, b, bound));
     pending.emplace_back(mid, b);
     pending.emplace_back(a, mid);
   }
@@ -196,7 +198,8 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
   };
   const Activation& f = composite.activation();
   // Beyond the tail's start a relative error has no meaning for stored y: they are below the least normal number, and the limit is 0.
-  if (piece.left_tail && piece.target != Target::gradient_relative) tail(piece.x_lo, piece.region == Region::left ? piece.v_hi : piece.v_lo, f.left_limit_gradient, f.left_gradient_tail(Ball(lo)));
+  if (piece.left_tail && piece.target != Target::gradient_relative)
+    tail(piece.x_lo, piece.region == Region::left ? piece.v_hi : piece.v_lo, f.left_limit_gradient, f.left_gradient_tail(Ball(lo)));
   if (piece.right_tail) tail(piece.x_hi, piece.v_hi, f.right_limit_gradient, f.right_gradient_tail(Ball(hi)));
   return worst;
 }

@@ -94,7 +94,8 @@ std::string backward_body(const Fit& fit) {
   }
   t += constant("kHasLeft", m.kHasLeft);
   if (m.kHasLeft) {
-    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first kLeftBits fraction bits of y\n";
+    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = "
+         "exponent and first kLeftBits fraction bits of y\n";
     t += constant("kLeftY", m.kLeftY, "");
     t += constant("kLeftBits", m.kLeftBits);
     t += constant("kLeftRow", m.kLeftRow);

@@ -55,7 +55,8 @@ struct StoredArguments {
       const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
       const auto d = static_cast<double>(x);
       // Smaller ones take the kernel's own path, not the row.
-      if (std::abs(d) >= static_cast<double>(kernels::kSmallArgument) && d >= piece.v_lo && d <= piece.v_hi) values.emplace_back(x, composite.activation().value_ball(Ball(d)));
+      if (std::abs(d) >= static_cast<double>(kernels::kSmallArgument) && d >= piece.v_lo && d <= piece.v_hi)
+        values.emplace_back(x, composite.activation().value_ball(Ball(d)));
     }
   }
   /// x whose narrowed value is not the correctly rounded f(x); no f(x) of these lies on a rounding boundary.
@@ -154,8 +155,9 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
       p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
       p.observed = chosen.error;
       if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
-        throw SpecError(fmt::format("row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier", p.row,
-                                    p.v_lo, p.v_hi, p.degree));
+        throw SpecError(fmt::format(
+            "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
+            p.row, p.v_lo, p.v_hi, p.degree));
       }
       if (p.bend != 0) {  // what is reported is against g
         Piece straight = p;
@@ -219,16 +221,20 @@ double worst_of(const std::vector<Piece>& pieces, double Piece::*member) {
 void require_target(const std::string& name, const std::vector<Piece>& pieces) {
   for (const Piece& p : pieces) {
     if (p.lower_bound > p.allowed) {
-      throw SpecError(fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than 2^{:.2f} (proven)",
-                                  name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
-                                  std::log2(p.lower_bound)));
+      throw SpecError(
+          fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than "
+                      "2^{:.2f} (proven)",
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
+                      std::log2(p.lower_bound)));
     }
   }
   for (const Piece& p : pieces) {
     if (p.certified > p.allowed) {
-      throw SpecError(fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of degree {} errs by less than 2^{:.2f} (proven)",
-                                  name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified), p.c.size() - 1,
-                                  std::log2(p.lower_bound)));
+      throw SpecError(
+          fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of "
+                      "degree {} errs by less than 2^{:.2f} (proven)",
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified),
+                      p.c.size() - 1, std::log2(p.lower_bound)));
     }
   }
 }
@@ -314,8 +320,10 @@ Fit fit(const Spec& spec, int threads) {
       m.kUlp = worst_of(m.pieces, &Piece::ulp);
       if (m.kUlp > spec.target) {
         const auto worst = std::max_element(m.pieces.begin(), m.pieces.end(), [](const Piece& a, const Piece& b) { return a.ulp < b.ulp; });
-        throw SpecError(fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 smaller",
-                                    spec.name, spec.accuracy, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
+        throw SpecError(fmt::format(
+            "{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 "
+            "smaller",
+            spec.name, spec.accuracy, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
       }
     }
   }
@@ -339,8 +347,8 @@ Fit fit(const Spec& spec, int threads) {
     }
     const bool kept = backward.accuracy == AccuracyClass::ulp ? e.worst_ulp <= spec.target * (1 + 0x1p-16) : e.total <= spec.target * e.oracle;
     if (storage_aware && !(kept && e.regret <= backward.storage.regret)) {
-      throw SpecError(fmt::format("{}: as deployed T/O is {:.5f}, R 2^{:.2f}, {:.4f} ulp: rounding the coefficients lost the target {}", spec.name, e.total / e.oracle,
-                                  std::log2(e.regret), e.worst_ulp, spec.accuracy));
+      throw SpecError(fmt::format("{}: as deployed T/O is {:.5f}, R 2^{:.2f}, {:.4f} ulp: rounding the coefficients lost the target {}",
+                                  spec.name, e.total / e.oracle, std::log2(e.regret), e.worst_ulp, spec.accuracy));
     }
   }
   result.expected_ratio = constants.expected_ratio;

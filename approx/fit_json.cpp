@@ -195,7 +195,9 @@ constexpr int kMostRows = 4096;
 }  // namespace
 
 std::string to_json(const Fit& fit) {
-  json j{{"schema", "outgrad.fit/2"}, {"name", fit.name}, {"activation", fit.activation}, {"function", fit.function}, {"class", fit.accuracy}, {"spec_sha256", fit.spec_sha256}, {"target", number(fit.target)}};
+  json j{{"schema", "outgrad.fit/2"},   {"name", fit.name},      {"activation", fit.activation},
+         {"function", fit.function},    {"class", fit.accuracy}, {"spec_sha256", fit.spec_sha256},
+         {"target", number(fit.target)}};
   if (fit.backward) {
     const BackwardModel& m = *fit.backward;
     j["kind"] = "backward";

@@ -93,8 +93,9 @@ std::string summary(const approx::Fit& fit) {
   }
   const approx::BackwardModel& m = *fit.backward;
   const approx::Cost cost = cost_of(m);
-  std::string text = fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name, power(m.kA),
-                                 power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+  std::string text =
+      fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name,
+                  power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
   if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
   if (m.kTwoWord) {
     text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(approx::kUlpFrom));
@@ -200,7 +201,8 @@ std::string table_row(const approx::Fit& fit) {
   if (fit.forward) return "";
   if (fit.table) {
     const approx::TableModel& t = *fit.table;
-    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(), 2 * t.entries.size(), t.kT / t.kO, power(t.kR));
+    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(),
+                       2 * t.entries.size(), t.kT / t.kO, power(t.kR));
   }
   const approx::BackwardModel& m = *fit.backward;
   const approx::Cost cost = cost_of(m);
@@ -209,7 +211,9 @@ std::string table_row(const approx::Fit& fit) {
     if (!p.storage_aware && p.bend == 0 && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
   }
   const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
-  std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual) : after > 0 ? fmt::format("{:.3f}", after) : "exact";
+  std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual)
+                     : after > 0            ? fmt::format("{:.3f}", after)
+                                            : "exact";
   if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
   return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic, cost.table_bytes, power(m.kAB), ratio,
                      m.kO > 0 ? power(m.kR) : "", near);

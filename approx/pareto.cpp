@@ -194,7 +194,8 @@ class Search {
     for (size_t i = 0; i < samples.v.size(); ++i) {
       const double u = (static_cast<double>(samples.v[i]) - centre) / reach;
       constexpr double kAnchorShadow = 0x1p-16;  // there no coefficient moves the error
-      if (first == 0 || std::abs(u) > kAnchorShadow) used.emplace_back(u, static_cast<double>(samples.target[i]) - (piece.anchor ? static_cast<double>(piece.anchor->c0) : 0));
+      if (first == 0 || std::abs(u) > kAnchorShadow)
+        used.emplace_back(u, static_cast<double>(samples.target[i]) - (piece.anchor ? static_cast<double>(piece.anchor->c0) : 0));
     }
     Matrix columns(static_cast<Eigen::Index>(used.size()), degree + 1 - first);
     Eigen::VectorXd target(columns.rows());
@@ -284,7 +285,8 @@ class Search {
     };
     const auto attempt = [&](int halves) -> std::optional<Met> {
       Met met;
-      met.rest = fmt::format("\"target\": \"stored:1.05\", \"degree\": {}, {}, \"storage\": {{\"regret\": \"{}\"}}", layout.degree, layout.rows, regret_text(halves));
+      met.rest = fmt::format("\"target\": \"stored:1.05\", \"degree\": {}, {}, \"storage\": {{\"regret\": \"{}\"}}", layout.degree,
+                             layout.rows, regret_text(halves));
       const Spec spec = parsed("layout", met.rest);
       BackwardSpec deployed = *spec.backward;
       CoordinateConstants constants{0, 0, 0, 0, 0};
@@ -328,7 +330,8 @@ class Search {
       const StorageErrors e = measure_storage(intervals_, format_, [&](const StorageInterval& i) { return deployed_gradient(best->model, i.y, i.m); });
       expected.total = e.total;
       expected.regret = e.regret;
-      for (const Piece& p : best->model.pieces) expected.a_plus_b = std::max(expected.a_plus_b, measure(sample(composite_, p, kRoughSamples), {p.centre, p.c, 0}));
+      for (const Piece& p : best->model.pieces)
+        expected.a_plus_b = std::max(expected.a_plus_b, measure(sample(composite_, p, kRoughSamples), {p.centre, p.c, 0}));
       add(suffix, best->rest + member, expected);
     };
     considered(kernels::kHorner, layout.suffix, "");

@@ -149,7 +149,9 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
     const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo), v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
     for (int i = 1; i + 1 < count; ++i) {
       const Real v = v_lo + (v_hi - v_lo) * place(i);
-      const Real x = piece.coordinate == Coordinate::signed_root ? composite.argument_of_root(v) : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
+      const Real x = piece.coordinate == Coordinate::signed_root
+                         ? composite.argument_of_root(v)
+                         : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
       if (x > piece.x_lo && x < piece.x_hi) arguments.push_back(x);
     }
     std::sort(arguments.begin(), arguments.end());
@@ -217,8 +219,9 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
   // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange needs more samples than unknowns.
   const auto finite = [](const auto& m) { return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); }); };
   if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
-    throw kernels::SpecError(fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted", piece.row,
-                                         piece.v_lo, piece.v_hi));
+    throw kernels::SpecError(
+        fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted",
+                    piece.row, piece.v_lo, piece.v_hi));
   }
   return r;
 }

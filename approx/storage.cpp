@@ -137,7 +137,8 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
     const Ball least = masked ? composite.y_star() : Ball(composite.left_limit());
     const double most = rising ? composite.right_limit() : composite.left_limit();
     // Arguments are looked for up to here; beyond, the tail bounds speak.
-    const double far_value = f.value_ball(Ball(rising ? f.reach : -f.reach)).lower(), near_value = masked ? least.lower() : f.value_ball(Ball(-f.reach)).upper();
+    const double far_value = f.value_ball(Ball(rising ? f.reach : -f.reach)).lower(),
+                 near_value = masked ? least.lower() : f.value_ball(Ball(-f.reach)).upper();
     struct Edge {
       Ball x, g;  // an enclosure of the argument of a boundary, and of f' over it
     };

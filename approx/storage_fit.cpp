@@ -196,10 +196,11 @@ StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageI
     }
     if (!bounds) {
       const auto s = solve(points, tolerances(points, spec, oracle, target), model.kDegree, static_cast<double>(piece.centre));
-      throw kernels::SpecError(fmt::format("target {}:{} is out of reach: on row {} (v in [{:.4g}, {:.4g}]) {}",
-                                           spec.accuracy == AccuracyClass::ulp ? "ulp" : "stored", target, piece.row, piece.v_lo, piece.v_hi,
-                                           !s ? "two stored y share a coordinate and ask for different gradients"
-                                              : fmt::format("no polynomial of degree {} errs by less than {:.4g} times what it allows (proven)", model.kDegree, s->level)));
+      throw kernels::SpecError(fmt::format(
+          "target {}:{} is out of reach: on row {} (v in [{:.4g}, {:.4g}]) {}", spec.accuracy == AccuracyClass::ulp ? "ulp" : "stored",
+          target, piece.row, piece.v_lo, piece.v_hi,
+          !s ? "two stored y share a coordinate and ask for different gradients"
+             : fmt::format("no polynomial of degree {} errs by less than {:.4g} times what it allows (proven)", model.kDegree, s->level)));
     }
     programme.reached = std::max(programme.reached, bounds->reached);
     programme.dual = std::max(programme.dual, bounds->dual);
@@ -221,7 +222,9 @@ ClampedConstants search_constants(const Composite& composite, const std::vector<
   const double left_end = std::sqrt(-composite.y_star().to_double());
   const auto made = [&](const Choice& c) {
     const Real y_c = composite.y_star().mid() + Real(c.shift * spacing);
-    return ClampedConstants{{static_cast<float>(y_c), 0.0f, static_cast<float>(c.floor * spacing), 0, 0}, static_cast<float>(c.end), static_cast<float>(-left_end * c.begin),
+    return ClampedConstants{{static_cast<float>(y_c), 0.0f, static_cast<float>(c.floor * spacing), 0, 0},
+                            static_cast<float>(c.end),
+                            static_cast<float>(-left_end * c.begin),
                             c.cost};
   };
   const auto consider = [&](Choice c, Choice& best) {

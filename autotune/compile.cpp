@@ -196,7 +196,8 @@ Toolchain find_toolchain() {
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
   std::string abi;
-  for (const char* name : {"arguments.h", "bias_abi.h", "norm_abi.h", "variant_abi.h"}) abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
+  for (const char* name : {"arguments.h", "bias_abi.h", "norm_abi.h", "variant_abi.h"})
+    abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
   toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + abi);
   return toolchain;
 }

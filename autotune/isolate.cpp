@@ -149,7 +149,10 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : ending(status, exception, out_of_memory, finished);
-  if (hung) end.detail = "silent for " + (patient_with() != nullptr ? patient_with()->text() : std::to_string(static_cast<int>(limits.silence_seconds)) + " s") + ", killed";
+  if (hung)
+    end.detail = "silent for " +
+                 (patient_with() != nullptr ? patient_with()->text() : std::to_string(static_cast<int>(limits.silence_seconds)) + " s") +
+                 ", killed";
   end.last_launched = last_launched;
   return end;
 }

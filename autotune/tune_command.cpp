@@ -45,7 +45,11 @@ json summary_of(const Problem& problem, const SearchResult& result) {
           {"evaluated", result.evaluated},
           {"known", result.known},
           {"rejected", result.rejected},
-          {"seconds", {{"compile", result.seconds.compile}, {"verify", result.seconds.verify}, {"measure", result.seconds.measure}, {"total", result.total_seconds}}},
+          {"seconds",
+           {{"compile", result.seconds.compile},
+            {"verify", result.seconds.verify},
+            {"measure", result.seconds.measure},
+            {"total", result.total_seconds}}},
           {"overhead", result.overhead()}};
 }
 
@@ -199,12 +203,12 @@ int tune_command(const std::vector<std::string>& args) {
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard", "fresh", "publish",
-                                     "json"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy",
+                                     "shard", "fresh", "publish", "json"});
     return gpu::device_command(options, problems);
   }
-  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy",
-                                     "shard", "fresh", "publish", "json"});
+  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers",
+                                     "accuracy", "strategy", "shard", "fresh", "publish", "json"});
   require_cpu_device(options);
   return cpu_command(options, problems);
 }

@@ -196,7 +196,8 @@ Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint6
   if (problem.has_fit()) patterns_ = argument_patterns(problem.format, seed_);
   const auto count = static_cast<i64>(patterns_.size());
   // With both mask values, where the mask is given.
-  const bool masked = std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(), [](const Operand& o) { return o.content == Content::kMask; });
+  const bool masked = std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(),
+                                  [](const Operand& o) { return o.content == Content::kMask; });
   const i64 all = masked ? 2 * count : count;
   constexpr i64 kStreamedBytes = i64{2} << 20;  // outputs as large are streamed (kernels/host)
   const i64 streamed = kStreamedBytes / bytes_of(problem.format);

@@ -35,7 +35,9 @@ std::string source_of(const std::string& header, const std::string& root, Format
   std::string text;
   for (const std::string& path : included) text += "// " + sha256(kernels::read_file(path)) + "\n";
   if (!header.empty()) text += "#define OUTGRAD_TUNED_HEADER \"" + header + "\"\n";
-  text += "#include \"autotune/entry_points.h\"\nusing namespace outgrad::kernels;\nusing namespace outgrad::autotune;\n#define EXPORTED extern \"C\" __attribute__((visibility(\"default\")))\n";
+  text +=
+      "#include \"autotune/entry_points.h\"\nusing namespace outgrad::kernels;\nusing namespace outgrad::autotune;\n#define EXPORTED "
+      "extern \"C\" __attribute__((visibility(\"default\")))\n";
   for (const Problem& problem : problems) {
     if (problem.format != format) continue;
     text += "EXPORTED void " + entry_symbol(problem) + "(const Arguments& a) { enter_" + name_of(problem.kernel) + "<" + type_of(format) + ">(a); }\n";
@@ -76,8 +78,8 @@ EntryPoints::EntryPoints(const std::string& header, const std::vector<Problem>& 
       if (problem.format == format && !known) kernels_of_format.push_back(problem);
     }
     if (kernels_of_format.empty()) continue;
-    units_.emplace_back(format, compile_source(source_of(path, toolchain.source_root, format, kernels_of_format), "", header.empty() ? "the default entry points" : header,
-                                               toolchain, settings));
+    units_.emplace_back(format, compile_source(source_of(path, toolchain.source_root, format, kernels_of_format), "",
+                                               header.empty() ? "the default entry points" : header, toolchain, settings));
   }
 }
 

@@ -1,7 +1,8 @@
 // The CUDA driver, loaded at run time: a program that was built without a toolkit finds and uses the devices of the machine it is on.
 //
 // A process that has opened a device must not fork and go on with it in the child, so a tuner opens devices in child processes only.
-// Every failure is a CudaError that names the call, but for memory that the device has not: DeviceOutOfMemory; a kernel that faulted leaves its context unusable, and with it the process.
+// Every failure is a CudaError that names the call, but for memory that the device has not: DeviceOutOfMemory; a kernel that faulted leaves
+// its context unusable, and with it the process.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,8 @@ SassFunction only_function(const GpuCode& code, const Architecture& architecture
 // Bytes of shared memory that a load occupies; 0 for another instruction.
 int shared_bytes_of(const std::string& opcode) {
   constexpr int kBank = 4;  // narrower loads occupy a bank each, too
-  static const std::map<std::string, int> kWidths = {{"LDS.U8", kBank}, {"LDS.S8", kBank}, {"LDS.U16", kBank}, {"LDS.S16", kBank}, {"LDS.32", 4}, {"LDS.64", 8}, {"LDS.128", 16}};
+  static const std::map<std::string, int> kWidths = {{"LDS.U8", kBank}, {"LDS.S8", kBank}, {"LDS.U16", kBank}, {"LDS.S16", kBank},
+                                                     {"LDS.32", 4},     {"LDS.64", 8},     {"LDS.128", 16}};
   const auto width = kWidths.find(opcode);
   return width == kWidths.end() ? 0 : width->second;
 }

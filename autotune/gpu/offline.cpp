@@ -397,7 +397,15 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   append_records(database, records);
   kernels::write_file(tuned_path, tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured"));
   if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"}, {"architecture", device}, {"board", architecture.board}, {"predicted", true}, {"database", database}, {"header", tuned_path}, {"problems", rankings}}.dump(2).c_str());
+    std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"},
+                             {"architecture", device},
+                             {"board", architecture.board},
+                             {"predicted", true},
+                             {"database", database},
+                             {"header", tuned_path},
+                             {"problems", rankings}}
+                            .dump(2)
+                            .c_str());
   else
     std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database.c_str(), seconds_since(began));
   return kernels::kExitHolds;

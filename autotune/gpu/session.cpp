@@ -161,7 +161,8 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
     const Device::Kernel kernel = kernels.at(planned.kernel);
     if (planned.most_shared_bytes > 0) device.allow_shared(kernel, planned.most_shared_bytes);
     arguments.with(planned, [&](const std::vector<void*>& parameters) {
-      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), static_cast<unsigned>(planned.shared_bytes), parameters);
+      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads),
+                    static_cast<unsigned>(planned.shared_bytes), parameters);
     });
   }
 }
@@ -169,9 +170,10 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
 LoadedVariant load(const Device& device, const GpuVariant& variant, const std::vector<Cubin>& cubins) {
   const Architecture& limits = device.identity().limits;
   LoadedVariant loaded{variant, {}, {.sms = limits.sms, .shared_bytes = limits.shared_per_block}};
-  constexpr DeviceKernel kAll[] = {DeviceKernel::activation_backward, DeviceKernel::gelu_forward,   DeviceKernel::bias_gelu_backward, DeviceKernel::bias_gelu_forward,
-                                   DeviceKernel::add_slots,           DeviceKernel::norm_forward,   DeviceKernel::norm_prepare,       DeviceKernel::norm_slot_sums,
-                                   DeviceKernel::norm_backward,       DeviceKernel::norm_backward_slots, DeviceKernel::norm_finish};
+  constexpr DeviceKernel kAll[] = {DeviceKernel::activation_backward, DeviceKernel::gelu_forward,   DeviceKernel::bias_gelu_backward,
+                                   DeviceKernel::bias_gelu_forward,   DeviceKernel::add_slots,      DeviceKernel::norm_forward,
+                                   DeviceKernel::norm_prepare,        DeviceKernel::norm_slot_sums, DeviceKernel::norm_backward,
+                                   DeviceKernel::norm_backward_slots, DeviceKernel::norm_finish};
   for (const Cubin& cubin : cubins) {
     const std::vector<Device::Kernel> handles = device.load(cubin.content, cubin.symbols);
     for (std::size_t i = 0; i < handles.size(); ++i)
@@ -249,7 +251,8 @@ class GpuExecutor : public Executor {
       arrays_[k] = Device::Memory(device_, operand.bytes(problem));
       addresses_[k] = arrays_[k].address();
       if (operand.role == Role::kOutput) continue;
-      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod, count = operand.count(problem), own = std::min(count, period);
+      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod, count = operand.count(problem),
+                own = std::min(count, period);
       const Array values = filled(operand.content, operand.element, problem.format, own, seed);
       const std::size_t bytes = arrays_[k].bytes(), own_bytes = static_cast<std::size_t>(own) * static_cast<std::size_t>(operand.element_bytes(problem.format));
       device_.upload(addresses_[k], values.get(), own_bytes);

@@ -70,7 +70,11 @@ struct TableBytes {
   std::int64_t columns = 0, rows = 0, spread = 0, entries = 0;
 
   std::int64_t in(TableHome home) const {
-    return home == TableHome::columns ? columns : home == TableHome::rows ? rows : home == TableHome::spread ? spread : home == TableHome::entries ? entries : 0;
+    return home == TableHome::columns   ? columns
+           : home == TableHome::rows    ? rows
+           : home == TableHome::spread  ? spread
+           : home == TableHome::entries ? entries
+                                        : 0;
   }
 };
 
@@ -151,8 +155,10 @@ std::string norm_source(const GpuVariant& variant) {
   code.blocks_per_sm = GpuNormSchedule{}.blocks_per_sm;
   const std::string t = type_of(problem.format), of = text_of(kind.norm) + ", " + t + ", Schedule, ", residual = text_of(kind.residual),
                     wide = text_of(is_wide(problem)), side = variant.norm.home == RowHome::registers ? "none" : "either";
-  const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr GpuNormSchedule kSchedule" +
-                           text_of(code) + ";\n};\n";
+  const std::string text =
+      "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr "
+      "GpuNormSchedule kSchedule" +
+      text_of(code) + ";\n};\n";
   if (kind.forward) return text + instantiation(kernel, of + wide + ", " + residual, "cuda::NormForwardArrays<" + t + ">");
   return text + instantiation(kernel, of + (kernel == DeviceKernel::norm_backward ? wide + ", " : "") + residual + ", cuda::SideChannels::" + side,
                               "cuda::NormBackwardArrays<" + t + ">");
@@ -324,7 +330,8 @@ std::string GpuVariant::source() const {
 
 std::string GpuVariant::helper_source() const {
   if (problem.kernel == KernelId::kGeluBackward || is_forward(problem.kernel)) return "";
-  std::string text = std::string("#include \"kernels/cuda/") + (is_norm(problem.kernel) ? "norm_kernels" : "columns") + ".cuh\"\nusing namespace outgrad::kernels;\n" +
+  std::string text = std::string("#include \"kernels/cuda/") + (is_norm(problem.kernel) ? "norm_kernels" : "columns") +
+                     ".cuh\"\nusing namespace outgrad::kernels;\n" +
                      instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
   if (!is_norm(problem.kernel)) return text;
   text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
@@ -397,7 +404,8 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
     return p[0] != registers || (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps);
   });
   space.constraint("most threads have a part of the row", {"row_warps", "octets"}, [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
-  space.constraint("rows that do not lie in registers come one at a time, octet by octet, without sums over rows", {"home", "octets", "block_rows", "rows_ahead", "sums"},
+  space.constraint("rows that do not lie in registers come one at a time, octet by octet, without sums over rows",
+                   {"home", "octets", "block_rows", "rows_ahead", "sums"},
                    [=](const Point& p) { return p[0] == registers || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != fused); });
   space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"}, [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
   const int max_threads = architecture.threads_per_sm, max_blocks = architecture.blocks_per_sm;
@@ -406,8 +414,8 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
   });
   const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) * ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
             sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
-  space.constraint("what a thread keeps of its rows leaves it registers for more", {"home", "row_warps", "octets", "block_rows", "resident_blocks", "rows_ahead", "sums"},
-                   [=](const Point& p) {
+  space.constraint("what a thread keeps of its rows leaves it registers for more",
+                   {"home", "row_warps", "octets", "block_rows", "resident_blocks", "rows_ahead", "sums"}, [=](const Point& p) {
                      constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
                      const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
                      return p[0] != registers || p[2] * (tensor_words * (1 + p[5]) + (p[6] == fused ? sum_words : 0)) < there;

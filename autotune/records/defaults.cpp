@@ -165,7 +165,9 @@ int defaults_command(const Options& options) {
     entries.insert(entries.end(), defaults.begin(), defaults.end());
     kernels::write_file(header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda, "from the records of several runs, with their default"));
   }
-  if (options.has("json")) std::printf("%s\n", json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}.dump(2).c_str());
+  if (options.has("json"))
+    std::printf("%s\n",
+                json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}.dump(2).c_str());
   return kernels::kExitHolds;
 }
 

@@ -314,7 +314,8 @@ Recording read_database(const std::string& path, std::string_view problem) {
     rows.timestamp = text_at(record, "time");
     rows.compile_ms = std::max(rows.compile_ms, number_at(record, "compile_ms"));
     if (const auto size = record.find("elements"); size != record.end()) {
-      if (!elements.is_null() && elements != *size) throw kernels::SpecError(path, "records", "of several sizes, " + elements.dump() + " and " + size->dump() + " elements");
+      if (!elements.is_null() && elements != *size)
+        throw kernels::SpecError(path, "records", "of several sizes, " + elements.dump() + " and " + size->dump() + " elements");
       elements = *size;
     }
     const std::string state = text_at(record, "state");

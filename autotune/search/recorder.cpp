@@ -26,7 +26,8 @@ std::set<std::string> recorded(const std::string& path, const RunIdentity& run, 
   std::set<std::string> done;
   for (const json& record : load_database(path).records) {
     const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-    const bool ended = is("state", "rejected") || (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols)));
+    const bool ended = is("state", "rejected") ||
+                       (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols)));
     const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
     if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
         is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))

@@ -327,7 +327,8 @@ int study_command(const Options& options) {
   if (chosen != "none") {
     const char* named = std::getenv("OUTGRAD_PYTHON");
     const std::string python = named != nullptr && *named != '\0' ? named : "python3";
-    const std::string script = source_root() + "/autotune/search/kernel_tuner_study.py", jobs = std::to_string(std::max(1U, std::thread::hardware_concurrency()));
+    const std::string script = source_root() + "/autotune/search/kernel_tuner_study.py",
+                      jobs = std::to_string(std::max(1U, std::thread::hardware_concurrency()));
     std::vector<std::string> command = {python,     script,   "--out", runs, "--seeds", std::to_string(seeds), "--shares", options.text("shares", "1,2,5,10"),
                                         "--jobs", jobs};
     if (!chosen.empty() && chosen != "all") command.insert(command.end(), {"--strategies", chosen});

@@ -228,7 +228,9 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   if (const cudaError_t status = limits_for<S>(rows_in_registers(S, true, task), limits); status != cudaSuccess) return status;
   const LaunchPlan plan = norm_forward_plan(S, task, limits);
   const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) { return launch_rows(norm_forward<N, T, Chosen, true, Residual>, plan.launch[0], stream, a); };
-  const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) { return launch_rows(norm_forward<N, T, Chosen, false, Residual>, plan.launch[0], stream, a); };
+  const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) {
+    return launch_rows(norm_forward<N, T, Chosen, false, Residual>, plan.launch[0], stream, a);
+  };
   constexpr RowUse kUse = kForwardUse<T, Residual>;
   if (plan.norm.home == RowHome::registers) return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
   return wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance) : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);

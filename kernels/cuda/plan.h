@@ -424,8 +424,8 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   } else if (task.rows > 0) {
     plan.side = SideChannels::either;
     const i64 limit = detail::row_memory(limits, 2);
-    plan.norm = detail::in_loops(schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n, task.element_bytes, kTensors,
-                                 task.wide, limit);
+    plan.norm = detail::in_loops(schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n,
+                                 task.element_bytes, kTensors, task.wide, limit);
     const i64 shared_bytes = plan.norm.home == RowHome::shared ? kTensors * detail::shared_row_bytes(task.n, task.element_bytes) : 0;
     plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, shared_bytes, limit, limits));
   }

@@ -41,7 +41,8 @@ TEST(Expression, DecimalLiteralsAreTheRealNumberWritten) {
 }
 
 TEST(Expression, AllScalarsAgree) {
-  for (const char* text : {"x*normal_cdf(x)", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "x*tanh(softplus(x))", "exp(x)-1", "erf(x)/(1+x^2)", "log(1+exp(x))", "sin(x)*cos(x)"}) {
+  for (const char* text : {"x*normal_cdf(x)", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "x*tanh(softplus(x))", "exp(x)-1",
+                           "erf(x)/(1+x^2)", "log(1+exp(x))", "sin(x)*cos(x)"}) {
     const Expression f(text);
     for (const double x : {-7.5, -1.25, -0.125, 0.5, 3.0, 20.0}) {
       const Ball ball = f(Ball(x));

@@ -131,7 +131,8 @@ const SmallFront& softplus() {
     };
     std::erase_if(s.candidates.candidates, [&](const ParetoCandidate& c) { return !is_wanted(c); });
     // Its programme tells what it will reach: given twice, it is not fitted again.
-    const auto stored = std::find_if(s.candidates.candidates.begin(), s.candidates.candidates.end(), [](const ParetoCandidate& c) { return c.spec.find("_stored_d2_32") != std::string::npos; });
+    const auto stored = std::find_if(s.candidates.candidates.begin(), s.candidates.candidates.end(),
+                                     [](const ParetoCandidate& c) { return c.spec.find("_stored_d2_32") != std::string::npos; });
     if (stored != s.candidates.candidates.end()) s.candidates.candidates.insert(stored, ParetoCandidate(*stored));
     s.front = pareto_front(s.candidates, 0);
     return s;
@@ -203,7 +204,8 @@ TEST(Pareto, CommittedFrontsHoldWhatTheyClaim) {
       EXPECT_EQ(spec.name, p.at("name")) << path;
       EXPECT_EQ(spec.backward->format, format) << path;
       merits.push_back({p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"), p.at("total"), p.at("regret")});
-      EXPECT_EQ(merits.back().work, p.at("operations").get<int>() + p.at("roots").get<int>() + p.at("selects").get<int>() + p.at("integer").get<int>() + p.at("loads").get<int>());
+      EXPECT_EQ(merits.back().work, p.at("operations").get<int>() + p.at("roots").get<int>() + p.at("selects").get<int>() +
+                                        p.at("integer").get<int>() + p.at("loads").get<int>());
     }
     EXPECT_EQ(worth_choosing(merits, format).size(), merits.size()) << path;
   }

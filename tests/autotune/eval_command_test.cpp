@@ -351,7 +351,8 @@ TEST_F(Eval, SaysWhatRanWhereAsked) {
   write("x", std::vector<float>(64)), write("rstd", std::vector<float>(8));
   const Outcome gelu = tune("eval --op forward --activation gelu --format f32 --json" + option("x") + option("y") + option("mask"));
   EXPECT_EQ(gelu.output, "{\"op\":\"forward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
-  const Outcome norm = tune("eval --op rmsnorm_backward --format f32 --rows 8 --cols 8 --json --dy " + folder_ / "x" + " --y " + folder_ / "x" + option("rstd") + option("dx"));
+  const Outcome norm = tune("eval --op rmsnorm_backward --format f32 --rows 8 --cols 8 --json --dy " + folder_ / "x" + " --y " +
+                            folder_ / "x" + option("rstd") + option("dx"));
   EXPECT_EQ(norm.output, "{\"op\":\"rmsnorm_backward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
 }
 

@@ -109,9 +109,9 @@ TEST(Tuner, ANormLivesTheSameLife) {
   const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16, 64, 1024};
   const Variant variant = default_variant(problem);
   const std::string good = variant.body(), reads = " static volatile unsigned short sink; sink = a.at<unsigned short>(0)[a.elements()];";
-  std::vector<Candidate> candidates = {Candidate(variant), Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
-                                       Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"),
-                                       Candidate(variant, good + reads)};
+  std::vector<Candidate> candidates = {
+      Candidate(variant), Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
+      Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"), Candidate(variant, good + reads)};
   std::vector<Candidate*> pointers;
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
   MeasureSettings settings;

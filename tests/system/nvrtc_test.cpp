@@ -1,6 +1,7 @@
 // Every header of kernels/ compiles alone under NVRTC for sm_80, sm_90 and sm_100, and so do the instantiated kernels (no GPU needed).
 //
-// kernels/host/ (threads, files) and kernels/c/ (the compiled library) are the host's side and are left out. Without a CUDA toolkit the tests are skipped, not passed.
+// kernels/host/ (threads, files) and kernels/c/ (the compiled library) are the host's side and are left out. Without a CUDA toolkit the
+// tests are skipped, not passed.
 
 #include <algorithm>
 #include <cstddef>
@@ -95,12 +96,14 @@ TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
   struct Shape {
     const char *fit, *t, *y;
   };
-  for (const Shape& shape : {Shape{"synthetic::WithLeftAndRight", "float", "float"}, Shape{"synthetic::TwoWord", "float", "float"}, Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"},
-                             Shape{"synthetic::WithoutLeft<8, 7, kEvenOdd, false>", "BF16", "BF16"}, Shape{"synthetic::WithBreaks<5, 4>", "float", "float"},
-                             Shape{"synthetic::OneRow<6>", "BF16", "BF16"}, Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"},
-                             Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"},
-                             Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
-                             Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"}}) {
+  for (const Shape& shape :
+       {Shape{"synthetic::WithLeftAndRight", "float", "float"}, Shape{"synthetic::TwoWord", "float", "float"},
+        Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"},
+        Shape{"synthetic::WithoutLeft<8, 7, kEvenOdd, false>", "BF16", "BF16"}, Shape{"synthetic::WithBreaks<5, 4>", "float", "float"},
+        Shape{"synthetic::OneRow<6>", "BF16", "BF16"}, Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"},
+        Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"},
+        Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
+        Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"}}) {
     const std::string t = shape.t;
     source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, const " +
               shape.y + "*, const u32*, " + t + "*, i64);\n";
@@ -117,7 +120,8 @@ TEST_P(NvrtcTest, EverySchedulesKernelsCompile) {
   int index = 0;
   for (const std::string schedule :
        {".access_bytes = 4, .table = TableHome::columns", ".access_bytes = 8, .loads = CacheHint::streaming, .table = TableHome::rows",
-        ".threads = 512, .octets = 1, .stores = CacheHint::streaming, .table = TableHome::spread", ".loads = CacheHint::streaming, .table = TableHome::caches"}) {
+        ".threads = 512, .octets = 1, .stores = CacheHint::streaming, .table = TableHome::spread",
+        ".loads = CacheHint::streaming, .table = TableHome::caches"}) {
     const std::string name = "Schedule" + std::to_string(index++);
     source += "struct " + name + " { static constexpr GpuSchedule kSchedule{" + schedule + "}; };\n";
     source += "template __global__ void cuda::activation_backward<generated::GeluBf16, BF16, BF16, " + name +
@@ -133,7 +137,8 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
       "using namespace outgrad::kernels;\n"
       "template <int Warps, RowHome Home, int Ahead>\n"
       "struct Fixed {\n"
-      "  static constexpr GpuNormSchedule kSchedule{.row_warps = Warps, .octets = 2, .block_rows = 1, .resident_blocks = 1, .rows_ahead = Ahead, .home = Home};\n"
+      "  static constexpr GpuNormSchedule kSchedule{.row_warps = Warps, .octets = 2, .block_rows = 1, .resident_blocks = 1, .rows_ahead = "
+      "Ahead, .home = Home};\n"
       "};\n"
       "using Registers = Fixed<4, RowHome::registers, 1>;\n"
       "using OneWarp = Fixed<1, RowHome::registers, 0>;\n"
@@ -155,7 +160,8 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
       if (t != "F16") continue;
       for (const std::string wide : {"true", "false"}) {
         source += "template __global__ void cuda::norm_forward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true>" + forward;
-        source += "template __global__ void cuda::norm_backward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true, cuda::SideChannels::either>" + backward;
+        source += "template __global__ void cuda::norm_backward<Norm::layer, " + t + ", " + schedule + ", " + wide +
+                  ", true, cuda::SideChannels::either>" + backward;
       }
     }
   }

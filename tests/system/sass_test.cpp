@@ -96,7 +96,8 @@ TEST(SassReaderTest, RefusesWhatItCannotRead) {
 // Two readers of the same machine code: our decoder of a cubin and nvdisasm. Whatever the decoder names, nvdisasm names so too, and the
 // other way round; branches lead to the same instructions.
 void expect_same_code(const SassFunction& decoded, const SassFunction& disassembled) {
-  static const std::set<std::string> kNamed = {"LDG", "STG", "LDL", "STL", "LDS", "STS", "MUFU", "BAR", "BRA", "CALL", "EXIT", "RET", "NOP", "BRX", "JMP", "JMX"};
+  static const std::set<std::string> kNamed = {"LDG", "STG",  "LDL",  "STL", "LDS", "STS", "MUFU", "BAR",
+                                               "BRA", "CALL", "EXIT", "RET", "NOP", "BRX", "JMP",  "JMX"};
   static const std::set<std::string> kWidths = {".U8", ".S8", ".U16", ".S16", ".64", ".128"};
   const auto base_of = [](const std::string& opcode) { return opcode.substr(0, opcode.find('.')); };
   const auto target_of = [](const SassFunction& function, const Instruction& instruction) -> long {

@@ -345,7 +345,8 @@ inline std::string header_text(const BackwardHeader& h) {
   if (!h.has_breaks) real("kIndexScale", h.index_scale), real("kIndexBias", h.index_bias);
   boolean("kHasLeft", h.has_left);
   if (h.has_left)
-    real("kLeftY", h.left_y), integer("kLeftBits", h.left_bits), integer("kLeftRow", h.left_row), integer("kLeftKnee", h.left_knee), integer("kLeftBase", h.left_base);
+    real("kLeftY", h.left_y), integer("kLeftBits", h.left_bits), integer("kLeftRow", h.left_row), integer("kLeftKnee", h.left_knee),
+        integer("kLeftBase", h.left_base);
   boolean("kHasRight", h.has_right);
   if (h.has_right) real("kRightS", h.right_s);
   bound("kA", h.bound_a);

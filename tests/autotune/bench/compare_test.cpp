@@ -57,7 +57,12 @@ TEST_F(Compare, ALossIsALoss) {
   in_child([&](const Channel& channel) {
     omp_set_num_threads(1);  // on a busy machine threads wait for one another longer than either kernel takes
     const Comparison own = compare(kGelu, before, after, 20, 1);
-    channel.report({{"variant", own.variant}, {"rung", own.rung}, {"ceiling", own.ceiling}, {"ceiling_ns", own.ceiling_ns}, {"before", own.before_ns}, {"after", own.after_ns}});
+    channel.report({{"variant", own.variant},
+                    {"rung", own.rung},
+                    {"ceiling", own.ceiling},
+                    {"ceiling_ns", own.ceiling_ns},
+                    {"before", own.before_ns},
+                    {"after", own.after_ns}});
   }, [&](const nlohmann::json& report) {
     c = {kGelu, report["variant"], report["rung"], report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
   });

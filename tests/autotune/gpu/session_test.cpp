@@ -61,7 +61,8 @@ std::vector<Cubin> cubins_of(const GpuVariant& variant) {
   const std::string format = variant.problem.format == FormatId::kF32 ? "f" : variant.problem.format == FormatId::kF16 ? "NS0_3F16E" : "NS0_4BF16E";
   const auto symbol = [&](DeviceKernel kernel) {
     const std::string name = mangled(name_of(kernel)) + "I";
-    if (!is_norm(variant.problem.kernel)) return name + (kernel == DeviceKernel::add_slots ? "Li64E" : "NS0_9generated" + mangled(variant.fit->type) + "E" + format);
+    if (!is_norm(variant.problem.kernel))
+      return name + (kernel == DeviceKernel::add_slots ? "Li64E" : "NS0_9generated" + mangled(variant.fit->type) + "E" + format);
     return name + "NS0_4NormE" + (norm_kind(variant.problem.kernel).norm == kernels::Norm::layer ? "0E" : "1E") + format;
   };
   std::vector<Cubin> cubins = {{"", {symbol(variant.main_kernel())}}, {"", {}}};
@@ -136,8 +137,8 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
   ::setenv("OUTGRAD_STAND_IN_PLANTS", "64:bit,128:hang,512:fault,1024:memory", 1);
   testing::internal::CaptureStdout();
-  const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536", "--budget", "60",
-                                   "--out", folder.path()});
+  const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24",
+                                   "--elements", "65536", "--budget", "60", "--out", folder.path()});
   const std::string printed = testing::internal::GetCapturedStdout();
   ::unsetenv("OUTGRAD_LIBCUDA");
   ::unsetenv("OUTGRAD_STAND_IN_PLANTS");
@@ -181,7 +182,8 @@ TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), plants("OUTGRAD_STAND_IN_PLANTS", "256:hang");
   const auto began = std::chrono::steady_clock::now();
   try {
-    tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536", "--budget", "60", "--out", folder.path()});
+    tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536",
+                  "--budget", "60", "--out", folder.path()});
     FAIL() << "tuned beside a default that hangs";
   } catch (const kernels::EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("hung"), std::string::npos) << error.what();
@@ -261,7 +263,8 @@ void run_reference(const Problem& problem, const Arguments& a) {
     case KernelId::kRmsnormForward:
       return kernels::rmsnorm_forward<T, kScalar>(in(0), reals(1), rows, n, kTunedEps, out(2), reals(3));
     case KernelId::kResidualLayernormBackward:
-      return kernels::residual_layernorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), reals(5), rows, n, out(6), reals(7), reals(8), {}, scratch);
+      return kernels::residual_layernorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), reals(5), rows, n, out(6), reals(7),
+                                                              reals(8), {}, scratch);
     case KernelId::kResidualLayernormForward:
       return kernels::residual_layernorm_forward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, kTunedEps, out(4), out(5), reals(6));
     case KernelId::kResidualRmsnormBackward:
@@ -294,7 +297,9 @@ class Arrays {
       arguments_.array[k] = memory_.back().get();
       for (kernels::i64 i = 0; i < all[k].count(sized); ++i) {
         const std::uint64_t drawn = next_random(random);
-        const float value = all[k].role == Role::kOutput ? 0 : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);
+        const float value = all[k].role == Role::kOutput
+                                ? 0
+                                : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);
         const std::uint32_t word = all[k].element == Element::kMaskWord ? static_cast<std::uint32_t>(drawn >> 32) : kernels::bits_of(value);
         const std::uint32_t bits = all[k].element != Element::kFormat || problem.format == FormatId::kF32 ? word
                                    : problem.format == FormatId::kF16                                     ? kernels::narrow<kernels::F16>(value).bits
@@ -322,11 +327,14 @@ std::string compared(const GpuVariant& variant, const Call& call) {
   const Arrays device_arrays(problem, call), host_arrays(problem, call);
   on_host_arrays(device, load(device, variant, cubins_of(variant)))(device_arrays.arguments());
   const Arguments& a = host_arrays.arguments();
-  problem.format == FormatId::kF32 ? run_reference<float>(problem, a) : problem.format == FormatId::kF16 ? run_reference<kernels::F16>(problem, a) : run_reference<kernels::BF16>(problem, a);
+  problem.format == FormatId::kF32   ? run_reference<float>(problem, a)
+  : problem.format == FormatId::kF16 ? run_reference<kernels::F16>(problem, a)
+                                     : run_reference<kernels::BF16>(problem, a);
   const std::span<const Operand> all = operands(problem.kernel);
   for (std::size_t k = 0; k < all.size(); ++k) {
     if (a.array[k] == nullptr) continue;
-    if (std::memcmp(a.array[k], device_arrays.arguments().array[k], all[k].bytes(problem.sized(call.rows, call.cols))) != 0) return std::string(all[k].name) + " differs";
+    if (std::memcmp(a.array[k], device_arrays.arguments().array[k], all[k].bytes(problem.sized(call.rows, call.cols))) != 0)
+      return std::string(all[k].name) + " differs";
   }
   return "equal";
 }
@@ -360,7 +368,12 @@ TEST(SessionTest, KernelsOverRowsAreTheHosts) {
     }
   const Problem wide{KernelId::kLayernormBackward, FormatId::kBf16, 64, 24'000}, narrow{KernelId::kBiasGeluBackward, FormatId::kF32, 64, 1001};
   for (const Problem& problem : {wide, narrow})
-    EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(default_gpu_variant(problem, architecture_of("sm_90")), {3, problem.cols}); }).text, "equal");
+    EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "",
+                       [&] {
+                         return compared(default_gpu_variant(problem, architecture_of("sm_90")), {3, problem.cols});
+                       })
+                  .text,
+              "equal");
 }
 
 TEST(SessionTest, FaultsOfKernelsOverRowsAreSeen) {
@@ -373,7 +386,12 @@ TEST(SessionTest, FaultsOfKernelsOverRowsAreSeen) {
   EXPECT_EQ(with("late"), "dz differs");
   EXPECT_EQ(with("write"), "threw: wrote past the end of an array");
   EXPECT_NE(with("fault").find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << with("fault");  // at the next launch of the plan
-  EXPECT_NE(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(variant, {9, 1001}); }).text.find("does not take rows of 1001 columns"), std::string::npos);
+  EXPECT_NE(in_child(OUTGRAD_STAND_IN_DRIVER, "",
+                     [&] {
+                       return compared(variant, {9, 1001});
+                     })
+                .text.find("does not take rows of 1001 columns"),
+            std::string::npos);
 }
 
 // Two alike share the space and the database; what either found is in the header.
@@ -386,8 +404,8 @@ TEST(DeviceCommandTest, AllDevicesAtOnceShareTheSpace) {
   const TemporaryFolder folder;
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), devices("OUTGRAD_STAND_IN_DEVICES", "2");
   testing::internal::CaptureStdout();
-  const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "60",
-                                   "--out", folder.path(), "--json"});
+  const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "3",
+                                   "--elements", "65536", "--budget", "60", "--out", folder.path(), "--json"});
   const nlohmann::json summaries = nlohmann::json::parse(testing::internal::GetCapturedStdout());
   EXPECT_EQ(status, kernels::kExitHolds);
   ASSERT_EQ(summaries.size(), 2u);

@@ -113,7 +113,9 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       using T = std::conditional_t<kFormat == "f32", float, std::conditional_t<kFormat == "f16", F16, BF16>>;
       known = true;
       if (!is_bias) {
-        autotune::Arguments a{{parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)}, 1, parameter<std::int64_t>(p, 4)};
+        autotune::Arguments a{{parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)},
+                              1,
+                              parameter<std::int64_t>(p, 4)};
         autotune::run_backward<Fit, T, kScalar>(a);
         written = {a.array[3], a.cols * static_cast<std::int64_t>(sizeof(T))};
         return;
@@ -123,7 +125,8 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       T* const dx = parameter<T*>(p, 5);
       float* const sums = parameter<float*>(p, 6);
       std::fill(sums + n, sums + count * n, -0.0f);
-      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1), parameter<const kernels::u32*>(p, 2), rows, n, dx, sums);
+      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1),
+                                                   parameter<const kernels::u32*>(p, 2), rows, n, dx, sums);
       written = {dx, rows * n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -151,7 +154,8 @@ void norm_backward(bool layer, const kernels::cuda::NormBackwardArrays<T>& a) {
   if (a.sums != nullptr) std::fill(a.sums + words, a.sums + a.slots * words, -0.0f);
   std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n)));
   if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {}, workspace);
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx,
+                                                     dgamma, dbeta, {}, workspace);
   else if (a.dz_next != nullptr)
     kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
   else if (layer)
@@ -244,7 +248,8 @@ int cuDeviceGetName(char* name, int bytes, int) {
   return kSuccess;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  static const std::map<int, int> kValues = {{13, 1980000}, {16, 2}, {36, 1600000}, {37, 128}, {38, 1 << 20}, {39, 2048}, {75, 9}, {76, 0}, {81, 228 << 10}, {97, 227 << 10}, {106, 32}};
+  static const std::map<int, int> kValues = {{13, 1980000}, {16, 2}, {36, 1600000},   {37, 128},       {38, 1 << 20}, {39, 2048},
+                                             {75, 9},       {76, 0}, {81, 228 << 10}, {97, 227 << 10}, {106, 32}};
   const auto found = kValues.find(attribute);
   if (found == kValues.end()) return kInvalid;
   *value = found->second;

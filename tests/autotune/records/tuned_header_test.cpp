@@ -183,7 +183,8 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
 }
 
 TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
-  const Problem problem = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 1024), norm = Problem{KernelId::kRmsnormForward, FormatId::kF32}.sized(4, 8);
+  const Problem problem = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, 1024),
+                norm = Problem{KernelId::kRmsnormForward, FormatId::kF32}.sized(4, 8);
   const auto refusal = [](const Problem& of, json parameters, const json& change, Backend backend = Backend::kCpu) -> std::string {
     if (parameters.is_object()) parameters.update(change);
     try {
