@@ -27,7 +27,7 @@ constexpr double kForkNs = 2000, kFenceNs = 100;
 constexpr int kByte = 8;
 
 // Pipes of Zen 4: bit i is FPi of the optimisation guide.
-constexpr Pipes kFp01 = 0b0011, kFp23 = 0b1100, kFp12 = 0b0110, kFp1 = 0b0010, kFp2 = 0b0100, kFpAny = 0b1111;
+constexpr Pipes kFp01 = 0b0011, kFp23 = 0b1100, kFp12 = 0b0110, kFp03 = 0b1001, kFp1 = 0b0010, kFp2 = 0b0100, kFpAny = 0b1111;
 constexpr double kLoadLatency = 8;  // of a vector, from the first-level cache; a store's data come back to a load as late
 
 // AMD, "Software Optimization Guide for the AMD Zen4 Microarchitecture", publication 57647, with its spreadsheet of latencies, as LLVM has them in
@@ -40,7 +40,7 @@ struct Row {
 constexpr Row kZen4[] = {
     {"vfm", kFp01, 1, 4},      {"vfnm", kFp01, 1, 4},     {"vmul", kFp01, 1, 3},      {"vadd", kFp23, 1, 3},      {"vsub", kFp23, 1, 3},
     {"vcmp", kFp01, 1, 2},     {"vmax", kFp01, 1, 2},     {"vmin", kFp01, 1, 2},      {"vsqrt", kFp1, 5, 15},     {"vdiv", kFp1, 3, 11},
-    {"vblend", kFp01, 1, 1},   {"vpblend", kFpAny, 1, 1}, {"vperm", kFp12, 1, 5},     {"vpermt2", kFp12, 1, 5},   {"vpermi2", kFp12, 1, 5},
+    {"vblend", kFp01, 1, 1},   {"vpblend", kFp03, 1, 1},  {"vpermil", kFp12, 1, 2},   {"vperm", kFp12, 1, 5},
     {"vshuf", kFp12, 1, 1},    {"vpshuf", kFp12, 1, 2},   {"vunpck", kFp12, 1, 1},    {"vpunpck", kFp12, 1, 1},   {"vpack", kFp12, 1, 2},
     {"vpalign", kFp12, 1, 2},  {"vinsert", kFp12, 1, 2},  {"vextract", kFp12, 1, 4},  {"vpinsr", kFp12, 1, 2},    {"vpextr", kFp12, 1, 2},
     {"vpsll", kFp12, 1, 1},    {"vpsrl", kFp12, 1, 1},    {"vpsra", kFp12, 1, 1},     {"vcvtph2ps", kFp23, 2, 4}, {"vcvtps2ph", kFp23, 2, 6},
@@ -48,6 +48,8 @@ constexpr Row kZen4[] = {
     {"vptest", kFp01, 1, 2},   {"vfpclass", kFp01, 1, 2}, {"vmovmsk", kFp2, 1, 1},    {"vpbroadcast", kFp12, 1, 1}, {"vbroadcast", kFp12, 1, 1},
     {"vrnd", kFp23, 1, 3},     {"vround", kFp23, 1, 3},   {"k", kFp23, 1, 1},         {"v", kFpAny, 1, 1},  // logic, integer sums, and what is not known
 };
+// A permutation across the 128-bit lanes takes a pipe for as long at 256 bits as at 512 (Zn4PERMIT2_256, Zn4PERMIT2Z).
+constexpr double kAcrossLanes = 2;
 // GCC's costs for znver4 (gcc/config/i386/x86-tune-costs.h): a VGATHERDPS of 4 elements is 24 operations and takes 5 clocks; 7 operations do not depend on the width.
 constexpr double kGatherFixed = 7, kGatherOperations = 24, kGatherClocks = 5, kGatherElements = 4;
 
@@ -267,10 +269,11 @@ Cost cost_of(const Core& core, const Instruction& instruction) {
   const bool masked_move = only_moves && instruction.operands.back().find("{%k") != std::string::npos;
   if (only_moves && !masked_move && (reads_memory || writes_memory)) return cost;
   cost.permute = starts_with(instruction.opcode, "vperm") || starts_with(instruction.opcode, "vpshuf") || starts_with(instruction.opcode, "vshuf");
+  const bool across_lanes = starts_with(instruction.opcode, "vperm") && !starts_with(instruction.opcode, "vpermil");
   for (const Row& row : kZen4) {
     if (!starts_with(instruction.opcode, row.opcode)) continue;
     cost.pipes = row.pipes;
-    cost.pipe_clocks = row.clocks * (instruction.opcode.front() == 'k' ? 1 : halves);
+    cost.pipe_clocks = row.clocks * (instruction.opcode.front() == 'k' ? 1 : across_lanes ? std::max(kAcrossLanes, halves) : halves);
     cost.latency += row.latency;
     break;
   }
