@@ -176,15 +176,15 @@ bool is_on_stack(const std::string& operand, bool frame_pointer) {
   return operand.find("(%rsp") != std::string::npos || (frame_pointer && operand.find("(%rbp") != std::string::npos);
 }
 
+constexpr std::string_view kVectorStores[] = {"vmovap", "vmovup", "vmovdq", "vmovnt", "vpmov", "vcvtps2ph", "vextract"};
+
 // Bytes that a vector's store writes beyond the stack; 0 for anything else.
 int stored_bytes(const Instruction& instruction, bool frame_pointer) {
   constexpr int kByte = 8;
   const std::string& opcode = instruction.opcode;
-  if (instruction.operands.size() < 2 || opcode.front() != 'v' || !is_memory(instruction.operands.back()) || is_on_stack(instruction.operands.back(), frame_pointer))
+  if (instruction.operands.size() < 2 || !is_memory(instruction.operands.back()) || is_on_stack(instruction.operands.back(), frame_pointer))
     return 0;
-  for (const std::string_view scalar : {"vmovss", "vmovsd", "vmovd", "vmovq", "vmovlps", "vmovhps", "vpextr", "vextractps", "vcmp", "vucomis", "vcomis"})
-    if (starts_with(opcode, scalar)) return 0;
-  if (opcode == "vpextrw" || !(starts_with(opcode, "vmov") || starts_with(opcode, "vpmov") || starts_with(opcode, "vcvtps2ph") || starts_with(opcode, "vextract"))) return 0;
+  if (std::none_of(std::begin(kVectorStores), std::end(kVectorStores), [&](std::string_view name) { return starts_with(opcode, name); })) return 0;
   const int bytes = vector_bits(instruction) / kByte;
   return starts_with(opcode, "vpmov") || starts_with(opcode, "vcvtps2ph") || starts_with(opcode, "vextract") ? bytes / 2 : bytes;
 }

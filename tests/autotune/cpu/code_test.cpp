@@ -121,6 +121,26 @@ TEST(HotLoop, IsTheShortestWayThatMakesAllStores) {
   EXPECT_FALSE(hot_loops(read_disassembly("0000000000001000 <f>:\n    1000:\tvmovups %zmm0,(%rdi)\n    1006:\tret\n", "text"), false));
 }
 
+// Stores of every kind that the kernels' formats take, and those of single elements.
+TEST(HotLoop, CountsBytesOfVectorsAlone) {
+  const auto stored = [](const std::string& store) {
+    const auto loops = hot_loops(read_disassembly("0000000000001000 <f>:\n    1000:\t" + store + "\n    1008:\tjne    1000 <f>\n    100a:\tret\n", "text"), false);
+    return loops ? loops->main.stored_bytes : 0;
+  };
+  EXPECT_EQ(stored("vmovups %ymm1,(%rdi,%rax,4)"), 32);
+  EXPECT_EQ(stored("vmovdqu %xmm1,(%rdi,%rax,2)"), 16);
+  EXPECT_EQ(stored("vmovdqu16 %zmm1,(%rdi,%rax,2){%k1}"), 64);
+  EXPECT_EQ(stored("vcvtps2ph $0x0,%zmm1,(%rdi)"), 32);
+  EXPECT_EQ(stored("vpmovdw %ymm1,(%rdi)"), 16);
+  EXPECT_EQ(stored("vextracti128 $0x1,%ymm1,(%rdi)"), 16);
+  EXPECT_EQ(stored("vmovss %xmm1,(%rdi)"), 0);
+  EXPECT_EQ(stored("vmovd %xmm1,(%rdi)"), 0);
+  EXPECT_EQ(stored("vmovq %xmm1,(%rdi)"), 0);
+  EXPECT_EQ(stored("vmovaps %zmm1,0x40(%rsp)"), 0);
+  EXPECT_EQ(stored("vmovups (%rsi),%zmm1"), 0);
+  EXPECT_EQ(stored("mov    %eax,(%rdi)"), 0);
+}
+
 // Counts of a loop that the compiler made are those of its lines in objdump's text.
 TEST(HotLoop, OfAKnownLoopCountsWhatObjdumpPrints) {
 #if !defined(__x86_64__) || !defined(__AVX2__) || !defined(__FMA__)
