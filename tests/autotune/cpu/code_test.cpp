@@ -15,7 +15,7 @@
 namespace outgrad::autotune::cpu {
 namespace {
 
-// A loop of two vectors with a side channel (two ways into it, one through a loop of its own), spills, and the loop for the rest; objdump's own form.
+// A loop of two vectors with a side channel that a loop of its own may follow, spills, and the loop for the rest; objdump's own form.
 constexpr const char* kText = R"(
 /tmp/object.so:     file format elf64-x86-64
 
@@ -48,11 +48,11 @@ Disassembly of section .text:
     114f:	jl     1120 <kernel(float const*)+0x20>
     1151:	jmp    1180 <kernel(float const*)+0x80>
     1160:	vaddss (%rsp),%xmm3,%xmm3
-    1165:	sub    $0x1,%ecx
-    1168:	jne    1160 <kernel(float const*)+0x60>
-    116a:	cmp    $0x4,%ecx
-    116d:	jg     1132 <kernel(float const*)+0x32>
-    116f:	jmp    1132 <kernel(float const*)+0x32>
+    1164:	js     1168 <kernel(float const*)+0x68>
+    1166:	jmp    1132 <kernel(float const*)+0x32>
+    1168:	sub    $0x1,%ecx
+    116b:	jne    1168 <kernel(float const*)+0x68>
+    116d:	jmp    1132 <kernel(float const*)+0x32>
     1180:	vmovntps %zmm3,(%rdi,%rax,4)
     1186:	vmovups %zmm3,(%rdi,%rax,4)
     118c:	add    $0x10,%rax
@@ -119,6 +119,26 @@ TEST(HotLoop, IsTheShortestWayThatMakesAllStores) {
   EXPECT_EQ(streaming->main.path.front().address, 0x1180U);
   EXPECT_FALSE(streaming->rest);
   EXPECT_FALSE(hot_loops(read_disassembly("0000000000001000 <f>:\n    1000:\tvmovups %zmm0,(%rdi)\n    1006:\tret\n", "text"), false));
+}
+
+// What a loop within does is no part of a trip of the loop around it.
+TEST(HotLoop, IsTheInnermost) {
+  const char* text = R"(
+0000000000001000 <f>:
+    1000:	mov    $0x10,%ecx
+    1005:	vmovups %zmm1,(%rdi)
+    1009:	vmovups %zmm1,0x40(%rdi)
+    100d:	sub    $0x1,%ecx
+    1010:	jne    1005 <f+0x5>
+    1012:	vmovups %zmm1,0x80(%rdi)
+    1016:	cmp    %rdi,%rsi
+    1019:	jne    1000 <f>
+    101b:	ret
+)";
+  const auto loops = hot_loops(read_disassembly(text, "text"), false);
+  ASSERT_TRUE(loops);
+  EXPECT_EQ(loops->main.stored_bytes, 128);
+  EXPECT_EQ(loops->main.path.size(), 4U);
 }
 
 // Stores of every kind that the kernels' formats take, and those of single elements.
