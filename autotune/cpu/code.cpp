@@ -19,6 +19,7 @@
 namespace outgrad::autotune::cpu {
 namespace {
 
+constexpr int kNoCommand = 127;  // the shell's status for a command that is not there
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 std::string_view trimmed(std::string_view text) {
@@ -154,7 +155,8 @@ void collect_loops(const std::set<std::size_t>& nodes, const Edges& edges, const
   for (std::set<std::size_t>& members : cycles_of(nodes, edges, cut)) {
     Loop loop;
     for (const std::size_t member : members) {
-      const bool entered = member == 0 || std::any_of(sources[member].begin(), sources[member].end(), [&](std::size_t from) { return members.count(from) == 0; });
+      const auto is_outside = [&](std::size_t from) { return members.count(from) == 0; };
+      const bool entered = member == 0 || std::any_of(sources[member].begin(), sources[member].end(), is_outside);
       if (entered && loop.header == kNowhere) loop.header = member;
     }
     if (loop.header == kNowhere) loop.header = *members.begin();
@@ -182,8 +184,9 @@ constexpr std::string_view kVectorStores[] = {"vmovap", "vmovup", "vmovdq", "vmo
 int stored_bytes(const Instruction& instruction, bool frame_pointer) {
   constexpr int kByte = 8;
   const std::string& opcode = instruction.opcode;
-  if (instruction.operands.size() < 2 || !is_memory(instruction.operands.back()) || is_on_stack(instruction.operands.back(), frame_pointer))
-    return 0;
+  if (instruction.operands.size() < 2) return 0;
+  const std::string& to = instruction.operands.back();
+  if (!is_memory(to) || is_on_stack(to, frame_pointer)) return 0;
   if (std::none_of(std::begin(kVectorStores), std::end(kVectorStores), [&](std::string_view name) { return starts_with(opcode, name); })) return 0;
   const int bytes = vector_bits(instruction) / kByte;
   return starts_with(opcode, "vpmov") || starts_with(opcode, "vcvtps2ph") || starts_with(opcode, "vextract") ? bytes / 2 : bytes;
@@ -283,7 +286,9 @@ std::vector<Function> read_disassembly(std::string_view text, const std::string&
     ++line_number;
     std::string_view rest = trimmed(line);
     if (rest.empty() || rest == "...") continue;  // "...": zeros
-    const auto bad = [&](const std::string& why) { return kernels::SpecError(origin, "line " + std::to_string(line_number), why + ": '" + std::string(trimmed(line)) + "'"); };
+    const auto bad = [&](const std::string& why) {
+      return kernels::SpecError(origin, "line " + std::to_string(line_number), why + ": '" + std::string(trimmed(line)) + "'");
+    };
     const std::size_t open = line.find(" <");
     if (line.back() == ':' && open != std::string_view::npos && hexadecimal(line.substr(0, open))) {
       const std::string_view name = line.substr(open + 2);
@@ -329,7 +334,7 @@ std::string disassembled(const std::string& object) {
     if (nowhere >= 0) ::dup2(nowhere, STDERR_FILENO);  // a failure is said below, in one line
     ::setenv("LC_ALL", "C", 1);
     ::execlp("objdump", "objdump", "-d", "--no-show-raw-insn", object.c_str(), nullptr);
-    ::_exit(127);  // the shell's status for a command that is not there
+    ::_exit(kNoCommand);
   }
   to = kernels::detail::Descriptor();
   std::string text;
@@ -343,7 +348,8 @@ std::string disassembled(const std::string& object) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) == 127) throw kernels::EnvironmentError("objdump, of binutils, does not run: a ranking for the CPU reads machine code with it");
+  if (!WIFEXITED(status) || WEXITSTATUS(status) == kNoCommand)
+    throw kernels::EnvironmentError("objdump, of binutils, does not run: a ranking for the CPU reads machine code with it");
   if (WEXITSTATUS(status) != 0) throw kernels::EnvironmentError("objdump does not read " + object);
   return text;
 }

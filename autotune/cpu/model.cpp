@@ -50,7 +50,8 @@ constexpr Row kZen4[] = {
 };
 // A permutation across the 128-bit lanes takes a pipe for as long at 256 bits as at 512 (Zn4PERMIT2_256, Zn4PERMIT2Z).
 constexpr double kAcrossLanes = 2;
-// GCC's costs for znver4 (gcc/config/i386/x86-tune-costs.h): a VGATHERDPS of 4 elements is 24 operations and takes 5 clocks; 7 operations do not depend on the width.
+// GCC's costs for znver4 (gcc/config/i386/x86-tune-costs.h): a VGATHERDPS, of 4 elements, is 24 operations and takes 5 clocks; about 7 operations do not
+// depend on the width. That the others and the clocks grow with it is taken from there, too.
 constexpr double kGatherFixed = 7, kGatherOperations = 24, kGatherClocks = 5, kGatherElements = 4;
 
 bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
@@ -60,11 +61,12 @@ bool is_register(std::string_view operand) { return !operand.empty() && operand.
 // Nothing is done for them but renaming.
 bool is_plain_move(const Instruction& instruction) {
   const auto& operands = instruction.operands;
-  return operands.size() == 2 && is_register(operands[0]) && is_register(operands[1]) && operands[1].find('{') == std::string::npos &&
-         (instruction.opcode == "mov" || starts_with(instruction.opcode, "vmova") || starts_with(instruction.opcode, "vmovu") || starts_with(instruction.opcode, "vmovdq")) &&
-         (operands[0].size() < 2 || operands[0][1] != 'k');
+  const bool moves = instruction.opcode == "mov" || starts_with(instruction.opcode, "vmova") || starts_with(instruction.opcode, "vmovu") ||
+                     starts_with(instruction.opcode, "vmovdq");
+  return moves && operands.size() == 2 && is_register(operands[0]) && is_register(operands[1]) && operands[1].find('{') == std::string::npos;
 }
 
+bool is_comparison(const Instruction& instruction) { return instruction.opcode == "cmp" || instruction.opcode == "test"; }
 bool is_jump(const Instruction& instruction) { return instruction.opcode.front() == 'j'; }
 
 // Of a register all widths and parts are one: "zmm7", "rax".
@@ -101,8 +103,7 @@ Access access_of(const Instruction& instruction) {
   Access access;
   const auto& operands = instruction.operands;
   // What writes flags alone.
-  const bool compares = instruction.opcode == "cmp" || instruction.opcode == "test" || starts_with(instruction.opcode, "kortest") || instruction.opcode == "vptest" ||
-                        is_jump(instruction);
+  const bool compares = is_comparison(instruction) || starts_with(instruction.opcode, "kortest") || instruction.opcode == "vptest" || is_jump(instruction);
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const std::string& operand = operands[i];
     const bool destination = i + 1 == operands.size() && !compares;
@@ -210,12 +211,22 @@ double memory_ns(const Core& core, const Machine& machine, const Variant& varian
 }  // namespace
 
 const Core& zen4() {
-  // Dispatch, the two schedulers' 2 x 32 entries and the queue of 64 before them, pipes, branch: publication 57647 as above. Load pipes: two of 256 bits; stores:
-  // one of 256 bits a clock. Second and third level: 32 bytes a clock (57647, "Load-Store Unit", "L2 Cache"). The clock is an EPYC 9004's boost (data sheets:
-  // 3.7 to 4.4 GHz); memory is that of one core complex, whose link moves 32 bytes in and 16 out at 1.8 GHz: assumptions, as it is not known where a virtual
-  // machine's cores are.
-  static const Core kCore = {.name = "Zen 4", .clock_ghz = 3.7, .dispatch = 6, .waiting = 2 * 32 + 64, .vector_pipes = 4, .pipe_bits = 256, .load_pipes = 2, .store_pipes = 1,
-                             .mispredict = 13, .l2_bytes = 32, .l3_bytes = 32, .dram_gb_per_s = 57.6, .dram_write_gb_per_s = 28.8};
+  // Dispatch, the two schedulers' 2 x 32 entries and the queue of 64 before them, pipes, branch: publication 57647 as above. Two 256-bit loads and one such
+  // store a clock. Assumed: 32 bytes a clock from the second and the third level. The clock is an EPYC 9004's boost (data sheets: 3.7 to 4.4 GHz); memory is that of
+  // one core complex, whose link moves 32 bytes in and 16 out at 1.8 GHz. Both are assumptions: a virtual machine does not say where its cores are.
+  static const Core kCore = {.name = "Zen 4",
+                             .clock_ghz = 3.7,
+                             .dispatch = 6,
+                             .waiting = 2 * 32 + 64,
+                             .vector_pipes = 4,
+                             .pipe_bits = 256,
+                             .load_pipes = 2,
+                             .store_pipes = 1,
+                             .mispredict = 13,
+                             .l2_bytes = 32,
+                             .l3_bytes = 32,
+                             .dram_gb_per_s = 57.6,
+                             .dram_write_gb_per_s = 28.8};
   return kCore;
 }
 
@@ -233,7 +244,8 @@ const Core& this_core() {
   // Of family 19h: EPYC 9004 (10h-1Fh), desktop (60h-6Fh), mobile (70h-7Fh), EPYC 8004 and 97x4 (A0h-AFh).
   constexpr unsigned kZen4Models[] = {0x1, 0x6, 0x7, 0xa};
   if (family == kFamily19h && std::find(std::begin(kZen4Models), std::end(kZen4Models), model >> 4) != std::end(kZen4Models)) return zen4();
-  throw kernels::EnvironmentError("no model of this CPU's cores (family " + std::to_string(family) + ", model " + std::to_string(model) + "; there is one of " + zen4().name + ")");
+  throw kernels::EnvironmentError("no model of this CPU's cores (family " + std::to_string(family) + ", model " + std::to_string(model) +
+                                  "; there is one of " + zen4().name + ")");
 }
 
 Cost cost_of(const Core& core, const Instruction& instruction) {
@@ -242,10 +254,10 @@ Cost cost_of(const Core& core, const Instruction& instruction) {
   if (starts_with(instruction.opcode, "nop") || instruction.opcode == "endbr64") return cost;
   const int bits = vector_bits(instruction);
   const double halves = std::max(1.0, static_cast<double>(bits) / core.pipe_bits);  // 256-bit parts
-  const bool writes_memory = !instruction.operands.empty() && is_memory(instruction.operands.back());
+  const bool writes_memory = !instruction.operands.empty() && is_memory(instruction.operands.back()) && !is_comparison(instruction);
   bool reads_memory = false;
   for (std::size_t i = 0; i < instruction.operands.size(); ++i)
-    reads_memory = reads_memory || (is_memory(instruction.operands[i]) && (i + 1 < instruction.operands.size() || instruction.opcode == "cmp" || instruction.opcode == "test"));
+    reads_memory = reads_memory || (is_memory(instruction.operands[i]) && (i + 1 < instruction.operands.size() || is_comparison(instruction)));
   if (starts_with(instruction.opcode, "vgather") || starts_with(instruction.opcode, "vpgather")) {
     const double elements = static_cast<double>(bits) / kElementBits;
     const double operations = kGatherFixed + (kGatherOperations - kGatherFixed) / kGatherElements * elements;
@@ -257,8 +269,8 @@ Cost cost_of(const Core& core, const Instruction& instruction) {
   }
   if (starts_with(instruction.opcode, "lea")) reads_memory = false;
   if (is_plain_move(instruction)) return cost;
-  const bool only_moves = starts_with(instruction.opcode, "vmov") || starts_with(instruction.opcode, "vbroadcast") || starts_with(instruction.opcode, "vpbroadcast") ||
-                          starts_with(instruction.opcode, "kmov");
+  const bool only_moves = starts_with(instruction.opcode, "vmov") || starts_with(instruction.opcode, "vbroadcast") ||
+                          starts_with(instruction.opcode, "vpbroadcast") || starts_with(instruction.opcode, "kmov");
   if (reads_memory) cost.loads = halves, cost.latency = kLoadLatency;
   if (writes_memory) cost.stores = halves;
   const bool vector = instruction.opcode.front() == 'v' || instruction.opcode.front() == 'k';
@@ -298,7 +310,8 @@ TripCost cost_of(const Core& core, const std::vector<Instruction>& path) {
     loads += cost.loads;
     stores += cost.stores;
   }
-  trip.issue_clocks = std::max({dispatched / core.dispatch + microcode, pipe_clocks(work, core.vector_pipes), loads / core.load_pipes, stores / core.store_pipes});
+  trip.issue_clocks = std::max({dispatched / core.dispatch + microcode, pipe_clocks(work, core.vector_pipes), loads / core.load_pipes,
+                                stores / core.store_pipes});
   const Chains chains = chains_of(core, path);
   trip.chain_clocks = chains.within;
   trip.recurrence_clocks = chains.growth;

@@ -5,15 +5,16 @@
 // The model, in clocks per trip of the loop over elements (autotune/cpu/code.h: a trip without side channels), loads from the first-level cache:
 //   issue    the largest of: macro-operations / dispatch width, a gather's micro-code beside them; for every set of vector pipes the work that only those can
 //            do, over their number (what an optimal assignment leaves); loads and stores over their pipes. A 512-bit operation occupies a 256-bit pipe twice.
-//   latency  L / (1 + W / N): L the longest chain of dependent instructions that begins and ends in a trip, N the trip's macro-operations, W those that the core
-//            holds while they wait. N << W: W / N trips are under way, each L long (Little's law); N >> W: one trip is. But no less than what each trip adds to
-//            the longest chain through all of them.
+//   latency  L / (1 + W / N): L the longest chain of dependent instructions that begins and ends in a trip, N the trip's macro-operations, W those that the
+//            core holds while they wait. N << W: W / N trips are under way, each L long (Little's law); N >> W: one trip is. But no less than what each trip
+//            adds to the longest chain through all of them.
 // and per element, of one thread:
-//   memory   bytes of inputs, and of outputs twice (they are read before they are written), over the bandwidth of the nearest level that holds all arrays;
-//            streamed outputs once, over the thread's share of what can be written past the caches.
-// These overlap imperfectly: their p-norm, p = 4 as in the model for GPUs, is taken for the time. A call takes what its busiest thread does: its elements (whole
-// tasks, handed out as OpenMP's static schedule does), remainders of a task or row by the loop for them; and for each task or row once the instructions before
-// the loop, one trip's chain and a mispredicted branch, for each task a fence where it streams; and a start of the threads.
+//   memory   bytes of inputs, and of outputs twice (they are read before they are written), over the bandwidth of the nearest level that holds the arrays (a
+//            core's own caches: the thread's part of them; nothing, where that is the first level); streamed outputs once, over the thread's share of what can
+//            be written past the caches.
+// These overlap imperfectly: their p-norm, p = 4 as in the model for GPUs, is taken for the time. A call takes what its busiest thread does: its elements
+// (whole tasks, handed out as OpenMP's static schedule does), remainders of a task or row by the loop for them; and for each task or row once the instructions
+// before the loop, one trip's chain and a mispredicted branch, for each task a fence where it streams; and a start of the threads.
 #pragma once
 
 #include <optional>

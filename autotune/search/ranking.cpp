@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include "autotune/compile.h"
 #include "autotune/cpu/model.h"
@@ -45,8 +46,10 @@ std::vector<std::optional<Kind>> variants_of(const Recording& recording, Predict
 }
 
 void show_progress(CompileSettings& settings) {
-  if (::isatty(STDERR_FILENO) != 0)
-    settings.progress = [](std::size_t done, std::size_t units) { std::fprintf(stderr, "\rcompiling: %zu of %zu loops%s", done, units, done == units ? "\r\033[K" : ""); };
+  if (::isatty(STDERR_FILENO) == 0) return;
+  settings.progress = [](std::size_t done, std::size_t units) {
+    std::fprintf(stderr, "\rcompiling: %zu of %zu loops%s", done, units, done == units ? "\r\033[K" : "");
+  };
 }
 
 PredictedPoints predicted_by_cpu(const Recording& recording, const Problem& problem, const std::string& path, const std::string& out) {
@@ -108,11 +111,13 @@ PredictedPoints predicted_by_cpu(const Recording& recording, const Problem& prob
     const cpu::Prediction p = predict(core, machine, *variants[i], *code);
     predicted.time[i] = p.ns;
     if (!recording.evaluations[i].time_ms) continue;
-    char line[512];
-    std::snprintf(line, sizeof(line), "%s,%.6g,%.6g,%.4g,%.4g,%.4g,%.4g,%.4g,%d,%d,%d,%.4g\n", variants[i]->name().c_str(), p.ns, *recording.evaluations[i].time_ms, p.issue_ns,
-                  p.latency_ns, p.memory_ns, p.loop_ns, p.starts_ns, code->main.trip.instructions, code->main.trip.gathers, code->main.trip.permutes,
-                  code->main.trip.chain_clocks);
-    csv += line;
+    const cpu::TripCost& trip = code->main.trip;
+    std::ostringstream line;
+    line << variants[i]->name();
+    for (const double value : {p.ns, *recording.evaluations[i].time_ms, p.issue_ns, p.latency_ns, p.memory_ns, p.loop_ns, p.starts_ns}) line << ',' << value;
+    for (const int count : {trip.instructions, trip.gathers, trip.permutes}) line << ',' << count;
+    line << ',' << trip.chain_clocks;
+    csv += line.str() + "\n";
   }
   kernels::write_file(out + "/ranking_" + problem.name() + ".csv", csv);
   return predicted;
@@ -164,7 +169,8 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
     measured.push_back(*recording.evaluations[i].time_ms);
   }
   if (model.size() < 2) throw kernels::SpecError(path, "points", "fewer than two have both a measured time and a prediction");
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return *recording.evaluations[a].time_ms < *recording.evaluations[b].time_ms; });
+  const auto is_faster = [&](std::size_t a, std::size_t b) { return *recording.evaluations[a].time_ms < *recording.evaluations[b].time_ms; };
+  std::stable_sort(order.begin(), order.end(), is_faster);
   RankingCheck check;
   check.points = model.size();
   check.spearman = spearman_interval(model, measured, seed);
@@ -187,7 +193,8 @@ Problem problem_of(const Recording& recording, const Options& options, const std
       if (Problem{kernel, format}.name() == recording.kernel) found = Problem{kernel, format};
   if (!found) throw kernels::SpecError(path, "kernel", "'" + recording.kernel + "' is none of this program's, which a ranking is of");
   const std::vector<Shape> shapes = options.shapes("shape");
-  if (shapes.size() > 1 || (!shapes.empty() && !found->over_rows())) throw options.bad("shape", "a recording has one size, and " + recording.kernel + " " + (found->over_rows() ? "one shape" : "no rows"));
+  if (!shapes.empty() && !found->over_rows()) throw options.bad("shape", recording.kernel + " has no rows");
+  if (shapes.size() > 1) throw options.bad("shape", "a recording is of one");
   if (!shapes.empty()) return found->sized(shapes.front().rows, shapes.front().cols);
   if (!recording.problem_size.is_number_integer() || recording.problem_size.get<i64>() < 1)
     throw kernels::SpecError(path, "problem_size", "not a number of elements" + std::string(found->over_rows() ? " (--shape says rows and columns)" : ""));
@@ -210,6 +217,7 @@ int ranking_command(const Options& options, const Recording& recording, const st
   const auto failed = std::count_if(recording.evaluations.begin(), recording.evaluations.end(), [](const Evaluation& e) { return !e.time_ms; });
 
   if (options.has("json")) {
+    const Interval& spearman = check.spearman;
     const json result = {{"schema", "outgrad.ranking/1"},
                          {"file", path},
                          {"device", recording.device},
@@ -220,7 +228,7 @@ int ranking_command(const Options& options, const Recording& recording, const st
                          {"failed", failed},
                          {"points", check.points},
                          {"left_out", predicted.left_out},
-                         {"spearman", {{"value", check.spearman.median}, {"low", check.spearman.low}, {"high", check.spearman.high}, {"confidence", kConfidence}}},
+                         {"spearman", {{"value", spearman.median}, {"low", spearman.low}, {"high", spearman.high}, {"confidence", kConfidence}}},
                          {"best", recording.name_of(check.best)},
                          {"best_at", check.best_at ? json(*check.best_at) : json()},
                          {"top", check.top},

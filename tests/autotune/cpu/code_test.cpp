@@ -144,7 +144,8 @@ TEST(HotLoop, IsTheInnermost) {
 // Stores of every kind that the kernels' formats take, and those of single elements.
 TEST(HotLoop, CountsBytesOfVectorsAlone) {
   const auto stored = [](const std::string& store) {
-    const auto loops = hot_loops(read_disassembly("0000000000001000 <f>:\n    1000:\t" + store + "\n    1008:\tjne    1000 <f>\n    100a:\tret\n", "text"), false);
+    const std::string text = "0000000000001000 <f>:\n    1000:\t" + store + "\n    1008:\tjne    1000 <f>\n    100a:\tret\n";
+    const auto loops = hot_loops(read_disassembly(text, "text"), false);
     return loops ? loops->main.stored_bytes : 0;
   };
   EXPECT_EQ(stored("vmovups %ymm1,(%rdi,%rax,4)"), 32);
