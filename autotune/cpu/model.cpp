@@ -2,7 +2,7 @@
 #include "autotune/cpu/model.h"
 
 #include <algorithm>
-#include <array>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <string_view>
@@ -48,10 +48,11 @@ constexpr Row kZen4[] = {
     {"vptest", kFp01, 1, 2},   {"vfpclass", kFp01, 1, 2}, {"vmovmsk", kFp2, 1, 1},    {"vpbroadcast", kFp12, 1, 1}, {"vbroadcast", kFp12, 1, 1},
     {"vrnd", kFp23, 1, 3},     {"vround", kFp23, 1, 3},   {"k", kFp23, 1, 1},         {"v", kFpAny, 1, 1},  // logic, integer sums, and what is not known
 };
-// A permutation across the 128-bit lanes takes a pipe for as long at 256 bits as at 512 (Zn4PERMIT2_256, Zn4PERMIT2Z).
+// A permutation across the 128-bit lanes takes a pipe for as long at 256 bits as at 512 (Zn4PERMIT2_256, Zn4PERMIT2Z; of VPERMPS with a VEX prefix the same
+// file says one pipe for one clock, which is as many a clock).
 constexpr double kAcrossLanes = 2;
-// GCC's costs for znver4 (gcc/config/i386/x86-tune-costs.h): a VGATHERDPS, of 4 elements, is 24 operations and takes 5 clocks; about 7 operations do not
-// depend on the width. That the others and the clocks grow with it is taken from there, too.
+// GCC's costs for znver4 (gcc/config/i386/x86-tune-costs.h): VGATHERDPD is 17 operations, VGATHERDPS 24 and 5 clocks, about 7 of which do not depend on the
+// width and 5 are each load's: of 2 and 4 elements. That wider ones take clocks in proportion to their operations is an assumption.
 constexpr double kGatherFixed = 7, kGatherOperations = 24, kGatherClocks = 5, kGatherElements = 4;
 
 bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
@@ -212,8 +213,8 @@ double memory_ns(const Core& core, const Machine& machine, const Variant& varian
 
 const Core& zen4() {
   // Dispatch, the two schedulers' 2 x 32 entries and the queue of 64 before them, pipes, branch: publication 57647 as above. Two 256-bit loads and one such
-  // store a clock. Assumed: 32 bytes a clock from the second and the third level. The clock is an EPYC 9004's boost (data sheets: 3.7 to 4.4 GHz); memory is that of
-  // one core complex, whose link moves 32 bytes in and 16 out at 1.8 GHz. Both are assumptions: a virtual machine does not say where its cores are.
+  // store a clock. Assumed: 32 bytes a clock from the second and the third level. The clock is an EPYC 9004's boost (data sheets: 3.7 to 4.4 GHz); memory
+  // is that of one core complex, whose link moves 32 bytes in and 16 out at 1.8 GHz. Both are assumptions: a virtual machine does not say where its cores are.
   static const Core kCore = {.name = "Zen 4",
                              .clock_ghz = 3.7,
                              .dispatch = 6,
@@ -343,7 +344,9 @@ std::optional<std::string> without_model(const Variant& variant) {
 
 bool streams(const Variant& variant) {
   static constexpr kernels::CpuSchedule kStreaming = {.vector_bits = 256, .streaming_stores = true};
+  constexpr int kLine = 64;  // bytes: rows begin on one where they are streamed (kernels/host/bias.h)
   if (!variant.gelu().streaming_stores) return false;
+  if (variant.problem.over_rows() && variant.problem.cols * bytes_of(variant.problem.format) % kLine != 0) return false;
   // Arrays of the tuner are aligned; so are the null pointers here.
   const i64 elements = variant.problem.elements();
   return bytes_of(variant.problem.format) == sizeof(float) ? kernels::detail::streams<kStreaming>(static_cast<const float*>(nullptr), elements)

@@ -211,6 +211,8 @@ TEST(Prediction, StreamsOnlyWhatTheKernelsStream) {
   schedule.streaming_stores = true;
   EXPECT_TRUE(streams(variant_of(KernelId::kGeluForward, FormatId::kF32, schedule)));
   EXPECT_FALSE(streams(variant_of(KernelId::kGeluForward, FormatId::kF32, kSchedule)));
+  EXPECT_TRUE(streams(variant_of(KernelId::kBiasGeluForward, FormatId::kF32, schedule, 1024, 1024)));
+  EXPECT_FALSE(streams(variant_of(KernelId::kBiasGeluForward, FormatId::kF32, schedule, 1024, 1023)));
   EXPECT_FALSE(streams(variant_of(KernelId::kGeluForward, FormatId::kF32, schedule, 1, kElements / 2)));
   EXPECT_FALSE(streams(variant_of(KernelId::kGeluForward, FormatId::kBf16, schedule)));
 }
