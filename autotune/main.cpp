@@ -22,6 +22,8 @@ constexpr const char* kUsage =
     "         --device replay:FILE [--kernel K --format F] [--strategy S] [--evaluations N] [--seed N] [--json]   search a recording:\n"
     "                              a database, a Kernel Tuner cache, T4 results; S: model, evolutionary, local, random, exhaustive\n"
     "         --device replay:FILE [--export-kernel-tuner FILE] [--export-t4 FILE]\n"
+    "         --device replay:FILE --ranking cpu|sm_XX [--kernel K --format F] [--shape RxN] [--out DIR] [--seed N] [--json]\n"
+    "                              how well predictions, for which nothing runs, agree with it\n"
     "         --study FILE... [--seeds N] [--shares 1,2,5,10] [--strategy S] [--kernel-tuner all|none|A,B] [--out DIR] [--json]\n"
     "  bench  [--format f32|f16|bf16|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
     "         --tuned HEADER [--kernel K] [--format F] [--elements N] [--shape RxN,...] [--rounds N] [--seed N] [--out DIR] [--json]\n"

@@ -99,6 +99,56 @@ Interval ratio_interval(const std::vector<double>& numerator, const std::vector<
   return {median(ratios), medians[tail], medians[kResamples - 1 - tail]};
 }
 
+namespace {
+
+// 0, 1, .. in ascending order of the values; equal values share the mean of theirs.
+std::vector<double> ranks_of(const std::vector<double>& values) {
+  std::vector<std::size_t> order(values.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::vector<double> ranks(values.size());
+  for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
+    for (std::size_t i = begin; i < end; ++i) ranks[order[i]] = static_cast<double>(begin + end - 1) / 2;
+  }
+  return ranks;
+}
+
+}  // namespace
+
+double spearman(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size() || a.size() < 2) return std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> x = ranks_of(a), y = ranks_of(b);
+  const double mean = static_cast<double>(a.size() - 1) / 2;  // of ranks, ties or not
+  double xy = 0, xx = 0, yy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mean) * (y[i] - mean);
+    xx += (x[i] - mean) * (x[i] - mean);
+    yy += (y[i] - mean) * (y[i] - mean);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : std::numeric_limits<double>::quiet_NaN();
+}
+
+Interval spearman_interval(const std::vector<double>& a, const std::vector<double>& b, std::uint64_t seed) {
+  constexpr int kResamples = 1000;  // the 0.5% tails then rest on five resamples each
+  Interval interval;
+  interval.median = interval.low = interval.high = spearman(a, b);
+  if (std::isnan(interval.median)) return interval;
+  std::vector<double> found, x(a.size()), y(a.size());
+  for (int sample = 0; sample < kResamples; ++sample) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t pair = next_random(seed) % a.size();
+      x[i] = a[pair], y[i] = b[pair];
+    }
+    if (const double correlation = spearman(x, y); !std::isnan(correlation)) found.push_back(correlation);
+  }
+  if (found.empty()) return interval;
+  std::sort(found.begin(), found.end());
+  const auto tail = static_cast<std::size_t>((1 - kConfidence) / 2 * static_cast<double>(found.size()));
+  interval.low = found[tail], interval.high = found[found.size() - 1 - tail];
+  return interval;
+}
+
 // Both ceilings give each thread one contiguous range, as the kernels do.
 namespace {
 

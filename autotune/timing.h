@@ -68,6 +68,12 @@ struct Interval {
 Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept,
                         std::uint64_t seed);
 
+// Spearman's rank correlation of two lists of one length: Pearson's of their ranks, equal values sharing the mean of theirs. NaN for fewer than two pairs, and
+// where all values of a list are equal.
+double spearman(const std::vector<double>& a, const std::vector<double>& b);
+// The same with its percentile-bootstrap interval at kConfidence over pairs; `median` is the correlation of all. Resamples without a correlation are left out.
+Interval spearman_interval(const std::vector<double>& a, const std::vector<double>& b, std::uint64_t seed);
+
 // Ceilings: what this machine's memory gives code that computes (almost) nothing, on all cores, with streaming stores. n floats,
 // all three arrays 64-byte aligned.
 void triad(const float* a, const float* b, float* out, long long n);  // out = a + 3 b: two reads, one write

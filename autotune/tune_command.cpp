@@ -172,7 +172,7 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
                         {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy", "shard",
-                         "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes"},
+                         "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes", "ranking"},
                         {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
   if (options.has("merge")) {
     options.refuse_all_but("--merge", {"merge", "out", "json"});
@@ -188,8 +188,11 @@ int tune_command(const std::vector<std::string>& args) {
   }
   const std::string device = options.text("device", "cpu");
   if (device.rfind("replay:", 0) == 0) {
-    options.refuse_all_but("a replay",
-                           {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
+    if (options.has("ranking"))
+      options.refuse_all_but("--ranking", {"device", "kernel", "format", "ranking", "shape", "seed", "out", "json"});
+    else
+      options.refuse_all_but("a replay",
+                             {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
     return replay_command(options);
   }
   if (options.has("record")) {

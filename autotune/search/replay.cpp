@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "autotune/search/ranking.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {
@@ -37,6 +38,8 @@ int replay_command(const Options& options) {
   const std::string kernel = options.text("kernel", ""), format = options.text("format", "");
   if (kernel.empty() != format.empty()) throw options.bad(kernel.empty() ? "kernel" : "format", "a database's problem takes both, --kernel and --format");
   const Recording recording = read_recording(path, kernel.empty() ? "" : kernel + "." + format);
+
+  if (options.has("ranking")) return ranking_command(options, recording, path);
 
   bool exported = false;
   for (const auto& [option, text_of] : {std::pair("export-kernel-tuner", &kernel_tuner_cache), std::pair("export-t4", &t4_results)}) {

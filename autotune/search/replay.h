@@ -22,7 +22,7 @@ Replay replay(const Recording& recording, Strategy& strategy, std::size_t evalua
 double share_of_optimum(const Recording& recording, const Replay& run, std::size_t n);
 
 // `tune --device replay:FILE`: one search and how near to the recorded optimum it came; or, with --export-kernel-tuner and --export-t4,
-// the recording in another format. Returns the exit status.
+// the recording in another format; or, with --ranking, how well predictions agree with it (ranking.h). Returns the exit status.
 int replay_command(const Options& options);
 
 }  // namespace outgrad::autotune

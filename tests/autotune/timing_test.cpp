@@ -104,6 +104,39 @@ TEST(Median, OfOddEvenAndNone) {
   EXPECT_TRUE(std::isnan(median({})));
 }
 
+TEST(Spearman, IsOfRanksAndSharesThoseOfTies) {
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {10, 100, 1000, 1e9}), 1);
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {4, 3, 2, 1}), -1);
+  // Ranks 0, 1.5, 1.5, 3 against 0, 1, 2, 3: 4.5 / sqrt(4.5 x 5).
+  EXPECT_DOUBLE_EQ(spearman({1, 7, 7, 9}, {1, 2, 3, 4}), 4.5 / std::sqrt(4.5 * 5));
+  EXPECT_DOUBLE_EQ(spearman({9, 7, 1, 7}, {4, 2, 1, 3}), 4.5 / std::sqrt(4.5 * 5)) << "the order of pairs is nobody's";
+  // Without ties 1 - 6 sum d^2 / (n^3 - n): d = 1, 1, 1, 1, 0.
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4, 5}, {2, 1, 4, 3, 5}), 1 - 6.0 * 4 / 120);
+  EXPECT_TRUE(std::isnan(spearman({1}, {1})));
+  EXPECT_TRUE(std::isnan(spearman({1, 2}, {3, 3})));
+  EXPECT_TRUE(std::isnan(spearman({1, 2}, {3, 4, 5})));
+}
+
+TEST(Spearman, HasAnIntervalThatNarrowsWithMorePairs) {
+  const auto width = [](std::size_t n) {
+    std::uint64_t state = 5;
+    std::vector<double> a, b;
+    for (std::size_t i = 0; i < n; ++i) {
+      a.push_back(static_cast<double>(next_random(state) % 1000));
+      b.push_back(a.back() + static_cast<double>(next_random(state) % 1000));
+    }
+    const Interval interval = spearman_interval(a, b, 3);
+    EXPECT_DOUBLE_EQ(interval.median, spearman(a, b));
+    EXPECT_LT(interval.low, interval.median);
+    EXPECT_GT(interval.high, interval.median);
+    return interval.high - interval.low;
+  };
+  EXPECT_LT(width(1000), 0.5 * width(50));
+  const Interval certain = spearman_interval({1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}, 1);
+  EXPECT_DOUBLE_EQ(certain.low, 1);
+  EXPECT_TRUE(std::isnan(spearman_interval({1, 1}, {1, 2}, 1).median));
+}
+
 // In a child, like all code that enters OpenMP here (autotune/isolate.h says why).
 TEST(Ceilings, ComputeWhatTheySayForAnyLength) {
   const auto body = [](const Channel& channel) {

@@ -1,0 +1,44 @@
+// How well a ranking that nothing was run for agrees with measurements: `tune --device replay:FILE --ranking cpu|sm_XX`.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autotune/options.h"
+#include "autotune/problem.h"
+#include "autotune/records/exchange.h"
+#include "autotune/timing.h"
+
+namespace outgrad::autotune {
+
+// A prediction for each point of a recording, in any unit; nothing where there is none, and then why, by point.
+struct PredictedPoints {
+  std::vector<std::optional<double>> time;
+  std::map<std::string, std::size_t> left_out;  // points by reason
+  std::string model;                            // "Zen 4"
+  std::size_t compiled = 0;                     // loops, or programs
+};
+
+struct RankingCheck {
+  std::size_t points = 0;  // with a prediction and a measured time
+  Interval spearman;
+  std::size_t best = 0;           // the point that is fastest as measured, of all that did not fail
+  std::optional<double> best_at;  // how many are predicted to be no slower than it, itself included, over `points`; nothing: it has no prediction
+  std::size_t top = 0, top_found = 0;  // of the measured top 10 those within the first kTopShare of the predicted order; ties count against them
+};
+inline constexpr double kTopShare = 0.1;
+inline constexpr std::size_t kTop = 10;
+
+// Throws SpecError(`path`, ...) where fewer than two points have both.
+RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted, const std::string& path, std::uint64_t seed);
+
+// The problem that a recording is of, with its size: `--shape` where it is given, else the recorded number of elements in the shape that the tuner gives
+// those. Throws SpecError(`path`, ...).
+Problem problem_of(const Recording& recording, const Options& options, const std::string& path);
+
+// The command for a recording read from `path`. Leaves predictions beside measurements, a line a point, in --out. Returns the exit status.
+int ranking_command(const Options& options, const Recording& recording, const std::string& path);
+
+}  // namespace outgrad::autotune
