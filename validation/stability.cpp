@@ -25,6 +25,18 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUnit = 0x1p-24;  // fp32's unit roundoff, e in stability.h
+constexpr double kFp32Overflow = 0x1p127;  // half of the first magnitude that rounds to infinity: room for every relative error in sight
+
+// The arithmetic that the derivation of stability.h is evaluated for.
+struct Arithmetic {
+  double unit;      // roundoff
+  double least;     // least subnormal: 2 h of its own underflow; 0 where nothing underflows
+  bool fma;         // products that feed a sum are not rounded
+  double overflow;  // infinite where nothing overflows
+};
+constexpr Arithmetic kFp32{kUnit, 0x1p-149, true, kFp32Overflow};
+// long double of at least 64 bits: its exponents hold whatever fp32 numbers can form.
+constexpr Arithmetic kExtended{0x1p-64, 0, false, kInfinity};
 
 // A non-negative number that is at least the exact value of the expression it came from. Every double given is taken as it is (rounded
 // up to mag_t's 30 bits); a divisor must be exact, that is an fp32 value or an integer below 2^30.
@@ -68,48 +80,74 @@ class Upper {
   mag_t mag_;
 };
 
+Upper smaller(const Upper& a, const Upper& b) { return a.value() < b.value() ? a : b; }
+Upper larger(const Upper& a, const Upper& b) { return a.value() < b.value() ? b : a; }
+
 // (1 + a)(1 + b) - 1, without the cancellation.
 Upper compound(const Upper& a, const Upper& b) { return a + b + a * b; }
 
 // g(n) = n e / (1 - n e) <= n e (1 + 2 n e) while n e <= 1/2, which every depth of 2^20 columns and 2^40 rows keeps.
-Upper roundings(int n) {
-  const double ne = n * kUnit;
+Upper roundings(const Arithmetic& arithmetic, i64 n) {
+  const double ne = static_cast<double>(n) * arithmetic.unit;
   return Upper(ne) * (Upper(1) + 2 * ne);
 }
 
 // What does not depend on the channel.
 struct RowModel {
+  Arithmetic arithmetic;
   Norm norm;
-  int depth;
-  Upper dy, unit_y, half_y;   // G; U; h + 2^-149 (fp32 underflow)
+  i64 columns;
+  int mean_roundings;          // of a division by N: none where N is a power of two
+  i64 depth;
+  Upper dy, unit_y, half_y;    // G; U; h + 2^-149 (fp32 underflow)
   Upper forward_a, forward_b;  // AE, BE
   Upper rstd;                  // R
   Upper format;                // u
-  int column_depth;
+  i64 column_depth;
+
+  Upper g(i64 n) const { return roundings(arithmetic, n); }
+  Upper tiny(double multiple) const { return multiple * arithmetic.least; }
 };
 
-RowModel row_model(const StabilityOptions& options, i64 columns) {
-  const int depth = row_tree_depth(columns);
-  const Upper unit = kUnit;
+// The depths of the sums of one row, and of one column over all rows.
+struct Depths {
+  i64 row, column;
+};
+
+RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmetic& arithmetic, const Depths& depths) {
+  const auto g = [&](i64 n) { return roundings(arithmetic, n); };
+  const auto tiny = [&](double multiple) { return Upper(multiple * arithmetic.least); };
+  const Upper unit = arithmetic.unit;
   const Upper inverse_eps = Upper(1) / options.eps;
   const bool centred = options.norm == Norm::layer;
-  const Upper mean = centred ? roundings(depth + 1) * (Upper(options.mean_ratio) + 1) + 0x1p-150 * sqrt(inverse_eps) : Upper(0);
-  const Upper h0 = roundings(depth + 5) + 0x1p-148 * inverse_eps;  // <= 1/4: eps is at least 2^-100
+  const bool single = centred && columns == 1;  // x - mean = 0 and var = 0, exactly
+  const int mean_roundings = std::has_single_bit(static_cast<kernels::u64>(columns)) ? 0 : 1;
+  const Upper mean =
+      !centred || single ? Upper(0) : g(depths.row + mean_roundings) * (Upper(options.mean_ratio) + 1) + tiny(0.5) * sqrt(inverse_eps);
+  // <= 1/4: eps is at least 2^-100. LayerNorm rounds a difference that is squared.
+  const Upper h0 = single ? Upper(0) : g(depths.row + mean_roundings + (centred ? 4 : 2)) + tiny(2) * inverse_eps;
   const Upper h = h0 + mean * mean * (Upper(1) + h0);
-  const Upper rstd = compound(roundings(2), h * 0.5 * (Upper(1) + 2 * h0));  // 1/(1-H0) <= 1 + 2 H0 below 1/2
-  const Upper normalise = compound(rstd, compound(unit, unit));
+  const Upper rstd = compound(g(2), h * 0.5 * (Upper(1) + 2 * h0));  // 1/(1-H0) <= 1 + 2 H0 below 1/2
+  const Upper normalise = compound(rstd, centred ? compound(unit, unit) : unit);
   return {
+      .arithmetic = arithmetic,
       .norm = options.norm,
-      .depth = depth,
+      .columns = columns,
+      .mean_roundings = mean_roundings,
+      .depth = depths.row,
       .dy = options.dy_max,
       .unit_y = compound(unit, options.format.unit_roundoff),
-      .half_y = Upper(options.format.half_subnormal) + 0x1p-149,
+      .half_y = Upper(options.format.half_subnormal) + tiny(1),
       .forward_a = normalise,
-      .forward_b = (Upper(1) + normalise) * mean + 0x1p-150,
+      .forward_b = (Upper(1) + normalise) * mean + tiny(0.5),
       .rstd = rstd,
       .format = options.format.unit_roundoff,
-      .column_depth = column_tree_depth(options.rows, columns),
+      .column_depth = depths.column,
   };
+}
+
+RowModel kernels_model(const StabilityOptions& options, i64 columns) {
+  return row_model(options, columns, kFp32, {row_tree_depth(columns), column_tree_depth(options.rows, columns)});
 }
 
 // The affine error A |xh| + B of one channel's normalised value before the backward pass rounds it.
@@ -138,7 +176,7 @@ bool reciprocal_is_normal(float gamma) { return std::isnormal(1.0f / gamma) && s
 bool overflows(const RowModel& row, const StorageFormat& format, float gamma, float beta, double x_hat) {
   const Upper normalised = x_hat + row.forward_a * x_hat + row.forward_b;
   const Upper y = (Upper(std::abs(static_cast<double>(gamma))) * normalised + std::abs(static_cast<double>(beta))) * (Upper(1) + kUnit);
-  return !(y.value() < format.overflow);
+  return !(y.value() < format.overflow) || !(y.value() < kFp32Overflow);
 }
 
 ChannelClass classify(const StabilityOptions& options, const RowModel& row, const ChannelParameters& channel) {
@@ -157,14 +195,13 @@ class BoundsEvaluator {
       : options_(options), row_(row), channels_(channels), side_(std::move(side)) {}
 
   NormBounds evaluate() {
-    sum_over_channels();
-    const double widest =
-        std::sqrt(static_cast<double>(channels_.size()));  // sqrt(N - 1) for LayerNorm; the difference is lost in the bound
+    const double widest = largest_x_hat(row_.norm, row_.columns);
     const double x_max[2] = {widest, std::min(options_.x_hat_max, widest)};
     NormBounds bounds{};
     bounds.channels.resize(channels_.size());
     for (int range = 0; range < 2; ++range) {
       const auto at = [range](Bound& bound) -> double& { return range == 0 ? bound.worst : bound.conditional; };
+      sum_over_channels(x_max[range]);
       const bool row_overflows = any_overflow(x_max[range]);
       for (size_t j = 0; j < channels_.size(); ++j) {
         ChannelBounds& channel = bounds.channels[j];
@@ -172,7 +209,7 @@ class BoundsEvaluator {
                                          !overflows(row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max[range]));
         at(channel.x_hat) = usable ? x_hat(j, x_max[range]).value() : kInfinity;
         at(channel.dx) = usable && !row_overflows ? dx(j, x_max[range]).value() : kInfinity;
-        at(channel.dgamma) = usable ? dgamma(j, x_max[range]).value() : kInfinity;
+        at(channel.dgamma) = usable && !row_overflows ? dgamma(j, x_max[range]).value() : kInfinity;
         at(bounds.dx) = std::max(at(bounds.dx), at(channel.dx));
       }
       at(bounds.dx_rms) = row_overflows || !all_reciprocals_normal() ? kInfinity : dx_rms().value();
@@ -180,14 +217,18 @@ class BoundsEvaluator {
       at(bounds.dx_rms_relative) = at(bounds.dx_rms) / scale * (1 + 0x1p-50);  // the quotient's own rounding
     }
     bounds.dx_absolute = row_.half_y.value();
-    bounds.dbeta = (roundings(row_.column_depth) * row_.dy).value();
+    // A slot starts from 0: its first addition is exact.
+    const Upper dbeta = row_.g(row_.column_depth - 1) * row_.dy;
+    bounds.dbeta = (dbeta * static_cast<double>(options_.rows)).value() < row_.arithmetic.overflow ? dbeta.value() : kInfinity;
+    bounds.rstd = row_.rstd.value();
     return bounds;
   }
 
  private:
   Upper absolute(float value) const { return std::abs(static_cast<double>(value)); }
 
-  void sum_over_channels() {
+  // |xh| <= x, so beside Cauchy-Schwarz's rms(gamma) also x mean|gamma| bounds mean |gamma xh|.
+  void sum_over_channels(const Upper& x) {
     Upper gamma = 0, gamma_squared = 0, lower_gamma_b = 0;
     for (size_t j = 0; j < channels_.size(); ++j) {
       const Upper g = absolute(channels_[j].gamma);
@@ -198,20 +239,43 @@ class BoundsEvaluator {
     const float n = static_cast<float>(channels_.size());
     mean_gamma_ = gamma / n;
     rms_gamma_ = sqrt(gamma_squared / n);
+    const Upper mean_gamma_x = smaller(rms_gamma_, x * mean_gamma_);
     const Upper a = compound(row_.forward_a, row_.unit_y);
     const Upper s = row_.forward_b * (Upper(1) + row_.unit_y) * mean_gamma_ + lower_gamma_b / n;
-    const Upper underflow = 0x1p-148;
-    m1_ = row_.norm == Norm::layer ? row_.dy * mean_gamma_ : Upper(0);
-    m1_error_ = row_.norm == Norm::layer ? roundings(row_.depth + 2) * m1_ + underflow : Upper(0);
-    m2_ = row_.dy * rms_gamma_;
-    m2_error_ = row_.dy * (a * rms_gamma_ + s) + roundings(row_.depth + 3) * row_.dy * ((Upper(1) + a) * rms_gamma_ + s) + underflow;
+    const Upper underflow = row_.tiny(2);
+    const bool centred = row_.norm == Norm::layer;
+    m1_ = centred ? row_.dy * mean_gamma_ : Upper(0);
+    m1_error_ = centred ? row_.g(row_.depth + 1 + row_.mean_roundings) * m1_ + underflow : Upper(0);
+    m2_ = row_.dy * mean_gamma_x;
+    m2_error_ = row_.dy * (a * mean_gamma_x + s) +
+                row_.g(row_.depth + 2 + row_.mean_roundings) * row_.dy * ((Upper(1) + a) * mean_gamma_x + s) + underflow +
+                row_.tiny(1) * row_.dy;
+  }
+
+  // Whether a sum or product of the backward pass may leave fp32. A sum's partial sums are below the sum of its terms' magnitudes.
+  bool backward_overflows(double x_max) const {
+    if (std::isinf(row_.arithmetic.overflow)) return false;
+    Upper centred = 0, weighted = 0, gamma = 0, x_hat_largest = 0;
+    for (size_t j = 0; j < channels_.size(); ++j) {
+      const Upper g = absolute(channels_[j].gamma);
+      const Upper kept = (Upper(1) + row_.forward_a) * x_max + row_.forward_b;
+      const Upper y = (Upper(1) + row_.unit_y) * (g * kept + absolute(channels_[j].beta)) + row_.half_y + absolute(channels_[j].beta);
+      centred = larger(centred, side_[j] ? kept : y);
+      weighted = larger(weighted, side_[j] ? g * kept : y);
+      gamma = larger(gamma, g);
+      if (side_[j] || reciprocal_is_normal(channels_[j].gamma)) x_hat_largest = larger(x_hat_largest, x_max + x_hat(j, x_max));
+    }
+    const auto fits = [&](const Upper& value) { return 2 * value.value() < row_.arithmetic.overflow; };
+    const double n = static_cast<double>(row_.columns), rows = static_cast<double>(options_.rows);
+    return !(fits(n * row_.dy * gamma) && fits(n * row_.dy * weighted) && fits(rows * row_.dy * centred) &&
+             fits(row_.dy * gamma + m1_ + m1_error_ + x_hat_largest * (m2_ + m2_error_)));
   }
 
   bool any_overflow(double x_max) const {
     for (size_t j = 0; j < channels_.size(); ++j) {
       if (!side_[j] && overflows(row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max)) return true;
     }
-    return false;
+    return backward_overflows(x_max);
   }
 
   bool all_reciprocals_normal() const {
@@ -223,22 +287,25 @@ class BoundsEvaluator {
 
   // X
   Upper x_hat(size_t j, const Upper& x) const {
-    return compound_error(reconstruction(row_, channels_[j], side_[j]), x);
+    return compound_error(reconstruction(row_, channels_[j], side_[j]), x, side_[j]);
   }
 
-  static Upper compound_error(const Affine& error, const Upper& x) {
-    return (Upper(1) + roundings(3)) * error.at(x) + roundings(3) * x + 0x1p-149;
+  // A side channel's xh is read as it is: one of the three roundings is left, by a product with 1, hence none.
+  Upper compound_error(const Affine& error, const Upper& x, bool side = false) const {
+    if (side) return error.at(x);
+    return (Upper(1) + row_.g(3)) * error.at(x) + row_.g(3) * x + row_.tiny(1);
   }
 
   // Dp, from |xh|, X, |a|
   Upper p_error(const Upper& x, const Upper& x_error, const Upper& a) const {
     const Upper m2 = m2_ + m2_error_;
-    return m1_error_ + x * m2_error_ + x_error * m2 + roundings(2) * (a + m1_ + m1_error_ + (x + x_error) * m2) + 0x1p-148;
+    const Upper rounded = row_.g(row_.arithmetic.fma ? 2 : 4);
+    return m1_error_ + x * m2_error_ + x_error * m2 + rounded * (a + m1_ + m1_error_ + (x + x_error) * m2) + row_.tiny(2);
   }
 
   // dx / rstd from Dp and |p|
   Upper outer(const Upper& p_error, const Upper& p) const {
-    const Upper v = compound(compound(row_.rstd, kUnit), row_.format);
+    const Upper v = compound(compound(row_.rstd, row_.arithmetic.unit), row_.format);
     return p_error + v * (p + p_error);
   }
 
@@ -262,8 +329,8 @@ class BoundsEvaluator {
 
   Upper dgamma(size_t j, const Upper& x) const {
     const Affine error = reconstruction(row_, channels_[j], side_[j]);
-    const Upper tree = roundings(row_.column_depth + 3);
-    const Upper underflow = side_[j] ? Upper(0x1p-148) : Upper(0x1p-149) + Upper(0x1p-149) / std::abs(channels_[j].gamma);
+    const Upper tree = row_.g(row_.column_depth + 3);
+    const Upper underflow = side_[j] ? row_.tiny(2) : row_.tiny(1) + row_.tiny(1) / std::abs(channels_[j].gamma);
     return row_.dy * (error.at(x) + tree * (x + error.at(x))) + underflow;
   }
 
@@ -286,7 +353,7 @@ void check_options(const StabilityOptions& options) {
     if (!holds) throw SpecError("stability", place, why);
   };
   // Below 2^-100, underflow in the variance would not be small against eps any more.
-  require(options.eps >= 0x1p-100f && std::isfinite(options.eps), "eps", "must be finite and at least 2^-100");
+  require(options.eps >= 0x1p-100f && options.eps <= 0x1p100f, "eps", "must be between 2^-100 and 2^100");
   require(options.mean_ratio >= 0 && std::isfinite(options.mean_ratio), "mean ratio", "must be finite and not negative");
   require(options.dy_max > 0 && std::isfinite(options.dy_max), "dy bound", "must be finite and positive");
   require(options.x_hat_max > 0 && std::isfinite(options.x_hat_max), "bound on |x^|", "must be finite and positive");
@@ -336,7 +403,8 @@ nlohmann::json summary_json(const NormBounds& bounds) {
           {"dx_rms_relative", bound_json(bounds.dx_rms_relative)},
           {"dx_absolute", bounds.dx_absolute},
           {"dgamma_max_per_row", bound_json(dgamma)},
-          {"dbeta_per_row", bounds.dbeta}};
+          {"dbeta_per_row", bounds.dbeta},
+          {"rstd_relative", bounds.rstd}};
 }
 
 }  // namespace
@@ -360,12 +428,14 @@ const char* to_string(ChannelClass channel_class) {
 
 const char* to_string(Norm norm) { return norm == Norm::layer ? "layernorm" : "rmsnorm"; }
 
+// Missing terms are added exactly, so a fold of which only the first m values are there rounds ceil(log2 m) times in a row.
 int row_tree_depth(i64 columns) {
   const i64 steps = kernels::row_steps(columns);
   const i64 groups = (steps + kernels::kGroupSteps - 1) / kernels::kGroupSteps;
+  const i64 chunks = (columns + kernels::kChunkTerms - 1) / kernels::kChunkTerms;
   const auto levels = [](i64 values) { return static_cast<int>(std::bit_width(static_cast<kernels::u64>(values) - 1)); };
-  return levels(kernels::kChunkTerms) + levels(std::min<i64>(steps, kernels::kGroupSteps)) + static_cast<int>(groups - 1) +
-         levels(kernels::kTreeLanes);
+  return levels(std::min<i64>(columns, kernels::kChunkTerms)) + levels(std::min<i64>(steps, kernels::kGroupSteps)) +
+         static_cast<int>(groups - 1) + levels(std::min<i64>(chunks, kernels::kTreeLanes));
 }
 
 int column_tree_depth(i64 rows, i64 columns) {
@@ -378,14 +448,14 @@ StabilityResult analyse_stability(const std::vector<float>& gamma, const std::ve
   check_options(options);
   const size_t n = gamma.size();
   constexpr size_t kMaxColumns = size_t{1} << 20;  // keeps every g(n) below 1/2 with room; wider than any norm
-  if (n < 2 || n > kMaxColumns) throw SpecError(label, gamma_name, fmt::format("{} channels, where 2 to {} are analysed", n, kMaxColumns));
+  if (n < 1 || n > kMaxColumns) throw SpecError(label, gamma_name, fmt::format("{} channels, where 1 to {} are analysed", n, kMaxColumns));
   if (!beta.empty() && beta.size() != n)
     throw SpecError(label, beta_name, fmt::format("{} channels, but {} has {}", beta.size(), gamma_name, n));
   if (!beta.empty() && options.norm == Norm::rms) throw SpecError(label, beta_name, "RMSNorm has no beta");
   check_finite(gamma, label, gamma_name);
   check_finite(beta, label, beta_name);
 
-  const RowModel row = row_model(options, static_cast<i64>(n));
+  const RowModel row = kernels_model(options, static_cast<i64>(n));
   StabilityResult result{};
   result.options = options;
   result.forward_x_hat = (row.forward_a + row.forward_b).value();
@@ -411,6 +481,24 @@ StabilityResult analyse_stability(const std::vector<float>& gamma, const std::ve
   result.from_output = BoundsEvaluator(options, row, result.channels, std::vector<bool>(n, false)).evaluate();
   result.recommended = result.side_buffer.empty() ? result.from_output : BoundsEvaluator(options, row, result.channels, side).evaluate();
   return result;
+}
+
+NormBounds reference_bounds(const StabilityResult& result) {
+  StabilityOptions options = result.options;
+  options.format = {"exact", 0, 0, kInfinity, 0};
+  const i64 columns = static_cast<i64>(result.channels.size());
+  const RowModel row = row_model(options, columns, kExtended, {columns, options.rows});
+  return BoundsEvaluator(options, row, result.channels, std::vector<bool>(result.channels.size(), true)).evaluate();
+}
+
+double largest_x_hat(Norm norm, i64 columns) {
+  return std::sqrt(static_cast<double>(norm == Norm::layer ? columns - 1 : columns)) * (1 + 0x1p-50);  // the root's own rounding
+}
+
+double largest_x(i64 columns) {
+  // N (2 x)^2 <= 2^125: far enough below 2^128 for every rounding and for eps.
+  const int levels = static_cast<int>(std::bit_width(static_cast<kernels::u64>(columns) - 1));
+  return std::ldexp(1.0, (123 - levels) / 2);
 }
 
 double rho_quantile(const StabilityResult& result, double fraction) {
@@ -480,6 +568,7 @@ nlohmann::json to_json(const StabilityResult& result) {
           {"policy", {{"name", result.policy()}, {"channels", result.side_buffer}, {"bytes_per_row", result.side_buffer_bytes_per_row()}}},
           {"bounds", {{"from_output", summary_json(result.from_output)}, {"recommended", summary_json(result.recommended)}}},
           {"forward_x_hat", result.forward_x_hat},
+          {"x_abs_max", largest_x(static_cast<i64>(result.channels.size()))},
           {"estimates", {{"dgamma_relative_l2", result.dgamma_estimate}}},
           {"channels", columns}};
 }
