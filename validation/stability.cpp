@@ -2,12 +2,12 @@
 #include "validation/stability.h"
 
 #include <fmt/format.h>
-#include <mag.h>
 
 #include <algorithm>
 #include <bit>
 #include <cctype>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -38,46 +38,29 @@ constexpr Arithmetic kFp32{kUnit, 0x1p-149, true, kFp32Overflow};
 // long double of at least 64 bits: its exponents hold whatever fp32 numbers can form.
 constexpr Arithmetic kExtended{0x1p-64, 0, false, kInfinity};
 
-// A non-negative number that is at least the exact value of the expression it came from. Every double given is taken as it is (rounded
-// up to mag_t's 30 bits); a divisor must be exact, that is an fp32 value or an integer below 2^30.
+// The number above a value >= 0.
+double above(double value) { return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) + 1); }
+
+// A non-negative number that is at least the exact value of the expression it came from: the exact result of an operation on doubles is at
+// most the double above the rounded one. A double given is taken as it is.
 class Upper {
  public:
-  Upper(double value) {  // NOLINT(google-explicit-constructor): formulas mix bounds and exact numbers
-    mag_init(mag_);
-    mag_set_d(mag_, value);
-  }
-  Upper(const Upper& other) {
-    mag_init(mag_);
-    mag_set(mag_, other.mag_);
-  }
-  Upper& operator=(const Upper& other) {
-    mag_set(mag_, other.mag_);
-    return *this;
-  }
-  ~Upper() { mag_clear(mag_); }
+  Upper(double value) : value_(value) {}  // NOLINT(google-explicit-constructor): formulas mix bounds and exact numbers
+  double value() const { return value_; }
 
-  double value() const { return mag_get_d(mag_); }  // exact: 30 bits fit a double
+  friend Upper operator+(Upper a, Upper b) { return a.value_ == 0 ? b : b.value_ == 0 ? a : upwards(a.value_ + b.value_); }
+  friend Upper operator*(Upper a, Upper b) { return a.value_ == 0 || b.value_ == 0 ? Upper(0) : upwards(a.value_ * b.value_); }
+  friend Upper operator/(Upper a, double exact) { return a.value_ == 0 ? Upper(0) : upwards(a.value_ / exact); }
+  Upper& operator+=(Upper other) { return *this = *this + other; }
 
-  friend Upper operator+(const Upper& a, const Upper& b) { return apply(mag_add, a, b); }
-  friend Upper operator*(const Upper& a, const Upper& b) { return apply(mag_mul, a, b); }
-  friend Upper operator/(const Upper& a, float exact) { return apply(mag_div, a, Upper(static_cast<double>(exact))); }
-  Upper& operator+=(const Upper& other) { return *this = *this + other; }
-
-  friend Upper sqrt(const Upper& a) {
-    Upper root(0);
-    mag_sqrt(root.mag_, a.mag_);
-    return root;
-  }
+  friend Upper sqrt(Upper a) { return a.value_ == 0 ? a : upwards(std::sqrt(a.value_)); }
+  // An upper bound of the difference to an exact number, where that is known not to be negative.
+  friend Upper minus(Upper a, double exact) { return a.value_ > exact ? upwards(a.value_ - exact) : Upper(0); }
 
  private:
-  template <class Operation>
-  static Upper apply(Operation operation, const Upper& a, const Upper& b) {
-    Upper result(0);
-    operation(result.mag_, a.mag_, b.mag_);
-    return result;
-  }
+  static Upper upwards(double rounded) { return std::isinf(rounded) ? rounded : above(rounded); }
 
-  mag_t mag_;
+  double value_;
 };
 
 Upper smaller(const Upper& a, const Upper& b) { return a.value() < b.value() ? a : b; }
@@ -104,21 +87,31 @@ struct RowModel {
   Upper rstd;                  // R
   Upper format;                // u
   i64 column_depth;
+  i64 slots, slot_levels;  // of the tree over rows; 0 where the sum is sequential
 
   Upper g(i64 n) const { return roundings(arithmetic, n); }
   Upper tiny(double multiple) const { return multiple * arithmetic.least; }
 };
 
+// The largest error of rounding to nearest with unit roundoff u a number of magnitude at most `largest` (normal): half an ulp of the highest
+// binade that it can lie within. A number that is a power of two itself is not rounded.
+Upper half_ulp(const Upper& largest, double unit) {
+  const double value = largest.value();
+  if (value == 0 || std::isinf(value)) return value;
+  const int exponent = std::ilogb(value);
+  return std::ldexp(unit, std::ldexp(1.0, exponent) == value ? exponent - 1 : exponent);
+}
+
 // The depths of the sums of one row, and of one column over all rows.
 struct Depths {
-  i64 row, column;
+  i64 row, column, slots, slot_levels;
 };
 
 RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmetic& arithmetic, const Depths& depths) {
   const auto g = [&](i64 n) { return roundings(arithmetic, n); };
   const auto tiny = [&](double multiple) { return Upper(multiple * arithmetic.least); };
   const Upper unit = arithmetic.unit;
-  const Upper inverse_eps = Upper(1) / options.eps;
+  const Upper inverse_eps = Upper(1) / static_cast<double>(options.eps);
   const bool centred = options.norm == Norm::layer;
   const bool single = centred && columns == 1;  // x - mean = 0 and var = 0, exactly
   const int mean_roundings = std::has_single_bit(static_cast<kernels::u64>(columns)) ? 0 : 1;
@@ -143,11 +136,15 @@ RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmeti
       .rstd = rstd,
       .format = options.format.unit_roundoff,
       .column_depth = depths.column,
+      .slots = depths.slots,
+      .slot_levels = depths.slot_levels,
   };
 }
 
 RowModel kernels_model(const StabilityOptions& options, i64 columns) {
-  return row_model(options, columns, kFp32, {row_tree_depth(columns), column_tree_depth(options.rows, columns)});
+  const i64 slots = kernels::slot_count(options.rows, columns);
+  const i64 levels = std::bit_width(static_cast<kernels::u64>(slots) - 1);
+  return row_model(options, columns, kFp32, {row_tree_depth(columns), column_tree_depth(options.rows, columns), slots, levels});
 }
 
 // The affine error A |xh| + B of one channel's normalised value before the backward pass rounds it.
@@ -160,7 +157,7 @@ Affine reconstruction(const RowModel& row, const ChannelParameters& channel, boo
   if (side) return {row.forward_a, row.forward_b};
   const Upper a = compound(row.forward_a, row.unit_y);
   const Upper beta = std::abs(static_cast<double>(channel.beta));
-  const Upper b = row.forward_b * (Upper(1) + row.unit_y) + (row.unit_y * beta + row.half_y) / std::abs(channel.gamma);
+  const Upper b = row.forward_b * (Upper(1) + row.unit_y) + (row.unit_y * beta + row.half_y) / std::abs(static_cast<double>(channel.gamma));
   return {a, b};
 }
 
@@ -217,8 +214,7 @@ class BoundsEvaluator {
       at(bounds.dx_rms_relative) = at(bounds.dx_rms) / scale * (1 + 0x1p-50);  // the quotient's own rounding
     }
     bounds.dx_absolute = row_.half_y.value();
-    // A slot starts from 0: its first addition is exact.
-    const Upper dbeta = row_.g(row_.column_depth - 1) * row_.dy;
+    const Upper dbeta = dbeta_bound();
     bounds.dbeta = (dbeta * static_cast<double>(options_.rows)).value() < row_.arithmetic.overflow ? dbeta.value() : kInfinity;
     bounds.rstd = row_.rstd.value();
     return bounds;
@@ -227,29 +223,65 @@ class BoundsEvaluator {
  private:
   Upper absolute(float value) const { return std::abs(static_cast<double>(value)); }
 
-  // |xh| <= x, so beside Cauchy-Schwarz's rms(gamma) also x mean|gamma| bounds mean |gamma xh|.
+  // The first addition of a slot, to 0, is exact. No node of the tree over the slots exceeds the sum of bounds on its slots, because rounding
+  // is monotonic and such a sum is 2^l times a number of 24 bits; so each node of level l rounds by at most half an ulp of that.
+  Upper dbeta_bound() const {
+    if (!row_.slots) return row_.g(row_.column_depth) * row_.dy;
+    const Upper slot_rows = static_cast<double>((options_.rows + row_.slots - 1) / row_.slots);
+    const Upper within = row_.g(row_.column_depth - 1 - row_.slot_levels);
+    const Upper slot_error = within * slot_rows * row_.dy;
+    // A single row is its own sum; others are raised to a number of 24 bits.
+    const Upper slot_sum = within.value() == 0 ? row_.dy : (slot_rows * row_.dy + slot_error) * (1 + 0x1p-23);
+    const Upper level = half_ulp(slot_sum, row_.arithmetic.unit);
+    const Upper total = (slot_error + static_cast<double>(row_.slot_levels) * level) * static_cast<double>(row_.slots);
+    return total / static_cast<double>(options_.rows);
+  }
+
+  // The error of storing y = gamma xh + beta for |xh| <= x, before the division by gamma: affine in |xh|, as A and B have it, or half an ulp of
+  // the highest binade that y can reach, whichever is less.
+  Upper affine_storage(size_t j, const Upper& x) const {
+    const Upper kept = (Upper(1) + row_.forward_a) * x + row_.forward_b;
+    return row_.unit_y * (absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta)) + row_.half_y;
+  }
+  Upper binade_storage(size_t j, const Upper& x) const {
+    const Upper kept = (Upper(1) + row_.forward_a) * x + row_.forward_b;
+    const Upper y = absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta);
+    const Upper fma = half_ulp(y, row_.arithmetic.unit);
+    return fma + half_ulp(y + fma + row_.tiny(1), row_.format.value()) + row_.half_y;
+  }
+
+  // Sums over the channels where every |xh| <= x.
   void sum_over_channels(const Upper& x) {
-    Upper gamma = 0, gamma_squared = 0, lower_gamma_b = 0;
+    Upper gamma = 0, gamma_squared = 0, offset = 0, binade = 0;
     for (size_t j = 0; j < channels_.size(); ++j) {
       const Upper g = absolute(channels_[j].gamma);
       gamma += g;
       gamma_squared += g * g;
-      if (!side_[j]) lower_gamma_b += row_.unit_y * absolute(channels_[j].beta) + row_.half_y;
+      if (side_[j]) continue;
+      offset += row_.unit_y * absolute(channels_[j].beta) + row_.half_y;
+      binade += binade_storage(j, x);
     }
-    const float n = static_cast<float>(channels_.size());
+    const double n = static_cast<double>(channels_.size());
     mean_gamma_ = gamma / n;
+    gamma_squared_ = gamma_squared;
     rms_gamma_ = sqrt(gamma_squared / n);
-    const Upper mean_gamma_x = smaller(rms_gamma_, x * mean_gamma_);
-    const Upper a = compound(row_.forward_a, row_.unit_y);
-    const Upper s = row_.forward_b * (Upper(1) + row_.unit_y) * mean_gamma_ + lower_gamma_b / n;
-    const Upper underflow = row_.tiny(2);
-    const bool centred = row_.norm == Norm::layer;
-    m1_ = centred ? row_.dy * mean_gamma_ : Upper(0);
-    m1_error_ = centred ? row_.g(row_.depth + 1 + row_.mean_roundings) * m1_ + underflow : Upper(0);
-    m2_ = row_.dy * mean_gamma_x;
-    m2_error_ = row_.dy * (a * mean_gamma_x + s) +
-                row_.g(row_.depth + 2 + row_.mean_roundings) * row_.dy * ((Upper(1) + a) * mean_gamma_x + s) + underflow +
-                row_.tiny(1) * row_.dy;
+    gamma_x_ = smaller(rms_gamma_, x * mean_gamma_);  // beside Cauchy-Schwarz's
+    forward_s_ = row_.forward_b * mean_gamma_;
+    storage_offset_ = offset / n + row_.unit_y * forward_s_;
+    storage_binade_ = binade / n;
+    m1_ = row_.norm == Norm::layer ? row_.dy * mean_gamma_ : Upper(0);
+    m1_error_ = row_.norm == Norm::layer ? row_.g(row_.depth + 1 + row_.mean_roundings) * m1_ + row_.tiny(2) : Upper(0);
+  }
+
+  // |m2| and D2 where mean |gamma xh| <= gamma_x.
+  struct Product {
+    Upper size, error;
+  };
+  Product m2(const Upper& gamma_x) const {
+    const Upper affine = row_.unit_y * (Upper(1) + row_.forward_a) * gamma_x + storage_offset_;
+    const Upper mean_error = row_.forward_a * gamma_x + forward_s_ + smaller(affine, storage_binade_);
+    const Upper rounded = row_.g(row_.depth + 2 + row_.mean_roundings) * row_.dy * (gamma_x + mean_error);
+    return {row_.dy * gamma_x, row_.dy * mean_error + rounded + row_.tiny(2) + row_.tiny(1) * row_.dy};
   }
 
   // Whether a sum or product of the backward pass may leave fp32. A sum's partial sums are below the sum of its terms' magnitudes.
@@ -268,7 +300,7 @@ class BoundsEvaluator {
     const auto fits = [&](const Upper& value) { return 2 * value.value() < row_.arithmetic.overflow; };
     const double n = static_cast<double>(row_.columns), rows = static_cast<double>(options_.rows);
     return !(fits(n * row_.dy * gamma) && fits(n * row_.dy * weighted) && fits(rows * row_.dy * centred) &&
-             fits(row_.dy * gamma + m1_ + m1_error_ + x_hat_largest * (m2_ + m2_error_)));
+             fits(row_.dy * gamma + m1_ + m1_error_ + x_hat_largest * (m2(gamma_x_).size + m2(gamma_x_).error)));
   }
 
   bool any_overflow(double x_max) const {
@@ -285,22 +317,26 @@ class BoundsEvaluator {
     return true;
   }
 
-  // X
+  // The error of xh before the backward pass rounds it, for |xh| <= x.
+  Upper reconstruction_error(size_t j, const Upper& x) const {
+    const Upper forward = row_.forward_a * x + row_.forward_b;
+    if (side_[j]) return forward;
+    return forward + smaller(affine_storage(j, x), binade_storage(j, x)) / std::abs(static_cast<double>(channels_[j].gamma));
+  }
+
+  // X. A side channel's xh is read as it is.
   Upper x_hat(size_t j, const Upper& x) const {
-    return compound_error(reconstruction(row_, channels_[j], side_[j]), x, side_[j]);
+    const Upper error = reconstruction_error(j, x);
+    return side_[j] ? error : read_error(error, x);
   }
+  Upper read_error(const Upper& error, const Upper& x) const { return (Upper(1) + row_.g(3)) * error + row_.g(3) * x + row_.tiny(1); }
 
-  // A side channel's xh is read as it is: one of the three roundings is left, by a product with 1, hence none.
-  Upper compound_error(const Affine& error, const Upper& x, bool side = false) const {
-    if (side) return error.at(x);
-    return (Upper(1) + row_.g(3)) * error.at(x) + row_.g(3) * x + row_.tiny(1);
-  }
-
-  // Dp, from |xh|, X, |a|
-  Upper p_error(const Upper& x, const Upper& x_error, const Upper& a) const {
-    const Upper m2 = m2_ + m2_error_;
-    const Upper rounded = row_.g(row_.arithmetic.fma ? 2 : 4);
-    return m1_error_ + x * m2_error_ + x_error * m2 + rounded * (a + m1_ + m1_error_ + (x + x_error) * m2) + row_.tiny(2);
+  // Dp, from |xh|, X, |a|, |p|
+  Upper p_error(const Upper& x, const Upper& x_error, const Upper& a, const Upper& p, const Product& m2) const {
+    const Upper m = m2.size + m2.error, propagated = m1_error_ + x * m2.error + x_error * m;
+    if (!row_.arithmetic.fma) return propagated + row_.g(4) * (a + m1_ + m1_error_ + (x + x_error) * m) + row_.tiny(2);
+    const Upper inner = propagated + row_.arithmetic.unit * (a + m1_ + m1_error_);
+    return inner + row_.arithmetic.unit * (p + inner) + row_.tiny(2);
   }
 
   // dx / rstd from Dp and |p|
@@ -309,9 +345,38 @@ class BoundsEvaluator {
     return p_error + v * (p + p_error);
   }
 
-  Upper dx(size_t j, const Upper& x) const {
-    const Upper a = row_.dy * absolute(channels_[j].gamma);
-    return outer(p_error(x, x_hat(j, x), a), a + m1_ + x * m2_);
+  // |xh_j| itself limits the rest of the row, whose squares sum to at most N - xh_j^2: the maximum over pieces of [0, x].
+  Upper dx(size_t j, double x) const {
+    constexpr int kPieces = 12;
+    Upper most = 0;
+    for (int k = 0; k < kPieces; ++k) {
+      const double low = x * k / kPieces, high = k + 1 == kPieces ? x : x * (k + 1) / kPieces;
+      most = larger(most, dx_between(j, low, high));
+    }
+    return most;
+  }
+
+  Upper dx_between(size_t j, double low, double high) const {
+    const double n = static_cast<double>(channels_.size()), own = static_cast<double>(channels_[j].gamma);
+    const double low_squared = low * low * (1 - 0x1p-50);
+    const Upper gamma = absolute(channels_[j].gamma), x = high;
+    // A product of two fp32 numbers is exact.
+    const Upper rest_gamma = sqrt(minus(gamma_squared_, own * own)), rest_squares = minus(Upper(n), low_squared);
+    const Upper gamma_x = smaller(gamma_x_, (gamma * x + rest_gamma * sqrt(rest_squares)) / n);
+    const Product product = m2(gamma_x);
+    const Upper a = row_.dy * gamma;
+    const Upper p = smaller(a + m1_ + x * product.size, row_.dy * projected(gamma, rest_gamma, rest_squares, low_squared, x));
+    return outer(p_error(x, x_hat(j, x), a, p, product), p);
+  }
+
+  // p = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) (RMSNorm: no 1/N), so with sum_i xh_i = 0 Cauchy-Schwarz over i != j gives
+  // |p| <= G (|gamma_j| |1 - (1 + xh_j^2) / N| + rest_gamma sqrt(N - 1 - 2 xh_j^2 + xh_j^2 (N - xh_j^2)) / N); RMSNorm: N's share alone is
+  // xh_j^2, and the root xh_j sqrt(N - xh_j^2).
+  Upper projected(const Upper& gamma, const Upper& rest_gamma, const Upper& rest_squares, double low_squared, const Upper& x) const {
+    const double n = static_cast<double>(channels_.size()), one = row_.norm == Norm::layer ? 1 : 0;
+    const Upper above_one = minus((x * x + one) / n, 1), below_one = minus(Upper(1), (one + low_squared) / n * (1 - 0x1p-50));
+    const Upper others = one != 0 ? sqrt(minus(n + x * x * rest_squares, (1 + 2 * low_squared) * (1 - 0x1p-50))) : x * sqrt(rest_squares);
+    return gamma * larger(above_one, below_one) + rest_gamma * others / n;
   }
 
   Upper dx_rms() const {
@@ -322,23 +387,24 @@ class BoundsEvaluator {
       if (a.value() < error.a.value()) a = error.a;
       squares += error.b * error.b;
     }
-    const Affine rms{a, sqrt(squares / static_cast<float>(channels_.size()))};
+    const Affine rms{a, sqrt(squares / static_cast<double>(channels_.size()))};
     const Upper scale = row_.dy * rms_gamma_;
-    return outer(p_error(1, compound_error(rms, 1), scale), scale);
+    return outer(p_error(1, read_error(rms.at(1), 1), scale, scale, m2(gamma_x_)), scale);
   }
 
   Upper dgamma(size_t j, const Upper& x) const {
-    const Affine error = reconstruction(row_, channels_[j], side_[j]);
+    const Upper error = reconstruction_error(j, x);
     const Upper tree = row_.g(row_.column_depth + 3);
-    const Upper underflow = side_[j] ? row_.tiny(2) : row_.tiny(1) + row_.tiny(1) / std::abs(channels_[j].gamma);
-    return row_.dy * (error.at(x) + tree * (x + error.at(x))) + underflow;
+    const Upper underflow = side_[j] ? row_.tiny(2) : row_.tiny(1) + row_.tiny(1) / std::abs(static_cast<double>(channels_[j].gamma));
+    return row_.dy * (error + tree * (x + error)) + underflow;
   }
 
   const StabilityOptions& options_;
   const RowModel& row_;
   const std::vector<ChannelParameters>& channels_;
   const std::vector<bool> side_;
-  Upper mean_gamma_ = 0, rms_gamma_ = 0, m1_ = 0, m1_error_ = 0, m2_ = 0, m2_error_ = 0;
+  Upper mean_gamma_ = 0, gamma_squared_ = 0, rms_gamma_ = 0, gamma_x_ = 0, m1_ = 0, m1_error_ = 0;
+  Upper forward_s_ = 0, storage_offset_ = 0, storage_binade_ = 0;  // of mean |gamma (xh~ - xh)|: the forward's and two bounds on storage's
 };
 
 void check_finite(const std::vector<float>& values, const std::string& label, const std::string& name) {
@@ -487,7 +553,7 @@ NormBounds reference_bounds(const StabilityResult& result) {
   StabilityOptions options = result.options;
   options.format = {"exact", 0, 0, kInfinity, 0};
   const i64 columns = static_cast<i64>(result.channels.size());
-  const RowModel row = row_model(options, columns, kExtended, {columns, options.rows});
+  const RowModel row = row_model(options, columns, kExtended, {columns, options.rows, 0, 0});
   return BoundsEvaluator(options, row, result.channels, std::vector<bool>(result.channels.size(), true)).evaluate();
 }
 
