@@ -108,8 +108,6 @@ double format_largest(const std::string& format) { return format == "f16" ? 6550
 
 // --- One case --------------------------------------------------------------------------------------------------------------------
 
-struct Climber;
-
 class CaseAttack {
  public:
   CaseAttack(const AttackCase& subject, std::uint64_t seed, const NormTamper* tamper)
@@ -769,8 +767,7 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
               o.x_hat_max = std::min(1.0, 1.01 * 2 * c.x_max / std::sqrt(static_cast<double>(layer.eps)));
             }
             if (!c.from_output) {
-              const StabilityResult r = analyse_stability(layer.gamma, layer.beta, o);
-              layer.side.assign(r.side_buffer.begin(), r.side_buffer.end());
+              for (const size_t j : side_channels(layer.gamma, layer.beta, o)) layer.side.push_back(static_cast<i32>(j));
             }
             cases.push_back(std::move(c));
           }

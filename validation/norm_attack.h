@@ -28,7 +28,7 @@ namespace outgrad::validation {
 
 struct AttackOptions {
   std::uint64_t seed = 1;
-  double evaluations = 1e8;             // at least, all cases together
+  double evaluations = 1e8;             // aimed at, all cases together: a case whose rows mostly leave their class makes fewer
   kernels::i64 max_columns = 1 << 16;   // cases of more columns are left out
   std::vector<std::string> formats = {"f32", "f16", "bf16"};
   const NormTamper* tamper = nullptr;   // for tests
@@ -73,7 +73,7 @@ struct AttackResult {
 // The cases of the options' formats and sizes.
 std::vector<AttackCase> attack_cases(const AttackOptions& options);
 
-// Attacks one case with at least `evaluations` evaluations. Deterministic in the seed.
+// Attacks one case until it has made `evaluations`, or four times the batches that these take. Deterministic in the seed.
 AttackResult attack(const AttackCase& subject, double evaluations, std::uint64_t seed, const NormTamper* tamper = nullptr);
 
 // All cases, on all cores, in the order of attack_cases whatever the number of threads.

@@ -97,9 +97,10 @@ struct RowModel {
 // binade that it can lie within. A number that is a power of two itself is not rounded.
 Upper half_ulp(const Upper& largest, double unit) {
   const double value = largest.value();
-  if (value == 0 || std::isinf(value)) return value;
-  const int exponent = std::ilogb(value);
-  return std::ldexp(unit, std::ldexp(1.0, exponent) == value ? exponent - 1 : exponent);
+  if (!std::isnormal(value)) return value;  // 0, infinity, or a subnormal double, more than half of its ulp
+  constexpr std::uint64_t kMantissa = (std::uint64_t{1} << 52) - 1;
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
+  return std::bit_cast<double>(bits & ~kMantissa) * ((bits & kMantissa) == 0 ? unit / 2 : unit);
 }
 
 // The depths of the sums of one row, and of one column over all rows.
@@ -347,7 +348,7 @@ class BoundsEvaluator {
 
   // |xh_j| itself limits the rest of the row, whose squares sum to at most N - xh_j^2: the maximum over pieces of [0, x].
   Upper dx(size_t j, double x) const {
-    constexpr int kPieces = 12;
+    constexpr int kPieces = 8;
     Upper most = 0;
     for (int k = 0; k < kPieces; ++k) {
       const double low = x * k / kPieces, high = k + 1 == kPieces ? x : x * (k + 1) / kPieces;
@@ -455,6 +456,40 @@ constexpr Suffix kSuffixes[] = {
     {"_gamma", "_beta", "_moving_mean", true},    {"gamma", "beta", "moving_mean", true},
 };
 
+// The result but for its bounds and estimates.
+StabilityResult classified(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
+                           const std::string& label, const std::string& gamma_name, const std::string& beta_name) {
+  check_options(options);
+  const size_t n = gamma.size();
+  constexpr size_t kMaxColumns = size_t{1} << 20;  // keeps every g(n) below 1/2 with room; wider than any norm
+  if (n < 1 || n > kMaxColumns) throw SpecError(label, gamma_name, fmt::format("{} channels, where 1 to {} are analysed", n, kMaxColumns));
+  if (!beta.empty() && beta.size() != n)
+    throw SpecError(label, beta_name, fmt::format("{} channels, but {} has {}", beta.size(), gamma_name, n));
+  if (!beta.empty() && options.norm == Norm::rms) throw SpecError(label, beta_name, "RMSNorm has no beta");
+  check_finite(gamma, label, gamma_name);
+  check_finite(beta, label, beta_name);
+
+  const RowModel row = kernels_model(options, static_cast<i64>(n));
+  StabilityResult result{};
+  result.options = options;
+  result.forward_x_hat = (row.forward_a + row.forward_b).value();
+  const double reference = storage_error(options, 1, 0);
+  for (size_t j = 0; j < n; ++j) {
+    ChannelParameters channel{};
+    channel.gamma = gamma[j];
+    channel.beta = beta.empty() ? 0.0f : beta[j];
+    const double g = std::abs(static_cast<double>(channel.gamma));
+    channel.rho = g == 0 ? kInfinity : std::abs(static_cast<double>(channel.beta)) / g;
+    channel.bits_lost = g == 0 ? kInfinity : std::log2(storage_error(options, g, channel.rho) / reference);
+    channel.x_hat_estimate = kRmsRounding * std::max(options.format.unit_roundoff, kUnit) * std::hypot(1.0, channel.rho);
+    channel.channel_class = classify(options, row, channel);
+    ++result.count[static_cast<size_t>(channel.channel_class)];
+    if (channel.channel_class == ChannelClass::kUnstable || channel.channel_class == ChannelClass::kZeroGamma) result.side_buffer.push_back(j);
+    result.channels.push_back(channel);
+  }
+  return result;
+}
+
 nlohmann::json bound_json(const Bound& bound) { return {{"worst", bound.worst}, {"conditional", bound.conditional}}; }
 
 nlohmann::json summary_json(const NormBounds& bounds) {
@@ -511,42 +546,21 @@ int column_tree_depth(i64 rows, i64 columns) {
 
 StabilityResult analyse_stability(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
                                   const std::string& label, const std::string& gamma_name, const std::string& beta_name) {
-  check_options(options);
+  StabilityResult result = classified(gamma, beta, options, label, gamma_name, beta_name);
   const size_t n = gamma.size();
-  constexpr size_t kMaxColumns = size_t{1} << 20;  // keeps every g(n) below 1/2 with room; wider than any norm
-  if (n < 1 || n > kMaxColumns) throw SpecError(label, gamma_name, fmt::format("{} channels, where 1 to {} are analysed", n, kMaxColumns));
-  if (!beta.empty() && beta.size() != n)
-    throw SpecError(label, beta_name, fmt::format("{} channels, but {} has {}", beta.size(), gamma_name, n));
-  if (!beta.empty() && options.norm == Norm::rms) throw SpecError(label, beta_name, "RMSNorm has no beta");
-  check_finite(gamma, label, gamma_name);
-  check_finite(beta, label, beta_name);
-
   const RowModel row = kernels_model(options, static_cast<i64>(n));
-  StabilityResult result{};
-  result.options = options;
-  result.forward_x_hat = (row.forward_a + row.forward_b).value();
-  const double reference = storage_error(options, 1, 0);
-  double estimate_squares = 0;
   std::vector<bool> side(n, false);
-  for (size_t j = 0; j < n; ++j) {
-    ChannelParameters channel{};
-    channel.gamma = gamma[j];
-    channel.beta = beta.empty() ? 0.0f : beta[j];
-    const double g = std::abs(static_cast<double>(channel.gamma));
-    channel.rho = g == 0 ? kInfinity : std::abs(static_cast<double>(channel.beta)) / g;
-    channel.bits_lost = g == 0 ? kInfinity : std::log2(storage_error(options, g, channel.rho) / reference);
-    channel.x_hat_estimate = kRmsRounding * std::max(options.format.unit_roundoff, kUnit) * std::hypot(1.0, channel.rho);
-    channel.channel_class = classify(options, row, channel);
-    ++result.count[static_cast<size_t>(channel.channel_class)];
-    estimate_squares += channel.x_hat_estimate * channel.x_hat_estimate;
-    side[j] = channel.channel_class == ChannelClass::kUnstable || channel.channel_class == ChannelClass::kZeroGamma;
-    if (side[j]) result.side_buffer.push_back(j);
-    result.channels.push_back(channel);
-  }
+  for (const size_t j : result.side_buffer) side[j] = true;
+  double estimate_squares = 0;
+  for (const ChannelParameters& channel : result.channels) estimate_squares += channel.x_hat_estimate * channel.x_hat_estimate;
   result.dgamma_estimate = std::sqrt(estimate_squares / static_cast<double>(n));
   result.from_output = BoundsEvaluator(options, row, result.channels, std::vector<bool>(n, false)).evaluate();
   result.recommended = result.side_buffer.empty() ? result.from_output : BoundsEvaluator(options, row, result.channels, side).evaluate();
   return result;
+}
+
+std::vector<size_t> side_channels(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options) {
+  return classified(gamma, beta, options, "stability", "gamma", "beta").side_buffer;
 }
 
 NormBounds reference_bounds(const StabilityResult& result) {

@@ -148,6 +148,9 @@ StabilityResult analyse_stability(const std::vector<float>& gamma, const std::ve
                                   const std::string& label = "stability", const std::string& gamma_name = "gamma",
                                   const std::string& beta_name = "beta");
 
+// The channels that the policy keeps in a side buffer, ascending: `side_buffer` of the analysis, without its bounds.
+std::vector<size_t> side_channels(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options);
+
 // The errors of the textbook formulas (dx from x, sums term by term) in long double of at least 64 bits, bounded for the rows that `result` is
 // about: what a comparison with such a reference has to allow for.
 NormBounds reference_bounds(const StabilityResult& result);

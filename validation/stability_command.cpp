@@ -279,7 +279,7 @@ void add_stability(CLI::App& app, int& status) {
   command->add_option("--metadata", arguments->metadata, "With --extract: KEY=VALUE for the file's metadata");
   command->add_flag("--attack", arguments->attack, "Search for rows that break the bounds, over cases of its own; exit status 1 with the row if one does");
   command->add_option("--attack-formats", arguments->attack_options.formats, "With --attack: formats of y")->delimiter(',')->capture_default_str();
-  command->add_option("--evaluations", arguments->attack_options.evaluations, "With --attack: output elements to compare, at least")->capture_default_str();
+  command->add_option("--evaluations", arguments->attack_options.evaluations, "With --attack: output elements to compare, about")->capture_default_str();
   command->add_option("--seed", arguments->attack_options.seed, "With --attack: the same seed, the same rows")->capture_default_str();
   command->add_option("--max-columns", arguments->attack_options.max_columns, "With --attack: only cases of at most so many channels")
       ->capture_default_str();
