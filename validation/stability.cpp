@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "kernels/host/errors.h"
@@ -201,8 +202,16 @@ class BoundsEvaluator {
       const auto at = [range](Bound& bound) -> double& { return range == 0 ? bound.worst : bound.conditional; };
       sum_over_channels(x_max[range]);
       const bool row_overflows = any_overflow(x_max[range]);
+      std::unordered_map<kernels::u64, size_t> seen[2];  // equal |gamma| and |beta| have equal bounds: the first such channel
       for (size_t j = 0; j < channels_.size(); ++j) {
         ChannelBounds& channel = bounds.channels[j];
+        const kernels::u64 key = kernels::u64{std::bit_cast<kernels::u32>(std::abs(channels_[j].gamma))} << 32 |
+                                 std::bit_cast<kernels::u32>(std::abs(channels_[j].beta));
+        if (const auto [first, is_new] = seen[side_[j]].try_emplace(key, j); !is_new) {
+          ChannelBounds& known = bounds.channels[first->second];
+          at(channel.x_hat) = at(known.x_hat), at(channel.dx) = at(known.dx), at(channel.dgamma) = at(known.dgamma);
+          continue;
+        }
         const bool usable = side_[j] || (reciprocal_is_normal(channels_[j].gamma) &&
                                          !overflows(row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max[range]));
         at(channel.x_hat) = usable ? x_hat(j, x_max[range]).value() : kInfinity;
@@ -348,10 +357,12 @@ class BoundsEvaluator {
 
   // |xh_j| itself limits the rest of the row, whose squares sum to at most N - xh_j^2: the maximum over pieces of [0, x].
   Upper dx(size_t j, double x) const {
-    constexpr int kPieces = 8;
+    constexpr int kMostPieces = 8;
+    // Where xh_j has little of the row's squares, it takes little from the rest.
+    const int pieces = 16 * x * x <= static_cast<double>(channels_.size()) ? 1 : kMostPieces;
     Upper most = 0;
-    for (int k = 0; k < kPieces; ++k) {
-      const double low = x * k / kPieces, high = k + 1 == kPieces ? x : x * (k + 1) / kPieces;
+    for (int k = 0; k < pieces; ++k) {
+      const double low = x * k / pieces, high = k + 1 == pieces ? x : x * (k + 1) / pieces;
       most = larger(most, dx_between(j, low, high));
     }
     return most;

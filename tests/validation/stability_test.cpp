@@ -540,6 +540,26 @@ TEST(Stability, NormsAreDetectedByName) {
                                                        {"gamma", "beta"}}));
 }
 
+TEST(Stability, TheVisionCheckpointNeedsNoSideBuffer) {
+  const auto file = open_tensors("notebooks_data/checkpoints/PP-OCRv4-rec.layernorm.safetensors");
+  const std::vector<NormNames> norms = detect_norms(*file);
+  ASSERT_EQ(norms.size(), 5u);
+  double widest = 0;
+  for (const NormNames& norm : norms) {
+    const std::vector<float> gamma = file->read(file->find(norm.gamma)), beta = file->read(file->find(norm.beta));
+    ASSERT_EQ(gamma.size(), 120u);
+    for (const char* format : {"f32", "f16", "bf16"}) {
+      StabilityOptions options;
+      options.format = storage_format(format);
+      const StabilityResult result = analyse_stability(gamma, beta, options);
+      EXPECT_TRUE(result.side_buffer.empty()) << norm.name << " " << format;
+      EXPECT_TRUE(std::isfinite(result.from_output.dx.worst)) << norm.name << " " << format;
+      widest = std::max(widest, rho_quantile(result, 1));
+    }
+  }
+  EXPECT_NEAR(widest, 5.9, 0.1);
+}
+
 TEST(Stability, TheCommittedCheckpointIsAnalysed) {
   const auto file = open_tensors("notebooks_data/checkpoints/all-MiniLM-L6-v2.layernorm.safetensors");
   const std::vector<NormNames> norms = detect_norms(*file);
