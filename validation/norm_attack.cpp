@@ -540,7 +540,7 @@ class CaseAttack {
     const bool known = n_ == 1 || kind_.rows == Rows::kConstant || kind_.rows == Rows::kSubnormal;
     for (size_t i = 0; i < rows_; ++i) {
       const double slack = reference_bounds_.channels[0].x_hat.worst;
-      const double k = (reference_.mean_ratio[i] + slack) * (1 + 2 * reference_bounds_.rstd) * kUp;
+      const double k = (reference_.mean_ratio[i] + (known ? 0 : slack)) * (1 + 2 * reference_bounds_.rstd) * kUp;
       const double t = (reference_.x_hat_max[i] + (known ? 0 : slack)) * kUp;
       const double dy = std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_),
                                                    batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
@@ -765,6 +765,7 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
             if (kind.rows == Rows::kSubnormal) {
               c.x_max = format == "f16" ? 0x1p-14 : 0x1p-126;
               o.x_hat_max = std::min(1.0, 1.01 * 2 * c.x_max / std::sqrt(static_cast<double>(layer.eps)));
+              o.mean_ratio = o.x_hat_max;
             }
             if (!c.from_output) {
               for (const size_t j : side_channels(layer.gamma, layer.beta, o)) layer.side.push_back(static_cast<i32>(j));
@@ -843,7 +844,7 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
       if (static_cast<Gradient>(g) != Gradient::kRstd) {
         for (int peer = 0; peer < kPeers; ++peer) entry["peers_over_bound"][to_string(kPeerKinds[peer])] = tally.peer_worst[peer];
       }
-      constexpr i64 kShortRow = 16;
+      constexpr i64 kShortRow = 7;
       const bool shown = tally.violations > 0 || (static_cast<Gradient>(g) == Gradient::kDx && c.layer.n <= kShortRow && tally.worst > 0);
       if (shown) entry["witness"] = witness_json(result, static_cast<Gradient>(g));
       gradients[to_string(static_cast<Gradient>(g))] = std::move(entry);

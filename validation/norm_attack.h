@@ -89,7 +89,7 @@ struct AttackSummary {
 };
 AttackSummary summarise(const std::vector<AttackResult>& results);
 
-// Schema outgrad.norm_attack/1. Witnesses as hex floats: of every violation, and of the worst dx of rows of at most 16 elements.
+// Schema outgrad.norm_attack/1. Witnesses as hex floats: of every violation, and of the worst dx of rows of at most 7 elements.
 nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackResult>& results);
 
 }  // namespace outgrad::validation

@@ -109,7 +109,8 @@ struct Depths {
   i64 row, column, slots, slot_levels;
 };
 
-RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmetic& arithmetic, const Depths& depths) {
+// For rows whose |xh| is at most x_max (or has rms 1 at most).
+RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmetic& arithmetic, const Depths& depths, double x_max) {
   const auto g = [&](i64 n) { return roundings(arithmetic, n); };
   const auto tiny = [&](double multiple) { return Upper(multiple * arithmetic.least); };
   const Upper unit = arithmetic.unit;
@@ -118,7 +119,7 @@ RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmeti
   const bool single = centred && columns == 1;  // x - mean = 0 and var = 0, exactly
   const int mean_roundings = std::has_single_bit(static_cast<kernels::u64>(columns)) ? 0 : 1;
   const Upper mean =
-      !centred || single ? Upper(0) : g(depths.row + mean_roundings) * (Upper(options.mean_ratio) + 1) + tiny(0.5) * sqrt(inverse_eps);
+      !centred || single ? Upper(0) : g(depths.row + mean_roundings) * (Upper(options.mean_ratio) + std::min(x_max, 1.0)) + tiny(0.5) * sqrt(inverse_eps);
   // <= 1/4: eps is at least 2^-100. LayerNorm rounds a difference that is squared.
   const Upper h0 = single ? Upper(0) : g(depths.row + mean_roundings + (centred ? 4 : 2)) + tiny(2) * inverse_eps;
   const Upper h = h0 + mean * mean * (Upper(1) + h0);
@@ -143,10 +144,10 @@ RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmeti
   };
 }
 
-RowModel kernels_model(const StabilityOptions& options, i64 columns) {
+RowModel kernels_model(const StabilityOptions& options, i64 columns, double x_max = kInfinity) {
   const i64 slots = kernels::slot_count(options.rows, columns);
   const i64 levels = std::bit_width(static_cast<kernels::u64>(slots) - 1);
-  return row_model(options, columns, kFp32, {row_tree_depth(columns), column_tree_depth(options.rows, columns), slots, levels});
+  return row_model(options, columns, kFp32, {row_tree_depth(columns), column_tree_depth(options.rows, columns), slots, levels}, x_max);
 }
 
 // The affine error A |xh| + B of one channel's normalised value before the backward pass rounds it.
@@ -189,17 +190,19 @@ ChannelClass classify(const StabilityOptions& options, const RowModel& row, cons
 // The bounds when the channels marked in `side` are read from a side buffer.
 class BoundsEvaluator {
  public:
-  BoundsEvaluator(const StabilityOptions& options, const RowModel& row, const std::vector<ChannelParameters>& channels,
-                  std::vector<bool> side)
-      : options_(options), row_(row), channels_(channels), side_(std::move(side)) {}
+  // The models of every row, and of those with |xh| <= x_hat_max.
+  BoundsEvaluator(const StabilityOptions& options, const RowModel& every, const RowModel& conditional,
+                  const std::vector<ChannelParameters>& channels, std::vector<bool> side)
+      : options_(options), rows_{&every, &conditional}, row_(&every), channels_(channels), side_(std::move(side)) {}
 
   NormBounds evaluate() {
-    const double widest = largest_x_hat(row_.norm, row_.columns);
+    const double widest = largest_x_hat(row_->norm, row_->columns);
     const double x_max[2] = {widest, std::min(options_.x_hat_max, widest)};
     NormBounds bounds{};
     bounds.channels.resize(channels_.size());
     for (int range = 0; range < 2; ++range) {
       const auto at = [range](Bound& bound) -> double& { return range == 0 ? bound.worst : bound.conditional; };
+      row_ = rows_[range];
       sum_over_channels(x_max[range]);
       const bool row_overflows = any_overflow(x_max[range]);
       std::unordered_map<kernels::u64, size_t> seen[2];  // equal |gamma| and |beta| have equal bounds: the first such channel
@@ -213,20 +216,20 @@ class BoundsEvaluator {
           continue;
         }
         const bool usable = side_[j] || (reciprocal_is_normal(channels_[j].gamma) &&
-                                         !overflows(row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max[range]));
+                                         !overflows(*row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max[range]));
         at(channel.x_hat) = usable ? x_hat(j, x_max[range]).value() : kInfinity;
         at(channel.dx) = usable && !row_overflows ? dx(j, x_max[range]).value() : kInfinity;
         at(channel.dgamma) = usable && !row_overflows ? dgamma(j, x_max[range]).value() : kInfinity;
         at(bounds.dx) = std::max(at(bounds.dx), at(channel.dx));
       }
       at(bounds.dx_rms) = row_overflows || !all_reciprocals_normal() ? kInfinity : dx_rms().value();
-      const double scale = (row_.dy * rms_gamma_).value();
+      const double scale = (row_->dy * rms_gamma_).value();
       at(bounds.dx_rms_relative) = at(bounds.dx_rms) / scale * (1 + 0x1p-50);  // the quotient's own rounding
     }
-    bounds.dx_absolute = row_.half_y.value();
+    bounds.dx_absolute = row_->half_y.value();
     const Upper dbeta = dbeta_bound();
-    bounds.dbeta = (dbeta * static_cast<double>(options_.rows)).value() < row_.arithmetic.overflow ? dbeta.value() : kInfinity;
-    bounds.rstd = row_.rstd.value();
+    bounds.dbeta = (dbeta * static_cast<double>(options_.rows)).value() < row_->arithmetic.overflow ? dbeta.value() : kInfinity;
+    bounds.rstd = row_->rstd.value();
     return bounds;
   }
 
@@ -236,28 +239,28 @@ class BoundsEvaluator {
   // The first addition of a slot, to 0, is exact. No node of the tree over the slots exceeds the sum of bounds on its slots, because rounding
   // is monotonic and such a sum is 2^l times a number of 24 bits; so each node of level l rounds by at most half an ulp of that.
   Upper dbeta_bound() const {
-    if (!row_.slots) return row_.g(row_.column_depth) * row_.dy;
-    const Upper slot_rows = static_cast<double>((options_.rows + row_.slots - 1) / row_.slots);
-    const Upper within = row_.g(row_.column_depth - 1 - row_.slot_levels);
-    const Upper slot_error = within * slot_rows * row_.dy;
+    if (!row_->slots) return row_->g(row_->column_depth) * row_->dy;
+    const Upper slot_rows = static_cast<double>((options_.rows + row_->slots - 1) / row_->slots);
+    const Upper within = row_->g(row_->column_depth - 1 - row_->slot_levels);
+    const Upper slot_error = within * slot_rows * row_->dy;
     // A single row is its own sum; others are raised to a number of 24 bits.
-    const Upper slot_sum = within.value() == 0 ? row_.dy : (slot_rows * row_.dy + slot_error) * (1 + 0x1p-23);
-    const Upper level = half_ulp(slot_sum, row_.arithmetic.unit);
-    const Upper total = (slot_error + static_cast<double>(row_.slot_levels) * level) * static_cast<double>(row_.slots);
+    const Upper slot_sum = within.value() == 0 ? row_->dy : (slot_rows * row_->dy + slot_error) * (1 + 0x1p-23);
+    const Upper level = half_ulp(slot_sum, row_->arithmetic.unit);
+    const Upper total = (slot_error + static_cast<double>(row_->slot_levels) * level) * static_cast<double>(row_->slots);
     return total / static_cast<double>(options_.rows);
   }
 
   // The error of storing y = gamma xh + beta for |xh| <= x, before the division by gamma: affine in |xh|, as A and B have it, or half an ulp of
   // the highest binade that y can reach, whichever is less.
   Upper affine_storage(size_t j, const Upper& x) const {
-    const Upper kept = (Upper(1) + row_.forward_a) * x + row_.forward_b;
-    return row_.unit_y * (absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta)) + row_.half_y;
+    const Upper kept = (Upper(1) + row_->forward_a) * x + row_->forward_b;
+    return row_->unit_y * (absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta)) + row_->half_y;
   }
   Upper binade_storage(size_t j, const Upper& x) const {
-    const Upper kept = (Upper(1) + row_.forward_a) * x + row_.forward_b;
+    const Upper kept = (Upper(1) + row_->forward_a) * x + row_->forward_b;
     const Upper y = absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta);
-    const Upper fma = half_ulp(y, row_.arithmetic.unit);
-    return fma + half_ulp(y + fma + row_.tiny(1), row_.format.value()) + row_.half_y;
+    const Upper fma = half_ulp(y, row_->arithmetic.unit);
+    return fma + half_ulp(y + fma + row_->tiny(1), row_->format.value()) + row_->half_y;
   }
 
   // Sums over the channels where every |xh| <= x.
@@ -268,7 +271,7 @@ class BoundsEvaluator {
       gamma += g;
       gamma_squared += g * g;
       if (side_[j]) continue;
-      offset += row_.unit_y * absolute(channels_[j].beta) + row_.half_y;
+      offset += row_->unit_y * absolute(channels_[j].beta) + row_->half_y;
       binade += binade_storage(j, x);
     }
     const double n = static_cast<double>(channels_.size());
@@ -276,11 +279,11 @@ class BoundsEvaluator {
     gamma_squared_ = gamma_squared;
     rms_gamma_ = sqrt(gamma_squared / n);
     gamma_x_ = smaller(rms_gamma_, x * mean_gamma_);  // beside Cauchy-Schwarz's
-    forward_s_ = row_.forward_b * mean_gamma_;
-    storage_offset_ = offset / n + row_.unit_y * forward_s_;
+    forward_s_ = row_->forward_b * mean_gamma_;
+    storage_offset_ = offset / n + row_->unit_y * forward_s_;
     storage_binade_ = binade / n;
-    m1_ = row_.norm == Norm::layer ? row_.dy * mean_gamma_ : Upper(0);
-    m1_error_ = row_.norm == Norm::layer ? row_.g(row_.depth + 1 + row_.mean_roundings) * m1_ + row_.tiny(2) : Upper(0);
+    m1_ = row_->norm == Norm::layer ? row_->dy * mean_gamma_ : Upper(0);
+    m1_error_ = row_->norm == Norm::layer ? row_->g(row_->depth + 1 + row_->mean_roundings) * m1_ + row_->tiny(2) : Upper(0);
   }
 
   // |m2| and D2 where mean |gamma xh| <= gamma_x.
@@ -288,34 +291,34 @@ class BoundsEvaluator {
     Upper size, error;
   };
   Product m2(const Upper& gamma_x) const {
-    const Upper affine = row_.unit_y * (Upper(1) + row_.forward_a) * gamma_x + storage_offset_;
-    const Upper mean_error = row_.forward_a * gamma_x + forward_s_ + smaller(affine, storage_binade_);
-    const Upper rounded = row_.g(row_.depth + 2 + row_.mean_roundings) * row_.dy * (gamma_x + mean_error);
-    return {row_.dy * gamma_x, row_.dy * mean_error + rounded + row_.tiny(2) + row_.tiny(1) * row_.dy};
+    const Upper affine = row_->unit_y * (Upper(1) + row_->forward_a) * gamma_x + storage_offset_;
+    const Upper mean_error = row_->forward_a * gamma_x + forward_s_ + smaller(affine, storage_binade_);
+    const Upper rounded = row_->g(row_->depth + 2 + row_->mean_roundings) * row_->dy * (gamma_x + mean_error);
+    return {row_->dy * gamma_x, row_->dy * mean_error + rounded + row_->tiny(2) + row_->tiny(1) * row_->dy};
   }
 
   // Whether a sum or product of the backward pass may leave fp32. A sum's partial sums are below the sum of its terms' magnitudes.
   bool backward_overflows(double x_max) const {
-    if (std::isinf(row_.arithmetic.overflow)) return false;
+    if (std::isinf(row_->arithmetic.overflow)) return false;
     Upper centred = 0, weighted = 0, gamma = 0, x_hat_largest = 0;
     for (size_t j = 0; j < channels_.size(); ++j) {
       const Upper g = absolute(channels_[j].gamma);
-      const Upper kept = (Upper(1) + row_.forward_a) * x_max + row_.forward_b;
-      const Upper y = (Upper(1) + row_.unit_y) * (g * kept + absolute(channels_[j].beta)) + row_.half_y + absolute(channels_[j].beta);
+      const Upper kept = (Upper(1) + row_->forward_a) * x_max + row_->forward_b;
+      const Upper y = (Upper(1) + row_->unit_y) * (g * kept + absolute(channels_[j].beta)) + row_->half_y + absolute(channels_[j].beta);
       centred = larger(centred, side_[j] ? kept : y);
       weighted = larger(weighted, side_[j] ? g * kept : y);
       gamma = larger(gamma, g);
       if (side_[j] || reciprocal_is_normal(channels_[j].gamma)) x_hat_largest = larger(x_hat_largest, x_max + x_hat(j, x_max));
     }
-    const auto fits = [&](const Upper& value) { return 2 * value.value() < row_.arithmetic.overflow; };
-    const double n = static_cast<double>(row_.columns), rows = static_cast<double>(options_.rows);
-    return !(fits(n * row_.dy * gamma) && fits(n * row_.dy * weighted) && fits(rows * row_.dy * centred) &&
-             fits(row_.dy * gamma + m1_ + m1_error_ + x_hat_largest * (m2(gamma_x_).size + m2(gamma_x_).error)));
+    const auto fits = [&](const Upper& value) { return 2 * value.value() < row_->arithmetic.overflow; };
+    const double n = static_cast<double>(row_->columns), rows = static_cast<double>(options_.rows);
+    return !(fits(n * row_->dy * gamma) && fits(n * row_->dy * weighted) && fits(rows * row_->dy * centred) &&
+             fits(row_->dy * gamma + m1_ + m1_error_ + x_hat_largest * (m2(gamma_x_).size + m2(gamma_x_).error)));
   }
 
   bool any_overflow(double x_max) const {
     for (size_t j = 0; j < channels_.size(); ++j) {
-      if (!side_[j] && overflows(row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max)) return true;
+      if (!side_[j] && overflows(*row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max)) return true;
     }
     return backward_overflows(x_max);
   }
@@ -329,7 +332,7 @@ class BoundsEvaluator {
 
   // The error of xh before the backward pass rounds it, for |xh| <= x.
   Upper reconstruction_error(size_t j, const Upper& x) const {
-    const Upper forward = row_.forward_a * x + row_.forward_b;
+    const Upper forward = row_->forward_a * x + row_->forward_b;
     if (side_[j]) return forward;
     return forward + smaller(affine_storage(j, x), binade_storage(j, x)) / std::abs(static_cast<double>(channels_[j].gamma));
   }
@@ -339,19 +342,19 @@ class BoundsEvaluator {
     const Upper error = reconstruction_error(j, x);
     return side_[j] ? error : read_error(error, x);
   }
-  Upper read_error(const Upper& error, const Upper& x) const { return (Upper(1) + row_.g(3)) * error + row_.g(3) * x + row_.tiny(1); }
+  Upper read_error(const Upper& error, const Upper& x) const { return (Upper(1) + row_->g(3)) * error + row_->g(3) * x + row_->tiny(1); }
 
   // Dp, from |xh|, X, |a|, |p|
   Upper p_error(const Upper& x, const Upper& x_error, const Upper& a, const Upper& p, const Product& m2) const {
     const Upper m = m2.size + m2.error, propagated = m1_error_ + x * m2.error + x_error * m;
-    if (!row_.arithmetic.fma) return propagated + row_.g(4) * (a + m1_ + m1_error_ + (x + x_error) * m) + row_.tiny(2);
-    const Upper inner = propagated + row_.arithmetic.unit * (a + m1_ + m1_error_);
-    return inner + row_.arithmetic.unit * (p + inner) + row_.tiny(2);
+    if (!row_->arithmetic.fma) return propagated + row_->g(4) * (a + m1_ + m1_error_ + (x + x_error) * m) + row_->tiny(2);
+    const Upper inner = propagated + row_->arithmetic.unit * (a + m1_ + m1_error_);
+    return inner + row_->arithmetic.unit * (p + inner) + row_->tiny(2);
   }
 
   // dx / rstd from Dp and |p|
   Upper outer(const Upper& p_error, const Upper& p) const {
-    const Upper v = compound(compound(row_.rstd, row_.arithmetic.unit), row_.format);
+    const Upper v = compound(compound(row_->rstd, row_->arithmetic.unit), row_->format);
     return p_error + v * (p + p_error);
   }
 
@@ -376,8 +379,8 @@ class BoundsEvaluator {
     const Upper rest_gamma = sqrt(minus(gamma_squared_, own * own)), rest_squares = minus(Upper(n), low_squared);
     const Upper gamma_x = smaller(gamma_x_, (gamma * x + rest_gamma * sqrt(rest_squares)) / n);
     const Product product = m2(gamma_x);
-    const Upper a = row_.dy * gamma;
-    const Upper p = smaller(a + m1_ + x * product.size, row_.dy * projected(gamma, rest_gamma, rest_squares, low_squared, x));
+    const Upper a = row_->dy * gamma;
+    const Upper p = smaller(a + m1_ + x * product.size, row_->dy * projected(gamma, rest_gamma, rest_squares, low_squared, x));
     return outer(p_error(x, x_hat(j, x), a, p, product), p);
   }
 
@@ -385,7 +388,7 @@ class BoundsEvaluator {
   // |p| <= G (|gamma_j| |1 - (1 + xh_j^2) / N| + rest_gamma sqrt(N - 1 - 2 xh_j^2 + xh_j^2 (N - xh_j^2)) / N); RMSNorm: N's share alone is
   // xh_j^2, and the root xh_j sqrt(N - xh_j^2).
   Upper projected(const Upper& gamma, const Upper& rest_gamma, const Upper& rest_squares, double low_squared, const Upper& x) const {
-    const double n = static_cast<double>(channels_.size()), one = row_.norm == Norm::layer ? 1 : 0;
+    const double n = static_cast<double>(channels_.size()), one = row_->norm == Norm::layer ? 1 : 0;
     const Upper above_one = minus((x * x + one) / n, 1), below_one = minus(Upper(1), (one + low_squared) / n * (1 - 0x1p-50));
     const Upper others = one != 0 ? sqrt(minus(n + x * x * rest_squares, (1 + 2 * low_squared) * (1 - 0x1p-50))) : x * sqrt(rest_squares);
     return gamma * larger(above_one, below_one) + rest_gamma * others / n;
@@ -395,24 +398,25 @@ class BoundsEvaluator {
     Upper squares = 0;
     Upper a = 0;
     for (size_t j = 0; j < channels_.size(); ++j) {
-      const Affine error = reconstruction(row_, channels_[j], side_[j]);
+      const Affine error = reconstruction(*row_, channels_[j], side_[j]);
       if (a.value() < error.a.value()) a = error.a;
       squares += error.b * error.b;
     }
     const Affine rms{a, sqrt(squares / static_cast<double>(channels_.size()))};
-    const Upper scale = row_.dy * rms_gamma_;
+    const Upper scale = row_->dy * rms_gamma_;
     return outer(p_error(1, read_error(rms.at(1), 1), scale, scale, m2(gamma_x_)), scale);
   }
 
   Upper dgamma(size_t j, const Upper& x) const {
     const Upper error = reconstruction_error(j, x);
-    const Upper tree = row_.g(row_.column_depth + 3);
-    const Upper underflow = side_[j] ? row_.tiny(2) : row_.tiny(1) + row_.tiny(1) / std::abs(static_cast<double>(channels_[j].gamma));
-    return row_.dy * (error + tree * (x + error)) + underflow;
+    const Upper tree = row_->g(row_->column_depth + 3);
+    const Upper underflow = side_[j] ? row_->tiny(2) : row_->tiny(1) + row_->tiny(1) / std::abs(static_cast<double>(channels_[j].gamma));
+    return row_->dy * (error + tree * (x + error)) + underflow;
   }
 
   const StabilityOptions& options_;
-  const RowModel& row_;
+  const RowModel* const rows_[2];
+  const RowModel* row_;
   const std::vector<ChannelParameters>& channels_;
   const std::vector<bool> side_;
   Upper mean_gamma_ = 0, gamma_squared_ = 0, rms_gamma_ = 0, gamma_x_ = 0, m1_ = 0, m1_error_ = 0;
@@ -559,14 +563,14 @@ StabilityResult analyse_stability(const std::vector<float>& gamma, const std::ve
                                   const std::string& label, const std::string& gamma_name, const std::string& beta_name) {
   StabilityResult result = classified(gamma, beta, options, label, gamma_name, beta_name);
   const size_t n = gamma.size();
-  const RowModel row = kernels_model(options, static_cast<i64>(n));
+  const RowModel every = kernels_model(options, static_cast<i64>(n)), conditional = kernels_model(options, static_cast<i64>(n), options.x_hat_max);
   std::vector<bool> side(n, false);
   for (const size_t j : result.side_buffer) side[j] = true;
   double estimate_squares = 0;
   for (const ChannelParameters& channel : result.channels) estimate_squares += channel.x_hat_estimate * channel.x_hat_estimate;
   result.dgamma_estimate = std::sqrt(estimate_squares / static_cast<double>(n));
-  result.from_output = BoundsEvaluator(options, row, result.channels, std::vector<bool>(n, false)).evaluate();
-  result.recommended = result.side_buffer.empty() ? result.from_output : BoundsEvaluator(options, row, result.channels, side).evaluate();
+  result.from_output = BoundsEvaluator(options, every, conditional, result.channels, std::vector<bool>(n, false)).evaluate();
+  result.recommended = result.side_buffer.empty() ? result.from_output : BoundsEvaluator(options, every, conditional, result.channels, side).evaluate();
   return result;
 }
 
@@ -578,8 +582,9 @@ NormBounds reference_bounds(const StabilityResult& result) {
   StabilityOptions options = result.options;
   options.format = {"exact", 0, 0, kInfinity, 0};
   const i64 columns = static_cast<i64>(result.channels.size());
-  const RowModel row = row_model(options, columns, kExtended, {columns, options.rows, 0, 0});
-  return BoundsEvaluator(options, row, result.channels, std::vector<bool>(result.channels.size(), true)).evaluate();
+  const auto row = [&](double x_max) { return row_model(options, columns, kExtended, {columns, options.rows, 0, 0}, x_max); };
+  const RowModel every = row(kInfinity), conditional = row(options.x_hat_max);
+  return BoundsEvaluator(options, every, conditional, result.channels, std::vector<bool>(result.channels.size(), true)).evaluate();
 }
 
 double largest_x_hat(Norm norm, i64 columns) {

@@ -107,6 +107,7 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
   fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9} {:>11}\n", "layer", kNameWidth, "N", "stable",
              "degr", "unst", "g=0", "rho 50%", "rho 99%", "rho max", "dx, y", "dx, policy", "dgamma~", "side B/row");
   size_t channels = 0, side = 0;
+  double least_x = largest_x(1);
   std::vector<std::pair<const Layer*, size_t>> worst;
   for (const Layer& layer : layers) {
     const StabilityResult& r = layer.result;
@@ -115,14 +116,16 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
                rho_quantile(r, 0.5), rho_quantile(r, 0.99), rho_quantile(r, 1), r.from_output.dx_rms_relative.worst,
                r.recommended.dx_rms_relative.worst, r.dgamma_estimate, r.side_buffer_bytes_per_row());
     channels += r.channels.size();
+    least_x = std::min(least_x, largest_x(static_cast<kernels::i64>(r.channels.size())));
     side += r.side_buffer.size();
     for (size_t j = 0; j < r.channels.size(); ++j) worst.emplace_back(&layer, j);
   }
   fmt::print(
+      "\nThe bounds hold for |x| up to {:g}, beyond which an fp32 sum of squares may overflow, and a dx that the format can hold."
       "\ndx: certified bound on the rms error over rstd max|dy| rms(gamma), every channel from y, then by the policy."
       " dgamma~: ESTIMATE of the relative L2 error, every channel from y.\n"
       "Side buffer: {} of {} channels keep x^ in fp32, {} bytes beside {} bytes of y a token.\n",
-      side, channels, side * sizeof(float), channels * static_cast<size_t>(options.format.bytes));
+      least_x, side, channels, side * sizeof(float), channels * static_cast<size_t>(options.format.bytes));
 
   const size_t shown = std::min(arguments.worst, worst.size());
   std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(shown), worst.end(), [](const auto& a, const auto& b) {
