@@ -124,6 +124,12 @@ class CaseAttack {
     reference_bounds_ = reference_bounds(stability);
     overflow_ = subject.options.format.overflow;
     result_.subject = subject;
+    for (size_t j = 0; j < n_; ++j) {
+      for (const auto member : {&ChannelBounds::dx, &ChannelBounds::dgamma}) {
+        const double own = (reference_bounds_.channels[j].*member).conditional, whole = (bounds_.channels[j].*member).conditional;
+        if (whole > 0 && std::isfinite(whole)) result_.reference_share = std::max(result_.reference_share, own / (own + whole));
+      }
+    }
   }
 
   AttackResult run(double evaluations) {
@@ -438,9 +444,7 @@ class CaseAttack {
           if (row.idle > kPatience) {
             start(row);
           } else {
-            const RowState before = row;
             for (size_t k = 1 + random_.below(2); k > 0; --k) move(row);
-            row.score = before.score;
           }
         }
       }
@@ -812,6 +816,7 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
   std::vector<double> all, each[kGradients];
   for (const AttackResult& result : results) {
     summary.excluded += result.excluded;
+    summary.reference_share = std::max(summary.reference_share, result.reference_share);
     for (int g = 0; g < kGradients; ++g) {
       const GradientTally& tally = result.tally[g];
       const bool is_gradient = static_cast<Gradient>(g) != Gradient::kRstd;
@@ -854,13 +859,14 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
                      {"policy", c.from_output ? "from_output" : c.layer.side.empty() ? "from_output" : "side_buffer"},
                      {"side_channels", c.layer.side.size()},
                      {"class", {{"mean_ratio", c.options.mean_ratio}, {"x_hat_max", c.options.x_hat_max}, {"dy_max", c.options.dy_max}, {"x_max", c.x_max}}},
-                     {"gradients", gradients}, {"excluded", result.excluded}, {"rows_rejected", result.rejected}});
+                     {"gradients", gradients}, {"excluded", result.excluded}, {"rows_rejected", result.rejected},
+                     {"reference_share", result.reference_share}});
   }
   json medians;
   for (int g = 0; g < kGradients; ++g) medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
   return {{"schema", "outgrad.norm_attack/1"}, {"seed", options.seed}, {"evaluations", summary.evaluations}, {"violations", summary.violations},
           {"excluded", summary.excluded}, {"median_tightness", summary.median_tightness_all}, {"median_tightness_by_gradient", medians},
-          {"largest_tightness", summary.largest_tightness}, {"cases", cases}};
+          {"largest_tightness", summary.largest_tightness}, {"reference_share", summary.reference_share}, {"cases", cases}};
 }
 
 }  // namespace outgrad::validation

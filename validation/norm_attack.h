@@ -68,6 +68,7 @@ struct AttackResult {
   GradientTally tally[kGradients];
   double excluded = 0;  // elements of dx that may leave the format, or channels without a bound
   double rejected = 0;  // rows outside the class
+  double reference_share = 0;  // the largest share that the reference's own error has in a bound of dx or dgamma
 };
 
 // The cases of the options' formats and sizes.
@@ -86,6 +87,7 @@ struct AttackSummary {
   double median_tightness[kGradients] = {};
   double median_tightness_all = 0;  // over all pairs of a case and one of dx, dgamma, dbeta
   double largest_tightness = 0;
+  double reference_share = 0;  // the largest
 };
 AttackSummary summarise(const std::vector<AttackResult>& results);
 

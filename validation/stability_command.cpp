@@ -187,9 +187,9 @@ void print_attack(const std::vector<AttackResult>& results, double seconds) {
       "input (x), and from the output with |gamma| raised to eps (clamp) and with the bare division (unguarded), in units of the same bounds.\n"
       "compared: output elements dx[i,j], dgamma[j], dbeta[j] against their bounds; rstd is compared as well, and not counted.\n"
       "{} cases, {:.4g} evaluations in {:.1f} s, {:.4g} elements without a bound; violations: {:g}\n"
-      "median tightness: {:.2f} (dx {:.2f}, dgamma {:.2f}, dbeta {:.2f}; rstd {:.2f}), largest {:.1f}\n",
+      "median tightness: {:.2f} (dx {:.2f}, dgamma {:.2f}, dbeta {:.2f}; rstd {:.2f}), largest {:.3g}; the reference's own error: at most {:.1e} of a bound\n",
       s.cases, s.evaluations, seconds, s.excluded, s.violations, s.median_tightness_all, s.median_tightness[0], s.median_tightness[1],
-      s.median_tightness[2], s.median_tightness[3], s.largest_tightness);
+      s.median_tightness[2], s.median_tightness[3], s.largest_tightness, s.reference_share);
 }
 
 std::string hex_row(const std::vector<float>& values) {
