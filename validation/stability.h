@@ -7,7 +7,8 @@
 // Cauchy-Schwarz mean |gamma xh| <= rms(gamma). e = 2^-24 is fp32's unit roundoff, u the format's, h half its least subnormal
 // (u = h = 0 beyond fp32's own for f32), g(n) = n e / (1 - n e) bounds n roundings in a row, D is the depth of the summation tree.
 //
-// Forward.  mean: |mean~ - mean| rstd <= M = g(D+1) (k + 1) + 2^-150 / sqrt(eps), as mean |x| <= |mean| + sqrt(var). Here and below the
+// Forward.  mean: |mean~ - mean| rstd <= M = g(D+1) (k + 1) + 2^-150 / sqrt(eps), as mean |x| <= |mean| + sqrt(var)
+//   (and sqrt(var) rstd <= max|xh|, which stands for the 1 where it is less). Here and below the
 //   division by N is one of the roundings counted, which falls away where N is a power of two. N = 1: M = H = 0.
 //   var: sum (x - mean~)^2 = N (var + (mean~ - mean)^2), so the rounded radicand var + eps is off by a relative
 //   H <= H0 + M^2 (1 + H0), H0 = g(D+5) + 2^-148 / eps (difference twice, square, tree, mean, + eps; underflow; RMSNorm: g(D+3)); hence
@@ -25,11 +26,14 @@
 //   where W = min(rms(gamma), max|xh| mean|gamma|) bounds mean |gamma xh|, and
 //   S = mean(|gamma| B) = BE (1+U) mean|gamma| + U mean|beta| + h + 2^-149: finite for gamma = 0.
 //   p = fma(xh', -m2, fma(dy, gamma, -m1)):
-//   |Dp| <= D1 + |xh| D2 + X (|m2| + D2) + g(2) (|a| + |m1| + D1 + (|xh| + X) (|m2| + D2)) + 2^-148.
+//   |Dp| <= I + e (|p| + I) + 2^-148, I = D1 + |xh| D2 + X (|m2| + D2) + e (|a| + |m1| + D1).
 //   dx = narrow(rstd~ p): |error| <= rstd (Dp + V (|p| + Dp)) + h + 2^-149, V = (1+R)(1+e)(1+u) - 1, |p| <= |a| + |m1| + |xh m2|.
+//   Sharper, with |xh_j| itself in [low, high], the maximum being taken over such pieces of its range: sum_(i != j) xh_i^2 <= N - low^2, so
+//   W <= (|gamma_j| high + |gamma|_(i != j) sqrt(N - low^2)) / N, and p_j = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) likewise (`projected`).
+//   A number of magnitude at most v is rounded by at most half an ulp of the highest binade below v: so are y (F) and the nodes of dbeta's tree.
 //   Its rms over the channels by Minkowski's inequality: rms(xh) <= 1, rms(a) <= G rms(gamma) and rms(p) <= rms(a), a projection.
 //   dgamma, per row: G (A |xh| + B + g(DM+3) ((1+A) |xh| + B)) + 2^-149 (1 + 1/|gamma|), DM the depth of the sum over rows;
-//   dbeta: g(DM-1) G, as each slot's first addition is to 0.
+//   dbeta: g(DM-1) G at most, as each slot's first addition is to 0.
 // A side-buffer channel keeps xh~ in fp32: U and h vanish from its A and B (hence from S), X = A |xh| + B, and gamma = 0 does no harm.
 // RMSNorm: M = 0, no beta, no m1.
 // D counts additions of two terms that are both there: N = 1 has none.
@@ -38,7 +42,8 @@
 // subnormals are not flushed.
 // The derivation holds for any arithmetic with a unit roundoff: with e = 2^-64, D = N, g(4) for p's unfused products and nothing stored it
 // bounds the error of a long double reference (reference_bounds).
-// All of it is sums and products of non-negative numbers, evaluated upwards in Arb's mag_t.
+// All of it is sums and products of non-negative numbers, evaluated upwards: each operation on doubles is followed by a step to the
+// next one.
 #pragma once
 
 #include <array>
