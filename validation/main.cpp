@@ -47,7 +47,7 @@ int run(int argc, char** argv) {
   int status = kernels::kExitHolds;
   add_check(app, status);
   validation::add_validate(app, status);
-  validation::add_stability(app);
+  validation::add_stability(app, status);
   validation::add_report(app, status);
   try {
     app.parse(argc, argv);

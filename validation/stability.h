@@ -7,9 +7,11 @@
 // Cauchy-Schwarz mean |gamma xh| <= rms(gamma). e = 2^-24 is fp32's unit roundoff, u the format's, h half its least subnormal
 // (u = h = 0 beyond fp32's own for f32), g(n) = n e / (1 - n e) bounds n roundings in a row, D is the depth of the summation tree.
 //
-// Forward.  mean: |mean~ - mean| rstd <= M = g(D+1) (k + 1) + 2^-150 / sqrt(eps), as mean |x| <= |mean| + sqrt(var).
+// Forward.  mean: |mean~ - mean| rstd <= M = g(D+1) (k + 1) + 2^-150 / sqrt(eps), as mean |x| <= |mean| + sqrt(var)
+//   (and sqrt(var) rstd <= max|xh|, which stands for the 1 where it is less). Here and below the
+//   division by N is one of the roundings counted, which falls away where N is a power of two. N = 1: M = H = 0.
 //   var: sum (x - mean~)^2 = N (var + (mean~ - mean)^2), so the rounded radicand var + eps is off by a relative
-//   H <= H0 + M^2 (1 + H0), H0 = g(D+5) + 2^-148 / eps (difference twice, square, tree, mean, + eps; underflow); hence
+//   H <= H0 + M^2 (1 + H0), H0 = g(D+5) + 2^-148 / eps (difference twice, square, tree, mean, + eps; underflow; RMSNorm: g(D+3)); hence
 //   rstd~ = rstd (1 +- R), R = (1 + g(2)) (1 + H/(2(1-H0))) - 1.
 //   normalised: |xh~ - xh| <= AE |xh| + BE, with x - mean~ rounded, times rstd~, rounded: AE = (1+R)(1+e)^2 - 1,
 //   BE = (1+R)(1+e)^2 M + 2^-150.
@@ -20,18 +22,28 @@
 //   bound infinite.
 // Backward.  xh' = (y - beta) rcp(gamma): three more roundings, |xh' - xh| <= X = (1 + g(3)) (A |xh| + B) + g(3) |xh| + 2^-149.
 //   m1 = mean(a): |D1| <= g(D+2) G mean|gamma| + 2^-148.
-//   m2 = mean(dy (y - beta)), no division: |D2| <= G (A rms(gamma) + S) + g(D+3) G ((1 + A) rms(gamma) + S) + 2^-148,
+//   m2 = mean(dy (y - beta)), no division: |D2| <= G (A W + S) + g(D+3) G ((1 + A) W + S) + 2^-148 + 2^-149 G (a side channel's gamma xh),
+//   where W = min(rms(gamma), max|xh| mean|gamma|) bounds mean |gamma xh|, and
 //   S = mean(|gamma| B) = BE (1+U) mean|gamma| + U mean|beta| + h + 2^-149: finite for gamma = 0.
 //   p = fma(xh', -m2, fma(dy, gamma, -m1)):
-//   |Dp| <= D1 + |xh| D2 + X (|m2| + D2) + g(2) (|a| + |m1| + D1 + (|xh| + X) (|m2| + D2)) + 2^-148.
+//   |Dp| <= I + e (|p| + I) + 2^-148, I = D1 + |xh| D2 + X (|m2| + D2) + e (|a| + |m1| + D1).
 //   dx = narrow(rstd~ p): |error| <= rstd (Dp + V (|p| + Dp)) + h + 2^-149, V = (1+R)(1+e)(1+u) - 1, |p| <= |a| + |m1| + |xh m2|.
+//   Sharper, with |xh_j| itself in [low, high], the maximum being taken over such pieces of its range: sum_(i != j) xh_i^2 <= N - low^2, so
+//   W <= (|gamma_j| high + |gamma|_(i != j) sqrt(N - low^2)) / N, and p_j = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) likewise (`projected`).
+//   A number of magnitude at most v is rounded by at most half an ulp of the highest binade below v: so are y (F) and the nodes of dbeta's tree.
 //   Its rms over the channels by Minkowski's inequality: rms(xh) <= 1, rms(a) <= G rms(gamma) and rms(p) <= rms(a), a projection.
-//   dgamma, per row: G (A |xh| + B + g(DM+3) ((1+A) |xh| + B)) + 2^-149 (1 + 1/|gamma|), DM the depth of the sum over rows; dbeta: g(DM) G.
-// A side-buffer channel keeps xh~ in fp32: U and h vanish from its A and B (hence from S), and gamma = 0 does no harm.
+//   dgamma, per row: G (A |xh| + B + g(DM+3) ((1+A) |xh| + B)) + 2^-149 (1 + 1/|gamma|), DM the depth of the sum over rows;
+//   dbeta: g(DM-1) G at most, as each slot's first addition is to 0.
+// A side-buffer channel keeps xh~ in fp32: U and h vanish from its A and B (hence from S), X = A |xh| + B, and gamma = 0 does no harm.
 // RMSNorm: M = 0, no beta, no m1.
-// Assumed: no fp32 intermediate overflows (|x| < 2^60 and N |dy gamma y| < 2^120 suffice), dx and its bound stay within the format's range
-// (its size is rstd's to decide), subnormals are not flushed.
-// All of it is sums and products of non-negative numbers, evaluated upwards in Arb's mag_t.
+// D counts additions of two terms that are both there: N = 1 has none.
+// Range. |x| <= largest_x(N), which keeps N (2x)^2 <= 2^125. Whether a sum or product of the backward pass may overflow fp32 is checked:
+// the bounds are infinite where it may. Assumed: dx and its bound stay within the format's range (its size is rstd's to decide),
+// subnormals are not flushed.
+// The derivation holds for any arithmetic with a unit roundoff: with e = 2^-64, D = N, g(4) for p's unfused products and nothing stored it
+// bounds the error of a long double reference (reference_bounds).
+// All of it is sums and products of non-negative numbers, evaluated upwards: each operation on doubles is followed by a step to the
+// next one.
 #pragma once
 
 #include <array>
@@ -100,6 +112,7 @@ struct NormBounds {
   Bound dx_rms_relative;   // the same over dy_max rms(gamma), the scale of dx / rstd
   double dx_absolute;      // to be added to every bound on dx: underflow of the outer product and of the format
   double dbeta;            // per row summed
+  double rstd;             // R: relative error of the stored rstd
 };
 
 struct ChannelParameters {
@@ -128,11 +141,24 @@ struct StabilityResult {
 int row_tree_depth(kernels::i64 columns);
 int column_tree_depth(kernels::i64 rows, kernels::i64 columns);
 
-// Analyses one norm layer. gamma: N values, 2 <= N <= 2^20; beta: N values or none. `label` (the file) and the tensors' names stand in
+// Upper bound on |xh| in a row of `columns`: sqrt(N - 1), for RMSNorm sqrt(N).
+double largest_x_hat(Norm norm, kernels::i64 columns);
+
+// |x| up to which the bounds hold: beyond it fp32 sums of squares may overflow.
+double largest_x(kernels::i64 columns);
+
+// Analyses one norm layer. gamma: N values, 1 <= N <= 2^20; beta: N values or none. `label` (the file) and the tensors' names stand in
 // messages. Throws SpecError for NaN or infinity (tensor and index), sizes that differ, options out of range.
 StabilityResult analyse_stability(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
                                   const std::string& label = "stability", const std::string& gamma_name = "gamma",
                                   const std::string& beta_name = "beta");
+
+// The channels that the policy keeps in a side buffer, ascending: `side_buffer` of the analysis, without its bounds.
+std::vector<size_t> side_channels(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options);
+
+// The errors of the textbook formulas (dx from x, sums term by term) in long double of at least 64 bits, bounded for the rows that `result` is
+// about: what a comparison with such a reference has to allow for.
+NormBounds reference_bounds(const StabilityResult& result);
 
 // The value at a fraction of the finite-or-infinite rho, nearest rank.
 double rho_quantile(const StabilityResult& result, double fraction);
