@@ -108,6 +108,46 @@ const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = 
     {"I64", {8, {}}},     {"U64", {8, {}}},
 };
 
+// Goes before the parser over a header and refuses what that would take: nlohmann keeps the last of two equal keys, which the format forbids
+// and which are how two readers are made to see two files; and a hostile header may nest as deep as it is long, at some hundred bytes of
+// memory a level, where the format nests three deep. (A callback of the parser itself would take time quadratic in the tensors.)
+class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderGuard(const std::string& label) : label_(label) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second) throw SpecError(label_, "header", "name '" + name + "' occurs twice");
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }  // the parser will say it
+
+ private:
+  bool enter() {
+    constexpr size_t kMaxDepth = 8;
+    if (keys_.size() == kMaxDepth) throw SpecError(label_, "header", "nested too deep");
+    keys_.emplace_back();
+    return true;
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& label_;
+  std::vector<std::set<std::string>> keys_;  // of the objects around, empty of arrays
+};
+
 class SafetensorsFile final : public TensorFile {
  public:
   SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size)
@@ -153,22 +193,11 @@ class SafetensorsFile final : public TensorFile {
 
   void read_header(const std::string& text) {
     using nlohmann::json;
-    // nlohmann keeps the last of two equal keys; the format forbids them, and they are how two readers are made to see two files.
-    std::vector<std::set<std::string>> keys;
-    // The format nests three deep; a hostile header may nest as deep as it is long, at some hundred bytes of memory a level.
-    constexpr int kMaxDepth = 8;
-    const auto refuse_repeats = [&](int depth, json::parse_event_t event, json& parsed) {
-      if (depth > kMaxDepth) throw SpecError(label_, "header", "nested too deep");
-      if (event == json::parse_event_t::object_start) keys.emplace_back();
-      if (event == json::parse_event_t::object_end) keys.pop_back();
-      if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-        throw SpecError(label_, "header", "name '" + parsed.get<std::string>() + "' occurs twice");
-      }
-      return true;
-    };
+    HeaderGuard guard(label_);
+    json::sax_parse(text, &guard);
     json header;
     try {
-      header = json::parse(text, refuse_repeats);
+      header = json::parse(text);
     } catch (const json::exception& error) {
       // nlohmann quotes the token it stopped at, which may be as long as the header.
       constexpr size_t kReasonCharacters = 160;
