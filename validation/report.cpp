@@ -649,6 +649,41 @@ double greatest_within(const SweptDomain& domain, double from, double to) {
   return greatest;
 }
 
+/// Published coefficients through the sweep that ours go through.
+Table audit_table(const Results& results) {
+  Table audit{
+      "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern of x, the same exact derivative, the "
+      "same T, O and R. O is the least T of any function of what the backward pass is given: (y, bit), or a code of x.",
+      "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format FORMAT",
+      {words("coefficients"),
+       words("activation"),
+       words("backward is given"),
+       words("format"),
+       words("every x in"),
+       {"T", "exhaustive"},
+       {"at x ="},
+       {"O", "exhaustive"},
+       {"R", "exhaustive"},
+       {"T / O", "exhaustive"},
+       {"rms T", "x in [-8, 8)"},
+       {"wrong NaN, infinities"},
+       {"T of ours", "same x and format"}},
+      {}};
+  for (const SweepResult& sweep : results.foreign) {
+    const SweepResult* const ours = sweep.activation == "gelu" ? results.sweep_of(sweep.format) : nullptr;
+    for (const SweptDomain& d : sweep.domains) {
+      Cell same("not swept", Tone::muted);
+      for (const SweptDomain& o : ours ? ours->domains : std::vector<SweptDomain>{}) {
+        if (o.x_format == d.x_format) same = Cell(scientific(o.total.bound));
+      }
+      audit.rows.push_back({quoted(sweep.fit), sweep.activation, sweep.stored, sweep.format, d.x_format, scientific(d.total.bound),
+                            quoted(d.total.worst()), scientific(d.oracle.value), scientific(d.regret.bound), fmt::format("{:.4g}", d.ratio),
+                            scientific(d.rms), fmt::format("{}", d.wrong_special), same});
+    }
+  }
+  return audit;
+}
+
 Section baselines_section(const Results& results) {
   Section section{"Beside others", {}};
   const SweepResult* sweep = results.sweep_of("f32");
@@ -666,6 +701,7 @@ Section baselines_section(const Results& results) {
          sweep ? Cell(scientific(greatest_within(sweep->domains.back(), t.x_from, t.x_to))) : Cell("not measured", Tone::muted), t.cause});
   }
   section.blocks.push_back(std::move(tempo));
+  if (!results.foreign.empty()) section.blocks.push_back(audit_table(results));
   std::string ours = "not measured";
   if (const BackwardHeader* header = results.backward_named(sweep ? sweep->fit : "gelu_f32"))
     ours = error_text(header->bound_a + header->bound_b);
@@ -689,6 +725,7 @@ Section inputs_section(const Results& results) {
   list("header", results.forward);
   list("fit", results.fits);
   list("sweep", results.sweeps);
+  list("audit", results.foreign);
   list("stability", results.stability);
   list("front", results.pareto);
   list("tuning", results.tuning);

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kernels::SpecError;
 
-constexpr const char* kPartSchema = "outgrad.sweep-part/1";
+constexpr const char* kPartSchema = "outgrad.sweep-part/2";
 constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
 
@@ -155,6 +155,10 @@ Segment segment_from_json(const nlohmann::json& json) {
 
 Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   Json json{{"schema", kPartSchema}, {"subject", subject.name}, {"format", subject.format.name}, {"identity", subject.identity}};
+  json["activation"] = subject.activation->name;
+  json["code"] = subject.code;
+  json["own_forward"] = subject.own_forward;
+  json["origin"] = subject.origin.dump();  // as text: its order is kept
   Json& list = json["parts"] = Json::array();
   for (const DomainPart& part : parts) {
     list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
@@ -166,8 +170,14 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
-    SweepParts read{json.at("subject").get<std::string>(), json.at("identity").get<std::string>(),
-                    format_named(json.at("format").get<std::string>(), file), {}};
+    SweepParts read{{json.at("subject").get<std::string>(), format_named(json.at("format").get<std::string>(), file),
+                     json.at("identity").get<std::string>(), {}, {}, {}},
+                    {}};
+    read.subject.activation = swept_activation(json.at("activation").get<std::string>());
+    if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
+    read.subject.code = json.at("code").get<bool>();
+    read.subject.own_forward = json.at("own_forward").get<bool>();
+    read.subject.origin = Json::parse(json.at("origin").get<std::string>());
     for (const auto& part : json.at("parts")) {
       read.parts.push_back({{format_named(part.at("x_format").get<std::string>(), file)},
                             part.at("begin").get<std::int64_t>(),
@@ -180,8 +190,46 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
   }
 }
 
+namespace {
+
+// What others publish is compared in a table and a plot, and committed for every format: an eighth of the bins shows all there is.
+constexpr int kForeignBinsJoined = 8;
+
+Json forward_json(const Segment& all) {
+  Json forward{{"misrounded", all.misrounded}};
+  Json& ulp = forward["max_ulp"];
+  for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+    const bool subnormal = i == static_cast<std::size_t>(ForwardRegion::subnormal);
+    ulp[kForwardRegionNames[i]] = describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
+  }
+  Json& examples = forward["examples"] = Json::array();
+  for (const Mismatch& m : all.examples) {
+    examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
+  }
+  return forward;
+}
+
+/// `joined` neighbouring bins as one.
+Json curve_json(const std::map<int, CurveBin>& bins, int joined) {
+  std::map<int, CurveBin> wide;
+  for (const auto& [bin, e] : bins) {
+    CurveBin& mine = wide[bin / joined];
+    mine.least = std::min(mine.least, e.least);
+    mine.greatest = std::max(mine.greatest, e.greatest);
+    mine.floor = std::max(mine.floor, e.floor);
+  }
+  const double width = joined * (2 * kCurveReach / kCurveBins);
+  Json curve{{"columns", {"x_from", "least", "greatest", "floor"}}, {"bin_width", width}};
+  Json& rows = curve["rows"] = Json::array();
+  for (const auto& [bin, e] : wide) rows.push_back({-kCurveReach + bin * width, number(e.least), number(e.greatest), number(e.floor)});
+  return curve;
+}
+
+}  // namespace
+
 Json report_json(const Subject& subject, const std::vector<DomainResult>& results) {
-  Json json{{"schema", kReportSchema}, {"activation", "gelu"}, {"format", subject.format.name}, {"subject", subject.name}, {"identity", subject.identity}};
+  Json json{{"schema", kReportSchema}, {"activation", subject.activation->name}, {"format", subject.format.name}, {"subject", subject.name}, {"identity", subject.identity}};
+  if (!subject.origin.is_null()) json["foreign"] = subject.origin;
   Json& domains = json["domains"] = Json::array();
   for (const DomainResult& result : results) {
     const Segment& all = result.all;
@@ -192,32 +240,18 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
     domain["T_dx"] = describe(all.stored);
     domain["O"] = describe(all.oracle);
     domain["R"] = describe(all.regret);
-    domain["C"] = describe(all.storage);
+    domain["C"] = subject.code ? Json() : describe(all.storage);
     domain["T_over_O"] = result.ratio();
     domain["rms_T"] = result.rms;
     Json& forward = domain["forward"];
-    forward["misrounded"] = all.misrounded;
-    Json& ulp = forward["max_ulp"];
-    for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
-      const bool subnormal = i == static_cast<std::size_t>(ForwardRegion::subnormal);
-      ulp[kForwardRegionNames[i]] = describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
-    }
-    Json& examples = forward["examples"] = Json::array();
-    for (const Mismatch& m : all.examples) {
-      examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
-    }
+    if (subject.own_forward) forward = forward_json(all);
     Json& foreign = domain["foreign"] = Json::array();
-    for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
+    const bool swept = !subject.code && subject.activation == &kGelu;
+    for (std::size_t k = 0; swept && k < kForeignForwards.size(); ++k) {
       foreign.push_back({{"forward", kForeignForwards[k].name}, {"x", {kForeignLeft, kForeignRight}}, {"T", describe(all.foreign[k])}});
     }
-    foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.erff)}});
-    Json& curve = domain["curve"];
-    curve["columns"] = {"x_from", "least", "greatest", "floor"};
-    curve["bin_width"] = 2 * kCurveReach / kCurveBins;
-    Json& rows = curve["rows"] = Json::array();
-    for (const auto& [bin, e] : all.curve) {
-      rows.push_back({-kCurveReach + bin * (2 * kCurveReach / kCurveBins), number(e.least), number(e.greatest), number(e.floor)});
-    }
+    if (swept) foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.erff)}});
+    domain["curve"] = curve_json(all.curve, subject.origin.is_null() ? 1 : kForeignBinsJoined);
     domains.push_back(std::move(domain));
   }
   return json;

@@ -358,6 +358,28 @@ TEST_F(Report, SaysWhatAnAccuracyClassCosts) {
   EXPECT_NE(page_with(0.85, 0.97).find("undecided"), std::string::npos);
 }
 
+TEST_F(Report, PublishedCoefficientsStandBesideOurs) {
+  Json audit = sweep_json(kF32);
+  audit["subject"] = "theirs+rounded";
+  EXPECT_TRUE(read().foreign.empty());
+  fs::create_directories(folder_ / "foreign" / "sweeps");
+  write("foreign/sweeps/theirs_f32.json", audit.dump());
+  EXPECT_THROW(read(), SpecError) << "not said to be foreign";
+  audit["foreign"] = {{"stored", "y and one bit"}, {"source", {{"work", kHostile}}}};
+  audit["domains"][0]["C"] = audit["domains"][0]["forward"] = nullptr;
+  audit["domains"][0]["foreign"] = Json::array();
+  audit["domains"][0]["T"]["bound"] = 2.75;
+  write("foreign/sweeps/theirs_f32.json", audit.dump());
+  const Results results = read();
+  ASSERT_EQ(results.foreign.size(), 1u);
+  EXPECT_EQ(results.sweeps.size(), 3u) << "nothing of ours";
+  const std::string text = to_markdown(compose(results, requirements(results)), "");
+  EXPECT_NE(text.find("`theirs`"), std::string::npos);
+  EXPECT_NE(text.find("2.75"), std::string::npos);
+  write("sweeps/theirs_f32.json", audit.dump());
+  EXPECT_THROW(read(), SpecError) << "ours are in sweeps/";
+}
+
 TEST_F(Report, ShardsAreNoSweep) {
   write("sweeps/gelu_f32_1_of_2.json", R"({"schema": "outgrad.sweep-part/1"})");
   const Results results = read();
