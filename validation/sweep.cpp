@@ -90,6 +90,7 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
     double& floor = segment.curve[bin].floor;
     floor = std::max(floor, half_range);
   }
+  if (half_range >= activation.oracle_floor(format) / 2) segment.worst.push_back(run);
   if (stored.code) return;
   const double steepest = std::max(std::fabs(run.lo), std::fabs(run.hi));
   const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.flat_from);
@@ -125,8 +126,9 @@ void push_run(const Run& run, const Stored& stored, Segment& segment) {
 /// Sweeps blocks of finite x of one branch, ascending, into a Segment.
 class BlockSweeper {
  public:
-  BlockSweeper(const Subject& subject, Segment& segment)
+  BlockSweeper(const Subject& subject, const Domain& domain, Segment& segment)
       : subject_(subject),
+        domain_(domain),
         stored_(subject.stored()),
         reference_(subject.activation->reference()),
         oracle_(subject.activation->oracle()),
@@ -157,6 +159,7 @@ class BlockSweeper {
     measure_total();
     measure_forward();
     measure_curve();
+    weigh_errors();
 
     std::fill_n(b.mask, kMaskWords, right ? ~0u : 0u);
     if (!all_rounded) evaluate(subject_.derivative, b.y_true, b.g);
@@ -183,6 +186,7 @@ class BlockSweeper {
     evaluate(subject_.derivative, b.y, b.g);
     measure_total();
     measure_curve();
+    weigh_errors();
     track_runs();
   }
 
@@ -275,7 +279,8 @@ class BlockSweeper {
 #pragma omp simd reduction(min : least) reduction(max : greatest) reduction(+ : squares, weight)
         for (std::int64_t i = begin; i < end; ++i) {
           // 2^exponent: the spacing of normal x up to a factor common to the format. (Subnormal x have a share of 2^-100, or 2^-13 in f16.)
-          const double spacing = std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u);
+          constexpr double kCommon = 0x1p-26;  // the sum over a binade of f32 is then 1
+          const double spacing = kCommon * static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u));
           const double error = b.g[i] - b.want[i];
           least = std::min(least, error);
           greatest = std::max(greatest, error);
@@ -285,11 +290,93 @@ class BlockSweeper {
         CurveBin& entry = segment_.curve[bin];
         entry.least = std::min(entry.least, least);
         entry.greatest = std::max(entry.greatest, greatest);
-        entry.squares += squares;
-        entry.weight += weight;
+        entry.squares.add(squares);
+        entry.weight.add(weight);
       }
       begin = end;
     }
+  }
+
+  /// Errors weighed by the probability of x. Beyond kFarthest no distribution here has a share that counts.
+  void weigh_errors() {
+    constexpr float kFarthest = 64;
+    const Buffers& b = *buffers_;
+    const float first = b.x[0], last = b.x[n_ - 1];
+    if (first >= kFarthest || last <= -kFarthest || subject_.distributions.empty()) return;
+    segment_.under.resize(subject_.distributions.size());
+    const auto exponent_of = [](float v) { return std::bit_cast<std::uint32_t>(v) & 0xff800000u; };
+    const bool one_binade = domain_.x_format.bits == 32 && exponent_of(first) == exponent_of(last);
+    BlockMoments block{};
+    if (one_binade) block = moments();
+    for (std::size_t k = 0; k < subject_.distributions.size(); ++k) {
+      const Distribution& distribution = subject_.distributions[k];
+      WeightedError& sums = segment_.under[k];
+      Distribution::Sums add;
+      if (one_binade && distribution.regular(first, last)) {
+        add = distribution.weigh(block);
+        for (const std::int64_t i : {std::int64_t{0}, n_ - 1}) {  // the spacing towards 0 of a power of two is half, that of a zero none
+          const std::uint32_t bits = std::bit_cast<std::uint32_t>(b.x[i]);
+          const std::uint32_t exponent = bits >> 23 & 0xff;
+          if ((bits & 0x7fffffu) != 0 || exponent == 1 || (i > 0 && n_ == 1)) continue;
+          const double less = (exponent == 0 ? 0.5 : 0.25) * block.spacing * distribution.density(b.x[i]), error = b.g[i] - b.want[i];
+          add.mass -= less;
+          add.error -= less * error;
+          add.square -= less * error * error;
+          if (n_ == 1) break;
+        }
+      } else {
+        for (std::int64_t i = 0; i < n_; ++i) {
+          const auto [low, high] = rounding_interval(b.x[i], domain_.x_format);
+          const double mass = distribution.mass(low, high), error = b.g[i] - b.want[i];
+          add.mass += mass;
+          add.error += mass * error;
+          add.square += mass * error * error;
+        }
+      }
+      sums.mass.add(add.mass);
+      sums.error.add(add.error);
+      sums.square.add(add.square);
+    }
+  }
+
+  /// Of a block of neighbouring f32 in one binade.
+  BlockMoments moments() const {
+    const Buffers& b = *buffers_;
+    const auto n = static_cast<double>(n_);
+    double e0 = 0, e1 = 0, e2 = 0, e3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    constexpr float kFlat = 0x1p-16f;  // |c| D <= 2^-44 here: the density is the same to 2^-42 all over the block
+    if (std::fabs(b.x[0]) < kFlat) {
+#pragma omp simd reduction(+ : e0, s0)
+      for (std::int64_t i = 0; i < n_; ++i) {
+        const double e = b.g[i] - b.want[i];
+        e0 += e;
+        s0 += e * e;
+      }
+      return block_of({e0, 0, 0, 0}, {s0, 0, 0, 0});
+    }
+#pragma omp simd reduction(+ : e0, e1, e2, e3, s0, s1, s2, s3)
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const double u = (static_cast<double>(2 * static_cast<std::int32_t>(i)) - (n - 1)) / n;
+      const double e = b.g[i] - b.want[i], eu = e * u, s = e * e, su = s * u;
+      e0 += e;
+      e1 += eu;
+      e2 += eu * u;
+      e3 += eu * u * u;
+      s0 += s;
+      s1 += su;
+      s2 += su * u;
+      s3 += su * u * u;
+    }
+    return block_of({e0, e1, e2, e3}, {s0, s1, s2, s3});
+  }
+
+  BlockMoments block_of(const std::array<double, 4>& error, const std::array<double, 4>& square) const {
+    constexpr int kBiasAndFraction = 150;
+    const float* const x = buffers_->x;
+    const std::uint32_t exponent = std::max(std::bit_cast<std::uint32_t>(x[0]) >> 23 & 0xff, 1u);
+    const double spacing = std::ldexp(1.0, static_cast<int>(exponent) - kBiasAndFraction);
+    const double centre = (static_cast<double>(x[0]) + x[n_ - 1]) / 2;
+    return {centre, spacing * static_cast<double>(n_) / 2, spacing, n_, error, square};
   }
 
   ForwardRegion region_of(std::int64_t i) const {
@@ -431,6 +518,7 @@ class BlockSweeper {
   }
 
   const Subject& subject_;
+  const Domain domain_;
   const Stored stored_;
   const Reference& reference_;
   const std::unique_ptr<Oracle> oracle_;
@@ -524,9 +612,16 @@ void Segment::append(Segment next, const Stored& stored_as) {
     mine.least = std::min(mine.least, theirs.least);
     mine.greatest = std::max(mine.greatest, theirs.greatest);
     mine.floor = std::max(mine.floor, theirs.floor);
-    mine.squares += theirs.squares;
-    mine.weight += theirs.weight;
+    mine.squares.add(theirs.squares);
+    mine.weight.add(theirs.weight);
   }
+  under.resize(std::max(under.size(), next.under.size()));
+  for (std::size_t k = 0; k < next.under.size(); ++k) {
+    under[k].mass.add(next.under[k].mass);
+    under[k].error.add(next.under[k].error);
+    under[k].square.add(next.under[k].square);
+  }
+  worst.insert(worst.end(), next.worst.begin(), next.worst.end());
   if (next.first.used) push_run(next.first, stored_as, *this);
   if (next.last.used) push_run(next.last, stored_as, *this);
 }
@@ -575,7 +670,7 @@ std::int64_t Domain::first_right(double x_star) const {
 Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end) {
   const kernels::DefaultFloatEnvironment environment;
   Segment segment;
-  BlockSweeper sweeper(subject, segment);
+  BlockSweeper sweeper(subject, domain, segment);
   const std::int64_t finite = domain.finite(), first_right = domain.first_right(subject.activation->x_star);
   segment.patterns = end - begin;
   segment.finite = std::max<std::int64_t>(0, std::min(end, finite) - begin);
@@ -806,12 +901,20 @@ std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vecto
     for (PerBranch& maxima : all.foreign) {
       for (Maximum& maximum : maxima) confirm(maximum, *oracle);
     }
-    double squares = 0, weight = 0;
-    for (const auto& [bin, entry] : all.curve) {
-      squares += entry.squares;
-      weight += entry.weight;
+    for (const WeightedError& w : all.under) {
+      constexpr double kMassTolerance = 0x1p-30;  // what the quadrature, the moments' series and the grid of ExactSum leave, ten times over
+      const double mass = w.mass.value();
+      if (!(std::fabs(mass - 1) <= kMassTolerance)) throw std::logic_error(fmt::format("sweep: the weights of all x add up to {}", mass));
     }
-    result.rms = std::sqrt(squares / weight);
+    std::sort(all.worst.begin(), all.worst.end(), [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
+    const double least = result.max(all.oracle) / 2;
+    std::erase_if(all.worst, [least](const Run& run) { return (run.hi - run.lo) / 2 < least; });
+    ExactSum squares, weight;
+    for (const auto& [bin, entry] : all.curve) {
+      squares.add(entry.squares);
+      weight.add(entry.weight);
+    }
+    result.rms = std::sqrt(squares.value() / weight.value());
     results.push_back(std::move(result));
   }
   return results;

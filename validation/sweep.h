@@ -5,6 +5,8 @@
 //   O      max over (y, m) of half the range of f' over the preimage {x : y = f(x) correctly rounded}: no function of (y, m) does better
 //   R      max over the same (y, m) of |g(y, m) - middle of that range|
 //   C      max |g_m(y) - f'(x)| with the exact g_m at the correctly rounded y: what storing y costs an evaluation without error
+//   rms and mean signed error of g under distributions of x, each bit pattern weighed by the probability that x rounds to it (distribution.h)
+//   the share of x whose stored (y, m) is among the worst: half the range of f' over the preimage at least half of O
 //   forward error in ulp by region, and every y that is not the correctly rounded f(x)
 //   foreign forwards: T when y comes from elsewhere, |y - f(x)| <= a + k ulp before it is stored, or from 0.5 x (1 + erff(x / sqrt 2))
 //
@@ -34,6 +36,7 @@
 #include <string_view>
 #include <vector>
 
+#include "validation/distribution.h"
 #include "validation/oracle.h"
 #include "validation/reference.h"
 
@@ -91,6 +94,7 @@ struct Subject {
   bool own_forward = true;  // y is the subject's, not the correctly rounded f(x)
   const SweptActivation* activation = &kGelu;
   double mask_from = kGeluXStar;
+  std::vector<Distribution> distributions = usual_distributions();  // of x, to weigh errors by
   nlohmann::ordered_json origin = nullptr;  // of coefficients that are not ours: what the report says of them
 
   Stored stored() const { return {format, code, *activation}; }
@@ -125,7 +129,12 @@ struct Run {
 struct CurveBin {
   double least = 0, greatest = 0;   // signed error g - f'
   double floor = 0;                 // largest half range of a preimage beginning here
-  double squares = 0, weight = 0;
+  ExactSum squares, weight;
+};
+
+/// Sums of T's signed error over x of one Distribution.
+struct WeightedError {
+  ExactSum mass, error, square;
 };
 
 inline constexpr double kCurveReach = 8;  // bins tile [-8, 8): beyond, |g - f'| is below f's distance from its asymptotes, 2^-47
@@ -167,6 +176,8 @@ struct Segment {
   std::array<PerBranch, kForeignForwards.size()> foreign;
   PerBranch erff;
   std::map<int, CurveBin> curve;
+  std::vector<WeightedError> under;  // of the subject's distributions
+  std::vector<Run> worst;            // runs whose half range is at least half the floor of O
   Run first, last;  // still open at both ends; `last` unused while one run spans everything
 
   /// `next` is the stretch right after this one.

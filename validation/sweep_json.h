@@ -21,6 +21,9 @@ nlohmann::ordered_json to_json(const Subject& subject, const std::vector<DomainP
 /// Throws kernels::SpecError naming `file`.
 SweepParts parts_from_json(const std::string& text, const std::string& file);
 
+/// rms, bias and greatest error of g under the subject's distributions of x, and the share of x in the worst codes: one object each.
+nlohmann::ordered_json under_json(const Subject& subject, const DomainResult& result);
+
 /// What the report reads, schema "outgrad.sweep/1": per domain the counts, T, T_dx, O, R, C with witnesses, each with a proven upper bound,
 /// the forward's errors, foreign forwards, the error curve; with "foreign" where the coefficients are not ours. `subject` needs no functions.
 nlohmann::ordered_json report_json(const Subject& subject, const std::vector<DomainResult>& results);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/tuned.h"
+#include "validation/fingerprint.h"
 #include "validation/foreign.h"
 #include "validation/subject.h"
 #include "validation/sweep.h"
@@ -38,6 +40,7 @@ struct Arguments {
   std::string format;
   std::string fit;
   std::string foreign;
+  std::string activations;
   std::string shard;
   std::vector<std::string> merge;
   std::string out;
@@ -152,6 +155,16 @@ void print_forward(const Segment& all) {
   }
 }
 
+void print_weighed(const DomainResult& result, const Subject& subject) {
+  for (const auto& line : under_json(subject, result)) {
+    fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]; share in the {} worst codes {:.3g}\n",
+               line["x"].get<std::string>(), line["rms"].is_number() ? line["rms"].get<double>() : INFINITY,
+               line["bias"].is_number() ? line["bias"].get<double>() : INFINITY, line["max"].is_number() ? line["max"].get<double>() : INFINITY,
+               line["max_within"][0].get<double>(), line["max_within"][1].get<double>(), line["worst_codes"].get<std::size_t>(),
+               line["share_in_worst_codes"].get<double>());
+  }
+}
+
 void print_result(const DomainResult& result, const Subject& subject) {
   const FloatFormat& format = subject.format;
   const Segment& all = result.all;
@@ -167,6 +180,7 @@ void print_result(const DomainResult& result, const Subject& subject) {
   fmt::print("  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n", result.ratio(), all.wrong_mask,
              all.wrong_special);
   fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
+  print_weighed(result, subject);
   for (std::size_t k = 0; k < kForeignForwards.size() && result.max(all.foreign[k]) >= 0; ++k) {
     fmt::print("  T with y off by {:<14} {:.6g}\n", kForeignForwards[k].name, result.max(all.foreign[k]));
   }
@@ -214,6 +228,14 @@ bool validate(const Arguments& arguments) {
   } else {
     parts = read_parts(arguments.merge, subject);
   }
+  if (!arguments.activations.empty()) {
+    if (!arguments.merge.empty()) throw SpecError("validate", "--activations", "cannot be given with --merge: the shards say what they were weighed by");
+    const std::string text = kernels::read_file(arguments.activations);
+    subject.distributions.push_back(Distribution::parse(text, arguments.activations));
+    Fingerprint fingerprint;  // a stored partial sweep weighed by something else is not continued
+    fingerprint.add(text.data(), text.size());
+    subject.identity += fmt::format("-{:016x}", fingerprint.value());
+  }
   const bool whole = options.shards == 1;
   std::string out = arguments.out;
   if (out.empty()) {
@@ -260,6 +282,7 @@ void add_validate(CLI::App& app, int& status) {
   command->add_option("--format", arguments->format, "Format of y: f32, f16, bf16 (x: the same, and every f32)");
   command->add_option("--fit", arguments->fit, "Backward fit of that format, of kernels/fits.h (default: the deployed one)");
   command->add_option("--foreign", arguments->foreign, "Audit these published coefficients (JSON, validation/README.md) in place of our kernels");
+  command->add_option("--activations", arguments->activations, "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");
   command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
   command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
   command->add_option("--out", arguments->out, "Result file; an interrupted sweep continues from the file of this name + .chunks");
