@@ -86,6 +86,28 @@ std::vector<Cell> error_row(const BackwardHeader& header, const SweptDomain* dom
   return row;
 }
 
+/// Errors of g weighed by how often x occurs; empty if no sweep has them.
+Table weighted_table(const Results& results) {
+  Table table{
+      "How often: errors of g over x of a distribution, each bit pattern weighed by the probability that x rounds to it. The share is that of x "
+      "whose stored value leaves f' uncertain by at least half of max O.",
+      "./outgrad validate --format FORMAT --activations notebooks_data/activations/all-MiniLM-L6-v2.json",
+      {words("fit"), words("y in"), words("every x in"), words("x of"), {"rms"}, {"bias", "mean signed error"}, {"max", "of nearly all x"},
+       {"share in the worst codes"}},
+      {}};
+  for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
+    for (const SweepResult& sweep : *sweeps) {
+      for (const SweptDomain& d : sweep.domains) {
+        for (const WeightedErrors& w : d.under) {
+          table.rows.push_back({quoted(sweep.fit), sweep.format, d.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias), scientific(w.most),
+                                fmt::format("{:.2g}%", 100 * w.share)});
+        }
+      }
+    }
+  }
+  return table;
+}
+
 Section errors_section(const Results& results) {
   Section section{"Errors, kept apart", {}};
   section.blocks.push_back(
@@ -150,6 +172,7 @@ Section errors_section(const Results& results) {
     }
   }
   if (!where.rows.empty()) section.blocks.push_back(std::move(where));
+  if (Table weighted = weighted_table(results); !weighted.rows.empty()) section.blocks.push_back(std::move(weighted));
   return section;
 }
 

@@ -130,6 +130,11 @@ SweptDomain read_domain(const Node& node) {
     if (const double error = worst(region); !(error <= domain.far_ulp)) domain.far_ulp = error;
   }
   for (const Node& foreign : node["foreign"].items()) domain.foreign.emplace_back(foreign["forward"].text(), foreign["T"]["bound"].real());
+  if (node.has("under")) {
+    for (const Node& one : node["under"].items()) {
+      domain.under.push_back({one["x"].text(), one["rms"].real(), one["bias"].real(), one["max"].real(), one["share_in_worst_codes"].real()});
+    }
+  }
   const double half_bin = node["curve"]["bin_width"].real() / 2;
   for (const Node& row : node["curve"]["rows"].items()) {
     const auto values = row.items(4);

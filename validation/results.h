@@ -34,6 +34,12 @@ struct SweptMaximum {
   const std::string& worst() const { return x[static_cast<std::size_t>(worst_branch)]; }
 };
 
+/// Errors of g over x of one distribution.
+struct WeightedErrors {
+  std::string x;
+  double rms = 0, bias = 0, most = 0, share = 0;  // most: within what holds nearly all x; share: of x in the worst codes
+};
+
 struct ErrorBin {
   double x = 0, least = 0, greatest = 0, floor = 0;  // middle of the bin; signed errors; O
 };
@@ -47,6 +53,7 @@ struct SweptDomain {
   double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds; 0 where the forward is not the kernels' own
   std::vector<std::pair<std::string, double>> foreign;  // T with another forward
   std::vector<ErrorBin> curve;
+  std::vector<WeightedErrors> under;  // none in a file of before there were any
 };
 
 struct SweepResult {

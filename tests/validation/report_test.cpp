@@ -369,6 +369,7 @@ TEST_F(Report, PublishedCoefficientsStandBesideOurs) {
   audit["domains"][0]["C"] = audit["domains"][0]["forward"] = nullptr;
   audit["domains"][0]["foreign"] = Json::array();
   audit["domains"][0]["T"]["bound"] = 2.75;
+  audit["domains"][0]["under"] = Json::array({{{"x", "N(0, 1^2)"}, {"rms", 0.125}, {"bias", -0.0625}, {"max", "inf"}, {"share_in_worst_codes", 0.0334}}});
   write("foreign/sweeps/theirs_f32.json", audit.dump());
   const Results results = read();
   ASSERT_EQ(results.foreign.size(), 1u);
@@ -376,6 +377,7 @@ TEST_F(Report, PublishedCoefficientsStandBesideOurs) {
   const std::string text = to_markdown(compose(results, requirements(results)), "");
   EXPECT_NE(text.find("| theirs |"), std::string::npos);
   EXPECT_NE(text.find("2.75"), std::string::npos);
+  EXPECT_NE(text.find("| 0.125 | -0.0625 | inf | 3.3% |"), std::string::npos);
   write("sweeps/theirs_f32.json", audit.dump());
   EXPECT_THROW(read(), SpecError) << "ours are in sweeps/";
 }
