@@ -74,6 +74,8 @@ class Distribution {
   /// Whether the block lies where weigh() is what it claims to be: within one bin of a histogram.
   bool regular(double low, double high) const;
   double density(double x) const;
+  /// A density without bins. A histogram counts f32: each stands for the step to its neighbour away from 0, so that a bin's sum to its share.
+  bool smooth() const { return sigma_ > 0; }
 
   nlohmann::ordered_json to_json() const;
   static Distribution from_json(const nlohmann::json& json, const std::string& file);
