@@ -1,4 +1,4 @@
-// GELU by MPFR under directed rounding, see oracle.h.
+// GELU and SiLU by MPFR under directed rounding, see oracle.h.
 
 #include "validation/oracle.h"
 
@@ -17,7 +17,12 @@ constexpr mpfr_prec_t kSquarePrecision = 2 * std::numeric_limits<double>::digits
 
 // Right of this, x (1 - 2^-108) < f(x) < x, as Q(12) < 2^-108. Rounding boundaries and binary64 x differ by a relative 2^-54 or not at all,
 // so f rounds like any number in (x (1 - 2^-54), x); by enclosures alone a tie at x would take x^2 bits to decide.
-constexpr double kDecidedByLess = 12;
+constexpr double kGeluDecidedByLess = 12;
+// The same for SiLU, as sigma(-80) < 2^-115.
+constexpr double kSiluDecidedByLess = 80;
+// Here |f| is below the least subnormal of every format, so an inverse need not look further left: |f| < phi(64) < 2^-2900 for GELU,
+// < 1024 exp(-1024) < 2^-1460 for SiLU.
+constexpr double kGeluLeftEnd = -64, kSiluLeftEnd = -1024;
 
 /// Doubles the precision until `decide(precision)` answers true.
 template <class Decide>
@@ -59,10 +64,10 @@ double round_to_format(const Real& v, const FloatFormat& format) {
   return mpfr_signbit(v.get()) ? -magnitude : magnitude;
 }
 
-double GeluOracle::value(double x, const FloatFormat& format) {
+double Oracle::value(double x, const FloatFormat& format) {
   require_finite(x);
   if (x == 0) return x;
-  if (x >= kDecidedByLess) {
+  if (x >= decided_by_less_) {
     Real below(kFirstPrecision);
     mpfr_set_d(below.get(), x, MPFR_RNDN);
     mpfr_nextbelow(below.get());
@@ -78,7 +83,7 @@ double GeluOracle::value(double x, const FloatFormat& format) {
   return std::copysign(result, x);
 }
 
-double GeluOracle::derivative(double x) {
+double Oracle::derivative(double x) {
   double result = 0;
   until_decided([&](mpfr_prec_t precision) {
     Real lo(precision), hi(precision);
@@ -89,7 +94,7 @@ double GeluOracle::derivative(double x) {
   return result;
 }
 
-DoubleBounds GeluOracle::value_bounds(double x) {
+DoubleBounds Oracle::value_bounds(double x) {
   DoubleBounds bounds{};
   until_decided([&](mpfr_prec_t precision) {
     Real lo(precision), hi(precision);
@@ -100,7 +105,7 @@ DoubleBounds GeluOracle::value_bounds(double x) {
   return bounds;
 }
 
-DoubleBounds GeluOracle::derivative_bounds(double x) {
+DoubleBounds Oracle::derivative_bounds(double x) {
   DoubleBounds bounds{};
   until_decided([&](mpfr_prec_t precision) {
     Real lo(precision), hi(precision);
@@ -111,16 +116,15 @@ DoubleBounds GeluOracle::derivative_bounds(double x) {
   return bounds;
 }
 
-double GeluOracle::derivative_at_value(double y, bool right_branch) {
-  // The double nearest x*: f' is -6.5e-18 here and +4.1e-17 at its right neighbour (asserted by the tests).
-  constexpr double kXStar = -0x1.80ead197f00b4p-1, kFar = 64;
+double Oracle::derivative_at_value(double y, bool right_branch) {
+  constexpr double kFar = 64;
   if (right_branch ? y >= kFar : y >= 0) return right_branch ? 1.0 : 0.0;
   Real lo(kFirstPrecision), hi(kFirstPrecision);
   const auto above = [&](double x) {  // f(x) > y, decided to a relative 2^-90: an x on the other side moves g by less than that
     enclose_value(x, lo, hi);
     return mpfr_cmp_d(lo.get(), y) > 0;
   };
-  double near = kXStar, far = right_branch ? kFar : -kFar;
+  double near = x_star_, far = right_branch ? kFar : left_end_;
   if (!above(near)) {
     while (std::nextafter(near, far) != far) {
       const double middle = near + (far - near) / 2;
@@ -129,6 +133,8 @@ double GeluOracle::derivative_at_value(double y, bool right_branch) {
   }
   return derivative(near);
 }
+
+GeluOracle::GeluOracle() : Oracle(kGeluXStar, kGeluDecidedByLess, kGeluLeftEnd) {}
 
 void GeluOracle::enclose_cdf(double x, Real& lo, Real& hi) {
   require_finite(x);
@@ -180,6 +186,36 @@ void GeluOracle::enclose_density(double x, Real& lo, Real& hi) {
   };
   one_side(lo, MPFR_RNDD, MPFR_RNDU);
   one_side(hi, MPFR_RNDU, MPFR_RNDD);
+}
+
+SiluOracle::SiluOracle() : Oracle(kSiluXStar, kSiluDecidedByLess, kSiluLeftEnd) {}
+
+void SiluOracle::enclose_sigmoid(double x, Real& lo, Real& hi) {
+  require_finite(x);
+  const auto one_side = [x](Real& side, mpfr_rnd_t away, mpfr_rnd_t back) {
+    mpfr_set_d(side.get(), -x, MPFR_RNDN);
+    mpfr_exp(side.get(), side.get(), back);
+    mpfr_add_ui(side.get(), side.get(), 1, back);
+    mpfr_ui_div(side.get(), 1, side.get(), away);
+  };
+  one_side(lo, MPFR_RNDD, MPFR_RNDU);
+  one_side(hi, MPFR_RNDU, MPFR_RNDD);
+}
+
+void SiluOracle::enclose_value(double x, Real& lo, Real& hi) {
+  enclose_sigmoid(x, lo, hi);
+  multiply_outwards(x, lo, hi);
+}
+
+void SiluOracle::enclose_derivative(double x, Real& lo, Real& hi) {
+  enclose_sigmoid(-x, lo, hi);
+  multiply_outwards(x, lo, hi);
+  mpfr_add_ui(lo.get(), lo.get(), 1, MPFR_RNDD);
+  mpfr_add_ui(hi.get(), hi.get(), 1, MPFR_RNDU);
+  Real sigmoid_lo(mpfr_get_prec(lo.get())), sigmoid_hi(mpfr_get_prec(hi.get()));
+  enclose_sigmoid(x, sigmoid_lo, sigmoid_hi);
+  mpfr_mul(lo.get(), lo.get(), mpfr_signbit(lo.get()) ? sigmoid_hi.get() : sigmoid_lo.get(), MPFR_RNDD);
+  mpfr_mul(hi.get(), hi.get(), mpfr_signbit(hi.get()) ? sigmoid_lo.get() : sigmoid_hi.get(), MPFR_RNDU);
 }
 
 }  // namespace outgrad::validation

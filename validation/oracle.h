@@ -1,8 +1,8 @@
-// The arbitrary-precision witness for GELU: f and f' to any accuracy, and f correctly rounded to a storage format, by MPFR alone.
+// The arbitrary-precision witness for GELU and SiLU: f and f' to any accuracy, and f correctly rounded to a storage format, by MPFR alone.
 //
 // It shares no code with approx/: there f is a template evaluated in balls and series, here it is mpfr_erfc and mpfr_exp under directed
-// rounding. f(x) = x Phi(x) and f'(x) = Phi(x) + x phi(x) with Phi(x) = erfc(-x / sqrt 2) / 2, which keeps relative accuracy on the left
-// tail where 1 + erf cancels. Every step is monotone in its operands and rounded outwards, so each result is an enclosure; a correctly
+// rounding. GELU: f(x) = x Phi(x) and f'(x) = Phi(x) + x phi(x) with Phi(x) = erfc(-x / sqrt 2) / 2, which keeps relative accuracy on the left
+// tail where 1 + erf cancels. SiLU: f(x) = x sigma(x) and f'(x) = sigma(x) (1 + x sigma(-x)) with sigma(x) = 1 / (1 + exp(-x)). Every step is monotone in its operands and rounded outwards, so each result is an enclosure; a correctly
 // rounded answer is the common rounding of both ends, at a precision doubled until they agree (Ziv). The loop ends because for a rational
 // x != 0 neither f(x) nor f'(x) is known to be, nor was ever seen to be, a rounding boundary; should it fail to, it throws.
 #pragma once
@@ -47,9 +47,11 @@ struct DoubleBounds {
   double hi;
 };
 
-/// GELU by MPFR. Arguments are finite doubles, taken as exact; std::invalid_argument otherwise.
-class GeluOracle {
+/// One activation f by MPFR. Arguments are finite doubles, taken as exact; std::invalid_argument otherwise.
+class Oracle {
  public:
+  virtual ~Oracle() = default;
+
   /// f(x) rounded to nearest even in `format`, returned as the double of the same value: -0 where a negative f rounds to zero and for
   /// x = -0, +inf where f rounds past the largest finite value.
   double value(double x, const FloatFormat& format);
@@ -65,12 +67,40 @@ class GeluOracle {
   /// or below y*, 0 for m = 0 and y >= 0, 1 for y beyond 64) where there is no such x.
   double derivative_at_value(double y, bool right_branch);
 
-  /// An enclosure lo <= v <= hi of f(x), f'(x), Phi(x) and phi(x), at the precision of lo and hi.
-  void enclose_value(double x, Real& lo, Real& hi);
-  void enclose_derivative(double x, Real& lo, Real& hi);
+  /// An enclosure lo <= v <= hi of f(x) and of f'(x), at the precision of lo and hi.
+  virtual void enclose_value(double x, Real& lo, Real& hi) = 0;
+  virtual void enclose_derivative(double x, Real& lo, Real& hi) = 0;
+
+ protected:
+  /// `x_star` is the double next to the minimum with f' < 0, `decided_by_less` as kDecidedByLess of the activation (oracle.cpp).
+  Oracle(double x_star, double decided_by_less, double left_end) : x_star_(x_star), decided_by_less_(decided_by_less), left_end_(left_end) {}
+
+ private:
+  double x_star_, decided_by_less_, left_end_;
+};
+
+class GeluOracle : public Oracle {
+ public:
+  GeluOracle();
+  void enclose_value(double x, Real& lo, Real& hi) override;
+  void enclose_derivative(double x, Real& lo, Real& hi) override;
+  /// Of Phi(x) and phi(x).
   void enclose_cdf(double x, Real& lo, Real& hi);
   void enclose_density(double x, Real& lo, Real& hi);
 };
+
+class SiluOracle : public Oracle {
+ public:
+  SiluOracle();
+  void enclose_value(double x, Real& lo, Real& hi) override;
+  void enclose_derivative(double x, Real& lo, Real& hi) override;
+  /// Of sigma(x).
+  void enclose_sigmoid(double x, Real& lo, Real& hi);
+};
+
+/// The greatest double at which f' < 0; at the next one f' > 0, so every x of a supported format is on the same side of it as of x* itself
+/// (the tests ask MPFR).
+inline constexpr double kGeluXStar = -0x1.80ead197f00b4p-1, kSiluXStar = -0x1.474973c84120cp+0;
 
 /// `v` rounded to nearest even in `format`, zero and overflow as in GeluOracle::value.
 double round_to_format(const Real& v, const FloatFormat& format);

@@ -1,6 +1,6 @@
-// A fast, libm-free double reference for GELU with proven error bounds: what decides the bulk of an exhaustive sweep.
+// A fast, libm-free double reference for GELU and SiLU with proven error bounds: what decides the bulk of an exhaustive sweep.
 //
-// f(x) = x Phi(x). The line is cut into cells of width 2^-7 around a = j / 128, -15 <= a <= 9; d = x - a is exact in binary64 for every
+// GELU, f(x) = x Phi(x). The line is cut into cells of width 2^-7 around a = j / 128, -15 <= a <= 9; d = x - a is exact in binary64 for every
 // binary32 x (both are multiples of 2^-31 below 16 where a != 0), |d| <= D = 2^-8. With phi the normal density and He_n the probabilists'
 // Hermite polynomials, phi^(n) = (-1)^n He_n phi, so
 //   Phi(a + d) = Phi(a) + sum_{n>=1} (-1)^(n-1) He_{n-1}(a) phi(a) / n! d^n                       degree 8
@@ -25,6 +25,17 @@
 //                 boundary is a relative 2^-26 away. |f' - 1| <= x phi(x) <= 9 phi(9) < 2^-56.
 //   x < -15 - D   |f| < phi(15) < 2^-163 and |f'| <= |x| phi(x) < 2^-159: f rounds to -0 in every format, whose least midpoint is 2^-150.
 //                 The proxy is -2^-163. Here alone the value has no relative bound.
+//
+// SiLU, f(x) = x sigma(x), in the same way: cells of the same width on -120 <= a <= 44, where |x| < 128 keeps d exact. With s_n the Taylor
+// coefficients of sigma at a, from sigma' = sigma - sigma^2: (n + 1) s_(n+1) = s_n - sum s_i s_(n-i), those of f' are
+// (n + 1) (a s_(n+1) + s_n). On the disc |z - a| <= rho = 3/2 < pi/2 the real part of e^z is positive, so |sigma| <= min(1, e^(a+rho)) there,
+// and as sigma(z) = 1 - sigma(-z), for n >= 1 Cauchy gives |s_n| <= M rho^-n with M = e^(rho-|a|) and also <= min(1, e^(a+rho)) rho^-n:
+//   truncation  <= M q^9 / (1 - q)                                   for sigma, q = D / rho
+//               <= (|a| / rho + 1) M sum_{n>=7} (n + 1) q^n          for f'
+// Coefficients and Horner as above; for sigma the sum is divided by sigma(a - D). Outside the cells:
+//   |x| < 2^-53   x/2 < f(x) < x/2 + x^2/4: as for GELU.
+//   x >= 44       x (1 - sigma(-x)) with sigma(-44) < 2^-63: as for GELU; |f' - 1| <= x exp(-x) < 2^-57.
+//   x < -120 - D  |f|, |f'| < |x| exp(x) < 2^-165: as for GELU.
 #pragma once
 
 #include <algorithm>
@@ -39,40 +50,64 @@
 namespace outgrad::validation {
 
 /// f and f' for every finite binary32 x. Immutable after construction: threads may share it.
-class GeluReference {
+class Reference {
  public:
   static constexpr double kDerivativeBound = 0x1p-51;  // absolute, every finite x
-  static constexpr double kValueBound = 0x1p-50;       // relative, x >= -15
+  static constexpr double kValueBound = 0x1p-50;       // relative, right of the left tail
 
-  GeluReference();
-
-  /// The process-wide instance (MPFR takes about a second to build its tables).
-  static const GeluReference& instance();
+  virtual ~Reference() = default;
 
   /// derivative[i] is within kDerivativeBound of f'(x[i]); value[i] within kValueBound, relative, of f(x[i]), and the real f(x[i]) is
   /// certain to round, in every FloatFormat, to one of the roundings of value_lo[i] <= value[i] <= value_hi[i]. All arrays hold n
   /// elements, x finite in any order; runs of neighbouring x in one cell are what is fast.
-  void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const;
+  virtual void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const = 0;
 
   /// Largest of the per-cell bounds of the derivation above, rounded up: absolute for f', relative for f.
   double proven_derivative_bound() const { return proven_derivative_bound_; }
   double proven_value_bound() const { return proven_value_bound_; }
 
- private:
+ protected:
   static constexpr int kCdfDegree = 8;
   static constexpr int kDerivativeDegree = 6;
 
+  /// Phi or sigma, and f', as polynomials in x - centre.
   struct Cell {
     double centre;
     double cdf[kCdfDegree + 1];
     double derivative[kDerivativeDegree + 1];
   };
 
-  Cell make_cell(int j, GeluOracle& oracle);
+  /// Takes the cell into the bounds: the truncations given, absolute, and the rounding of its coefficients and of Horner's rule.
+  void prove(const Cell& cell, double cdf_truncation, double least_cdf, double derivative_truncation);
+  /// Throws std::logic_error if a cell exceeds what is claimed.
+  void require_proven() const;
 
   std::vector<Cell> cells_;
+
+ private:
   double proven_derivative_bound_ = 0;
   double proven_value_bound_ = 0;
+};
+
+class GeluReference final : public Reference {
+ public:
+  GeluReference();
+  /// The process-wide instance (MPFR takes about a second to build its tables).
+  static const GeluReference& instance();
+  void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const override;
+
+ private:
+  Cell make_cell(int j, GeluOracle& oracle);
+};
+
+class SiluReference final : public Reference {
+ public:
+  SiluReference();
+  static const SiluReference& instance();
+  void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const override;
+
+ private:
+  Cell make_cell(int j, SiluOracle& oracle);
 };
 
 /// v rounded to nearest even in `format` (zeros keep v's sign, overflow gives an infinity): binary64 operations only, vectorisable. The last
@@ -88,9 +123,9 @@ inline double round_to_format(double v, const FloatFormat& format) {
   return std::copysign(capped, v);
 }
 
-/// y[i] = f(x[i]) correctly rounded to `format`, widened: from the enclosures of GeluReference::evaluate where both ends round alike, else
+/// y[i] = f(x[i]) correctly rounded to `format`, widened: from the enclosures of Reference::evaluate where both ends round alike, else
 /// by `oracle`. Returns how many of the n elements the oracle decided.
 std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format,
-                          GeluOracle& oracle);
+                          Oracle& oracle);
 
 }  // namespace outgrad::validation

@@ -86,6 +86,28 @@ std::vector<Cell> error_row(const BackwardHeader& header, const SweptDomain* dom
   return row;
 }
 
+/// Errors of g weighed by how often x occurs; empty if no sweep has them.
+Table weighted_table(const Results& results) {
+  Table table{
+      "How often: errors of g over x of a distribution, each bit pattern weighed by the probability that x rounds to it. The share is that of x "
+      "whose stored value leaves f' uncertain by at least half of max O.",
+      "./outgrad validate --format FORMAT --activations notebooks_data/activations/all-MiniLM-L6-v2.json",
+      {words("fit"), words("y in"), words("every x in"), words("x of"), {"rms"}, {"bias", "mean signed error"}, {"max", "of nearly all x"},
+       {"share in the worst codes"}},
+      {}};
+  for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
+    for (const SweepResult& sweep : *sweeps) {
+      for (const SweptDomain& d : sweep.domains) {
+        for (const WeightedErrors& w : d.under) {
+          table.rows.push_back({quoted(sweep.fit), sweep.format, d.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias), scientific(w.most),
+                                fmt::format("{:.2g}%", 100 * w.share)});
+        }
+      }
+    }
+  }
+  return table;
+}
+
 Section errors_section(const Results& results) {
   Section section{"Errors, kept apart", {}};
   section.blocks.push_back(
@@ -150,6 +172,7 @@ Section errors_section(const Results& results) {
     }
   }
   if (!where.rows.empty()) section.blocks.push_back(std::move(where));
+  if (Table weighted = weighted_table(results); !weighted.rows.empty()) section.blocks.push_back(std::move(weighted));
   return section;
 }
 
@@ -649,6 +672,41 @@ double greatest_within(const SweptDomain& domain, double from, double to) {
   return greatest;
 }
 
+/// Published coefficients through the sweep that ours go through.
+Table audit_table(const Results& results) {
+  Table audit{
+      "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern of x, the same exact derivative, the "
+      "same T, O and R. O is the least T of any function of what the backward pass is given: (y, bit), or a code of x.",
+      "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format FORMAT",
+      {words("coefficients"),
+       words("activation"),
+       words("backward is given"),
+       words("format"),
+       words("every x in"),
+       {"T", "exhaustive"},
+       {"at x ="},
+       {"O", "exhaustive"},
+       {"R", "exhaustive"},
+       {"T / O", "exhaustive"},
+       {"rms T", "x in [-8, 8)"},
+       {"wrong NaN, infinities"},
+       {"T of ours", "same x and format"}},
+      {}};
+  for (const SweepResult& sweep : results.foreign) {
+    const SweepResult* const ours = sweep.activation == "gelu" ? results.sweep_of(sweep.format) : nullptr;
+    for (const SweptDomain& d : sweep.domains) {
+      Cell same("not swept", Tone::muted);
+      for (const SweptDomain& o : ours ? ours->domains : std::vector<SweptDomain>{}) {
+        if (o.x_format == d.x_format) same = Cell(scientific(o.total.bound));
+      }
+      audit.rows.push_back({quoted(sweep.fit), sweep.activation, sweep.stored, sweep.format, d.x_format, scientific(d.total.bound),
+                            quoted(d.total.worst()), scientific(d.oracle.value), scientific(d.regret.bound), fmt::format("{:.4g}", d.ratio),
+                            scientific(d.rms), fmt::format("{}", d.wrong_special), same});
+    }
+  }
+  return audit;
+}
+
 Section baselines_section(const Results& results) {
   Section section{"Beside others", {}};
   const SweepResult* sweep = results.sweep_of("f32");
@@ -666,6 +724,7 @@ Section baselines_section(const Results& results) {
          sweep ? Cell(scientific(greatest_within(sweep->domains.back(), t.x_from, t.x_to))) : Cell("not measured", Tone::muted), t.cause});
   }
   section.blocks.push_back(std::move(tempo));
+  if (!results.foreign.empty()) section.blocks.push_back(audit_table(results));
   std::string ours = "not measured";
   if (const BackwardHeader* header = results.backward_named(sweep ? sweep->fit : "gelu_f32"))
     ours = error_text(header->bound_a + header->bound_b);
@@ -689,6 +748,7 @@ Section inputs_section(const Results& results) {
   list("header", results.forward);
   list("fit", results.fits);
   list("sweep", results.sweeps);
+  list("audit", results.foreign);
   list("stability", results.stability);
   list("front", results.pareto);
   list("tuning", results.tuning);

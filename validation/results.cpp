@@ -15,6 +15,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "validation/json_node.h"
 
 namespace outgrad::validation {
 
@@ -25,93 +26,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// A JSON value that knows where it stands.
-class Node {
- public:
-  Node(const nlohmann::json& value, const std::string& file, std::string place) : value_(value), file_(file), place_(std::move(place)) {}
-
-  [[noreturn]] void fail(const std::string& why) const { throw SpecError(file_, place_.empty() ? "top level" : place_, why); }
-
-  bool has(const char* key) const { return value_.is_object() && value_.contains(key); }
-  Node operator[](const std::string& key) const {
-    if (!value_.is_object() || !value_.contains(key)) fail("'" + key + "' is missing");
-    return {value_.at(key), file_, place_.empty() ? key : place_ + "." + key};
-  }
-  std::vector<Node> items() const {
-    if (!value_.is_array()) fail("is not an array");
-    std::vector<Node> nodes;
-    nodes.reserve(value_.size());
-    for (size_t i = 0; i < value_.size(); ++i) nodes.push_back({value_[i], file_, fmt::format("{}[{}]", place_, i)});
-    return nodes;
-  }
-  std::vector<Node> items(size_t expected) const {
-    auto nodes = items();
-    if (nodes.size() != expected) fail(fmt::format("has {} elements where {} are expected", nodes.size(), expected));
-    return nodes;
-  }
-  bool null() const { return value_.is_null(); }
-  std::string text() const {
-    if (!value_.is_string()) fail("is not a string");
-    return value_.get<std::string>();
-  }
-  bool boolean() const {
-    if (!value_.is_boolean()) fail("is not true or false");
-    return value_.get<bool>();
-  }
-  std::int64_t count() const {
-    if (!value_.is_number_integer() || value_.get<std::int64_t>() < 0) fail("is not a count");
-    return value_.get<std::int64_t>();
-  }
-  int small() const {
-    if (count() > std::numeric_limits<int>::max()) fail("is too large");
-    return static_cast<int>(count());
-  }
-  /// A number; "inf", "-inf" and "nan" stand for what JSON has no word for.
-  double real() const {
-    if (value_.is_number()) return value_.get<double>();
-    const std::string word = value_.is_string() ? value_.get<std::string>() : "";
-    if (word == "inf" || word == "-inf") return word == "inf" ? kInfinity : -kInfinity;
-    if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
-    fail("is not a number");
-  }
-  /// The bounds of a stability analysis: null where nothing holds.
-  double bound() const { return null() ? kInfinity : real(); }
-  /// A finite hex float in a string.
-  double hex() const {
-    std::string digits = text();
-    const bool negative = digits.starts_with('-');
-    if (negative) digits.erase(0, 1);
-    double value = 0;
-    const bool prefixed = digits.starts_with("0x");
-    const char* const end = digits.data() + digits.size();
-    const auto [at, error] = std::from_chars(digits.data() + (prefixed ? 2 : 0), end, value, std::chars_format::hex);
-    if (!prefixed || error != std::errc() || at != end || !std::isfinite(value)) fail("is not a finite hex float");
-    return negative ? -value : value;
-  }
-  /// An error bound: a hex float that is not negative.
-  double hex_bound() const {
-    const double value = hex();
-    if (value < 0) fail("is negative");
-    return value;
-  }
-  void expect_schema(const char* schema) const {
-    const Node found = (*this)["schema"];
-    if (found.text() != schema) found.fail(fmt::format("is not {}", schema));
-  }
-
- private:
-  const nlohmann::json& value_;
-  const std::string& file_;
-  std::string place_;
-};
-
-nlohmann::json parse(const std::string& file) {
-  try {
-    return nlohmann::json::parse(kernels::read_file(file));
-  } catch (const nlohmann::json::parse_error& error) {
-    throw SpecError(file, fmt::format("byte {}", error.byte), "is not JSON");
-  }
-}
+using Node = JsonNode;
 
 /// Regular files whose names end in `extension`, sorted: in a folder (Iterator = fs::directory_iterator) or also below it
 /// (fs::recursive_directory_iterator); none if there is no such folder.
@@ -129,7 +44,7 @@ std::vector<std::string> files_in(const fs::path& folder, const std::string& ext
 }
 
 FitResult read_fit(const std::string& file) {
-  const nlohmann::json json = parse(file);
+  const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
   node.expect_schema("outgrad.fit/2");
   FitResult fit;
@@ -165,10 +80,13 @@ FitResult read_fit(const std::string& file) {
 }
 
 SweptMaximum read_maximum(const Node& node) {
-  SweptMaximum maximum{node["max"].real(), node["bound"].real(), {}};
+  SweptMaximum maximum{node["max"].real(), node["bound"].real(), {}, 0};
+  double greatest = -1;
   const std::array<const char*, 2> branches{"left", "right"};
   for (size_t i = 0; i < branches.size(); ++i) {
-    if (!node[branches[i]].null()) maximum.x[i] = node[branches[i]]["x"].text();
+    if (node[branches[i]].null()) continue;
+    maximum.x[i] = node[branches[i]]["x"].text();
+    if (const double value = node[branches[i]]["value"].real(); value > greatest) greatest = value, maximum.worst_branch = static_cast<int>(i);
   }
   return maximum;
 }
@@ -197,17 +115,26 @@ SweptDomain read_domain(const Node& node) {
   domain.stored = read_maximum(node["T_dx"]);
   domain.oracle = read_maximum(node["O"]);
   domain.regret = read_maximum(node["R"]);
-  domain.storage = read_maximum(node["C"]);
+  if (!node["C"].null()) domain.storage = read_maximum(node["C"]);
   domain.ratio = node["T_over_O"].real();
   domain.rms = node["rms_T"].real();
-  const Node ulp = node["forward"]["max_ulp"];
-  const auto worst = [&](const char* region) { return ulp[region].null() ? 0.0 : ulp[region]["bound"].real(); };
+  const Node forward = node["forward"];
+  const auto worst = [&](const char* region) { 
+    if (forward.null()) return 0.0;
+    const Node maximum = forward["max_ulp"][region];
+    return maximum.null() ? 0.0 : maximum["bound"].real();
+  };
   domain.near_ulp = worst("near_minimum");
   for (const char* region : {"left_tail", "subnormal", "elsewhere"}) {
     // Written so that a NaN stays.
     if (const double error = worst(region); !(error <= domain.far_ulp)) domain.far_ulp = error;
   }
   for (const Node& foreign : node["foreign"].items()) domain.foreign.emplace_back(foreign["forward"].text(), foreign["T"]["bound"].real());
+  if (node.has("under")) {
+    for (const Node& one : node["under"].items()) {
+      domain.under.push_back({one["x"].text(), one["rms"].real(), one["bias"].real(), one["max"].real(), one["share_in_worst_codes"].real()});
+    }
+  }
   const double half_bin = node["curve"]["bin_width"].real() / 2;
   for (const Node& row : node["curve"]["rows"].items()) {
     const auto values = row.items(4);
@@ -218,9 +145,9 @@ SweptDomain read_domain(const Node& node) {
 
 /// Nothing for the result of a shard: it is no sweep before it is merged.
 std::optional<SweepResult> read_sweep(const std::string& file) {
-  const nlohmann::json json = parse(file);
+  const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
-  if (node["schema"].text() == "outgrad.sweep-part/1") return {};
+  if (node["schema"].text().starts_with("outgrad.sweep-part/")) return {};
   node.expect_schema("outgrad.sweep/1");
   SweepResult sweep;
   sweep.file = file;
@@ -232,6 +159,10 @@ std::optional<SweepResult> read_sweep(const std::string& file) {
   if (plus == std::string::npos) node["subject"].fail("is not BACKWARD+FORWARD");
   sweep.fit = subject.substr(0, plus);
   sweep.forward = subject.substr(plus + 1);
+  if (node.has("foreign")) {
+    sweep.stored = node["foreign"]["stored"].text();
+    sweep.source = node["foreign"]["source"]["work"].text();
+  }
   for (const Node& domain : node["domains"].items()) sweep.domains.push_back(read_domain(domain));
   if (sweep.domains.empty()) node["domains"].fail("is empty");
   return sweep;
@@ -267,7 +198,7 @@ NormResult read_norm(const Node& node) {
 }
 
 StabilityFile read_stability(const std::string& file) {
-  const nlohmann::json json = parse(file);
+  const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
   node.expect_schema("outgrad.stability/1");
   const Node options = node["options"];
@@ -379,7 +310,7 @@ double figure_of(const Node& node) {
 }
 
 ParetoResult read_pareto(const std::string& file) {
-  const nlohmann::json json = parse(file);
+  const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
   node.expect_schema("outgrad.pareto/2");
   ParetoResult front;
@@ -469,9 +400,15 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.warnings.push_back(file + ":1: a part of a sweep, ignored");
       continue;
     }
+    if (!sweep->stored.empty()) throw SpecError(file, "foreign", "is a sweep of published coefficients: their folder is foreign/sweeps");
     if (const SweepResult* other = results.sweep_of_fit(sweep->fit))
       throw SpecError(file, "subject", sweep->fit + " was swept in " + other->file + " already");
     results.sweeps.push_back(std::move(*sweep));
+  }
+  for (const std::string& file : files_in(in / "foreign" / "sweeps", ".json")) {
+    std::optional<SweepResult> sweep = read_sweep(file);
+    if (!sweep || sweep->stored.empty()) throw SpecError(file, "foreign", "is missing: this is no whole sweep of published coefficients");
+    results.foreign.push_back(std::move(*sweep));
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
   for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));

@@ -30,6 +30,14 @@ struct FitResult {
 struct SweptMaximum {
   double value = 0, bound = 0;
   std::array<std::string, 2> x;  // hex floats; empty where a branch saw nothing
+  int worst_branch = 0;
+  const std::string& worst() const { return x[static_cast<std::size_t>(worst_branch)]; }
+};
+
+/// Errors of g over x of one distribution.
+struct WeightedErrors {
+  std::string x;
+  double rms = 0, bias = 0, most = 0, share = 0;  // most: within what holds nearly all x; share: of x in the worst codes
 };
 
 struct ErrorBin {
@@ -42,13 +50,16 @@ struct SweptDomain {
   std::int64_t patterns = 0, finite = 0, oracle_decisions = 0, misrounded = 0, wrong_mask = 0, wrong_special = 0;
   SweptMaximum total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
   double ratio = 0, rms = 0;                            // upper bound of max T / max O; rms of T over [-8, 8)
-  double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds
+  double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds; 0 where the forward is not the kernels' own
   std::vector<std::pair<std::string, double>> foreign;  // T with another forward
   std::vector<ErrorBin> curve;
+  std::vector<WeightedErrors> under;  // none in a file of before there were any
 };
 
 struct SweepResult {
   std::string file, activation, format, fit, forward;  // the names of the fits that were swept
+  // Of coefficients that are not ours: what the backward pass is given, and whose they are; else empty.
+  std::string stored, source;
   std::vector<SweptDomain> domains;
 };
 
@@ -117,14 +128,14 @@ struct Results {
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
   std::vector<FitResult> fits;
-  std::vector<SweepResult> sweeps;
+  std::vector<SweepResult> sweeps, foreign;  // of our kernels; of published coefficients
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
   std::vector<ParetoResult> pareto;
   std::vector<std::string> warnings;  // "file:line: why": what was passed over
 
   bool empty() const {
-    return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && stability.empty() && tuning.empty() &&
+    return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() && tuning.empty() &&
            pareto.empty();
   }
   /// Null if there is none.
@@ -135,7 +146,7 @@ struct Results {
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability,pareto}/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
+/// Reads `folder`/{fits,sweeps,stability,pareto}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
 /// their names. Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive;
 /// kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);

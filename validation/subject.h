@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <string>
 #include <type_traits>
@@ -14,24 +13,10 @@
 #include "kernels/gelu.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/params.h"
+#include "validation/fingerprint.h"
 #include "validation/sweep.h"
 
 namespace outgrad::validation {
-
-/// FNV-1a, 64 bits: tells results of one set of kernels from another's.
-class Fingerprint {
- public:
-  template <class T>
-  void add(const T* values, std::size_t count) {
-    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
-    const auto* bytes = reinterpret_cast<const unsigned char*>(values);
-    for (std::size_t i = 0; i < count * sizeof(T); ++i) hash_ = (hash_ ^ bytes[i]) * 0x100000001b3u;
-  }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  std::uint64_t hash_ = 0xcbf29ce484222325u;
-};
 
 /// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T on f32 x.
 template <class Forward, class T, kernels::CpuSchedule S>
@@ -106,7 +91,6 @@ Subject make_subject(const FloatFormat& format) {
     };
   }
 
-  // Coefficients word by word, constants by what they do: f and g over all bf16 patterns on both branches.
   Fingerprint fingerprint;
   constexpr auto kBackward = kernels::table_of<Fit>();
   constexpr auto kCore = Forward::table();
@@ -121,26 +105,7 @@ Subject make_subject(const FloatFormat& format) {
   }
   for (const auto& row : kCore.w) fingerprint.add(row, std::size(row));
   for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
-  for (std::uint32_t begin = 0; begin < 0x10000; begin += kLargestBlock) {
-    float x[kLargestBlock], result[kLargestBlock];
-    std::uint32_t mask[kLargestBlock / 32];
-    const auto add = [&] {
-      for (float& v : result) v = kernels::float_of(kernels::canonical_bits(v));
-      fingerprint.add(result, kLargestBlock);
-    };
-    for (std::uint32_t i = 0; i < kLargestBlock; ++i) x[i] = widen(kernels::BF16{static_cast<std::uint16_t>(begin + i)});
-    subject.forward(x, result, mask, kLargestBlock);
-    fingerprint.add(mask, std::size(mask));
-    add();
-    for (const std::uint32_t branch : {0u, ~0u}) {
-      std::fill(std::begin(mask), std::end(mask), branch);
-      subject.derivative(x, mask, result, kLargestBlock);
-      add();
-    }
-  }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(fingerprint.value()));
-  subject.identity = text;
+  subject.identity = identity_of(subject, fingerprint);
   return subject;
 }
 

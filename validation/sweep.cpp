@@ -18,7 +18,6 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -36,8 +35,6 @@ using kernels::IoError;
 using kernels::SpecError;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// f' < 0 here, > 0 at the next double: every x of a supported format is on the same side of it as of x* itself.
-constexpr double kXStar = -0x1.80ead197f00b4p-1;
 // Two tables of doubles and a dozen arrays of this many elements stay in a core's second-level cache.
 constexpr std::int64_t kBlock = 2048;
 constexpr std::int64_t kMaskWords = kBlock / 32;
@@ -60,11 +57,6 @@ float from_pattern(const FloatFormat& format, std::uint32_t pattern) {
   return static_cast<float>(sign ? -value : value);
 }
 
-/// A proven lower bound on O of either domain, from the run next to x* alone (bf16 0.0096, f16 0.0047, f32 3.89e-5).
-double oracle_floor(const FloatFormat& format) {
-  return std::ldexp(1.0, format.precision == kF32.precision ? -15 : format.precision == kF16.precision ? -8 : -7);
-}
-
 int curve_bin(float x) {
   constexpr double kBinsPerUnit = kCurveBins / (2 * kCurveReach);
   if (!(x >= -kCurveReach && x < kCurveReach)) return x < 0 ? -1 : kCurveBins;
@@ -77,30 +69,33 @@ inline double magnitude_of(double error) {
   return magnitude <= std::numeric_limits<double>::max() ? magnitude : kInfinity;
 }
 
-/// Upper bound of |g_m(y) - f'(x)| over rounding errors of y of half an ulp, `derivative` = f'(x) (sweep.h). From y = 5 on, x is above 4.98 and
-/// both lie in [1, 1 + 4.98 phi(4.98)], narrower than 2^-16: below the floor of O in every format.
-inline double storage_bound(double y, double derivative, double per_y, double least) {
-  constexpr double kFlat = 5, kFlatBound = 0x1p-16;
+/// Upper bound of |g_m(y) - f'(x)| over rounding errors of y of half an ulp, `derivative` = f'(x) (sweep.h).
+inline double storage_bound(double y, double derivative, double per_y, double least, double flat_from) {
+  constexpr double kFlatBound = 0x1p-16;
   const double h = 1.6 * std::max(std::fabs(y) * per_y, least);
-  return y >= kFlat ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h));
+  return y >= flat_from ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h));
 }
 /// Half an ulp at y is at most |y| times this, or the second where y is subnormal.
 double half_ulp_per_y(const FloatFormat& format) { return std::ldexp(1.0, -format.precision); }
 double least_half_ulp(const FloatFormat& format) { return std::ldexp(0.5, format.quantum_exponent); }
 
-void close_run(const Run& run, const FloatFormat& format, Segment& segment) {
+void close_run(const Run& run, const Stored& stored, Segment& segment) {
+  const FloatFormat& format = stored.format;
+  const SweptActivation& activation = *stored.activation;
   const double half_range = (run.hi - run.lo) / 2, middle = (run.hi + run.lo) / 2;
-  const auto branch = static_cast<std::size_t>(run.right);
+  const auto branch = static_cast<std::size_t>(stored.code ? run.x_first > activation.x_star : run.right);
   segment.oracle[branch].raise({half_range, run.x_first, run.y, run.lo, run.hi});
   segment.regret[branch].raise({magnitude_of(run.g - middle), run.x_first, run.y, run.g, middle});
   if (const int bin = curve_bin(run.x_first); half_range > 0 && bin >= 0 && bin < kCurveBins) {
     double& floor = segment.curve[bin].floor;
     floor = std::max(floor, half_range);
   }
+  if (half_range >= activation.oracle_floor(format) / 2) segment.worst.push_back(run);
+  if (stored.code) return;
   const double steepest = std::max(std::fabs(run.lo), std::fabs(run.hi));
-  const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format));
-  if (!(most > std::max(segment.storage[branch].value, oracle_floor(format)))) return;
-  const double exact = GeluOracle().derivative_at_value(run.y, run.right);
+  const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.flat_from);
+  if (!(most > std::max(segment.storage[branch].value, activation.oracle_floor(format)))) return;
+  const double exact = activation.oracle()->derivative_at_value(run.y, run.right);
   segment.storage[branch].raise({std::fabs(exact - run.lo), run.x_first, run.y, exact, run.lo});
   segment.storage[branch].raise({std::fabs(exact - run.hi), run.x_last, run.y, exact, run.hi});
 }
@@ -116,14 +111,14 @@ void extend(Run& run, const Run& by) {
 }
 
 /// Appends a run that nothing after it has touched yet.
-void push_run(const Run& run, const FloatFormat& format, Segment& segment) {
+void push_run(const Run& run, const Stored& stored, Segment& segment) {
   Run& open = segment.last.used ? segment.last : segment.first;
   if (!open.used) {
     segment.first = run;
   } else if (same_pair(open, run)) {
     extend(open, run);
   } else {
-    if (segment.last.used) close_run(segment.last, format, segment);
+    if (segment.last.used) close_run(segment.last, stored, segment);
     segment.last = run;
   }
 }
@@ -131,8 +126,14 @@ void push_run(const Run& run, const FloatFormat& format, Segment& segment) {
 /// Sweeps blocks of finite x of one branch, ascending, into a Segment.
 class BlockSweeper {
  public:
-  BlockSweeper(const Subject& subject, Segment& segment)
-      : subject_(subject), reference_(GeluReference::instance()), segment_(segment), buffers_(std::make_unique<Buffers>()) {}
+  BlockSweeper(const Subject& subject, const Domain& domain, Segment& segment)
+      : subject_(subject),
+        domain_(domain),
+        stored_(subject.stored()),
+        reference_(subject.activation->reference()),
+        oracle_(subject.activation->oracle()),
+        segment_(segment),
+        buffers_(std::make_unique<Buffers>()) {}
 
   float* x() { return buffers_->x; }
 
@@ -141,18 +142,29 @@ class BlockSweeper {
     right_ = right;
     Buffers& b = *buffers_;
     reference_.evaluate(b.x, b.value, b.value_lo, b.value_hi, b.want, n);
-    segment_.oracle_decisions += round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, oracle_);
-    subject_.forward(b.x, b.y, b.mask, n);
+    if (subject_.code) {
+      sweep_codes();
+      return;
+    }
+    segment_.oracle_decisions += round_values(b.x, b.value_lo, b.value_hi, b.y_true, n, subject_.format, *oracle_);
+    if (subject_.own_forward) {
+      subject_.forward(b.x, b.y, b.mask, n);
+    } else {
+      std::copy_n(b.y_true, n, b.y);
+      set_masks();
+    }
     count_masks();
     evaluate(subject_.derivative, b.y, b.g);
     const bool all_rounded = count_misrounded();
     measure_total();
     measure_forward();
     measure_curve();
+    weigh_errors();
 
     std::fill_n(b.mask, kMaskWords, right ? ~0u : 0u);
     if (!all_rounded) evaluate(subject_.derivative, b.y_true, b.g);
     track_runs();
+    if (subject_.activation != &kGelu) return;  // other forwards' ranges are GELU's
     if (b.x[n - 1] >= kForeignLeft && b.x[0] <= kForeignRight) measure_foreign();
     if (reaches_erff()) measure_erff();
   }
@@ -163,6 +175,27 @@ class BlockSweeper {
     double value[kBlock], value_lo[kBlock], value_hi[kBlock], want[kBlock], error[kBlock], reach[kBlock];
     std::uint32_t mask[kMaskWords];
   };
+
+  /// The code takes the place of y, the mask that of nothing.
+  void sweep_codes() {
+    Buffers& b = *buffers_;
+    subject_.forward(b.x, b.y_true, b.mask, n_);
+    std::copy_n(b.y_true, n_, b.y);
+    std::fill_n(b.mask, kMaskWords, 0u);
+    segment_.right += right_ ? n_ : 0;
+    evaluate(subject_.derivative, b.y, b.g);
+    measure_total();
+    measure_curve();
+    weigh_errors();
+    track_runs();
+  }
+
+  /// m = [x >= mask_from].
+  void set_masks() {
+    Buffers& b = *buffers_;
+    std::fill_n(b.mask, kMaskWords, 0u);
+    for (std::int64_t i = 0; i < n_; ++i) b.mask[i / 32] |= static_cast<std::uint32_t>(b.x[i] >= subject_.mask_from) << (i % 32);
+  }
 
   static double top_of(const double* error, std::int64_t n) {
     double top = -1;
@@ -246,7 +279,8 @@ class BlockSweeper {
 #pragma omp simd reduction(min : least) reduction(max : greatest) reduction(+ : squares, weight)
         for (std::int64_t i = begin; i < end; ++i) {
           // 2^exponent: the spacing of normal x up to a factor common to the format. (Subnormal x have a share of 2^-100, or 2^-13 in f16.)
-          const double spacing = std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u);
+          constexpr double kCommon = 0x1p-26;  // the sum over a binade of f32 is then 1
+          const double spacing = kCommon * static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u));
           const double error = b.g[i] - b.want[i];
           least = std::min(least, error);
           greatest = std::max(greatest, error);
@@ -256,18 +290,103 @@ class BlockSweeper {
         CurveBin& entry = segment_.curve[bin];
         entry.least = std::min(entry.least, least);
         entry.greatest = std::max(entry.greatest, greatest);
-        entry.squares += squares;
-        entry.weight += weight;
+        entry.squares.add(squares);
+        entry.weight.add(weight);
       }
       begin = end;
     }
+  }
+
+  /// Errors weighed by the probability of x. Beyond kFarthest no distribution here has a share that counts.
+  void weigh_errors() {
+    constexpr float kFarthest = 64;
+    const Buffers& b = *buffers_;
+    const float first = b.x[0], last = b.x[n_ - 1];
+    if (first >= kFarthest || last <= -kFarthest || subject_.distributions.empty()) return;
+    segment_.under.resize(subject_.distributions.size());
+    const auto exponent_of = [](float v) { return std::bit_cast<std::uint32_t>(v) & 0xff800000u; };
+    const bool one_binade = domain_.x_format.bits == 32 && exponent_of(first) == exponent_of(last);
+    BlockMoments block{};
+    if (one_binade) block = moments();
+    for (std::size_t k = 0; k < subject_.distributions.size(); ++k) {
+      const Distribution& distribution = subject_.distributions[k];
+      WeightedError& sums = segment_.under[k];
+      Distribution::Sums add;
+      // One x inward: an end of a bin that is the nearest of a block to 0 is not of the other bin.
+      if (one_binade && (n_ < 3 || distribution.regular(b.x[1], b.x[n_ - 2]))) {
+        add = distribution.weigh(block);
+        for (const std::int64_t i : {std::int64_t{0}, n_ - 1}) {
+          if (!distribution.smooth()) break;
+          // The spacing towards 0 of a power of two is half, that of a zero none
+          const std::uint32_t bits = std::bit_cast<std::uint32_t>(b.x[i]);
+          const std::uint32_t exponent = bits >> 23 & 0xff;
+          if ((bits & 0x7fffffu) != 0 || exponent == 1 || (i > 0 && n_ == 1)) continue;
+          const double less = (exponent == 0 ? 0.5 : 0.25) * block.spacing * distribution.density(b.x[i]), error = b.g[i] - b.want[i];
+          add.mass -= less;
+          add.error -= less * error;
+          add.square -= less * error * error;
+          if (n_ == 1) break;
+        }
+      } else {
+        for (std::int64_t i = 0; i < n_; ++i) {
+          const auto [low, high] = rounding_interval(b.x[i], domain_.x_format);
+          const double mass = distribution.mass(low, high), error = b.g[i] - b.want[i];
+          add.mass += mass;
+          add.error += mass * error;
+          add.square += mass * error * error;
+        }
+      }
+      sums.mass.add(add.mass);
+      sums.error.add(add.error);
+      sums.square.add(add.square);
+    }
+  }
+
+  /// Of a block of neighbouring f32 in one binade.
+  BlockMoments moments() const {
+    const Buffers& b = *buffers_;
+    const auto n = static_cast<double>(n_);
+    double e0 = 0, e1 = 0, e2 = 0, e3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    constexpr float kFlat = 0x1p-16f;  // |c| D <= 2^-44 here: the density is the same to 2^-42 all over the block
+    if (std::fabs(b.x[0]) < kFlat) {
+#pragma omp simd reduction(+ : e0, s0)
+      for (std::int64_t i = 0; i < n_; ++i) {
+        const double e = b.g[i] - b.want[i];
+        e0 += e;
+        s0 += e * e;
+      }
+      return block_of({e0, 0, 0, 0}, {s0, 0, 0, 0});
+    }
+#pragma omp simd reduction(+ : e0, e1, e2, e3, s0, s1, s2, s3)
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const double u = (static_cast<double>(2 * static_cast<std::int32_t>(i)) - (n - 1)) / n;
+      const double e = b.g[i] - b.want[i], eu = e * u, s = e * e, su = s * u;
+      e0 += e;
+      e1 += eu;
+      e2 += eu * u;
+      e3 += eu * u * u;
+      s0 += s;
+      s1 += su;
+      s2 += su * u;
+      s3 += su * u * u;
+    }
+    return block_of({e0, e1, e2, e3}, {s0, s1, s2, s3});
+  }
+
+  BlockMoments block_of(const std::array<double, 4>& error, const std::array<double, 4>& square) const {
+    constexpr int kBiasAndFraction = 150;
+    const float* const x = buffers_->x;
+    const std::uint32_t exponent = std::max(std::bit_cast<std::uint32_t>(x[0]) >> 23 & 0xff, 1u);
+    const double spacing = std::ldexp(1.0, static_cast<int>(exponent) - kBiasAndFraction);
+    const double centre = (static_cast<double>(x[0]) + x[n_ - 1]) / 2;
+    return {centre, spacing * static_cast<double>(n_) / 2, spacing, n_, error, square};
   }
 
   ForwardRegion region_of(std::int64_t i) const {
     constexpr double kNear = 0.1, kTail = -2;  // where errors of y cost most, by sqrt(y - y*); where f needs relative accuracy
     const FloatFormat& format = subject_.format;
     const double x = buffers_->x[i];
-    if (std::fabs(x - kXStar) <= kNear) return ForwardRegion::near_minimum;
+    if (std::fabs(x - subject_.activation->x_star) <= kNear) return ForwardRegion::near_minimum;
     if (std::fabs(buffers_->value[i]) < std::ldexp(1.0, format.quantum_exponent + format.precision - 1)) return ForwardRegion::subnormal;
     return x < kTail ? ForwardRegion::left_tail : ForwardRegion::elsewhere;
   }
@@ -301,7 +420,7 @@ class BlockSweeper {
     std::int64_t repeats = 0;
 #pragma omp simd reduction(+ : repeats)
     for (std::int64_t i = 1; i < n_; ++i) repeats += std::bit_cast<std::uint32_t>(b.y_true[i]) == std::bit_cast<std::uint32_t>(b.y_true[i - 1]);
-    if (repeats == 0 && close_distinct()) return;
+    if (repeats == 0 && !subject_.code && close_distinct()) return;
     for (std::int64_t begin = 0; begin < n_;) {
       const std::int64_t end = repeats == n_ - 1 ? n_ : end_of_run(begin);
       double lo = b.want[begin], hi = lo;
@@ -310,7 +429,7 @@ class BlockSweeper {
         lo = std::min(lo, b.want[i]);
         hi = std::max(hi, b.want[i]);
       }
-      push_run({true, right_, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo, hi}, subject_.format, segment_);
+      push_run({true, right_ && !subject_.code, b.y_true[begin], b.x[begin], b.x[end - 1], b.g[begin], lo, hi}, stored_, segment_);
       begin = end;
     }
   }
@@ -328,19 +447,20 @@ class BlockSweeper {
     Buffers& b = *buffers_;
     if (n_ < 3) return false;
     const double per_y = half_ulp_per_y(subject_.format), least = least_half_ulp(subject_.format);
+    const double flat_from = subject_.activation->flat_from;
     double most = 0;
 #pragma omp simd reduction(max : most)
     for (std::int64_t i = 0; i < n_; ++i) {
-      most = std::max(most, storage_bound(b.y_true[i], b.want[i], per_y, least));
+      most = std::max(most, storage_bound(b.y_true[i], b.want[i], per_y, least, flat_from));
       b.error[i] = magnitude_of(b.g[i] - b.want[i]);
     }
-    if (most > oracle_floor(subject_.format)) return false;
+    if (most > subject_.activation->oracle_floor(subject_.format)) return false;
     const auto single = [&](std::int64_t i) { return Run{true, right_, b.y_true[i], b.x[i], b.x[i], b.g[i], b.want[i], b.want[i]}; };
-    push_run(single(0), subject_.format, segment_);
+    push_run(single(0), stored_, segment_);
     b.error[0] = b.error[n_ - 1] = -1;  // still open
     segment_.oracle[right_].raise({0, b.x[1], b.y_true[1], b.want[1], b.want[1]});
     raise(segment_.regret[right_], b.y_true, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
-    push_run(single(n_ - 1), subject_.format, segment_);
+    push_run(single(n_ - 1), stored_, segment_);
     return true;
   }
 
@@ -389,9 +509,7 @@ class BlockSweeper {
   void measure_erff() {
     Buffers& b = *buffers_;
     const FloatFormat format = subject_.format;
-    for (std::int64_t i = 0; i < n_; ++i) {
-      b.y_other[i] = 0.5f * b.x[i] * (1.0f + std::erf(b.x[i] * std::numbers::sqrt2_v<float> * 0.5f));
-    }
+    for (std::int64_t i = 0; i < n_; ++i) b.y_other[i] = gelu_by_erff(b.x[i]);
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) {
       const float magnitude = std::fabs(b.x[i]);
@@ -403,8 +521,10 @@ class BlockSweeper {
   }
 
   const Subject& subject_;
-  const GeluReference& reference_;
-  GeluOracle oracle_;
+  const Domain domain_;
+  const Stored stored_;
+  const Reference& reference_;
+  const std::unique_ptr<Oracle> oracle_;
   Segment& segment_;
   std::unique_ptr<Buffers> buffers_;
   std::int64_t n_ = 0;
@@ -414,20 +534,29 @@ class BlockSweeper {
 /// NaN and infinite x as kernels/gelu.h specifies: m = 0 for NaN; -inf gives (-0, 0) and a finite g; +inf gives (+inf, 1) and g = 1.
 void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment) {
   alignas(64) float x[kBlock], y[kBlock], g[kBlock];
-  std::uint32_t mask[kMaskWords];
+  std::uint32_t mask[kMaskWords] = {};
   for (; begin < end; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, end - begin);
     for (std::int64_t i = 0; i < n; ++i) x[i] = domain.at(begin + i);
-    subject.forward(x, y, mask, n);
+    if (subject.own_forward || subject.code) {
+      subject.forward(x, y, mask, n);
+    } else {
+      std::fill_n(mask, kMaskWords, 0u);
+      for (std::int64_t i = 0; i < n; ++i) {
+        y[i] = x[i] < 0 ? -0.0f : x[i];
+        mask[i / 32] |= static_cast<std::uint32_t>(x[i] >= subject.mask_from) << (i % 32);
+      }
+    }
     subject.derivative(y, mask, g, n);
     for (std::int64_t i = 0; i < n; ++i) {
       const bool right = (mask[i / 32] >> (i % 32) & 1) != 0;
       bool holds = false;
       if (std::isnan(x[i])) {
         ++segment.nan;
-        holds = !right && std::isnan(y[i]) && std::isnan(g[i]);
+        holds = subject.code ? std::isnan(g[i]) : !right && std::isnan(y[i]) && std::isnan(g[i]);
+      } else if (++segment.infinite; subject.code) {
+        holds = x[i] > 0 ? g[i] == 1 : std::isfinite(g[i]);
       } else {
-        ++segment.infinite;
         holds = x[i] > 0 ? right && y[i] == x[i] && g[i] == 1 : !right && y[i] == 0 && std::signbit(y[i]) && std::isfinite(g[i]);
       }
       segment.wrong_special += !holds;
@@ -442,7 +571,26 @@ void raise_all(std::array<Maximum, N>& mine, const std::array<Maximum, N>& their
 
 }  // namespace
 
-void Segment::append(Segment next, const FloatFormat& format) {
+// Floors of O: GELU bf16 0.0096, f16 0.0047, f32 3.89e-5; SiLU bf16 0.0090, f16 0.0036, f32 4.42e-5 (the lesser branch and domain).
+// flat_from: from y = 5 on GELU's x is above 4.98, where f' lies in [1, 1 + 4.98 phi(4.98)]; from y = 16 on SiLU's is above 15.9, where it lies in
+// [1, 1 + 15.9 exp(-15.9)].
+constexpr SweptActivation kGelu{"gelu", kGeluXStar, 5, 0x1p-15, 0x1p-8, 0x1p-7, []() -> const Reference& { return GeluReference::instance(); },
+                                []() -> std::unique_ptr<Oracle> { return std::make_unique<GeluOracle>(); }};
+constexpr SweptActivation kSilu{"silu", kSiluXStar, 16, 0x1p-15, 0x1p-9, 0x1p-7, []() -> const Reference& { return SiluReference::instance(); },
+                                []() -> std::unique_ptr<Oracle> { return std::make_unique<SiluOracle>(); }};
+
+const SweptActivation* swept_activation(std::string_view name) {
+  for (const SweptActivation* activation : {&kGelu, &kSilu}) {
+    if (activation->name == name) return activation;
+  }
+  return nullptr;
+}
+
+double SweptActivation::oracle_floor(const FloatFormat& format) const {
+  return format.precision == kF32.precision ? floor_f32 : format.precision == kF16.precision ? floor_f16 : floor_bf16;
+}
+
+void Segment::append(Segment next, const Stored& stored_as) {
   patterns += next.patterns;
   finite += next.finite;
   right += next.right;
@@ -467,16 +615,23 @@ void Segment::append(Segment next, const FloatFormat& format) {
     mine.least = std::min(mine.least, theirs.least);
     mine.greatest = std::max(mine.greatest, theirs.greatest);
     mine.floor = std::max(mine.floor, theirs.floor);
-    mine.squares += theirs.squares;
-    mine.weight += theirs.weight;
+    mine.squares.add(theirs.squares);
+    mine.weight.add(theirs.weight);
   }
-  if (next.first.used) push_run(next.first, format, *this);
-  if (next.last.used) push_run(next.last, format, *this);
+  under.resize(std::max(under.size(), next.under.size()));
+  for (std::size_t k = 0; k < next.under.size(); ++k) {
+    under[k].mass.add(next.under[k].mass);
+    under[k].error.add(next.under[k].error);
+    under[k].square.add(next.under[k].square);
+  }
+  worst.insert(worst.end(), next.worst.begin(), next.worst.end());
+  if (next.first.used) push_run(next.first, stored_as, *this);
+  if (next.last.used) push_run(next.last, stored_as, *this);
 }
 
-void Segment::close(const FloatFormat& format) {
+void Segment::close(const Stored& stored_as) {
   for (Run* run : {&first, &last}) {
-    if (run->used) close_run(*run, format, *this);
+    if (run->used) close_run(*run, stored_as, *this);
     run->used = false;
   }
 }
@@ -506,11 +661,11 @@ void Domain::fill(std::int64_t index, std::int64_t n, float* x) const {
   for (std::int64_t i = 0; i < n; ++i) x[i] = at(index + i);
 }
 
-std::int64_t Domain::first_right() const {
+std::int64_t Domain::first_right(double x_star) const {
   std::int64_t below = -1, right = finite();
   while (right - below > 1) {
     const std::int64_t middle = below + (right - below) / 2;
-    (at(middle) >= kXStar ? right : below) = middle;
+    (at(middle) >= x_star ? right : below) = middle;
   }
   return right;
 }
@@ -518,8 +673,8 @@ std::int64_t Domain::first_right() const {
 Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end) {
   const kernels::DefaultFloatEnvironment environment;
   Segment segment;
-  BlockSweeper sweeper(subject, segment);
-  const std::int64_t finite = domain.finite(), first_right = domain.first_right();
+  BlockSweeper sweeper(subject, domain, segment);
+  const std::int64_t finite = domain.finite(), first_right = domain.first_right(subject.activation->x_star);
   segment.patterns = end - begin;
   segment.finite = std::max<std::int64_t>(0, std::min(end, finite) - begin);
   for (std::int64_t index = begin; index < std::min(end, finite);) {
@@ -643,7 +798,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
                 {"identity", subject.identity},
                 {"chunk_patterns", options.chunk_patterns}},
                found);
-  GeluReference::instance();  // built before the threads start
+  subject.activation->reference();  // built before the threads start
 
   std::vector<Segment> segments(mine.size());
   std::vector<std::size_t> missing;
@@ -685,7 +840,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       parts.push_back({domains[mine[i].domain], mine[i].begin, mine[i].end, std::move(segments[i])});
     } else {
       parts.back().end = mine[i].end;
-      parts.back().segment.append(std::move(segments[i]), subject.format);
+      parts.back().segment.append(std::move(segments[i]), subject.stored());
     }
   }
   return parts;
@@ -694,7 +849,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
 namespace {
 
 /// The witness of a maximum of |got - f'(x)|, with f' by MPFR; the double reference must have been within its bound of it.
-void confirm(Maximum& maximum, GeluOracle& oracle) {
+void confirm(Maximum& maximum, Oracle& oracle) {
   if (!std::isfinite(maximum.value) || maximum.value < 0) return;
   const double want = oracle.derivative(maximum.x), value = std::fabs(maximum.got - want);
   if (!(std::fabs(value - maximum.value) <= kSweepMargin)) {
@@ -710,7 +865,8 @@ void require_count(const char* what, std::int64_t got, std::int64_t want) {
 
 }  // namespace
 
-std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const FloatFormat& format) {
+std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const Stored& stored) {
+  const SweptActivation& activation = *stored.activation;
   std::vector<DomainResult> results;
   for (const Domain& domain : domains) {
     std::vector<DomainPart*> own;
@@ -728,32 +884,40 @@ std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vecto
     for (DomainPart* part : own) {
       require_next(part->begin);
       next = part->end;
-      result.all.append(std::move(part->segment), format);
+      result.all.append(std::move(part->segment), stored);
     }
     require_next(domain.size());
     Segment& all = result.all;
-    all.close(format);
+    all.close(stored);
     const std::int64_t finite = domain.finite();
     require_count("patterns", all.patterns, domain.size());
     require_count("finite patterns", all.finite, finite);
-    require_count("patterns with m = 1", all.right, finite - domain.first_right());
+    require_count("patterns with m = 1", all.right, finite - domain.first_right(activation.x_star));
     require_count("infinite patterns", all.infinite, 2);
     require_count("NaN patterns", all.nan, domain.size() - finite - 2);
-    if (result.max(all.oracle) < oracle_floor(format)) throw std::logic_error("sweep: O fell below the floor that C's search relies on");
+    if (result.max(all.oracle) < activation.oracle_floor(stored.format)) throw std::logic_error("sweep: O fell below the floor that C's search relies on");
 
-    GeluOracle oracle;
+    const std::unique_ptr<Oracle> oracle = activation.oracle();
     for (PerBranch* maxima : {&all.total, &all.stored, &all.erff}) {
-      for (Maximum& maximum : *maxima) confirm(maximum, oracle);
+      for (Maximum& maximum : *maxima) confirm(maximum, *oracle);
     }
     for (PerBranch& maxima : all.foreign) {
-      for (Maximum& maximum : maxima) confirm(maximum, oracle);
+      for (Maximum& maximum : maxima) confirm(maximum, *oracle);
     }
-    double squares = 0, weight = 0;
+    for (const WeightedError& w : all.under) {
+      constexpr double kMassTolerance = 0x1p-30;  // catches patterns left out or weighed twice; 2^-49 and less were seen
+      const double mass = w.mass.value();
+      if (!(std::fabs(mass - 1) <= kMassTolerance)) throw std::logic_error(fmt::format("sweep: the weights of all x add up to {}", mass));
+    }
+    std::sort(all.worst.begin(), all.worst.end(), [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
+    const double least = result.max(all.oracle) / 2;
+    std::erase_if(all.worst, [least](const Run& run) { return (run.hi - run.lo) / 2 < least; });
+    ExactSum squares, weight;
     for (const auto& [bin, entry] : all.curve) {
-      squares += entry.squares;
-      weight += entry.weight;
+      squares.add(entry.squares);
+      weight.add(entry.weight);
     }
-    result.rms = std::sqrt(squares / weight);
+    result.rms = std::sqrt(squares.value() / weight.value());
     results.push_back(std::move(result));
   }
   return results;

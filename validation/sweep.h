@@ -5,6 +5,8 @@
 //   O      max over (y, m) of half the range of f' over the preimage {x : y = f(x) correctly rounded}: no function of (y, m) does better
 //   R      max over the same (y, m) of |g(y, m) - middle of that range|
 //   C      max |g_m(y) - f'(x)| with the exact g_m at the correctly rounded y: what storing y costs an evaluation without error
+//   rms and mean signed error of g under distributions of x, each bit pattern weighed by the probability that x rounds to it (distribution.h)
+//   the share of x whose stored (y, m) is among the worst: half the range of f' over the preimage at least half of O
 //   forward error in ulp by region, and every y that is not the correctly rounded f(x)
 //   foreign forwards: T when y comes from elsewhere, |y - f(x)| <= a + k ulp before it is stored, or from 0.5 x (1 + erff(x / sqrt 2))
 //
@@ -14,19 +16,29 @@
 // both sides; g is taken as the exact fp32 it is. Where the reference cannot say which way f(x) rounds, MPFR does (counted). At the end
 // MPFR recomputes f' at the witnesses of T and T_dx; a disagreement beyond the bound would be an error of this program, and throws.
 //
-// C is evaluated by MPFR inversion only for runs where it can matter. As |(g^2)'| = 2 |f''| <= 2 * 2 phi(0) < 1.6 and g keeps its sign on a
+// A backward pass may also be given a code of x (a step of f', say 2 bits) in place of (y, m): O and R are then taken over the x that share
+// a code, and there is no C. The activation is GELU or SiLU.
+//
+// C is evaluated by MPFR inversion only for runs where it can matter. As |(g^2)'| = 2 |f''| < 1.6 (GELU 4 phi(0), SiLU 1) and g keeps its sign on a
 // branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(1.6 h / |f'(x)|, sqrt(1.6 h)); with the range of the run added this
 // bounds C there. C >= O by the definition of O, so runs below a known floor of O are passed over, and the floor is checked at the end.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "validation/distribution.h"
 #include "validation/oracle.h"
+#include "validation/reference.h"
 
 namespace outgrad::validation {
 
@@ -35,18 +47,57 @@ inline constexpr double kSweepMargin = 0x1p-50;
 /// `subnormal` within 2^-14, the distance of the reference's proxy where f rounds to zero.
 inline constexpr double kForwardMarginUlp = 0x1p-26, kSubnormalMarginUlp = 0x1p-14;
 
+/// An activation that can be swept: where its minimum lies, its double reference and its arbitrary-precision oracle.
+struct SweptActivation {
+  std::string_view name;
+  double x_star;     // the greatest double with f' < 0
+  double flat_from;  // from this y on f' is within 2^-16 of 1 wherever y may come from, below every floor of O
+  /// A proven lower bound on O of either domain, from the run next to x* alone: f32, f16, bf16.
+  double floor_f32, floor_f16, floor_bf16;
+  const Reference& (*reference)();
+  std::unique_ptr<Oracle> (*oracle)();
+
+  double oracle_floor(const FloatFormat& format) const;
+};
+
+extern const SweptActivation kGelu, kSilu;
+/// Null for a name that cannot be swept.
+const SweptActivation* swept_activation(std::string_view name);
+
+/// What the backward pass is given: y in a format and one bit, or a code of x in place of y. A code takes the part of (y, m) in O and R; C
+/// and the forward's error do not exist for it.
+struct Stored {
+  FloatFormat format;
+  bool code = false;
+  const SweptActivation* activation = &kGelu;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): y in this format
+  Stored(const FloatFormat& of, bool is_code = false, const SweptActivation& f = kGelu) : format(of), code(is_code), activation(&f) {}
+};
+
 /// The kernels under test, on blocks of n elements; all values widened to f32, mask bit i in bit i % 32 of word i / 32.
 /// The functions are called from several threads at once.
 struct Subject {
   std::string name;
   FloatFormat format;    // of y
   std::string identity;  // differs whenever results may: a stored partial sweep of another identity is not continued
-  /// x (any f32 pattern) -> y rounded to `format`, and the mask; the mask's unused bits are 0.
+  /// x (any f32 pattern) -> y rounded to `format`, and the mask; the mask's unused bits are 0. With `code` it gives the code instead, as an f32
+  /// that names it, and the mask is not looked at. Without
+  /// `own_forward` there is none: y is the correctly rounded f(x), and m = [x >= mask_from].
   std::function<void(const float* x, float* y, std::uint32_t* mask, std::int64_t n)> forward;
   /// g(y, m) in f32.
   std::function<void(const float* y, const std::uint32_t* mask, float* g, std::int64_t n)> derivative;
   /// dx at dy = 1 in `format`; empty where that is g itself (f32).
   std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient;
+
+  bool code = false;
+  bool own_forward = true;  // y is the subject's, not the correctly rounded f(x)
+  const SweptActivation* activation = &kGelu;
+  double mask_from = kGeluXStar;
+  std::vector<Distribution> distributions = usual_distributions();  // of x, to weigh errors by
+  nlohmann::ordered_json origin = nullptr;  // of coefficients that are not ours: what the report says of them
+
+  Stored stored() const { return {format, code, *activation}; }
 };
 
 /// A value and where it was attained. value < 0: nothing seen yet.
@@ -78,7 +129,12 @@ struct Run {
 struct CurveBin {
   double least = 0, greatest = 0;   // signed error g - f'
   double floor = 0;                 // largest half range of a preimage beginning here
-  double squares = 0, weight = 0;
+  ExactSum squares, weight;
+};
+
+/// Sums of T's signed error over x of one Distribution.
+struct WeightedError {
+  ExactSum mass, error, square;
 };
 
 inline constexpr double kCurveReach = 8;  // bins tile [-8, 8): beyond, |g - f'| is below f's distance from its asymptotes, 2^-47
@@ -100,6 +156,9 @@ inline constexpr std::array<ForeignForward, 4> kForeignForwards{
 inline constexpr float kForeignLeft = -1.25f, kForeignRight = -0.25f;
 inline constexpr float kErffLeast = 0x1p-20f, kErffGreatest = 16.0f;
 
+/// PyTorch's formula in f32, by this machine's erff.
+inline float gelu_by_erff(float x) { return 0.5f * x * (1.0f + std::erf(x * std::numbers::sqrt2_v<float> * 0.5f)); }
+
 struct Mismatch {
   float x, got, want;
 };
@@ -117,12 +176,14 @@ struct Segment {
   std::array<PerBranch, kForeignForwards.size()> foreign;
   PerBranch erff;
   std::map<int, CurveBin> curve;
+  std::vector<WeightedError> under;  // of the subject's distributions
+  std::vector<Run> worst;            // runs whose half range is at least half the floor of O
   Run first, last;  // still open at both ends; `last` unused while one run spans everything
 
   /// `next` is the stretch right after this one.
-  void append(Segment next, const FloatFormat& format);
+  void append(Segment next, const Stored& stored);
   /// Both open runs end here.
-  void close(const FloatFormat& format);
+  void close(const Stored& stored);
 };
 
 /// All patterns of x in an order that ascends over the finite ones (-largest ... -0, +0 ... largest), then +inf, NaNs, -inf, NaNs.
@@ -135,7 +196,7 @@ struct Domain {
   /// x[i] = at(index + i), i < n.
   void fill(std::int64_t index, std::int64_t n, float* x) const;
   /// Index of the least x with m = 1, [x >= x*].
-  std::int64_t first_right() const;
+  std::int64_t first_right(double x_star = kGeluXStar) const;
 };
 
 /// Sweeps [begin, end) of the domain on the calling thread.
@@ -174,8 +235,8 @@ struct DomainResult {
   double ratio() const { return (max(all.total) + kSweepMargin) / (max(all.oracle) - kSweepMargin); }
 };
 
-/// Joins parts (any order, any shards) into whole domains, y in `format`. Throws kernels::SpecError if patterns are missing or there twice,
+/// Joins parts (any order, any shards) into whole domains. Throws kernels::SpecError if patterns are missing or there twice,
 /// std::logic_error if the counts or a witness are not what they must be.
-std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const FloatFormat& format);
+std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vector<Domain>& domains, const Stored& stored);
 
 }  // namespace outgrad::validation

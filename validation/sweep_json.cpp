@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kernels::SpecError;
 
-constexpr const char* kPartSchema = "outgrad.sweep-part/1";
+constexpr const char* kPartSchema = "outgrad.sweep-part/2";
 constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
 
@@ -134,7 +134,11 @@ Json segment_to_json(const Segment& segment) {
   Json& examples = json["examples"] = Json::array();
   for (const Mismatch& m : segment.examples) examples.push_back({bits(m.x), bits(m.got), bits(m.want)});
   Json& curve = json["curve"] = Json::array();
-  for (const auto& [bin, e] : segment.curve) curve.push_back({bin, number(e.least), number(e.greatest), number(e.floor), number(e.squares), number(e.weight)});
+  for (const auto& [bin, e] : segment.curve) curve.push_back({bin, number(e.least), number(e.greatest), number(e.floor), e.squares.to_json(), e.weight.to_json()});
+  Json& under = json["under"] = Json::array();
+  for (const WeightedError& w : segment.under) under.push_back({w.mass.to_json(), w.error.to_json(), w.square.to_json()});
+  Json& worst = json["worst"] = Json::array();
+  for (const Run& run : segment.worst) worst.push_back(pack(run));
   json["first"] = pack(segment.first);
   json["last"] = pack(segment.last);
   return json;
@@ -146,8 +150,13 @@ Segment segment_from_json(const nlohmann::json& json) {
   for_each_maxima(segment, [&](const char* name, auto& maxima) { unpack(json.at(name), maxima); });
   for (const auto& m : json.at("examples")) segment.examples.push_back({float_from(m.at(0)), float_from(m.at(1)), float_from(m.at(2))});
   for (const auto& e : json.at("curve")) {
-    segment.curve[e.at(0).get<int>()] = {number_from(e.at(1)), number_from(e.at(2)), number_from(e.at(3)), number_from(e.at(4)), number_from(e.at(5))};
+    segment.curve[e.at(0).get<int>()] = {number_from(e.at(1)), number_from(e.at(2)), number_from(e.at(3)), ExactSum::from_json(e.at(4)),
+                                        ExactSum::from_json(e.at(5))};
   }
+  for (const auto& w : json.at("under")) {
+    segment.under.push_back({ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
+  }
+  for (const auto& run : json.at("worst")) segment.worst.push_back(run_from(run));
   segment.first = run_from(json.at("first"));
   segment.last = run_from(json.at("last"));
   return segment;
@@ -155,6 +164,12 @@ Segment segment_from_json(const nlohmann::json& json) {
 
 Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   Json json{{"schema", kPartSchema}, {"subject", subject.name}, {"format", subject.format.name}, {"identity", subject.identity}};
+  json["activation"] = subject.activation->name;
+  json["code"] = subject.code;
+  json["own_forward"] = subject.own_forward;
+  Json& under = json["distributions"] = Json::array();
+  for (const Distribution& distribution : subject.distributions) under.push_back(distribution.to_json());
+  json["origin"] = subject.origin.dump();  // as text: its order is kept
   Json& list = json["parts"] = Json::array();
   for (const DomainPart& part : parts) {
     list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
@@ -166,8 +181,16 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
-    SweepParts read{json.at("subject").get<std::string>(), json.at("identity").get<std::string>(),
-                    format_named(json.at("format").get<std::string>(), file), {}};
+    SweepParts read{{json.at("subject").get<std::string>(), format_named(json.at("format").get<std::string>(), file),
+                     json.at("identity").get<std::string>(), {}, {}, {}},
+                    {}};
+    read.subject.activation = swept_activation(json.at("activation").get<std::string>());
+    if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
+    read.subject.code = json.at("code").get<bool>();
+    read.subject.own_forward = json.at("own_forward").get<bool>();
+    read.subject.distributions.clear();
+    for (const auto& distribution : json.at("distributions")) read.subject.distributions.push_back(Distribution::from_json(distribution, file));
+    read.subject.origin = Json::parse(json.at("origin").get<std::string>());
     for (const auto& part : json.at("parts")) {
       read.parts.push_back({{format_named(part.at("x_format").get<std::string>(), file)},
                             part.at("begin").get<std::int64_t>(),
@@ -180,8 +203,79 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
   }
 }
 
+namespace {
+
+// What others publish is compared in a table and a plot, and committed for every format: an eighth of the bins shows all there is.
+constexpr int kForeignBinsJoined = 8;
+
+Json forward_json(const Segment& all) {
+  Json forward{{"misrounded", all.misrounded}};
+  Json& ulp = forward["max_ulp"];
+  for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+    const bool subnormal = i == static_cast<std::size_t>(ForwardRegion::subnormal);
+    ulp[kForwardRegionNames[i]] = describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
+  }
+  Json& examples = forward["examples"] = Json::array();
+  for (const Mismatch& m : all.examples) {
+    examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
+  }
+  return forward;
+}
+
+/// The greatest |error| of the bins that meet [low, high].
+double greatest_error(const std::map<int, CurveBin>& bins, double low, double high) {
+  double greatest = 0;
+  for (const auto& [bin, e] : bins) {
+    const double width = 2 * kCurveReach / kCurveBins, from = -kCurveReach + bin * width;
+    if (from + width > low && from < high) greatest = std::max({greatest, std::fabs(e.least), std::fabs(e.greatest)});
+  }
+  return greatest;
+}
+
+/// `joined` neighbouring bins as one.
+Json curve_json(const std::map<int, CurveBin>& bins, int joined) {
+  std::map<int, CurveBin> wide;
+  for (const auto& [bin, e] : bins) {
+    CurveBin& mine = wide[bin / joined];
+    mine.least = std::min(mine.least, e.least);
+    mine.greatest = std::max(mine.greatest, e.greatest);
+    mine.floor = std::max(mine.floor, e.floor);
+  }
+  const double width = joined * (2 * kCurveReach / kCurveBins);
+  Json curve{{"columns", {"x_from", "least", "greatest", "floor"}}, {"bin_width", width}};
+  Json& rows = curve["rows"] = Json::array();
+  for (const auto& [bin, e] : wide) rows.push_back({-kCurveReach + bin * width, number(e.least), number(e.greatest), number(e.floor)});
+  return curve;
+}
+
+}  // namespace
+
+Json under_json(const Subject& subject, const DomainResult& result) {
+  Json list = Json::array();
+  for (std::size_t k = 0; k < result.all.under.size(); ++k) {
+    const Distribution& distribution = subject.distributions.at(k);
+    const WeightedError& sums = result.all.under[k];
+    const double mass = sums.mass.value();
+    double share = 0;
+    for (const Run& run : result.all.worst) {
+      share += distribution.mass(rounding_interval(run.x_first, result.domain.x_format)[0], rounding_interval(run.x_last, result.domain.x_format)[1]);
+    }
+    const auto [low, high] = distribution.reach();
+    list.push_back({{"x", distribution.name()},
+                    {"mass", mass},
+                    {"rms", number(std::sqrt(sums.square.value() / mass))},
+                    {"bias", number(sums.error.value() / mass)},
+                    {"max", number(greatest_error(result.all.curve, low, high))},
+                    {"max_within", {std::max(low, -kCurveReach), std::min(high, kCurveReach)}},
+                    {"worst_codes", result.all.worst.size()},
+                    {"share_in_worst_codes", share}});
+  }
+  return list;
+}
+
 Json report_json(const Subject& subject, const std::vector<DomainResult>& results) {
-  Json json{{"schema", kReportSchema}, {"activation", "gelu"}, {"format", subject.format.name}, {"subject", subject.name}, {"identity", subject.identity}};
+  Json json{{"schema", kReportSchema}, {"activation", subject.activation->name}, {"format", subject.format.name}, {"subject", subject.name}, {"identity", subject.identity}};
+  if (!subject.origin.is_null()) json["foreign"] = subject.origin;
   Json& domains = json["domains"] = Json::array();
   for (const DomainResult& result : results) {
     const Segment& all = result.all;
@@ -192,32 +286,19 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
     domain["T_dx"] = describe(all.stored);
     domain["O"] = describe(all.oracle);
     domain["R"] = describe(all.regret);
-    domain["C"] = describe(all.storage);
+    domain["C"] = subject.code ? Json() : describe(all.storage);
     domain["T_over_O"] = result.ratio();
     domain["rms_T"] = result.rms;
+    domain["under"] = under_json(subject, result);
     Json& forward = domain["forward"];
-    forward["misrounded"] = all.misrounded;
-    Json& ulp = forward["max_ulp"];
-    for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
-      const bool subnormal = i == static_cast<std::size_t>(ForwardRegion::subnormal);
-      ulp[kForwardRegionNames[i]] = describe(all.forward_ulp[i], subnormal ? kSubnormalMarginUlp : kForwardMarginUlp);
-    }
-    Json& examples = forward["examples"] = Json::array();
-    for (const Mismatch& m : all.examples) {
-      examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
-    }
+    if (subject.own_forward) forward = forward_json(all);
     Json& foreign = domain["foreign"] = Json::array();
-    for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
+    const bool swept = !subject.code && subject.activation == &kGelu;
+    for (std::size_t k = 0; swept && k < kForeignForwards.size(); ++k) {
       foreign.push_back({{"forward", kForeignForwards[k].name}, {"x", {kForeignLeft, kForeignRight}}, {"T", describe(all.foreign[k])}});
     }
-    foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.erff)}});
-    Json& curve = domain["curve"];
-    curve["columns"] = {"x_from", "least", "greatest", "floor"};
-    curve["bin_width"] = 2 * kCurveReach / kCurveBins;
-    Json& rows = curve["rows"] = Json::array();
-    for (const auto& [bin, e] : all.curve) {
-      rows.push_back({-kCurveReach + bin * (2 * kCurveReach / kCurveBins), number(e.least), number(e.greatest), number(e.floor)});
-    }
+    if (swept) foreign.push_back({{"forward", "0.5 x (1 + erff(x / sqrt 2))"}, {"abs_x", {kErffLeast, kErffGreatest}}, {"T", describe(all.erff)}});
+    domain["curve"] = curve_json(all.curve, subject.origin.is_null() ? 1 : kForeignBinsJoined);
     domains.push_back(std::move(domain));
   }
   return json;

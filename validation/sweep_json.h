@@ -12,18 +12,20 @@ namespace outgrad::validation {
 nlohmann::ordered_json segment_to_json(const Segment& segment);
 Segment segment_from_json(const nlohmann::json& json);
 
-/// What a shard leaves, schema "outgrad.sweep-part/1".
+/// What a shard leaves, schema "outgrad.sweep-part/2".
 struct SweepParts {
-  std::string subject, identity;
-  FloatFormat format;
+  Subject subject;  // without its functions
   std::vector<DomainPart> parts;
 };
 nlohmann::ordered_json to_json(const Subject& subject, const std::vector<DomainPart>& parts);
 /// Throws kernels::SpecError naming `file`.
 SweepParts parts_from_json(const std::string& text, const std::string& file);
 
+/// rms, bias and greatest error of g under the subject's distributions of x, and the share of x in the worst codes: one object each.
+nlohmann::ordered_json under_json(const Subject& subject, const DomainResult& result);
+
 /// What the report reads, schema "outgrad.sweep/1": per domain the counts, T, T_dx, O, R, C with witnesses, each with a proven upper bound,
-/// the forward's errors, foreign forwards, the error curve. `subject` needs no functions.
+/// the forward's errors, foreign forwards, the error curve; with "foreign" where the coefficients are not ours. `subject` needs no functions.
 nlohmann::ordered_json report_json(const Subject& subject, const std::vector<DomainResult>& results);
 
 }  // namespace outgrad::validation

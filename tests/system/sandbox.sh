@@ -11,7 +11,7 @@ fail() {
 }
 
 make_sandbox() {  # make_sandbox REPOSITORY
-  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune,notebooks_data/checkpoints}
+  mkdir -p "$sandbox"/{build,approx/specs,kernels/generated,autotune,notebooks_data/{activations,checkpoints}}
   cp "$1/outgrad" "$1/.gitignore" "$sandbox"
   local name
   for name in fit check tune; do
@@ -23,6 +23,7 @@ make_sandbox() {  # make_sandbox REPOSITORY
   echo '#pragma once' >"$sandbox/kernels/eval.h"
   echo 'int main() {}' >"$sandbox/autotune/main.cpp"
   echo weights >"$sandbox/notebooks_data/checkpoints/model.npz"
+  echo histogram >"$sandbox/notebooks_data/activations/all-MiniLM-L6-v2.json"
   export OUTGRAD_BUILD_DIR=$sandbox/build STAND_IN_LOG=$sandbox/build/log
   : >"$STAND_IN_LOG"
 }

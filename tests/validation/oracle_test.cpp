@@ -11,6 +11,8 @@
 #include <random>
 #include <vector>
 
+#include "validation/function.h"
+
 namespace outgrad::validation {
 namespace {
 
@@ -98,11 +100,38 @@ TEST(Oracle, DecidesTheHardestRoundings) {
   EXPECT_THROW(oracle.value(std::numeric_limits<double>::infinity(), kF32), std::invalid_argument);
 }
 
+// Another parser, another interval arithmetic and derivatives by jets: validation/function.h.
+TEST(Oracle, SiluAgreesWithTheFunctionItIsNamedAfter) {
+  SiluOracle oracle;
+  const Function silu = Function::parse("x*sigmoid(x)");
+  std::mt19937_64 random(6);
+  std::uniform_real_distribution<double> uniform(-130, 60);
+  for (int i = 0; i < 1000; ++i) {
+    const double x = i % 2 ? uniform(random) : uniform(random) / 16;
+    const auto [f, slope] = silu.approximate(x);
+    const DoubleBounds value = oracle.value_bounds(x), derivative = oracle.derivative_bounds(x);
+    EXPECT_LE(value.lo, value.hi);
+    EXPECT_NEAR(value.lo / f, 1, 0x1p-48) << x;
+    EXPECT_NEAR(derivative.lo, slope, 0x1p-49) << x;
+    EXPECT_LE(derivative.lo, derivative.hi);
+    EXPECT_EQ(oracle.derivative(x), oracle.derivative(x) < derivative.hi ? derivative.lo : derivative.hi);
+  }
+  EXPECT_LT(oracle.derivative(kSiluXStar), 0);
+  EXPECT_GT(oracle.derivative(std::nextafter(kSiluXStar, 0)), 0);
+  EXPECT_EQ(oracle.derivative(0), 0.5);
+  EXPECT_TRUE(oracle.value(-1e30, kF32) == 0 && std::signbit(oracle.value(-1e30, kF32)));
+  EXPECT_EQ(oracle.value(65520.0, kF16), 65504.0) << "f(65520) is below the tie to infinity";
+  for (double x : {-12.0, -1.3, -1.2, 0.5, 30.0}) {
+    const double y = oracle.value_bounds(x).lo, g = oracle.derivative(x);
+    EXPECT_NEAR(oracle.derivative_at_value(y, x > kSiluXStar), g, 0x1p-50 + 0x1p-53 / std::fabs(g)) << x;
+  }
+}
+
 TEST(Oracle, InvertsBothBranches) {
   GeluOracle oracle;
   // The double nearest x* that derivative_at_value starts from.
-  EXPECT_LT(oracle.derivative(-0x1.80ead197f00b4p-1), 0.0);
-  EXPECT_GT(oracle.derivative(-0x1.80ead197f00b3p-1), 0.0);
+  EXPECT_LT(oracle.derivative(kGeluXStar), 0.0);
+  EXPECT_GT(oracle.derivative(std::nextafter(kGeluXStar, 0)), 0.0);
   for (double x : {-12.0, -5.0, -1.5, -0.8, -0.7518, -0.7, -0.1, 0.5, 2.0, 30.0}) {
     // y is f(x) rounded to binary64: next to x* that alone moves g by 2^-53 |y| f'' / |f'|.
     const double y = oracle.value_bounds(x).lo, g = oracle.derivative(x);

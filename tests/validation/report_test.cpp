@@ -51,7 +51,7 @@ Json sweep_json(const FloatFormat& format) {
       all.erff[branch] = {0.03, 0, 0, 0, 0};
     }
     for (Maximum& ulp : all.forward_ulp) ulp = {0.5, 0, 0, 0, 0};
-    for (int bin = 0; bin < kCurveBins; ++bin) all.curve[bin] = {-1e-7, 2e-7, 5e-8, 1, 1};
+    for (int bin = 0; bin < kCurveBins; ++bin) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};
     results.push_back(std::move(result));
   }
   Subject subject{"gelu_" + std::string(format.name) + "+gelu_forward", format, "0", {}, {}, {}};
@@ -356,6 +356,30 @@ TEST_F(Report, SaysWhatAnAccuracyClassCosts) {
   EXPECT_NE(slow.find("the class abs stays it"), std::string::npos);
   EXPECT_NE(page_with(0.95, 0.97).find("it can be the default here"), std::string::npos);
   EXPECT_NE(page_with(0.85, 0.97).find("undecided"), std::string::npos);
+}
+
+TEST_F(Report, PublishedCoefficientsStandBesideOurs) {
+  Json audit = sweep_json(kF32);
+  audit["subject"] = "theirs+rounded";
+  EXPECT_TRUE(read().foreign.empty());
+  fs::create_directories(folder_ / "foreign" / "sweeps");
+  write("foreign/sweeps/theirs_f32.json", audit.dump());
+  EXPECT_THROW(read(), SpecError) << "not said to be foreign";
+  audit["foreign"] = {{"stored", "y and one bit"}, {"source", {{"work", kHostile}}}};
+  audit["domains"][0]["C"] = audit["domains"][0]["forward"] = nullptr;
+  audit["domains"][0]["foreign"] = Json::array();
+  audit["domains"][0]["T"]["bound"] = 2.75;
+  audit["domains"][0]["under"] = Json::array({{{"x", "N(0, 1^2)"}, {"rms", 0.125}, {"bias", -0.0625}, {"max", "inf"}, {"share_in_worst_codes", 0.0334}}});
+  write("foreign/sweeps/theirs_f32.json", audit.dump());
+  const Results results = read();
+  ASSERT_EQ(results.foreign.size(), 1u);
+  EXPECT_EQ(results.sweeps.size(), 3u) << "nothing of ours";
+  const std::string text = to_markdown(compose(results, requirements(results)), "");
+  EXPECT_NE(text.find("| theirs |"), std::string::npos);
+  EXPECT_NE(text.find("2.75"), std::string::npos);
+  EXPECT_NE(text.find("| 0.125 | -0.0625 | inf | 3.3% |"), std::string::npos);
+  write("sweeps/theirs_f32.json", audit.dump());
+  EXPECT_THROW(read(), SpecError) << "ours are in sweeps/";
 }
 
 TEST_F(Report, ShardsAreNoSweep) {

@@ -100,9 +100,11 @@ DomainResult sweep_format(const Subject& subject, SweepOptions options = {}) {
   return finish(sweep(subject, domains, options), domains, subject.format).at(0);
 }
 
-/// Everything that may not depend on where a sweep was cut. Sums of doubles do, in their last bits.
+/// Everything that may not depend on where a sweep was cut. Sums over a block do, in their last bits, where a cut goes through it.
 std::string fingerprint(Segment segment) {
-  for (auto& [bin, entry] : segment.curve) entry.squares = entry.weight = 0;
+  for (auto& [bin, entry] : segment.curve) entry.squares = entry.weight = {};
+  segment.under.clear();
+  std::sort(segment.worst.begin(), segment.worst.end(), [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
   return segment_to_json(segment).dump();
 }
 

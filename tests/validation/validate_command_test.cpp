@@ -58,6 +58,27 @@ TEST_F(ValidateCommand, RefusesBadInput) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "nothing was written";
 }
 
+TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
+  using kernels::SpecError;
+  const std::string regelu2 = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/regelu2.json";
+  EXPECT_THROW(run({"--foreign", regelu2}), SpecError) << "no format";
+  EXPECT_THROW(run({"--foreign", regelu2, "--format", "f32", "--fit", "gelu_f32"}), SpecError);
+  EXPECT_THROW(run({"--foreign", regelu2, "--merge", file("one")}), SpecError);
+  EXPECT_THROW(run({"--foreign", file("absent"), "--format", "f32"}), kernels::IoError);
+  kernels::write_file(file("torn"), kernels::read_file(regelu2).substr(0, 300));
+  EXPECT_THROW(run({"--foreign", file("torn"), "--format", "f32"}), SpecError);
+  std::filesystem::remove(file("torn"));
+
+  // The shards of a sweep of codes keep what they are: the part says so, and the merged file would be the whole one's.
+  EXPECT_EQ(run({"--foreign", regelu2, "--format", "f32", "--shard", "600/1024", "--out", file("part")}), kernels::kExitHolds);
+  const SweepParts read = parts_from_json(kernels::read_file(file("part")), "part");
+  EXPECT_TRUE(read.subject.code);
+  EXPECT_FALSE(read.subject.own_forward);
+  EXPECT_EQ(read.subject.name, "regelu2+code");
+  EXPECT_EQ(read.subject.origin["kind"], "steps");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
 TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
   EXPECT_EQ(run({"--format", "f32", "--shard", "1/1024", "--out", file("one")}), kernels::kExitHolds);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no log, no temporary";
