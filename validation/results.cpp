@@ -228,25 +228,26 @@ void add_fit_speed(const Node& record, TuningResult& result) {
 }
 
 void add_record(const Node& record, TuningResult& result) {
+  const auto holds = [&](const char* key) { return record.has(key) && record[key].boolean(); };
   const std::string variant = record["variant"].text();
-  if (record["default"].boolean()) result.default_variant = variant;
+  if (holds("default")) result.default_variant = variant;
   result.compiler = record["compiler"].text();
   result.device = record["device"]["model"].text();
   result.threads = record["device"]["threads"].small();
   const std::string state = record["state"].text();
   if (state == "rejected") {
     const Node why = record["rejected"];
-    result.rejected.push_back({variant, why["stage"].text(), why["reason"].text(), why["detail"].text()});
+    result.rejected.push_back({variant, why["stage"].text(), why["reason"].text(), why.has("detail") ? why["detail"].text() : ""});
   } else if (state == "timed") {
     ++result.timed;
     if (record.has("fit")) add_fit_speed(record, result);
   } else {
     ++result.unfinished;
   }
-  if (!record.has("winner") || !record["winner"].boolean()) return;
+  if (!holds("winner")) return;
   result.winner = variant;
   result.ceiling = record["ceiling"]["name"].text();
-  result.gain = record["gain"].boolean();
+  result.gain = holds("gain");
   result.gb_per_s = record["gb_per_s"].bound();
   result.share = record["share_of_ceiling"].bound();
   const Node speedup = record["speedup"];
@@ -258,6 +259,7 @@ void add_record(const Node& record, TuningResult& result) {
 
 /// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
 /// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another schema, is a warning, as for the tuner itself.
+/// In a published database what a run's lines share stands in a line of its own, and truth values that are false are left out.
 void read_tuning(const std::string& file, Results& results) {
   struct Line {
     std::string place;
@@ -265,6 +267,7 @@ void read_tuning(const std::string& file, Results& results) {
   };
   using Problem = std::tuple<std::string, std::string, std::string>;
   std::map<Problem, std::vector<Line>> all;
+  std::map<std::string, nlohmann::json> runs;
   std::istringstream lines(kernels::read_file(file));
   int number = 0;
   for (std::string text; std::getline(lines, text);) {
@@ -277,6 +280,20 @@ void read_tuning(const std::string& file, Results& results) {
       continue;
     }
     const std::string place = fmt::format("line {}", number);
+    if (json.contains("run")) {
+      const std::string name = Node(json, file, place)["run"].text();
+      json.erase("run");
+      runs[name] = std::move(json);
+      continue;
+    }
+    if (json.contains("of_run")) {
+      const auto run = runs.find(Node(json, file, place)["of_run"].text());
+      if (run == runs.end()) {
+        results.warnings.push_back(fmt::format("{}:{}: of a run that no line above describes, ignored", file, number));
+        continue;
+      }
+      json.insert(run->second.begin(), run->second.end());
+    }
     const Node record(json, file, place);
     record["time"].text();
     const std::string size = record.has("cols") ? fmt::format("{}x{}", record["rows"].count(), record["cols"].count())

@@ -56,6 +56,12 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 fit input.json --out fit.out
   refuses 2 emit absent.json --out emit.out
   refuses 2 emit input.json --out emit.out
+  # The committed results are a report, published tunings and audits of others' coefficients among them.
+  "$root/outgrad" report --in "$root/notebooks_data" --out report >stdout 2>stderr || fail "report --in notebooks_data: $(head -c 400 stderr)"
+  grep -q '^| regelu2 | ' report/report.md || fail "the committed results lack others' coefficients"
+  rm -rf report
+  refuses 2 stability --attack --gamma 1,2
+  refuses 2 stability --attack --attack-formats f8
   refuses 2 check absent.h
   refuses 2 check input.h
   refuses 2 validate --activation frob --format f32 --out sweep.out
