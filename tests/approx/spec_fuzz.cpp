@@ -77,15 +77,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #else
 
 #include "kernels/host/files.h"
+#include "tests/mutator.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
-#include <random>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -101,46 +99,6 @@ std::vector<std::string> corpus() {
   return texts;
 }
 
-// Damages a text in one of the ways that break parsers and evaluators.
-class Mutator {
- public:
-  explicit Mutator(std::uint64_t seed) : random_(seed) {}
-
-  std::string mutate(std::string text, const std::string& donor) {
-    for (size_t rounds = 1 + below(3); rounds > 0; --rounds) mutate_once(text, donor);
-    return text;
-  }
-  size_t below(size_t limit) { return limit == 0 ? 0 : random_() % limit; }
-
- private:
-  void mutate_once(std::string& text, const std::string& donor) {
-    static constexpr std::array<std::string_view, 26> kTokens = {
-        "x",    "/x",   "*0", "^2",     "^-1",  "^0", "^64", "(x-x)",       "sqrt(", "log(", "abs(",  "exp(", "tanh(",
-        "erf(", "sin(", ")",  "1e-280", "0x1p", "pi", "-",   "normal_cdf(", "\"",    "{",    "1e999", ":",    "18446744073709551616"};
-    const size_t at = below(text.size() + 1);
-    switch (below(5)) {
-      case 0:
-        if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
-        break;
-      case 1:
-        text.insert(at, kTokens[below(kTokens.size())]);
-        break;
-      case 2:
-        text.erase(at, 1 + below(8));
-        break;
-      case 3:
-        text.insert(at, donor.substr(below(donor.size() + 1), below(32)));
-        break;
-      case 4:
-        if (const size_t digit = text.find_first_of("0123456789", at); digit != std::string::npos)
-          text[digit] = static_cast<char>('0' + below(10));
-        break;
-    }
-  }
-
-  std::mt19937_64 random_;
-};
-
 TEST(SpecFuzz, TheCorpusAndItsMutationsAreReadOrRefused) {
   const std::vector<std::string> seeds = corpus();
   ASSERT_GT(seeds.size(), 20U);
@@ -153,7 +111,10 @@ TEST(SpecFuzz, TheCorpusAndItsMutationsAreReadOrRefused) {
   };
   for (const std::string& seed : seeds) one(seed);
   constexpr int kMutations = 50'000;
-  Mutator mutator(20240229);
+  outgrad::Mutator mutator(
+      20240229,
+      {"x",    "/x",   "*0", "^2",     "^-1",  "^0", "^64", "(x-x)",       "sqrt(", "log(", "abs(",  "exp(", "tanh(",
+       "erf(", "sin(", ")",  "1e-280", "0x1p", "pi", "-",   "normal_cdf(", "\"",    "{",    "1e999", ":",    "18446744073709551616"});
   for (int i = 0; i < kMutations; ++i) one(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
   // Both outcomes occur, or the mutations are too harsh or too mild to say anything.
   EXPECT_GT(accepted, done / 100);

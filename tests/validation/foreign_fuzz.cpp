@@ -77,13 +77,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <random>
-#include <string_view>
 #include <vector>
 
 #include "kernels/host/files.h"
+#include "tests/mutator.h"
 
 namespace {
 
@@ -98,52 +96,24 @@ std::vector<std::string> corpus() {
   return texts;
 }
 
-// Damages a text in one of the ways that break parsers and evaluators.
-class Mutator {
- public:
-  explicit Mutator(std::uint64_t seed) : random_(seed) {}
-
-  std::string mutate(std::string text, const std::string& donor) {
-    for (size_t rounds = 1 + below(3); rounds > 0; --rounds) mutate_once(text, donor);
-    return text;
-  }
-  size_t below(size_t limit) { return limit == 0 ? 0 : random_() % limit; }
-
- private:
-  void mutate_once(std::string& text, const std::string& donor) {
-    static constexpr std::array<std::string_view, 20> kTokens = {"1e999", "\"inf\"", "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",  "{", "[", "\"", ",",
-                                                                 "-",     "\"0x\"",  "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]", "18446744073709551616"};
-    const size_t at = below(text.size() + 1);
-    switch (below(6)) {
-      case 0:
-        if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
-        break;
-      case 1: text.insert(at, kTokens[below(kTokens.size())]); break;
-      case 2: text.erase(at, 1 + below(8)); break;
-      case 3: text.insert(at, donor.substr(below(donor.size() + 1), below(32))); break;
-      case 4:
-        if (const size_t digit = text.find_first_of("0123456789", at); digit != std::string::npos) text[digit] = static_cast<char>('0' + below(10));
-        break;
-      case 5:  // another value at a key's place
-        if (const size_t colon = text.find(": ", at); colon != std::string::npos) {
-          const size_t end = text.find_first_of(",\n", colon + 2);
-          if (end != std::string::npos) text.replace(colon + 2, end - colon - 2, kTokens[below(kTokens.size())]);
-        }
-        break;
-    }
-  }
-
-  std::mt19937_64 random_;
-};
+// Another value at a key's place.
+void replace_value(outgrad::Mutator& mutator, std::string& text, std::size_t at) {
+  const std::size_t colon = text.find(": ", at), end = colon == std::string::npos ? colon : text.find_first_of(",\n", colon + 2);
+  if (end != std::string::npos) text.replace(colon + 2, end - colon - 2, mutator.token());
+}
 
 TEST(ForeignFuzz, TheShippedFilesAndTheirMutationsAreReadOrRefused) {
   const std::vector<std::string> seeds = corpus();
   ASSERT_GE(seeds.size(), 4U);
   for (const std::string& seed : seeds) EXPECT_TRUE(read_and_evaluate(seed));
   constexpr int kMutations = 50'000;
-  Mutator mutator(20240229);
+  outgrad::Mutator mutator(20240229,
+                           {"1e999", "\"inf\"", "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",    "{", "[", "\"", ",",
+                            "-",     "\"0x\"",  "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]",  "18446744073709551616"},
+                           {&replace_value});
   int accepted = 0;
-  for (int i = 0; i < kMutations; ++i) accepted += read_and_evaluate(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
+  for (int i = 0; i < kMutations; ++i)
+    accepted += read_and_evaluate(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
   // Both outcomes occur, or the mutations are too harsh or too mild to say anything.
   EXPECT_GT(accepted, kMutations / 100);
   EXPECT_LT(accepted, kMutations / 2);

@@ -40,10 +40,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <random>
-#include <string_view>
 #include <vector>
 
+#include "tests/mutator.h"
 #include "tests/validation/tensor_samples.h"
 
 namespace {
@@ -51,69 +50,22 @@ namespace {
 using outgrad::kernels::u32;
 using outgrad::kernels::u64;
 
-// Damages a file in one of the ways that break readers.
-class Mutator {
- public:
-  explicit Mutator(u64 seed) : random_(seed) {}
+void cut(outgrad::Mutator&, std::string& bytes, size_t at) { bytes.resize(at); }
 
-  std::string mutate(std::string bytes, const std::string& donor) {
-    for (size_t rounds = 1 + below(3); rounds > 0; --rounds) mutate_once(bytes, donor);
-    return bytes;
-  }
-
- private:
-  size_t below(size_t limit) { return limit == 0 ? 0 : random_() % limit; }
-
-  void mutate_once(std::string& bytes, const std::string& donor) {
-    // Numbers where length fields, offsets and sizes go wrong.
-    static constexpr std::array<u64, 8> kEdges = {0, 1, 0x7f, 0xff, 0xffff, 0x7fffffff, 0xffffffff, ~u64{0}};
-    static constexpr std::array<std::string_view, 9> kTokens = {"18446744073709551615", "4294967296", "-1", "[", "{", "\"", "BF16",
-                                                                "PK\x05\x06",           "9"};
-    const size_t at = below(bytes.size());
-    switch (below(7)) {
-      case 0:
-        if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
-        break;
-      case 1:
-        bytes.resize(at);
-        break;
-      case 2: {
-        const u64 edge = kEdges[below(kEdges.size())];
-        const size_t width = std::min<size_t>(size_t{1} << below(4), bytes.size() - at);
-        std::memcpy(bytes.data() + at, &edge, width);
-        break;
-      }
-      case 3:
-        bytes.insert(at, kTokens[below(kTokens.size())]);
-        break;
-      case 4:
-        bytes.erase(at, 1 + below(16));
-        break;
-      case 5: {
-        const size_t from = below(donor.size());
-        bytes.insert(at, donor.substr(from, below(64)));
-        break;
-      }
-      case 6:  // a digit of a shape, an offset or a dtype
-        for (size_t i = at; i < bytes.size(); ++i) {
-          if (bytes[i] >= '0' && bytes[i] <= '9') {
-            bytes[i] = static_cast<char>('0' + below(10));
-            break;
-          }
-        }
-        break;
-    }
-  }
-
-  std::mt19937_64 random_;
-};
+// A number where length fields, offsets and sizes go wrong.
+void put_edge(outgrad::Mutator& mutator, std::string& bytes, size_t at) {
+  static constexpr std::array<u64, 8> kEdges = {0, 1, 0x7f, 0xff, 0xffff, 0x7fffffff, 0xffffffff, ~u64{0}};
+  const u64 edge = kEdges[mutator.below(kEdges.size())];
+  std::memcpy(bytes.data() + at, &edge, std::min<size_t>(size_t{1} << mutator.below(4), bytes.size() - at));
+}
 
 TEST(TensorsFuzz, MutatedFilesAreReadOrRefused) {
   using namespace outgrad::validation;
   const std::vector<std::string> seeds = {safetensors_bytes({{"n.weight", {1, 2, 3}}, {"n.bias", {4, 5, 6}}, {"x", {}}}, {{"k", "v"}}),
                                           from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex)};
   constexpr int kIterations = 100'000;
-  Mutator mutator(20240229);
+  outgrad::Mutator mutator(20240229, {"18446744073709551615", "4294967296", "-1", "[", "{", "\"", "BF16", "PK\x05\x06", "9"},
+                           {&cut, &put_edge});
   int accepted = 0;
   for (int i = 0; i < kIterations; ++i) {
     accepted += read_everything(mutator.mutate(seeds[i % seeds.size()], seeds[(i / seeds.size()) % seeds.size()]));

@@ -1,6 +1,8 @@
-// Mutational fuzzing of everything that reads records: whatever the bytes, a line is a record, a warning or, of a newer schema, a SpecError.
+// Mutational fuzzing of everything that reads records: whatever the bytes, a line is a record, a warning or, of a newer schema, a
+// SpecError.
 //
-// As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer target (outgrad-database-fuzz, OUTGRAD_FUZZ).
+// As a test it runs a fixed number of mutations from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a libFuzzer target
+// (outgrad-database-fuzz, OUTGRAD_FUZZ).
 #include <cstdint>
 #include <string>
 
@@ -52,14 +54,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
-#include <random>
 #include <string_view>
 
 #include "autotune/records/exchange.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/temporary_folder.h"
+#include "tests/mutator.h"
 
 namespace {
 
@@ -85,7 +86,8 @@ std::vector<json> samples() {
 
 std::string published_lines() {
   json run = {{"schema", kSchema}, {"run", "abc"}}, line = reviewable(samples()[1]);
-  for (const char* key : {"device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "time", "seed"}) run[key] = line[key], line.erase(key);
+  for (const char* key : {"device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "time", "seed"})
+    run[key] = line[key], line.erase(key);
   line["of_run"] = "abc";
   return lines_of({run, line});
 }
@@ -175,37 +177,22 @@ TEST(DatabaseFuzz, DepthLengthAndBytesThatAreNoText) {
 
 TEST(DatabaseFuzz, MutantsOfGoodFilesAreReadOrRefused) {
   constexpr int kMutants = 2000;
-  static constexpr std::array<std::string_view, 16> kTokens = {
-      "outgrad.tune/2", "outgrad.tune/1", "null", "true", "-1", "1e308", "18446744073709551615", "[", "{", "}", "]", "\"", "\n", ",", "\\u0000",
-      "\"run\":\"abc\","};
+  const auto version = [](outgrad::Mutator& mutator, std::string& text, std::size_t at) {
+    const std::string_view schema = "outgrad.tune/";
+    if (const std::size_t found = text.find(schema, at); found != text.npos && mutator.below(8) == 0)
+      text[found + schema.size()] = static_cast<char>('0' + mutator.below(10));
+  };
+  const auto replace = [](outgrad::Mutator& mutator, std::string& text, std::size_t at) {
+    text.replace(at, std::min(text.size() - at, mutator.below(40)), mutator.token());
+  };
+  outgrad::Mutator mutator(20261121,
+                           {"outgrad.tune/2", "outgrad.tune/1", "null", "true", "-1", "1e308", "18446744073709551615", "[", "{", "}", "]",
+                            "\"", "\n", ",", "\\u0000", "\"run\":\"abc\","},
+                           {version, replace});
   const std::string good = lines_of(samples()) + published_lines();
-  std::mt19937_64 random(20261121);
   int survived = 0, refused = 0;
   for (int i = 0; i < kMutants; ++i) {
-    std::string text = good;
-    for (std::uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
-      const std::size_t at = random() % (text.size() + 1), length = random() % 40;
-      switch (random() % 6) {
-        case 0:
-          if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << random() % 8));
-          break;
-        case 1:
-          text.insert(at, kTokens[random() % kTokens.size()]);
-          break;
-        case 2:
-          text.erase(at, length);
-          break;
-        case 3:
-          text.insert(at, text.substr(random() % (text.size() + 1), length));
-          break;
-        case 4:  // a version's digit
-          if (const std::size_t version = text.find("outgrad.tune/", at); version != text.npos && random() % 8 == 0)
-            text[version + std::string_view("outgrad.tune/").size()] = static_cast<char>('0' + random() % 10);
-          break;
-        default:
-          text.replace(at, std::min(text.size() - at, length), kTokens[random() % kTokens.size()]);
-      }
-    }
+    const std::string text = mutator.mutate(good, good);
     const int read = read_everything(text);
     survived += read > 0;
     refused += read < 0;
