@@ -226,7 +226,7 @@ TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
       }
       if (record.contains("rejected") && record["rejected"]["stage"] == "verify") {
         EXPECT_EQ(record["rejected"]["reason"], "wrong answer") << record.dump();
-        EXPECT_EQ(threads, 256) << record.dump();
+        EXPECT_EQ(threads, 128) << record.dump();
       }
       if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
     }
