@@ -34,7 +34,7 @@ struct CompileSettings {
   int jobs = 1;
   int variants_per_unit = 6;    // amortises the headers (about one variant's worth of time) and still balances over few cores
   // One translation unit takes seconds. Once one is compiled, which is the default's where that is not cached, others have ten times as long.
-  std::shared_ptr<Patience> patience = std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/10, /*most_seconds=*/120);
+  std::shared_ptr<Patience> patience = std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/30, /*most_seconds=*/120);
   double budget_seconds = 1e9;  // no unit starts later than this; the default of each problem is in its first unit
   std::function<void(std::size_t done, std::size_t units)> progress;
 };

@@ -43,7 +43,7 @@ IsolationLimits limits_of(const MeasureSettings& settings, Patience& patience) {
 }
 // With candidates other than the default, which is the baseline.
 Patience patience_of(const MeasureSettings& settings) {
-  constexpr double kTimes = 50, kLeastSeconds = 2;
+  constexpr double kTimes = 50, kLeastSeconds = 5;
   return {kTimes, kLeastSeconds, settings.silence_seconds};
 }
 

@@ -46,7 +46,7 @@ struct OfflineSettings {
   std::string cache_folder;
   int jobs = 1;                  // compilers side by side
   // With a compiler that says nothing. The first program of all, the default's where that is not cached, is the baseline.
-  std::shared_ptr<Patience> patience = std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/10, /*most_seconds=*/60);
+  std::shared_ptr<Patience> patience = std::make_shared<Patience>(/*times=*/10, /*least_seconds=*/30, /*most_seconds=*/60);
   double budget_seconds = 1e9;   // no compilation starts later than this; what it leaves out is not in the outcomes
   std::function<void(std::size_t done, std::size_t programs)> progress;
 };
