@@ -1,8 +1,10 @@
-// Damages files in the ways that break readers and what comes after them; from a seed, the same on every machine.
+// What fuzzed readers start from, and how it is damaged; from a seed, the same on every machine.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -10,8 +12,23 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/host/files.h"
+
 namespace outgrad {
 
+// The texts of all files of these folders of the repository.
+inline std::vector<std::string> texts_in(const std::vector<std::string>& folders) {
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& folder : folders)
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/" + folder))
+      if (entry.is_regular_file()) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());  // the order of a folder is its file system's
+  std::vector<std::string> texts;
+  for (const auto& path : paths) texts.push_back(kernels::read_file(path.string()));
+  return texts;
+}
+
+// Damages files in the ways that break readers and what comes after them.
 class Mutator {
  public:
   // A kind of damage that only some readers know, at a place in the text.

@@ -43,7 +43,8 @@ class Random {
   double sign() { return next() & 1 ? 1.0 : -1.0; }
   bool chance(double probability) { return uniform() < probability; }
   double normal() {
-    return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(2 * std::numbers::pi * uniform());
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));  // drawn before the angle: operands have no order
+    return radius * std::cos(2 * std::numbers::pi * uniform());
   }
 
  private:
@@ -814,6 +815,7 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
   AttackSummary summary;
   summary.cases = results.size();
   std::vector<double> all, each[kGradients];
+  std::map<std::string, std::vector<double>> dx_of;
   for (const AttackResult& result : results) {
     summary.excluded += result.excluded;
     summary.reference_share = std::max(summary.reference_share, result.reference_share);
@@ -826,10 +828,15 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
       each[g].push_back(tally.tightness());
       if (!is_gradient) continue;
       all.push_back(tally.tightness());
+      if (static_cast<Gradient>(g) == Gradient::kDx) dx_of[result.subject.layer.format].push_back(tally.tightness());
       summary.largest_tightness = std::max(summary.largest_tightness, tally.tightness());
     }
   }
   for (int g = 0; g < kGradients; ++g) summary.median_tightness[g] = median(each[g]);
+  for (const auto& [format, tightness] : dx_of) summary.median_dx_by_format[format] = median(tightness);
+  constexpr double kAsked = 4;
+  const auto within = std::ranges::count_if(all, [](double tightness) { return tightness <= kAsked; });
+  if (!all.empty()) summary.share_within_4 = static_cast<double>(within) / static_cast<double>(all.size());
   summary.median_tightness_all = median(all);
   return summary;
 }
@@ -866,6 +873,7 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
   for (int g = 0; g < kGradients; ++g) medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
   return {{"schema", "outgrad.norm_attack/1"}, {"seed", options.seed}, {"evaluations", summary.evaluations}, {"violations", summary.violations},
           {"excluded", summary.excluded}, {"median_tightness", summary.median_tightness_all}, {"median_tightness_by_gradient", medians},
+          {"median_tightness_of_dx_by_format", summary.median_dx_by_format}, {"share_within_4", summary.share_within_4},
           {"largest_tightness", summary.largest_tightness}, {"reference_share", summary.reference_share}, {"cases", cases}};
 }
 

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -86,6 +87,8 @@ struct AttackSummary {
   // Of bound / worst error found, over the cases where an error was found; NaN without any.
   double median_tightness[kGradients] = {};
   double median_tightness_all = 0;  // over all pairs of a case and one of dx, dgamma, dbeta
+  double share_within_4 = 0;        // of these pairs: how many have a tightness of at most 4
+  std::map<std::string, double> median_dx_by_format;
   double largest_tightness = 0;
   double reference_share = 0;  // the largest
 };

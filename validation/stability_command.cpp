@@ -2,10 +2,13 @@
 #include "validation/stability_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -190,6 +193,9 @@ void print_attack(const std::vector<AttackResult>& results, double seconds) {
       "median tightness: {:.2f} (dx {:.2f}, dgamma {:.2f}, dbeta {:.2f}; rstd {:.2f}), largest {:.3g}; the reference's own error: at most {:.1e} of a bound\n",
       s.cases, s.evaluations, seconds, s.excluded, s.violations, s.median_tightness_all, s.median_tightness[0], s.median_tightness[1],
       s.median_tightness[2], s.median_tightness[3], s.largest_tightness, s.reference_share);
+  fmt::print("at most 4: {:.1f}%; median of dx:", 100 * s.share_within_4);
+  for (const auto& [format, tightness] : s.median_dx_by_format) fmt::print(" {} {:.2f}", format, tightness);
+  fmt::print("\n");
 }
 
 std::string hex_row(const std::vector<float>& values) {
@@ -203,6 +209,10 @@ int run_attack(const Arguments& arguments) {
   const AttackOptions& options = arguments.attack_options;
   if (!(options.evaluations >= 1 && options.evaluations <= 1e15)) throw SpecError("stability", "--evaluations", "must be between 1 and 1e15");
   if (options.max_columns < 1) throw SpecError("stability", "--max-columns", "must be at least 1");
+  // Before minutes of work, not after them.
+  if (const std::filesystem::path folder = std::filesystem::path(arguments.out).parent_path();
+      !arguments.out.empty() && ::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    throw kernels::IoError(arguments.out, "write", errno);
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<AttackResult> results = attack_all(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

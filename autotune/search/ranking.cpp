@@ -174,6 +174,12 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
   RankingCheck check;
   check.points = model.size();
   check.spearman = spearman_interval(model, measured, seed);
+  const double least = *recording.evaluations[order.front()].time_ms;
+  std::vector<double> near_model, near_measured;
+  for (std::size_t i = 0; i < model.size(); ++i)
+    if (least >= kNearShare * measured[i]) near_model.push_back(model[i]), near_measured.push_back(measured[i]);
+  check.near = near_model.size();
+  check.near_spearman = spearman(near_model, near_measured);
   const auto share_at = [&](std::size_t point) {
     const auto before = std::count_if(model.begin(), model.end(), [&](double time) { return time <= *predicted[point]; });
     return static_cast<double>(before) / static_cast<double>(model.size());
@@ -229,6 +235,7 @@ int ranking_command(const Options& options, const Recording& recording, const st
                          {"points", check.points},
                          {"left_out", predicted.left_out},
                          {"spearman", {{"value", spearman.median}, {"low", spearman.low}, {"high", spearman.high}, {"confidence", kConfidence}}},
+                         {"near_fastest", {{"points", check.near}, {"spearman", check.near_spearman}}},
                          {"best", recording.name_of(check.best)},
                          {"best_at", check.best_at ? json(*check.best_at) : json()},
                          {"top", check.top},
@@ -242,6 +249,7 @@ int ranking_command(const Options& options, const Recording& recording, const st
   std::printf("  %zu of %zu points predicted and measured, %td failed when recorded\n", check.points, recording.points.size(), failed);
   for (const auto& [why, count] : predicted.left_out) std::printf("  no prediction for %zu: %s\n", count, why.c_str());
   std::printf("  Spearman's correlation of predicted and measured times: %.3f [%.3f, %.3f]\n", check.spearman.median, check.spearman.low, check.spearman.high);
+  std::printf("  of the %zu points that reach %.0f%% of the fastest's speed: %.2f\n", check.near, 100 * kNearShare, check.near_spearman);
   if (check.best_at)
     std::printf("  the fastest as measured is within the first %.1f%% as predicted: %s\n", 100 * *check.best_at, recording.name_of(check.best).c_str());
   else

@@ -24,11 +24,13 @@ struct PredictedPoints {
 struct RankingCheck {
   std::size_t points = 0;  // with a prediction and a measured time
   Interval spearman;
+  std::size_t near = 0;        // of these, those that reach kNearShare of the speed of the fastest of all
+  double near_spearman = 0;    // of those alone; NaN of fewer than two
   std::size_t best = 0;           // the point that is fastest as measured, of all that did not fail
   std::optional<double> best_at;  // how many are predicted to be no slower than it, itself included, over `points`; nothing: it has no prediction
   std::size_t top = 0, top_found = 0;  // of the measured top 10 those within the first kTopShare of the predicted order; ties count against them
 };
-inline constexpr double kTopShare = 0.1;
+inline constexpr double kTopShare = 0.1, kNearShare = 0.9;
 inline constexpr std::size_t kTop = 10;
 
 // Throws SpecError(`path`, ...) where fewer than two points have both.

@@ -76,31 +76,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 #else
 
-#include "kernels/host/files.h"
 #include "tests/mutator.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <vector>
 
 namespace {
 
-std::vector<std::string> corpus() {
-  std::vector<std::filesystem::path> paths;
-  for (const char* folder : {"/tests/approx/spec_corpus", "/approx/specs"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + folder)) paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());  // the order of a folder is its file system's
-  std::vector<std::string> texts;
-  for (const auto& path : paths) texts.push_back(outgrad::kernels::read_file(path.string()));
-  return texts;
-}
-
 TEST(SpecFuzz, TheCorpusAndItsMutationsAreReadOrRefused) {
-  const std::vector<std::string> seeds = corpus();
+  const std::vector<std::string> seeds = outgrad::texts_in({"tests/approx/spec_corpus", "approx/specs"});
   ASSERT_GT(seeds.size(), 20U);
   int accepted = 0, done = 0;
   const auto one = [&](const std::string& text) {

@@ -62,6 +62,9 @@ if [[ -x $2/outgrad-fit ]]; then
   rm -rf report
   refuses 2 stability --attack --gamma 1,2
   refuses 2 stability --attack --attack-formats f8
+  refuses 2 stability --attack --out absent/attack.out
+  refuses 2 validate --foreign input.json --format f32 --out sweep.out
+  refuses 2 validate --activation gelu --format bf16 --activations input.json --out sweep.out
   refuses 2 check absent.h
   refuses 2 check input.h
   refuses 2 validate --activation frob --format f32 --out sweep.out
@@ -80,6 +83,8 @@ refuses 2 eval --op frob
 refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y absent --mask absent --dx dx.out
 refuses 2 tune --kernel frob
 refuses 2 tune --budget never
+echo '{"schema": ' >input.json
+refuses 2 tune --device replay:input.json --ranking cpu
 
 # Each executable alone speaks the same way.
 for name in "${executables[@]}"; do

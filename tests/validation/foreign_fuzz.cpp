@@ -77,24 +77,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <vector>
 
-#include "kernels/host/files.h"
 #include "tests/mutator.h"
 
 namespace {
-
-std::vector<std::string> corpus() {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign")) {
-    if (entry.path().extension() == ".json") paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());  // the order of a folder is its file system's
-  std::vector<std::string> texts;
-  for (const auto& path : paths) texts.push_back(outgrad::kernels::read_file(path.string()));
-  return texts;
-}
 
 // Another value at a key's place.
 void replace_value(outgrad::Mutator& mutator, std::string& text, std::size_t at) {
@@ -103,7 +90,7 @@ void replace_value(outgrad::Mutator& mutator, std::string& text, std::size_t at)
 }
 
 TEST(ForeignFuzz, TheShippedFilesAndTheirMutationsAreReadOrRefused) {
-  const std::vector<std::string> seeds = corpus();
+  const std::vector<std::string> seeds = outgrad::texts_in({"notebooks_data/foreign"});
   ASSERT_GE(seeds.size(), 4U);
   for (const std::string& seed : seeds) EXPECT_TRUE(read_and_evaluate(seed));
   constexpr int kMutations = 50'000;

@@ -156,7 +156,7 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
   expect_refused(two("[0,4]", "[5,9]", 9), "after a hole");
 }
 
-// A header is read in time that grows with its length, not with its square: 10^5 tensors took a quarter of an hour.
+// A header is read in time that grows with its length, not with its square: 10^5 tensors took more than ten minutes.
 TEST(Tensors, AHundredThousandTensorsAreReadAtOnce) {
   constexpr int kTensors = 100'000;
   std::string header = "{", data;

@@ -47,6 +47,8 @@ TEST(RankingCheck, ByHand) {
   EXPECT_EQ(check.best, 0U);
   EXPECT_DOUBLE_EQ(*check.best_at, 0.01);
   EXPECT_EQ(check.top_found, 10U);
+  EXPECT_EQ(check.near, 2U);  // 1 and 1.1
+  EXPECT_DOUBLE_EQ(check.near_spearman, 1);
   // The best is predicted behind 14 others, two of the measured top 10 among the last.
   predicted[0] = 7.0 * 14.5 * 14.5, predicted[3] = predicted[4] = 1e9;
   check = check_ranking(line_of_points(times), predicted, "file", 1);
