@@ -79,15 +79,19 @@ Subject make_subject(const FloatFormat& format) {
     }
   };
   if constexpr (!std::is_same_v<T, float>) {
-    subject.gradient = [](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+    subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
       alignas(64) T stored[kLargestBlock], result[kLargestBlock];
       for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
         const std::int64_t count = std::min(kLargestBlock, n - begin);
         std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
-        std::fill_n(result, count, narrow<T>(1.0f));
+        std::transform(dy + begin, dy + begin + count, result, [](float v) { return narrow<T>(v); });
         kernels::gelu_backward<Fit, T, kSchedule>(result, stored, mask + begin / 32, result, count);
         std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });
       }
+    };
+    subject.gradient = [backward = subject.backward](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+      std::fill_n(dx, n, 1.0f);
+      backward(dx, y, mask, dx, n);
     };
   }
 

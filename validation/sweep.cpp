@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,15 +15,16 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/host/parallel.h"
+#include "validation/digest.h"
 #include "validation/reference.h"
 #include "validation/sweep_json.h"
 
@@ -39,6 +39,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kBlock = 2048;
 constexpr std::int64_t kMaskWords = kBlock / 32;
 constexpr std::size_t kExamples = 16;
+constexpr double kNear = 0.1, kTail = -2;  // where errors of y cost most, by sqrt(y - y*); where f needs relative accuracy
 
 std::uint32_t infinity_pattern(const FloatFormat& format) {
   return (1u << (format.bits - 1)) - (1u << (format.precision - 1));
@@ -123,16 +124,79 @@ void push_run(const Run& run, const Stored& stored, Segment& segment) {
   }
 }
 
+/// The digests of the outputs of one chunk, see digest.h.
+class OutputDigests {
+ public:
+  explicit OutputDigests(const FloatFormat& format) : format_(format) {}
+
+  /// Values as floats that are values of the format.
+  void add(const float* y, const std::uint32_t* mask, const float* dx, std::int64_t n) {
+    add_values(sums_[0], y, n);
+    for (std::int64_t i = 0; i < n; i += 32) {
+      const int bits = static_cast<int>(std::min<std::int64_t>(32, n - i));
+      pending_ |= (mask[i / 32] & (~std::uint64_t{0} >> (64 - bits))) << pending_bits_;
+      pending_bits_ += bits;
+      if (pending_bits_ >= 32) flush();
+    }
+    add_values(sums_[2], dx, n);
+  }
+
+  void finish(std::array<std::string, 3>& digests) {
+    if (pending_bits_ > 0) flush();
+    for (std::size_t k = 0; k < sums_.size(); ++k) {
+      const Sha256::Digest digest = sums_[k].digest();
+      digests[k].append(digest.begin(), digest.end());
+    }
+  }
+
+ private:
+  void flush() {
+    const auto word = static_cast<std::uint32_t>(pending_);
+    sums_[1].add(&word, sizeof word);
+    pending_ >>= 32;
+    pending_bits_ = std::max(0, pending_bits_ - 32);
+  }
+
+  void add_values(Sha256& sum, const float* v, std::int64_t n) {
+    if (format_.bits == 32) {
+      std::uint32_t bits[kBlock];
+      for (std::int64_t i = 0; i < n; ++i) bits[i] = kernels::canonical_bits(v[i]);
+      sum.add(bits, static_cast<std::size_t>(n) * sizeof *bits);
+    } else if (format_.precision == kF16.precision) {
+      add_narrow<kernels::F16>(sum, v, n);
+    } else {
+      add_narrow<kernels::BF16>(sum, v, n);
+    }
+  }
+
+  template <class T>
+  static void add_narrow(Sha256& sum, const float* v, std::int64_t n) {
+    std::uint16_t bits[kBlock];
+    for (std::int64_t i = 0; i < n; ++i) {
+      // Thousands of f32 x share a y: the value before is often this one.
+      const bool same = i > 0 && std::bit_cast<std::uint32_t>(v[i]) == std::bit_cast<std::uint32_t>(v[i - 1]);
+      bits[i] = same ? bits[i - 1] : static_cast<std::uint16_t>(kernels::canonical_bits(kernels::narrow<T>(v[i])));
+    }
+    sum.add(bits, static_cast<std::size_t>(n) * sizeof *bits);
+  }
+
+  FloatFormat format_;
+  std::array<Sha256, 3> sums_;
+  std::uint64_t pending_ = 0;
+  int pending_bits_ = 0;
+};
+
 /// Sweeps blocks of finite x of one branch, ascending, into a Segment.
 class BlockSweeper {
  public:
-  BlockSweeper(const Subject& subject, const Domain& domain, Segment& segment)
+  BlockSweeper(const Subject& subject, const Domain& domain, Segment& segment, OutputDigests& digests)
       : subject_(subject),
         domain_(domain),
         stored_(subject.stored()),
         reference_(subject.activation->reference()),
         oracle_(subject.activation->oracle()),
         segment_(segment),
+        digests_(digests),
         buffers_(std::make_unique<Buffers>()) {}
 
   float* x() { return buffers_->x; }
@@ -157,6 +221,10 @@ class BlockSweeper {
     evaluate(subject_.derivative, b.y, b.g);
     const bool all_rounded = count_misrounded();
     measure_total();
+    const float* const dx = subject_.gradient ? b.g_other : b.g;
+    digests_.add(b.y, b.mask, dx, n);
+    measure_gradient_ulp(dx);
+    if (subject_.backward && domain_.x_format.bits == 16) search_dy();
     measure_forward();
     measure_curve();
     weigh_errors();
@@ -382,8 +450,79 @@ class BlockSweeper {
     return {centre, spacing * static_cast<double>(n_) / 2, spacing, n_, error, square};
   }
 
+  /// 1 / ulp of the format at |v|.
+  static double per_ulp(double v, std::int64_t precision, std::int64_t quantum_exponent) {
+    constexpr std::int64_t kBias = 1023, kFraction = 52;
+    const std::int64_t exponent = ((std::bit_cast<std::int64_t>(v) >> kFraction) & 0x7ff) - kBias;
+    return std::bit_cast<double>((kBias - std::max(exponent - precision + 1, quantum_exponent)) << kFraction);
+  }
+
+  GradientRegion gradient_region_of(std::int64_t i) const {
+    const double x = buffers_->x[i];
+    if (std::fabs(x - subject_.activation->x_star) <= kNear) return GradientRegion::near_minimum;
+    return x < kTail ? GradientRegion::left_tail : GradientRegion::elsewhere;
+  }
+
+  /// Raises the maximum of each element's region by buffers_->error; those of elements without an error in ulp are negative.
+  template <class Got, class Want>
+  void raise_by_region(std::array<Maximum, kGradientRegions>& maxima, Got got, Want want) {
+    const Buffers& b = *buffers_;
+    const auto maximum_of = [&](std::int64_t i) -> Maximum& { return maxima[static_cast<std::size_t>(gradient_region_of(i))]; };
+    if (in_one_binade() && gradient_region_of(0) == gradient_region_of(n_ - 1)) {
+      raise(maximum_of(0), b.y, got, want);
+      return;
+    }
+    for (std::int64_t i = 0; i < n_; ++i) {
+      maximum_of(i).raise({b.error[i], b.x[i], b.y[i], static_cast<double>(got(i)), static_cast<double>(want(i))});
+    }
+  }
+
+  /// Within one binade the regions are intervals wider than any block of neighbouring f32.
+  bool in_one_binade() const {
+    const float* const x = buffers_->x;
+    return n_ == kBlock && (x[0] < 0 ? x[0] > 2 * x[n_ - 1] : x[n_ - 1] < 2 * x[0]);
+  }
+
+  void measure_gradient_ulp(const float* dx) {
+    Buffers& b = *buffers_;
+    const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
+    const double per_unit = std::ldexp(1.0, subject_.format.precision);
+    std::int64_t flat = 0;
+#pragma omp simd reduction(+ : flat)
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const bool counts = std::fabs(b.want[i]) >= kLeastUlpGradient;
+      flat += !counts;
+      b.error[i] = counts ? magnitude_of((dx[i] - b.want[i]) * per_ulp(b.want[i], precision, quantum_exponent)) : -1.0;
+    }
+    segment_.flat += flat;
+    if (flat == n_) return;
+    raise_by_region(segment_.gradient_ulp, [&](std::int64_t i) { return dx[i]; }, [&](std::int64_t i) { return b.want[i]; });
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const double magnitude = std::fabs(b.want[i]);
+      b.error[i] = magnitude >= kLeastUlpGradient ? magnitude_of(b.g[i] - b.want[i]) * per_unit / magnitude : -1.0;
+    }
+    raise_by_region(segment_.gradient_relative, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
+  }
+
+  /// Every significand of dy; its power of two moves dx and its ulp alike.
+  void search_dy() {
+    Buffers& b = *buffers_;
+    const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
+    for (int k = 1 << (precision - 1); k < 1 << precision; ++k) {
+      const auto dy = static_cast<float>(std::ldexp(k, static_cast<int>(1 - precision)));
+      std::fill_n(b.y_other, n_, dy);
+      subject_.backward(b.y_other, b.y, b.mask, b.g_other, n_);
+#pragma omp simd
+      for (std::int64_t i = 0; i < n_; ++i) {
+        const double want = dy * b.want[i];
+        b.error[i] = std::fabs(b.want[i]) >= kLeastUlpGradient ? magnitude_of((b.g_other[i] - want) * per_ulp(want, precision, quantum_exponent)) : -1.0;
+      }
+      raise_by_region(segment_.gradient_found, [&](std::int64_t) { return dy; }, [&](std::int64_t i) { return dy * b.want[i]; });
+    }
+  }
+
   ForwardRegion region_of(std::int64_t i) const {
-    constexpr double kNear = 0.1, kTail = -2;  // where errors of y cost most, by sqrt(y - y*); where f needs relative accuracy
     const FloatFormat& format = subject_.format;
     const double x = buffers_->x[i];
     if (std::fabs(x - subject_.activation->x_star) <= kNear) return ForwardRegion::near_minimum;
@@ -397,18 +536,12 @@ class BlockSweeper {
     const double largest = subject_.format.largest;
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) {
-      constexpr std::int64_t kBias = 1023, kFraction = 52;
-      const std::int64_t exponent = ((std::bit_cast<std::int64_t>(b.value[i]) >> kFraction) & 0x7ff) - kBias;
-      const std::int64_t last_place = std::max(exponent - precision + 1, quantum_exponent);
-      const double per_ulp = std::bit_cast<double>((kBias - last_place) << kFraction);
       // Past the largest finite value an infinite y is right or counted as misrounded; it has no ulp.
       const bool overflow = std::fabs(static_cast<double>(b.y[i])) > largest && std::fabs(static_cast<double>(b.y_true[i])) > largest;
-      b.error[i] = overflow ? 0.0 : magnitude_of((b.y[i] - b.value[i]) * per_ulp);
+      b.error[i] = overflow ? 0.0 : magnitude_of((b.y[i] - b.value[i]) * per_ulp(b.value[i], precision, quantum_exponent));
     }
     const auto maximum_of = [&](std::int64_t i) -> Maximum& { return segment_.forward_ulp[static_cast<std::size_t>(region_of(i))]; };
-    // Within one binade the regions are intervals wider than any block of neighbouring f32.
-    const bool one_binade = b.x[0] < 0 ? b.x[0] > 2 * b.x[n_ - 1] : b.x[n_ - 1] < 2 * b.x[0];
-    if (region_of(0) == region_of(n_ - 1) && n_ == kBlock && one_binade) {
+    if (region_of(0) == region_of(n_ - 1) && in_one_binade()) {
       raise(maximum_of(0), b.y, [&](std::int64_t i) { return b.y[i]; }, [&](std::int64_t i) { return b.value[i]; });
       return;
     }
@@ -526,14 +659,15 @@ class BlockSweeper {
   const Reference& reference_;
   const std::unique_ptr<Oracle> oracle_;
   Segment& segment_;
+  OutputDigests& digests_;
   std::unique_ptr<Buffers> buffers_;
   std::int64_t n_ = 0;
   bool right_ = false;
 };
 
 /// NaN and infinite x as kernels/gelu.h specifies: m = 0 for NaN; -inf gives (-0, 0) and a finite g; +inf gives (+inf, 1) and g = 1.
-void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment) {
-  alignas(64) float x[kBlock], y[kBlock], g[kBlock];
+void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment, OutputDigests& digests) {
+  alignas(64) float x[kBlock], y[kBlock], g[kBlock], dx[kBlock];
   std::uint32_t mask[kMaskWords] = {};
   for (; begin < end; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, end - begin);
@@ -548,6 +682,8 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
       }
     }
     subject.derivative(y, mask, g, n);
+    if (subject.gradient) subject.gradient(y, mask, dx, n);
+    if (!subject.code) digests.add(y, mask, subject.gradient ? dx : g, n);
     for (std::int64_t i = 0; i < n; ++i) {
       const bool right = (mask[i / 32] >> (i % 32) & 1) != 0;
       bool holds = false;
@@ -608,6 +744,11 @@ void Segment::append(Segment next, const Stored& stored_as) {
   raise_all(regret, next.regret);
   raise_all(storage, next.storage);
   raise_all(forward_ulp, next.forward_ulp);
+  flat += next.flat;
+  raise_all(gradient_ulp, next.gradient_ulp);
+  raise_all(gradient_relative, next.gradient_relative);
+  raise_all(gradient_found, next.gradient_found);
+  for (std::size_t k = 0; k < digests.size(); ++k) digests[k] += next.digests[k];
   for (std::size_t k = 0; k < foreign.size(); ++k) raise_all(foreign[k], next.foreign[k]);
   raise_all(erff, next.erff);
   for (const auto& [bin, theirs] : next.curve) {
@@ -673,7 +814,8 @@ std::int64_t Domain::first_right(double x_star) const {
 Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end) {
   const kernels::DefaultFloatEnvironment environment;
   Segment segment;
-  BlockSweeper sweeper(subject, domain, segment);
+  OutputDigests digests(subject.format);
+  BlockSweeper sweeper(subject, domain, segment, digests);
   const std::int64_t finite = domain.finite(), first_right = domain.first_right(subject.activation->x_star);
   segment.patterns = end - begin;
   segment.finite = std::max<std::int64_t>(0, std::min(end, finite) - begin);
@@ -684,7 +826,8 @@ Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t b
     sweeper.sweep(n, right);
     index += n;
   }
-  if (end > finite) sweep_special(subject, domain, std::max(begin, finite), end, segment);
+  if (end > finite) sweep_special(subject, domain, std::max(begin, finite), end, segment, digests);
+  if (!subject.code) digests.finish(segment.digests);  // a code is nobody's stored output
   return segment;
 }
 
@@ -719,7 +862,7 @@ class ChunkLog {
           try {
             const nlohmann::json line = nlohmann::json::parse(text.data() + begin, text.data() + end);
             found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] = segment_from_json(line.at("segment"));
-          } catch (const nlohmann::json::exception&) {
+          } catch (const std::exception&) {  // of JSON, or of a digest
             break;
           }
           kept.append(text, begin, end + 1 - begin);
@@ -737,10 +880,10 @@ class ChunkLog {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
 
-  void add(const Chunk& chunk, const Segment& segment) {
+  /// `segment` is its JSON.
+  void add(const Chunk& chunk, const std::string& segment) {
     if (descriptor_ < 0) return;
-    const std::string line =
-        nlohmann::ordered_json{{"domain", chunk.domain}, {"begin", chunk.begin}, {"segment", segment_to_json(segment)}}.dump() + "\n";
+    const std::string line = fmt::format("{{\"domain\":{},\"begin\":{},\"segment\":{}}}\n", chunk.domain, chunk.begin, segment);
     for (std::size_t done = 0; done < line.size();) {
       const ssize_t put = ::write(descriptor_, line.data() + done, line.size() - done);
       if (put < 0 && errno == EINTR) continue;
@@ -790,14 +933,15 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
   const auto total = static_cast<std::int64_t>(all.size());
   const std::span<const Chunk> mine(all.begin() + total * (options.shard - 1) / options.shards, all.begin() + total * options.shard / options.shards);
 
+  static const Ranks kAlone;
+  const Ranks& ranks = options.ranks ? *options.ranks : kAlone;
+  const nlohmann::ordered_json header{{"schema", "outgrad.sweep-log/2"},
+                                      {"subject", subject.name},
+                                      {"format", subject.format.name},
+                                      {"identity", subject.identity},
+                                      {"chunk_patterns", options.chunk_patterns}};
   Finished found;
-  ChunkLog log(options.log,
-               {{"schema", "outgrad.sweep-log/1"},
-                {"subject", subject.name},
-                {"format", subject.format.name},
-                {"identity", subject.identity},
-                {"chunk_patterns", options.chunk_patterns}},
-               found);
+  ChunkLog log(ranks.rank() == 0 ? options.log : "", header, found);
   subject.activation->reference();  // built before the threads start
 
   std::vector<Segment> segments(mine.size());
@@ -810,29 +954,27 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
       segments[i] = std::move(it->second);
     }
   }
-  ProgressBar progress(options.progress, fmt::format("validate {}", subject.format.name), static_cast<std::int64_t>(missing.size()));
-  std::exception_ptr failure;
-  std::mutex mutex;  // of failure, log and progress
-  std::int64_t done = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(kernels::thread_count(options.threads))
-  for (std::size_t k = 0; k < missing.size(); ++k) {
-    {
-      const std::lock_guard lock(mutex);
-      if (failure) continue;
-    }
-    try {
-      const Chunk& chunk = mine[missing[k]];
-      Segment segment = sweep_range(subject, domains[chunk.domain], chunk.begin, chunk.end);
-      const std::lock_guard lock(mutex);
-      log.add(chunk, segment);
-      progress.advance(++done);
-      segments[missing[k]] = std::move(segment);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
-    }
+  const nlohmann::json agreed = nlohmann::json::parse(ranks.broadcast(nlohmann::json{{"header", header}, {"missing", missing}}.dump()));
+  if (agreed["header"] != header) {
+    throw SpecError("validate", fmt::format("rank {}", ranks.rank()), fmt::format("sweeps {}, where rank 0 sweeps {}", header.dump(), agreed["header"].dump()));
   }
-  if (failure) std::rethrow_exception(failure);
+  missing = agreed["missing"].get<std::vector<std::size_t>>();
+  const auto tasks = static_cast<std::int64_t>(missing.size());
+  ProgressBar progress(options.progress && ranks.rank() == 0, fmt::format("validate {}", subject.format.name), tasks);
+  std::int64_t done = 0;
+  ranks.share(
+      tasks, options.threads,
+      [&](std::int64_t task) {
+        const Chunk& chunk = mine[missing[static_cast<std::size_t>(task)]];
+        return segment_to_json(sweep_range(subject, domains[chunk.domain], chunk.begin, chunk.end)).dump();
+      },
+      [&](std::int64_t task, const std::string& segment) {
+        const std::size_t i = missing[static_cast<std::size_t>(task)];
+        log.add(mine[i], segment);
+        segments[i] = segment_from_json(nlohmann::json::parse(segment));
+        progress.advance(++done);
+      });
+  if (ranks.rank() != 0) return {};
 
   std::vector<DomainPart> parts;
   for (std::size_t i = 0; i < mine.size(); ++i) {

@@ -8,6 +8,8 @@
 //   rms and mean signed error of g under distributions of x, each bit pattern weighed by the probability that x rounds to it (distribution.h)
 //   the share of x whose stored (y, m) is among the worst: half the range of f' over the preimage at least half of O
 //   forward error in ulp by region, and every y that is not the correctly rounded f(x)
+//   errors of dx in ulp of its format, at dy = 1 as they are and for every dy as a bound, by region
+//   the SHA-256 of every y, mask and dx (digest.h)
 //   foreign forwards: T when y comes from elsewhere, |y - f(x)| <= a + k ulp before it is stored, or from 0.5 x (1 + erff(x / sqrt 2))
 //
 // How. f is monotone on each branch, so in ascending x a preimage is one contiguous run: it is tracked by its first and last x and the
@@ -24,6 +26,7 @@
 // bounds C there. C >= O by the definition of O, so runs below a known floor of O are passed over, and the floor is checked at the end.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -38,6 +41,7 @@
 
 #include "validation/distribution.h"
 #include "validation/oracle.h"
+#include "validation/ranks.h"
 #include "validation/reference.h"
 
 namespace outgrad::validation {
@@ -89,6 +93,8 @@ struct Subject {
   std::function<void(const float* y, const std::uint32_t* mask, float* g, std::int64_t n)> derivative;
   /// dx at dy = 1 in `format`; empty where that is g itself (f32).
   std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient;
+  /// dx for dy in `format`, of our own kernels in 16 bits; empty otherwise.
+  std::function<void(const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> backward = nullptr;
 
   bool code = false;
   bool own_forward = true;  // y is the subject's, not the correctly rounded f(x)
@@ -144,6 +150,20 @@ enum class ForwardRegion { near_minimum, left_tail, subnormal, elsewhere };
 inline constexpr int kForwardRegions = 4;
 inline constexpr std::array<const char*, kForwardRegions> kForwardRegionNames{"near_minimum", "left_tail", "subnormal", "elsewhere"};
 
+/// Where an error of dx is given in ulp, as far as |f'| >= kLeastUlpGradient. Below it, only the absolute error is: the reference is.
+enum class GradientRegion { near_minimum, left_tail, elsewhere };
+inline constexpr int kGradientRegions = 3;
+inline constexpr std::array<const char*, kGradientRegions> kGradientRegionNames{"near_minimum", "left_tail", "elsewhere"};
+inline constexpr double kLeastUlpGradient = 0x1p-14;
+
+/// What dx = RN_format(RN_f32(dy g)) is off by at most, in ulp of the format at dy f', whatever dy, where dy f' and dx are normal numbers: with
+/// E = 2^p |g - f'| / |f'| >= |dy g - dy f'| / ulp, rounding in the binade of dy f' adds half an ulp; beyond its end, a power of two that is
+/// stored exactly, it adds no more than dy g has gone beyond. The inner rounding adds half an ulp of f32 in the greater of the two binades.
+inline double gradient_ulp_for_any_dy(double relative, const FloatFormat& format) {
+  const double inner = format.precision < kF32.precision ? std::ldexp(1.0, format.precision - kF32.precision) : 0;
+  return std::max(relative + 0.5, 2 * relative) + inner;
+}
+
 /// y may be off by `absolute` + `ulp` of f32 before it is stored.
 struct ForeignForward {
   const char* name;
@@ -173,11 +193,16 @@ struct Segment {
   std::vector<Mismatch> examples;     // the first few misrounded y
   PerBranch total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
   std::array<Maximum, kForwardRegions> forward_ulp;
+  std::int64_t flat = 0;  // |f'| < kLeastUlpGradient: no error in ulp
+  std::array<Maximum, kGradientRegions> gradient_ulp;       // of dx at dy = 1
+  std::array<Maximum, kGradientRegions> gradient_relative;  // 2^p |g - f'| / |f'|
+  std::array<Maximum, kGradientRegions> gradient_found;     // in ulp over every significand of dy, `got` is dy, `want` dy f'; x of a 16-bit format
   std::array<PerBranch, kForeignForwards.size()> foreign;
   PerBranch erff;
   std::map<int, CurveBin> curve;
   std::vector<WeightedError> under;  // of the subject's distributions
   std::vector<Run> worst;            // runs whose half range is at least half the floor of O
+  std::array<std::string, 3> digests;  // of y, mask and dx: 32 bytes a chunk
   Run first, last;  // still open at both ends; `last` unused while one run spans everything
 
   /// `next` is the stretch right after this one.
@@ -208,6 +233,7 @@ struct SweepOptions {
   std::string log;
   std::int64_t chunk_patterns = std::int64_t{1} << 22;  // a fraction of a second of work
   bool progress = true;                                 // on stderr, if that is a terminal
+  const Ranks* ranks = nullptr;                         // who shares the work; nobody else
 };
 
 /// The patterns [begin, end) of one domain.
@@ -218,7 +244,8 @@ struct DomainPart {
 };
 
 /// Sweeps shard `shard` (from 1 on) of `shards` of all chunks of the domains, in parallel. Finished chunks are appended to the file `log`
-/// (empty: none), and taken from there if it belongs to the same subject. Throws kernels::IoError.
+/// (empty: none), and taken from there if it belongs to the same subject. With ranks, the first of them has the log and the parts, the others get
+/// nothing. Throws kernels::IoError; kernels::SpecError where a rank sweeps another subject.
 std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>& domains, const SweepOptions& options);
 
 /// The domains swept for y in `format`: the format itself, and f32 where that is another.

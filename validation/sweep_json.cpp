@@ -9,9 +9,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "kernels/host/errors.h"
+#include "validation/digest.h"
 
 namespace outgrad::validation {
 namespace {
@@ -19,9 +22,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kernels::SpecError;
 
-constexpr const char* kPartSchema = "outgrad.sweep-part/2";
+constexpr const char* kPartSchema = "outgrad.sweep-part/3";
 constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
+constexpr std::array<const char*, 3> kOutputNames{"y", "mask", "dx"};
 
 // JSON has no infinities and no NaN: they are written as strings.
 Json number(double v) {
@@ -85,6 +89,7 @@ void for_each_count(Segment_& s, F f) {
   f("misrounded", s.misrounded);
   f("wrong_mask", s.wrong_mask);
   f("wrong_special", s.wrong_special);
+  f("flat", s.flat);
 }
 
 template <class Segment_, class F>
@@ -95,6 +100,9 @@ void for_each_maxima(Segment_& s, F f) {
   f("R", s.regret);
   f("C", s.storage);
   f("forward_ulp", s.forward_ulp);
+  f("gradient_ulp", s.gradient_ulp);
+  f("gradient_relative", s.gradient_relative);
+  f("gradient_found", s.gradient_found);
   for (std::size_t k = 0; k < s.foreign.size(); ++k) f(kForeignForwards[k].name, s.foreign[k]);
   f("erff", s.erff);
 }
@@ -139,6 +147,8 @@ Json segment_to_json(const Segment& segment) {
   for (const WeightedError& w : segment.under) under.push_back({w.mass.to_json(), w.error.to_json(), w.square.to_json()});
   Json& worst = json["worst"] = Json::array();
   for (const Run& run : segment.worst) worst.push_back(pack(run));
+  Json& digests = json["digests"] = Json::array();
+  for (const std::string& bytes : segment.digests) digests.push_back(hex(bytes));
   json["first"] = pack(segment.first);
   json["last"] = pack(segment.last);
   return json;
@@ -157,6 +167,7 @@ Segment segment_from_json(const nlohmann::json& json) {
     segment.under.push_back({ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
   }
   for (const auto& run : json.at("worst")) segment.worst.push_back(run_from(run));
+  for (std::size_t k = 0; k < segment.digests.size(); ++k) segment.digests[k] = bytes_of_hex(json.at("digests").at(k).get<std::string>());
   segment.first = run_from(json.at("first"));
   segment.last = run_from(json.at("last"));
   return segment;
@@ -200,6 +211,8 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     return read;
   } catch (const nlohmann::json::exception& error) {
     throw SpecError(file, "JSON", error.what());
+  } catch (const std::invalid_argument& error) {
+    throw SpecError(file, "digests", error.what());
   }
 }
 
@@ -220,6 +233,32 @@ Json forward_json(const Segment& all) {
     examples.push_back({{"x", fmt::format("{:a}", m.x)}, {"got", fmt::format("{:a}", m.got)}, {"want", fmt::format("{:a}", m.want)}});
   }
   return forward;
+}
+
+Json gradient_json(const Segment& all, const FloatFormat& format) {
+  Json json;
+  for (std::size_t i = 0; i < all.gradient_ulp.size(); ++i) {
+    if (all.gradient_ulp[i].value < 0) continue;
+    // The reference's margin at the least |f'| that is given in ulp.
+    const double margin = std::ldexp(kSweepMargin / kLeastUlpGradient, format.precision);
+    Json& any = json[kGradientRegionNames[i]] = {{"dy_1", describe(all.gradient_ulp[i], margin)},
+                                                 {"any_dy_bound", number(gradient_ulp_for_any_dy(all.gradient_relative[i].value + margin, format))}};
+    const Maximum& found = all.gradient_found[i];
+    any["any_dy_found"] = found.value < 0 ? Json() : Json{{"value", number(found.value)}, {"x", fmt::format("{:a}", found.x)}, {"dy", fmt::format("{:a}", found.got)}};
+  }
+  return json;
+}
+
+Json digests_json(const Segment& all) {
+  if (all.digests[0].empty()) return nullptr;
+  Json json{{"chunks", all.digests[0].size() / std::tuple_size_v<Sha256::Digest>}};
+  for (std::size_t k = 0; k < all.digests.size(); ++k) {
+    Sha256 sum;
+    sum.add(all.digests[k].data(), all.digests[k].size());
+    const Sha256::Digest digest = sum.digest();
+    json[kOutputNames[k]] = hex({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  }
+  return json;
 }
 
 /// The greatest |error| of the bins that meet [low, high].
@@ -290,6 +329,8 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
     domain["T_over_O"] = result.ratio();
     domain["rms_T"] = result.rms;
     domain["under"] = under_json(subject, result);
+    domain["dx_ulp"] = subject.code ? Json() : gradient_json(all, subject.format);
+    domain["sha256"] = digests_json(all);
     Json& forward = domain["forward"];
     if (subject.own_forward) forward = forward_json(all);
     Json& foreign = domain["foreign"] = Json::array();

@@ -155,6 +155,17 @@ void print_forward(const Segment& all) {
   }
 }
 
+void print_gradient_ulp(const DomainResult& result, const FloatFormat& format) {
+  const Segment& all = result.all;
+  for (std::size_t i = 0; i < all.gradient_ulp.size(); ++i) {
+    if (all.gradient_ulp[i].value < 0) continue;
+    fmt::print("  dx error {:<13} {:.6g} ulp at dy = 1, x = {:a}; at most {:.6g} ulp for any dy", kGradientRegionNames[i], all.gradient_ulp[i].value,
+               all.gradient_ulp[i].x, gradient_ulp_for_any_dy(all.gradient_relative[i].value, format));
+    const Maximum& found = all.gradient_found[i];
+    fmt::print("{}\n", found.value < 0 ? "" : fmt::format(", {:.6g} at dy = {:a}, x = {:a}", found.value, found.got, found.x));
+  }
+}
+
 void print_weighed(const DomainResult& result, const Subject& subject) {
   for (const auto& line : under_json(subject, result)) {
     fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]; share in the {} worst codes {:.3g}\n",
@@ -180,6 +191,7 @@ void print_result(const DomainResult& result, const Subject& subject) {
   fmt::print("  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n", result.ratio(), all.wrong_mask,
              all.wrong_special);
   fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
+  if (!subject.code) print_gradient_ulp(result, format);
   print_weighed(result, subject);
   for (std::size_t k = 0; k < kForeignForwards.size() && result.max(all.foreign[k]) >= 0; ++k) {
     fmt::print("  T with y off by {:<14} {:.6g}\n", kForeignForwards[k].name, result.max(all.foreign[k]));
@@ -216,8 +228,10 @@ bool validate(const Arguments& arguments) {
   if (arguments.merge.empty() == arguments.format.empty()) throw SpecError("validate", "input", "give either --format or --merge");
   if (!arguments.merge.empty() && !arguments.shard.empty()) throw SpecError("validate", "--shard", "cannot be given with --merge");
 
+  const Ranks ranks = Ranks::of_job();
   SweepOptions options;
   options.threads = arguments.threads;
+  options.ranks = &ranks;
   if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
   Subject subject{{}, kF32, {}, {}, {}, {}};
   std::vector<DomainPart> parts;
@@ -243,12 +257,13 @@ bool validate(const Arguments& arguments) {
     const std::string name = arguments.fit.empty() ? of + "_" + std::string(subject.format.name) : arguments.fit;
     out = fmt::format("out/{}sweeps/{}{}.json", subject.origin.is_null() ? "" : "foreign/", name, whole ? "" : fmt::format("_{}_of_{}", options.shard, options.shards));
   }
-  if (const auto folder = std::filesystem::path(out).parent_path(); !folder.empty()) std::filesystem::create_directories(folder);
+  if (const auto folder = std::filesystem::path(out).parent_path(); ranks.rank() == 0 && !folder.empty()) std::filesystem::create_directories(folder);
 
   const std::vector<Domain> domains = domains_for(subject.format);
   if (arguments.merge.empty()) {
     options.log = out + ".chunks";
     parts = sweep(subject, domains, options);
+    if (ranks.rank() != 0) return true;
   }
   bool holds = true;
   nlohmann::ordered_json json;

@@ -15,11 +15,17 @@
 #include <numbers>
 #include <random>
 #include <unordered_map>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "kernels/tuned.h"
+#include "validation/digest.h"
 #include "validation/reference.h"
+#include "validation/subject.h"
 #include "validation/sweep_json.h"
 
 namespace outgrad::validation {
@@ -100,8 +106,10 @@ DomainResult sweep_format(const Subject& subject, SweepOptions options = {}) {
   return finish(sweep(subject, domains, options), domains, subject.format).at(0);
 }
 
-/// Everything that may not depend on where a sweep was cut. Sums over a block do, in their last bits, where a cut goes through it.
+/// Everything that may not depend on where a sweep was cut. Sums over a block do, in their last bits, where a cut goes through it, and digests are
+/// those of chunks.
 std::string fingerprint(Segment segment) {
+  segment.digests = {};
   for (auto& [bin, entry] : segment.curve) entry.squares = entry.weight = {};
   segment.under.clear();
   std::sort(segment.worst.begin(), segment.worst.end(), [](const Run& a, const Run& b) { return a.x_first < b.x_first; });
@@ -362,6 +370,123 @@ TEST_F(SweepFiles, ShardsMergeToTheWholeAndGapsAreRefused) {
   EXPECT_THROW(parts_from_json("{\"schema\": 1}", "shard"), kernels::SpecError);
   EXPECT_THROW(parts_from_json("[]", "shard"), kernels::SpecError);
   EXPECT_THROW(parts_from_json("{", "shard"), kernels::SpecError);
+}
+
+template <class T>
+Subject own_subject(const FloatFormat& format) {
+  return make_subject<typename kernels::tuned::GeluBackward<T>::Fit, typename kernels::tuned::GeluForward<T>::Fit, T>(format);
+}
+
+/// SHA-256 of digests, as hexadecimal text.
+std::string digest_of(std::string_view bytes) {
+  Sha256 sum;
+  sum.add(bytes.data(), bytes.size());
+  const Sha256::Digest digest = sum.digest();
+  return {digest.begin(), digest.end()};
+}
+
+// The outputs of one call of each kernel over all patterns, hashed as a whole: what a device would do that has the domain in one array.
+template <class T>
+void expect_digests_of_one_call(const FloatFormat& format) {
+  const Subject subject = own_subject<T>(format);
+  const Domain domain{format};
+  constexpr std::size_t kPatterns = 0x10000;
+  constexpr kernels::CpuSchedule kSchedule{.threads = 1};
+  std::vector<T> x(kPatterns), y(kPatterns), dx(kPatterns, kernels::narrow<T>(1.0f));
+  std::vector<std::uint32_t> mask(kPatterns / 32);
+  for (std::size_t i = 0; i < kPatterns; ++i) x[i] = kernels::narrow<T>(domain.at(static_cast<std::int64_t>(i)));
+  using Backward = kernels::tuned::GeluBackward<T>;
+  using Forward = kernels::tuned::GeluForward<T>;
+  kernels::gelu_forward<typename Forward::Fit, T, kSchedule>(x.data(), y.data(), mask.data(), kPatterns);
+  kernels::gelu_backward<typename Backward::Fit, T, kSchedule>(dx.data(), y.data(), mask.data(), dx.data(), kPatterns);
+  std::string bytes[3];
+  const auto append = [](std::string& to, auto word) { to.append(reinterpret_cast<const char*>(&word), sizeof word); };
+  for (const T v : y) append(bytes[0], kernels::canonical_bits(v));
+  for (const std::uint32_t word : mask) append(bytes[1], word);
+  for (const T v : dx) append(bytes[2], kernels::canonical_bits(v));
+
+  const DomainResult result = sweep_format(subject);
+  for (std::size_t k = 0; k < 3; ++k) EXPECT_EQ(result.all.digests[k], digest_of(bytes[k])) << format.name << ", output " << k;
+}
+
+TEST(OutputDigests, AreThoseOfOneCall) {
+  expect_digests_of_one_call<kernels::BF16>(kBf16);
+  expect_digests_of_one_call<kernels::F16>(kF16);
+}
+
+TEST(OutputDigests, ABitOfOneOutputChangesItsDigestAlone) {
+  const Subject sound = own_subject<kernels::BF16>(kBf16);
+  const auto digests = sweep_format(sound).all.digests;
+  Subject damaged = sound;
+  damaged.gradient = [&](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+    sound.gradient(y, mask, dx, n);
+    for (std::int64_t i = 0; i < n; ++i)
+      if (dx[i] == 0.5f) dx[i] = 0x1.02p-1f;
+  };
+  const auto other = sweep_format(damaged).all.digests;
+  EXPECT_EQ(other[0], digests[0]);
+  EXPECT_EQ(other[1], digests[1]);
+  EXPECT_NE(other[2], digests[2]);
+}
+
+/// |v - want| in ulp of the format at want, by another way than the sweep's.
+double error_in_ulp(double v, double want, const FloatFormat& format) {
+  return std::fabs(v - want) / std::ldexp(1.0, std::max(std::ilogb(want) - format.precision + 1, format.quantum_exponent));
+}
+
+TEST(GradientUlp, AgreesWithEveryPatternAndBoundsEveryDy) {
+  const Subject subject = own_subject<kernels::BF16>(kBf16);
+  const Segment all = sweep_format(subject).all;
+  GeluOracle oracle;
+  std::array<double, kGradientRegions> at_one{-1, -1, -1}, found{-1, -1, -1};
+  std::int64_t flat = 0;
+  const Domain domain{kBf16};
+  for (std::int64_t i = 0; i < domain.finite(); ++i) {
+    const float x = domain.at(i);
+    const double want = oracle.derivative(static_cast<double>(x));
+    if (std::fabs(want) < kLeastUlpGradient) {
+      ++flat;
+      continue;
+    }
+    if (std::fabs(x) > 16) continue;  // f' = 1 there
+    const auto region = static_cast<std::size_t>(std::fabs(x - kGeluXStar) <= 0.1 ? GradientRegion::near_minimum
+                                                 : x < -2                         ? GradientRegion::left_tail
+                                                                                  : GradientRegion::elsewhere);
+    float y = 0, dx[128], dy[128], same[128];
+    std::uint32_t mask = 0, masks[4];
+    subject.forward(&x, &y, &mask, 1);
+    for (int k = 0; k < 128; ++k) dy[k] = 1 + static_cast<float>(k) / 128;
+    std::fill_n(same, 128, y);
+    std::fill_n(masks, 4, mask & 1 ? ~0u : 0u);
+    subject.backward(dy, same, masks, dx, 128);
+    for (int k = 0; k < 128; ++k) {
+      const double error = error_in_ulp(dx[k], dy[k] * want, kBf16);
+      if (k == 0) at_one[region] = std::max(at_one[region], error);
+      found[region] = std::max(found[region], error);
+    }
+  }
+  EXPECT_EQ(all.flat, flat);
+  for (std::size_t r = 0; r < kGradientRegions; ++r) {
+    EXPECT_NEAR(all.gradient_ulp[r].value, at_one[r], 1e-9) << kGradientRegionNames[r];
+    EXPECT_NEAR(all.gradient_found[r].value, found[r], 1e-9) << kGradientRegionNames[r];
+    const double bound = gradient_ulp_for_any_dy(all.gradient_relative[r].value, kBf16);
+    EXPECT_LE(found[r], bound);
+    EXPECT_GE(found[r], bound / 4) << "a bound that says something";
+  }
+}
+
+// Rounding to a coarser binade and twice: against every significand of dy and many errors of g, in a format of few bits.
+TEST(GradientUlp, TheBoundHoldsForEveryRounding) {
+  const FloatFormat& format = kBf16;
+  std::mt19937 random(7);
+  for (int round = 0; round < 200'000; ++round) {
+    const double want = std::uniform_real_distribution(0.5, 1.0)(random);
+    const auto g = static_cast<float>(want * (1 + std::uniform_real_distribution(-1.0, 1.0)(random) * std::exp2(-static_cast<double>(round % 20))));
+    const auto dy = static_cast<float>(128 + random() % 128) / 128;
+    const double relative = std::ldexp(std::fabs(static_cast<double>(g) - want) / want, format.precision);
+    const double dx = round_to_format(static_cast<double>(dy * g), format);
+    EXPECT_LE(error_in_ulp(dx, dy * want, format), gradient_ulp_for_any_dy(relative, format) + 1e-9) << want << " " << g << " " << dy;
+  }
 }
 
 TEST(Finish, RefusesAReferenceThatLies) {
