@@ -164,12 +164,10 @@ void probe_gelu(const TrainingOptions& options, const Model<T>& model, const Pre
       in_piece += x > 0 && range.contains(static_cast<double>(kernels::widen(tensors.y[i])));
     }
     probe.inputs += static_cast<double>(n);
-    std::vector<float> wide(tensors.x.size());
-    std::transform(tensors.x.begin(), tensors.x.end(), wide.begin(), [](T v) { return kernels::widen(v); });
-    std::vector<double> exact(wide.size());
-    exact_gelu_derivatives(wide.data(), exact.data(), n);
-    const std::vector<T> ones(wide.size(), kernels::narrow<T>(1.0f));
-    std::vector<T> g(wide.size());
+    std::vector<double> exact(tensors.x.size());
+    std::transform(tensors.x.begin(), tensors.x.end(), exact.begin(), [](T v) { return gelu_derivative(static_cast<double>(kernels::widen(v))); });
+    const std::vector<T> ones(exact.size(), kernels::narrow<T>(1.0f));
+    std::vector<T> g(exact.size());
     for (std::size_t w = 1; w < ways.size(); ++w) {
       ways[w].gelu(ones.data(), tensors.x.data(), tensors.y.data(), tensors.mask, g.data(), n);
       GeluErrorShares& shares = probe.ways[w - 1].gelu;
@@ -434,7 +432,7 @@ Json number(double value) {
 
 const char* gelu_text(GradientSource source) {
   switch (source) {
-    case GradientSource::exact: return "from x, f' within 2^-51, rounded once";
+    case GradientSource::exact: return "from x by the formula in double, rounded to fp32, then to the format";
     case GradientSource::input_f32: return "from x, PyTorch's formula in fp32";
     case GradientSource::output: return "from y and the mask bit, outgrad's default fit of the format";
     case GradientSource::foreign: return "published coefficients, evaluated as published";

@@ -29,10 +29,10 @@ struct TrainingOptions {
   std::vector<std::string> formats{"f32", "bf16", "f16"};
   std::vector<GradientWay> ways;  // the first is exact
   int seeds = 5;                  // 1 .. seeds
-  int steps = 400;
-  kernels::i64 batch = 16;        // windows a step
+  int steps = 600;
+  kernels::i64 batch = 8;         // windows a step
   Optimiser optimiser = Optimiser::adam;
-  double learning_rate = 3e-3;    // reached after `warmup` steps, then falling to a tenth by half a cosine
+  double learning_rate = 0.01;    // reached after `warmup` steps, then falling to a tenth by half a cosine
   int warmup = 20;
   int loss_every = 10;            // steps that one point of a loss curve is the mean of
   int probes = 5;                 // spread over the steps, the first among them

@@ -68,6 +68,7 @@ std::string command_of(const Arguments& arguments) {
   if (arguments.ways != usual.ways) command += fmt::format(" --ways {}", fmt::join(arguments.ways, ","));
   if (given.seeds != expected.seeds) command += fmt::format(" --seeds {}", given.seeds);
   if (given.steps != expected.steps) command += fmt::format(" --steps {}", given.steps);
+  if (given.batch != expected.batch) command += fmt::format(" --batch {}", given.batch);
   if (arguments.optimiser != usual.optimiser) command += fmt::format(" --optimiser {}", arguments.optimiser);
   if (given.learning_rate != expected.learning_rate) command += fmt::format(" --learning-rate {}", given.learning_rate);
   return command;
@@ -113,6 +114,7 @@ void run(Arguments& arguments) {
   // Days of computing, and more, are taken for a slip.
   expect_between("--steps", options.steps, 1, 1'000'000);
   expect_between("--seeds", options.seeds, 1, 1000);
+  expect_between("--batch", static_cast<int>(options.batch), 1, 256);
   expect_between("--threads", options.threads, 0, 1024);
   if (!(options.learning_rate > 0 && options.learning_rate <= 10)) refuse("--learning-rate", fmt::format("{} is not above 0 and at most 10", options.learning_rate));
   if (arguments.optimiser != "adam" && arguments.optimiser != "sgd") refuse("--optimiser", "'" + arguments.optimiser + "' is not one of adam, sgd");
@@ -159,6 +161,7 @@ void add_train(CLI::App& app, int&) {
       ->capture_default_str();
   command->add_option("--seeds", options.seeds, "Runs of each way and format, seeds 1, 2, ...")->capture_default_str();
   command->add_option("--steps", options.steps, "Updates of each run")->capture_default_str();
+  command->add_option("--batch", options.batch, "Windows of text in each update")->capture_default_str();
   command->add_option("--optimiser", arguments->optimiser, "adam, or sgd with momentum")->capture_default_str();
   command->add_option("--learning-rate", options.learning_rate, "The highest of the schedule")->capture_default_str();
   command->add_option("--threads", options.threads, "Runs at a time (0: one a core); results do not depend on it")->capture_default_str();

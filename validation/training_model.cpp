@@ -147,10 +147,6 @@ void softmax(Scalar* row, i64 n) {
 
 // --- GELU and LayerNorm by formula -----------------------------------------------------------------------------------------------
 
-double gelu_derivative(double x) {
-  return 0.5 * std::erfc(-x * std::numbers::sqrt2 / 2) + x * std::exp(-0.5 * x * x) * (0.5 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-}
-
 /// PyTorch's backward from x, in its order (aten/src/ATen/native/cuda/ActivationGeluKernel.cu).
 float gelu_derivative_f32(float x) {
   constexpr float kBeta = std::numbers::inv_sqrtpi_v<float> * std::numbers::sqrt2_v<float> * 0.5f;
@@ -158,9 +154,6 @@ float gelu_derivative_f32(float x) {
   const float pdf = std::exp(-0.5f * x * x) * kBeta;
   return cdf + x * pdf;
 }
-
-/// The derivative at the ends of the line, where no formula is asked.
-double limit_of(float x) { return x > 0 ? 1.0 : x < 0 ? 0.0 : static_cast<double>(x); }
 
 /// mean and rstd of a row from its input.
 template <class Real, class T>
@@ -205,18 +198,10 @@ void norm_backward_from_input(const T* dy, const T* x, const Scalar* gamma, i64 
 
 }  // namespace
 
-void exact_gelu_derivatives(const float* x, double* g, i64 n) {
-  constexpr i64 kBlock = 256;
-  std::array<float, kBlock> finite;
-  std::array<double, kBlock> value, low, high;
-  for (i64 begin = 0; begin < n; begin += kBlock) {
-    const i64 count = std::min(kBlock, n - begin);
-    std::transform(x + begin, x + begin + count, finite.begin(), [](float v) { return std::isfinite(v) ? v : 0.0f; });
-    GeluReference::instance().evaluate(finite.data(), value.data(), low.data(), high.data(), g + begin, count);
-    for (i64 i = begin; i < begin + count; ++i) {
-      if (!std::isfinite(x[i])) g[i] = limit_of(x[i]);
-    }
-  }
+double gelu_derivative(double x) {
+  if (!std::isfinite(x)) return x > 0 ? 1.0 : x < 0 ? 0.0 : x;
+  constexpr double kDensity = 0.5 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // 1 / sqrt(2 pi)
+  return 0.5 * std::erfc(-x * (0.5 * std::numbers::sqrt2)) + x * std::exp(-0.5 * x * x) * kDensity;
 }
 
 // --- Parameters ------------------------------------------------------------------------------------------------------------------
@@ -313,7 +298,7 @@ void PreparedWay<T>::derivatives(const T* x, const T* y, double* g, i64 n) const
       const i64 count = std::min(kBlock, n - begin);
       widen_all(x + begin, wide.data(), count);
       if (way_.gelu == GradientSource::exact) {
-        exact_gelu_derivatives(wide.data(), g + begin, count);
+        std::transform(wide.begin(), wide.begin() + count, g + begin, [](float v) { return gelu_derivative(static_cast<double>(v)); });
         continue;
       }
       if (way_.gelu == GradientSource::input_f32) {
@@ -593,7 +578,8 @@ void Model<T>::backward(const Scalar* parameters, const PreparedWay<T>& way, Sca
   State& s = *state_;
   const ModelShape& shape = s.shape;
   const i64 rows = s.rows, width = shape.width, hidden = shape.hidden, vocabulary = shape.vocabulary;
-  std::fill_n(gradient, parameter_count(shape), Scalar{});
+  const i64 parameters_in_all = parameter_count(shape);
+  std::fill_n(gradient, parameters_in_all, Scalar{});
   const auto through = [&](const Scalar* dy, const Scalar* x, const typename State::Linear& at, i64 in, i64 out, Scalar* dx) {
     linear_backward(dy, x, parameters + at.weight, rows, in, out, dx, gradient + at.weight, gradient + at.bias);
     round_to<T>(dx, rows * in);
@@ -625,8 +611,7 @@ void Model<T>::backward(const Scalar* parameters, const PreparedWay<T>& way, Sca
       dposition[i % shape.context * width + j] += s.dstream[i * width + j];
     }
   }
-  const auto count = static_cast<Scalar>(rows);
-  for (i64 i = 0; i < parameter_count(shape); ++i) gradient[i] /= count;
+  std::for_each(gradient, gradient + parameters_in_all, [rows](Scalar& g) { g /= static_cast<Scalar>(rows); });
 }
 
 template <class T>

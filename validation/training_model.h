@@ -76,7 +76,7 @@ class Buffer {
 
 /// Where a gradient comes from.
 enum class GradientSource {
-  exact,      // the stored input, in double: GELU' within 2^-51, rounded once to f32 with dy and then to T
+  exact,      // the stored input, in double: dy f'(x) is rounded to f32, then to T
   input_f32,  // the stored input, in fp32: PyTorch's formulas
   output,     // the stored output: outgrad's kernels, for LayerNorm with the side buffer that `outgrad stability` asks for
   foreign,    // GELU alone: somebody's coefficients
@@ -88,8 +88,8 @@ struct GradientWay {
   std::shared_ptr<const ForeignFunction> foreign;
 };
 
-/// f'(x[i]) of GELU within Reference::kDerivativeBound; its limits at the infinities.
-void exact_gelu_derivatives(const float* x, double* g, kernels::i64 n);
+/// f'(x) of GELU by its formula in double, off by a few roundings of 2^-53 (the tests compare it with MPFR); its limits at the infinities.
+double gelu_derivative(double x);
 
 /// Of a way what depends on the format, shared by the threads that use it.
 template <class T>
