@@ -29,7 +29,7 @@ struct TrainingOptions {
   std::vector<std::string> formats{"f32", "bf16", "f16"};
   std::vector<GradientWay> ways;  // the first is exact
   int seeds = 5;                  // 1 .. seeds
-  int steps = 600;
+  int steps = 400;
   kernels::i64 batch = 8;         // windows a step
   Optimiser optimiser = Optimiser::adam;
   double learning_rate = 0.01;    // reached after `warmup` steps, then falling to a tenth by half a cosine
