@@ -67,7 +67,7 @@ std::string command_of(const Arguments& arguments) {
   if (arguments.formats != usual.formats) command += fmt::format(" --formats {}", fmt::join(arguments.formats, ","));
   if (arguments.ways != usual.ways) command += fmt::format(" --ways {}", fmt::join(arguments.ways, ","));
   if (given.seeds != expected.seeds) command += fmt::format(" --seeds {}", given.seeds);
-  if (given.steps != expected.steps) command += fmt::format(" --steps {}", given.steps);
+  command += fmt::format(" --steps {}", given.steps);  // named even if usual: how long was trained is the first question
   if (given.batch != expected.batch) command += fmt::format(" --batch {}", given.batch);
   if (arguments.optimiser != usual.optimiser) command += fmt::format(" --optimiser {}", arguments.optimiser);
   if (given.learning_rate != expected.learning_rate) command += fmt::format(" --learning-rate {}", given.learning_rate);
