@@ -116,7 +116,8 @@ void run(Arguments& arguments) {
   expect_between("--seeds", options.seeds, 1, 1000);
   expect_between("--batch", static_cast<int>(options.batch), 1, 256);
   expect_between("--threads", options.threads, 0, 1024);
-  if (!(options.learning_rate > 0 && options.learning_rate <= 10)) refuse("--learning-rate", fmt::format("{} is not above 0 and at most 10", options.learning_rate));
+  if (!(options.learning_rate > 0 && options.learning_rate <= 10))
+    refuse("--learning-rate", fmt::format("{} is not above 0 and at most 10", options.learning_rate));
   if (arguments.optimiser != "adam" && arguments.optimiser != "sgd") refuse("--optimiser", "'" + arguments.optimiser + "' is not one of adam, sgd");
   expect_different("--ways", arguments.ways);
   // What all others are compared with.

@@ -52,7 +52,8 @@ class Lexicon {
 
 class Writer {
  public:
-  explicit Writer(std::uint64_t seed) : lexicon_(kLanguage), nouns_(lexicon_, kNouns), verbs_(lexicon_, kVerbs), adjectives_(lexicon_, kAdjectives), random_(seed) {}
+  explicit Writer(std::uint64_t seed)
+      : lexicon_(kLanguage), nouns_(lexicon_, kNouns), verbs_(lexicon_, kVerbs), adjectives_(lexicon_, kAdjectives), random_(seed) {}
 
   void paragraph(std::string& text) {
     names_ = {word(random_, 3), word(random_, 3)};

@@ -362,7 +362,8 @@ TEST_F(TrainCommand, RefusesBadInput) {
 }
 
 TEST_F(TrainCommand, WritesItsSchema) {
-  EXPECT_EQ(run({"--formats", "bf16", "--ways", "tempo_gelu", "--seeds", "2", "--steps", "10", "--batch", "1", "--out", file("out.json")}), kernels::kExitHolds);
+  EXPECT_EQ(run({"--formats", "bf16", "--ways", "tempo_gelu", "--seeds", "2", "--steps", "10", "--batch", "1", "--out", file("out.json")}),
+            kernels::kExitHolds);
   const auto json = nlohmann::json::parse(kernels::read_file(file("out.json")));
   EXPECT_EQ(json["schema"], kTrainingSchema);
   EXPECT_EQ(json["command"], "./outgrad train --formats bf16 --ways exact,tempo_gelu --seeds 2 --steps 10 --batch 1");
