@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, stability.
+// outgrad-check: the second witness. Subcommands check, validate, stability, report, train.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,7 @@
 #include "validation/check.h"
 #include "validation/report_command.h"
 #include "validation/stability_command.h"
+#include "validation/training_command.h"
 #include "validation/validate_command.h"
 
 namespace {
@@ -49,6 +50,7 @@ int run(int argc, char** argv) {
   validation::add_validate(app, status);
   validation::add_stability(app, status);
   validation::add_report(app, status);
+  validation::add_train(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
