@@ -285,27 +285,35 @@ std::string to_html(const Document& document) {
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, "
       "initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n"
-      "<title>{}: {}</title>\n<style>\n:root {{ {} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {}{} }} }}\n{}</style>\n</head>\n<body>\n",
+      "<title>{}: {}</title>\n<style>\n:root {{ {} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {}{} }} "
+      "}}\n{}</style>\n</head>\n<body>\n",
       escaped(document.title), escaped(document.verdict.headline), style(kLightPage), kDarkPage, dark_colours(), kStyleSheet);
-  html += fmt::format("<header>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n</header>\n<main>\n<section id=\"summary\">\n<h2 class=\"verdict {}\">{}</h2>\n",
-                      html_text(document.title), html_text(document.lead), class_of(document.verdict.tone), html_text(document.verdict.headline));
+  html += fmt::format(
+      "<header>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n</header>\n<main>\n<section id=\"summary\">\n<h2 class=\"verdict {}\">{}</h2>\n",
+      html_text(document.title), html_text(document.lead), class_of(document.verdict.tone), html_text(document.verdict.headline));
   html += "<p>" + html_text(document.verdict.detail) + "</p>\n";
   if (!document.key_figures.tiles.empty()) html += html_of(document.key_figures);
-  html += "<div class=\"beside\">\n<div>" + blocks_html(document.summary, drawn, next) + "</div>\n<div>" + blocks_html(document.remarks, drawn, next) +
-          "</div>\n</div>\n</section>\n<nav aria-label=\"Sections\">";
+  html += "<div class=\"beside\">\n<div>" + blocks_html(document.summary, drawn, next);
+  html += "</div>\n<div>" + blocks_html(document.remarks, drawn, next);
+  html += "</div>\n</div>\n</section>\n<nav aria-label=\"Sections\">";
   for (const Section& section : document.sections)
     html += fmt::format("<a href=\"#{}\">{}</a> ", anchor(section.title), html_text(section.title));
   html += "</nav>\n";
   for (const Section& section : document.sections) {
-    html += fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n", anchor(section.title), html_text(section.title));
-    html += blocks_html(section.blocks, drawn, next) + "</section>\n";
+    // On paper a heading stays with what follows it, unless that is a table, which may break over pages.
+    const auto begin = section.blocks.begin(), rest = begin + (!section.blocks.empty() && !std::holds_alternative<Table>(*begin) ? 1 : 0);
+    html += fmt::format("<section id=\"{}\">\n<div class=\"keep\"><h2>{}</h2>\n", anchor(section.title), html_text(section.title));
+    html += blocks_html({begin, rest}, drawn, next);  // one after the other: both take drawings
+    html += "</div>\n";
+    html += blocks_html({rest, section.blocks.end()}, drawn, next);
+    html += "</section>\n";
   }
   return html + "</main>\n</body>\n</html>\n";
 }
 
 std::string to_markdown(const Document& document, const std::string& html) {
-  std::string text = "# " + markdown_text(document.title) + "\n\n" + markdown_text(document.lead) + "\n\n## " + markdown_text(document.verdict.headline) +
-                     "\n\n" + markdown_text(document.verdict.detail) + "\n\n";
+  std::string text = "# " + markdown_text(document.title) + "\n\n" + markdown_text(document.lead) + "\n\n## " +
+                     markdown_text(document.verdict.headline) + "\n\n" + markdown_text(document.verdict.detail) + "\n\n";
   if (!document.key_figures.tiles.empty()) text += markdown_of(document.key_figures);
   text += blocks_markdown(document.summary, html, "summary") + blocks_markdown(document.remarks, html, "summary");
   for (const Section& section : document.sections)

@@ -106,9 +106,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-std::string escaped(const std::string& text) {
-  return replaced(replaced(replaced(text, "&", "&amp;"), "<", "&lt;"), ">", "&gt;");
-}
+std::string escaped(const std::string& text) { return replaced(replaced(replaced(text, "&", "&amp;"), "<", "&lt;"), ">", "&gt;"); }
 
 /// From `<svg` on: every id and every reference to one prefixed, colours by name, our title in place of gnuplot's.
 std::string for_page(const std::string& svg, const std::string& prefix, const std::string& title) {
@@ -154,7 +152,8 @@ std::vector<std::string> draw(const std::vector<Plot>& plots) {
 
 std::string plain_name(const std::string& name) {
   std::string text = "\"";
-  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) || std::string_view("_+-.()^, ").find(c) != std::string_view::npos ? c : '?';
+  for (const char c : name)
+    text += std::isalnum(static_cast<unsigned char>(c)) || std::string_view("_+-.()^, ").find(c) != std::string_view::npos ? c : '?';
   return text + "\"";
 }
 

@@ -35,8 +35,8 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   of_header(
       "A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
   of_header(
-      "A + B, fit and evaluation", Kind::error, targets.a_plus_b, [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); },
-      kCertified);
+      "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
+      [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
 
   const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value,
                              const char* how) {

@@ -428,7 +428,9 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
   std::map<std::pair<std::string, std::string>, std::pair<int, std::vector<std::optional<double>>>> sums;
   for (const Node& run : runs.items()) {
     const std::string format = run["format"].text(), way = run["way"].text();
-    const auto known = [](const std::vector<std::string>& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); };
+    const auto known = [](const std::vector<std::string>& all, const std::string& one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
     if (!known(training.formats, format)) run["format"].fail("is not in the configuration");
     if (!known(training.ways, way)) run["way"].fail("is not in the configuration");
     auto& [count, sum] = sums[{format, way}];
@@ -446,7 +448,8 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
       const auto found = sums.find({format, way});
       if (found == sums.end()) continue;
       auto [count, sum] = found->second;
-      for (std::optional<double>& loss : sum) if (loss) *loss /= count;
+      for (std::optional<double>& loss : sum)
+        if (loss) *loss /= count;
       curves.push_back({format, way, std::move(sum)});
     }
   }
@@ -461,7 +464,8 @@ TrainingResult read_training(const std::string& file) {
   training.file = file;
   training.command = node["command"].text();
   const Node configuration = node["configuration"], model = configuration["model"];
-  training.model = fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
+  training.model =
+      fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
   training.steps = configuration["steps"].small();
   training.seeds = static_cast<int>(configuration["seeds"].items().size());
   training.formats = texts(configuration["formats"]);
@@ -488,7 +492,8 @@ TrainingResult read_training(const std::string& file) {
     training.summary.push_back(std::move(way));
   }
   std::vector<double> noise;
-  for (const Node& probe : node["probes"].items()) if (const auto other = maybe(probe["other_batch"])) noise.push_back(*other);
+  for (const Node& probe : node["probes"].items())
+    if (const auto other = maybe(probe["other_batch"])) noise.push_back(*other);
   if (!noise.empty()) {
     const auto middle = noise.begin() + static_cast<std::ptrdiff_t>(noise.size() / 2);
     std::nth_element(noise.begin(), middle, noise.end());
@@ -556,7 +561,9 @@ Results read_results(const std::string& folder, const std::string& headers) {
     else if (auto* table = std::get_if<TableHeader>(&header))
       results.tables.push_back(std::move(*table));
   }
-  for (const std::string& file : files_in(in / "fits", ".json")) if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
+  for (const std::string& file : files_in(in / "fits", ".json")) {
+    if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
+  }
   for (const std::string& file : files_in(in / "sweeps", ".json")) {
     std::optional<SweepResult> sweep = read_sweep(file);
     if (!sweep) {

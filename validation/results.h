@@ -1,7 +1,8 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1, outgrad.training/1, outgrad.tune/1); nothing of the
-// programs that wrote it is linked here. What is missing is an empty list; what is malformed is a SpecError "file: place: why".
+// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1,
+// outgrad.training/1, outgrad.tune/1); nothing of the programs that wrote it is linked here. What is missing is an empty list; what is
+// malformed is a SpecError "file: place: why".
 #pragma once
 
 #include <array>
@@ -199,9 +200,9 @@ struct Results {
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every coefficient header
-/// under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive;
-/// kernels::IoError.
+/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every
+/// coefficient header under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each
+/// other or if a sweep is not exhaustive; kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);
 
 }  // namespace outgrad::validation

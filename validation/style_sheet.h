@@ -60,7 +60,8 @@ tbody tr:hover { background: var(--pale); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 16px; margin: 10px 0; max-width: 92ch; font-size: 14px; }
 dt { font-weight: 600; }
 dd { margin: 0; }
-code { font: 0.92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: var(--pale); padding: 1px 4px; border-radius: 4px; overflow-wrap: anywhere; }
+code { font: 0.92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: var(--pale); padding: 1px 4px; border-radius: 4px;
+  overflow-wrap: anywhere; }
 sup { font-size: 0.75em; line-height: 0; }
 .good { color: var(--good); }
 .bad { color: var(--bad); }
@@ -85,6 +86,17 @@ td.bad, th.bad { font-weight: 600; }
   h1 { font-size: 17pt; }
   h2 { font-size: 13pt; margin-top: 18pt; }
   h2, h3, figcaption { break-after: avoid; }
+  figcaption { break-inside: avoid; }
+  .keep { display: inline-block; width: 100%; }
+  .keep > h2 { margin-top: 0; padding-top: 18pt; border: 0; }
+  figure { margin: 8pt 0 12pt; }
+  figcaption { font-size: 8.5pt; }
+  .made { font-size: 7pt; }
+  .tiles { gap: 5pt; }
+  .tiles li { padding: 5pt 7pt; }
+  .tiles b { font-size: 12pt; }
+  .tiles span { font-size: 8pt; }
+  .tiles small { font-size: 7pt; }
   p, li, dd { orphans: 3; widows: 3; }
   nav, details > summary { display: none; }
   details::details-content { content-visibility: visible; display: block; block-size: auto; }
@@ -99,7 +111,9 @@ td.bad, th.bad { font-weight: 600; }
   thead { display: table-header-group; }
   .scroll { overflow: visible; }
   table { font-size: 6.6pt; width: 100%; }
-  th, td { padding: 1.5pt 2.5pt; white-space: normal; overflow-wrap: anywhere; }
+  th, td { padding: 1.5pt 2.5pt; white-space: normal; overflow-wrap: normal; }
+  tbody th, td code { overflow-wrap: anywhere; }
+  td:not(.left):not(.long) { white-space: nowrap; }
   td.long, th.long { min-width: 0; }
   tbody tr:hover { background: none; }
 }

@@ -1,7 +1,8 @@
 """The notebooks are clean, and run from their first cell to the last on the committed data.
 
-Usage: notebooks_test.py REPOSITORY BUILD. Each runs in a copy of notebooks_data/, so that the checkout stays as it is. Exit status 77 (skipped) without nbconvert,
-ipykernel and matplotlib (Debian: python3-nbconvert, python3-ipykernel, python3-matplotlib); what was shown stays in BUILD/notebooks for who wants to look.
+Usage: notebooks_test.py REPOSITORY BUILD. Each runs in a copy of notebooks_data/, so that the checkout stays as it is. Exit status 77 (skipped) without
+nbconvert, ipykernel and matplotlib (Debian: python3-nbconvert, python3-ipykernel, python3-matplotlib); what was shown stays in BUILD/notebooks for who wants
+to look.
 """
 
 import json
@@ -28,8 +29,10 @@ def expect(holds, what):
 def python():
     """An interpreter with what is needed: this one, or Debian's."""
     for program in (sys.executable, "/usr/bin/python3"):
-        if os.path.exists(program) and subprocess.run([program, "-c", NEEDED], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0:
-            return program
+        if os.path.exists(program):
+            tried = subprocess.run([program, "-c", NEEDED], capture_output=True, check=False)
+            if tried.returncode == 0:
+                return program
     return None
 
 
@@ -76,9 +79,11 @@ def main():
         copy = os.path.join(work, "notebooks_data")
         shutil.copytree(data, copy)
         environment = dict(os.environ, HOME=work, IPYTHONDIR=work + "/ipython", JUPYTER_CONFIG_DIR=work + "/jupyter", JUPYTER_DATA_DIR=work + "/data",
-                           MPLCONFIGDIR=work + "/matplotlib", MPLBACKEND="module://matplotlib_inline.backend_inline", PYTHONNOUSERSITE="1", PYTHONDONTWRITEBYTECODE="1")
-        ran = subprocess.run([program, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=120", "--ExecutePreprocessor.kernel_name=python3",
-                              "--output-dir", keep] + [name + ".ipynb" for name in names], cwd=copy, env=environment, capture_output=True, text=True, check=False)
+                           MPLCONFIGDIR=work + "/matplotlib", MPLBACKEND="module://matplotlib_inline.backend_inline", PYTHONNOUSERSITE="1",
+                           PYTHONDONTWRITEBYTECODE="1")
+        command = [program, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=120",
+                   "--ExecutePreprocessor.kernel_name=python3", "--output-dir", keep] + [name + ".ipynb" for name in names]
+        ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
         expect(ran.returncode == 0, f"nbconvert: status {ran.returncode}: {ran.stderr[-2000:]}")
         expect(sorted(os.listdir(copy)) == sorted(os.listdir(data)), "a notebook wrote beside the data")
     for name in names:

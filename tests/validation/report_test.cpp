@@ -119,11 +119,15 @@ Json pareto_json() {
 /// Two cases: one of a bound that the search reached nearly, one of a row without dx.
 Json attack_json() {
   const auto bound = [](Json tightness, double ours, Json unguarded) {
-    return Json{{"evaluations", 1e6}, {"violations", 0}, {"tightness", std::move(tightness)}, {"worst_over_bound", ours},
+    return Json{{"evaluations", 1e6},
+                {"violations", 0},
+                {"tightness", std::move(tightness)},
+                {"worst_over_bound", ours},
                 {"peers_over_bound", {{"from_input", 0.5}, {"clamped_gamma", 123456.0}, {"unguarded", std::move(unguarded)}}}};
   };
   const auto one = [&](const char* parameters, Json gradients) {
-    return Json{{"norm", "layernorm"}, {"format", "bf16"}, {"parameters", parameters}, {"x", "centred"}, {"policy", "side_buffer"}, {"columns", 64}, {"gradients", std::move(gradients)}};
+    return Json{{"norm", "layernorm"},     {"format", "bf16"}, {"parameters", parameters},         {"x", "centred"},
+                {"policy", "side_buffer"}, {"columns", 64},    {"gradients", std::move(gradients)}};
   };
   Json rstd = bound(2.0, 0.5, 0.0);
   rstd.erase("peers_over_bound");
@@ -134,7 +138,9 @@ Json attack_json() {
           {"share_within_4", 0.75},
           {"median_tightness_by_gradient", {{"dx", 2.25}, {"dgamma", 2}, {"dbeta", 1.5}}},
           {"median_tightness_of_dx_by_format", {{"bf16", 2}}},
-          {"cases", {one(kHostile, {{"dx", bound(1.25, 0.8, nullptr)}, {"dgamma", bound(2.0, 0.5, 1.0)}, {"rstd", rstd}}), one("gamma 1", {{"dgamma", bound(nullptr, 0, 0.0)}})}}};
+          {"cases",
+           {one(kHostile, {{"dx", bound(1.25, 0.8, nullptr)}, {"dgamma", bound(2.0, 0.5, 1.0)}, {"rstd", rstd}}),
+            one("gamma 1", {{"dgamma", bound(nullptr, 0, 0.0)}})}}};
 }
 
 /// Two ways in two formats from two seeds; one run diverged.
@@ -143,16 +149,27 @@ Json training_json() {
     return Json{{"format", format}, {"seed", seed}, {"way", way}, {"loss", {3.0 + seed, std::move(second)}}};
   };
   const auto end = [](const char* format, const char* way, int ended, Json difference) {
-    return Json{{"format", format}, {"way", way}, {"n", ended}, {"diverged", 2 - ended}, {"validation_loss", {{"mean", 1.5}}}, {"difference", std::move(difference)},
+    return Json{{"format", format},
+                {"way", way},
+                {"n", ended},
+                {"diverged", 2 - ended},
+                {"validation_loss", {{"mean", 1.5}}},
+                {"difference", std::move(difference)},
                 {"relative_l2", {{"median", 0.001}, {"greatest", 0.002}}}};
   };
   const Json difference{{"mean", 0.0125}, {"low", -0.25}, {"high", 0.5}, {"confidence", 0.95}};
   return {{"schema", "outgrad.training/1"},
           {"command", "./outgrad train --out gelu.json"},
           {"configuration",
-           {{"model", {{"layers", 2}, {"width", 64}, {"parameters", 110000}}}, {"steps", 20}, {"seeds", {1, 2}}, {"formats", {"f32", "bf16"}}, {"ways", {"exact", kHostile}}}},
+           {{"model", {{"layers", 2}, {"width", 64}, {"parameters", 110000}}},
+            {"steps", 20},
+            {"seeds", {1, 2}},
+            {"formats", {"f32", "bf16"}},
+            {"ways", {"exact", kHostile}}}},
           {"loss_steps", {10, 20}},
-          {"runs", {run("f32", 1, "exact", 2.0), run("f32", 2, "exact", 2.5), run("f32", 1, kHostile, 2.25), run("f32", 2, kHostile, nullptr), run("bf16", 1, "exact", 2.0)}},
+          {"runs",
+           {run("f32", 1, "exact", 2.0), run("f32", 2, "exact", 2.5), run("f32", 1, kHostile, 2.25), run("f32", 2, kHostile, nullptr),
+            run("bf16", 1, "exact", 2.0)}},
           {"probes", {{{"other_batch", 0.75}}, {{"other_batch", nullptr}}}},
           {"summary", {end("f32", "exact", 2, nullptr), end("f32", kHostile, 1, difference)}}};
 }
@@ -161,7 +178,8 @@ class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "training", "tuned"}) fs::create_directories(folder_ / part);
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "training", "tuned"})
+      fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
       fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
@@ -251,7 +269,8 @@ TEST_F(Report, EveryFaultFailsItsOwnRow) {
         {[&](Results& r) { domain(r).wrong_special = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}}};
     if (targets.regret)
       faults.push_back({[&](Results& r) { domain(r).regret.bound = *targets.regret * over; }, {f + " R, all " + f + " x"}});
-    if (targets.misrounded) faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded, all " + f + " x"}});
+    if (targets.misrounded)
+      faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded, all " + f + " x"}});
     if (targets.near_ulp) {
       faults.push_back({[&](Results& r) { domain(r).near_ulp = 0.5101; }, {f + " forward y, |x - x*| <= 0.1"}});
       faults.push_back({[&](Results& r) { domain(r).far_ulp = 2.0001; }, {f + " forward y, elsewhere"}});
@@ -309,8 +328,8 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
         "/domains/0/T_dx", "/domains/0/T_over_O", "/domains/0/forward/max_ulp", "/domains/0/foreign/0/T", "/domains/0/curve/bin_width",
         "/domains/0/curve/rows"}},
       {"fits/gelu_f16.json",
-       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K", "/certificate/B",
-        "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
+       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K",
+        "/certificate/B", "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
       {"stability/checkpoint.json",
        {"/schema", "/source", "/options/tau", "/norms", "/norms/0/name", "/norms/0/columns", "/norms/0/classes/degraded",
         "/norms/0/policy/name", "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}},
@@ -319,13 +338,13 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
         "/points/0/table_bytes", "/points/1/a_plus_b", "/points/0/total", "/points/0/regret", "/points/0/oracle", "/points/0/operations",
         "/points/1/spec/name"}},
       {"attack/norms.json",
-       {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases", "/cases/0/norm", "/cases/1/format",
-        "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations", "/cases/0/gradients/dx/worst_over_bound",
-        "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
+       {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases",
+        "/cases/0/norm", "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations",
+        "/cases/0/gradients/dx/worst_over_bound", "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
       {"training/gelu.json",
-       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/formats", "/configuration/ways", "/loss_steps",
-        "/runs", "/runs/0/format", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch", "/summary", "/summary/0/n", "/summary/1/difference",
-        "/summary/1/difference/low", "/summary/1/relative_l2/median"}}};
+       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/formats",
+        "/configuration/ways", "/loss_steps", "/runs", "/runs/0/format", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch",
+        "/summary", "/summary/0/n", "/summary/1/difference", "/summary/1/difference/low", "/summary/1/relative_l2/median"}}};
   for (const auto& [file, pointers] : keys) {
     for (const char* pointer : pointers) {
       const nlohmann::ordered_json::json_pointer at(pointer);
@@ -468,8 +487,8 @@ TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
     const std::regex regex(pattern);
     return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator());
   };
-  EXPECT_EQ(count(html, "<svg"), 12 + 3 + 1 + 1 + 1 + 1 + 3)
-      << "four curves a format; limits of f16, bf16 and the others; a front, a histogram, an attack, coverage; loss in two formats and at the end";
+  EXPECT_EQ(count(html, "<svg"), 12 + 3 + 1 + 1 + 1 + 1 + 3) << "four curves a format; limits of f16, bf16 and the others; a front, a "
+                                                                "histogram, an attack, coverage; loss in two formats and at the end";
   EXPECT_EQ(count(html, "rgb\\("), 0) << "every colour of a plot follows the page from light to dark";
   EXPECT_EQ(count(html, "<title id=\"plot[0-9]+-title\">[^<]{20}"), count(html, "<svg"));
   EXPECT_EQ(count(html, "Gnuplot"), 0) << "plots are named by what they show";
@@ -483,6 +502,21 @@ TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
     EXPECT_TRUE(ids.insert((*found)[1]).second) << (*found)[1];
   }
   EXPECT_EQ(to_html(document), html) << "the same results give the same bytes";
+  // Every plot stands in its own figure: their names come in the document's order, each before its figure's caption.
+  size_t place = 0;
+  for (const page::Section& section : document.sections) {
+    for (const page::Block& block : section.blocks) {
+      const auto* figure = std::get_if<page::Figure>(&block);
+      if (!figure) continue;
+      for (const Plot& plot : figure->plots) {
+        const size_t next = html.find("-title\">" + plot.title.substr(0, plot.title.find_first_of("<>&")), place);
+        ASSERT_NE(next, std::string::npos) << plot.title;
+        place = next + 1;
+      }
+      const size_t caption = html.find("<figcaption>", place), following = html.find("<svg", place);
+      EXPECT_LT(caption, following) << figure->caption;
+    }
+  }
 
   // A row of a Markdown table has as many cells as its head, whatever the names in it.
   const std::string markdown = to_markdown(document, "index.html");
@@ -507,9 +541,21 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
   EXPECT_EQ(all.verdict.headline.find("All "), 0u) << all.verdict.headline;
   EXPECT_EQ(all.key_figures.tiles.size(), 4u) << "T / O, A + B, patterns, attack: nothing of others here, and no way called ours";
   EXPECT_FALSE(all.key_figures.commands.empty());
-  const std::vector<std::string> order{"Error curves", "T against O", "What to choose from", "Channel stability", "Norm bounds under attack", "Sweep coverage",
-                                       "Errors as x have them", "Beside others", "Training", "Requirements", "Errors, kept apart", "Forward", "Coefficients and cost",
-                                       "Tuning", "Inputs"};
+  const std::vector<std::string> order{"Error curves",
+                                       "T against O",
+                                       "What to choose from",
+                                       "Channel stability",
+                                       "Norm bounds under attack",
+                                       "Sweep coverage",
+                                       "Errors as x have them",
+                                       "Beside others",
+                                       "Training",
+                                       "Requirements",
+                                       "Errors, kept apart",
+                                       "Forward",
+                                       "Coefficients and cost",
+                                       "Tuning",
+                                       "Inputs"};
   ASSERT_EQ(all.sections.size(), order.size());
   const std::string text = to_markdown(all, "index.html");
   size_t place = text.find("## " + all.verdict.headline);

@@ -28,13 +28,17 @@ Plot pareto_plot(const ParetoResult& front) {
     int most;
     const char *title, *colour;
   };
-  constexpr std::array<Sizes, 4> kSizes{{{0, "no table", "green"}, {256, "to 256 bytes", "blue"}, {2048, "to 2 KiB", "orange"}, {std::numeric_limits<int>::max(), "more", "red"}}};
+  constexpr std::array<Sizes, 4> kSizes{{{0, "no table", "green"},
+                                         {256, "to 256 bytes", "blue"},
+                                         {2048, "to 2 KiB", "orange"},
+                                         {std::numeric_limits<int>::max(), "more", "red"}}};
   std::string data, plot;
   int below = -1;
   for (size_t k = 0; k < kSizes.size(); ++k) {
     for (const ParetoPointResult& p : front.points) {
       const double error = single ? p.a_plus_b : p.regret;
-      if (p.table_bytes > below && p.table_bytes <= kSizes[k].most && error > 0) data += fmt::format("{} {:.6g} {}\n", p.work, error, p.table_bytes);
+      if (p.table_bytes > below && p.table_bytes <= kSizes[k].most && error > 0)
+        data += fmt::format("{} {:.6g} {}\n", p.work, error, p.table_bytes);
     }
     data += "NaN NaN NaN\n\n\n";  // a block with no point is a block all the same
     below = kSizes[k].most;
@@ -44,7 +48,8 @@ Plot pareto_plot(const ParetoResult& front) {
         k == 0 ? "plot " : ", ", k, kSizes[k].colour, kSizes[k].title);
   }
   return {fmt::format("{} in {}: work in operations against {}", quoted(front.activation), front.format, single ? "A + B" : "the regret R"),
-          fmt::format("set logscale y 2\nset format y '2^{{%L}}'\nset offsets 1.5, 3, 0, 0\nset xlabel 'work, operations of all kinds'\nset key samplen 1\nset title \"{}: {}\"\n{}",
+          fmt::format("set logscale y 2\nset format y '2^{{%L}}'\nset offsets 1.5, 3, 0, 0\nset xlabel 'work, operations of all "
+                      "kinds'\nset key samplen 1\nset title \"{}: {}\"\n{}",
                       front.format, single ? "A + B, certified" : "R, enumerated", plot),
           data};
 }
@@ -57,19 +62,30 @@ Section pareto_section(const Results& results) {
     section.blocks.push_back(nothing("Fronts of cost and error", "./outgrad pareto --activation gelu --format bf16"));
     return section;
   }
-  section.blocks.push_back(
-      Paragraph{"Of the fits of an activation and format these are worth choosing from: each is cheaper or more exact than any other by more "
-                "than half a bit of A + B or R, or 1% of T. Work counts every operation from y to g, loads among them, as the evaluator "
-                "itself performs them; depth counts those that wait for one another. Every point stands with its specification in the file."});
+  section.blocks.push_back(Paragraph{
+      "Of the fits of an activation and format these are worth choosing from: each is cheaper or more exact than any other by more "
+      "than half a bit of A + B or R, or 1% of T. Work counts every operation from y to g, loads among them, as the evaluator "
+      "itself performs them; depth counts those that wait for one another. Every point stands with its specification in the file."});
   // One figure an activation, its formats side by side; the files are in the order of their names.
   std::map<std::string, std::vector<const ParetoResult*>> of_activation;
   for (const ParetoResult& front : results.pareto) of_activation[front.activation].push_back(&front);
   Table ends{"Every front by its ends: the cheapest point and what the best point of each kind reaches.",
              "./outgrad pareto --activation ACTIVATION --format FORMAT",
-             {words("activation"), words("format"), {"tried"}, {"points"}, {"work", "least to most"}, {"table bytes", "least to most"}, {"A + B", "least"}, {"T / O", "least"}, {"R", "least"}, words("remark")},
+             {words("activation"),
+              words("format"),
+              {"tried"},
+              {"points"},
+              {"work", "least to most"},
+              {"table bytes", "least to most"},
+              {"A + B", "least"},
+              {"T / O", "least"},
+              {"R", "least"},
+              words("remark")},
              {}};
   for (const auto& [activation, fronts] : of_activation) {
-    Figure figure{quoted(activation) + ": work against error; the number at a point is the bytes of its table.", "./outgrad pareto --activation " + quoted(activation) + " --format FORMAT", {}};
+    Figure figure{quoted(activation) + ": work against error; the number at a point is the bytes of its table.",
+                  "./outgrad pareto --activation " + quoted(activation) + " --format FORMAT",
+                  {}};
     for (const ParetoResult* front : fronts) {
       double bound = front->points[0].a_plus_b, ratio = kNone, regret = front->points[0].regret;
       int least_bytes = front->points[0].table_bytes, most_bytes = 0, least_work = front->points[0].work, most_work = 0;
@@ -84,8 +100,8 @@ Section pareto_section(const Results& results) {
       }
       const bool enumerated = ratio < kNone;
       ends.rows.push_back({quoted(activation), front->format, fmt::format("{}", front->tried), fmt::format("{}", front->points.size()),
-                           fmt::format("{} to {}", least_work, most_work), fmt::format("{} to {}", least_bytes, most_bytes), power_of_two(bound),
-                           enumerated ? rounded_up(ratio, 4) : "-", enumerated ? power_of_two(regret) : "-",
+                           fmt::format("{} to {}", least_work, most_work), fmt::format("{} to {}", least_bytes, most_bytes),
+                           power_of_two(bound), enumerated ? rounded_up(ratio, 4) : "-", enumerated ? power_of_two(regret) : "-",
                            front->exact ? "g is a polynomial in y: one fit has no error of its own" : ""});
       if (!front->exact && front->points.size() > 1) figure.plots.push_back(pareto_plot(*front));
     }
@@ -96,18 +112,36 @@ Section pareto_section(const Results& results) {
     if (front.activation != "gelu") continue;
     Table points{fmt::format("The front of gelu in {}, out of {} candidates.", front.format, front.tried),
                  pareto_command(front),
-                 {words("fit"), words("class"), {"work"}, {"depth"}, {"fma, add, mul"}, {"table", "bytes"}, {"A + B", "certified"}, {"T / O", "enumerated"}, {"R", "enumerated"}},
+                 {words("fit"),
+                  words("class"),
+                  {"work"},
+                  {"depth"},
+                  {"fma, add, mul"},
+                  {"table", "bytes"},
+                  {"A + B", "certified"},
+                  {"T / O", "enumerated"},
+                  {"R", "enumerated"}},
                  {}};
     for (const ParetoPointResult& p : front.points) {
       const bool enumerated = p.oracle > 0;
-      points.rows.push_back({quoted(p.name), quoted(p.accuracy), fmt::format("{}", p.work), fmt::format("{}", p.depth), fmt::format("{}", p.operations),
-                             fmt::format("{}", p.table_bytes), power_of_two(p.a_plus_b), enumerated ? rounded_up(p.total / p.oracle, 4) : "-",
-                             enumerated ? power_of_two(p.regret) : "-"});
+      points.rows.push_back({quoted(p.name), quoted(p.accuracy), fmt::format("{}", p.work), fmt::format("{}", p.depth),
+                             fmt::format("{}", p.operations), fmt::format("{}", p.table_bytes), power_of_two(p.a_plus_b),
+                             enumerated ? rounded_up(p.total / p.oracle, 4) : "-", enumerated ? power_of_two(p.regret) : "-"});
     }
     section.blocks.push_back(std::move(points));
   }
   return section;
 }
+
+namespace {
+
+/// Where g is all but a polynomial of the fit's degree, what is left is rounding and the ratio says nothing: a few digits of it do.
+std::string ratio_text(double ratio) {
+  constexpr double kReadable = 100;
+  return ratio < kReadable ? rounded_up(ratio, 3) : three_digits_up(ratio);
+}
+
+}  // namespace
 
 Section coefficients_section(const Results& results) {
   Section section{"Coefficients and cost", {}};
@@ -142,7 +176,7 @@ Section coefficients_section(const Results& results) {
     const bool ratio = fit.kind == "backward" && fit.worst_lower_bound > 0;
     distance.rows.push_back({quoted(fit.name), fmt::format("{}", fit.pieces), quoted(fit.accuracy), power_of_two(fit.worst_certified),
                              ratio ? power_of_two(fit.worst_lower_bound) : "-",
-                             ratio ? rounded_up(fit.worst_certified / fit.worst_lower_bound, 3) : "-",
+                             ratio ? ratio_text(fit.worst_certified / fit.worst_lower_bound) : "-",
                              "`" + quoted(fit.spec_sha256.substr(0, 16)) + "`"});
   }
   if (distance.rows.empty())

@@ -51,7 +51,8 @@ std::vector<Line> lines_of(const Results& results) {
   for (const BackwardHeader& header : results.backward) add(header.name, header.format, header.storage.oracle > 0);
   for (const TableHeader& header : results.tables) add(header.name, header.format, header.storage.oracle > 0);
   for (const SweepResult& sweep : results.sweeps) {  // whose header is not here
-    if (std::none_of(lines.begin(), lines.end(), [&](const Line& line) { return line.fit == sweep.fit; })) add(sweep.fit, sweep.format, false);
+    if (std::none_of(lines.begin(), lines.end(), [&](const Line& line) { return line.fit == sweep.fit; }))
+      add(sweep.fit, sweep.format, false);
   }
   std::sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.fit < b.fit; });
   return lines;
@@ -74,10 +75,13 @@ Plot coverage_plot(const std::vector<Line>& lines) {
   constexpr int kRowHeight = 15, kMargins = 120;
   // Tics take double quotes, whose \n breaks a line.
   std::replace(tics.begin(), tics.end(), '\'', '"');
-  return {fmt::format("Coverage of the fits {} to {}: for each pair of formats of y and x whether every input was swept, enumerated over all real x, or only certified",
+  return {fmt::format("Coverage of the fits {} to {}: for each pair of formats of y and x whether every input was swept, enumerated over "
+                      "all real x, or only certified",
                       quoted(lines.front().fit), quoted(lines.back().fit)),
-          fmt::format("set xrange [0.4:5.6]\nset yrange [0.3:{}.7]\nset xtics ({})\nset ytics noenhanced font ',9'\nset key outside top center samplen 1\n"
-                      "plot data index 3 using (NaN):2:ytic(3) with points notitle, data index 0 using 1:2 with points pt 5 ps 0.9 lc rgb green title 'every input swept', "
+          fmt::format("set xrange [0.4:5.6]\nset yrange [0.3:{}.7]\nset xtics ({})\nset ytics noenhanced font ',9'\nset key outside top "
+                      "center samplen 1\nset bmargin 3.6\n"
+                      "plot data index 3 using (NaN):2:ytic(3) with points notitle, data index 0 using 1:2 with points pt 5 ps 0.9 lc rgb "
+                      "green title 'every input swept', "
                       "data index 1 using 1:2 with points pt 7 ps 0.7 lc rgb blue title 'all real x enumerated', "
                       "data index 2 using 1:2 with points pt 6 ps 0.7 lc rgb grey title 'A, K, B certified'",
                       lines.size(), tics),
@@ -92,18 +96,21 @@ Section coverage_section(const Results& results) {
     section.blocks.push_back(nothing("Sweeps", validate_command("FORMAT")));
     return section;
   }
-  section.blocks.push_back(Paragraph{"A sweep that has not met every bit pattern of its domain is refused by this report: the count of patterns is the format's, NaN and "
-                                     "infinities among them."});
+  section.blocks.push_back(Paragraph{
+      "A sweep that has not met every bit pattern of its domain is refused by this report: the count of patterns is the format's, NaN and "
+      "infinities among them."});
   if (const std::vector<Line> lines = lines_of(results); !lines.empty()) {
     std::vector<Plot> plots;
     for (size_t from = 0; from < lines.size(); from += kLinesOfPlot) {
       const auto begin = lines.begin() + static_cast<std::ptrdiff_t>(from);
       plots.push_back(coverage_plot({begin, begin + static_cast<std::ptrdiff_t>(std::min(kLinesOfPlot, lines.size() - from))}));
     }
-    section.blocks.push_back(Figure{"Which inputs of which fit were exhausted. Green: every bit pattern of x through forward and backward, counted. Blue: T, O and R over all "
-                                    "real x, enumerated from every stored y, again by the check. Grey: certified bounds A, K, B alone, which hold for every y there is.",
-                                    "./outgrad validate --activation NAME --format FORMAT and ./outgrad check HEADER",
-                                    std::move(plots)});
+    section.blocks.push_back(
+        Figure{"Which inputs of which fit were exhausted. Green: every bit pattern of x through forward and backward, counted. Blue: T, O "
+               "and R over all "
+               "real x, enumerated from every stored y, again by the check. Grey: certified bounds A, K, B alone, which hold for every y "
+               "there is.",
+               "./outgrad validate --activation NAME --format FORMAT and ./outgrad check HEADER", std::move(plots)});
   }
   Table table{"Patterns of x that were swept, counted.",
               "./outgrad validate --activation NAME --format FORMAT",
@@ -124,8 +131,16 @@ Section coverage_section(const Results& results) {
       for (const SweptDomain& d : sweep.domains) {
         all += d.patterns;
         const std::int64_t wrong = d.wrong_mask + d.wrong_special;
-        table.rows.push_back({quoted(sweep.fit), sweep.activation, sweep.format, d.x_format, grouped(d.patterns), d.x_format == "f32" ? "2^32" : "2^16", grouped(d.finite),
-                              grouped(d.patterns - d.finite), grouped(d.oracle_decisions), {grouped(wrong), wrong > 0 ? Tone::bad : Tone::normal}});
+        table.rows.push_back({quoted(sweep.fit),
+                              sweep.activation,
+                              sweep.format,
+                              d.x_format,
+                              grouped(d.patterns),
+                              d.x_format == "f32" ? "2^32" : "2^16",
+                              grouped(d.finite),
+                              grouped(d.patterns - d.finite),
+                              grouped(d.oracle_decisions),
+                              {grouped(wrong), wrong > 0 ? Tone::bad : Tone::normal}});
       }
     }
   }

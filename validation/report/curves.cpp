@@ -16,8 +16,8 @@ using namespace page;
 
 namespace {
 
-constexpr double kReach = 8;          // of the curves that sweeps leave
-constexpr size_t kMostBins = 500;     // more would share a pixel
+constexpr double kReach = 8;           // of the curves that sweeps leave
+constexpr size_t kMostBins = 500;      // more would share a pixel
 constexpr double kNearMinimum = 0.25;  // of x*: where the storage of y alone makes errors that would flatten all others
 
 /// GELU, for the place of a bin on the axis of y.
@@ -62,7 +62,8 @@ Plot signed_plot(const SweptDomain& domain, const std::string& format, bool& cli
   return {fmt::format("{}: least and greatest signed error of g over x from -8 to 8, and the floor O on either side", format),
           fmt::format("set xrange [-{0}:{0}]\nset yrange [{1:.6g}:{2:.6g}]\nset format y '%g'\nset xlabel 'x'\n"
                       "set title \"{3}: signed error of g over x\"\n"
-                      "plot data using 1:2:3 with filledcurves lc rgb blue title 'least to greatest error', data using 1:4 with lines lc rgb orange lw 1 "
+                      "plot data using 1:2:3 with filledcurves lc rgb blue title 'least to greatest error', data using 1:4 with lines lc "
+                      "rgb orange lw 1 "
                       "title 'O, the floor', data using 1:(-$4) with lines lc rgb orange lw 1 notitle",
                       kReach, -range, range, format),
           data};
@@ -76,13 +77,16 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
     if (drawable(p)) data += fmt::format("{:.6g} {} {}\n", p.x, positive(magnitude(p)), positive(p.floor));
   }
   std::string plot =
-      "plot data using 1:2 with lines lc rgb blue lw 1.2 title 'largest |error|', data using 1:3 with lines lc rgb orange lw 1 title 'O, the floor'";
+      "plot data using 1:2 with lines lc rgb blue lw 1.2 title 'largest |error|', data using 1:3 with lines lc rgb orange lw 1 title 'O, "
+      "the floor'";
   if (single) plot += fmt::format(", {} with lines lc rgb grey dt 2 lw 1.2 title 'PyTorch fp32, from x'", kPyTorchError);
-  return {fmt::format("{}: largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O", format),
-          fmt::format("set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**{5}\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
-                      "set title \"{3}: largest error of g over x\"\n{4}",
-                      kReach, single ? -36 : -30, single ? -12 : -4, format, plot, 4),
-          data};
+  return {
+      fmt::format("{}: largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O", format),
+      fmt::format(
+          "set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**{5}\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
+          "set title \"{3}: largest error of g over x\"\n{4}",
+          kReach, single ? -36 : -30, single ? -12 : -4, format, plot, 4),
+      data};
 }
 
 /// The same over y: two branches, one for each value of the mask, that meet at y*.
@@ -92,20 +96,25 @@ Plot output_plot(const SweptDomain& domain, const std::string& format) {
   std::string data;
   for (const bool right : {false, true}) {
     for (const ErrorBin& p : domain.curve) {
-      if (drawable(p) && (p.x >= kXStar) == right && gelu(p.x) <= kMostY) data += fmt::format("{:.6g} {} {}\n", gelu(p.x), positive(magnitude(p)), positive(p.floor));
+      if (drawable(p) && (p.x >= kXStar) == right && gelu(p.x) <= kMostY)
+        data += fmt::format("{:.6g} {} {}\n", gelu(p.x), positive(magnitude(p)), positive(p.floor));
     }
     data += "NaN NaN NaN\n\n\n";
   }
-  return {fmt::format("{}: largest error of g over y, the left branch from y* to 0 and the right one from y* on, beside the floor O", format),
-          fmt::format("set xrange [-0.2:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'y'\n"
-                      "set title \"{3}: largest error of g over y\"\n"
-                      "plot data index 1 using 1:2 with lines lc rgb blue lw 1.2 title 'x >= x*', data index 0 using 1:2 with lines lc rgb violet lw 1.2 title "
-                      "'x < x*', data using 1:3 with points pt 7 ps 0.15 lc rgb orange notitle, NaN with lines lc rgb orange lw 2 title 'O, the floor'",
-                      kMostY, single ? -36 : -30, single ? -12 : -4, format),
-          data};
+  return {
+      fmt::format("{}: largest error of g over y, the left branch from y* to 0 and the right one from y* on, beside the floor O", format),
+      fmt::format(
+          "set xrange [-0.2:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'y'\n"
+          "set title \"{3}: largest error of g over y\"\n"
+          "plot data index 1 using 1:2 with lines lc rgb blue lw 1.2 title 'x >= x*', data index 0 using 1:2 with lines lc rgb violet lw "
+          "1.2 title "
+          "'x < x*', data using 1:3 with points pt 7 ps 0.15 lc rgb orange notitle, NaN with lines lc rgb orange lw 2 title 'O, the floor'",
+          kMostY, single ? -36 : -30, single ? -12 : -4, format),
+      data};
 }
 
-/// The branch point: |error| against the distance of y from y*, both logarithmic. g ~ sqrt(y - y*) there, so that the floor falls as 1 / sqrt of the distance.
+/// The branch point: |error| against the distance of y from y*, both logarithmic. g ~ sqrt(y - y*) there, so that the floor falls as 1 /
+/// sqrt of the distance.
 Plot branch_plot(const SweptDomain& domain, const std::string& format) {
   constexpr double kZoom = 0.4;  // of x about x*
   std::string data;
@@ -120,11 +129,16 @@ Plot branch_plot(const SweptDomain& domain, const std::string& format) {
     data += "NaN NaN NaN\n\n\n";
   }
   if (!(most > 0)) least = 0.5, most = 1;
-  return {fmt::format("{}: largest error of g next to the branch point, over the distance of y from y*, both axes logarithmic, beside the floor O", format),
-          fmt::format("set logscale x 10\nset logscale y 2\nset yrange [{0:.6g}:{1:.6g}]\nset format x '10^{{%L}}'\nset format y '2^{{%L}}'\nset xlabel 'y - y*'\n"
+  return {fmt::format(
+              "{}: largest error of g next to the branch point, over the distance of y from y*, both axes logarithmic, beside the floor O",
+              format),
+          fmt::format("set logscale x 10\nset logscale y 2\nset yrange [{0:.6g}:{1:.6g}]\nset format x '10^{{%L}}'\nset format y "
+                      "'2^{{%L}}'\nset xlabel 'y - y*'\n"
                       "set title \"{2}: zoomed to the branch point y*\"\n"
-                      "plot data index 1 using 1:2 with linespoints lc rgb blue lw 1.2 pt 7 ps 0.25 title 'x >= x*', data index 0 using 1:2 with linespoints lc rgb "
-                      "violet lw 1.2 pt 7 ps 0.25 title 'x < x*', data index 1 using 1:3 with lines lc rgb orange title 'O, the floor', data index 0 using 1:3 with "
+                      "plot data index 1 using 1:2 with linespoints lc rgb blue lw 1.2 pt 7 ps 0.25 title 'x >= x*', data index 0 using "
+                      "1:2 with linespoints lc rgb "
+                      "violet lw 1.2 pt 7 ps 0.25 title 'x < x*', data index 1 using 1:3 with lines lc rgb orange title 'O, the floor', "
+                      "data index 0 using 1:3 with "
                       "lines lc rgb orange notitle, {3:.6g} with lines lc rgb orange dt 2 title 'max O'",
                       least / 2, most * 2, format, domain.oracle.value),
           data};
@@ -143,13 +157,16 @@ Plot activation_plot(const std::string& activation, const std::vector<const Swee
       break;  // the first of a format, in the order of the files' names
     }
     data += "NaN NaN\n\n\n";
-    plot += fmt::format("{}data index {} using 1:2 with lines lc rgb {} lw 1.2 title '{}'", k == 0 ? "plot " : ", ", k, kFormatColours[k], kTargets[k].format);
+    plot += fmt::format("{}data index {} using 1:2 with lines lc rgb {} lw 1.2 title '{}'", k == 0 ? "plot " : ", ", k, kFormatColours[k],
+                        kTargets[k].format);
   }
-  return {fmt::format("{}: largest error of g over x, one line for each format of y", activation),
-          fmt::format("set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**-36:2**-4]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
-                      "set title \"{1}: largest error of g\" noenhanced\n{2}",
-                      kReach, activation, plot),
-          data};
+  return {
+      fmt::format("{}: largest error of g over x, one line for each format of y", activation),
+      fmt::format(
+          "set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**-36:2**-4]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
+          "set title \"{1}: largest error of g\" noenhanced\n{2}",
+          kReach, activation, plot),
+      data};
 }
 
 /// Names of activations are ours where they are known: a file's text enters no plot's commands.
@@ -171,13 +188,16 @@ Section curves_section(const Results& results) {
     const SweptDomain& widest = sweep->domains.back();
     bool clipped = false;
     Figure figure{"", validate_command(format), {}};
-    figure.plots = {signed_plot(widest, format, clipped), magnitude_plot(widest, format), output_plot(widest, format), branch_plot(widest, format)};
+    figure.plots = {signed_plot(widest, format, clipped), magnitude_plot(widest, format), output_plot(widest, format),
+                    branch_plot(widest, format)};
     figure.caption = fmt::format(
-        "y in {}: total error T of `{}` over every {} x, least and greatest in each of {} bins of x. Blue on the orange floor is as good as any function "
+        "y in {}: total error T of `{}` over every {} x, least and greatest in each of {} bins of x. Blue on the orange floor is as good "
+        "as any function "
         "of the stored y can be.{}",
         format, quoted(sweep->fit), widest.x_format, widest.curve.size(),
-        clipped ? fmt::format(" The first plot cuts the peak at x* = -0.7518 off: it reaches {}, where no function of the stored y stays under {}.",
-                              scientific(widest.total.bound), scientific(widest.oracle.value))
+        clipped ? fmt::format(
+                      " The first plot cuts the peak at x* = -0.7518 off: it reaches {}, where no function of the stored y stays under {}.",
+                      scientific(widest.total.bound), scientific(widest.oracle.value))
                 : "");
     section.blocks.push_back(std::move(figure));
   }
@@ -186,7 +206,9 @@ Section curves_section(const Results& results) {
     if (sweep.activation != "gelu" && known_activation(sweep.activation)) others[sweep.activation].push_back(&sweep);
   }
   if (!others.empty()) {
-    Figure figure{"The other activations: largest total error T over every x, by the format of y.", "./outgrad validate --activation NAME --format FORMAT", {}};
+    Figure figure{"The other activations: largest total error T over every x, by the format of y.",
+                  "./outgrad validate --activation NAME --format FORMAT",
+                  {}};
     for (const auto& [activation, sweeps] : others) figure.plots.push_back(activation_plot(activation, sweeps));
     section.blocks.push_back(std::move(figure));
   }

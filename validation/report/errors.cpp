@@ -40,15 +40,21 @@ Table weighted_table(const Results& results) {
       "Errors of g over x of a distribution, each bit pattern weighed by the probability that x rounds to it. The share is that of x "
       "whose stored value leaves f' uncertain by at least half of max O.",
       "./outgrad validate --activation NAME --format FORMAT --activations notebooks_data/activations/all-MiniLM-L6-v2.json",
-      {words("fit"), words("y in"), words("every x in"), words("x of"), {"rms"}, {"bias", "mean signed error"}, {"max", "of nearly all x"},
+      {words("fit"),
+       words("y in"),
+       words("every x in"),
+       words("x of"),
+       {"rms"},
+       {"bias", "mean signed error"},
+       {"max", "of nearly all x"},
        {"share in the worst codes"}},
       {}};
   for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
     for (const SweepResult& sweep : *sweeps) {
       for (const SweptDomain& d : sweep.domains) {
         for (const WeightedErrors& w : d.under) {
-          table.rows.push_back({quoted(sweep.fit), sweep.format, d.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias), scientific(w.most),
-                                fmt::format("{:.2g}%", 100 * w.share)});
+          table.rows.push_back({quoted(sweep.fit), sweep.format, d.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias),
+                                scientific(w.most), fmt::format("{:.2g}%", 100 * w.share)});
         }
       }
     }
@@ -100,10 +106,12 @@ Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
   constexpr int kRowHeight = 17, kMargins = 105;
   if (!(most > 0)) least = 0.5, most = 1;
   return {fmt::format("y in {}: the total error T and the regret R of each fit beside the floor O", formats),
-          fmt::format("set logscale x 2\nset format x '2^{{%L}}'\nset xrange [{0:.6g}:{1:.6g}]\nset yrange [0.3:{2}.7]\nset ytics noenhanced font ',10'\n"
+          fmt::format("set logscale x 2\nset format x '2^{{%L}}'\nset xrange [{0:.6g}:{1:.6g}]\nset yrange [0.3:{2}.7]\nset ytics "
+                      "noenhanced font ',10'\n"
                       "set title \"y in {3}\"\n"
                       "set key samplen 1\n"
-                      "plot data using 2:($1-0.32):(0):(0.64) with vectors nohead lc rgb orange lw 4 title 'O, the floor', data using 3:1:ytic(5) with points pt 7 ps 0.6 lc "
+                      "plot data using 2:($1-0.32):(0):(0.64) with vectors nohead lc rgb orange lw 4 title 'O, the floor', data using "
+                      "3:1:ytic(5) with points pt 7 ps 0.6 lc "
                       "rgb blue title 'T', data using 4:1 with points pt 6 ps 0.6 lc rgb grey title 'R'",
                       least / 1.6, most * 1.6, limits.size(), formats),
           data, 460, std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
@@ -130,14 +138,17 @@ Plot often_plot(const Results& results, const std::vector<std::string>& distribu
     data += fmt::format("0 NaN {}\n", plain_name(lines[k].name));  // the line's name, as data: columnhead would lose the block
     for (size_t i = 0; i < distributions.size(); ++i) {
       for (const WeightedErrors& w : lines[k].domain->under) {
-        if (w.x == distributions[i] && w.rms > 0 && std::isfinite(w.rms)) data += fmt::format("{} {:.6g} {}\n", i + 1, w.rms, plain_name(w.x));
+        if (w.x == distributions[i] && w.rms > 0 && std::isfinite(w.rms))
+          data += fmt::format("{} {:.6g} {}\n", i + 1, w.rms, plain_name(w.x));
       }
     }
     data += "\n\n";
-    plot += fmt::format("{0}data index {1} using 1:2:xtic(3) with linespoints pt 7 ps 0.5 lc rgb {2} title name{1}", k == 0 ? "plot " : ", ", k, lines[k].colour);
+    plot += fmt::format("{0}data index {1} using 1:2:xtic(3) with linespoints pt 7 ps 0.5 lc rgb {2} title name{1}",
+                        k == 0 ? "plot " : ", ", k, lines[k].colour);
   }
   std::string names;
-  for (size_t k = 0; k < lines.size(); ++k) names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
+  for (size_t k = 0; k < lines.size(); ++k)
+    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
   return {"root mean square error of g under each distribution of x, a line for each set of coefficients",
           fmt::format("{}set logscale y 2\nset format y '2^{{%L}}'\nset xrange [0.6:{}.4]\nset xtics noenhanced\nset key noenhanced\n"
                       "set title 'rms error of g, over every f32 x'\n{}",
@@ -149,11 +160,14 @@ Plot often_plot(const Results& results, const std::vector<std::string>& distribu
 
 Section limits_section(const Results& results) {
   Section section{"T against O", {}};
-  Figure figure{"The total error T of every fit against O, the least that any function of the stored y can reach: a blue dot on the orange bar cannot be bettered "
-                "without storing more. R, the distance from the middle of what is possible, is what a better fit could still gain. f32 is swept only; over 16 bits "
-                "the fits that were not swept stand with what `./outgrad check` enumerates from every stored y.",
-                "./outgrad validate --activation NAME --format FORMAT and ./outgrad check HEADER",
-                {}};
+  Figure figure{
+      "The total error T of every fit against O, the least that any function of the stored y can reach: a blue dot on the orange bar "
+      "cannot be bettered "
+      "without storing more. R, the distance from the middle of what is possible, is what a better fit could still gain. f32 is swept "
+      "only; over 16 bits "
+      "the fits that were not swept stand with what `./outgrad check` enumerates from every stored y.",
+      "./outgrad validate --activation NAME --format FORMAT and ./outgrad check HEADER",
+      {}};
   for (const std::vector<const char*>& together : {std::vector{"f16"}, std::vector{"bf16"}, std::vector{"f32", "e4m3", "e5m2"}}) {
     std::string formats;
     std::vector<Limit> limits;
@@ -178,8 +192,9 @@ Section often_section(const Results& results) {
     section.blocks.push_back(nothing("Errors weighed by how often x occurs", "./outgrad validate --activation gelu --format FORMAT"));
     return section;
   }
-  section.blocks.push_back(Paragraph{"A maximum says nothing of how often. Here every bit pattern of x counts by the probability that x rounds to it, for normal "
-                                     "distributions and for the inputs of a real model's GELUs."});
+  section.blocks.push_back(Paragraph{
+      "A maximum says nothing of how often. Here every bit pattern of x counts by the probability that x rounds to it, for normal "
+      "distributions and for the inputs of a real model's GELUs."});
   std::vector<std::string> distributions;
   for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
     for (const SweepResult& sweep : *sweeps) {
@@ -190,9 +205,10 @@ Section often_section(const Results& results) {
     }
   }
   if (!distributions.empty())
-    section.blocks.push_back(Figure{"Root mean square error of g under each distribution, over f32 x: ours with y in each format, and published coefficients in f32.",
-                                    weighted.command,
-                                    {often_plot(results, distributions)}});
+    section.blocks.push_back(Figure{
+        "Root mean square error of g under each distribution, over f32 x: ours with y in each format, and published coefficients in f32.",
+        weighted.command,
+        {often_plot(results, distributions)}});
   section.blocks.push_back(std::move(weighted));
   return section;
 }
@@ -200,16 +216,17 @@ Section often_section(const Results& results) {
 Section errors_section(const Results& results) {
   Section section{"Errors, kept apart", {}};
   section.blocks.push_back(Paragraph{"Absolute errors of g = f'(x), a pure number between -0.13 and 1.13 for GELU."});
-  section.blocks.push_back(
-      Definitions{{{"A", "the polynomials against the exact g; certified: ball arithmetic, Taylor models in x"},
-                   {"K", "the constants of the coordinate s = sqrt(y - y_c) against the exact y*; certified"},
-                   {"B", "rounding of the fp32 operations that run; certified"},
-                   {"C", "an exact g at the stored y against f'(x): what storing y costs; exhaustive"},
-                   {"T", "the kernel's g at the stored y against f'(x): all of the above together; T_dx the same for dx at dy = 1; exhaustive"},
-                   {"O", "the least T that any function of the stored (y, mask) can have: the physical limit; exhaustive"},
-                   {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible; exhaustive"}}});
+  section.blocks.push_back(Definitions{
+      {{"A", "the polynomials against the exact g; certified: ball arithmetic, Taylor models in x"},
+       {"K", "the constants of the coordinate s = sqrt(y - y_c) against the exact y*; certified"},
+       {"B", "rounding of the fp32 operations that run; certified"},
+       {"C", "an exact g at the stored y against f'(x): what storing y costs; exhaustive"},
+       {"T", "the kernel's g at the stored y against f'(x): all of the above together; T_dx the same for dx at dy = 1; exhaustive"},
+       {"O", "the least T that any function of the stored (y, mask) can have: the physical limit; exhaustive"},
+       {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible; exhaustive"}}});
   Table table{
-      "A, K, B, C, T, O and R of every fit. A, K and B are claims of the header that the check re-proves from its text alone; all else is over every bit "
+      "A, K, B, C, T, O and R of every fit. A, K and B are claims of the header that the check re-proves from its text alone; all else is "
+      "over every bit "
       "pattern of x, by the sweep, or, over all real x, enumerated from "
       "every stored y by the fit and again by the check. A of the class rel is relative to g.",
       "./outgrad check HEADER and ./outgrad validate --activation NAME --format FORMAT",

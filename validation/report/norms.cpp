@@ -24,9 +24,7 @@ std::string source_name(const StabilityFile& file) {
 }
 
 /// A format's name, or nothing: a file's text enters no plot's commands.
-std::string known_format(const std::string& format) {
-  return format == "f32" || format == "f16" || format == "bf16" ? format : "";
-}
+std::string known_format(const std::string& format) { return format == "f32" || format == "f16" || format == "bf16" ? format : ""; }
 
 /// Channels by log10 of rho; the ends of the axis gather what lies beyond, 0 (no beta) and infinity (gamma = 0) too.
 Plot rho_plot(const StabilityFile& file) {
@@ -50,15 +48,13 @@ Plot rho_plot(const StabilityFile& file) {
   // Counts stack: each class is drawn over the sum of the ones before it, from the bottom of the axis.
   return {fmt::format("Channels of {} with y in {}, counted by rho = |beta / gamma| and class", source_name(file), quoted(file.format)),
           fmt::format("set title 'y in {}'\n", known_format(file.format)) +
-          "set logscale x 10\nset logscale y 10\nset yrange [0.7:*]\nset xrange [1e-4:1e4]\nset format x '10^{%L}'\nset xlabel 'rho = "
-          "|beta / gamma|'\nset ylabel 'channels'\n"
-          "half = 10**0.045\n"
-          "plot data using 1:2:($1/half):($1*half):(0.7):2 with boxxyerror lc rgb pale title 'stable', data using "
-          "1:($3>0?$3:NaN):($1/half):($1*half):(0.7):3 with boxxyerror lc rgb orange title 'degraded', data using "
-          "1:($4>0?$4:NaN):($1/half):($1*half):(0.7):4 with boxxyerror lc rgb red title 'unstable or gamma = 0'",
-          data,
-          460,
-          280};
+              "set logscale x 10\nset logscale y 10\nset yrange [0.7:*]\nset xrange [1e-4:1e4]\nset format x '10^{%L}'\nset xlabel 'rho = "
+              "|beta / gamma|'\nset ylabel 'channels'\n"
+              "half = 10**0.045\n"
+              "plot data using 1:2:($1/half):($1*half):(0.7):2 with boxxyerror lc rgb pale title 'stable', data using "
+              "1:($3>0?$3:NaN):($1/half):($1*half):(0.7):3 with boxxyerror lc rgb orange title 'degraded', data using "
+              "1:($4>0?$4:NaN):($1/half):($1*half):(0.7):4 with boxxyerror lc rgb red title 'unstable or gamma = 0'",
+          data, 460, 280};
 }
 
 Table worst_channels(const StabilityFile& file) {
@@ -106,8 +102,10 @@ std::vector<std::vector<const StabilityFile*>> by_source(const std::vector<Stabi
   for (const StabilityFile& file : files) {
     const auto same = [&](const auto& group) { return group.front()->source == file.source; };
     const auto found = std::find_if(groups.begin(), groups.end(), same);
-    if (found == groups.end()) groups.push_back({&file});
-    else found->push_back(&file);
+    if (found == groups.end())
+      groups.push_back({&file});
+    else
+      found->push_back(&file);
   }
   return groups;
 }
@@ -135,8 +133,7 @@ Table layers_table(const StabilityFile& file) {
   for (const NormResult& n : file.norms) {
     std::vector<Cell> row{quoted(n.name), fmt::format("{}", n.columns)};
     for (const int count : n.classes) row.emplace_back(fmt::format("{}", count));
-    for (const double v : {n.rho_median, n.rho_max, n.dx_from_output, n.dx_recommended, n.dgamma_estimate})
-      row.emplace_back(scientific(v));
+    for (const double v : {n.rho_median, n.rho_max, n.dx_from_output, n.dx_recommended, n.dgamma_estimate}) row.emplace_back(scientific(v));
     row.emplace_back(quoted(n.policy));
     row.emplace_back(fmt::format("{}", n.side_buffer_bytes));
     layers.rows.push_back(std::move(row));
@@ -164,14 +161,19 @@ Plot tightness_plot(const AttackFile& attack, const std::string& format) {
     for (const AttackedCase& one : attack.cases) {
       const AttackedBound* bound = one.format == format ? one.of(kGradients[k]) : nullptr;
       // Gradients stand a little apart, so that none hides another.
-      if (bound && bound->tightness) data += fmt::format("{:.6g} {:.6g}\n", one.columns * std::exp2(0.22 * (static_cast<double>(k) - 1)), std::min(*bound->tightness, kMost));
+      if (bound && bound->tightness)
+        data += fmt::format("{:.6g} {:.6g}\n", one.columns * std::exp2(0.22 * (static_cast<double>(k) - 1)),
+                            std::min(*bound->tightness, kMost));
     }
     data += "NaN NaN\n\n\n";
-    plot += fmt::format("{}data index {} using 1:2 with points pt 7 ps 0.28 lc rgb {} title '{}'", k == 0 ? "plot " : ", ", k, kPointColours[k], kGradients[k]);
+    plot += fmt::format("{}data index {} using 1:2 with points pt 7 ps 0.28 lc rgb {} title '{}'", k == 0 ? "plot " : ", ", k,
+                        kPointColours[k], kGradients[k]);
   }
   return {fmt::format("{}: bound over largest error found, case by case, over the length N of a row; every case at or above 1", format),
-          fmt::format("set logscale x 2\nset logscale y 10\nset xrange [0.6:131072]\nset yrange [0.8:{0:g}]\nset xtics (1, 2, 7, 64, 1024, 65536)\nset xtics add "
-                      "(3, 16, 257)\nset xtics font ',9'\nset xlabel 'N'\nset title '{1}: bound / largest error found'\n{2}, 1 with lines lc rgb red lw 1.4 title "
+          fmt::format("set logscale x 2\nset logscale y 10\nset xrange [0.6:131072]\nset yrange [0.8:{0:g}]\nset xtics (1, 2, 7, 64, 1024, "
+                      "65536)\nset xtics add "
+                      "(3, 16, 257)\nset xtics font ',9'\nset xlabel 'N'\nset title '{1}: bound / largest error found'\n{2}, 1 with lines "
+                      "lc rgb red lw 1.4 title "
                       "'violated below', 4 with lines lc rgb grey dt 2 notitle",
                       kMost * 1.3, known_format(format), plot),
           data};
@@ -212,13 +214,24 @@ void add_groups(const AttackFile& attack, const char* what, Key key, Table& tabl
 
 /// Largest errors of four ways to the same gradient on the same rows.
 Table ways_table(const AttackFile& attack) {
-  Table table{"Four ways to the same gradient on the rows that the search found, largest error in units of our bound, N >= 2: ours (with the side buffer where "
-              "the policy says so), from the input x in the same precision, and NVIDIA Apex's two ways from the output, by our own implementation of its formulas. "
-              "Ours stays at or below 1, or the bound is broken.",
-              kAttackCommand,
-              {words("gamma, beta"), words("y in"), {"dx", "ours"}, {"dx", "from the input"}, {"dx", "gamma clamped"}, {"dx", "unguarded"}, {"dgamma", "ours"},
-               {"dgamma", "from the input"}, {"dgamma", "gamma clamped"}, {"dgamma", "unguarded"}},
-              {}};
+  Table table{
+      "Four ways to the same gradient on the rows that the search found, largest error in units of our bound, N >= 2: ours (with the side "
+      "buffer where "
+      "the policy says so), from the input x in the same precision, and NVIDIA Apex's two ways from the output, by our own implementation "
+      "of its formulas. "
+      "Ours stays at or below 1, or the bound is broken.",
+      kAttackCommand,
+      {words("gamma, beta"),
+       words("y in"),
+       {"dx", "ours"},
+       {"dx", "from the input"},
+       {"dx", "gamma clamped"},
+       {"dx", "unguarded"},
+       {"dgamma", "ours"},
+       {"dgamma", "from the input"},
+       {"dgamma", "gamma clamped"},
+       {"dgamma", "unguarded"}},
+      {}};
   std::vector<std::string> names;
   for (const AttackedCase& one : attack.cases) {
     if (std::find(names.begin(), names.end(), one.parameters) == names.end()) names.push_back(one.parameters);
@@ -282,30 +295,42 @@ Section attack_section(const Results& results) {
   }
   for (const AttackFile& attack : results.attacks) {
     std::string medians;
-    for (const auto& [gradient, value] : attack.median_of_gradient) medians += fmt::format("{}{} {:.2f}", medians.empty() ? "" : ", ", gradient, value);
-    section.blocks.push_back(Paragraph{
-        fmt::format("A search by gradient ascent and lattice moves over x and dy tried to break every bound on dx, dgamma, dbeta: {} cases, {:.4g} evaluations, "
-                    "{:.0f} violations. Bound over largest error found: median {:.2f} ({}), at most 4 in {:.0f}%.",
-                    attack.cases.size(), attack.evaluations, attack.violations, attack.median_tightness, medians, 100 * attack.share_within_4),
-        attack.violations > 0 ? Tone::bad : Tone::normal});
-    Figure figure{"How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.", kAttackCommand, {}};
+    for (const auto& [gradient, value] : attack.median_of_gradient)
+      medians += fmt::format("{}{} {:.2f}", medians.empty() ? "" : ", ", gradient, value);
+    section.blocks.push_back(
+        Paragraph{fmt::format("A search by gradient ascent and lattice moves over x and dy tried to break every bound on dx, dgamma, "
+                              "dbeta: {} cases, {:.4g} evaluations, "
+                              "{:.0f} violations. Bound over largest error found: median {:.2f} ({}), at most 4 in {:.0f}%.",
+                              attack.cases.size(), attack.evaluations, attack.violations, attack.median_tightness, medians,
+                              100 * attack.share_within_4),
+                  attack.violations > 0 ? Tone::bad : Tone::normal});
+    Figure figure{
+        "How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.",
+        kAttackCommand,
+        {}};
     for (const char* format : {"f32", "f16", "bf16"}) {
       if (std::any_of(attack.cases.begin(), attack.cases.end(), [&](const AttackedCase& one) { return one.format == format; }))
         figure.plots.push_back(tightness_plot(attack, format));
     }
     section.blocks.push_back(std::move(figure));
     section.blocks.push_back(ways_table(attack));
-    Table groups{"Median of bound / largest error found, by what the parameters, the rows and their length are. Few errors show where a gradient all but vanishes.",
-                 kAttackCommand,
-                 {words("by"), words("case"), {"cases"}, {"violations"}},
-                 {}};
+    Table groups{
+        "Median of bound / largest error found, by what the parameters, the rows and their length are. Few errors show where a gradient "
+        "all but vanishes.",
+        kAttackCommand,
+        {words("by"), words("case"), {"cases"}, {"violations"}},
+        {}};
     for (const char* format : {"f32", "f16", "bf16"}) {
       for (const char* gradient : kGradients) groups.columns.push_back({gradient, format});
     }
-    add_groups(attack, "gamma, beta", [](const AttackedCase& one) { return one.parameters; }, groups);
-    add_groups(attack, "rows", [](const AttackedCase& one) { return one.x; }, groups);
-    add_groups(attack, "norm", [](const AttackedCase& one) { return one.norm; }, groups);
-    add_groups(attack, "N", [](const AttackedCase& one) { return fmt::format("{}", one.columns); }, groups);
+    add_groups(
+        attack, "gamma, beta", [](const AttackedCase& one) { return one.parameters; }, groups);
+    add_groups(
+        attack, "rows", [](const AttackedCase& one) { return one.x; }, groups);
+    add_groups(
+        attack, "norm", [](const AttackedCase& one) { return one.norm; }, groups);
+    add_groups(
+        attack, "N", [](const AttackedCase& one) { return fmt::format("{}", one.columns); }, groups);
     section.blocks.push_back(std::move(groups));
   }
   return section;

@@ -50,28 +50,36 @@ Plot beside_plot(const std::vector<const SweepResult*>& sweeps) {
     const size_t join = (curve.size() + kMostBins - 1) / kMostBins;
     for (size_t i = 0; i < curve.size(); i += join) {
       double most = 0;
-      for (size_t n = i; n < std::min(i + join, curve.size()); ++n) most = std::max({most, std::abs(curve[n].least), std::abs(curve[n].greatest)});
+      for (size_t n = i; n < std::min(i + join, curve.size()); ++n)
+        most = std::max({most, std::abs(curve[n].least), std::abs(curve[n].greatest)});
       if (most > 0 && std::isfinite(most)) data += fmt::format("{:.6g} {:.6g} \"\"\n", curve[i].x, most);
     }
     data += "\n\n";
     names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
-    plot += fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw 1.3 title name{1}", k == 0 ? "plot " : ", ", k, kLineColours[k]);
+    plot +=
+        fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw 1.3 title name{1}", k == 0 ? "plot " : ", ", k, kLineColours[k]);
   }
   return {"Largest error of g over x from -8 to 8: ours far below the published coefficients",
-          names + "set xrange [-8:8]\nset logscale y 2\nset yrange [2**-36:2**3]\nset ytics 2**6\nset format y '2^{%L}'\nset xlabel 'x'\nset key noenhanced\n"
-                  "set title 'largest error of g, y in f32'\n" + plot,
+          names +
+              "set xrange [-8:8]\nset logscale y 2\nset yrange [2**-36:2**3]\nset ytics 2**6\nset format y '2^{%L}'\nset xlabel 'x'\nset "
+              "key noenhanced\n"
+              "set title 'largest error of g, y in f32'\n" +
+              plot,
           data};
 }
 
 Table interval_table(const std::vector<const SweepResult*>& sweeps) {
-  Table table{"Largest error by interval of x, y in f32, as the curves of the sweeps have it (intervals end at the ends of their bins; the last row is over all x).",
-              kAuditCommand,
-              {{"x from"}, {"to"}},
-              {}};
+  Table table{
+      "Largest error by interval of x, y in f32, as the curves of the sweeps have it (a bin belongs to the interval that its middle lies "
+      "in; the last row is over all x).",
+      kAuditCommand,
+      {{"x from"}, {"to"}},
+      {}};
   for (const SweepResult* sweep : sweeps) table.columns.push_back({quoted(sweep->fit), "largest |g - f'|"});
   for (size_t i = 0; i + 1 < kIntervalEnds.size(); ++i) {
     std::vector<Cell> row{fmt::format("{:g}", kIntervalEnds[i]), fmt::format("{:g}", kIntervalEnds[i + 1])};
-    for (const SweepResult* sweep : sweeps) row.emplace_back(scientific(greatest_within(sweep->domains.back(), kIntervalEnds[i], kIntervalEnds[i + 1])));
+    for (const SweepResult* sweep : sweeps)
+      row.emplace_back(scientific(greatest_within(sweep->domains.back(), kIntervalEnds[i], kIntervalEnds[i + 1])));
     table.rows.push_back(std::move(row));
   }
   std::vector<Cell> all{"-inf", "inf"};
@@ -83,7 +91,8 @@ Table interval_table(const std::vector<const SweepResult*>& sweeps) {
 /// Published coefficients through the sweep that ours go through.
 Table audit_table(const Results& results) {
   Table audit{
-      "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern of x, the same exact derivative, the "
+      "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern of x, the same exact derivative, "
+      "the "
       "same T, O and R. O is the least T of any function of what the backward pass is given: (y, bit), or a code of x.",
       kAuditCommand,
       {words("coefficients"),
@@ -134,8 +143,8 @@ Plot training_plot(const TrainingResult& training, const std::string& format) {
     data += "\n\n";
     names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
     // Dashes let a line show that lies under another.
-    plot += fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw {3} dt {4} title name{1}", k == 0 ? "plot " : ", ", k, kLineColours[k],
-                        k == 0 ? "2.4" : "1.4", k < 2 ? 1 : 1 + k % 4);
+    plot += fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw {3} dt {4} title name{1}", k == 0 ? "plot " : ", ", k,
+                        kLineColours[k], k == 0 ? "2.4" : "1.4", k < 2 ? 1 : 1 + k % 4);
     ++k;
   }
   if (k == 0) plot = "plot NaN notitle";
@@ -152,12 +161,15 @@ Plot difference_plot(const TrainingResult& training) {
     if (way.difference && way.low && way.high) ways.push_back(&way);
   }
   for (size_t i = 0; i < ways.size(); ++i)
-    data += fmt::format("{:.6g} {} {:.6g} {:.6g} {}\n", *ways[i]->difference, ways.size() - i, *ways[i]->low, *ways[i]->high, plain_name(ways[i]->way + ", " + ways[i]->format));
+    data += fmt::format("{:.6g} {} {:.6g} {:.6g} {}\n", *ways[i]->difference, ways.size() - i, *ways[i]->low, *ways[i]->high,
+                        plain_name(ways[i]->way + ", " + ways[i]->format));
   if (ways.empty()) data = "NaN 1 NaN NaN \"\"\n";
   constexpr int kRowHeight = 17, kMargins = 90;
   return {"Validation loss at the end, difference from exact gradients with its interval, way by way",
-          fmt::format("set yrange [0.3:{}.7]\nset ytics noenhanced font ',10'\nset arrow from 0, graph 0 to 0, graph 1 nohead lc rgb grey\nset xlabel 'nats per byte'\n"
-                      "set title 'validation loss - that of exact gradients'\nplot data using 1:2:3:4:ytic(5) with xerrorbars pt 7 ps 0.6 lc rgb blue notitle",
+          fmt::format("set yrange [0.3:{}.7]\nset ytics noenhanced font ',10'\nset arrow from 0, graph 0 to 0, graph 1 nohead lc rgb "
+                      "grey\nset xlabel 'nats per byte'\n"
+                      "set title 'validation loss - that of exact gradients'\nplot data using 1:2:3:4:ytic(5) with xerrorbars pt 7 ps 0.6 "
+                      "lc rgb blue notitle",
                       std::max<size_t>(ways.size(), 1)),
           data, 460, std::max(190, kMargins + kRowHeight * static_cast<int>(ways.size()))};
 }
@@ -171,10 +183,12 @@ Section others_section(const Results& results) {
     section.blocks.push_back(nothing("Published coefficients", kAuditCommand));
   } else {
     if (!sweeps.empty()) {
-      section.blocks.push_back(Figure{"Ours and published coefficients for GELU over every f32 x, y (or its code) as each stores it: Tempo's pieces meet a square-root "
-                                      "branch point with polynomials in y, and one piece adds its centre where it should subtract it; steps of two bits cannot follow f'.",
-                                      kAuditCommand,
-                                      {beside_plot(sweeps)}});
+      section.blocks.push_back(Figure{
+          "Ours and published coefficients for GELU over every f32 x, y (or its code) as each stores it: Tempo's pieces meet a square-root "
+          "branch point with polynomials in y, and one piece adds its centre where it should subtract it; steps of two bits cannot follow "
+          "f'.",
+          kAuditCommand,
+          {beside_plot(sweeps)}});
       section.blocks.push_back(interval_table(sweeps));
     }
     section.blocks.push_back(audit_table(results));
@@ -197,31 +211,49 @@ Section others_section(const Results& results) {
 Section training_section(const Results& results) {
   Section section{"Training", {}};
   if (results.training.empty()) {
-    section.blocks.push_back(nothing("The effect of these gradients on training", "./outgrad train --out notebooks_data/training/gelu.json"));
+    section.blocks.push_back(
+        nothing("The effect of these gradients on training", "./outgrad train --out notebooks_data/training/gelu.json"));
     return section;
   }
   for (const TrainingResult& training : results.training) {
     const std::string command = quoted(training.command);
-    section.blocks.push_back(Paragraph{fmt::format("A transformer of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model,
-                                                   training.steps, training.seeds,
-                                                   training.noise ? fmt::format(" The exact gradient of another batch lies {} away in relative L2: what one batch is off by anyhow.",
-                                                                                scientific(*training.noise))
-                                                                  : "")});
+    section.blocks.push_back(Paragraph{fmt::format(
+        "A transformer of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model,
+        training.steps, training.seeds,
+        training.noise ? fmt::format(" The exact gradient of another batch lies {} away in relative L2: what one batch is off by anyhow.",
+                                     scientific(*training.noise))
+                       : "")});
     Figure curves{"Training loss, mean over the seeds; a line ends where a run of its way diverged.", command, {}};
     for (const std::string& format : training.formats) curves.plots.push_back(training_plot(training, format));
     curves.plots.push_back(difference_plot(training));
     section.blocks.push_back(std::move(curves));
-    Table table{fmt::format("The end of training: validation loss in nats per byte, its difference from the runs with exact gradients paired by seed, with a {:g}% interval, "
-                            "and how far the gradient of all parameters lies from the exact one at the same weights.", 100 * training.confidence),
+    Table table{fmt::format("The end of training: validation loss in nats per byte, its difference from the runs with exact gradients "
+                            "paired by seed, with a {:g}% interval, "
+                            "and how far the gradient of all parameters lies from the exact one at the same weights.",
+                            100 * training.confidence),
                 command,
-                {words("format"), words("gradients"), {"runs ended"}, {"diverged"}, {"validation loss", "mean"}, {"difference", "from exact"}, {"interval"},
-                 {"gradient's distance", "median, relative L2"}, {"gradient's distance", "greatest"}},
+                {words("format"),
+                 words("gradients"),
+                 {"runs ended"},
+                 {"diverged"},
+                 {"validation loss", "mean"},
+                 {"difference", "from exact"},
+                 {"interval"},
+                 {"gradient's distance", "median, relative L2"},
+                 {"gradient's distance", "greatest"}},
                 {}};
-    const auto shown = [](const std::optional<double>& v, const char* form) { return v ? Cell(fmt::format(fmt::runtime(form), *v)) : Cell("-", Tone::muted); };
+    const auto shown = [](const std::optional<double>& v, const char* form) {
+      return v ? Cell(fmt::format(fmt::runtime(form), *v)) : Cell("-", Tone::muted);
+    };
     for (const TrainedWay& way : training.summary) {
-      table.rows.push_back({quoted(way.format), quoted(way.way), fmt::format("{}", way.ended), {fmt::format("{}", way.diverged), way.diverged > 0 ? Tone::bad : Tone::normal},
-                            shown(way.loss, "{:.4f}"), shown(way.difference, "{:+.2g}"),
-                            way.low && way.high ? Cell(fmt::format("[{:+.2g}, {:+.2g}]", *way.low, *way.high)) : Cell("-", Tone::muted), shown(way.distance_median, "{:.3g}"),
+      table.rows.push_back({quoted(way.format),
+                            quoted(way.way),
+                            fmt::format("{}", way.ended),
+                            {fmt::format("{}", way.diverged), way.diverged > 0 ? Tone::bad : Tone::normal},
+                            shown(way.loss, "{:.4f}"),
+                            shown(way.difference, "{:+.2g}"),
+                            way.low && way.high ? Cell(fmt::format("[{:+.2g}, {:+.2g}]", *way.low, *way.high)) : Cell("-", Tone::muted),
+                            shown(way.distance_median, "{:.3g}"),
                             shown(way.distance_most, "{:.3g}")});
     }
     section.blocks.push_back(std::move(table));

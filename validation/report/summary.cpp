@@ -48,14 +48,14 @@ std::string line_of(const Requirement& row) {
 }  // namespace
 
 Table matrix(const std::vector<Requirement>& rows) {
-  Table table{"What must hold and what was found: upper bounds, rounded up.",
-              "./outgrad report",
-              {words("requirement")},
-              {}};
+  Table table{"What must hold and what was found: upper bounds, rounded up.", "./outgrad report", {words("requirement")}, {}};
   for (const Targets& targets : kTargets) table.columns.push_back({targets.format, "found, at most"});
   const auto cell = [](const Requirement& row) {
-    const char* const mark = row.verdict() == RequirementVerdict::pass ? "\u2713\u00a0" : row.verdict() == RequirementVerdict::fail ? "\u2717\u00a0" : "";
-    return Cell(row.value ? mark + figure(*row.value, row.kind) + (row.limit ? " \u2264\u00a0" + figure(*row.limit, row.kind) : "") : "not measured",
+    const char* const mark = row.verdict() == RequirementVerdict::pass   ? "\u2713\u00a0"
+                             : row.verdict() == RequirementVerdict::fail ? "\u2717\u00a0"
+                                                                         : "";
+    return Cell(row.value ? mark + figure(*row.value, row.kind) + (row.limit ? " \u2264\u00a0" + figure(*row.limit, row.kind) : "")
+                          : "not measured",
                 tone_of(row.verdict()));
   };
   for (const Requirement& row : rows) {
@@ -72,7 +72,8 @@ Table matrix(const std::vector<Requirement>& rows) {
     }
   }
   for (const Requirement& row : rows) {
-    if (row.format == kNorms) table.rows.push_back({"LayerNorm, RMSNorm: " + row.quantity, cell(row), Cell("all formats", Tone::muted), Cell("")});
+    if (row.format == kNorms)
+      table.rows.push_back({"LayerNorm, RMSNorm: " + row.quantity, cell(row), Cell("all formats", Tone::muted), Cell("")});
   }
   return table;
 }
@@ -103,13 +104,19 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
   }
   for (const Requirement& row : rows) {
     if (row.format == "f32" && row.quantity.starts_with("A + B") && row.value)
-      tile({figure(*row.value, row.kind), "error of fit and rounding, f32", "certified; PyTorch's own from x: " + power_of_two(kPyTorchError)}, row.command);
+      tile({figure(*row.value, row.kind), "error of fit and rounding, f32",
+            "certified; PyTorch's own from x: " + power_of_two(kPyTorchError)},
+           row.command);
   }
-  if (patterns > 0) tile({fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"}, validate_command("FORMAT"));
+  if (patterns > 0)
+    tile(
+        {fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"},
+        validate_command("FORMAT"));
   if (const SweepResult* ours = results.sweep_of("f32")) {
     const SweepResult* theirs = nullptr;
     for (const SweepResult& sweep : results.foreign) {
-      if (sweep.activation == "gelu" && sweep.format == "f32" && (!theirs || sweep.domains[0].total.bound > theirs->domains[0].total.bound)) theirs = &sweep;
+      if (sweep.activation == "gelu" && sweep.format == "f32" && (!theirs || sweep.domains[0].total.bound > theirs->domains[0].total.bound))
+        theirs = &sweep;
     }
     if (theirs) {
       tile({three_digits_up(theirs->domains[0].total.bound), "largest error of " + quoted(theirs->fit) + ", as published",
@@ -118,8 +125,10 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
   }
   for (const AttackFile& attack : results.attacks) {
-    tile({fmt::format("{:.0f}", attack.violations), fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
-          fmt::format("median bound / error found {}", rounded_up(attack.median_tightness, 2)), attack.violations > 0 ? Tone::bad : Tone::normal},
+    tile({fmt::format("{:.0f}", attack.violations),
+          fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
+          fmt::format("median bound / error found {}", rounded_up(attack.median_tightness, 2)),
+          attack.violations > 0 ? Tone::bad : Tone::normal},
          kAttackCommand);
   }
   for (const TrainingResult& training : results.training) {
@@ -128,7 +137,8 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
       if (way.way == "ours" && way.difference && (!largest || std::abs(*way.difference) > std::abs(*largest->difference))) largest = &way;
     }
     if (largest) {
-      tile({fmt::format("{:+.2g}", *largest->difference), "final loss against exact gradients", fmt::format("worst format: {}; {} seeds", quoted(largest->format), training.seeds)},
+      tile({fmt::format("{:+.2g}", *largest->difference), "final loss against exact gradients",
+            fmt::format("worst format: {}; {} seeds", quoted(largest->format), training.seeds)},
            quoted(training.command));
     }
   }
@@ -137,15 +147,16 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
 
 Verdict verdict_of(const std::vector<Requirement>& rows) {
   const auto count = [&](RequirementVerdict verdict) { return with(rows, verdict).size(); };
-  const std::size_t pass = count(RequirementVerdict::pass), fail = count(RequirementVerdict::fail), missing = count(RequirementVerdict::not_measured),
-                    reported = count(RequirementVerdict::reported), judged = pass + fail;
+  const std::size_t pass = count(RequirementVerdict::pass), fail = count(RequirementVerdict::fail),
+                    missing = count(RequirementVerdict::not_measured), reported = count(RequirementVerdict::reported), judged = pass + fail;
   Verdict verdict;
   verdict.tone = fail > 0 ? Tone::bad : missing > 0 || judged == 0 ? Tone::muted : Tone::good;
   verdict.headline = fail > 0      ? fmt::format("{} of {} requirements {} not hold", fail, judged, fail == 1 ? "does" : "do")
                      : judged == 0 ? "Nothing was measured"
                                    : fmt::format("All {} requirements that were measured hold", judged);
   if (fail == 0 && missing == 0 && judged > 0) verdict.headline = fmt::format("All {} requirements hold", judged);
-  verdict.detail = fmt::format("{} hold, {} fail, {} {} reported without a limit, {} not measured.", pass, fail, reported, reported == 1 ? "is" : "are", missing);
+  verdict.detail = fmt::format("{} hold, {} fail, {} {} reported without a limit, {} not measured.", pass, fail, reported,
+                               reported == 1 ? "is" : "are", missing);
   return verdict;
 }
 
@@ -181,14 +192,18 @@ std::vector<Block> remarks(const Results& results, const std::vector<Requirement
   add(results.pareto.size(), "front", "fronts");
   add(results.training.size(), "training study", "training studies");
   add(results.tuning.size(), "tuned problem", "tuned problems");
-  blocks.push_back(Paragraph{from + ". The command named below every table and plot writes the files that it shows; all of them stand under Inputs.", Tone::muted});
+  blocks.push_back(
+      Paragraph{from + ". The command named below every table and plot writes the files that it shows; all of them stand under Inputs.",
+                Tone::muted});
   return blocks;
 }
 
 Section requirements_section(const std::vector<Requirement>& rows) {
   Table table{
-      "What must hold, format by format, each with the command that makes its figure. Figures are upper bounds and rounded up; \"certified\" is proved by "
-      "ball arithmetic and stands in the header, \"exhaustive\" and \"counted\" are over every bit pattern of x, \"searched\" is what an attack could not refute.",
+      "What must hold, format by format, each with the command that makes its figure. Figures are upper bounds and rounded up; "
+      "\"certified\" is proved by "
+      "ball arithmetic and stands in the header, \"exhaustive\" and \"counted\" are over every bit pattern of x, \"searched\" is what an "
+      "attack could not refute.",
       "./outgrad report",
       {words("format"), words("requirement"), {"at most", ""}, {"found", ""}, words("verdict"), words("established"), words("made by")},
       {}};

@@ -11,7 +11,8 @@ using namespace page;
 
 namespace {
 
-/// The ulp class is the default of a 16-bit format where it costs at most this share more time: who then goes without the tails gains nothing.
+/// The ulp class is the default of a 16-bit format where it costs at most this share more time: who then goes without the tails gains
+/// nothing.
 constexpr double kDefaultClassCost = 0.1;
 
 /// Whether the timings of a format make the class ulp its default, in a sentence.
@@ -19,7 +20,8 @@ std::string default_class(const TuningResult& t) {
   const auto ulp = std::find_if(t.fits.begin(), t.fits.end(), [](const FitSpeed& f) { return f.accuracy.starts_with("ulp"); });
   if (ulp == t.fits.end()) return fmt::format("{}: the class ulp was not timed.", t.format);
   const double least = 1 / (1 + kDefaultClassCost);
-  const std::string measured = fmt::format("{}: the class ulp (`{}`) runs at {:.3f} [{:.3f}, {:.3f}] of the default's speed", t.format, quoted(ulp->name), ulp->speedup, ulp->low, ulp->high);
+  const std::string measured = fmt::format("{}: the class ulp (`{}`) runs at {:.3f} [{:.3f}, {:.3f}] of the default's speed", t.format,
+                                           quoted(ulp->name), ulp->speedup, ulp->low, ulp->high);
   if (ulp->high < least) return measured + fmt::format("; at {:.3f} or more it would be the default, so the class abs stays it.", least);
   if (ulp->low >= least) return measured + fmt::format(", at least {:.3f}: it can be the default here.", least);
   return measured + fmt::format("; whether that is the {:.3f} that would make it the default is undecided.", least);
