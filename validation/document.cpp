@@ -119,7 +119,7 @@ std::string anchor(const std::string& title) {
 }
 
 /// Rows of a table that are shown without being asked for.
-constexpr size_t kOpenRows = 30;
+constexpr size_t kOpenRows = 32;
 
 // ---- HTML -----------------------------------------------------------------------------------------------------------
 

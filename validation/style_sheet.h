@@ -76,6 +76,8 @@ td.bad, th.bad { font-weight: 600; }
   .tiles { grid-template-columns: 1fr 1fr; }
   .tiles b { font-size: 17px; }
   th, td { padding: 5px 8px; }
+  .scroll tbody th { position: sticky; left: 0; min-width: 36vw; max-width: 38vw; white-space: normal; overflow-wrap: anywhere; background: var(--paper); }
+  #summary tbody th { min-width: 24vw; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: 6px; }
   nav { line-height: 2.2; }

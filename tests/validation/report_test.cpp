@@ -51,7 +51,7 @@ Json sweep_json(const FloatFormat& format) {
       all.erff[branch] = {0.03, 0, 0, 0, 0};
     }
     for (Maximum& ulp : all.forward_ulp) ulp = {0.5, 0, 0, 0, 0};
-    for (int bin = 0; bin < kCurveBins; ++bin) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};
+    for (int bin = 0; bin < kCurveBins; bin += 20) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};  // a few: every test reads them
     results.push_back(std::move(result));
   }
   Subject subject{"gelu_" + std::string(format.name) + "+gelu_forward", format, "0", {}, {}, {}};
