@@ -75,11 +75,12 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
       "operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
 }
 
-/// A search that was too short says nothing.
+/// A search that was too short says nothing, unless it broke a bound.
 void add_norms(const Results& results, std::vector<Requirement>& rows) {
   const AttackFile* attack = nullptr;
   for (const AttackFile& one : results.attacks) {
-    if (one.evaluations >= kAttackTargets.evaluations && (!attack || one.violations > attack->violations)) attack = &one;
+    const bool tells = one.evaluations >= kAttackTargets.evaluations || one.violations > 0;
+    if (tells && (!attack || one.violations > attack->violations)) attack = &one;
   }
   using Kind = Requirement::Kind;
   const auto add = [&](const char* quantity, Kind kind, double limit, double value) {

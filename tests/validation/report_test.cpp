@@ -289,6 +289,8 @@ TEST_F(Report, WhatIsMissingIsNotMeasuredAndNeverAPass) {
   results.backward.clear();
   results.attacks[0].evaluations = 0x1p26;  // a short search that found nothing
   for (const Requirement& row : requirements(results)) EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
+  results.attacks[0].violations = 1;
+  EXPECT_EQ(failing(results), std::vector<std::string>{"norms violated bounds of dx, dgamma, dbeta"}) << "however short the search";
   // A sweep of a fit whose header is not there says nothing of another fit's header.
   results = read();
   for (SweepResult& sweep : results.sweeps) sweep.fit = "another";
