@@ -1,4 +1,4 @@
-// HTML with its style sheet inside, and Markdown.
+// Marks, then HTML, then Markdown.
 #include "validation/document.h"
 
 #include <fmt/format.h>
@@ -7,40 +7,10 @@
 #include <cctype>
 #include <functional>
 
+#include "validation/style_sheet.h"
+
 namespace outgrad::validation::page {
 namespace {
-
-constexpr const char* kStyleSheet = R"css(
-:root { --ink: #1c2128; --soft: #59636e; --line: #d8dee4; --pale: #f6f8fa; --good: #1a7f37; --bad: #b3261e; --link: #1f5fa8; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1120px; padding: 40px 28px 80px; background: #fff; color: var(--ink);
-  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 30px; line-height: 1.2; margin: 0 0 8px; letter-spacing: -0.01em; }
-h2 { font-size: 20px; margin: 44px 0 10px; padding-top: 14px; border-top: 1px solid var(--line); }
-p { max-width: 80ch; margin: 8px 0 12px; }
-p.lead { font-size: 17px; color: var(--soft); }
-nav { margin: 18px 0 0; font-size: 14px; }
-nav a { color: var(--link); text-decoration: none; margin-right: 18px; white-space: nowrap; }
-figure { margin: 20px 0 26px; }
-figcaption { font-size: 13.5px; color: var(--soft); margin: 6px 0; max-width: 100ch; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 8px 20px; }
-.plots svg { width: 100%; height: auto; display: block; }
-.plots svg text { font-family: inherit; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th, td { padding: 5px 12px; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; white-space: nowrap; }
-th { border-bottom: 2px solid #afb8c1; vertical-align: bottom; font-weight: 600; }
-th small { display: block; font-weight: 400; color: var(--soft); }
-th.left, td.left { text-align: left; }
-td.long { white-space: normal; min-width: 40ch; }
-tbody tr:hover { background: var(--pale); }
-code { font: 0.92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: var(--pale); padding: 1px 4px; border-radius: 4px; }
-sup { font-size: 0.75em; line-height: 0; }
-.good { color: var(--good); font-weight: 600; }
-.bad { color: var(--bad); font-weight: 600; }
-.muted { color: var(--soft); }
-@media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; } figure { break-inside: avoid; } nav { display: none; } }
-)css";
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -148,33 +118,104 @@ std::string anchor(const std::string& title) {
   return name;
 }
 
-std::string caption_of(const std::string& caption, const std::string& command) {
-  return command.empty() ? caption : caption + " Made by `" + command + "`.";
+/// Rows of a table that are shown without being asked for.
+constexpr size_t kOpenRows = 32;
+
+// ---- HTML -----------------------------------------------------------------------------------------------------------
+
+/// The start of a tag; a class only where there is one.
+std::string tag(const char* name, const std::string& classes) {
+  return classes.empty() ? fmt::format("<{}>", name) : fmt::format("<{} class=\"{}\">", name, classes);
 }
 
-std::string table_html(const Table& table) {
-  std::string html = "<figure>\n<figcaption>" + html_text(caption_of(table.caption, table.command)) +
-                     "</figcaption>\n<div class=\"scroll\"><table>\n<thead><tr>";
+std::string made_by(const std::string& command) {
+  return command.empty() ? "" : fmt::format(" <span class=\"made\">Made by <code>{}</code></span>", escaped(command));
+}
+
+std::string caption_html(const std::string& caption, const std::string& command) {
+  return "<figcaption>" + html_text(caption) + made_by(command) + "</figcaption>\n";
+}
+
+std::string html_of(const Table& table) {
+  std::string html;
   for (const Column& column : table.columns) {
-    html += fmt::format("<th{}>{}{}</th>", column.left ? " class=\"left\"" : "", html_text(column.name),
+    html += fmt::format("<th scope=\"col\"{}>{}{}</th>", column.left ? " class=\"left\"" : "", html_text(column.name),
                         column.note.empty() ? "" : "<small>" + html_text(column.note) + "</small>");
   }
-  html += "</tr></thead>\n<tbody>\n";
+  html = "<thead><tr>" + html + "</tr></thead>\n<tbody>\n";
   for (const auto& row : table.rows) {
     html += "<tr>";
     for (size_t i = 0; i < row.size(); ++i) {
       std::string classes = table.columns[i].left ? "left" : "";
-      constexpr size_t kLongest = 110;  // characters on one line: a command fits, a sentence breaks
+      constexpr size_t kLongest = 60;  // characters on one line: a sentence and a long command break
       if (row[i].text.size() > kLongest) classes += " long";
       if (row[i].tone != Tone::normal) classes += " " + std::string(class_of(row[i].tone));
-      html += fmt::format("<td{}>{}</td>", classes.empty() ? "" : " class=\"" + classes + "\"", html_text(row[i].text));
+      const bool names_the_row = i == 0 && table.columns[i].left;
+      html += fmt::format("<{0}{1}{2}>{3}</{0}>", names_the_row ? "th" : "td", names_the_row ? " scope=\"row\"" : "",
+                          classes.empty() ? "" : " class=\"" + classes + "\"", html_text(row[i].text));
     }
     html += "</tr>\n";
   }
-  return html + "</tbody></table></div>\n</figure>\n";
+  // A box that scrolls is reached by the keyboard too.
+  html = fmt::format("<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{}\"><table>\n{}</tbody></table></div>\n",
+                     escaped(table.caption.substr(0, table.caption.find_first_of(".:;"))), html);
+  if (table.rows.size() > kOpenRows) html = fmt::format("<details><summary>{} rows</summary>\n{}</details>\n", table.rows.size(), html);
+  return "<figure class=\"table\">\n" + caption_html(table.caption, table.command) + html + "</figure>\n";
 }
 
-std::string table_markdown(const Table& table) {
+std::string html_of(const Paragraph& paragraph) { return tag("p", class_of(paragraph.tone)) + html_text(paragraph.text) + "</p>\n"; }
+
+std::string html_of(const Heading& heading) { return "<h3>" + html_text(heading.text) + "</h3>\n"; }
+
+std::string html_of(const Definitions& definitions) {
+  std::string html = "<dl>\n";
+  for (const auto& [symbol, meaning] : definitions.items) html += "<dt>" + html_text(symbol) + "</dt><dd>" + html_text(meaning) + "</dd>\n";
+  return html + "</dl>\n";
+}
+
+std::string html_of(const Tiles& tiles) {
+  std::string html = "<figure>\n<ul class=\"tiles\">\n";
+  for (const Tile& tile : tiles.tiles) {
+    html += fmt::format("<li>{}{}</b><span>{}</span><small>{}</small></li>\n", tag("b", class_of(tile.tone)), html_text(tile.figure),
+                        html_text(tile.what), html_text(tile.note));
+  }
+  std::string commands;
+  for (const std::string& command : tiles.commands) commands += (commands.empty() ? "" : "</code>, <code>") + escaped(command);
+  return html + "</ul>\n<figcaption><span class=\"made\">Made by <code>" + commands + "</code></span></figcaption>\n</figure>\n";
+}
+
+/// Blocks of a section; takes the drawings of its plots from `next` on.
+std::string blocks_html(const std::vector<Block>& blocks, const std::vector<std::string>& drawn, size_t& next) {
+  std::string html;
+  for (const Block& block : blocks) {
+    if (const auto* figure = std::get_if<Figure>(&block)) {
+      html += fmt::format("<figure>\n<div class=\"plots{}\">\n", figure->plots.size() % 3 == 0 ? " three" : "");
+      for (size_t i = 0; i < figure->plots.size(); ++i) html += drawn[next++] + "\n";
+      html += "</div>\n" + caption_html(figure->caption, figure->command) + "</figure>\n";
+    } else {
+      std::visit(
+          [&](const auto& other) {
+            if constexpr (!std::is_same_v<std::decay_t<decltype(other)>, Figure>) html += html_of(other);
+          },
+          block);
+    }
+  }
+  return html;
+}
+
+void collect_plots(const std::vector<Block>& blocks, std::vector<Plot>& plots) {
+  for (const Block& block : blocks) {
+    if (const auto* figure = std::get_if<Figure>(&block)) plots.insert(plots.end(), figure->plots.begin(), figure->plots.end());
+  }
+}
+
+// ---- Markdown -------------------------------------------------------------------------------------------------------
+
+std::string caption_markdown(const std::string& caption, const std::string& command) {
+  return markdown_text(command.empty() ? caption : caption + " Made by `" + command + "`.");
+}
+
+std::string markdown_of(const Table& table) {
   std::string head = "|", rule = "|", body;
   for (const Column& column : table.columns) {
     head += " " + markdown_text(column.note.empty() ? column.name : column.name + " (" + column.note + ")") + " |";
@@ -185,7 +226,42 @@ std::string table_markdown(const Table& table) {
     for (const Cell& cell : row) body += " " + markdown_text(cell.text) + " |";
     body += "\n";
   }
-  return markdown_text(caption_of(table.caption, table.command)) + "\n\n" + head + "\n" + rule + "\n" + body + "\n";
+  return caption_markdown(table.caption, table.command) + "\n\n" + head + "\n" + rule + "\n" + body + "\n";
+}
+
+std::string markdown_of(const Paragraph& paragraph) { return markdown_text(paragraph.text) + "\n\n"; }
+
+std::string markdown_of(const Heading& heading) { return "### " + markdown_text(heading.text) + "\n\n"; }
+
+std::string markdown_of(const Definitions& definitions) {
+  std::string text;
+  for (const auto& [symbol, meaning] : definitions.items) text += "- **" + markdown_text(symbol) + "**: " + markdown_text(meaning) + "\n";
+  return text + "\n";
+}
+
+std::string markdown_of(const Tiles& tiles) {
+  std::string text;
+  for (const Tile& tile : tiles.tiles)
+    text += "- **" + markdown_text(tile.figure) + "** " + markdown_text(tile.what) + ": " + markdown_text(tile.note) + "\n";
+  std::string commands;
+  for (const std::string& command : tiles.commands) commands += (commands.empty() ? "`" : ", `") + command + "`";
+  return text + "\nMade by " + markdown_text(commands) + ".\n\n";
+}
+
+std::string blocks_markdown(const std::vector<Block>& blocks, const std::string& html, const std::string& section) {
+  std::string text;
+  for (const Block& block : blocks) {
+    if (const auto* figure = std::get_if<Figure>(&block)) {
+      text += fmt::format("[Plot]({}#{}): {}\n\n", html, section, caption_markdown(figure->caption, figure->command));
+    } else {
+      std::visit(
+          [&](const auto& other) {
+            if constexpr (!std::is_same_v<std::decay_t<decltype(other)>, Figure>) text += markdown_of(other);
+          },
+          block);
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -200,56 +276,48 @@ std::string quoted(std::string text) {
 
 std::string to_html(const Document& document) {
   std::vector<Plot> plots;
-  for (const Section& section : document.sections) {
-    for (const Block& block : section.blocks) {
-      if (const auto* figure = std::get_if<Figure>(&block)) plots.insert(plots.end(), figure->plots.begin(), figure->plots.end());
-    }
-  }
+  collect_plots(document.summary, plots);
+  collect_plots(document.remarks, plots);
+  for (const Section& section : document.sections) collect_plots(section.blocks, plots);
   const std::vector<std::string> drawn = draw(plots);
   size_t next = 0;
+  const auto style = [](const char* page) { return std::string(page) + light_colours(); };
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, "
-      "initial-scale=1\">\n"
-      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n<nav>",
-      escaped(document.title), kStyleSheet, html_text(document.title), html_text(document.lead));
+      "initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n"
+      "<title>{}: {}</title>\n<style>\n:root {{ {} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {}{} }} "
+      "}}\n{}</style>\n</head>\n<body>\n",
+      escaped(document.title), escaped(document.verdict.headline), style(kLightPage), kDarkPage, dark_colours(), kStyleSheet);
+  html += fmt::format(
+      "<header>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n</header>\n<main>\n<section id=\"summary\">\n<h2 class=\"verdict {}\">{}</h2>\n",
+      html_text(document.title), html_text(document.lead), class_of(document.verdict.tone), html_text(document.verdict.headline));
+  html += "<p>" + html_text(document.verdict.detail) + "</p>\n";
+  if (!document.key_figures.tiles.empty()) html += html_of(document.key_figures);
+  html += "<div class=\"beside\">\n<div>" + blocks_html(document.summary, drawn, next);
+  html += "</div>\n<div>" + blocks_html(document.remarks, drawn, next);
+  html += "</div>\n</div>\n</section>\n<nav aria-label=\"Sections\">";
   for (const Section& section : document.sections)
     html += fmt::format("<a href=\"#{}\">{}</a> ", anchor(section.title), html_text(section.title));
   html += "</nav>\n";
   for (const Section& section : document.sections) {
-    html += fmt::format("<h2 id=\"{}\">{}</h2>\n", anchor(section.title), html_text(section.title));
-    for (const Block& block : section.blocks) {
-      if (const auto* paragraph = std::get_if<Paragraph>(&block)) {
-        const std::string tone = class_of(paragraph->tone);
-        html += fmt::format("<p{}>{}</p>\n", tone.empty() ? "" : " class=\"" + tone + "\"", html_text(paragraph->text));
-      } else if (const auto* table = std::get_if<Table>(&block)) {
-        html += table_html(*table);
-      } else {
-        const auto& figure = std::get<Figure>(block);
-        html += "<figure>\n<div class=\"plots\">\n";
-        for (size_t i = 0; i < figure.plots.size(); ++i) html += drawn[next++] + "\n";
-        html += "</div>\n<figcaption>" + html_text(caption_of(figure.caption, figure.command)) + "</figcaption>\n</figure>\n";
-      }
-    }
+    // On paper a heading stays with what follows it, unless that is a table, which may break over pages.
+    const auto begin = section.blocks.begin(), rest = begin + (!section.blocks.empty() && !std::holds_alternative<Table>(*begin) ? 1 : 0);
+    html += fmt::format("<section id=\"{}\">\n<div class=\"keep\"><h2>{}</h2>\n", anchor(section.title), html_text(section.title));
+    html += blocks_html({begin, rest}, drawn, next);  // one after the other: both take drawings
+    html += "</div>\n";
+    html += blocks_html({rest, section.blocks.end()}, drawn, next);
+    html += "</section>\n";
   }
-  return html + "</body>\n</html>\n";
+  return html + "</main>\n</body>\n</html>\n";
 }
 
 std::string to_markdown(const Document& document, const std::string& html) {
-  std::string text = "# " + markdown_text(document.title) + "\n\n" + markdown_text(document.lead) + "\n\n";
-  for (const Section& section : document.sections) {
-    text += "## " + markdown_text(section.title) + "\n\n";
-    for (const Block& block : section.blocks) {
-      if (const auto* paragraph = std::get_if<Paragraph>(&block))
-        text += markdown_text(paragraph->text) + "\n\n";
-      else if (const auto* table = std::get_if<Table>(&block))
-        text += table_markdown(*table);
-      else {
-        const auto& figure = std::get<Figure>(block);
-        text +=
-            fmt::format("[Plot]({}#{}): {}\n\n", html, anchor(section.title), markdown_text(caption_of(figure.caption, figure.command)));
-      }
-    }
-  }
+  std::string text = "# " + markdown_text(document.title) + "\n\n" + markdown_text(document.lead) + "\n\n## " +
+                     markdown_text(document.verdict.headline) + "\n\n" + markdown_text(document.verdict.detail) + "\n\n";
+  if (!document.key_figures.tiles.empty()) text += markdown_of(document.key_figures);
+  text += blocks_markdown(document.summary, html, "summary") + blocks_markdown(document.remarks, html, "summary");
+  for (const Section& section : document.sections)
+    text += "## " + markdown_text(section.title) + "\n\n" + blocks_markdown(section.blocks, html, anchor(section.title));
   return text;
 }
 

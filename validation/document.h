@@ -28,9 +28,10 @@ struct Column {
   bool left = false;      // words stand left, figures right
 };
 
+/// Every figure in it is made by `command`. A long one is folded on the screen, and whole on paper.
 struct Table {
   std::string caption;
-  std::string command;  // that makes the figures; empty: said in the caption
+  std::string command;
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;
 };
@@ -47,15 +48,44 @@ struct Paragraph {
   Tone tone = Tone::normal;
 };
 
-using Block = std::variant<Paragraph, Table, Figure>;
+struct Heading {
+  std::string text;
+};
+
+/// Symbols and what they mean.
+struct Definitions {
+  std::vector<std::pair<std::string, std::string>> items;
+};
+
+struct Tile {
+  std::string figure, what, note;
+  Tone tone = Tone::normal;
+};
+
+/// The handful of figures that people look for; `commands` make them.
+struct Tiles {
+  std::vector<Tile> tiles;
+  std::vector<std::string> commands;
+};
+
+using Block = std::variant<Paragraph, Heading, Definitions, Table, Figure>;
 
 struct Section {
   std::string title;
   std::vector<Block> blocks;
 };
 
+struct Verdict {
+  Tone tone = Tone::muted;
+  std::string headline, detail;
+};
+
+/// Title, verdict, key figures and summary stand before everything else: on a desktop they are the first screen.
 struct Document {
   std::string title, lead;
+  Verdict verdict;
+  Tiles key_figures;
+  std::vector<Block> summary, remarks;  // side by side where there is room
   std::vector<Section> sections;
 };
 

@@ -35,8 +35,8 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   of_header(
       "A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
   of_header(
-      "A + B, fit and evaluation", Kind::error, targets.a_plus_b, [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); },
-      kCertified);
+      "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
+      [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
 
   const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value,
                              const char* how) {
@@ -62,9 +62,9 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   }
   if (targets.misrounded) {
     const auto misrounded = [](const SweptDomain& d) { return static_cast<double>(d.misrounded); };
-    of_domain(format, "forward y not correctly rounded", Kind::count, *targets.misrounded, misrounded, kCounted);
+    of_domain(format, "forward y not correctly rounded, all " + format + " x", Kind::count, *targets.misrounded, misrounded, kCounted);
     // Of another x, an f32 result that its own rounding put on a tie of the format may go either way: no fp32 forward escapes that.
-    of_domain("f32", "the same, all f32 x", Kind::count, {}, misrounded, kCounted);
+    of_domain("f32", "forward y not correctly rounded, all f32 x", Kind::count, {}, misrounded, kCounted);
   }
   for (const std::string& x : domains) {
     of_domain(
@@ -73,6 +73,21 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   }
   of_header(
       "operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
+}
+
+/// A search that was too short says nothing, unless it broke a bound.
+void add_norms(const Results& results, std::vector<Requirement>& rows) {
+  const AttackFile* attack = nullptr;
+  for (const AttackFile& one : results.attacks) {
+    const bool tells = one.evaluations >= kAttackTargets.evaluations || one.violations > 0;
+    if (tells && (!attack || one.violations > attack->violations)) attack = &one;
+  }
+  using Kind = Requirement::Kind;
+  const auto add = [&](const char* quantity, Kind kind, double limit, double value) {
+    rows.push_back({"norms", quantity, kind, limit, attack ? std::optional(value) : std::nullopt, "searched", kAttackCommand});
+  };
+  add("violated bounds of dx, dgamma, dbeta", Kind::count, kAttackTargets.violations, attack ? attack->violations : 0);
+  add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
 }
 
 std::string figure(const std::optional<double>& value, Requirement::Kind kind) { return value ? figure(*value, kind) : "-"; }
@@ -102,6 +117,7 @@ RequirementVerdict Requirement::verdict() const {
 std::vector<Requirement> requirements(const Results& results) {
   std::vector<Requirement> rows;
   for (const Targets& targets : kTargets) add_format(results, targets, rows);
+  add_norms(results, rows);
   return rows;
 }
 

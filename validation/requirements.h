@@ -16,17 +16,18 @@ const char* to_string(RequirementVerdict verdict);
 /// One requirement on one format. A value that is not a number fails.
 struct Requirement {
   enum class Kind { error, ratio, ulp, count };
-  std::string format, quantity;
+  std::string format, quantity;  // format: "norms" where all formats are judged together
   Kind kind = Kind::error;
   std::optional<double> limit;  // none: reported only
   std::optional<double> value;  // an upper bound of the quantity; none: not measured
-  std::string established;      // "certified", "exhaustive" or "counted"
+  std::string established;      // "certified", "exhaustive", "counted" or "searched"
   std::string command;          // that makes the value
 
   RequirementVerdict verdict() const;
 };
 
-/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers, all else from the sweeps. The
+/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers, those on the norms' bounds from the
+/// search against them, all else from the sweeps. The
 /// header of a format is that of the fit that was swept; without a sweep, gelu_<format>.
 std::vector<Requirement> requirements(const Results& results);
 
@@ -44,6 +45,8 @@ std::string figure(double value, Requirement::Kind kind);
 
 /// Three significant digits.
 std::string three_digits_up(double bound);
+
+inline constexpr const char* kAttackCommand = "./outgrad stability --attack --evaluations 1e9 --out notebooks_data/attack/norms.json";
 
 /// A path under the current folder relative to it, any other as it is.
 std::string shown_path(const std::string& path);

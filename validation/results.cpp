@@ -357,6 +357,151 @@ ParetoResult read_pareto(const std::string& file) {
   return front;
 }
 
+AttackedCase read_attack_case(const Node& node) {
+  AttackedCase attacked;
+  attacked.norm = node["norm"].text();
+  attacked.format = node["format"].text();
+  attacked.parameters = node["parameters"].text();
+  attacked.x = node["x"].text();
+  attacked.policy = node["policy"].text();
+  attacked.columns = node["columns"].small();
+  const Node gradients = node["gradients"];
+  for (const char* name : {"dgamma", "dx", "dbeta", "rstd"}) {
+    if (name != std::string_view("dgamma") && !gradients.has(name)) continue;  // RMSNorm has no beta, and a case may be of dgamma alone
+    const Node found = gradients[name];
+    AttackedBound bound;
+    bound.gradient = name;
+    bound.evaluations = figure_of(found["evaluations"]);
+    bound.violations = figure_of(found["violations"]);
+    if (!found["tightness"].null()) bound.tightness = figure_of(found["tightness"]);
+    bound.ours = found["worst_over_bound"].bound();
+    if (found.has("peers_over_bound")) {
+      for (size_t i = 0; i < kPeerWays.size(); ++i) bound.peers[i] = found["peers_over_bound"][kPeerWays[i]].bound();
+    }
+    attacked.bounds.push_back(std::move(bound));
+  }
+  return attacked;
+}
+
+AttackFile read_attack(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.norm_attack/1");
+  AttackFile attack;
+  attack.file = file;
+  attack.evaluations = figure_of(node["evaluations"]);
+  attack.violations = figure_of(node["violations"]);
+  attack.median_tightness = figure_of(node["median_tightness"]);
+  attack.share_within_4 = figure_of(node["share_within_4"]);
+  for (const char* gradient : {"dx", "dgamma", "dbeta"})
+    attack.median_of_gradient.emplace_back(gradient, figure_of(node["median_tightness_by_gradient"][gradient]));
+  for (const char* format : {"f32", "f16", "bf16"}) {
+    if (node["median_tightness_of_dx_by_format"].has(format))
+      attack.median_of_dx.emplace_back(format, figure_of(node["median_tightness_of_dx_by_format"][format]));
+  }
+  double violations = 0;
+  for (const Node& one : node["cases"].items()) {
+    attack.cases.push_back(read_attack_case(one));
+    for (const AttackedBound& bound : attack.cases.back().bounds) violations += bound.violations;
+  }
+  if (attack.cases.empty()) node["cases"].fail("is empty");
+  if ((violations > 0) != (attack.violations > 0)) node["violations"].fail("is not what the cases have");
+  return attack;
+}
+
+/// A number, or nothing where there is null: the run diverged.
+std::optional<double> maybe(const Node& node) {
+  if (node.null()) return {};
+  const double value = node.real();
+  if (!std::isfinite(value)) node.fail("is not finite");
+  return value;
+}
+
+std::vector<std::string> texts(const Node& node) {
+  std::vector<std::string> all;
+  for (const Node& one : node.items()) all.push_back(one.text());
+  return all;
+}
+
+/// The mean over the seeds, step by step.
+std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& training) {
+  std::map<std::pair<std::string, std::string>, std::pair<int, std::vector<std::optional<double>>>> sums;
+  for (const Node& run : runs.items()) {
+    const std::string format = run["format"].text(), way = run["way"].text();
+    const auto known = [](const std::vector<std::string>& all, const std::string& one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    if (!known(training.formats, format)) run["format"].fail("is not in the configuration");
+    if (!known(training.ways, way)) run["way"].fail("is not in the configuration");
+    auto& [count, sum] = sums[{format, way}];
+    if (sum.empty()) sum.assign(training.loss_steps.size(), 0.0);
+    const std::vector<Node> losses = run["loss"].items(training.loss_steps.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const std::optional<double> loss = maybe(losses[i]);
+      sum[i] = sum[i] && loss ? std::optional(*sum[i] + *loss) : std::nullopt;
+    }
+    ++count;
+  }
+  std::vector<TrainingCurve> curves;
+  for (const std::string& format : training.formats) {
+    for (const std::string& way : training.ways) {
+      const auto found = sums.find({format, way});
+      if (found == sums.end()) continue;
+      auto [count, sum] = found->second;
+      for (std::optional<double>& loss : sum)
+        if (loss) *loss /= count;
+      curves.push_back({format, way, std::move(sum)});
+    }
+  }
+  return curves;
+}
+
+TrainingResult read_training(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.training/1");
+  TrainingResult training;
+  training.file = file;
+  training.command = node["command"].text();
+  const Node configuration = node["configuration"], model = configuration["model"];
+  training.model =
+      fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
+  training.steps = configuration["steps"].small();
+  training.seeds = static_cast<int>(configuration["seeds"].items().size());
+  training.formats = texts(configuration["formats"]);
+  training.ways = texts(configuration["ways"]);
+  for (const Node& step : node["loss_steps"].items()) training.loss_steps.push_back(figure_of(step));
+  training.curves = mean_curves(node["runs"], training);
+  for (const Node& one : node["summary"].items()) {
+    TrainedWay way;
+    way.format = one["format"].text();
+    way.way = one["way"].text();
+    way.ended = one["n"].small();
+    way.diverged = one["diverged"].small();
+    if (!one["validation_loss"].null()) way.loss = maybe(one["validation_loss"]["mean"]);
+    if (const Node difference = one["difference"]; !difference.null()) {
+      way.difference = maybe(difference["mean"]);
+      way.low = maybe(difference["low"]);
+      way.high = maybe(difference["high"]);
+      training.confidence = figure_of(difference["confidence"]);
+    }
+    if (const Node distance = one["relative_l2"]; !distance.null()) {
+      way.distance_median = maybe(distance["median"]);
+      way.distance_most = maybe(distance["greatest"]);
+    }
+    training.summary.push_back(std::move(way));
+  }
+  std::vector<double> noise;
+  for (const Node& probe : node["probes"].items())
+    if (const auto other = maybe(probe["other_batch"])) noise.push_back(*other);
+  if (!noise.empty()) {
+    const auto middle = noise.begin() + static_cast<std::ptrdiff_t>(noise.size() / 2);
+    std::nth_element(noise.begin(), middle, noise.end());
+    training.noise = *middle;
+  }
+  return training;
+}
+
 /// A header and the fit it claims to come from must tell the same.
 void expect_agreement(const Results& results) {
   for (const BackwardHeader& header : results.backward) {
@@ -382,6 +527,10 @@ const T* find(const std::vector<T>& items, Predicate wanted) {
 
 }  // namespace
 
+const AttackedBound* AttackedCase::of(const std::string& gradient) const {
+  return find(bounds, [&](const AttackedBound& bound) { return bound.gradient == gradient; });
+}
+
 const BackwardHeader* Results::backward_named(const std::string& name) const {
   return find(backward, [&](const BackwardHeader& header) { return header.name == name; });
 }
@@ -391,7 +540,7 @@ const FitResult* Results::fit_named(const std::string& name) const {
 }
 
 const SweepResult* Results::sweep_of(const std::string& format) const {
-  return find(sweeps, [&](const SweepResult& sweep) { return sweep.format == format; });
+  return find(sweeps, [&](const SweepResult& sweep) { return sweep.activation == "gelu" && sweep.format == format; });
 }
 
 const SweepResult* Results::sweep_of_fit(const std::string& name) const {
@@ -409,8 +558,12 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.backward.push_back(std::move(*backward));
     else if (auto* forward = std::get_if<ForwardHeader>(&header))
       results.forward.push_back(std::move(*forward));
+    else if (auto* table = std::get_if<TableHeader>(&header))
+      results.tables.push_back(std::move(*table));
   }
-  for (const std::string& file : files_in(in / "fits", ".json")) if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
+  for (const std::string& file : files_in(in / "fits", ".json")) {
+    if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
+  }
   for (const std::string& file : files_in(in / "sweeps", ".json")) {
     std::optional<SweepResult> sweep = read_sweep(file);
     if (!sweep) {
@@ -429,6 +582,8 @@ Results read_results(const std::string& folder, const std::string& headers) {
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
   for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));
+  for (const std::string& file : files_in(in / "attack", ".json")) results.attacks.push_back(read_attack(file));
+  for (const std::string& file : files_in(in / "training", ".json")) results.training.push_back(read_training(file));
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
   expect_agreement(results);
   return results;

@@ -1,7 +1,8 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.tune/1); nothing of the
-// programs that wrote it is linked here. What is missing is an empty list; what is malformed is a SpecError "file: place: why".
+// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1,
+// outgrad.training/1, outgrad.tune/1); nothing of the programs that wrote it is linked here. What is missing is an empty list; what is
+// malformed is a SpecError "file: place: why".
 #pragma once
 
 #include <array>
@@ -116,6 +117,56 @@ struct ParetoPointResult {
   double a_plus_b = 0, total = 0, regret = 0, oracle = 0;  // the last 0 where the format's T is not enumerated
 };
 
+/// What the search against a bound found, of one gradient: errors in units of the bound.
+struct AttackedBound {
+  std::string gradient;  // dx, dgamma, dbeta, rstd
+  double evaluations = 0, violations = 0;
+  std::optional<double> tightness;  // bound / largest error; none: no error was found
+  double ours = 0;                  // largest error of the way that the bound is for
+  std::array<double, 3> peers{};    // kPeerWays; not of rstd
+};
+inline constexpr std::array<const char*, 3> kPeerWays{"from_input", "clamped_gamma", "unguarded"};
+
+/// One class of rows of one norm, format and number of columns.
+struct AttackedCase {
+  std::string norm, format, parameters, x, policy;
+  int columns = 0;
+  std::vector<AttackedBound> bounds;
+  const AttackedBound* of(const std::string& gradient) const;  // null if it was not attacked
+};
+
+struct AttackFile {
+  std::string file;
+  double evaluations = 0, violations = 0, median_tightness = 0, share_within_4 = 0;
+  std::vector<std::pair<std::string, double>> median_of_gradient, median_of_dx;  // by gradient; of dx by format
+  std::vector<AttackedCase> cases;
+};
+
+/// One way to take gradients in a format, over all seeds.
+struct TrainedWay {
+  std::string format, way;
+  int ended = 0, diverged = 0;
+  std::optional<double> loss;                   // mean validation loss of the runs that ended
+  std::optional<double> difference, low, high;  // from the exact gradients' runs, paired by seed; with its interval
+  std::optional<double> distance_median, distance_most;  // of the gradient from the exact one at the same weights, relative L2
+};
+
+struct TrainingCurve {
+  std::string format, way;
+  std::vector<std::optional<double>> loss;  // mean over the seeds; none where one had diverged
+};
+
+struct TrainingResult {
+  std::string file, command, model;  // the model in a few words
+  int seeds = 0, steps = 0;
+  double confidence = 0;
+  std::vector<double> loss_steps;
+  std::vector<std::string> formats, ways;
+  std::vector<TrainedWay> summary;
+  std::vector<TrainingCurve> curves;
+  std::optional<double> noise;  // median distance of another batch's exact gradient: what any gradient of a batch is off by
+};
+
 /// The fits of an activation and format that are worth choosing from, cheapest first.
 struct ParetoResult {
   std::string file, activation, format;
@@ -127,28 +178,31 @@ struct ParetoResult {
 struct Results {
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
+  std::vector<TableHeader> tables;
   std::vector<FitResult> fits;
   std::vector<SweepResult> sweeps, foreign;  // of our kernels; of published coefficients
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
   std::vector<ParetoResult> pareto;
+  std::vector<AttackFile> attacks;
+  std::vector<TrainingResult> training;
   std::vector<std::string> warnings;  // "file:line: why": what was passed over
 
   bool empty() const {
-    return backward.empty() && forward.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() && tuning.empty() &&
-           pareto.empty();
+    return backward.empty() && forward.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
+           tuning.empty() && pareto.empty() && attacks.empty() && training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
   const FitResult* fit_named(const std::string& name) const;
-  /// The deployed fit's sweep: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_fast).
+  /// The deployed fit's sweep, erf-GELU: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_fast).
   const SweepResult* sweep_of(const std::string& format) const;
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability,pareto}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
-/// their names. Throws kernels::SpecError if a file is malformed, if two contradict each other or if a sweep is not exhaustive;
-/// kernels::IoError.
+/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every
+/// coefficient header under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each
+/// other or if a sweep is not exhaustive; kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);
 
 }  // namespace outgrad::validation

@@ -51,7 +51,7 @@ Json sweep_json(const FloatFormat& format) {
       all.erff[branch] = {0.03, 0, 0, 0, 0};
     }
     for (Maximum& ulp : all.forward_ulp) ulp = {0.5, 0, 0, 0, 0};
-    for (int bin = 0; bin < kCurveBins; ++bin) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};
+    for (int bin = 0; bin < kCurveBins; bin += 20) all.curve[bin] = {-1e-7, 2e-7, 5e-8, {}, {}};  // a few: every test reads them
     results.push_back(std::move(result));
   }
   Subject subject{"gelu_" + std::string(format.name) + "+gelu_forward", format, "0", {}, {}, {}};
@@ -116,11 +116,70 @@ Json pareto_json() {
           {"points", {point("cheap_of_all", 12, 0, 0x1p-7), point(kHostile, 21, 384, 0x1p-10)}}};
 }
 
+/// Two cases: one of a bound that the search reached nearly, one of a row without dx.
+Json attack_json() {
+  const auto bound = [](Json tightness, double ours, Json unguarded) {
+    return Json{{"evaluations", 1e6},
+                {"violations", 0},
+                {"tightness", std::move(tightness)},
+                {"worst_over_bound", ours},
+                {"peers_over_bound", {{"from_input", 0.5}, {"clamped_gamma", 123456.0}, {"unguarded", std::move(unguarded)}}}};
+  };
+  const auto one = [&](const char* parameters, Json gradients) {
+    return Json{{"norm", "layernorm"},     {"format", "bf16"}, {"parameters", parameters},         {"x", "centred"},
+                {"policy", "side_buffer"}, {"columns", 64},    {"gradients", std::move(gradients)}};
+  };
+  Json rstd = bound(2.0, 0.5, 0.0);
+  rstd.erase("peers_over_bound");
+  return {{"schema", "outgrad.norm_attack/1"},
+          {"evaluations", 2e8},
+          {"violations", 0},
+          {"median_tightness", 2.5},
+          {"share_within_4", 0.75},
+          {"median_tightness_by_gradient", {{"dx", 2.25}, {"dgamma", 2}, {"dbeta", 1.5}}},
+          {"median_tightness_of_dx_by_format", {{"bf16", 2}}},
+          {"cases",
+           {one(kHostile, {{"dx", bound(1.25, 0.8, nullptr)}, {"dgamma", bound(2.0, 0.5, 1.0)}, {"rstd", rstd}}),
+            one("gamma 1", {{"dgamma", bound(nullptr, 0, 0.0)}})}}};
+}
+
+/// Two ways in two formats from two seeds; one run diverged.
+Json training_json() {
+  const auto run = [](const char* format, int seed, const char* way, Json second) {
+    return Json{{"format", format}, {"seed", seed}, {"way", way}, {"loss", {3.0 + seed, std::move(second)}}};
+  };
+  const auto end = [](const char* format, const char* way, int ended, Json difference) {
+    return Json{{"format", format},
+                {"way", way},
+                {"n", ended},
+                {"diverged", 2 - ended},
+                {"validation_loss", {{"mean", 1.5}}},
+                {"difference", std::move(difference)},
+                {"relative_l2", {{"median", 0.001}, {"greatest", 0.002}}}};
+  };
+  const Json difference{{"mean", 0.0125}, {"low", -0.25}, {"high", 0.5}, {"confidence", 0.95}};
+  return {{"schema", "outgrad.training/1"},
+          {"command", "./outgrad train --out gelu.json"},
+          {"configuration",
+           {{"model", {{"layers", 2}, {"width", 64}, {"parameters", 110000}}},
+            {"steps", 20},
+            {"seeds", {1, 2}},
+            {"formats", {"f32", "bf16"}},
+            {"ways", {"exact", kHostile}}}},
+          {"loss_steps", {10, 20}},
+          {"runs",
+           {run("f32", 1, "exact", 2.0), run("f32", 2, "exact", 2.5), run("f32", 1, kHostile, 2.25), run("f32", 2, kHostile, nullptr),
+            run("bf16", 1, "exact", 2.0)}},
+          {"probes", {{{"other_batch", 0.75}}, {{"other_batch", nullptr}}}},
+          {"summary", {end("f32", "exact", 2, nullptr), end("f32", kHostile, 1, difference)}}};
+}
+
 class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "tuned"}) fs::create_directories(folder_ / part);
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "training", "tuned"})
+      fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
       fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
@@ -129,6 +188,8 @@ class Report : public testing::Test {
     }
     write("stability/checkpoint.json", stability_json().dump());
     write("pareto/gelu_bf16.json", pareto_json().dump());
+    write("attack/norms.json", attack_json().dump());
+    write("training/gelu.json", training_json().dump());
     std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
     for (const auto& [variant, state] :
          std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
@@ -208,7 +269,8 @@ TEST_F(Report, EveryFaultFailsItsOwnRow) {
         {[&](Results& r) { domain(r).wrong_special = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}}};
     if (targets.regret)
       faults.push_back({[&](Results& r) { domain(r).regret.bound = *targets.regret * over; }, {f + " R, all " + f + " x"}});
-    if (targets.misrounded) faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded"}});
+    if (targets.misrounded)
+      faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded, all " + f + " x"}});
     if (targets.near_ulp) {
       faults.push_back({[&](Results& r) { domain(r).near_ulp = 0.5101; }, {f + " forward y, |x - x*| <= 0.1"}});
       faults.push_back({[&](Results& r) { domain(r).far_ulp = 2.0001; }, {f + " forward y, elsewhere"}});
@@ -225,7 +287,10 @@ TEST_F(Report, WhatIsMissingIsNotMeasuredAndNeverAPass) {
   Results results = read();
   results.sweeps.clear();
   results.backward.clear();
+  results.attacks[0].evaluations = 0x1p26;  // a short search that found nothing
   for (const Requirement& row : requirements(results)) EXPECT_EQ(row.verdict(), RequirementVerdict::not_measured) << row.quantity;
+  results.attacks[0].violations = 1;
+  EXPECT_EQ(failing(results), std::vector<std::string>{"norms violated bounds of dx, dgamma, dbeta"}) << "however short the search";
   // A sweep of a fit whose header is not there says nothing of another fit's header.
   results = read();
   for (SweepResult& sweep : results.sweeps) sweep.fit = "another";
@@ -265,15 +330,23 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
         "/domains/0/T_dx", "/domains/0/T_over_O", "/domains/0/forward/max_ulp", "/domains/0/foreign/0/T", "/domains/0/curve/bin_width",
         "/domains/0/curve/rows"}},
       {"fits/gelu_f16.json",
-       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K", "/certificate/B",
-        "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
+       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K",
+        "/certificate/B", "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
       {"stability/checkpoint.json",
        {"/schema", "/source", "/options/tau", "/norms", "/norms/0/name", "/norms/0/columns", "/norms/0/classes/degraded",
         "/norms/0/policy/name", "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}},
       {"pareto/gelu_bf16.json",
        {"/schema", "/activation", "/format", "/tried", "/points", "/points/0/name", "/points/1/class", "/points/0/work", "/points/0/depth",
         "/points/0/table_bytes", "/points/1/a_plus_b", "/points/0/total", "/points/0/regret", "/points/0/oracle", "/points/0/operations",
-        "/points/1/spec/name"}}};
+        "/points/1/spec/name"}},
+      {"attack/norms.json",
+       {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases",
+        "/cases/0/norm", "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations",
+        "/cases/0/gradients/dx/worst_over_bound", "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
+      {"training/gelu.json",
+       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/formats",
+        "/configuration/ways", "/loss_steps", "/runs", "/runs/0/format", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch",
+        "/summary", "/summary/0/n", "/summary/1/difference", "/summary/1/difference/low", "/summary/1/relative_l2/median"}}};
   for (const auto& [file, pointers] : keys) {
     for (const char* pointer : pointers) {
       const nlohmann::ordered_json::json_pointer at(pointer);
@@ -318,6 +391,22 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
       "pareto/gelu_bf16.json", [](Json& json) { json["points"] = Json::array(); }, expect("points"));
   with_changed(
       "pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
+  with_changed(
+      "attack/norms.json", [](Json& json) { json["cases"] = Json::array(); }, expect("cases"));
+  with_changed(
+      "attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
+  for (const char* file : {"attack/norms.json", "training/gelu.json", "pareto/gelu_bf16.json"}) {
+    with_changed(
+        file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
+  }
+  with_changed(
+      "training/gelu.json", [](Json& json) { json["runs"][0]["way"] = "of nobody"; }, expect("runs[0].way"));
+  with_changed(
+      "training/gelu.json", [](Json& json) { json["runs"][0]["loss"].push_back(1.0); }, expect("runs[0].loss"));
+  with_changed(
+      "training/gelu.json", [](Json& json) { json["runs"][1]["loss"][1] = "2.5"; }, expect("runs[1].loss[1]"));
+  with_changed(
+      "training/gelu.json", [](Json& json) { json["loss_steps"][0] = "nan"; }, expect("loss_steps[0]"));
   write("generated/gelu_f32.h", "garbage");
   expect("gelu_f32.h:1")();
 }
@@ -400,7 +489,11 @@ TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
     const std::regex regex(pattern);
     return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator());
   };
-  EXPECT_EQ(count(html, "<svg"), 8) << "two curves a format, one front, one histogram";
+  EXPECT_EQ(count(html, "<svg"), 12 + 3 + 1 + 1 + 1 + 1 + 3) << "four curves a format; limits of f16, bf16 and the others; a front, a "
+                                                                "histogram, an attack, coverage; loss in two formats and at the end";
+  EXPECT_EQ(count(html, "rgb\\("), 0) << "every colour of a plot follows the page from light to dark";
+  EXPECT_EQ(count(html, "<title id=\"plot[0-9]+-title\">[^<]{20}"), count(html, "<svg"));
+  EXPECT_EQ(count(html, "Gnuplot"), 0) << "plots are named by what they show";
   EXPECT_NE(html.find("cheap_of_all"), std::string::npos);
   for (const char* tag : {"svg", "table", "tr", "td", "th", "figure", "code", "sup", "p", "div", "g"}) {
     EXPECT_EQ(count(html, std::string("<") + tag + "(?=[ >])"), count(html, std::string("</") + tag + ">")) << tag;
@@ -411,6 +504,21 @@ TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
     EXPECT_TRUE(ids.insert((*found)[1]).second) << (*found)[1];
   }
   EXPECT_EQ(to_html(document), html) << "the same results give the same bytes";
+  // Every plot stands in its own figure: their names come in the document's order, each before its figure's caption.
+  size_t place = 0;
+  for (const page::Section& section : document.sections) {
+    for (const page::Block& block : section.blocks) {
+      const auto* figure = std::get_if<page::Figure>(&block);
+      if (!figure) continue;
+      for (const Plot& plot : figure->plots) {
+        const size_t next = html.find("-title\">" + plot.title.substr(0, plot.title.find_first_of("<>&")), place);
+        ASSERT_NE(next, std::string::npos) << plot.title;
+        place = next + 1;
+      }
+      const size_t caption = html.find("<figcaption>", place), following = html.find("<svg", place);
+      EXPECT_LT(caption, following) << figure->caption;
+    }
+  }
 
   // A row of a Markdown table has as many cells as its head, whatever the names in it.
   const std::string markdown = to_markdown(document, "index.html");
@@ -424,6 +532,103 @@ TEST_F(Report, ThePageStandsAloneAndNamesStayText) {
     }
     cells = line.starts_with("|") ? bars : 0;
   }
+}
+
+// What a reader sees first, and that nothing is shown without the command that makes it.
+TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
+  Results results = read();
+  const auto document = [&] { return compose(results, requirements(results)); };
+  const page::Document all = document();
+  EXPECT_EQ(all.verdict.tone, page::Tone::good);
+  EXPECT_EQ(all.verdict.headline.find("All "), 0u) << all.verdict.headline;
+  EXPECT_EQ(all.key_figures.tiles.size(), 4u) << "T / O, A + B, patterns, attack: nothing of others here, and no way called ours";
+  EXPECT_FALSE(all.key_figures.commands.empty());
+  const std::vector<std::string> order{"Error curves",
+                                       "T against O",
+                                       "What to choose from",
+                                       "Channel stability",
+                                       "Norm bounds under attack",
+                                       "Sweep coverage",
+                                       "Errors as x have them",
+                                       "Beside others",
+                                       "Training",
+                                       "Requirements",
+                                       "Errors, kept apart",
+                                       "Forward",
+                                       "Coefficients and cost",
+                                       "Tuning",
+                                       "Inputs"};
+  ASSERT_EQ(all.sections.size(), order.size());
+  const std::string text = to_markdown(all, "index.html");
+  size_t place = text.find("## " + all.verdict.headline);
+  EXPECT_LT(text.find("# outgrad"), place);
+  const auto expect_commands = [](const std::vector<page::Block>& blocks, const std::string& where) {
+    for (const page::Block& block : blocks) {
+      if (const auto* table = std::get_if<page::Table>(&block)) {
+        EXPECT_EQ(table->command.find("./outgrad "), 0u) << where << ": " << table->caption;
+        for (const auto& row : table->rows) EXPECT_EQ(row.size(), table->columns.size()) << where << ": " << table->caption;
+      }
+      if (const auto* figure = std::get_if<page::Figure>(&block)) {
+        EXPECT_EQ(figure->command.find("./outgrad "), 0u) << where << ": " << figure->caption;
+        EXPECT_FALSE(figure->plots.empty()) << where;
+        for (const Plot& plot : figure->plots) EXPECT_FALSE(plot.title.empty()) << where;
+      }
+    }
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    EXPECT_EQ(all.sections[i].title, order[i]);
+    EXPECT_FALSE(all.sections[i].blocks.empty()) << order[i];
+    const std::string title = "\n## " + order[i] + "\n";
+    const size_t next = text.find(title);
+    ASSERT_NE(next, std::string::npos) << order[i];
+    EXPECT_GT(next, place) << order[i];
+    place = next;
+    expect_commands(all.sections[i].blocks, order[i]);
+  }
+  expect_commands(all.summary, "summary");
+  EXPECT_NE(text.find("gelu: work against error"), std::string::npos);
+  EXPECT_NE(text.find("4,294,967,296"), std::string::npos) << "the patterns of f32, counted";
+  EXPECT_NE(text.find("1.23e+05"), std::string::npos) << "what clamping gamma costs";
+  EXPECT_NE(text.find("| +0.013 | \\[-0.25, +0.5\\] |"), std::string::npos) << "a difference with its interval";
+
+  results.sweeps[0].domains[0].ratio = 2;  // bf16
+  const page::Document bad = document();
+  EXPECT_EQ(bad.verdict.tone, page::Tone::bad);
+  EXPECT_EQ(bad.verdict.headline.find("1 of "), 0u) << bad.verdict.headline;
+  EXPECT_NE(to_markdown(bad, "").find("bf16 max T / max O, all bf16 x 2.0000, not 1.0500"), std::string::npos);
+  results.attacks[0].violations = 1;
+  EXPECT_EQ(document().verdict.headline.find("2 of "), 0u);
+
+  // With nothing at all every section says what would make it, and nothing claims to hold.
+  results = {};
+  const page::Document none = document();
+  EXPECT_EQ(none.verdict.tone, page::Tone::muted);
+  EXPECT_EQ(none.verdict.headline, "Nothing was measured");
+  for (const page::Section& section : none.sections) expect_commands(section.blocks, section.title);
+}
+
+// Next to kernels/, the committed results need no word on where the headers are.
+TEST_F(Report, FindsTheHeadersOfACheckout) {
+  SKIP_WITHOUT_GNUPLOT();
+  fs::create_directories(folder_ / "kernels");
+  fs::create_directories(folder_ / "notebooks_data");
+  fs::rename(folder_ / "generated", folder_ / "kernels/generated");
+  fs::rename(folder_ / "sweeps", folder_ / "notebooks_data/sweeps");
+  EXPECT_EQ(run({"--in", path("notebooks_data"), "--out", path("report")}), kernels::kExitHolds);
+  EXPECT_NE(kernels::read_file(path("report/report.md")).find("kernels/generated/gelu_f32.h"), std::string::npos);
+}
+
+// Sweeps of another activation are no verdict on GELU, whatever their names.
+TEST_F(Report, OtherActivationsAreNotTakenForGelu) {
+  Json other = sweep_json(kBf16);
+  other["activation"] = "elu";
+  other["subject"] = "elu_bf16+rounded";
+  other["domains"][0]["T_over_O"] = 7;
+  write("sweeps/elu_bf16.json", other.dump());
+  const Results results = read();
+  ASSERT_EQ(results.sweeps.size(), 4u);
+  EXPECT_EQ(results.sweep_of("bf16")->fit, "gelu_bf16");
+  EXPECT_EQ(failing(results), std::vector<std::string>{});
 }
 
 TEST_F(Report, WritesBothFilesAndSaysWhetherAllHolds) {
@@ -454,7 +659,7 @@ TEST_F(Report, WithoutGnuplotNothingIsWritten) {
 
 TEST_F(Report, GnuplotErrorsAreReported) {
   SKIP_WITHOUT_GNUPLOT();
-  EXPECT_THROW(draw({{100, 100, "plot nothing_of_this_name", ""}}), kernels::EnvironmentError);
+  EXPECT_THROW(draw({{"nothing", "plot nothing_of_this_name", ""}}), kernels::EnvironmentError);
 }
 
 }  // namespace

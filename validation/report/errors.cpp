@@ -1,0 +1,325 @@
+// Errors of g kept apart, against the limit that storing y sets, and weighed by how often x occurs; the forward.
+#include "validation/report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace outgrad::validation {
+
+using namespace page;
+
+namespace {
+std::vector<Cell> error_row(const BackwardHeader& header, const SweptDomain* domain) {
+  const StorageClaims& claims = header.storage;
+  const bool enumerated = !domain && claims.oracle > 0;
+  std::vector<Cell> row{header.name, header.accuracy, header.format, domain ? domain->x_format : enumerated ? "all real x" : "-"};
+  for (const double bound : {header.bound_a, header.bound_k, header.bound_b}) row.emplace_back(power_of_two(bound));
+  const Cell missing("-", Tone::muted);
+  if (enumerated) {
+    row.insert(row.end(), {missing, three_digits_up(claims.total), missing, three_digits_up(claims.oracle), three_digits_up(claims.regret),
+                           rounded_up(claims.total / claims.oracle, 4), missing});
+    return row;
+  }
+  if (!domain) {
+    row.resize(row.size() + 7, missing);
+    return row;
+  }
+  for (const SweptMaximum* m : {&domain->storage, &domain->total, &domain->stored, &domain->oracle, &domain->regret})
+    row.emplace_back(three_digits_up(m->bound));
+  row.emplace_back(rounded_up(domain->ratio, 4));
+  row.emplace_back(scientific(domain->rms));
+  return row;
+}
+
+/// Errors of g weighed by how often x occurs; empty if no sweep has them.
+Table weighted_table(const Results& results) {
+  Table table{
+      "Errors of g over x of a distribution, each bit pattern weighed by the probability that x rounds to it. The share is that of x "
+      "whose stored value leaves f' uncertain by at least half of max O.",
+      "./outgrad validate --activation NAME --format FORMAT --activations notebooks_data/activations/all-MiniLM-L6-v2.json",
+      {words("fit"),
+       words("y in"),
+       words("every x in"),
+       words("x of"),
+       {"rms"},
+       {"bias", "mean signed error"},
+       {"max", "of nearly all x"},
+       {"share in the worst codes"}},
+      {}};
+  for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
+    for (const SweepResult& sweep : *sweeps) {
+      for (const SweptDomain& d : sweep.domains) {
+        for (const WeightedErrors& w : d.under) {
+          table.rows.push_back({quoted(sweep.fit), sweep.format, d.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias),
+                                scientific(w.most), fmt::format("{:.2g}%", 100 * w.share)});
+        }
+      }
+    }
+  }
+  return table;
+}
+
+/// One row of the plot of T against O.
+struct Limit {
+  std::string name;
+  double total = 0, oracle = 0, regret = 0;
+};
+
+/// Sweeps of the format's own x, and for fits that were not swept what their headers claim and the check enumerates.
+std::vector<Limit> limits_of(const Results& results, const std::string& format) {
+  std::vector<Limit> limits;
+  for (const SweepResult& sweep : results.sweeps) {
+    if (sweep.format != format) continue;
+    for (const SweptDomain& d : sweep.domains) {
+      const std::string over = sweep.domains.size() > 1 ? ", x in " + d.x_format : "";
+      limits.push_back({sweep.fit + over, d.total.bound, d.oracle.value, d.regret.bound});
+    }
+  }
+  const auto claimed = [&](const auto& headers) {
+    for (const auto& header : headers) {
+      if (header.format == format && header.storage.oracle > 0 && !results.sweep_of_fit(header.name))
+        limits.push_back({header.name, header.storage.total, header.storage.oracle, header.storage.regret});
+    }
+  };
+  claimed(results.backward);
+  claimed(results.tables);
+  std::sort(limits.begin(), limits.end(), [](const Limit& a, const Limit& b) { return a.name < b.name; });
+  return limits;
+}
+
+/// A line a fit: O, T and R on one axis.
+Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
+  std::string data;
+  double least = 1, most = 0;
+  for (size_t i = 0; i < limits.size(); ++i) {
+    const Limit& l = limits[i];
+    const auto shown = [&](double v) {
+      if (!(v > 0) || !std::isfinite(v)) return std::string("NaN");
+      least = std::min(least, v), most = std::max(most, v);
+      return fmt::format("{:.6g}", v);
+    };
+    data += fmt::format("{} {} {} {} {}\n", limits.size() - i, shown(l.oracle), shown(l.total), shown(l.regret), plain_name(l.name));
+  }
+  constexpr int kRowHeight = 17, kMargins = 105;
+  if (!(most > 0)) least = 0.5, most = 1;
+  return {fmt::format("y in {}: the total error T and the regret R of each fit beside the floor O", formats),
+          fmt::format("set logscale x 2\nset format x '2^{{%L}}'\nset xrange [{0:.6g}:{1:.6g}]\nset yrange [0.3:{2}.7]\nset ytics "
+                      "noenhanced font ',10'\n"
+                      "set title \"y in {3}\"\n"
+                      "set key samplen 1\n"
+                      "plot data using 2:($1-0.32):(0):(0.64) with vectors nohead lc rgb orange lw 4 title 'O, the floor', data using "
+                      "3:1:ytic(5) with points pt 7 ps 0.6 lc "
+                      "rgb blue title 'T', data using 4:1 with points pt 6 ps 0.6 lc rgb grey title 'R'",
+                      least / 1.6, most * 1.6, limits.size(), formats),
+          data, 460, std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
+}
+
+/// rms of g under each distribution, for sweeps over f32 x of GELU: ours in each format, and others'.
+Plot often_plot(const Results& results, const std::vector<std::string>& distributions) {
+  struct Line {
+    const char* colour;
+    std::string name;
+    const SweptDomain* domain;
+  };
+  std::vector<Line> lines;
+  constexpr std::array<const char*, 7> kLineColours{"blue", "green", "orange", "red", "violet", "grey", "pale"};
+  const auto add = [&](const SweepResult& sweep, bool theirs) {
+    const SweptDomain& domain = sweep.domains.back();
+    if (sweep.activation == "gelu" && !domain.under.empty() && lines.size() < kLineColours.size() && (!theirs || sweep.format == "f32"))
+      lines.push_back({kLineColours[lines.size()], sweep.fit, &domain});
+  };
+  for (const SweepResult& sweep : results.sweeps) add(sweep, false);
+  for (const SweepResult& sweep : results.foreign) add(sweep, true);
+  std::string data, plot;
+  for (size_t k = 0; k < lines.size(); ++k) {
+    data += fmt::format("0 NaN {}\n", plain_name(lines[k].name));  // the line's name, as data: columnhead would lose the block
+    for (size_t i = 0; i < distributions.size(); ++i) {
+      for (const WeightedErrors& w : lines[k].domain->under) {
+        if (w.x == distributions[i] && w.rms > 0 && std::isfinite(w.rms))
+          data += fmt::format("{} {:.6g} {}\n", i + 1, w.rms, plain_name(w.x));
+      }
+    }
+    data += "\n\n";
+    plot += fmt::format("{0}data index {1} using 1:2:xtic(3) with linespoints pt 7 ps 0.5 lc rgb {2} title name{1}",
+                        k == 0 ? "plot " : ", ", k, lines[k].colour);
+  }
+  std::string names;
+  for (size_t k = 0; k < lines.size(); ++k)
+    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
+  return {"root mean square error of g under each distribution of x, a line for each set of coefficients",
+          fmt::format("{}set logscale y 2\nset format y '2^{{%L}}'\nset xrange [0.6:{}.4]\nset xtics noenhanced\nset key noenhanced\n"
+                      "set title 'rms error of g, over every f32 x'\n{}",
+                      names, distributions.size(), plot),
+          data};
+}
+
+}  // namespace
+
+Section limits_section(const Results& results) {
+  Section section{"T against O", {}};
+  Figure figure{
+      "The total error T of every fit against O, the least that any function of the stored y can reach: a blue dot on the orange bar "
+      "cannot be bettered "
+      "without storing more. R, the distance from the middle of what is possible, is what a better fit could still gain. f32 is swept "
+      "only; over 16 bits "
+      "the fits that were not swept stand with what `./outgrad check` enumerates from every stored y.",
+      "./outgrad validate --activation NAME --format FORMAT and ./outgrad check HEADER",
+      {}};
+  for (const std::vector<const char*>& together : {std::vector{"f16"}, std::vector{"bf16"}, std::vector{"f32", "e4m3", "e5m2"}}) {
+    std::string formats;
+    std::vector<Limit> limits;
+    for (const char* format : together) {
+      const std::vector<Limit> more = limits_of(results, format);
+      if (!more.empty()) formats += (formats.empty() ? "" : ", ") + std::string(format);
+      limits.insert(limits.end(), more.begin(), more.end());
+    }
+    if (!limits.empty()) figure.plots.push_back(limits_plot(formats, limits));
+  }
+  if (figure.plots.empty())
+    section.blocks.push_back(nothing("T and O", validate_command("FORMAT")));
+  else
+    section.blocks.push_back(std::move(figure));
+  return section;
+}
+
+Section often_section(const Results& results) {
+  Section section{"Errors as x have them", {}};
+  Table weighted = weighted_table(results);
+  if (weighted.rows.empty()) {
+    section.blocks.push_back(nothing("Errors weighed by how often x occurs", "./outgrad validate --activation gelu --format FORMAT"));
+    return section;
+  }
+  section.blocks.push_back(Paragraph{
+      "A maximum says nothing of how often. Here every bit pattern of x counts by the probability that x rounds to it, for normal "
+      "distributions and for the inputs of a real model's GELUs."});
+  std::vector<std::string> distributions;
+  for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
+    for (const SweepResult& sweep : *sweeps) {
+      if (sweep.activation != "gelu") continue;
+      for (const WeightedErrors& w : sweep.domains.back().under) {
+        if (std::find(distributions.begin(), distributions.end(), w.x) == distributions.end()) distributions.push_back(w.x);
+      }
+    }
+  }
+  if (!distributions.empty())
+    section.blocks.push_back(Figure{
+        "Root mean square error of g under each distribution, over f32 x: ours with y in each format, and published coefficients in f32.",
+        weighted.command,
+        {often_plot(results, distributions)}});
+  section.blocks.push_back(std::move(weighted));
+  return section;
+}
+
+Section errors_section(const Results& results) {
+  Section section{"Errors, kept apart", {}};
+  section.blocks.push_back(Paragraph{"Absolute errors of g = f'(x), a pure number between -0.13 and 1.13 for GELU."});
+  section.blocks.push_back(Definitions{
+      {{"A", "the polynomials against the exact g; certified: ball arithmetic, Taylor models in x"},
+       {"K", "the constants of the coordinate s = sqrt(y - y_c) against the exact y*; certified"},
+       {"B", "rounding of the fp32 operations that run; certified"},
+       {"C", "an exact g at the stored y against f'(x): what storing y costs; exhaustive"},
+       {"T", "the kernel's g at the stored y against f'(x): all of the above together; T_dx the same for dx at dy = 1; exhaustive"},
+       {"O", "the least T that any function of the stored (y, mask) can have: the physical limit; exhaustive"},
+       {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible; exhaustive"}}});
+  Table table{
+      "A, K, B, C, T, O and R of every fit. A, K and B are claims of the header that the check re-proves from its text alone; all else is "
+      "over every bit "
+      "pattern of x, by the sweep, or, over all real x, enumerated from "
+      "every stored y by the fit and again by the check. A of the class rel is relative to g.",
+      "./outgrad check HEADER and ./outgrad validate --activation NAME --format FORMAT",
+      {words("fit"),
+       words("class"),
+       words("y in"),
+       words("over"),
+       {"A", "certified"},
+       {"K", "certified"},
+       {"B", "certified"},
+       {"C", "exhaustive"},
+       {"T", "exhaustive"},
+       {"T_dx", "exhaustive"},
+       {"O", "exhaustive"},
+       {"R", "exhaustive"},
+       {"T / O", "exhaustive"},
+       {"rms T", "x in [-8, 8)"}},
+      {}};
+  for (const BackwardHeader& header : results.backward) {
+    const SweepResult* sweep = results.sweep_of_fit(header.name);
+    if (!sweep) {
+      table.rows.push_back(error_row(header, nullptr));
+    } else {
+      for (const SweptDomain& domain : sweep->domains) table.rows.push_back(error_row(header, &domain));
+    }
+  }
+  if (table.rows.empty())
+    section.blocks.push_back(nothing("Headers", "./outgrad emit"));
+  else
+    section.blocks.push_back(std::move(table));
+
+  Table where{"Where they are attained: x of the largest T and O on either side of the minimum.",
+              "./outgrad validate --activation NAME --format FORMAT",
+              {words("fit"),
+               words("every x in"),
+               {"patterns of x"},
+               {"T, left at x ="},
+               {"T, right at x ="},
+               {"O, left at x ="},
+               {"O, right at x ="},
+               {"left to MPFR", "roundings of y"}},
+              {}};
+  for (const SweepResult& sweep : results.sweeps) {
+    for (const SweptDomain& d : sweep.domains) {
+      where.rows.push_back({quoted(sweep.fit), d.x_format, fmt::format("{}", d.patterns), quoted(d.total.x[0]), quoted(d.total.x[1]),
+                            quoted(d.oracle.x[0]), quoted(d.oracle.x[1]), fmt::format("{}", d.oracle_decisions)});
+    }
+  }
+  if (!where.rows.empty()) section.blocks.push_back(std::move(where));
+  return section;
+}
+
+Section forward_section(const Results& results) {
+  Section section{"Forward", {}};
+  if (results.sweeps.empty()) {
+    section.blocks.push_back(nothing("The forward's accuracy", validate_command("f32")));
+    return section;
+  }
+  Table accuracy{
+      "Accuracy of the forward y against the exact f(x), in ulp of the format of y; y other than the correctly rounded f(x) are counted.",
+      "./outgrad validate --activation NAME --format FORMAT",
+      {words("forward"),
+       words("y in"),
+       words("every x in"),
+       {"|x - x*| <= 0.1", "ulp"},
+       {"elsewhere", "ulp, tail and subnormals too"},
+       {"not correctly rounded"},
+       {"of finite x"},
+       {"wrong masks"},
+       {"wrong NaN, infinities"}},
+      {}};
+  Table foreign{
+      "T when y comes from another forward, that is off by so much before it is stored: near the minimum, where g is steepest in y.",
+      "./outgrad validate --activation NAME --format FORMAT",
+      {words("y in"), words("every x in")},
+      {}};
+  for (const SweepResult& sweep : results.sweeps) {
+    for (const SweptDomain& d : sweep.domains) {
+      accuracy.rows.push_back({quoted(sweep.forward), sweep.format, d.x_format, rounded_up(d.near_ulp, 4), rounded_up(d.far_ulp, 4),
+                               fmt::format("{}", d.misrounded), fmt::format("{}", d.finite), fmt::format("{}", d.wrong_mask),
+                               fmt::format("{}", d.wrong_special)});
+      // The columns are the first sweep's; a domain that has other forwards than these is left out of the table.
+      if (foreign.columns.size() == 2) {
+        for (const auto& [name, error] : d.foreign) foreign.columns.push_back({quoted(name), "T", false});
+      }
+      std::vector<Cell> row{sweep.format, d.x_format};
+      for (const auto& [name, error] : d.foreign) row.emplace_back(three_digits_up(error));
+      if (row.size() == foreign.columns.size()) foreign.rows.push_back(std::move(row));
+    }
+  }
+  section.blocks.push_back(std::move(accuracy));
+  section.blocks.push_back(std::move(foreign));
+  return section;
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,339 @@
+// LayerNorm and RMSNorm from the output: channels of checkpoints, and the bounds under attack.
+#include "validation/report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+namespace outgrad::validation {
+
+using namespace page;
+
+namespace {
+std::string stability_command(const StabilityFile& file) {
+  return fmt::format("./outgrad stability {} --format {}", file.source.empty() ? "--gamma ..." : quoted(shown_path(file.source)),
+                     quoted(file.format));
+}
+
+std::string source_name(const StabilityFile& file) {
+  return file.source.empty() ? "given gamma and beta" : quoted(std::filesystem::path(file.source).filename().string());
+}
+
+/// A format's name, or nothing: a file's text enters no plot's commands.
+std::string known_format(const std::string& format) { return format == "f32" || format == "f16" || format == "bf16" ? format : ""; }
+
+/// Channels by log10 of rho; the ends of the axis gather what lies beyond, 0 (no beta) and infinity (gamma = 0) too.
+Plot rho_plot(const StabilityFile& file) {
+  constexpr double kReach = 4, kStep = 0.1;
+  constexpr int kBins = static_cast<int>(2 * kReach / kStep);
+  std::vector<std::array<int, kChannelClasses.size()>> bins(kBins);
+  for (const NormResult& norm : file.norms) {
+    for (const ChannelResult& channel : norm.channels) {
+      const double place = (std::log10(channel.rho) + kReach) / kStep;  // -inf for 0
+      const auto bin = static_cast<size_t>(std::clamp(place, 0.0, kBins - 1.0));
+      const auto of_class = std::find(kChannelClasses.begin(), kChannelClasses.end(), channel.channel_class) - kChannelClasses.begin();
+      ++bins[bin][static_cast<size_t>(of_class)];
+    }
+  }
+  std::string data;
+  for (int i = 0; i < kBins; ++i) {
+    const auto& [stable, degraded, unstable, zero] = bins[static_cast<size_t>(i)];
+    data += fmt::format("{:.3g} {} {} {}\n", std::pow(10.0, -kReach + (i + 0.5) * kStep), stable + degraded + unstable + zero,
+                        degraded + unstable + zero, unstable + zero);
+  }
+  // Counts stack: each class is drawn over the sum of the ones before it, from the bottom of the axis.
+  return {fmt::format("Channels of {} with y in {}, counted by rho = |beta / gamma| and class", source_name(file), quoted(file.format)),
+          fmt::format("set title 'y in {}'\n", known_format(file.format)) +
+              "set logscale x 10\nset logscale y 10\nset yrange [0.7:*]\nset xrange [1e-4:1e4]\nset format x '10^{%L}'\nset xlabel 'rho = "
+              "|beta / gamma|'\nset ylabel 'channels'\n"
+              "half = 10**0.045\n"
+              "plot data using 1:2:($1/half):($1*half):(0.7):2 with boxxyerror lc rgb pale title 'stable', data using "
+              "1:($3>0?$3:NaN):($1/half):($1*half):(0.7):3 with boxxyerror lc rgb orange title 'degraded', data using "
+              "1:($4>0?$4:NaN):($1/half):($1*half):(0.7):4 with boxxyerror lc rgb red title 'unstable or gamma = 0'",
+          data, 460, 280};
+}
+
+Table worst_channels(const StabilityFile& file) {
+  constexpr size_t kShown = 8;
+  std::vector<const ChannelResult*> channels;
+  for (const NormResult& norm : file.norms) {
+    for (const ChannelResult& channel : norm.channels) channels.push_back(&channel);
+  }
+  const size_t shown = std::min(kShown, channels.size());
+  std::partial_sort(channels.begin(), channels.begin() + static_cast<std::ptrdiff_t>(shown), channels.end(),
+                    [](const ChannelResult* a, const ChannelResult* b) { return a->bits_lost > b->bits_lost; });
+  Table table{fmt::format("The worst channels of {} with y in {}: error bounds of rows whose |x\u0302| stays under {:g}.",
+                          source_name(file), quoted(file.format), file.x_hat_max),
+              stability_command(file),
+              {words("layer"),
+               {"channel"},
+               {"gamma"},
+               {"beta"},
+               {"rho"},
+               {"bits lost"},
+               {"error of x\u0302", "bound"},
+               {"dgamma", "bound, a row"},
+               words("class")},
+              {}};
+  for (size_t k = 0; k < shown; ++k) {
+    const ChannelResult& c = *channels[k];
+    table.rows.push_back({quoted(c.layer),
+                          fmt::format("{}", c.index),
+                          scientific(c.gamma),
+                          scientific(c.beta),
+                          scientific(c.rho),
+                          std::isfinite(c.bits_lost) ? fmt::format("{:.1f}", c.bits_lost) : "all",
+                          scientific(c.x_hat),
+                          scientific(c.dgamma),
+                          {c.channel_class, c.channel_class == "stable"     ? Tone::normal
+                                            : c.channel_class == "degraded" ? Tone::muted
+                                                                            : Tone::bad}});
+  }
+  return table;
+}
+
+/// Files of one source stand together, their formats side by side.
+std::vector<std::vector<const StabilityFile*>> by_source(const std::vector<StabilityFile>& files) {
+  std::vector<std::vector<const StabilityFile*>> groups;
+  for (const StabilityFile& file : files) {
+    const auto same = [&](const auto& group) { return group.front()->source == file.source; };
+    const auto found = std::find_if(groups.begin(), groups.end(), same);
+    if (found == groups.end())
+      groups.push_back({&file});
+    else
+      found->push_back(&file);
+  }
+  return groups;
+}
+
+Table layers_table(const StabilityFile& file) {
+  Table layers{
+      fmt::format("{}, y in {}; rows with |mean| rstd up to {:g}, |dy| up to {:g}, eps = {:g}, tau = {:g}. Error of dx: certified, rms "
+                  "over a row, relative to rstd max|dy| rms(gamma). Error of dgamma: an estimate of the relative L2 error.",
+                  source_name(file), quoted(file.format), file.mean_ratio, file.dy_max, file.eps, file.tau),
+      stability_command(file),
+      {words("layer"),
+       {"N"},
+       {"stable"},
+       {"degraded"},
+       {"unstable"},
+       {"gamma = 0"},
+       {"rho", "median"},
+       {"rho", "largest"},
+       {"dx", "all from y"},
+       {"dx", "by policy"},
+       {"dgamma", "estimate"},
+       words("policy"),
+       {"side buffer", "bytes a row"}},
+      {}};
+  for (const NormResult& n : file.norms) {
+    std::vector<Cell> row{quoted(n.name), fmt::format("{}", n.columns)};
+    for (const int count : n.classes) row.emplace_back(fmt::format("{}", count));
+    for (const double v : {n.rho_median, n.rho_max, n.dx_from_output, n.dx_recommended, n.dgamma_estimate}) row.emplace_back(scientific(v));
+    row.emplace_back(quoted(n.policy));
+    row.emplace_back(fmt::format("{}", n.side_buffer_bytes));
+    layers.rows.push_back(std::move(row));
+  }
+  return layers;
+}
+
+// ---- under attack ---------------------------------------------------------------------------------------------------
+
+constexpr std::array<const char*, 3> kGradients{"dx", "dgamma", "dbeta"};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::nan("");
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Tightness of every case over the length of its rows.
+Plot tightness_plot(const AttackFile& attack, const std::string& format) {
+  constexpr double kMost = 1e4;  // rows of one or two elements, whose gradients all but vanish, lie beyond
+  constexpr std::array<const char*, 3> kPointColours{"blue", "green", "orange"};
+  std::string data, plot;
+  for (size_t k = 0; k < kGradients.size(); ++k) {
+    for (const AttackedCase& one : attack.cases) {
+      const AttackedBound* bound = one.format == format ? one.of(kGradients[k]) : nullptr;
+      // Gradients stand a little apart, so that none hides another.
+      if (bound && bound->tightness)
+        data += fmt::format("{:.6g} {:.6g}\n", one.columns * std::exp2(0.22 * (static_cast<double>(k) - 1)),
+                            std::min(*bound->tightness, kMost));
+    }
+    data += "NaN NaN\n\n\n";
+    plot += fmt::format("{}data index {} using 1:2 with points pt 7 ps 0.28 lc rgb {} title '{}'", k == 0 ? "plot " : ", ", k,
+                        kPointColours[k], kGradients[k]);
+  }
+  return {fmt::format("{}: bound over largest error found, case by case, over the length N of a row; every case at or above 1", format),
+          fmt::format("set logscale x 2\nset logscale y 10\nset xrange [0.6:131072]\nset yrange [0.8:{0:g}]\nset xtics (1, 2, 7, 64, 1024, "
+                      "65536)\nset xtics add "
+                      "(3, 16, 257)\nset xtics font ',9'\nset xlabel 'N'\nset title '{1}: bound / largest error found'\n{2}, 1 with lines "
+                      "lc rgb red lw 1.4 title "
+                      "'violated below', 4 with lines lc rgb grey dt 2 notitle",
+                      kMost * 1.3, known_format(format), plot),
+          data};
+}
+
+/// Cases grouped by `key`, the median tightness of each gradient in each format.
+template <class Key>
+void add_groups(const AttackFile& attack, const char* what, Key key, Table& table) {
+  std::vector<std::string> names;
+  for (const AttackedCase& one : attack.cases) {
+    if (std::find(names.begin(), names.end(), key(one)) == names.end()) names.push_back(key(one));
+  }
+  for (const std::string& name : names) {
+    std::vector<Cell> row{what, quoted(name)};
+    int cases = 0;
+    double violations = 0;
+    std::vector<Cell> medians;
+    for (const char* format : {"f32", "f16", "bf16"}) {
+      for (const char* gradient : kGradients) {
+        std::vector<double> found;
+        for (const AttackedCase& one : attack.cases) {
+          if (key(one) != name || one.format != format) continue;
+          if (const AttackedBound* bound = one.of(gradient)) {
+            violations += bound->violations;
+            if (bound->tightness) found.push_back(*bound->tightness);
+          }
+          cases += gradient == kGradients[0] ? 1 : 0;
+        }
+        medians.push_back(found.empty() ? Cell("-", Tone::muted) : Cell(scientific(median(found))));
+      }
+    }
+    row.emplace_back(fmt::format("{}", cases));
+    row.emplace_back(fmt::format("{:.0f}", violations), violations > 0 ? Tone::bad : Tone::normal);
+    row.insert(row.end(), medians.begin(), medians.end());
+    table.rows.push_back(std::move(row));
+  }
+}
+
+/// Largest errors of four ways to the same gradient on the same rows.
+Table ways_table(const AttackFile& attack) {
+  Table table{
+      "Four ways to the same gradient on the rows that the search found, largest error in units of our bound, N >= 2: ours (with the side "
+      "buffer where "
+      "the policy says so), from the input x in the same precision, and NVIDIA Apex's two ways from the output, by our own implementation "
+      "of its formulas. "
+      "Ours stays at or below 1, or the bound is broken.",
+      kAttackCommand,
+      {words("gamma, beta"),
+       words("y in"),
+       {"dx", "ours"},
+       {"dx", "from the input"},
+       {"dx", "gamma clamped"},
+       {"dx", "unguarded"},
+       {"dgamma", "ours"},
+       {"dgamma", "from the input"},
+       {"dgamma", "gamma clamped"},
+       {"dgamma", "unguarded"}},
+      {}};
+  std::vector<std::string> names;
+  for (const AttackedCase& one : attack.cases) {
+    if (std::find(names.begin(), names.end(), one.parameters) == names.end()) names.push_back(one.parameters);
+  }
+  for (const std::string& name : names) {
+    for (const char* format : {"f32", "f16", "bf16"}) {
+      std::vector<Cell> row{quoted(name), format};
+      bool any = false;
+      for (const char* gradient : {"dx", "dgamma"}) {
+        std::array<double, 4> most{};
+        for (const AttackedCase& one : attack.cases) {
+          const AttackedBound* bound = one.parameters == name && one.format == format && one.columns >= 2 ? one.of(gradient) : nullptr;
+          if (!bound) continue;
+          any = true;
+          most[0] = std::max(most[0], bound->ours);
+          for (size_t i = 0; i < kPeerWays.size(); ++i) most[i + 1] = std::max(most[i + 1], bound->peers[i]);
+        }
+        for (const double error : most) row.emplace_back(scientific(error), error > 1 ? Tone::bad : Tone::normal);
+      }
+      if (any) table.rows.push_back(std::move(row));
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+Section channels_section(const Results& results) {
+  Section section{"Channel stability", {}};
+  if (results.stability.empty()) {
+    section.blocks.push_back(nothing("LayerNorm channels of a checkpoint", "./outgrad stability CHECKPOINT --format FORMAT"));
+    return section;
+  }
+  section.blocks.push_back(
+      Paragraph{"The backward pass takes x\u0302 = (y - beta) / gamma from the stored y, so a channel's rho = |beta / gamma| decides how "
+                "much of it is left. A channel is stable if it loses at most one bit, degraded beyond that, unstable if the storage error "
+                "of x\u0302 exceeds tau. The policy from_output reads every channel from y; side_buffer keeps x\u0302 of the unstable ones "
+                "in fp32. Nothing is clamped."});
+  for (const auto& group : by_source(results.stability)) {
+    section.blocks.push_back(Heading{source_name(*group.front())});
+    std::string formats;
+    Figure figure{"", "", {}};
+    for (const StabilityFile* file : group) {
+      figure.plots.push_back(rho_plot(*file));
+      formats += (formats.empty() ? "" : ", ") + quoted(file->format);
+    }
+    figure.caption = "Channels by rho, classed for y in " + formats + "; the first and the last bar gather what lies beyond.";
+    figure.command = stability_command(*group.front());
+    section.blocks.push_back(std::move(figure));
+    for (const StabilityFile* file : group) section.blocks.push_back(layers_table(*file));
+    for (const StabilityFile* file : group) section.blocks.push_back(worst_channels(*file));
+  }
+  return section;
+}
+
+Section attack_section(const Results& results) {
+  Section section{"Norm bounds under attack", {}};
+  if (results.attacks.empty()) {
+    section.blocks.push_back(nothing("Search against the bounds of LayerNorm and RMSNorm", kAttackCommand));
+    return section;
+  }
+  for (const AttackFile& attack : results.attacks) {
+    std::string medians;
+    for (const auto& [gradient, value] : attack.median_of_gradient)
+      medians += fmt::format("{}{} {:.2f}", medians.empty() ? "" : ", ", gradient, value);
+    section.blocks.push_back(
+        Paragraph{fmt::format("A search by gradient ascent and lattice moves over x and dy tried to break every bound on dx, dgamma, "
+                              "dbeta: {} cases, {:.4g} evaluations, "
+                              "{:.0f} violations. Bound over largest error found: median {:.2f} ({}), at most 4 in {:.0f}%.",
+                              attack.cases.size(), attack.evaluations, attack.violations, attack.median_tightness, medians,
+                              100 * attack.share_within_4),
+                  attack.violations > 0 ? Tone::bad : Tone::normal});
+    Figure figure{
+        "How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.",
+        kAttackCommand,
+        {}};
+    for (const char* format : {"f32", "f16", "bf16"}) {
+      if (std::any_of(attack.cases.begin(), attack.cases.end(), [&](const AttackedCase& one) { return one.format == format; }))
+        figure.plots.push_back(tightness_plot(attack, format));
+    }
+    section.blocks.push_back(std::move(figure));
+    section.blocks.push_back(ways_table(attack));
+    Table groups{
+        "Median of bound / largest error found, by what the parameters, the rows and their length are. Few errors show where a gradient "
+        "all but vanishes.",
+        kAttackCommand,
+        {words("by"), words("case"), {"cases"}, {"violations"}},
+        {}};
+    for (const char* format : {"f32", "f16", "bf16"}) {
+      for (const char* gradient : kGradients) groups.columns.push_back({gradient, format});
+    }
+    add_groups(
+        attack, "gamma, beta", [](const AttackedCase& one) { return one.parameters; }, groups);
+    add_groups(
+        attack, "rows", [](const AttackedCase& one) { return one.x; }, groups);
+    add_groups(
+        attack, "norm", [](const AttackedCase& one) { return one.norm; }, groups);
+    add_groups(
+        attack, "N", [](const AttackedCase& one) { return fmt::format("{}", one.columns); }, groups);
+    section.blocks.push_back(std::move(groups));
+  }
+  return section;
+}
+
+}  // namespace outgrad::validation

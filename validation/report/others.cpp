@@ -1,0 +1,264 @@
+// Published coefficients beside ours, and what they do to training.
+#include "validation/report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "validation/targets.h"
+
+namespace outgrad::validation {
+
+using namespace page;
+
+namespace {
+
+/// Ends of the intervals of the table: the asymptotes, x* and where Tempo's pieces end (y = 3 is x = 3.004).
+constexpr std::array<double, 9> kIntervalEnds{-8, -2, -0.75, 0, 0.5, 1.13, 3, 5, 8};
+
+/// Greatest |error| of a curve over the bins whose middle lies in [from, to).
+double greatest_within(const SweptDomain& domain, double from, double to) {
+  double greatest = 0;
+  for (const ErrorBin& p : domain.curve) {
+    if (p.x >= from && p.x < to) greatest = std::max({greatest, std::abs(p.least), std::abs(p.greatest)});
+  }
+  return greatest;
+}
+
+/// GELU in f32, every x: ours first.
+std::vector<const SweepResult*> comparable(const Results& results) {
+  std::vector<const SweepResult*> sweeps;
+  if (const SweepResult* ours = results.sweep_of("f32")) sweeps.push_back(ours);
+  for (const SweepResult& sweep : results.foreign) {
+    if (sweep.activation == "gelu" && sweep.format == "f32") sweeps.push_back(&sweep);
+  }
+  return sweeps;
+}
+
+constexpr const char* kAuditCommand = "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format FORMAT";
+
+Plot beside_plot(const std::vector<const SweepResult*>& sweeps) {
+  constexpr std::array<const char*, 6> kLineColours{"blue", "red", "orange", "violet", "green", "grey"};
+  std::string data, plot, names;
+  const size_t shown = std::min(sweeps.size(), kLineColours.size());
+  for (size_t k = 0; k < shown; ++k) {
+    data += fmt::format("NaN NaN {}\n", plain_name(sweeps[k]->fit));
+    const std::vector<ErrorBin>& curve = sweeps[k]->domains.back().curve;
+    constexpr size_t kMostBins = 500;
+    const size_t join = (curve.size() + kMostBins - 1) / kMostBins;
+    for (size_t i = 0; i < curve.size(); i += join) {
+      double most = 0;
+      for (size_t n = i; n < std::min(i + join, curve.size()); ++n)
+        most = std::max({most, std::abs(curve[n].least), std::abs(curve[n].greatest)});
+      if (most > 0 && std::isfinite(most)) data += fmt::format("{:.6g} {:.6g} \"\"\n", curve[i].x, most);
+    }
+    data += "\n\n";
+    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
+    plot +=
+        fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw 1.3 title name{1}", k == 0 ? "plot " : ", ", k, kLineColours[k]);
+  }
+  return {"Largest error of g over x from -8 to 8: ours far below the published coefficients",
+          names +
+              "set xrange [-8:8]\nset logscale y 2\nset yrange [2**-36:2**3]\nset ytics 2**6\nset format y '2^{%L}'\nset xlabel 'x'\nset "
+              "key noenhanced\n"
+              "set title 'largest error of g, y in f32'\n" +
+              plot,
+          data};
+}
+
+Table interval_table(const std::vector<const SweepResult*>& sweeps) {
+  Table table{
+      "Largest error by interval of x, y in f32, as the curves of the sweeps have it (a bin belongs to the interval that its middle lies "
+      "in; the last row is over all x).",
+      kAuditCommand,
+      {{"x from"}, {"to"}},
+      {}};
+  for (const SweepResult* sweep : sweeps) table.columns.push_back({quoted(sweep->fit), "largest |g - f'|"});
+  for (size_t i = 0; i + 1 < kIntervalEnds.size(); ++i) {
+    std::vector<Cell> row{fmt::format("{:g}", kIntervalEnds[i]), fmt::format("{:g}", kIntervalEnds[i + 1])};
+    for (const SweepResult* sweep : sweeps)
+      row.emplace_back(scientific(greatest_within(sweep->domains.back(), kIntervalEnds[i], kIntervalEnds[i + 1])));
+    table.rows.push_back(std::move(row));
+  }
+  std::vector<Cell> all{"-inf", "inf"};
+  for (const SweepResult* sweep : sweeps) all.emplace_back(three_digits_up(sweep->domains.back().total.bound));
+  table.rows.push_back(std::move(all));
+  return table;
+}
+
+/// Published coefficients through the sweep that ours go through.
+Table audit_table(const Results& results) {
+  Table audit{
+      "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern of x, the same exact derivative, "
+      "the "
+      "same T, O and R. O is the least T of any function of what the backward pass is given: (y, bit), or a code of x.",
+      kAuditCommand,
+      {words("coefficients"),
+       words("activation"),
+       words("backward is given"),
+       words("format"),
+       words("every x in"),
+       {"T", "exhaustive"},
+       {"at x ="},
+       {"O", "exhaustive"},
+       {"R", "exhaustive"},
+       {"T / O", "exhaustive"},
+       {"rms T", "x in [-8, 8)"},
+       {"wrong NaN, infinities"},
+       {"T of ours", "same x and format"}},
+      {}};
+  for (const SweepResult& sweep : results.foreign) {
+    const SweepResult* ours = nullptr;
+    for (const SweepResult& one : results.sweeps) {
+      if (!ours && one.activation == sweep.activation && one.format == sweep.format) ours = &one;
+    }
+    for (const SweptDomain& d : sweep.domains) {
+      Cell same("not swept", Tone::muted);
+      for (const SweptDomain& o : ours ? ours->domains : std::vector<SweptDomain>{}) {
+        if (o.x_format == d.x_format) same = Cell(scientific(o.total.bound));
+      }
+      audit.rows.push_back({quoted(sweep.fit), sweep.activation, sweep.stored, sweep.format, d.x_format, scientific(d.total.bound),
+                            quoted(d.total.worst()), scientific(d.oracle.value), scientific(d.regret.bound), fmt::format("{:.4g}", d.ratio),
+                            scientific(d.rms), fmt::format("{}", d.wrong_special), same});
+    }
+  }
+  return audit;
+}
+
+// ---- training -------------------------------------------------------------------------------------------------------
+
+/// Mean training loss of every way in one format.
+Plot training_plot(const TrainingResult& training, const std::string& format) {
+  constexpr std::array<const char*, 8> kLineColours{"ink", "grey", "blue", "red", "orange", "violet", "green", "pale"};
+  std::string data, plot, names;
+  size_t k = 0;
+  for (const TrainingCurve& curve : training.curves) {
+    if (curve.format != format || k == kLineColours.size()) continue;
+    data += fmt::format("NaN NaN {}\n", plain_name(curve.way));
+    for (size_t i = 0; i < curve.loss.size(); ++i) {
+      if (curve.loss[i]) data += fmt::format("{:.6g} {:.6g} \"\"\n", training.loss_steps[i], *curve.loss[i]);
+    }
+    data += "\n\n";
+    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
+    // Dashes let a line show that lies under another.
+    plot += fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw {3} dt {4} title name{1}", k == 0 ? "plot " : ", ", k,
+                        kLineColours[k], k == 0 ? "2.4" : "1.4", k < 2 ? 1 : 1 + k % 4);
+    ++k;
+  }
+  if (k == 0) plot = "plot NaN notitle";
+  const bool known = format == "f32" || format == "f16" || format == "bf16";
+  return {"Mean training loss over the steps, a line for each way to take gradients, y in " + quoted(format),
+          names + "set xlabel 'step'\nset key noenhanced\nset title 'training loss" + (known ? ", " + format : "") + "'\n" + plot, data};
+}
+
+/// The ends of training: differences from the exact gradients' runs, with their intervals.
+Plot difference_plot(const TrainingResult& training) {
+  std::string data;
+  std::vector<const TrainedWay*> ways;
+  for (const TrainedWay& way : training.summary) {
+    if (way.difference && way.low && way.high) ways.push_back(&way);
+  }
+  for (size_t i = 0; i < ways.size(); ++i)
+    data += fmt::format("{:.6g} {} {:.6g} {:.6g} {}\n", *ways[i]->difference, ways.size() - i, *ways[i]->low, *ways[i]->high,
+                        plain_name(ways[i]->way + ", " + ways[i]->format));
+  if (ways.empty()) data = "NaN 1 NaN NaN \"\"\n";
+  constexpr int kRowHeight = 17, kMargins = 90;
+  return {"Validation loss at the end, difference from exact gradients with its interval, way by way",
+          fmt::format("set yrange [0.3:{}.7]\nset ytics noenhanced font ',10'\nset arrow from 0, graph 0 to 0, graph 1 nohead lc rgb "
+                      "grey\nset xlabel 'nats per byte'\n"
+                      "set title 'validation loss - that of exact gradients'\nplot data using 1:2:3:4:ytic(5) with xerrorbars pt 7 ps 0.6 "
+                      "lc rgb blue notitle",
+                      std::max<size_t>(ways.size(), 1)),
+          data, 460, std::max(190, kMargins + kRowHeight * static_cast<int>(ways.size()))};
+}
+
+}  // namespace
+
+Section others_section(const Results& results) {
+  Section section{"Beside others", {}};
+  const std::vector<const SweepResult*> sweeps = comparable(results);
+  if (results.foreign.empty()) {
+    section.blocks.push_back(nothing("Published coefficients", kAuditCommand));
+  } else {
+    if (!sweeps.empty()) {
+      section.blocks.push_back(Figure{
+          "Ours and published coefficients for GELU over every f32 x, y (or its code) as each stores it: Tempo's pieces meet a square-root "
+          "branch point with polynomials in y, and one piece adds its centre where it should subtract it; steps of two bits cannot follow "
+          "f'.",
+          kAuditCommand,
+          {beside_plot(sweeps)}});
+      section.blocks.push_back(interval_table(sweeps));
+    }
+    section.blocks.push_back(audit_table(results));
+    for (const SweepResult& sweep : results.foreign) {
+      if (sweep.format == "f32") section.blocks.push_back(Paragraph{"`" + quoted(sweep.fit) + "`: " + quoted(sweep.source), Tone::muted});
+    }
+  }
+  std::string ours = "not measured";
+  const SweepResult* sweep = results.sweep_of("f32");
+  if (const BackwardHeader* header = results.backward_named(sweep ? sweep->fit : "gelu_f32"))
+    ours = error_text(header->bound_ab > 0 ? header->bound_ab : header->bound_a + header->bound_b);
+  section.blocks.push_back(
+      Paragraph{fmt::format("PyTorch's own fp32 GELU backward reads x, not y, and is off by up to {} (measured once against the exact "
+                            "derivative). What compares with it is the error of our fit and evaluation, A + B = {}, certified. What "
+                            "storing y in place of x adds is bounded from below by O, for every method.",
+                            error_text(kPyTorchError), ours)});
+  return section;
+}
+
+Section training_section(const Results& results) {
+  Section section{"Training", {}};
+  if (results.training.empty()) {
+    section.blocks.push_back(
+        nothing("The effect of these gradients on training", "./outgrad train --out notebooks_data/training/gelu.json"));
+    return section;
+  }
+  for (const TrainingResult& training : results.training) {
+    const std::string command = quoted(training.command);
+    section.blocks.push_back(Paragraph{fmt::format(
+        "A transformer of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model,
+        training.steps, training.seeds,
+        training.noise ? fmt::format(" The exact gradient of another batch lies {} away in relative L2: what one batch is off by anyhow.",
+                                     scientific(*training.noise))
+                       : "")});
+    Figure curves{"Training loss, mean over the seeds; a line ends where a run of its way diverged.", command, {}};
+    for (const std::string& format : training.formats) curves.plots.push_back(training_plot(training, format));
+    curves.plots.push_back(difference_plot(training));
+    section.blocks.push_back(std::move(curves));
+    Table table{fmt::format("The end of training: validation loss in nats per byte, its difference from the runs with exact gradients "
+                            "paired by seed, with a {:g}% interval, "
+                            "and how far the gradient of all parameters lies from the exact one at the same weights.",
+                            100 * training.confidence),
+                command,
+                {words("format"),
+                 words("gradients"),
+                 {"runs ended"},
+                 {"diverged"},
+                 {"validation loss", "mean"},
+                 {"difference", "from exact"},
+                 {"interval"},
+                 {"gradient's distance", "median, relative L2"},
+                 {"gradient's distance", "greatest"}},
+                {}};
+    const auto shown = [](const std::optional<double>& v, const char* form) {
+      return v ? Cell(fmt::format(fmt::runtime(form), *v)) : Cell("-", Tone::muted);
+    };
+    for (const TrainedWay& way : training.summary) {
+      table.rows.push_back({quoted(way.format),
+                            quoted(way.way),
+                            fmt::format("{}", way.ended),
+                            {fmt::format("{}", way.diverged), way.diverged > 0 ? Tone::bad : Tone::normal},
+                            shown(way.loss, "{:.4f}"),
+                            shown(way.difference, "{:+.2g}"),
+                            way.low && way.high ? Cell(fmt::format("[{:+.2g}, {:+.2g}]", *way.low, *way.high)) : Cell("-", Tone::muted),
+                            shown(way.distance_median, "{:.3g}"),
+                            shown(way.distance_most, "{:.3g}")});
+    }
+    section.blocks.push_back(std::move(table));
+  }
+  return section;
+}
+
+}  // namespace outgrad::validation

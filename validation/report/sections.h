@@ -1,0 +1,62 @@
+// The report's sections, each from the results it needs, and the words they share.
+#pragma once
+
+#include <string>
+
+#include "validation/document.h"
+#include "validation/requirements.h"
+#include "validation/results.h"
+
+namespace outgrad::validation {
+
+// ---- summary.cpp: what a reader takes away
+page::Verdict verdict_of(const std::vector<Requirement>& rows);
+page::Tiles key_figures(const Results& results, const std::vector<Requirement>& rows);
+/// Every requirement by format.
+page::Table matrix(const std::vector<Requirement>& rows);
+/// What holds, fails, is only reported, was not measured; where the data came from.
+std::vector<page::Block> remarks(const Results& results, const std::vector<Requirement>& rows);
+page::Section requirements_section(const std::vector<Requirement>& rows);
+
+// ---- curves.cpp: errors over x and y
+page::Section curves_section(const Results& results);
+
+// ---- errors.cpp: errors kept apart, T against O, how often, the forward
+page::Section limits_section(const Results& results);
+page::Section often_section(const Results& results);
+page::Section errors_section(const Results& results);
+page::Section forward_section(const Results& results);
+
+// ---- coverage.cpp: what was swept and counted
+page::Section coverage_section(const Results& results);
+
+// ---- choice.cpp: fronts of cost and error, coefficients
+page::Section pareto_section(const Results& results);
+page::Section coefficients_section(const Results& results);
+
+// ---- norms.cpp: LayerNorm and RMSNorm from the output
+page::Section channels_section(const Results& results);
+page::Section attack_section(const Results& results);
+
+// ---- others.cpp: published coefficients, training with them
+page::Section others_section(const Results& results);
+page::Section training_section(const Results& results);
+
+// ---- tuning.cpp: this machine's kernels
+page::Section tuning_section(const Results& results);
+
+// ---- words
+inline constexpr double kXStar = -0.7517915247, kYStar = -0.1699712075;  // the minimum of GELU, where plots and sentences point; no bound uses them
+
+/// Three significant digits, rounded to nearest: of what is no bound.
+std::string scientific(double v);
+std::string error_text(double bound);
+/// A column of words.
+page::Column words(const char* name);
+page::Tone tone_of(RequirementVerdict verdict);
+/// Stands for what was not measured, and says what makes it.
+page::Paragraph nothing(const std::string& what, const std::string& command);
+/// Of `many` that share x: "65,536".
+std::string grouped(std::int64_t count);
+
+}  // namespace outgrad::validation

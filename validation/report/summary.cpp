@@ -1,0 +1,222 @@
+// The first screen: verdict, the handful of figures, every requirement by format, what is only reported, where the data came from.
+#include "validation/report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "validation/targets.h"
+
+namespace outgrad::validation {
+
+using namespace page;
+
+namespace {
+
+constexpr const char* kNorms = "norms";
+
+std::string counted(std::size_t n, const char* one, const char* many) { return fmt::format("{} {}", n, n == 1 ? one : many); }
+
+std::vector<const Requirement*> with(const std::vector<Requirement>& rows, RequirementVerdict verdict) {
+  std::vector<const Requirement*> found;
+  for (const Requirement& row : rows) {
+    if (row.verdict() == verdict) found.push_back(&row);
+  }
+  return found;
+}
+
+std::string listed(const std::vector<const Requirement*>& rows) {
+  std::string text;
+  for (const Requirement* row : rows) {
+    text += text.empty() ? "" : "; ";
+    text += row->format + " " + row->quantity;
+    if (row->value) text += " " + figure(*row->value, row->kind) + (row->limit ? ", not " + figure(*row->limit, row->kind) : "");
+  }
+  return text;
+}
+
+/// "max T / max O, all bf16 x" of bf16 and "..., all f16 x" of f16 are one line.
+std::string line_of(const Requirement& row) {
+  std::string name = row.quantity;
+  const std::string own = "all " + row.format + " x";
+  if (const size_t at = name.find(own); at != std::string::npos) name.replace(at, own.size(), "all x of the format");
+  return name;
+}
+
+}  // namespace
+
+Table matrix(const std::vector<Requirement>& rows) {
+  Table table{"What must hold and what was found: upper bounds, rounded up.", "./outgrad report", {words("requirement")}, {}};
+  for (const Targets& targets : kTargets) table.columns.push_back({targets.format, "found, at most"});
+  const auto cell = [](const Requirement& row) {
+    const char* const mark = row.verdict() == RequirementVerdict::pass   ? "\u2713\u00a0"
+                             : row.verdict() == RequirementVerdict::fail ? "\u2717\u00a0"
+                                                                         : "";
+    return Cell(row.value ? mark + figure(*row.value, row.kind) + (row.limit ? " \u2264\u00a0" + figure(*row.limit, row.kind) : "")
+                          : "not measured",
+                tone_of(row.verdict()));
+  };
+  for (const Requirement& row : rows) {
+    if (row.format == kNorms) continue;
+    const std::string name = line_of(row);
+    auto line = std::find_if(table.rows.begin(), table.rows.end(), [&](const auto& one) { return one[0].text == name; });
+    if (line == table.rows.end()) {
+      table.rows.push_back({name});
+      line = table.rows.end() - 1;
+      line->resize(table.columns.size(), Cell("", Tone::muted));
+    }
+    for (size_t i = 0; i < kTargets.size(); ++i) {
+      if (row.format == kTargets[i].format) (*line)[i + 1] = cell(row);
+    }
+  }
+  for (const Requirement& row : rows) {
+    if (row.format == kNorms)
+      table.rows.push_back({"LayerNorm, RMSNorm: " + row.quantity, cell(row), Cell("all formats", Tone::muted), Cell("")});
+  }
+  return table;
+}
+
+Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) {
+  Tiles tiles;
+  const auto tile = [&](Tile one, const std::string& command) {
+    tiles.tiles.push_back(std::move(one));
+    if (std::find(tiles.commands.begin(), tiles.commands.end(), command) == tiles.commands.end()) tiles.commands.push_back(command);
+  };
+  const SweepResult* worst = nullptr;
+  std::int64_t patterns = 0;
+  for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
+    for (const SweepResult& sweep : *sweeps) {
+      for (const SweptDomain& domain : sweep.domains) patterns += domain.patterns;
+    }
+  }
+  double ratio = 0;
+  for (const Targets& targets : kTargets) {
+    const SweepResult* sweep = results.sweep_of(targets.format);
+    for (const SweptDomain& domain : sweep ? sweep->domains : std::vector<SweptDomain>{}) {
+      if (!(domain.ratio <= ratio)) ratio = domain.ratio, worst = sweep;
+    }
+  }
+  if (worst) {
+    tile({rounded_up(ratio, 4), "largest T / O of the shipped fits", "1 is the limit that storing y sets; worst in " + worst->format},
+         validate_command("FORMAT"));
+  }
+  for (const Requirement& row : rows) {
+    if (row.format == "f32" && row.quantity.starts_with("A + B") && row.value)
+      tile({figure(*row.value, row.kind), "error of fit and rounding, f32",
+            "certified; PyTorch's own from x: " + power_of_two(kPyTorchError)},
+           row.command);
+  }
+  if (patterns > 0)
+    tile(
+        {fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"},
+        validate_command("FORMAT"));
+  if (const SweepResult* ours = results.sweep_of("f32")) {
+    const SweepResult* theirs = nullptr;
+    for (const SweepResult& sweep : results.foreign) {
+      if (sweep.activation == "gelu" && sweep.format == "f32" && (!theirs || sweep.domains[0].total.bound > theirs->domains[0].total.bound))
+        theirs = &sweep;
+    }
+    if (theirs) {
+      tile({three_digits_up(theirs->domains[0].total.bound), "largest error of " + quoted(theirs->fit) + ", as published",
+            "ours over the same x: " + three_digits_up(ours->domains.back().total.bound)},
+           "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format FORMAT");
+    }
+  }
+  for (const AttackFile& attack : results.attacks) {
+    tile({fmt::format("{:.0f}", attack.violations),
+          fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
+          fmt::format("median bound / error found {}", rounded_up(attack.median_tightness, 2)),
+          attack.violations > 0 ? Tone::bad : Tone::normal},
+         kAttackCommand);
+  }
+  for (const TrainingResult& training : results.training) {
+    const TrainedWay* largest = nullptr;
+    for (const TrainedWay& way : training.summary) {
+      if (way.way == "ours" && way.difference && (!largest || std::abs(*way.difference) > std::abs(*largest->difference))) largest = &way;
+    }
+    if (largest) {
+      tile({fmt::format("{:+.2g}", *largest->difference), "final loss against exact gradients",
+            fmt::format("worst format: {}; {} seeds", quoted(largest->format), training.seeds)},
+           quoted(training.command));
+    }
+  }
+  return tiles;
+}
+
+Verdict verdict_of(const std::vector<Requirement>& rows) {
+  const auto count = [&](RequirementVerdict verdict) { return with(rows, verdict).size(); };
+  const std::size_t pass = count(RequirementVerdict::pass), fail = count(RequirementVerdict::fail),
+                    missing = count(RequirementVerdict::not_measured), reported = count(RequirementVerdict::reported), judged = pass + fail;
+  Verdict verdict;
+  verdict.tone = fail > 0 ? Tone::bad : missing > 0 || judged == 0 ? Tone::muted : Tone::good;
+  verdict.headline = fail > 0      ? fmt::format("{} of {} requirements {} not hold", fail, judged, fail == 1 ? "does" : "do")
+                     : judged == 0 ? "Nothing was measured"
+                                   : fmt::format("All {} requirements that were measured hold", judged);
+  if (fail == 0 && missing == 0 && judged > 0) verdict.headline = fmt::format("All {} requirements hold", judged);
+  verdict.detail = fmt::format("{} hold, {} fail, {} {} reported without a limit, {} not measured.", pass, fail, reported,
+                               reported == 1 ? "is" : "are", missing);
+  return verdict;
+}
+
+std::vector<Block> remarks(const Results& results, const std::vector<Requirement>& rows) {
+  std::vector<Block> blocks;
+  const auto say = [&](const char* what, RequirementVerdict verdict, const char* none) {
+    const auto found = with(rows, verdict);
+    blocks.push_back(Heading{what});
+    blocks.push_back(Paragraph{found.empty() ? none : listed(found) + ".", found.empty() ? Tone::muted : tone_of(verdict)});
+  };
+  const auto holding = with(rows, RequirementVerdict::pass);
+  blocks.push_back(Heading{"What holds"});
+  std::string ways;
+  for (const char* way : {"certified", "exhaustive", "counted", "searched"}) {
+    const auto n = std::count_if(holding.begin(), holding.end(), [&](const Requirement* row) { return row->established == way; });
+    if (n > 0) ways += fmt::format("{}{} {}", ways.empty() ? "" : ", ", n, way);
+  }
+  blocks.push_back(Paragraph{holding.empty() ? "Nothing was shown to hold." : fmt::format("{} requirements: {}.", holding.size(), ways)});
+  say("What fails", RequirementVerdict::fail, "Nothing that was measured.");
+  say("What is only reported", RequirementVerdict::reported, "Nothing.");
+  say("What was not measured", RequirementVerdict::not_measured, "Nothing.");
+  blocks.push_back(Heading{"Where the data came from"});
+  std::string from;
+  const auto add = [&](std::size_t n, const char* one, const char* many) {
+    if (n > 0) from += (from.empty() ? "" : ", ") + counted(n, one, many);
+  };
+  add(results.backward.size() + results.forward.size() + results.tables.size(), "coefficient header", "coefficient headers");
+  add(results.fits.size(), "fit with its certificate", "fits with their certificates");
+  add(results.sweeps.size(), "exhaustive sweep", "exhaustive sweeps");
+  add(results.foreign.size(), "sweep of others' coefficients", "sweeps of others' coefficients");
+  add(results.stability.size(), "stability analysis", "stability analyses");
+  add(results.attacks.size(), "search against the norms' bounds", "searches against the norms' bounds");
+  add(results.pareto.size(), "front", "fronts");
+  add(results.training.size(), "training study", "training studies");
+  add(results.tuning.size(), "tuned problem", "tuned problems");
+  blocks.push_back(
+      Paragraph{from + ". The command named below every table and plot writes the files that it shows; all of them stand under Inputs.",
+                Tone::muted});
+  return blocks;
+}
+
+Section requirements_section(const std::vector<Requirement>& rows) {
+  Table table{
+      "What must hold, format by format, each with the command that makes its figure. Figures are upper bounds and rounded up; "
+      "\"certified\" is proved by "
+      "ball arithmetic and stands in the header, \"exhaustive\" and \"counted\" are over every bit pattern of x, \"searched\" is what an "
+      "attack could not refute.",
+      "./outgrad report",
+      {words("format"), words("requirement"), {"at most", ""}, {"found", ""}, words("verdict"), words("established"), words("made by")},
+      {}};
+  for (const Requirement& row : rows) {
+    table.rows.push_back({row.format,
+                          row.quantity,
+                          row.limit ? figure(*row.limit, row.kind) : "-",
+                          row.value ? figure(*row.value, row.kind) : "-",
+                          {to_string(row.verdict()), tone_of(row.verdict())},
+                          row.established,
+                          "`" + row.command + "`"});
+  }
+  return {"Requirements", {std::move(table)}};
+}
+
+}  // namespace outgrad::validation
