@@ -59,14 +59,10 @@ void add_table(Fingerprint& fingerprint) {
   }
 }
 
-/// What the header says of itself, and what its class promises ("stored:1.05": T within 1.05 O).
+/// What the header says of itself.
 template <class Fit>
 std::vector<Claim> claims_of(bool own_forward) {
   std::vector<Claim> claims;
-  if constexpr (requires { Fit::kClass; }) {
-    constexpr std::string_view kStored = "stored:", kClass = Fit::kClass;
-    if (kClass.starts_with(kStored)) claims.push_back({Claim::kRatio, std::stod(std::string(kClass.substr(kStored.size())))});
-  }
   if constexpr (requires { Fit::kT; }) {
     claims.push_back({Claim::kTotal, Fit::kT});
     claims.push_back({Claim::kOracle, Fit::kO});
@@ -125,6 +121,9 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
     };
   }
   subject.claims = detail::claims_of<Fit>(false);
+  if constexpr (requires { Fit::kExactLimits; }) {
+    if (!Fit::kExactLimits) subject.limit_error = Fit::kA + Fit::kB;
+  }
   Fingerprint fingerprint;
   detail::add_table<Fit>(fingerprint);
   subject.identity = identity_of(subject, fingerprint);

@@ -64,11 +64,10 @@ struct Stored {
   bool lists_worst() const { return activation->masked() || format.bits < 32; }
 };
 
-/// What a header says of its kernels, or its class promises: an upper bound that a sweep must not contradict.
+/// What a header says of its kernels: an upper bound that a sweep must not contradict.
 struct Claim {
-  static constexpr const char* kRatio = "max T / max O";
-  static constexpr const char* kTotal = "T";           // kT: over all real x that a stored y stands for
-  static constexpr const char* kOracle = "O";          // kO, likewise
+  static constexpr const char* kTotal = "T";              // kT: over all real x that a stored y stands for, by correct rounding
+  static constexpr const char* kOracle = "O";             // kO, likewise
   static constexpr const char* kBeyondStorage = "T - C";  // kA + kB + kK
 
   std::string what;
@@ -99,6 +98,7 @@ struct Subject {
   double mask_from = kGeluXStar;
   std::vector<Distribution> distributions = usual_distributions();  // of x, to weigh errors by
   std::vector<Claim> claims = {};
+  double limit_error = 0;  // g at y = f(+-inf) may be off by this (a header without kExactLimits)
   bool deployed = false;  // held to the targets of its format (targets.h): all of them with a forward of its own, else those of the backward
   SweptX swept = SweptX::all;
   nlohmann::ordered_json origin = nullptr;  // of coefficients that are not ours: what the report says of them

@@ -13,7 +13,7 @@
 // being exact; the third is the reference of elu, within a relative 2^-51 (its cells keep half of Reference::kValueBound); the last is one rounding.
 //
 // Floors: O is a maximum over runs, so half the range of f' over any x that share a correctly rounded y and a branch is a lower bound, less the
-// reference's own error. All x of a 16-bit format are tried; of f32 the neighbourhood of x*, or where f rises neighbourhoods of multiples of 1/16.
+// reference's own error. All x of a 16-bit format are tried; of f32 the neighbourhood of x*, or where f rises neighbourhoods of multiples of 1/16. The lesser branch counts, as C of either is sought above the floor.
 
 #include "validation/swept_activation.h"
 
@@ -87,27 +87,24 @@ double floor_of(const SweptActivation& of, const FloatFormat& format) {
   const Domain domain{format};
   const std::int64_t finite = domain.finite(), split = domain.first_right(of.x_star);
   const std::unique_ptr<Oracle> oracle = of.oracle();
-  double floor = 0;
-  const auto take = [&](std::int64_t begin, std::int64_t end) {
-    begin = std::max<std::int64_t>(begin, 0), end = std::min(end, finite);
-    if (begin >= end) return;
+  const auto longest = [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> x(static_cast<std::size_t>(end - begin));
     domain.fill(begin, end - begin, x.data());
-    floor = std::max(floor, longest_run(of, format, x, *oracle));
+    return longest_run(of, format, x, *oracle);
   };
-  if (format.bits < 32) {
-    take(0, split);
-    take(split, finite);
-  } else if (of.masked()) {
-    constexpr std::int64_t kNear = 8192;  // in f32 the run next to x* has some 2000 x
-    take(split - kNear, split);
-    take(split, split + kNear);
+  double floor = 0;
+  if (of.masked()) {
+    // In f32 the run next to x* has some 2000 x.
+    const std::int64_t near = format.bits < 32 ? finite : 8192;
+    floor = std::min(longest(std::max<std::int64_t>(split - near, 0), split), longest(split, std::min(split + near, finite)));
+  } else if (format.bits < 32) {
+    floor = longest(0, finite);
   } else {
     constexpr std::int64_t kNear = 64;
     constexpr int kFarthest = 16, kPerUnit = 16;
     for (int k = -kFarthest * kPerUnit; k <= kFarthest * kPerUnit; ++k) {
       const std::int64_t at = domain.first_right(static_cast<double>(k) / kPerUnit);
-      take(at - kNear, at + kNear);
+      floor = std::max(floor, longest(at - kNear, at + kNear));
     }
   }
   return floor - 2 * kSweepMargin;

@@ -16,7 +16,7 @@ namespace outgrad::validation {
 struct SweptFacts {
   double bend;       // at least 2 |f''|, but for the tails of Formula, where f' is within 2^-80 of its limit
   double flat_from;  // from this y on f' is within 2^-17 of 1 wherever y may come from, so that two values of it are within 2^-16; inf: never
-  // Lower bounds on O of either domain, from runs of x of the format itself: f32, f16, bf16.
+  // Lower bounds on O of either branch and domain, from runs of x of the format itself: f32, f16, bf16.
   std::array<double, 3> floor;
 };
 
