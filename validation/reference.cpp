@@ -6,8 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <exception>
 #include <stdexcept>
+#include <utility>
 
 namespace outgrad::validation {
 namespace {
@@ -148,13 +149,23 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
   for (float at = left_; at < end; at += kWidestCell) {
     if (inner == 0 || at >= kWidestCell || at < -kWidestCell) stretches.emplace_back(at, at + kWidestCell);
   }
+  std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::size_t i = 0; i < stretches.size(); ++i) {
     std::vector<Cell> found;
-    cover(f, stretches[i].first, stretches[i].second, found);
+    std::exception_ptr thrown;
+    try {
+      cover(f, stretches[i].first, stretches[i].second, found);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
 #pragma omp critical
-    cells_.insert(cells_.end(), found.begin(), found.end());
+    {
+      cells_.insert(cells_.end(), found.begin(), found.end());
+      if (thrown) failure = thrown;
+    }
   }
+  if (failure) std::rethrow_exception(failure);
   std::sort(cells_.begin(), cells_.end(), [](const Cell& a, const Cell& b) { return a.from < b.from; });
 
   constexpr float kEnd = std::numeric_limits<float>::infinity();

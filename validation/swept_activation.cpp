@@ -13,7 +13,8 @@
 // being exact; the third is the reference of elu, within a relative 2^-51 (its cells keep half of Reference::kValueBound); the last is one rounding.
 //
 // Floors: O is a maximum over runs, so half the range of f' over any x that share a correctly rounded y and a branch is a lower bound, less the
-// reference's own error. All x of a 16-bit format are tried; of f32 the neighbourhood of x*, or where f rises neighbourhoods of multiples of 1/16. The lesser branch counts, as C of either is sought above the floor.
+// reference's own error. All x of a 16-bit format are tried; of f32 the neighbourhood of x*, or where f rises neighbourhoods of multiples of
+// 1/16. The lesser branch counts, as C of either is sought above the floor.
 
 #include "validation/swept_activation.h"
 
