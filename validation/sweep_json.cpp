@@ -183,11 +183,11 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
 
 const char* to_string(SweptX swept) { return swept == SweptX::own ? "own" : swept == SweptX::f32 ? "f32" : "all"; }
 
-SweptX swept_named(const std::string& name, const std::string& place) {
+SweptX swept_named(const std::string& name, const std::string& file, const char* place) {
   for (const SweptX swept : {SweptX::own, SweptX::f32, SweptX::all}) {
     if (name == to_string(swept)) return swept;
   }
-  throw SpecError(place, "x", "'" + name + "' is not one of own, f32, all");
+  throw SpecError(file, place, "'" + name + "' is not one of own, f32, all");
 }
 
 SweepParts parts_from_json(const std::string& text, const std::string& file) {
@@ -201,7 +201,7 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
     read.subject.code = json.at("code").get<bool>();
     read.subject.own_forward = json.at("own_forward").get<bool>();
-    read.subject.swept = swept_named(json.at("x").get<std::string>(), file);
+    read.subject.swept = swept_named(json.at("x").get<std::string>(), file, "x");
     read.subject.deployed = json.at("deployed").get<bool>();
     for (const auto& claim : json.at("claims")) read.subject.claims.push_back({claim.at(0).get<std::string>(), claim.at(1).get<double>()});
     read.subject.distributions.clear();

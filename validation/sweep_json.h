@@ -22,8 +22,8 @@ nlohmann::ordered_json to_json(const Subject& subject, const std::vector<DomainP
 SweepParts parts_from_json(const std::string& text, const std::string& file);
 
 const char* to_string(SweptX swept);
-/// Throws kernels::SpecError naming `place`.
-SweptX swept_named(const std::string& name, const std::string& place);
+/// Throws kernels::SpecError naming `file` and `place`.
+SweptX swept_named(const std::string& name, const std::string& file, const char* place);
 
 /// rms, bias and greatest error of g under the subject's distributions of x, and the share of x in the worst codes: one object each.
 nlohmann::ordered_json under_json(const Subject& subject, const DomainResult& result);

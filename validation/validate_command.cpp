@@ -299,7 +299,7 @@ bool validate(const Arguments& arguments) {
   }
   if (arguments.merge.empty() == arguments.format.empty()) throw SpecError("validate", "input", "give either --format or --merge");
   if (!arguments.merge.empty() && !arguments.shard.empty()) throw SpecError("validate", "--shard", "cannot be given with --merge");
-  const SweptX swept = swept_named(arguments.x, "validate");
+  const SweptX swept = swept_named(arguments.x, "validate", "--x");
 
   SweepOptions options;
   options.threads = arguments.threads;
