@@ -328,7 +328,7 @@ bool validate(const Arguments& arguments) {
   const bool many = subjects.size() > 1, quiet = arguments.json || options.shards > 1;
   // The deployed kernels of GELU have the name that the chain and the report look for.
   const auto name_of = [&](const Subject& subject, const std::string& fit) {
-    const bool by_format = arguments.fit.empty() && subject.activation == &kGelu && !merges;
+    const bool by_format = arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
     return file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, options);
   };
   if (many && !quiet) print_row_names();
