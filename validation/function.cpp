@@ -524,6 +524,175 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
   }
 }
 
+// Taylor coefficients of any order by power series: each elementary function through the differential equation that it solves, as in
+// Moore, Kearfott and Cloud, Introduction to Interval Analysis, 2009, section 9.3.
+template <class Scalar>
+using Series = std::vector<Scalar>;
+
+/// Coefficient k of v w, terms from first to last of v.
+template <class Scalar>
+Scalar product_term(const Series<Scalar>& v, const Series<Scalar>& w, size_t k, size_t first, size_t last) {
+  Scalar sum(0);
+  for (size_t j = first; j <= last; ++j) sum = sum + v[j] * w[k - j];
+  return sum;
+}
+
+template <class Scalar>
+Series<Scalar> product(const Series<Scalar>& v, const Series<Scalar>& w) {
+  Series<Scalar> result(v.size(), Scalar(0));
+  for (size_t k = 0; k < v.size(); ++k) result[k] = product_term(v, w, k, 0, k);
+  return result;
+}
+
+template <class Scalar>
+Series<Scalar> quotient(const Series<Scalar>& v, const Series<Scalar>& w) {
+  Series<Scalar> result(v.size(), Scalar(0));
+  for (size_t k = 0; k < v.size(); ++k) result[k] = (k == 0 ? v[0] : v[k] - product_term(result, w, k, 0, k - 1)) / w[0];
+  return result;
+}
+
+template <class Scalar>
+Series<Scalar> scaled(Series<Scalar> v, const Scalar& factor) {
+  for (Scalar& c : v) c = c * factor;
+  return v;
+}
+
+/// F(u) from F(u_0) and coefficient k - 1 of F'(u), which may use coefficients of F(u) below k.
+template <class Scalar, class Slope>
+Series<Scalar> integrated(const Series<Scalar>& u, const Scalar& start, const Slope& slope) {
+  Series<Scalar> result(u.size(), Scalar(0)), slopes(u.size(), Scalar(0));
+  result[0] = start;
+  for (size_t k = 1; k < u.size(); ++k) {
+    slopes[k - 1] = slope(result, k - 1);
+    Scalar sum(0);
+    for (size_t j = 1; j <= k; ++j) sum = sum + u[j] * Scalar(static_cast<double>(j)) * slopes[k - j];
+    result[k] = sum / Scalar(static_cast<double>(k));
+  }
+  return result;
+}
+
+template <class Scalar>
+Series<Scalar> exponential(const Series<Scalar>& u) {
+  return integrated(u, exp(u[0]), [](const Series<Scalar>& e, size_t k) { return e[k]; });
+}
+
+/// sigma' = sigma(u) sigma(-u), whose second factor keeps relative accuracy at both ends.
+template <class Scalar>
+Series<Scalar> logistic(const Series<Scalar>& u) {
+  const Scalar other = sigmoid(-u[0]);
+  return integrated(u, sigmoid(u[0]), [&](const Series<Scalar>& s, size_t k) {
+    Scalar sum = s[k] * other;
+    for (size_t j = 0; j < k; ++j) sum = sum - s[j] * s[k - j];
+    return sum;
+  });
+}
+
+template <class Scalar>
+Series<Scalar> density(const Series<Scalar>& u) {
+  Series<Scalar> result = exponential(scaled(product(u, u), Scalar(-0.5)));
+  return scaled(result, Scalar(1) / sqrt(Scalar(2) * Scalar::pi()));
+}
+
+template <class Scalar>
+Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
+  const auto left = [&] { return taylor_of<Scalar>(*node.left, x, terms); };
+  const auto right = [&] { return taylor_of<Scalar>(*node.right, x, terms); };
+  const auto constant = [&](const Scalar& value) {
+    Series<Scalar> series(terms, Scalar(0));
+    series[0] = value;
+    return series;
+  };
+  switch (node.operation) {
+    case Operation::Literal:
+      return constant(Scalar(node.literal));
+    case Operation::Pi:
+      return constant(Scalar(Interval::pi()));
+    case Operation::Variable: {
+      Series<Scalar> series = constant(x);
+      if (terms > 1) series[1] = Scalar(1);
+      return series;
+    }
+    case Operation::Add:
+    case Operation::Subtract: {
+      Series<Scalar> v = left();
+      const Series<Scalar> w = right();
+      for (size_t k = 0; k < terms; ++k) v[k] = node.operation == Operation::Add ? v[k] + w[k] : v[k] - w[k];
+      return v;
+    }
+    case Operation::Negate:
+      return scaled(left(), Scalar(-1));
+    case Operation::Multiply:
+      if (node.left->operation == Operation::Literal) return scaled(right(), Scalar(node.left->literal));
+      return product(left(), right());
+    case Operation::Divide:
+      return quotient(left(), right());
+    default:
+      break;
+  }
+  const Series<Scalar> u = left();
+  const Scalar& a = u[0];
+  switch (node.operation) {
+    case Operation::Power: {
+      Series<Scalar> result = constant(Scalar(1));
+      for (int k = 0; k < std::abs(node.power); ++k) result = k == 0 ? u : product(result, u);
+      return node.power >= 0 ? result : quotient(constant(Scalar(1)), result);
+    }
+    case Operation::Exp:
+      return exponential(u);
+    case Operation::Log: {
+      const Series<Scalar> reciprocal = quotient(constant(Scalar(1)), u);
+      return integrated(u, log(a), [&](const Series<Scalar>&, size_t k) { return reciprocal[k]; });
+    }
+    case Operation::Sqrt: {
+      Series<Scalar> r = constant(root(a));
+      for (size_t k = 1; k < terms; ++k) r[k] = (u[k] - product_term(r, r, k, 1, k - 1)) / (r[0] * Scalar(2));
+      return r;
+    }
+    case Operation::Tanh: {  // 2 sigma(2 u) - 1, but for the constant term, which that would cancel
+      Series<Scalar> result = scaled(logistic(scaled(u, Scalar(2))), Scalar(2));
+      result[0] = tanh(a);
+      return result;
+    }
+    case Operation::Sigmoid:
+      return logistic(u);
+    case Operation::Softplus: {
+      const Series<Scalar> slope = logistic(u);
+      return integrated(u, softplus(a), [&](const Series<Scalar>&, size_t k) { return slope[k]; });
+    }
+    case Operation::NormalCdf: {
+      const Series<Scalar> slope = density(u);
+      return integrated(u, normal_cdf(a), [&](const Series<Scalar>&, size_t k) { return slope[k]; });
+    }
+    case Operation::Erf: {
+      const Scalar two = sqrt(Scalar(2));
+      const Series<Scalar> argument = scaled(u, two), slope = density(argument);
+      Series<Scalar> result = scaled(integrated(argument, normal_cdf(argument[0]), [&](const Series<Scalar>&, size_t k) { return slope[k]; }), Scalar(2));
+      result[0] = result[0] - Scalar(1);
+      return result;
+    }
+    case Operation::Abs: {
+      Series<Scalar> result = scaled(u, sign_of(a));
+      result[0] = absolute(a);
+      return result;
+    }
+    case Operation::Sin:
+    case Operation::Cos: {
+      Series<Scalar> s = constant(sin(a)), c = constant(cos(a));
+      for (size_t k = 1; k < terms; ++k) {
+        const Scalar by(static_cast<double>(k));
+        for (size_t j = 1; j <= k; ++j) {
+          const Scalar weight = u[j] * Scalar(static_cast<double>(j)) / by;
+          s[k] = s[k] + weight * c[k - j];
+          c[k] = c[k] - weight * s[k - j];
+        }
+      }
+      return node.operation == Operation::Sin ? s : c;
+    }
+    default:
+      return constant(Scalar(0));
+  }
+}
+
 bool same(const Tree& f, const Tree& g) {
   if (!f || !g) return !f && !g;
   return f->operation == g->operation && f->power == g->power && f->literal.identical(g->literal) && same(f->left, g->left) &&
@@ -558,6 +727,25 @@ template Derivatives<Interval, 2> Function::at<2>(const Interval&) const;
 template Derivatives<MediumInterval, 0> Function::at<0>(const MediumInterval&) const;
 template Derivatives<MediumInterval, 1> Function::at<1>(const MediumInterval&) const;
 template Derivatives<MediumInterval, 2> Function::at<2>(const MediumInterval&) const;
+
+template Derivatives<BasicInterval<kOraclePrecisions[0]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[0]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[1]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[1]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[2]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[2]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[3]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[3]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[4]>, 1> Function::at<1>(const BasicInterval<kOraclePrecisions[4]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[0]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[0]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[1]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[1]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[2]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[2]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[3]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[3]>&) const;
+template Derivatives<BasicInterval<kOraclePrecisions[4]>, 0> Function::at<0>(const BasicInterval<kOraclePrecisions[4]>&) const;
+
+template <int Bits>
+std::vector<BasicInterval<Bits>> Function::taylor(const BasicInterval<Bits>& x, int order) const {
+  return taylor_of<BasicInterval<Bits>>(*root_, x, static_cast<size_t>(order) + 1);
+}
+
+template std::vector<MediumInterval> Function::taylor(const MediumInterval&, int) const;
+template std::vector<CoarseInterval> Function::taylor(const CoarseInterval&, int) const;
 
 Derivatives<double, 1> Function::approximate(double x) const { return evaluate<double, 1>(*root_, x); }
 

@@ -18,6 +18,10 @@ namespace outgrad::validation {
 /// Precise enough for a gradient at a stored y, and several times faster than Interval.
 using MediumInterval = BasicInterval<112>;
 
+/// Where a precision is doubled until a question is decided. The hardest are of the least subnormals: exp(x) - 1 cancels 149 bits and lies a relative
+/// 2^-150 from x, tanh x a relative 2^-299. What needs more than the last is decided by facts about the tails.
+inline constexpr std::array<int, 5> kOraclePrecisions{128, 256, 512, 1024, 2048};
+
 /// f(x), f'(x), ..., the N-th derivative.
 template <class Scalar, int N>
 using Derivatives = std::array<Scalar, N + 1>;
@@ -29,9 +33,15 @@ class Function {
   /// Throws kernels::SpecError ("column: why").
   static Function parse(std::string_view text);
 
-  /// Enclosures over the members of x; where f is undefined for some member, the whole line. Instantiated for N = 0, 1, 2.
+  /// Enclosures over the members of x; where f is undefined for some member, the whole line. Instantiated for N = 0, 1, 2 and the
+  /// intervals named above; N = 0, 1 also for those of oracle precisions (kOraclePrecisions).
   template <int N, int Bits>
   Derivatives<BasicInterval<Bits>, N> at(const BasicInterval<Bits>& x) const;
+
+  /// Enclosures over the members of x of the Taylor coefficients f, f', f'' / 2, ..., of x^order. Instantiated for MediumInterval and
+  /// CoarseInterval.
+  template <int Bits>
+  std::vector<BasicInterval<Bits>> taylor(const BasicInterval<Bits>& x, int order) const;
 
   /// f and f' in double, with no guarantee.
   Derivatives<double, 1> approximate(double x) const;

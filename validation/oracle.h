@@ -54,7 +54,7 @@ class Oracle {
 
   /// f(x) rounded to nearest even in `format`, returned as the double of the same value: -0 where a negative f rounds to zero and for
   /// x = -0, +inf where f rounds past the largest finite value.
-  double value(double x, const FloatFormat& format);
+  virtual double value(double x, const FloatFormat& format);
 
   /// f'(x) rounded to nearest in binary64.
   double derivative(double x);
@@ -64,8 +64,8 @@ class Oracle {
   DoubleBounds derivative_bounds(double x);
 
   /// g_m(y) = f'(x) at the x of branch m (left of x* for false) with f(x) = y, within 2^-50; what the ends of the branch give (0 for y at
-  /// or below y*, 0 for m = 0 and y >= 0, 1 for y beyond 64) where there is no such x.
-  double derivative_at_value(double y, bool right_branch);
+  /// or below y*, 0 for m = 0 and y >= 0, the limit of f' for y beyond the tails) where there is no such x. The branch of a rising f does not matter.
+  virtual double derivative_at_value(double y, bool right_branch);
 
   /// An enclosure lo <= v <= hi of f(x) and of f'(x), at the precision of lo and hi.
   virtual void enclose_value(double x, Real& lo, Real& hi) = 0;

@@ -1,69 +1,27 @@
-// The double references for GELU and SiLU, see reference.h for the derivation and proof.
+// The double reference, see reference.h for the derivation and proof.
 
 #include "validation/reference.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <exception>
 #include <stdexcept>
+#include <utility>
 
 namespace outgrad::validation {
 namespace {
 
-constexpr int kCellsPerUnit = 128;
-constexpr double kHalfCell = 0.5 / kCellsPerUnit;  // D
-
-constexpr float kTiny = 0x1p-53f;
-
-// Centres j / kCellsPerUnit from the first to the last.
-template <int First, int Last>
-struct Cells {
-  static constexpr int kFirst = First * kCellsPerUnit, kLast = Last * kCellsPerUnit;
-  static constexpr float kRight = Last;
-  static constexpr float kLeft = First - static_cast<float>(kHalfCell);
-  // What a run of arguments is evaluated by: a cell number, or one of these.
-  static constexpr int kLeftTail = -1;
-  static constexpr int kRightTail = kLast - kFirst + 1;
-  static constexpr int kTinyRun = kRightTail + 1;
-};
-using GeluCells = Cells<-15, 9>;
-using SiluCells = Cells<-120, 44>;
-
 constexpr double kUnit = 0x1p-53;
 // Second-order terms of the rounding bound and the rounding of the few double operations that add it up.
 constexpr double kSecondOrder = 1 + 0x1p-40;
-// He_n(a) at |a| <= 15, n <= 8 cancels fewer than 50 of these bits; what is left is far more than binary64's 53.
-constexpr mpfr_prec_t kTablePrecision = 160;
-constexpr mpfr_prec_t kBoundPrecision = 64;
-
-constexpr int kHighestHermite = 8;
-using HermiteBounds = std::array<double, kHighestHermite + 1>;
-
-/// |He|_n(x): He_{n+1} = x He_n - n He_{n-1} with every sign made positive. Exact to a few ulp, all terms positive.
-HermiteBounds absolute_hermite(double x) {
-  HermiteBounds he{};
-  he[0] = 1;
-  he[1] = x;
-  for (std::size_t n = 1; n < kHighestHermite; ++n) he[n + 1] = x * he[n] + static_cast<double>(n) * he[n - 1];
-  return he;
-}
-
-double factorial(int n) {
-  double product = 1;
-  for (int i = 2; i <= n; ++i) product *= i;
-  return product;
-}
-
-/// Written for a vectoriser: no branch, and every path defined for every x.
-template <class C>
-inline int classify(float x) {
-  // |x| * 128 < 2^14 in the cells, so adding 1.5 * 2^23 rounds it to the nearest integer.
-  constexpr float kRoundToInteger = 0x1.8p23f;
-  const float inside = std::min(std::max(x, C::kLeft), C::kRight);
-  const int cell = static_cast<int>((inside * kCellsPerUnit + kRoundToInteger) - kRoundToInteger) - C::kFirst;
-  const int tailed = x < C::kLeft ? C::kLeftTail : x >= C::kRight ? C::kRightTail : cell;
-  return std::fabs(x) < kTiny ? C::kTinyRun : tailed;
-}
+constexpr float kTiny = 0x1p-53f;
+constexpr double kFlat = 0x1p-52;       // f' beyond L and R
+constexpr double kInvisible = 0x1p-151;  // |f(L)| below half the least midpoint of every format
+constexpr double kSaturated = 0x1p-54;
+constexpr float kWidestCell = 1, kWidestZeroCell = 0x1p-2f, kNarrowestCell = 0x1p-20f;
+constexpr double kFarthest = 4096;  // tails begin before that (activation.cpp)
 
 template <std::size_t N>
 double horner(const double (&c)[N], double d) {
@@ -72,41 +30,209 @@ double horner(const double (&c)[N], double d) {
   return p;
 }
 
-template <class C, class Table>
-void evaluate_cells(const Table& cells, const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) {
+/// sum (1 + n) u |c_n| D^n + sum sup |C_n - c_n| D^n for c_n the double nearest to the middle of `exact[n]`.
+template <std::size_t N>
+double round_coefficients(const MediumInterval* exact, double reach, double (&c)[N]) {
+  double sum = 0, power = 1;
+  for (std::size_t n = 0; n < N; ++n, power *= reach) {
+    c[n] = exact[n].middle();
+    sum += ((exact[n] - c[n]).magnitude() + (1 + static_cast<double>(n)) * kUnit * std::fabs(c[n])) * power;
+  }
+  return sum;
+}
+
+/// The integer nearest to 0 in direction `sign` from which on `holds`.
+template <class Holds>
+float first_integer(int sign, const char* what, const Holds& holds) {
+  for (double x = sign; std::fabs(x) <= kFarthest; x += sign) {
+    if (holds(x)) return static_cast<float>(x);
+  }
+  throw std::logic_error(fmt::format("reference: no {} tail found", what));
+}
+
+}  // namespace
+
+double Ends::beyond_left() const { return left_limit == 0 ? left_side * 0x1p-163 : left_limit + left_side * 0x1p-53; }
+
+double Ends::beyond_right(double x) const {
+  switch (right) {
+    case Right::below_x:
+      return x - x * 0x1p-52;
+    case Right::above_x:
+      return x + x * 0x1p-52;
+    case Right::below_one:
+      return 1 - 0x1p-53;
+    default:
+      return x;
+  }
+}
+
+double Ends::near_zero(double x) const {
+  // The product is off by a relative 2^-52 at most where p / q is not a power of two, the sum by 2^-53: for 3/5 the step of 2^-52 / (3/5) outweighs
+  // both. Where it is, the product is exact, and the step more than half an ulp.
+  return std::copysign(x * (slope_p / slope_q) + (next_even * std::fabs(x) + next_odd * x) * 0x1p-52, x);
+}
+
+int Reference::prove(const Function& f, float from, float to, bool at_zero, Cell& cell) {
+  const double a = at_zero ? 0 : (static_cast<double>(from) + to) / 2, reach = std::max(to - a, a - from);
+  const auto over = f.taylor(CoarseInterval(from, to), at_zero ? kValueDegree + 2 : kValueDegree + 1);
+  const double least = over[at_zero ? 1 : 0].mignitude();
+  const double truncation = over.back().magnitude() * std::pow(reach, kValueDegree + 1);
+  const double derivative_truncation = (kDerivativeDegree + 2) * over[kDerivativeDegree + 2].magnitude() * std::pow(reach, kDerivativeDegree + 1);
+  const double excess = std::max(truncation / (kValueBound / 2 * least), derivative_truncation / kDerivativeBound);
+  // Half the width divides the truncation by 2^9 or 2^7; enclosures over wide cells say more than is true, so not all of it is skipped at once.
+  constexpr double kMostSkipped = 3;
+  if (!(excess <= 1)) return std::isfinite(excess) ? static_cast<int>(std::clamp(std::log2(excess) / (kValueDegree + 1), 1.0, kMostSkipped)) : 1;
+
+  const auto exact = f.taylor(MediumInterval(a), kValueDegree + 1);
+  std::vector<MediumInterval> slopes;
+  for (int n = 0; n <= kDerivativeDegree; ++n) slopes.push_back(exact[static_cast<std::size_t>(n) + 1] * (n + 1));
+  cell = {from, to, at_zero, a, {}, {}, 0, 0};
+  const double value_rounding = round_coefficients(exact.data() + at_zero, reach, cell.value);
+  const double derivative_rounding = round_coefficients(slopes.data(), reach, cell.derivative);
+  cell.value_bound = ((truncation + value_rounding) / least + (at_zero ? kUnit : 0)) * kSecondOrder;
+  cell.derivative_bound = (derivative_truncation + derivative_rounding) * kSecondOrder;
+  // Half of the claim: evaluate() brackets f by the whole of it, which covers the rounding of the bracket's ends too.
+  return cell.value_bound <= kValueBound / 2 && cell.derivative_bound <= kDerivativeBound ? 0 : 1;
+}
+
+void Reference::cover(const Function& f, float from, float to, std::vector<Cell>& cells) {
+  Cell cell;
+  const int halvings = prove(f, from, to, false, cell);
+  if (halvings == 0) {
+    cells.push_back(cell);
+    return;
+  }
+  if (to - from <= kNarrowestCell) throw std::logic_error(fmt::format("reference: no cell at x = {:a} keeps the claimed bounds", from));
+  const float width = std::ldexp(to - from, -halvings);
+  for (float at = from; at < to; at += width) cover(f, at, at + width, cells);
+}
+
+Reference::Reference(const Activation& activation, const Ends& ends) : ends_(ends) {
+  if (!activation.problem().empty()) throw std::logic_error("reference: " + activation.problem());
+  const Formula& formula = activation.formulas().front();
+  const Function& f = formula.f;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto value = [&](double x) { return f.at<0>(Interval(x))[0]; };
+
+  left_ = first_integer(-1, "left", [&](double x) {
+    const double distance = (value(x) - ends.left_limit).magnitude();
+    return distance <= (ends.left_limit == 0 ? kInvisible : kSaturated) && formula.slopes(-kInfinity, x).magnitude() <= kFlat;
+  });
+  if (ends.right != Ends::Right::is_x) {
+    const double limit = ends.right == Ends::Right::below_one ? 0 : 1;
+    right_ = first_integer(1, "right", [&](double x) {
+      const double distance = limit == 0 ? (value(x) - 1).magnitude() : (value(x) - x).magnitude() / x / 2;  // 2^-53 of x
+      return distance <= kSaturated && (formula.slopes(x, kInfinity) - limit).magnitude() <= kFlat;
+    });
+  }
+  const float end = right_;
+
+  // The cell at 0, and from it outwards intervals that double; then units.
+  std::vector<std::pair<float, float>> stretches;
+  float inner = 0;
+  if (ends.zero_at_zero) {
+    const Interval slope = f.at<1>(Interval(0.0))[1], about(-kTiny, ends.right == Ends::Right::is_x ? 0 : kTiny);
+    if (!(slope * ends.slope_q - ends.slope_p).contains_zero()) throw std::logic_error("reference: f'(0) is not as said");
+    // Between 0 and x, |f - x f'(0)| <= x^2 sup |f''| / 2, relative to f' about 0 below 2^-52.
+    if (!((f.at<2>(about)[2] * kTiny).magnitude() <= 0x1p-52 * f.at<1>(about)[1].mignitude())) throw std::logic_error("reference: f bends too much at 0");
+    Cell cell;
+    for (inner = kWidestZeroCell; prove(f, -inner, end == 0 ? 0 : inner, true, cell) != 0; inner /= 2) {
+      if (inner <= kNarrowestCell) throw std::logic_error("reference: no cell at 0 keeps the claimed bounds");
+    }
+    cells_.push_back(cell);
+    for (float at = inner; at < kWidestCell; at *= 2) {
+      stretches.emplace_back(-2 * at, -at);
+      if (end > 0) stretches.emplace_back(at, 2 * at);
+    }
+  }
+  for (float at = left_; at < end; at += kWidestCell) {
+    if (inner == 0 || at >= kWidestCell || at < -kWidestCell) stretches.emplace_back(at, at + kWidestCell);
+  }
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::size_t i = 0; i < stretches.size(); ++i) {
+    std::vector<Cell> found;
+    std::exception_ptr thrown;
+    try {
+      cover(f, stretches[i].first, stretches[i].second, found);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+#pragma omp critical
+    {
+      cells_.insert(cells_.end(), found.begin(), found.end());
+      if (thrown) failure = thrown;
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  std::sort(cells_.begin(), cells_.end(), [](const Cell& a, const Cell& b) { return a.from < b.from; });
+
+  constexpr float kEnd = std::numeric_limits<float>::infinity();
+  pieces_.push_back({-kEnd, left_, Kind::left_tail, 0});
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
+    const Cell& cell = cells_[i];
+    if (cell.from != pieces_.back().to) throw std::logic_error("reference: the cells leave a gap");
+    proven_value_bound_ = std::max(proven_value_bound_, cell.value_bound);
+    proven_derivative_bound_ = std::max(proven_derivative_bound_, cell.derivative_bound);
+    if (!cell.times_d) {
+      pieces_.push_back({cell.from, cell.to, Kind::cell, i});
+      continue;
+    }
+    const float above = std::nextafter(-kTiny, 0.0f);
+    pieces_.push_back({cell.from, above, Kind::cell, i});
+    pieces_.push_back({above, std::min(kTiny, cell.to), Kind::near_zero, i});
+    if (cell.to > kTiny) pieces_.push_back({kTiny, cell.to, Kind::cell, i});
+  }
+  if (pieces_.back().to != right_) throw std::logic_error("reference: the cells leave a gap");
+  pieces_.push_back({right_, kEnd, Kind::right_tail, 0});
+  for (const Piece& piece : pieces_) starts_.push_back(piece.from);
+}
+
+std::vector<float> Reference::edges() const { return {starts_.begin() + 1, starts_.end()}; }
+
+const Reference::Piece& Reference::piece_of(float x) const {
+  return pieces_[static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), x) - starts_.begin()) - 1];
+}
+
+void Reference::evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const {
   for (std::int64_t begin = 0; begin < n;) {
-    const int run = classify<C>(x[begin]);
+    const Piece& piece = piece_of(x[begin]);
+    const float from = piece.from, to = piece.to;
     std::int64_t others = 0;
 #pragma omp simd reduction(+ : others)
-    for (std::int64_t i = begin; i < n; ++i) others += classify<C>(x[i]) != run;
+    for (std::int64_t i = begin; i < n; ++i) others += !(x[i] >= from && x[i] < to);
     std::int64_t end = others == 0 ? n : begin + 1;
-    while (end < n && classify<C>(x[end]) == run) ++end;
+    while (end < n && x[end] >= from && x[end] < to) ++end;
 
-    if (run == C::kLeftTail || run == C::kRightTail) {
-#pragma omp simd
+    if (piece.kind == Kind::left_tail) {
+      const double proxy = ends_.beyond_left();
+      std::fill(value + begin, value + end, proxy);
+      std::fill(value_lo + begin, value_lo + end, proxy);
+      std::fill(value_hi + begin, value_hi + end, proxy);
+      std::fill(derivative + begin, derivative + end, 0.0);
+    } else if (piece.kind == Kind::right_tail) {
+      const double limit = ends_.right == Ends::Right::below_one ? 0 : 1;
       for (std::int64_t i = begin; i < end; ++i) {
-        const double wide = x[i];
-        const double v = run == C::kLeftTail ? -0x1p-163 : wide - wide * 0x1p-52;
-        value[i] = value_lo[i] = value_hi[i] = v;
-        derivative[i] = run == C::kLeftTail ? 0.0 : 1.0;
+        value[i] = value_lo[i] = value_hi[i] = ends_.beyond_right(x[i]);
+        derivative[i] = limit;
       }
-    } else if (run == C::kTinyRun) {
-      const auto& cell = cells[static_cast<std::size_t>(-C::kFirst)];
-#pragma omp simd
+    } else if (piece.kind == Kind::near_zero) {
+      const Cell& cell = cells_[piece.cell];
       for (std::int64_t i = begin; i < end; ++i) {
         const double wide = x[i];
-        const double v = std::copysign(0.5 * wide + std::fabs(wide) * 0x1p-52, wide);
-        value[i] = value_lo[i] = value_hi[i] = v;
+        value[i] = value_lo[i] = value_hi[i] = ends_.near_zero(wide);
         derivative[i] = horner(cell.derivative, wide);
       }
     } else {
-      const auto cell = cells[static_cast<std::size_t>(run)];
+      const Cell cell = cells_[piece.cell];
+      const bool times_d = cell.times_d;
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        const double wide = x[i];
-        const double d = wide - cell.centre;
-        const double v = wide * horner(cell.cdf, d);
-        const double margin = std::fabs(v) * Reference::kValueBound;
+        const double d = x[i] - cell.centre;
+        const double p = horner(cell.value, d);
+        const double v = times_d ? d * p : p;
+        const double margin = std::fabs(v) * kValueBound;
         value[i] = v;
         value_lo[i] = v - margin;
         value_hi[i] = v + margin;
@@ -115,158 +241,6 @@ void evaluate_cells(const Table& cells, const float* x, double* value, double* v
     }
     begin = end;
   }
-}
-
-}  // namespace
-
-GeluReference::GeluReference() {
-  GeluOracle oracle;
-  cells_.reserve(GeluCells::kLast - GeluCells::kFirst + 1);
-  for (int j = GeluCells::kFirst; j <= GeluCells::kLast; ++j) cells_.push_back(make_cell(j, oracle));
-  require_proven();
-}
-
-void GeluReference::evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const {
-  evaluate_cells<GeluCells>(cells_, x, value, value_lo, value_hi, derivative, n);
-}
-
-const GeluReference& GeluReference::instance() {
-  static const GeluReference reference;
-  return reference;
-}
-
-void Reference::prove(const Cell& cell, double cdf_truncation, double least_cdf, double derivative_truncation) {
-  const auto rounding = [](const auto& c) {
-    double sum = 0, weight = 1;
-    for (std::size_t n = 0; n < std::size(c); ++n, weight *= kHalfCell) sum += (2 + static_cast<double>(n)) * std::fabs(c[n]) * weight;
-    return kUnit * sum;
-  };
-  const double value_bound = ((cdf_truncation + rounding(cell.cdf)) / least_cdf + kUnit) * kSecondOrder;
-  const double derivative_bound = (derivative_truncation + rounding(cell.derivative)) * kSecondOrder;
-  proven_value_bound_ = std::max(proven_value_bound_, value_bound);
-  proven_derivative_bound_ = std::max(proven_derivative_bound_, derivative_bound);
-}
-
-void Reference::require_proven() const {
-  // Half of the claim: evaluate() brackets f by the whole of it, which covers the rounding of the bracket's ends too.
-  if (proven_value_bound_ > kValueBound / 2 || proven_derivative_bound_ > kDerivativeBound) {
-    throw std::logic_error("reference: a cell exceeds the claimed error bound");
-  }
-}
-
-GeluReference::Cell GeluReference::make_cell(int j, GeluOracle& oracle) {
-  const double a = static_cast<double>(j) / kCellsPerUnit;
-  Cell cell{};
-  cell.centre = a;
-
-  Real lo(kTablePrecision), hi(kTablePrecision), density(kTablePrecision);
-  oracle.enclose_density(a, density, hi);
-  Real he[kHighestHermite + 1];
-  for (int n = 0; n <= kHighestHermite; ++n) {
-    mpfr_set_prec(he[n].get(), kTablePrecision);
-    if (n == 0) {
-      mpfr_set(he[0].get(), density.get(), MPFR_RNDN);  // He_n phi throughout
-    } else {
-      mpfr_mul_d(he[n].get(), he[n - 1].get(), a, MPFR_RNDN);
-      if (n >= 2) {
-        mpfr_mul_ui(lo.get(), he[n - 2].get(), static_cast<unsigned long>(n - 1), MPFR_RNDN);
-        mpfr_sub(he[n].get(), he[n].get(), lo.get(), MPFR_RNDN);
-      }
-    }
-  }
-  const auto coefficient = [&](Real& numerator, int n) {
-    mpfr_div_d(numerator.get(), numerator.get(), (n % 2 == 1 ? 1 : -1) * factorial(n), MPFR_RNDN);
-    return mpfr_get_d(numerator.get(), MPFR_RNDN);
-  };
-  Real term(kTablePrecision);
-  for (int n = 1; n <= kCdfDegree; ++n) {
-    mpfr_set(term.get(), he[n - 1].get(), MPFR_RNDN);
-    cell.cdf[n] = coefficient(term, n);
-  }
-  for (int n = 1; n <= kDerivativeDegree; ++n) {
-    mpfr_sub(term.get(), he[n - 1].get(), he[n + 1].get(), MPFR_RNDN);
-    cell.derivative[n] = coefficient(term, n);
-  }
-  oracle.enclose_cdf(a, lo, hi);
-  cell.cdf[0] = mpfr_get_d(lo.get(), MPFR_RNDN);
-  mpfr_mul_d(term.get(), density.get(), a, MPFR_RNDN);
-  mpfr_add(term.get(), term.get(), lo.get(), MPFR_RNDN);
-  cell.derivative[0] = mpfr_get_d(term.get(), MPFR_RNDN);
-
-  // The bounds of reference.h for this cell.
-  const double farthest = std::fabs(a) + kHalfCell, nearest = std::max(std::fabs(a) - kHalfCell, 0.0);
-  const HermiteBounds bound = absolute_hermite(farthest);
-  Real least(kBoundPrecision), greatest(kBoundPrecision);
-  oracle.enclose_density(nearest, least, greatest);
-  const double largest_density = mpfr_get_d(greatest.get(), MPFR_RNDU);
-  oracle.enclose_cdf(a - kHalfCell, least, greatest);
-  const double least_cdf = mpfr_get_d(least.get(), MPFR_RNDD);
-  const double cdf_truncation =
-      bound[kCdfDegree] * largest_density * std::pow(kHalfCell, kCdfDegree + 1) / factorial(kCdfDegree + 1);
-  const double derivative_truncation = (bound[kDerivativeDegree] + bound[kDerivativeDegree + 2]) * largest_density *
-                                       std::pow(kHalfCell, kDerivativeDegree + 1) / factorial(kDerivativeDegree + 1);
-  prove(cell, cdf_truncation, least_cdf, derivative_truncation);
-  return cell;
-}
-
-SiluReference::SiluReference() {
-  SiluOracle oracle;
-  cells_.reserve(SiluCells::kLast - SiluCells::kFirst + 1);
-  for (int j = SiluCells::kFirst; j <= SiluCells::kLast; ++j) cells_.push_back(make_cell(j, oracle));
-  require_proven();
-}
-
-void SiluReference::evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const {
-  evaluate_cells<SiluCells>(cells_, x, value, value_lo, value_hi, derivative, n);
-}
-
-const SiluReference& SiluReference::instance() {
-  static const SiluReference reference;
-  return reference;
-}
-
-SiluReference::Cell SiluReference::make_cell(int j, SiluOracle& oracle) {
-  const double a = static_cast<double>(j) / kCellsPerUnit;
-  Cell cell{};
-  cell.centre = a;
-
-  constexpr int kTerms = kCdfDegree + 1;
-  Real lo(kTablePrecision), hi(kTablePrecision), term(kTablePrecision);
-  Real s[kTerms];
-  for (Real& one : s) mpfr_set_prec(one.get(), kTablePrecision);
-  oracle.enclose_sigmoid(-a, lo, hi);
-  mpfr_set(term.get(), lo.get(), MPFR_RNDN);
-  oracle.enclose_sigmoid(a, lo, hi);
-  mpfr_set(s[0].get(), lo.get(), MPFR_RNDN);
-  mpfr_mul(s[1].get(), s[0].get(), term.get(), MPFR_RNDN);  // sigma(a) sigma(-a): no cancellation on the right
-  for (int n = 1; n + 1 < kTerms; ++n) {
-    mpfr_set(s[n + 1].get(), s[n].get(), MPFR_RNDN);
-    for (int i = 0; i <= n; ++i) {
-      mpfr_mul(term.get(), s[i].get(), s[n - i].get(), MPFR_RNDN);
-      mpfr_sub(s[n + 1].get(), s[n + 1].get(), term.get(), MPFR_RNDN);
-    }
-    mpfr_div_ui(s[n + 1].get(), s[n + 1].get(), static_cast<unsigned long>(n + 1), MPFR_RNDN);
-  }
-  for (int n = 0; n <= kCdfDegree; ++n) cell.cdf[n] = mpfr_get_d(s[n].get(), MPFR_RNDN);
-  for (int n = 0; n <= kDerivativeDegree; ++n) {
-    mpfr_mul_d(term.get(), s[n + 1].get(), a, MPFR_RNDN);
-    mpfr_add(term.get(), term.get(), s[n].get(), MPFR_RNDN);
-    mpfr_mul_ui(term.get(), term.get(), static_cast<unsigned long>(n + 1), MPFR_RNDN);
-    cell.derivative[n] = mpfr_get_d(term.get(), MPFR_RNDN);
-  }
-
-  // The bounds of reference.h for this cell. exp of libm is within an ulp or two: far inside the factor that kSlack leaves.
-  constexpr double kRho = 1.5, kSlack = 1 + 0x1p-20, kRatio = kHalfCell / kRho;
-  const double cdf_most = std::min(1.0, std::exp(a + kRho)) * kSlack, slope_most = std::min(1.0, std::exp(kRho - std::fabs(a))) * kSlack;
-  Real least(kBoundPrecision), greatest(kBoundPrecision);
-  oracle.enclose_sigmoid(a - kHalfCell, least, greatest);
-  const double cdf_truncation = cdf_most * std::pow(kRatio, kCdfDegree + 1) / (1 - kRatio) * kSlack;
-  // Sum of (n + 1) q^n from n = N on: q^N (N + 1 - N q) / (1 - q)^2.
-  constexpr int kFirst = kDerivativeDegree + 1;
-  const double tail = std::pow(kRatio, kFirst) * (kFirst + 1 - kFirst * kRatio) / ((1 - kRatio) * (1 - kRatio));
-  const double derivative_truncation = (std::fabs(a) / kRho + 1) * slope_most * tail * kSlack;
-  prove(cell, cdf_truncation, mpfr_get_d(least.get(), MPFR_RNDD), derivative_truncation);
-  return cell;
 }
 
 std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format,

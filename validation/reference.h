@@ -1,41 +1,29 @@
-// A fast, libm-free double reference for GELU and SiLU with proven error bounds: what decides the bulk of an exhaustive sweep.
+// A fast, libm-free double reference for every activation with proven error bounds: what decides the bulk of an exhaustive sweep.
 //
-// GELU, f(x) = x Phi(x). The line is cut into cells of width 2^-7 around a = j / 128, -15 <= a <= 9; d = x - a is exact in binary64 for every
-// binary32 x (both are multiples of 2^-31 below 16 where a != 0), |d| <= D = 2^-8. With phi the normal density and He_n the probabilists'
-// Hermite polynomials, phi^(n) = (-1)^n He_n phi, so
-//   Phi(a + d) = Phi(a) + sum_{n>=1} (-1)^(n-1) He_{n-1}(a) phi(a) / n! d^n                       degree 8
-//   f'(a + d)  = f'(a)  + sum_{n>=1} (-1)^(n-1) (He_{n-1}(a) - He_{n+1}(a)) phi(a) / n! d^n       degree 6
-// (the second from f'^(n) = (n+1) phi^(n-1) + x phi^(n) and x He_n = He_{n+1} + n He_{n-1}). The coefficients come from MPFR and are
-// rounded once. Per cell, with u = 2^-53, X and x0 the largest and least |x| in it, and |He|_n the Hermite polynomial with the absolute
-// values of its coefficients:
-//   truncation (Lagrange)   <= |He|_8(X) phi(x0) D^9 / 9!                 for Phi
-//                           <= (|He|_6(X) + |He|_8(X)) phi(x0) D^7 / 7!   for f'
-//   coefficients            <= u sum |c_n| D^n
-//   Horner by fma           <= u (sum |c_n| D^n + sum n |c_n| D^n)        (step k rounds a partial sum of at most sum_{i>=k} |c_i| D^(i-k),
-//                                                                         which later steps multiply by d^k)
-// and second-order terms stay below a factor 1 + 2^-40. For f' the sum is an absolute bound. For Phi it is divided by the least Phi of the
-// cell, Phi(a - D), and the product x Phi adds u: a *relative* bound on f, also on the left tail, where Phi(-15) is about 4e-51. The
-// constructor evaluates these sums for every cell with outward rounding and refuses to exist if one exceeds the constants below.
+// The line is cut into cells [l, r] with dyadic ends and middle a, |d| = |x - a| <= D; d is exact in binary64 for every binary32 x of the cell (both
+// are multiples of D 2^-23). There f and f' are polynomials in d, of degree 8 and 6: Taylor coefficients c_n of f at a from
+// Function::taylor at 112 bits, rounded once; those of f' are (n + 1) c_(n+1). Per cell, with u = 2^-53, C_n the interval that encloses the
+// exact coefficient, and T_n an enclosure of coefficient n over all of the cell (Function::taylor of the interval [l, r], 64 bits):
+//   truncation (Lagrange)  <= |T_9| D^9 for f,  8 |T_8| D^7 for f'
+//   coefficients           <= sum sup |C_n - c_n| D^n
+//   Horner by fma          <= u sum (1 + n) |c_n| D^n   (step k rounds a partial sum of at most sum_{i>=k} |c_i| D^(i-k), which later steps multiply by d^k)
+// and second-order terms stay below a factor 1 + 2^-40. For f' the sum is an absolute bound. For f it is divided by the least |f| of the cell,
+// inf |T_0|: a *relative* bound, also on tails that vanish. Where f(0) = 0 one cell has its middle at 0, and f is d times the polynomial of
+// f(x) / x, whose coefficients are c_1, c_2, ...: truncation |T_10| D^9, the least |f(x) / x| is inf |T_1| (the mean of f' between 0 and x),
+// and the product adds u. A cell whose sums exceed the constants below is halved, so that the bounds hold by construction.
 //
-// Outside the cells, and where only the side of a rounding boundary matters:
-//   |x| < 2^-53   x/2 < f(x) < x/2 + 0.4 x^2: f lies above the real x/2 (which may be a tie) by less than |x| 2^-54. The proxy
-//                 x/2 + |x| 2^-52 is on the same side, and no boundary of a format of at most 24 bits lies between (the nearest is |x| 2^-26
-//                 away from x/2). Its relative error is below 2^-50.
-//   x >= 9        x (1 - Q(9)) < f(x) < x with Q(9) < 2^-62: the proxy x - x 2^-52 lies below x like f, within a relative 2^-51, and the next
-//                 boundary is a relative 2^-26 away. |f' - 1| <= x phi(x) <= 9 phi(9) < 2^-56.
-//   x < -15 - D   |f| < phi(15) < 2^-163 and |f'| <= |x| phi(x) < 2^-159: f rounds to -0 in every format, whose least midpoint is 2^-150.
-//                 The proxy is -2^-163. Here alone the value has no relative bound.
-//
-// SiLU, f(x) = x sigma(x), in the same way: cells of the same width on -120 <= a <= 44, where |x| < 128 keeps d exact. With s_n the Taylor
-// coefficients of sigma at a, from sigma' = sigma - sigma^2: (n + 1) s_(n+1) = s_n - sum s_i s_(n-i), those of f' are
-// (n + 1) (a s_(n+1) + s_n). On the disc |z - a| <= rho = 3/2 < pi/2 the real part of e^z is positive, so |sigma| <= min(1, e^(a+rho)) there,
-// and as sigma(z) = 1 - sigma(-z), for n >= 1 Cauchy gives |s_n| <= M rho^-n with M = e^(rho-|a|) and also <= min(1, e^(a+rho)) rho^-n:
-//   truncation  <= M q^9 / (1 - q)                                   for sigma, q = D / rho
-//               <= (|a| / rho + 1) M sum_{n>=7} (n + 1) q^n          for f'
-// Coefficients and Horner as above; for sigma the sum is divided by sigma(a - D). Outside the cells:
-//   |x| < 2^-53   x/2 < f(x) < x/2 + x^2/4: as for GELU.
-//   x >= 44       x (1 - sigma(-x)) with sigma(-44) < 2^-63: as for GELU; |f' - 1| <= x exp(-x) < 2^-57.
-//   x < -120 - D  |f|, |f'| < |x| exp(x) < 2^-165: as for GELU.
+// Outside the cells, where only the side of a rounding boundary matters, f is known by proxies: numbers between the same boundaries of every
+// format of at most 24 bits (Ends has the facts of each activation). Boundaries are at least a relative 2^-25 apart.
+//   x < L, limit 0      |f(x)| <= |f(L)| <= 2^-151 as f is monotone there: f rounds to a zero of its sign in every format, whose least midpoint is
+//                       2^-150. The proxy is 2^-163 with that sign. Here alone the value has no relative bound.
+//   x < L, limit -1     -1 < f(x) <= f(L) <= -1 + 2^-54: the proxy is -1 + 2^-53.
+//   x >= R, below x     x (1 - 2^-53) <= f(x) < x, as f(x) / x rises and f(R) / R >= 1 - 2^-53: the proxy is x - x 2^-52; above x likewise x + x 2^-52,
+//                       as f(x) - x falls and is at most 2^-53 R at R.
+//   x >= R, limit 1     1 - 2^-54 <= f(x) < 1: the proxy is 1 - 2^-53.
+//   x >= 0, is x        elu: f(x) = x, and so is the proxy.
+//   |x| < 2^-53         f(x) = x f'(0) + x^2 f''(xi) / 2 with f'(0) = p / q (1/2, 3/5 or 1): x p / q is a boundary, or at least a relative 2^-29 from
+//                       one, and f lies by less than a relative 2^-52 on the side of the next term. The proxy is x p / q and 2^-52 |x| on that side.
+// L and R are the integers nearest to 0 for which intervals prove this and |f' - limit| <= 2^-52 beyond (Formula::slopes).
 #pragma once
 
 #include <algorithm>
@@ -45,69 +33,82 @@
 #include <limits>
 #include <vector>
 
+#include "validation/activation.h"
 #include "validation/oracle.h"
 
 namespace outgrad::validation {
+
+/// What f does at 0 and far out: facts of analysis that no enclosure over an interval could show.
+struct Ends {
+  enum class Right { below_x, above_x, below_one, is_x };
+
+  double left_limit;         // of f at -inf: 0 or -1
+  int left_side;             // f lies above it (1) or below (-1)
+  Right right;               // f(x) / x rises to 1; f(x) - x falls to 0; f rises to 1; f(x) = x for x >= 0
+  bool zero_at_zero;         // f(0) = 0, with f'(0) = slope
+  double slope_p, slope_q;   // f'(0) = p / q where f(0) = 0
+  int next_even, next_odd;   // f(x) - x f'(0) has the sign of next_even + next_odd sign(x), for x near 0
+
+  /// A number between the same boundaries of every FloatFormat as f(x), for x so far out or so near 0 that the facts above decide.
+  double beyond_left() const;
+  double beyond_right(double x) const;
+  double near_zero(double x) const;
+};
 
 /// f and f' for every finite binary32 x. Immutable after construction: threads may share it.
 class Reference {
  public:
   static constexpr double kDerivativeBound = 0x1p-51;  // absolute, every finite x
-  static constexpr double kValueBound = 0x1p-50;       // relative, right of the left tail
+  static constexpr double kValueBound = 0x1p-50;       // relative, but where f rounds to zero
 
-  virtual ~Reference() = default;
+  /// Throws std::logic_error where a fact of Ends is contradicted by an enclosure.
+  Reference(const Activation& activation, const Ends& ends);
 
   /// derivative[i] is within kDerivativeBound of f'(x[i]); value[i] within kValueBound, relative, of f(x[i]), and the real f(x[i]) is
   /// certain to round, in every FloatFormat, to one of the roundings of value_lo[i] <= value[i] <= value_hi[i]. All arrays hold n
   /// elements, x finite in any order; runs of neighbouring x in one cell are what is fast.
-  virtual void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const = 0;
+  void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const;
 
   /// Largest of the per-cell bounds of the derivation above, rounded up: absolute for f', relative for f.
   double proven_derivative_bound() const { return proven_derivative_bound_; }
   double proven_value_bound() const { return proven_value_bound_; }
+  /// L and R; R = 0 where f(x) = x from 0 on.
+  float left() const { return left_; }
+  float right() const { return right_; }
+  /// Ends of cells in ascending order, L and R among them.
+  std::vector<float> edges() const;
 
- protected:
-  static constexpr int kCdfDegree = 8;
+ private:
+  static constexpr int kValueDegree = 8;
   static constexpr int kDerivativeDegree = 6;
 
-  /// Phi or sigma, and f', as polynomials in x - centre.
   struct Cell {
+    float from, to;
+    bool times_d;  // f is d times the polynomial
     double centre;
-    double cdf[kCdfDegree + 1];
+    double value[kValueDegree + 1];
     double derivative[kDerivativeDegree + 1];
+    double value_bound, derivative_bound;
+  };
+  enum class Kind { left_tail, cell, near_zero, right_tail };
+  struct Piece {
+    float from, to;  // x in [from, to)
+    Kind kind;
+    std::size_t cell;
   };
 
-  /// Takes the cell into the bounds: the truncations given, absolute, and the rounding of its coefficients and of Horner's rule.
-  void prove(const Cell& cell, double cdf_truncation, double least_cdf, double derivative_truncation);
-  /// Throws std::logic_error if a cell exceeds what is claimed.
-  void require_proven() const;
+  /// 0 and the cell where its bounds hold, else how often the width should be halved.
+  static int prove(const Function& f, float from, float to, bool at_zero, Cell& cell);
+  static void cover(const Function& f, float from, float to, std::vector<Cell>& cells);
+  const Piece& piece_of(float x) const;
 
+  Ends ends_;
+  float left_ = 0, right_ = 0;
   std::vector<Cell> cells_;
-
- private:
+  std::vector<Piece> pieces_;
+  std::vector<float> starts_;  // pieces_[i].from
   double proven_derivative_bound_ = 0;
   double proven_value_bound_ = 0;
-};
-
-class GeluReference final : public Reference {
- public:
-  GeluReference();
-  /// The process-wide instance (MPFR takes about a second to build its tables).
-  static const GeluReference& instance();
-  void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const override;
-
- private:
-  Cell make_cell(int j, GeluOracle& oracle);
-};
-
-class SiluReference final : public Reference {
- public:
-  SiluReference();
-  static const SiluReference& instance();
-  void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative, std::int64_t n) const override;
-
- private:
-  Cell make_cell(int j, SiluOracle& oracle);
 };
 
 /// v rounded to nearest even in `format` (zeros keep v's sign, overflow gives an infinity): binary64 operations only, vectorisable. The last

@@ -71,10 +71,10 @@ inline double magnitude_of(double error) {
 }
 
 /// Upper bound of |g_m(y) - f'(x)| over rounding errors of y of half an ulp, `derivative` = f'(x) (sweep.h).
-inline double storage_bound(double y, double derivative, double per_y, double least, double flat_from) {
+inline double storage_bound(double y, double derivative, double per_y, double least, double bend, double flat_from) {
   constexpr double kFlatBound = 0x1p-16;
-  const double h = 1.6 * std::max(std::fabs(y) * per_y, least);
-  return y >= flat_from ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h));
+  const double h = bend * std::max(std::fabs(y) * per_y, least);
+  return y >= flat_from ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h)) + kSweepMargin;
 }
 /// Half an ulp at y is at most |y| times this, or the second where y is subnormal.
 double half_ulp_per_y(const FloatFormat& format) { return std::ldexp(1.0, -format.precision); }
@@ -91,10 +91,11 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
     double& floor = segment.curve[bin].floor;
     floor = std::max(floor, half_range);
   }
-  if (half_range >= activation.oracle_floor(format) / 2) segment.worst.push_back(run);
-  if (stored.code) return;
+  if (stored.lists_worst() && half_range >= activation.oracle_floor(format) / 2) segment.worst.push_back(run);
+  if (stored.code || !activation.masked()) return;
   const double steepest = std::max(std::fabs(run.lo), std::fabs(run.hi));
-  const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.flat_from);
+  const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.facts().bend,
+                                                     activation.facts().flat_from);
   if (!(most > std::max(segment.storage[branch].value, activation.oracle_floor(format)))) return;
   const double exact = activation.oracle()->derivative_at_value(run.y, run.right);
   segment.storage[branch].raise({std::fabs(exact - run.lo), run.x_first, run.y, exact, run.lo});
@@ -225,6 +226,7 @@ class BlockSweeper {
     digests_.add(b.y, b.mask, dx, n);
     measure_gradient_ulp(dx);
     if (subject_.backward && domain_.x_format.bits == 16) search_dy();
+    if (subject_.activation->slope_of_value) measure_storage();
     measure_forward();
     measure_curve();
     weigh_errors();
@@ -335,6 +337,15 @@ class BlockSweeper {
     } else {
       segment_.stored[right_] = segment_.total[right_];
     }
+  }
+
+  /// C where g is a formula in y.
+  void measure_storage() {
+    Buffers& b = *buffers_;
+    subject_.activation->slope_of_value(b.y_true, b.reach, n_);
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.reach[i] - b.want[i]);
+    raise(segment_.storage[right_], b.y_true, [&](std::int64_t i) { return b.reach[i]; }, [&](std::int64_t i) { return b.want[i]; });
   }
 
   void measure_curve() {
@@ -580,14 +591,14 @@ class BlockSweeper {
     Buffers& b = *buffers_;
     if (n_ < 3) return false;
     const double per_y = half_ulp_per_y(subject_.format), least = least_half_ulp(subject_.format);
-    const double flat_from = subject_.activation->flat_from;
+    const double bend = subject_.activation->facts().bend, flat_from = subject_.activation->facts().flat_from;
     double most = 0;
 #pragma omp simd reduction(max : most)
     for (std::int64_t i = 0; i < n_; ++i) {
-      most = std::max(most, storage_bound(b.y_true[i], b.want[i], per_y, least, flat_from));
+      most = std::max(most, storage_bound(b.y_true[i], b.want[i], per_y, least, bend, flat_from));
       b.error[i] = magnitude_of(b.g[i] - b.want[i]);
     }
-    if (most > subject_.activation->oracle_floor(subject_.format)) return false;
+    if (subject_.activation->masked() && most > subject_.activation->oracle_floor(subject_.format)) return false;
     const auto single = [&](std::int64_t i) { return Run{true, right_, b.y_true[i], b.x[i], b.x[i], b.g[i], b.want[i], b.want[i]}; };
     push_run(single(0), stored_, segment_);
     b.error[0] = b.error[n_ - 1] = -1;  // still open
@@ -665,7 +676,8 @@ class BlockSweeper {
   bool right_ = false;
 };
 
-/// NaN and infinite x as kernels/gelu.h specifies: m = 0 for NaN; -inf gives (-0, 0) and a finite g; +inf gives (+inf, 1) and g = 1.
+/// NaN and infinite x as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN; with a minimum -inf gives (-0, 0) and a finite g, +inf (+inf, 1) and
+/// g = 1; without one y and g have the limits of f and f'. A fit without exact limits may miss those of g by its limit_error.
 void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment, OutputDigests& digests) {
   alignas(64) float x[kBlock], y[kBlock], g[kBlock], dx[kBlock];
   std::uint32_t mask[kMaskWords] = {};
@@ -677,7 +689,7 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
     } else {
       std::fill_n(mask, kMaskWords, 0u);
       for (std::int64_t i = 0; i < n; ++i) {
-        y[i] = x[i] < 0 ? -0.0f : x[i];
+        y[i] = std::isnan(x[i]) ? x[i] : static_cast<float>(subject.activation->value_limit(x[i] > 0));
         mask[i / 32] |= static_cast<std::uint32_t>(x[i] >= subject.mask_from) << (i % 32);
       }
     }
@@ -693,7 +705,10 @@ void sweep_special(const Subject& subject, const Domain& domain, std::int64_t be
       } else if (++segment.infinite; subject.code) {
         holds = x[i] > 0 ? g[i] == 1 : std::isfinite(g[i]);
       } else {
-        holds = x[i] > 0 ? right && y[i] == x[i] && g[i] == 1 : !right && y[i] == 0 && std::signbit(y[i]) && std::isfinite(g[i]);
+        const SweptActivation& of = *subject.activation;
+        const auto limit = static_cast<float>(of.value_limit(x[i] > 0));
+        holds = std::bit_cast<std::uint32_t>(y[i]) == std::bit_cast<std::uint32_t>(limit) && right == (x[i] >= of.x_star) &&
+                (x[i] < 0 && of.masked() ? std::isfinite(g[i]) : std::fabs(g[i] - of.slope_limit(x[i] > 0)) <= subject.limit_error);
       }
       segment.wrong_special += !holds;
     }
@@ -706,25 +721,6 @@ void raise_all(std::array<Maximum, N>& mine, const std::array<Maximum, N>& their
 }
 
 }  // namespace
-
-// Floors of O: GELU bf16 0.0096, f16 0.0047, f32 3.89e-5; SiLU bf16 0.0090, f16 0.0036, f32 4.42e-5 (the lesser branch and domain).
-// flat_from: from y = 5 on GELU's x is above 4.98, where f' lies in [1, 1 + 4.98 phi(4.98)]; from y = 16 on SiLU's is above 15.9, where it lies in
-// [1, 1 + 15.9 exp(-15.9)].
-constexpr SweptActivation kGelu{"gelu", kGeluXStar, 5, 0x1p-15, 0x1p-8, 0x1p-7, []() -> const Reference& { return GeluReference::instance(); },
-                                []() -> std::unique_ptr<Oracle> { return std::make_unique<GeluOracle>(); }};
-constexpr SweptActivation kSilu{"silu", kSiluXStar, 16, 0x1p-15, 0x1p-9, 0x1p-7, []() -> const Reference& { return SiluReference::instance(); },
-                                []() -> std::unique_ptr<Oracle> { return std::make_unique<SiluOracle>(); }};
-
-const SweptActivation* swept_activation(std::string_view name) {
-  for (const SweptActivation* activation : {&kGelu, &kSilu}) {
-    if (activation->name == name) return activation;
-  }
-  return nullptr;
-}
-
-double SweptActivation::oracle_floor(const FloatFormat& format) const {
-  return format.precision == kF32.precision ? floor_f32 : format.precision == kF16.precision ? floor_f16 : floor_bf16;
-}
 
 void Segment::append(Segment next, const Stored& stored_as) {
   patterns += next.patterns;
@@ -831,10 +827,12 @@ Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t b
   return segment;
 }
 
-std::vector<Domain> domains_for(const FloatFormat& format) {
-  if (format.precision == kF32.precision) return {{kF32}};
-  return {{format}, {kF32}};
+std::vector<Domain> domains_for(const FloatFormat& format, SweptX swept) {
+  if (format.precision == kF32.precision || swept == SweptX::f32) return {{kF32}};
+  return swept == SweptX::own ? std::vector<Domain>{{format}} : std::vector<Domain>{{format}, {kF32}};
 }
+
+std::vector<Domain> Subject::domains() const { return domains_for(format, swept); }
 
 namespace {
 
@@ -942,7 +940,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
                                       {"chunk_patterns", options.chunk_patterns}};
   Finished found;
   ChunkLog log(ranks.rank() == 0 ? options.log : "", header, found);
-  subject.activation->reference();  // built before the threads start
+  subject.activation->facts();  // and the reference: built before the threads start
 
   std::vector<Segment> segments(mine.size());
   std::vector<std::size_t> missing;

@@ -19,11 +19,13 @@
 // MPFR recomputes f' at the witnesses of T and T_dx; a disagreement beyond the bound would be an error of this program, and throws.
 //
 // A backward pass may also be given a code of x (a step of f', say 2 bits) in place of (y, m): O and R are then taken over the x that share
-// a code, and there is no C. The activation is GELU or SiLU.
+// a code, and there is no C. Any activation of swept_activation.h. One that rises has one branch, the right one, and no mask: its bits are set and never
+// read.
 //
-// C is evaluated by MPFR inversion only for runs where it can matter. As |(g^2)'| = 2 |f''| < 1.6 (GELU 4 phi(0), SiLU 1) and g keeps its sign on a
-// branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(1.6 h / |f'(x)|, sqrt(1.6 h)); with the range of the run added this
-// bounds C there. C >= O by the definition of O, so runs below a known floor of O are passed over, and the floor is checked at the end.
+// C is evaluated by MPFR inversion only for runs where it can matter. As |(g^2)'| = 2 |f''| <= b (SweptFacts::bend) and g keeps its sign on a
+// branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(b h / |f'(x)|, sqrt(b h)), where the tails of f' add 2^-79; with the range of the
+// run added this bounds C there. C >= O by the definition of O, so runs below a known floor of O are passed over, and the floor is checked at the
+// end. Where f rises every run could matter, but g(y) is a formula in y (SweptActivation::slope_of_value), and C is taken over every x.
 #pragma once
 
 #include <algorithm>
@@ -43,6 +45,7 @@
 #include "validation/oracle.h"
 #include "validation/ranks.h"
 #include "validation/reference.h"
+#include "validation/swept_activation.h"
 
 namespace outgrad::validation {
 
@@ -50,23 +53,6 @@ inline constexpr double kSweepMargin = 0x1p-50;
 /// An error in ulp of a format of at most 24 bits is measured against a value within a relative 2^-50, so within 2^-26 ulp; in the region
 /// `subnormal` within 2^-14, the distance of the reference's proxy where f rounds to zero.
 inline constexpr double kForwardMarginUlp = 0x1p-26, kSubnormalMarginUlp = 0x1p-14;
-
-/// An activation that can be swept: where its minimum lies, its double reference and its arbitrary-precision oracle.
-struct SweptActivation {
-  std::string_view name;
-  double x_star;     // the greatest double with f' < 0
-  double flat_from;  // from this y on f' is within 2^-16 of 1 wherever y may come from, below every floor of O
-  /// A proven lower bound on O of either domain, from the run next to x* alone: f32, f16, bf16.
-  double floor_f32, floor_f16, floor_bf16;
-  const Reference& (*reference)();
-  std::unique_ptr<Oracle> (*oracle)();
-
-  double oracle_floor(const FloatFormat& format) const;
-};
-
-extern const SweptActivation kGelu, kSilu;
-/// Null for a name that cannot be swept.
-const SweptActivation* swept_activation(std::string_view name);
 
 /// What the backward pass is given: y in a format and one bit, or a code of x in place of y. A code takes the part of (y, m) in O and R; C
 /// and the forward's error do not exist for it.
@@ -77,7 +63,23 @@ struct Stored {
 
   // NOLINTNEXTLINE(google-explicit-constructor): y in this format
   Stored(const FloatFormat& of, bool is_code = false, const SweptActivation& f = kGelu) : format(of), code(is_code), activation(&f) {}
+
+  /// Of an f that rises, half of all f32 y are among the worst codes: no list would hold them.
+  bool lists_worst() const { return activation->masked() || format.bits < 32; }
 };
+
+/// What a header says of its kernels: an upper bound that a sweep must not contradict.
+struct Claim {
+  static constexpr const char* kTotal = "T";              // kT: over all real x that a stored y stands for, by correct rounding
+  static constexpr const char* kOracle = "O";             // kO, likewise
+  static constexpr const char* kBeyondStorage = "T - C";  // kA + kB + kK
+
+  std::string what;
+  double limit;
+};
+
+/// Which x a sweep goes over: those of the format of y, every f32, or both.
+enum class SweptX { own, f32, all };
 
 /// The kernels under test, on blocks of n elements; all values widened to f32, mask bit i in bit i % 32 of word i / 32.
 /// The functions are called from several threads at once.
@@ -101,9 +103,15 @@ struct Subject {
   const SweptActivation* activation = &kGelu;
   double mask_from = kGeluXStar;
   std::vector<Distribution> distributions = usual_distributions();  // of x, to weigh errors by
+  std::vector<Claim> claims = {};
+  double limit_error = 0;  // g at y = f(+-inf) may be off by this (a header without kExactLimits)
+  bool deployed = false;  // held to the targets of its format (targets.h): all of them with a forward of its own, else those of the backward
+  SweptX swept = SweptX::all;
   nlohmann::ordered_json origin = nullptr;  // of coefficients that are not ours: what the report says of them
 
   Stored stored() const { return {format, code, *activation}; }
+  /// The domains of `swept`.
+  std::vector<struct Domain> domains() const;
 };
 
 /// A value and where it was attained. value < 0: nothing seen yet.
@@ -201,7 +209,7 @@ struct Segment {
   PerBranch erff;
   std::map<int, CurveBin> curve;
   std::vector<WeightedError> under;  // of the subject's distributions
-  std::vector<Run> worst;            // runs whose half range is at least half the floor of O
+  std::vector<Run> worst;            // runs whose half range is at least half the floor of O; none where lists_worst() is not
   std::array<std::string, 3> digests;  // of y, mask and dx: 32 bytes a chunk
   Run first, last;  // still open at both ends; `last` unused while one run spans everything
 
@@ -248,8 +256,8 @@ struct DomainPart {
 /// nothing. Throws kernels::IoError; kernels::SpecError where a rank sweeps another subject.
 std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>& domains, const SweepOptions& options);
 
-/// The domains swept for y in `format`: the format itself, and f32 where that is another.
-std::vector<Domain> domains_for(const FloatFormat& format);
+/// The domains swept for y in `format`: the format itself, and f32 where that is another; or one of the two.
+std::vector<Domain> domains_for(const FloatFormat& format, SweptX swept = SweptX::all);
 
 /// A whole domain, counted, its runs closed, its witnesses confirmed by MPFR.
 struct DomainResult {

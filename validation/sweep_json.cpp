@@ -178,6 +178,10 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   json["activation"] = subject.activation->name;
   json["code"] = subject.code;
   json["own_forward"] = subject.own_forward;
+  json["x"] = to_string(subject.swept);
+  json["deployed"] = subject.deployed;
+  Json& claims = json["claims"] = Json::array();
+  for (const Claim& claim : subject.claims) claims.push_back({claim.what, claim.limit});
   Json& under = json["distributions"] = Json::array();
   for (const Distribution& distribution : subject.distributions) under.push_back(distribution.to_json());
   json["origin"] = subject.origin.dump();  // as text: its order is kept
@@ -186,6 +190,15 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
     list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
   }
   return json;
+}
+
+const char* to_string(SweptX swept) { return swept == SweptX::own ? "own" : swept == SweptX::f32 ? "f32" : "all"; }
+
+SweptX swept_named(const std::string& name, const std::string& file, const char* place) {
+  for (const SweptX swept : {SweptX::own, SweptX::f32, SweptX::all}) {
+    if (name == to_string(swept)) return swept;
+  }
+  throw SpecError(file, place, "'" + name + "' is not one of own, f32, all");
 }
 
 SweepParts parts_from_json(const std::string& text, const std::string& file) {
@@ -199,6 +212,9 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
     read.subject.code = json.at("code").get<bool>();
     read.subject.own_forward = json.at("own_forward").get<bool>();
+    read.subject.swept = swept_named(json.at("x").get<std::string>(), file, "x");
+    read.subject.deployed = json.at("deployed").get<bool>();
+    for (const auto& claim : json.at("claims")) read.subject.claims.push_back({claim.at(0).get<std::string>(), claim.at(1).get<double>()});
     read.subject.distributions.clear();
     for (const auto& distribution : json.at("distributions")) read.subject.distributions.push_back(Distribution::from_json(distribution, file));
     read.subject.origin = Json::parse(json.at("origin").get<std::string>());
@@ -291,6 +307,7 @@ Json curve_json(const std::map<int, CurveBin>& bins, int joined) {
 
 Json under_json(const Subject& subject, const DomainResult& result) {
   Json list = Json::array();
+  const bool listed = subject.stored().lists_worst();
   for (std::size_t k = 0; k < result.all.under.size(); ++k) {
     const Distribution& distribution = subject.distributions.at(k);
     const WeightedError& sums = result.all.under[k];
@@ -307,7 +324,7 @@ Json under_json(const Subject& subject, const DomainResult& result) {
                     {"max", number(greatest_error(result.all.curve, low, high))},
                     {"max_within", {std::max(low, -kCurveReach), std::min(high, kCurveReach)}},
                     {"worst_codes", result.all.worst.size()},
-                    {"share_in_worst_codes", share}});
+                    {"share_in_worst_codes", number(listed ? share : NAN)}});
   }
   return list;
 }

@@ -12,7 +12,7 @@ namespace outgrad::validation {
 nlohmann::ordered_json segment_to_json(const Segment& segment);
 Segment segment_from_json(const nlohmann::json& json);
 
-/// What a shard leaves, schema "outgrad.sweep-part/2".
+/// What a shard leaves, schema "outgrad.sweep-part/3".
 struct SweepParts {
   Subject subject;  // without its functions
   std::vector<DomainPart> parts;
@@ -20,6 +20,10 @@ struct SweepParts {
 nlohmann::ordered_json to_json(const Subject& subject, const std::vector<DomainPart>& parts);
 /// Throws kernels::SpecError naming `file`.
 SweepParts parts_from_json(const std::string& text, const std::string& file);
+
+const char* to_string(SweptX swept);
+/// Throws kernels::SpecError naming `file` and `place`.
+SweptX swept_named(const std::string& name, const std::string& file, const char* place);
 
 /// rms, bias and greatest error of g under the subject's distributions of x, and the share of x in the worst codes: one object each.
 nlohmann::ordered_json under_json(const Subject& subject, const DomainResult& result);

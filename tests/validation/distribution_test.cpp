@@ -141,7 +141,7 @@ TEST(WeightedSweep, BlocksOfF32AreWeighedLikeTheirElements) {
       for (std::int64_t i = begin; i < end; ++i) {
         const float at = domain.at(i);
         double value = 0, lo = 0, hi = 0, want = 0;
-        GeluReference::instance().evaluate(&at, &value, &lo, &hi, &want, 1);
+        kGelu.reference().evaluate(&at, &value, &lo, &hi, &want, 1);
         GeluOracle oracle;
         float y = 0, g = 0;
         round_values(&at, &lo, &hi, &y, 1, kF32, oracle);

@@ -103,6 +103,33 @@ TEST(Function, IntervalsHoldTheirMembers) {
   }
 }
 
+// The series gives back f at a distance, its first terms are the derivatives, and those of an interval hold those of its members.
+TEST(Function, TaylorCoefficientsOfAnyOrder) {
+  std::mt19937_64 random(13);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  constexpr int kOrder = 24;
+  for (const char* text : {"x*normal_cdf(x)", "x*tanh(softplus(x))", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", "tanh(x)", "0.5*(exp(x)-1)",
+                           "exp(-x^2)*sin(3*x)", "1/(2+cos(x))", "(x+9)^3-2*(x+9)^-2", "sqrt(9+x^2)*erf(x)", "log(10+x)-abs(x-20)", "softplus(-x)/(x^2+9)"}) {
+    const Function f = Function::parse(text);
+    for (int round = 0; round < 40; ++round) {
+      const double a = 6 * uniform(random) - 3, h = 0x1p-5 * (uniform(random) - 0.5);
+      const auto c = f.taylor(MediumInterval(a), kOrder);
+      const auto d = f.at<2>(MediumInterval(a));
+      EXPECT_LE((c[0] - d[0]).magnitude(), 0x1p-90) << text << ' ' << a;
+      EXPECT_LE((c[1] - d[1]).magnitude(), 0x1p-90) << text << ' ' << a;
+      EXPECT_LE((c[2] * 2 - d[2]).magnitude(), 0x1p-80) << text << ' ' << a;
+      MediumInterval sum = 0;
+      for (int k = kOrder; k >= 0; --k) sum = sum * h + c[static_cast<size_t>(k)];
+      EXPECT_LE((sum - f.at<0>(MediumInterval(a) + h)[0]).magnitude(), 0x1p-80) << text << ' ' << a << ' ' << h;
+      const auto over = f.taylor(CoarseInterval(a - std::fabs(h), a + std::fabs(h)), 9), inside = f.taylor(CoarseInterval(a + h * uniform(random)), 9);
+      for (size_t k = 0; k <= 9; ++k) {
+        EXPECT_LE(over[k].lower(), inside[k].upper()) << text << ' ' << a << ' ' << k;
+        EXPECT_GE(over[k].upper(), inside[k].lower()) << text << ' ' << a << ' ' << k;
+      }
+    }
+  }
+}
+
 // |f| and |f'| on circles within the disc, by complex arithmetic in double.
 TEST(Function, DiscsBoundTheirMembers) {
   using Complex = std::complex<double>;

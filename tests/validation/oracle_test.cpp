@@ -7,11 +7,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numbers>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "validation/function.h"
+#include "validation/function_oracle.h"
+#include "validation/swept_activation.h"
 
 namespace outgrad::validation {
 namespace {
@@ -125,6 +129,91 @@ TEST(Oracle, SiluAgreesWithTheFunctionItIsNamedAfter) {
     const double y = oracle.value_bounds(x).lo, g = oracle.derivative(x);
     EXPECT_NEAR(oracle.derivative_at_value(y, x > kSiluXStar), g, 0x1p-50 + 0x1p-53 / std::fabs(g)) << x;
   }
+}
+
+// Two formulations of the same functions: mpfr_erfc and mpfr_exp under directed rounding, and intervals through the parsed text.
+TEST(FunctionOracle, AgreesWithTheOraclesByHand) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (const SweptActivation* of : {&kGelu, &kSilu}) {
+    const std::unique_ptr<Oracle> by_hand = of->oracle();
+    FunctionOracle generic(of->analysis(), of->ends, of->x_star);
+    std::vector<double> arguments{0.0, -0.0, 0x1p-149, -0x1p-149, 3 * 0x1p-149, -3 * 0x1p-149,
+                                  20.0625, 20.1875, 65519.99609375, 65520.0, 65520.00390625, 1e30, -1e30};
+    for (int i = 0; i < 1500; ++i) arguments.push_back(std::ldexp(uniform(random), i % 3 == 0 ? 7 : i % 3 == 1 ? 2 : -static_cast<int>(random() % 140)));
+    for (const double x : arguments) {
+      for (const FloatFormat& format : {kF32, kF16, kBf16}) {
+        const double a = generic.value(x, format), b = by_hand->value(x, format);
+        EXPECT_TRUE(a == b && std::signbit(a) == std::signbit(b)) << of->name << ' ' << format.name << ' ' << x << ": " << a << ' ' << b;
+      }
+      EXPECT_EQ(generic.derivative(x), by_hand->derivative(x)) << of->name << ' ' << x;
+    }
+    for (int i = 0; i < 200; ++i) {
+      const double x = 6 * uniform(random), y = by_hand->value_bounds(x).lo, g = by_hand->derivative(x);
+      EXPECT_NEAR(generic.derivative_at_value(y, x > of->x_star), by_hand->derivative_at_value(y, x > of->x_star), 0x1p-50) << of->name << ' ' << x;
+      EXPECT_NEAR(generic.derivative_at_value(y, x > of->x_star), g, 0x1p-50 + 0x1p-53 / std::fabs(g)) << of->name << ' ' << x;
+    }
+    for (const auto& [y, right] : {std::pair(-0.0, false), {0.5, false}, {-0.5, true}, {-0.5, false}, {1e30, true}, {0.0, true}}) {
+      EXPECT_NEAR(generic.derivative_at_value(y, right), by_hand->derivative_at_value(y, right), 0x1p-50) << of->name << ' ' << y << ' ' << right;
+    }
+  }
+}
+
+// Functions that rise: libm's long double, and what is known of tails and of the least subnormals.
+TEST(FunctionOracle, RisingFunctionsAgreeWithLongDouble) {
+  using Long = long double;
+  const auto sigmoid = [](Long x) { return 1 / (1 + std::exp(-x)); };
+  const auto check = [](const char* name, auto value, auto slope) {
+    const SweptActivation& of = *swept_activation(name);
+    const std::unique_ptr<Oracle> oracle = of.oracle();
+    std::mt19937_64 random(8);
+    std::uniform_real_distribution<double> uniform(-40, 30);
+    for (int i = 0; i < 1000; ++i) {
+      const double x = i % 2 ? uniform(random) : uniform(random) / 16;
+      const DoubleBounds f = oracle->value_bounds(x), g = oracle->derivative_bounds(x);
+      EXPECT_NEAR(static_cast<double>(f.lo / value(x)), 1, 0x1p-50) << name << ' ' << x;
+      EXPECT_NEAR(static_cast<double>(g.lo - slope(x)), 0, 0x1p-52) << name << ' ' << x;
+      EXPECT_LE(f.lo, f.hi);
+      EXPECT_LE(g.lo, g.hi);
+      const double y = oracle->value(x, kF32);  // f' rises or falls by 2 |f''| / f' an y: at most 2^-23 here
+      EXPECT_NEAR(oracle->derivative_at_value(y, true), oracle->derivative(x), 0x1p-23) << name << ' ' << x;
+    }
+  };
+  check("tanh", [](Long x) { return std::tanh(x); }, [](Long x) { return 1 / (std::cosh(x) * std::cosh(x)); });
+  check("sigmoid", sigmoid, [&](Long x) { return sigmoid(x) * sigmoid(-x); });
+  check("softplus", [](Long x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }, sigmoid);
+  check("elu", [](Long x) { return x >= 0 ? x : std::expm1(x); }, [](Long x) { return x >= 0 ? Long(1) : std::exp(x); });
+}
+
+TEST(FunctionOracle, DecidesTheHardestRoundings) {
+  const double least = 0x1p-149;
+  const auto value = [](const char* name, double x, const FloatFormat& format) { return swept_activation(name)->oracle()->value(x, format); };
+  for (const double sign : {-1.0, 1.0}) {
+    EXPECT_EQ(value("tanh", sign * least, kF32), sign * least);
+    EXPECT_EQ(value("elu", sign * least, kF32), sign * least);
+    EXPECT_EQ(value("tanh", sign * 1e30, kF32), sign);
+    // A tie of bf16: tanh lies towards 0 from it, elu above. The f32 above it are not ties.
+    EXPECT_EQ(value("tanh", sign * 0x1.01p-60, kBf16), sign * 0x1p-60);
+    EXPECT_EQ(value("tanh", sign * 0x1.03p-60, kBf16), sign * 0x1.02p-60);
+  }
+  EXPECT_EQ(value("elu", -0x1.01p-60, kBf16), -0x1p-60);
+  EXPECT_EQ(value("elu", -0x1.03p-60, kBf16), -0x1.02p-60);
+  EXPECT_EQ(value("elu", 0x1.03p-60, kBf16), 0x1.04p-60) << "x itself, to even";
+  EXPECT_EQ(value("elu", -1e30, kF16), -1);
+  EXPECT_EQ(value("sigmoid", 1e30, kF16), 1);
+  EXPECT_TRUE(value("sigmoid", -1e30, kF32) == 0 && !std::signbit(value("sigmoid", -1e30, kF32)));
+  EXPECT_EQ(value("sigmoid", -103.0, kF32), least) << "1.3 of the least subnormal";
+  EXPECT_EQ(value("sigmoid", 0, kF32), 0.5);
+  EXPECT_EQ(value("softplus", 65520.0, kF16), std::numeric_limits<double>::infinity()) << "above the tie to infinity";
+  EXPECT_EQ(value("softplus", 65519.99609375, kF16), 65504.0);
+  EXPECT_EQ(value("softplus", 1e30, kF32), static_cast<double>(1e30f));
+  EXPECT_EQ(value("mish", 5 * least, kF32), 3 * least);
+  EXPECT_EQ(value("mish", -5 * least, kF32), -3 * least);
+  // 3/5 of 15/2 least subnormals of bf16 is a tie, and mish lies above it.
+  EXPECT_EQ(value("mish", 0x1p-134 * 15, kBf16), 0x1p-133 * 5);
+  EXPECT_EQ(value("mish", -0x1p-134 * 15, kBf16), -0x1p-133 * 4);
+  EXPECT_TRUE(std::signbit(value("tanh", -0.0, kF32)) && std::signbit(value("elu", -0.0, kF32)));
+  EXPECT_THROW(value("tanh", std::numeric_limits<double>::infinity(), kF32), std::invalid_argument);
 }
 
 TEST(Oracle, InvertsBothBranches) {

@@ -66,7 +66,7 @@ float rounded_value(float x, const FloatFormat& format) {
   struct Forward;
   return remembered<Forward>(static_cast<std::uint64_t>(format.precision) << 32 | std::bit_cast<std::uint32_t>(x), [&] {
     double value = 0, lo = 0, hi = 0, derivative = 0;
-    GeluReference::instance().evaluate(&x, &value, &lo, &hi, &derivative, 1);
+    kGelu.reference().evaluate(&x, &value, &lo, &hi, &derivative, 1);
     GeluOracle oracle;
     float y = 0;
     round_values(&x, &lo, &hi, &y, 1, format, oracle);

@@ -47,6 +47,13 @@ TEST_F(ValidateCommand, RefusesBadInput) {
   EXPECT_THROW(run({}), SpecError);
   EXPECT_THROW(run({"--format", "f64"}), SpecError);
   EXPECT_THROW(run({"--format", "f32", "--activation", "relu"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", "tanh,relu"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", "tanh,"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32,", "--activation", "tanh"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", ""}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--fit", "gelu_bf16"}), SpecError) << "of another format";
+  EXPECT_THROW(run({"--format", "bf16", "--activation", "silu", "--fit", "gelu_bf16"}), SpecError) << "of another activation";
+  EXPECT_THROW(run({"--format", "bf16", "--x", "some"}), SpecError);
   EXPECT_THROW(run({"--format", "f32", "--merge", file("a")}), SpecError);
   EXPECT_THROW(run({"--merge", file("absent")}), kernels::IoError);
   for (const char* shard : {"0/2", "3/2", "1/0", "1", "1/", "/2", "a/b", "1/2x", "1/9999", "-1/2"}) {
@@ -77,6 +84,50 @@ TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
   EXPECT_EQ(read.subject.name, "regelu2+code");
   EXPECT_EQ(read.subject.origin["kind"], "steps");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(ValidateCommand, SweepsManyIntoAFolder) {
+  EXPECT_EQ(run({"--activation", "tanh,gelu", "--format", "bf16,f16", "--x", "own", "--out", file("many")}), kernels::kExitHolds);
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(file("many"))) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"gelu_bf16_x_own.json", "gelu_f16_x_own.json", "tanh_bf16_x_own.json", "tanh_f16_x_own.json"}));
+  const nlohmann::json tanh = nlohmann::json::parse(kernels::read_file(file("many/tanh_bf16_x_own.json")));
+  EXPECT_EQ(tanh["activation"], "tanh");
+  EXPECT_EQ(tanh["domains"].size(), 1u);
+  EXPECT_EQ(tanh["domains"][0]["counts"]["patterns"], 65536);
+  EXPECT_TRUE(tanh["domains"][0]["T"]["left"].is_null());
+  EXPECT_TRUE(tanh["domains"][0]["forward"].is_null());
+  std::vector<std::string> gates;
+  for (const auto& gate : tanh["gates"]) {
+    gates.push_back(gate["name"]);
+    EXPECT_TRUE(gate["holds"]) << gate.dump();
+  }
+  EXPECT_NE(std::find(gates.begin(), gates.end(), "T within the header's kT"), gates.end());
+  // Every fit of a format: deployed, others, direct table.
+  EXPECT_EQ(run({"--format", "bf16", "--fit", "all", "--x", "own", "--out", file("fits")}), kernels::kExitHolds);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(file("fits")), {}), 5);
+  EXPECT_TRUE(std::filesystem::exists(file("fits/gelu_bf16_oracle_x_own.json")));
+}
+
+TEST_F(ValidateCommand, AShardOfAnActivationMergesAlone) {
+  const std::vector<std::string> silu{"--activation", "silu", "--format", "bf16", "--x", "own"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = silu;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  };
+  EXPECT_EQ(with({"--shard", "1/1", "--out", file("whole")}), kernels::kExitHolds);
+  EXPECT_EQ(with({"--shard", "2/2", "--out", file("two")}), kernels::kExitHolds);
+  EXPECT_EQ(with({"--shard", "1/2", "--out", file("one")}), kernels::kExitHolds) << "one chunk: the other shard has none";
+  EXPECT_EQ(run({"--merge", file("one"), file("two"), "--out", file("merged")}), kernels::kExitHolds);
+  EXPECT_EQ(kernels::read_file(file("merged")), kernels::read_file(file("whole")));
+  // Parts of a sweep of both domains do not make one of the format's own x, nor the other way round.
+  nlohmann::json other = nlohmann::json::parse(kernels::read_file(file("two")));
+  other["x"] = "all";
+  kernels::write_file(file("three"), other.dump());
+  EXPECT_THROW(run({"--merge", file("one"), file("three"), "--out", file("out")}), kernels::SpecError);
+  EXPECT_THROW(run({"--merge", file("three"), "--out", file("out")}), kernels::SpecError);
 }
 
 TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
