@@ -82,6 +82,13 @@ step() {  # runs a command into the summary and remembers a failure
 say "== equality with the host, all bit patterns"
 step "$build/outgrad-gpu" equality --out "$out/equality.json"
 
+say "== SHA-256 of all outputs, beside the exhaustive sweeps'"
+if python3 -c 'import numpy' > /dev/null 2>&1; then
+  step python3 "$root/autotune/gpu/sweep_digests.py" "$build/outgrad-tune" "$root/notebooks_data/sweeps"
+else
+  say "SKIPPED: no numpy"
+fi
+
 say "== equality on a stream of its own and in a graph"
 step "$build/outgrad-gpu" streams
 

@@ -87,9 +87,12 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
   const auto branch = static_cast<std::size_t>(stored.code ? run.x_first > activation.x_star : run.right);
   segment.oracle[branch].raise({half_range, run.x_first, run.y, run.lo, run.hi});
   segment.regret[branch].raise({magnitude_of(run.g - middle), run.x_first, run.y, run.g, middle});
-  if (const int bin = curve_bin(run.x_first); half_range > 0 && bin >= 0 && bin < kCurveBins) {
-    double& floor = segment.curve[bin].floor;
-    floor = std::max(floor, half_range);
+  if (half_range > 0) {
+    const int last = std::min(curve_bin(run.x_last), kCurveBins - 1);
+    for (int bin = std::max(curve_bin(run.x_first), 0); bin <= last; ++bin) {
+      double& floor = segment.curve[bin].floor;
+      floor = std::max(floor, half_range);
+    }
   }
   if (stored.lists_worst() && half_range >= activation.oracle_floor(format) / 2) segment.worst.push_back(run);
   if (stored.code || !activation.masked()) return;

@@ -142,7 +142,7 @@ struct Run {
 /// Error of T over the x of one bin of the error curve; the weight of an x is the spacing of floats there, so sums are integrals dx.
 struct CurveBin {
   double least = 0, greatest = 0;   // signed error g - f'
-  double floor = 0;                 // largest half range of a preimage beginning here
+  double floor = 0;                 // largest half range of a preimage that reaches in here
   ExactSum squares, weight;
 };
 
