@@ -112,25 +112,31 @@ void require_storage(Conditions& conditions, const StorageClaims& claims) {
 }
 
 template <class Header>
-CheckReport prove(const Header& h) {
+CheckReport prove(const Header& h, Findings wanted) {
   CheckReport report{h.file, h.name, {check_structure(h)}};
-  if (report.verdict() != Verdict::Holds) return report;
+  // Whether to go on; the proofs assume the structure.
+  const auto open = [&] { return report.findings.size() == 1 || wanted == Findings::to_failure ? report.verdict() == Verdict::Holds : true; };
+  const auto add = [&](auto&& findings) {
+    if (!open()) return;
+    if constexpr (std::is_same_v<decltype(findings()), Finding>) {
+      report.findings.push_back(findings());
+    } else {
+      for (Finding& finding : findings()) report.findings.push_back(std::move(finding));
+    }
+  };
+  if (!open()) return report;
   if constexpr (std::is_same_v<Header, TableHeader>) {
-    for (Finding& finding : prove_storage(h)) report.findings.push_back(std::move(finding));
+    add([&] { return prove_storage(h); });
     return report;
   } else {
-    report.findings.push_back(prove_fit(h, h.bound_a));
+    add([&] { return prove_fit(h, h.bound_a); });
   }
   if constexpr (std::is_same_v<Header, BackwardHeader>) {
-    if (h.masked) report.findings.push_back(prove_coordinate(h, h.bound_k));
-    report.findings.push_back(prove_rounding(h, h.bound_b));
+    if (h.masked) add([&] { return prove_coordinate(h, h.bound_k); });
+    add([&] { return prove_rounding(h, h.bound_b); });
     // kA of the class rel is no absolute error.
-    if (h.format == "f32" && !h.accuracy.starts_with("rel:")) {
-      for (Finding& finding : prove_row_claims(h)) report.findings.push_back(std::move(finding));
-    }
-    if (h.format != "f32") {
-      for (Finding& finding : prove_storage(h)) report.findings.push_back(std::move(finding));
-    }
+    if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
+    if (h.format != "f32") add([&] { return prove_storage(h); });
   }
   return report;
 }
@@ -255,8 +261,8 @@ Finding check_structure(const ForwardHeader& h) {
   return conditions.finding();
 }
 
-CheckReport check_header(const Header& header) {
-  return std::visit([](const auto& h) { return prove(h); }, header);
+CheckReport check_header(const Header& header, Findings wanted) {
+  return std::visit([wanted](const auto& h) { return prove(h, wanted); }, header);
 }
 
 std::string to_text(const CheckReport& report) {
