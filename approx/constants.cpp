@@ -10,11 +10,11 @@
 namespace outgrad::approx {
 namespace {
 
-/// g on |s| <= 3/5 sqrt(-y*), where the left branch ends at sqrt(-y*), by barycentric interpolation in 33 Chebyshev points: error
+/// g on |s| <= reach_of_constants by barycentric interpolation in 33 Chebyshev points: error
 /// below 1e-12, nothing beside R >= 1e-6.
 class LocalGradient {
  public:
-  explicit LocalGradient(const Composite& composite) : reach_(0.6 * std::sqrt(-composite.y_star().to_double())) {
+  explicit LocalGradient(const Composite& composite) : reach_(reach_of_constants(composite)) {
     for (int k = 0; k < kPoints; ++k) {
       const double node = reach_ * std::cos(std::numbers::pi * k / (kPoints - 1));
       s_.push_back(node);
@@ -104,14 +104,26 @@ Score score(const Gradient& g, const std::vector<Interval>& intervals, double sp
 
 }  // namespace
 
+double reach_of_constants(const Composite& composite) {
+  return 0.6 * std::sqrt(-composite.y_star().to_double());  // the left branch ends at sqrt(-y*)
+}
+
 double bent_by(double bend, double radius, double s) {
   const double z = s / radius;
   return std::abs(z) <= 1 + 0x1p-10 ? -bend * (4 * z * z - 3) * z : 0;  // rows overlap a little beyond their radius
 }
 
-CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius) {
+CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius, const std::vector<Piece>& rows) {
   const LocalGradient g(composite);
-  const auto deployed = [&](double s) { return g(s) + bent_by(goal.bend, radius, s); };
+  const auto deployed = [&](double s) {
+    for (const Piece& row : rows) {
+      if (row.c.empty() || row.coordinate != Coordinate::signed_root || s < row.v_lo || s > row.v_hi) continue;
+      double p = 0;
+      for (size_t k = row.c.size(); k-- > 0;) p = p * (s - static_cast<double>(row.centre)) + static_cast<double>(row.c[k]);
+      return p;
+    }
+    return g(s) + bent_by(goal.bend, radius, s);
+  };
   const double spacing = composite.spacing_at_minimum(precision_bits(format));
   const double y_star = composite.y_star().to_double();
   const double lowest = std::floor(y_star / spacing) - y_star / spacing;

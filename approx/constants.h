@@ -6,6 +6,8 @@
 
 #include "approx/fit_model.h"
 
+#include <vector>
+
 namespace outgrad::approx {
 
 /// What the constants are chosen for. Both count alike: the largest of (T/O - 1)/(ratio - 1) and R/regret is minimised.
@@ -24,9 +26,13 @@ struct CoordinateConstants {
   double expected_ratio, expected_regret;  ///< of the exact g with these constants, near y*; the sweep proves the whole
 };
 
+/// |s| up to which the constants are chosen for.
+double reach_of_constants(const Composite& composite);
+
 /// For 16-bit formats over the x of the format and over all f32 x, for f32 over all f32 x (taken as continuous: over 1000 of them
 /// share a stored y next to y*).
-/// `radius` is the half-width of the row that holds s = 0.
-CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius);
+/// `radius` is the half-width of the row that holds s = 0. Where `rows` in s have coefficients, these are what is deployed: their own error, up to a
+/// twentieth of O, may be for or against the constants. Elsewhere it is g, with the bend.
+CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius, const std::vector<Piece>& rows = {});
 
 }  // namespace outgrad::approx

@@ -127,6 +127,25 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
+/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as
+/// near to its bound.
+RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
+  const Samples samples = sample(composite, p, kSamples);
+  p.degree = degree;
+  if (p.target != Target::value_relative && p.bend == 0) {
+    const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
+    while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
+  }
+  const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
+  RoundedFit chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
+  p.centre = chosen.centre;
+  p.c = chosen.c;
+  p.c0_low = chosen.c0_low;
+  p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
+  p.observed = chosen.error;
+  return chosen;
+}
+
 void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
@@ -140,20 +159,7 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
         rows.tick();
         continue;
       }
-      const Samples samples = sample(composite, p, kSamples);
-      // The lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as near to its bound.
-      p.degree = degree;
-      if (p.target != Target::value_relative && p.bend == 0) {
-        const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
-        while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
-      }
-      const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
-      const RoundedFit& chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
-      p.centre = chosen.centre;
-      p.c = chosen.c;
-      p.c0_low = chosen.c0_low;
-      p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
-      p.observed = chosen.error;
+      const RoundedFit chosen = fit_row(composite, p, degree);
       if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
         throw SpecError(fmt::format(
             "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
@@ -282,6 +288,7 @@ Fit fit(const Spec& spec, int threads) {
                         : backward.accuracy == AccuracyClass::stored ? backward.storage.regret
                                                                      : spec.target;
   CoordinateConstants constants{0, 0, 0, 0, 0};
+  double radius = 1;
   if (composite.masked()) {
     if (storage_aware && backward.cells == 1 && !backward.left) {
       const ClampedConstants found = search_constants(composite, intervals, backward, spec.target);
@@ -291,15 +298,27 @@ Fit fit(const Spec& spec, int threads) {
     } else {
       // The rows' width hardly depends on the constants, and the constants on the row at s = 0 through its width alone.
       const CoordinateConstants plain{static_cast<float>(composite.y_star().mid()), 0, 0x1p-40f, 0, 0};
-      const double radius = backward.split == Split::uniform && backward.cells > 1
-                                ? 0.5 / static_cast<double>(lay_out(composite, backward, plain, budget).kIndexScale)
-                                : 1;
+      radius = backward.split == Split::uniform && backward.cells > 1
+                   ? 0.5 / static_cast<double>(lay_out(composite, backward, plain, budget).kIndexScale)
+                   : 1;
       constants = choose_constants(composite, backward.format, backward.storage, radius);
     }
   }
   std::vector<float> breaks;
-  if (backward.split == Split::levelled) breaks = levelled_breaks(composite, backward, constants, spec.target);
-  BackwardModel m = lay_out(composite, layout, constants, budget, breaks);
+  const auto laid_out = [&] {
+    if (backward.split == Split::levelled) breaks = levelled_breaks(composite, backward, constants, spec.target);
+    return lay_out(composite, layout, constants, budget, breaks);
+  };
+  BackwardModel m = laid_out();
+  if (composite.masked() && !storage_aware && !in_ulps) {  // errors that are small beside O cannot tell constants apart
+    for (Piece& p : m.pieces) {
+      p.allowed = spec.target;
+      const double reach = reach_of_constants(composite);
+      if (p.coordinate == Coordinate::signed_root && !p.constant && p.v_lo < reach && p.v_hi > -reach) fit_row(composite, p, backward.degree);
+    }
+    constants = choose_constants(composite, backward.format, backward.storage, radius, m.pieces);
+    m = laid_out();
+  }
   rows.expect(static_cast<std::int64_t>(m.pieces.size()));
   if (storage_aware) {
     const StorageProgramme programme = fit_to_storage(m, intervals, backward, spec.target);
