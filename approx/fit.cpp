@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <limits>
 
 namespace outgrad::approx {
 namespace {
@@ -132,7 +133,7 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
 RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
   const Samples samples = sample(composite, p, kSamples);
   p.degree = degree;
-  if (p.target != Target::value_relative && p.bend == 0) {
+  if (p.target != Target::value_relative) {
     const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
     while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
   }
@@ -159,22 +160,11 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
         rows.tick();
         continue;
       }
-      const RoundedFit chosen = fit_row(composite, p, degree);
+      if (!p.storage_aware) fit_row(composite, p, degree);
       if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
         throw SpecError(fmt::format(
             "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
             p.row, p.v_lo, p.v_hi, p.degree));
-      }
-      if (p.bend != 0) {  // what is reported is against g
-        Piece straight = p;
-        straight.bend = 0;
-        const Samples of_g = sample(composite, straight, kSamples);
-        p.observed = measure(of_g, chosen);
-        fit_piece(of_g, straight, degree);
-        p.lower_bound = straight.lower_bound;
-        p.minimax = straight.minimax;
-        p.real = straight.real;
-        p.real_centre = straight.real_centre;
       }
       if (p.lower_bound > p.allowed) continue;  // reported for all pieces together
       p.certified = certify_approximation(composite, p, 0);
@@ -288,7 +278,7 @@ Fit fit(const Spec& spec, int threads) {
                         : backward.accuracy == AccuracyClass::stored ? backward.storage.regret
                                                                      : spec.target;
   CoordinateConstants constants{0, 0, 0, 0, 0};
-  double radius = 1;
+  std::optional<NearMinimum> minimum;
   if (composite.masked()) {
     if (storage_aware && backward.cells == 1 && !backward.left) {
       const ClampedConstants found = search_constants(composite, intervals, backward, spec.target);
@@ -296,12 +286,8 @@ Fit fit(const Spec& spec, int threads) {
       layout.y_max = found.y_max;
       layout.s_min = found.s_min;
     } else {
-      // The rows' width hardly depends on the constants, and the constants on the row at s = 0 through its width alone.
-      const CoordinateConstants plain{static_cast<float>(composite.y_star().mid()), 0, 0x1p-40f, 0, 0};
-      radius = backward.split == Split::uniform && backward.cells > 1
-                   ? 0.5 / static_cast<double>(lay_out(composite, backward, plain, budget).kIndexScale)
-                   : 1;
-      constants = choose_constants(composite, backward.format, backward.storage, radius);
+      minimum.emplace(composite, backward.format);
+      constants = minimum->choose_constants(backward.storage);
     }
   }
   std::vector<float> breaks;
@@ -311,13 +297,29 @@ Fit fit(const Spec& spec, int threads) {
   };
   BackwardModel m = laid_out();
   if (composite.masked() && !storage_aware && !in_ulps) {  // errors that are small beside O cannot tell constants apart
-    for (Piece& p : m.pieces) {
-      p.allowed = spec.target;
-      const double reach = reach_of_constants(composite);
-      if (p.coordinate == Coordinate::signed_root && !p.constant && p.v_lo < reach && p.v_hi > -reach) fit_row(composite, p, backward.degree);
-    }
-    constants = choose_constants(composite, backward.format, backward.storage, radius, m.pieces);
+    // The row that holds s = 0 is the one that the folded preimages of the lowest stored y can bend.
+    const auto fit_near = [&](double reach) {
+      for (Piece& p : m.pieces) {
+        p.allowed = spec.target;
+        if (p.coordinate != Coordinate::signed_root || p.constant || p.v_lo >= reach || p.v_hi <= -reach) continue;
+        fit_row(composite, p, backward.degree);
+        const bool holds_0 = p.v_lo < 0 && p.v_hi > 0 && !p.left_tail && !p.right_tail && !p.anchor;
+        p.storage_aware = backward.storage.programme && holds_0 && p.lower_bound <= p.allowed;
+      }
+    };
+    fit_near(minimum->reach());
+    constants = minimum->choose_constants(backward.storage, m.pieces);
     m = laid_out();
+    if (backward.storage.programme) {
+      fit_near(std::numeric_limits<double>::min());
+      for (Piece& p : m.pieces) {
+        if (!p.storage_aware) continue;
+        const Samples of_g = sample(composite, p, kSamples);
+        fit_piece(of_g, p, backward.degree);  // what is reported is against g
+        p.storage_aware = minimum->fit(backward.storage, constants, p);
+        p.observed = measure(of_g, {p.centre, p.c, p.c0_low, 0});
+      }
+    }
   }
   rows.expect(static_cast<std::int64_t>(m.pieces.size()));
   if (storage_aware) {
