@@ -169,6 +169,21 @@ NearMinimum::~NearMinimum() = default;
 
 double NearMinimum::reach() const { return data_->g.reach(); }
 
+double NearMinimum::least_ratio() const {
+  double least = 1;
+  for (const Data::Domain& a : data_->domains) {
+    for (const Data::Domain& b : data_->domains) {
+      for (const StoredRange& i : a.ranges) {
+        for (const StoredRange& j : b.ranges) {
+          // A value within ratio O of both ends: hi - ratio O_a <= lo + ratio O_b.
+          if (i.height == j.height && i.right == j.right) least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
+        }
+      }
+    }
+  }
+  return least;
+}
+
 CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const std::vector<Piece>& rows) const {
   const Data& d = *data_;
   std::vector<ProgrammedRow> programmed;
