@@ -1,5 +1,7 @@
 #include "approx/constants.h"
 
+#include "approx/programme.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,11 +12,13 @@
 namespace outgrad::approx {
 namespace {
 
-/// g on |s| <= 3/5 sqrt(-y*), where the left branch ends at sqrt(-y*), by barycentric interpolation in 33 Chebyshev points: error
-/// below 1e-12, nothing beside R >= 1e-6.
+/// Ranges are listed up to this share of |s| = sqrt(-y*), where the left branch ends.
+constexpr double kReach = 0.6;
+
+/// g up to there by barycentric interpolation in 33 Chebyshev points: error below 1e-12, nothing beside R >= 1e-6.
 class LocalGradient {
  public:
-  explicit LocalGradient(const Composite& composite) : reach_(0.6 * std::sqrt(-composite.y_star().to_double())) {
+  explicit LocalGradient(const Composite& composite) : reach_(kReach * std::sqrt(-composite.y_star().to_double())) {
     for (int k = 0; k < kPoints; ++k) {
       const double node = reach_ * std::cos(std::numbers::pi * k / (kPoints - 1));
       s_.push_back(node);
@@ -39,18 +43,11 @@ class LocalGradient {
   std::vector<double> s_, g_;
 };
 
-/// A stored y with the range of true gradients it stands for, on one branch.
-struct Interval {
-  double height;  ///< (y - y*) in units of the spacing; negative for a stored y below y*
-  bool right;
-  double lo, hi;
-};
-
 /// Stored y beyond this many spacings above y* are not touched by the constants any more.
 constexpr int kHeights = 200;
 
-std::vector<Interval> intervals_of_reals(const LocalGradient& g, double lowest, double spacing) {
-  std::vector<Interval> r;
+std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, double lowest, double spacing) {
+  std::vector<StoredRange> r;
   for (int j = 0; j < kHeights; ++j) {
     const double height = lowest + j;
     if (std::sqrt((height + 1) * spacing) > g.reach()) break;
@@ -62,10 +59,10 @@ std::vector<Interval> intervals_of_reals(const LocalGradient& g, double lowest, 
   return r;
 }
 
-std::vector<Interval> intervals_of_format(const Composite& composite, Format format, double reach, double lowest, double spacing) {
+std::vector<StoredRange> intervals_of_format(const Composite& composite, Format format, double reach, double lowest, double spacing) {
   const double x_star = composite.x_star().to_double(), y_star = composite.y_star().to_double();
   const FormatShape shape = shape_of(format);
-  std::map<std::pair<int, bool>, Interval> found;
+  std::map<std::pair<int, bool>, StoredRange> found;
   for (std::uint32_t code = 0; code < 1U << (1 + shape.exponent_bits + shape.fraction_bits); ++code) {
     const double x = decode(format, code);
     // A first look in double keeps those out that are far away.
@@ -75,66 +72,182 @@ std::vector<Interval> intervals_of_format(const Composite& composite, Format for
     const int j = static_cast<int>(std::nearbyint(height - lowest));
     if (j >= kHeights) continue;
     const double g = static_cast<double>(composite.gradient_at(Real(x)));
-    auto [place, fresh] = found.try_emplace({j, x > x_star}, Interval{lowest + j, x > x_star, g, g});
+    auto [place, fresh] = found.try_emplace({j, x > x_star}, StoredRange{lowest + j, x > x_star, g, g});
     place->second.lo = std::min(place->second.lo, g);
     place->second.hi = std::max(place->second.hi, g);
   }
-  std::vector<Interval> r;
+  std::vector<StoredRange> r;
   for (const auto& entry : found) r.push_back(entry.second);
   return r;
 }
 
-struct Score {
-  double ratio = 0, regret = 0;
+/// Samples of g that hold a row's polynomial in its tube: Chebyshev points, between 64 of which one of degree 4 leaves it by less than 1/100 of its
+/// width; the certificate has the last word.
+constexpr int kTubeSamples = 64;
+/// Share of the target that the tube leaves to what lies between its samples and to fp32 coefficients.
+constexpr double kTubeRoom = 0x1p-7;
+/// Coefficients are rounded to fp32 after the fit: ranges are taken this much shorter, more than fp32 Horner steps on |p| < 2 can lose.
+constexpr double kRoundingRoom = 0x1p-21;
+
+/// A row that is fitted to the ranges in it.
+struct ProgrammedRow {
+  double v_lo, v_hi, centre;
+  int degree;
+  std::vector<Range> tube;
+  [[nodiscard]] bool holds(double s) const { return s >= v_lo && s <= v_hi; }
 };
 
-/// `g` is the deployed gradient as a function of s.
-template <class Gradient>
-Score score(const Gradient& g, const std::vector<Interval>& intervals, double spacing, double shift, double floor) {
-  double total = 0, oracle = 0, regret = 0;
-  for (const Interval& i : intervals) {
-    const double s = std::sqrt(std::max(i.height - shift, floor) * spacing);
-    const double off = std::abs(g(i.right ? s : -s) - 0.5 * (i.lo + i.hi)), half = 0.5 * (i.hi - i.lo);
-    regret = std::max(regret, off);
-    oracle = std::max(oracle, half);
-    total = std::max(total, off + half);
-  }
-  return {total / oracle, regret};
+double evaluate(const std::vector<double>& c, double u) {
+  double p = 0;
+  for (size_t k = c.size(); k-- > 0;) p = p * u + c[k];
+  return p;
 }
 
 }  // namespace
 
-double bent_by(double bend, double radius, double s) {
-  const double z = s / radius;
-  return std::abs(z) <= 1 + 0x1p-10 ? -bend * (4 * z * z - 3) * z : 0;  // rows overlap a little beyond their radius
+class NearMinimum::Data {
+ public:
+  Data(const Composite& of, Format y_format)
+      : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format))) {
+    const double y_star = composite.y_star().to_double();
+    const double lowest = std::floor(y_star / spacing) - y_star / spacing;
+    const auto add = [&](std::vector<StoredRange> ranges) {
+      double oracle = 0;
+      for (const StoredRange& i : ranges) oracle = std::max(oracle, i.half());
+      domains.push_back({std::move(ranges), oracle});
+    };
+    add(intervals_of_reals(g, lowest, spacing));
+    if (format != Format::f32) add(intervals_of_format(composite, format, g.reach(), lowest, spacing));
+  }
+
+  /// The coordinate of a stored y with constants in units of the spacing.
+  [[nodiscard]] double coordinate(const StoredRange& i, double shift, double floor) const {
+    const double s = std::sqrt(std::max(i.height - shift, floor) * spacing);
+    return i.right ? s : -s;
+  }
+
+  [[nodiscard]] ProgrammedRow programmed(const Piece& p) const {
+    const double centre = p.centre_is_0 ? 0 : static_cast<double>(static_cast<float>(p.nominal_centre));
+    ProgrammedRow row{p.v_lo, p.v_hi, centre, static_cast<int>(p.c.size()) - 1, {}};
+    for (int k = 0; k < kTubeSamples; ++k) {
+      const double v = 0.5 * (p.v_lo + p.v_hi) - 0.5 * (p.v_hi - p.v_lo) * std::cos(std::numbers::pi * k / (kTubeSamples - 1));
+      row.tube.push_back({v, static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(v)))), p.allowed * (1 - kTubeRoom)});
+    }
+    return row;
+  }
+
+  /// The best polynomial of a row when the goal is stretched: T/O - 1 and R by that factor.
+  [[nodiscard]] std::optional<ProgrammeSolution> solve(const ProgrammedRow& row, const StorageGoal& goal, double stretch, double shift, double floor) const {
+    std::vector<Range> ranges = row.tube;
+    for (const Domain& domain : domains) {
+      for (const StoredRange& i : domain.ranges) {
+        const double s = coordinate(i, shift, floor);
+        if (row.holds(s)) ranges.push_back({s, i.middle(), tolerance(goal, stretch, domain, i)});
+      }
+    }
+    std::stable_sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.v < b.v; });
+    return solve_programme(ranges, row.degree, row.centre);
+  }
+
+  struct Domain {
+    std::vector<StoredRange> ranges;
+    double oracle;
+  };
+  static double tolerance(const StorageGoal& goal, double stretch, const Domain& domain, const StoredRange& i) {
+    return std::min((1 + stretch * (goal.ratio - 1)) * domain.oracle - i.half(), stretch * goal.regret) - kRoundingRoom;
+  }
+
+  const Composite& composite;
+  Format format;
+  LocalGradient g;
+  double spacing;
+  std::vector<Domain> domains;
+};
+
+NearMinimum::NearMinimum(const Composite& composite, Format format) : data_(std::make_unique<const Data>(composite, format)) {}
+NearMinimum::~NearMinimum() = default;
+
+double NearMinimum::reach() const { return data_->g.reach(); }
+
+double NearMinimum::least_ratio() const {
+  double least = 1;
+  for (const Data::Domain& a : data_->domains) {
+    for (const Data::Domain& b : data_->domains) {
+      for (const StoredRange& i : a.ranges) {
+        for (const StoredRange& j : b.ranges) {
+          // A value within ratio O of both ends: hi - ratio O_a <= lo + ratio O_b.
+          if (i.height == j.height && i.right == j.right) least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
+        }
+      }
+    }
+  }
+  return least;
 }
 
-CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius) {
-  const LocalGradient g(composite);
-  const auto deployed = [&](double s) { return g(s) + bent_by(goal.bend, radius, s); };
-  const double spacing = composite.spacing_at_minimum(precision_bits(format));
-  const double y_star = composite.y_star().to_double();
-  const double lowest = std::floor(y_star / spacing) - y_star / spacing;
-  std::vector<std::vector<Interval>> domains{intervals_of_reals(g, lowest, spacing)};
-  if (format != Format::f32) domains.push_back(intervals_of_format(composite, format, g.reach(), lowest, spacing));
-
-  struct Choice {
-    double shift = 0, floor = 0, cost = INFINITY;
-    Score worst;
-  } best;
-  const auto consider = [&](double shift, double floor) {
-    Choice c{shift, floor, 0, {}};
-    for (const auto& domain : domains) {
-      const Score s = score(deployed, domain, spacing, shift, floor);
-      c.worst = {std::max(c.worst.ratio, s.ratio), std::max(c.worst.regret, s.regret)};
-      c.cost = std::max({c.cost, (s.ratio - 1) / (goal.ratio - 1), s.regret / goal.regret});
+CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const std::vector<Piece>& rows) const {
+  const Data& d = *data_;
+  std::vector<ProgrammedRow> programmed;
+  for (const Piece& row : rows) {
+    if (row.storage_aware) programmed.push_back(d.programmed(row));
+  }
+  struct Fitted {
+    double v_lo, v_hi, centre;
+    std::vector<double> c;
+  };
+  std::vector<Fitted> fitted;
+  for (const Piece& row : rows) {
+    if (row.c.empty() || row.coordinate != Coordinate::signed_root) continue;
+    fitted.push_back({row.v_lo, row.v_hi, static_cast<double>(row.centre), {row.c.begin(), row.c.end()}});
+  }
+  const auto deployed = [&](double s) {
+    for (const Fitted& row : fitted) {
+      if (s >= row.v_lo && s <= row.v_hi) return evaluate(row.c, s - row.centre);
     }
+    return d.g(s);
+  };
+  struct Choice {
+    double shift = 0, floor = 0, cost = INFINITY, ratio = 0, regret = 0;
+  } best;
+  double stretch = 1;
+  const auto consider = [&](double shift, double floor) {
+    Choice c{shift, floor, 0, 0, 0};
+    std::vector<ProgrammeSolution> solved;
+    for (const ProgrammedRow& row : programmed) {
+      auto solution = d.solve(row, goal, stretch, shift, floor);
+      if (!solution || solution->error >= best.cost) return;
+      c.cost = std::max(c.cost, solution->error);
+      solved.push_back(std::move(*solution));
+    }
+    const auto gradient = [&](double s) {
+      for (size_t k = 0; k < programmed.size(); ++k) {
+        if (programmed[k].holds(s)) return evaluate(solved[k].c, s - programmed[k].centre);
+      }
+      return deployed(s);
+    };
+    for (const Data::Domain& domain : d.domains) {
+      double total = 0, regret = 0;
+      for (const StoredRange& i : domain.ranges) {
+        const double s = d.coordinate(i, shift, floor), off = std::abs(gradient(s) - i.middle());
+        regret = std::max(regret, off);
+        total = std::max(total, off + i.half());
+      }
+      c.ratio = std::max(c.ratio, total / domain.oracle);
+      c.regret = std::max(c.regret, regret);
+    }
+    // What a programme leaves unused of a goal it has reached is not for sale.
+    if (programmed.empty() || c.cost < 1) c.cost = std::max({c.cost, (c.ratio - 1) / (goal.ratio - 1), c.regret / goal.regret});
     if (c.cost < best.cost) best = c;
   };
   // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the best.
   constexpr double kLeast = 1.0 / 1024;  // the floor stays positive: the square root is of a normal number
-  for (int i = -15; i <= 25; ++i) {
-    for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
+  // A goal that asks one (y, bit) for two gradients is stretched until it does not.
+  constexpr double kStretch = 1 + 0x1p-5;
+  while (true) {
+    for (int i = -15; i <= 25; ++i) {
+      for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
+    }
+    if (best.cost < INFINITY) break;
+    stretch *= kStretch;
   }
   for (double width : {1 / 250.0, 1 / 1000.0}) {
     const Choice around = best;
@@ -142,12 +255,46 @@ CoordinateConstants choose_constants(const Composite& composite, Format format, 
       for (int k = -5; k <= 5; ++k) consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
     }
   }
-  const double y_c_offset = best.shift * spacing;
-  const Real y_c = composite.y_star().mid() + Real(y_c_offset);
+  const double y_c_offset = best.shift * d.spacing;
+  const Real y_c = d.composite.y_star().mid() + Real(y_c_offset);
   const auto y_hi = static_cast<float>(y_c);
   // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
-  const float y_lo = format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
-  return {y_hi, y_lo, static_cast<float>(best.floor * spacing), best.worst.ratio, best.worst.regret};
+  const float y_lo = d.format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
+  return {y_hi, y_lo, static_cast<float>(best.floor * d.spacing), best.ratio, best.regret};
+}
+
+bool NearMinimum::fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const {
+  const Data& d = *data_;
+  const double shift = static_cast<double>(Real(constants.y_hi) + Real(constants.y_lo) - d.composite.y_star().mid()) / d.spacing;
+  const double floor = static_cast<double>(constants.t_min) / d.spacing;
+  const ProgrammedRow programmed = d.programmed(row);
+  const auto at = [&](double stretch) { return d.solve(programmed, goal, stretch, shift, floor); };
+  const auto serves = [](const std::optional<ProgrammeSolution>& s) { return s && s->error <= 1; };
+  auto found = at(1);
+  if (!serves(found)) {
+    constexpr double kMost = 1024, kStep = 0x1p-10;  // ranges that long ask for nothing: only the tube is left
+    double lo = 1, hi = 1;
+    while (!serves(found) && hi < kMost) {
+      lo = hi;
+      hi *= 2;
+      found = at(hi);
+    }
+    if (!serves(found)) return false;
+    while (hi - lo > kStep * hi) {
+      const double mid = 0.5 * (lo + hi);
+      if (auto tighter = at(mid); serves(tighter)) {
+        hi = mid;
+        found = std::move(tighter);
+      } else {
+        lo = mid;
+      }
+    }
+  }
+  row.centre = static_cast<float>(programmed.centre);
+  row.c.assign(found->c.begin(), found->c.end());
+  row.c0_low = 0;
+  row.degree = programmed.degree;
+  return true;
 }
 
 }  // namespace outgrad::approx

@@ -6,27 +6,58 @@
 
 #include "approx/fit_model.h"
 
+#include <memory>
+#include <vector>
+
 namespace outgrad::approx {
 
 /// What the constants are chosen for. Both count alike: the largest of (T/O - 1)/(ratio - 1) and R/regret is minimised.
 struct StorageGoal {
-  double ratio;   ///< of the total error T to the oracle O
-  double regret;  ///< distance R to the middle of the interval of true gradients
-  double bend;    ///< how far, at most, the row that holds s = 0 may leave g towards those middles; 0 for not at all
+  double ratio;    ///< of the total error T to the oracle O
+  double regret;   ///< distance R to the middle of the interval of true gradients
+  bool programme;  ///< the rows next to s = 0 are fitted to those intervals, inside the tube |p - g| <= A that the target names
 };
-
-/// What the row that holds s = 0 (|s| <= radius) adds to g: -bend T_3(s/radius), the odd cubic of least maximum for its slope at 0. It
-/// takes back some of what y_c, chosen for the lowest stored y, costs the next ones.
-double bent_by(double bend, double radius, double s);
 
 struct CoordinateConstants {
   float y_hi, y_lo, t_min;
-  double expected_ratio, expected_regret;  ///< of the exact g with these constants, near y*; the sweep proves the whole
+  double expected_ratio, expected_regret;  ///< with these constants, near y*; the sweep proves the whole
 };
 
-/// For 16-bit formats over the x of the format and over all f32 x, for f32 over all f32 x (taken as continuous: over 1000 of them
-/// share a stored y next to y*).
-/// `radius` is the half-width of the row that holds s = 0.
-CoordinateConstants choose_constants(const Composite& composite, Format format, const StorageGoal& goal, double radius);
+/// A stored y with the range of true gradients it stands for, on one branch.
+struct StoredRange {
+  double height;  ///< (y - y*) in units of the spacing; negative for a stored y below y*
+  bool right;
+  double lo, hi;
+  [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
+  [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
+};
+
+/// The storage ranges next to y*, for real x (taken as continuous: over 1000 fp32 numbers share a stored y there) and, of 16-bit formats, for
+/// the x of the format too; and what constants and coefficients make of them.
+class NearMinimum {
+ public:
+  NearMinimum(const Composite& composite, Format format);
+  ~NearMinimum();
+  NearMinimum(const NearMinimum&) = delete;
+  NearMinimum& operator=(const NearMinimum&) = delete;
+
+  /// |s| up to which there are ranges.
+  [[nodiscard]] double reach() const;
+  /// No function of (y, bit) has T <= ratio O over the real x and over the x of the format at once, next to y*, with a ratio below this: where one pair's
+  /// two ranges lie apart, what serves one costs the other. At least 1.
+  [[nodiscard]] double least_ratio() const;
+
+  /// Of `rows` in s, those that are `storage_aware` are taken to be the best that their programmes allow. Where others have coefficients, these are what
+  /// is deployed: their own error, up to a twentieth of O, may be for or against the constants. Elsewhere it is g.
+  [[nodiscard]] CoordinateConstants choose_constants(const StorageGoal& goal, const std::vector<Piece>& rows = {}) const;
+
+  /// Coefficients of a row in s by its programme: the ranges of the goal and, whatever becomes of these, |p - g| <= allowed. A goal that is out of reach
+  /// is stretched until a polynomial of the degree that c has room for serves it. Fills centre, degree and c, rounded to fp32; false: none stays in the tube.
+  bool fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const;
+
+ private:
+  class Data;
+  std::unique_ptr<const Data> data_;
+};
 
 }  // namespace outgrad::approx

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <limits>
 
 namespace outgrad::approx {
 namespace {
@@ -127,6 +128,25 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   return *best;
 }
 
+/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as
+/// near to its bound.
+RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
+  const Samples samples = sample(composite, p, kSamples);
+  p.degree = degree;
+  if (p.target != Target::value_relative) {
+    const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
+    while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
+  }
+  const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
+  RoundedFit chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
+  p.centre = chosen.centre;
+  p.c = chosen.c;
+  p.c0_low = chosen.c0_low;
+  p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
+  p.observed = chosen.error;
+  return chosen;
+}
+
 void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic, 1)
@@ -140,35 +160,11 @@ void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degr
         rows.tick();
         continue;
       }
-      const Samples samples = sample(composite, p, kSamples);
-      // The lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as near to its bound.
-      p.degree = degree;
-      if (p.target != Target::value_relative && p.bend == 0) {
-        const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
-        while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
-      }
-      const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
-      const RoundedFit& chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
-      p.centre = chosen.centre;
-      p.c = chosen.c;
-      p.c0_low = chosen.c0_low;
-      p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
-      p.observed = chosen.error;
+      if (!p.storage_aware) fit_row(composite, p, degree);
       if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
         throw SpecError(fmt::format(
             "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
             p.row, p.v_lo, p.v_hi, p.degree));
-      }
-      if (p.bend != 0) {  // what is reported is against g
-        Piece straight = p;
-        straight.bend = 0;
-        const Samples of_g = sample(composite, straight, kSamples);
-        p.observed = measure(of_g, chosen);
-        fit_piece(of_g, straight, degree);
-        p.lower_bound = straight.lower_bound;
-        p.minimax = straight.minimax;
-        p.real = straight.real;
-        p.real_centre = straight.real_centre;
       }
       if (p.lower_bound > p.allowed) continue;  // reported for all pieces together
       p.certified = certify_approximation(composite, p, 0);
@@ -282,6 +278,7 @@ Fit fit(const Spec& spec, int threads) {
                         : backward.accuracy == AccuracyClass::stored ? backward.storage.regret
                                                                      : spec.target;
   CoordinateConstants constants{0, 0, 0, 0, 0};
+  std::optional<NearMinimum> minimum;
   if (composite.masked()) {
     if (storage_aware && backward.cells == 1 && !backward.left) {
       const ClampedConstants found = search_constants(composite, intervals, backward, spec.target);
@@ -289,17 +286,41 @@ Fit fit(const Spec& spec, int threads) {
       layout.y_max = found.y_max;
       layout.s_min = found.s_min;
     } else {
-      // The rows' width hardly depends on the constants, and the constants on the row at s = 0 through its width alone.
-      const CoordinateConstants plain{static_cast<float>(composite.y_star().mid()), 0, 0x1p-40f, 0, 0};
-      const double radius = backward.split == Split::uniform && backward.cells > 1
-                                ? 0.5 / static_cast<double>(lay_out(composite, backward, plain, budget).kIndexScale)
-                                : 1;
-      constants = choose_constants(composite, backward.format, backward.storage, radius);
+      minimum.emplace(composite, backward.format);
+      constants = minimum->choose_constants(backward.storage);
     }
   }
   std::vector<float> breaks;
-  if (backward.split == Split::levelled) breaks = levelled_breaks(composite, backward, constants, spec.target);
-  BackwardModel m = lay_out(composite, layout, constants, budget, breaks);
+  const auto laid_out = [&] {
+    if (backward.split == Split::levelled) breaks = levelled_breaks(composite, backward, constants, spec.target);
+    return lay_out(composite, layout, constants, budget, breaks);
+  };
+  BackwardModel m = laid_out();
+  if (composite.masked() && !storage_aware && !in_ulps) {  // errors that are small beside O cannot tell constants apart
+    // The row that holds s = 0 is the one that the folded preimages of the lowest stored y can bend.
+    const auto fit_near = [&](double reach) {
+      for (Piece& p : m.pieces) {
+        p.allowed = spec.target;
+        if (p.coordinate != Coordinate::signed_root || p.constant || p.v_lo >= reach || p.v_hi <= -reach) continue;
+        fit_row(composite, p, backward.degree);
+        const bool holds_0 = p.v_lo < 0 && p.v_hi > 0 && !p.left_tail && !p.right_tail && !p.anchor;
+        p.storage_aware = backward.storage.programme && holds_0 && p.lower_bound <= p.allowed;
+      }
+    };
+    fit_near(minimum->reach());
+    constants = minimum->choose_constants(backward.storage, m.pieces);
+    m = laid_out();
+    if (backward.storage.programme) {
+      fit_near(std::numeric_limits<double>::min());
+      for (Piece& p : m.pieces) {
+        if (!p.storage_aware) continue;
+        const Samples of_g = sample(composite, p, kSamples);
+        fit_piece(of_g, p, backward.degree);  // what is reported is against g
+        p.storage_aware = minimum->fit(backward.storage, constants, p);
+        p.observed = measure(of_g, {p.centre, p.c, p.c0_low, 0});
+      }
+    }
+  }
   rows.expect(static_cast<std::int64_t>(m.pieces.size()));
   if (storage_aware) {
     const StorageProgramme programme = fit_to_storage(m, intervals, backward, spec.target);

@@ -97,7 +97,6 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
              {"centre", number(p.centre)},
              {"c", std::move(c)}};
     if (p.target == Target::value_relative) row["scale"] = number(p.scale);
-    if (p.target != Target::value_relative) row["bend"] = number(p.bend);
     if (p.two_word) row["c0_low"] = number(p.c0_low);
     row["degree"] = p.degree;
     row["storage_aware"] = p.storage_aware;
@@ -154,7 +153,6 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     for (const Node& c : node["c"].items()) p.c.push_back(c.single());
     if (static_cast<int>(p.c.size()) != degree + 1) node["c"].fail(fmt::format("must hold {} coefficients", degree + 1));
     if (target == Target::value_relative) p.scale = node["scale"].real();
-    if (target == Target::gradient) p.bend = node["bend"].real();
     p.two_word = two_word;
     if (two_word) {
       p.c0_low = node["c0_low"].single();

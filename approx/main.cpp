@@ -76,7 +76,7 @@ std::string power(double bound) { return bound > 0 ? fmt::format("2^{:.2f}", std
 std::string optimality(const approx::BackwardModel& m) {
   double before = 0, after = 0, observed = 0;
   for (const approx::Piece& p : m.pieces) {
-    if (p.storage_aware || p.bend != 0 || !(p.lower_bound > 0x1p-55)) continue;  // rows that equal g have no ratio
+    if (p.storage_aware || !(p.lower_bound > 0x1p-55)) continue;  // rows that equal g have no ratio
     before = std::max(before, p.minimax_certified / p.lower_bound);
     after = std::max(after, p.certified / p.lower_bound);
     observed = std::max(observed, p.certified / p.observed);
@@ -208,7 +208,7 @@ std::string table_row(const approx::Fit& fit) {
   const approx::Cost cost = cost_of(m);
   double after = 0;
   for (const approx::Piece& p : m.pieces) {
-    if (!p.storage_aware && p.bend == 0 && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
+    if (!p.storage_aware && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
   }
   const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
   std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual)

@@ -268,8 +268,7 @@ class Search {
 
   [[nodiscard]] const CoordinateConstants& constants_for(const StorageGoal& goal) {
     const auto [place, fresh] = constants_of_regret_.try_emplace(goal.regret);
-    constexpr double kAnyRadius = 1;  // none of these fits bends its row at 0
-    if (fresh) place->second = choose_constants(composite_, format_, goal, kAnyRadius);
+    if (fresh) place->second = NearMinimum(composite_, format_).choose_constants(goal);
     return place->second;
   }
 

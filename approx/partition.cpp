@@ -117,12 +117,7 @@ class Layout {
     const auto scale = static_cast<double>(m.kIndexScale);
     for (int row = 0; row < cells; ++row) {
       const int j = row - left_cells;
-      Piece p = core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, cells);
-      if (j == 0 && m.kMasked) {
-        p.bend = spec_.storage.bend;
-        p.bend_radius = 0.5 / scale;
-      }
-      m.pieces.push_back(std::move(p));
+      m.pieces.push_back(core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, cells));
     }
     if (spec_.right_from) continue_in_y(left_cells);
   }

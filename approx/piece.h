@@ -43,14 +43,13 @@ struct Piece {
   double allowed = 0;            ///< error that the row may have
   bool two_word = false;         ///< c_0 has a low part, so that only the others lose to rounding
   bool constant = false;         ///< the anchor's value everywhere, which is exact: nothing to fit
-  double bend = 0, bend_radius = 0;  ///< the fit aims at g + bent_by(bend, bend_radius, s); the certificate is against g
   double scale = 1;              ///< power of two; the polynomial approximates f/scale
 
   // results
   double real_centre = 0;      ///< centre of `real`
   std::vector<Real> real;      ///< the best real coefficients found, before rounding
   int degree = 0;              ///< of the row; leading coefficients above it are 0
-  bool storage_aware = false;  ///< fitted to storage intervals, not to g: lower_bound and minimax say nothing of it
+  bool storage_aware = false;  ///< fitted to storage intervals, not to g: lower_bound and minimax, if any, are of its degree and not of it
   float centre = 0;
   std::vector<float> c;     ///< c_0 ... c_degree
   float c0_low = 0;         ///< of a two-word row

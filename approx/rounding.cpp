@@ -1,6 +1,5 @@
 #include "approx/rounding.h"
 
-#include "approx/constants.h"
 #include "approx/remez.h"
 #include "kernels/host/errors.h"
 
@@ -160,7 +159,7 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
   for (const Real& x : arguments) {
     s.v.push_back(composite.coordinate_at(piece.coordinate, x));
     if (piece.target != Target::value_relative) {
-      s.target.push_back(composite.gradient_at(x) + Real(piece.bend == 0 ? 0 : bent_by(piece.bend, piece.bend_radius, static_cast<double>(s.v.back()))));
+      s.target.push_back(composite.gradient_at(x));
       const Real& g = s.target.back();
       s.weight.push_back(piece.target == Target::gradient || g == 0 ? Real(1) : Real(1 / abs(g)));
     } else {

@@ -181,11 +181,14 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   if (r.has("storage")) {
     Reader storage = r.object("storage");
     b.storage = {storage_aware ? accuracy.bound : storage.number("ratio", 1.0001, 10), storage.power_of_two("regret"),
-                 storage.has("bend") ? storage.power_of_two("bend") : 0};
+                 storage.has("programme") && storage.boolean("programme")};
+    if (b.storage.programme && (b.accuracy != AccuracyClass::absolute || b.format == Format::f32)) {
+      storage.fail("programme", "is for a 16-bit format with an abs target");
+    }
     storage.finish();
   } else {
     if (b.accuracy == AccuracyClass::stored) r.fail("storage", "is missing");
-    b.storage = {1.05, 1, 0};
+    b.storage = {1.05, 1, false};
   }
   return b;
 }

@@ -1,7 +1,7 @@
 #include "approx/storage_fit.h"
 
 #include "approx/partition.h"
-#include "approx/remez.h"
+#include "approx/programme.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
@@ -18,9 +18,6 @@ namespace {
 constexpr double kRoundingRoom = 0x1p-21;
 /// Precision of the search for the least T/O.
 constexpr double kRatioStep = 0x1p-12;
-
-using Matrix = Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic>;
-using Vector = Eigen::Matrix<long double, Eigen::Dynamic, 1>;
 
 /// The pairs that one row serves, those with equal v merged when tolerances are known.
 struct RowPoints {
@@ -58,62 +55,11 @@ std::vector<RowPoints> points_of(const BackwardModel& model, const std::vector<S
   return rows;
 }
 
-struct RowSolution {
-  std::vector<double> c;  ///< in powers of v - centre
-  double level, error;    ///< of the weighted problem: error <= 1 serves every pair, level > 1 proves that nothing does
-};
-
-/// Least max |p(v) - middle| / w. No tolerance: infeasible.
-std::optional<RowSolution> solve(const RowPoints& points, const std::vector<double>& tolerance, int degree, double centre) {
-  // Pairs that share a v must be served by one value: their ranges intersect.
-  std::vector<double> v, middle, w;
-  for (size_t k = 0; k < points.v.size();) {
-    double lo = -INFINITY, hi = INFINITY;
-    const double at = points.v[k];
-    for (; k < points.v.size() && points.v[k] == at; ++k) {
-      lo = std::max(lo, points.middle[k] - tolerance[k]);
-      hi = std::min(hi, points.middle[k] + tolerance[k]);
-    }
-    if (!(lo < hi)) return std::nullopt;
-    v.push_back(at);
-    middle.push_back(0.5 * (lo + hi));
-    w.push_back(0.5 * (hi - lo));
-  }
-  if (v.empty()) return RowSolution{std::vector<double>(static_cast<size_t>(degree) + 1, 0.0), 0, 0};
-  const int free = std::min<int>(degree + 1, static_cast<int>(v.size()));
-  double reach = 0;
-  for (const double at : v) reach = std::max(reach, std::abs(at - centre));
-  if (reach == 0) reach = 1;
-  const auto rows = static_cast<Eigen::Index>(v.size());
-  // Columns of unit size beside the exchange's column of signs: tolerances may be as small as 2^-133.
-  const long double least = *std::min_element(w.begin(), w.end());
-  Matrix columns(rows, free);
-  Vector target(rows);
-  for (Eigen::Index i = 0; i < rows; ++i) {
-    const auto k = static_cast<size_t>(i);
-    const long double u = (static_cast<long double>(v[k]) - centre) / reach;
-    long double power = least / w[k];
-    for (int j = 0; j < free; ++j, power *= u) columns(i, j) = power;
-    target[i] = static_cast<long double>(middle[k]) / w[k];
-  }
-  RowSolution s;
-  if (rows == free) {  // interpolation
-    const Vector c = columns.fullPivLu().solve(target);
-    s.level = s.error = 0;
-    for (int j = 0; j < free; ++j) s.c.push_back(static_cast<double>(c[j] * least));
-  } else {
-    const auto best = exchange<long double>(columns, target, 1e-4, 400);
-    s.level = static_cast<double>(best.level);
-    s.error = static_cast<double>(best.error);
-    for (int j = 0; j < free; ++j) s.c.push_back(static_cast<double>(best.coefficients[j] * least));
-  }
-  s.c.resize(static_cast<size_t>(degree) + 1, 0.0);
-  double unscale = 1;
-  for (double& c : s.c) {
-    c *= unscale;
-    unscale /= reach;
-  }
-  return s;
+/// Least max |p(v) - middle| / tolerance. No tolerance: infeasible.
+std::optional<ProgrammeSolution> solve(const RowPoints& points, const std::vector<double>& tolerance, int degree, double centre) {
+  std::vector<Range> ranges;
+  for (size_t k = 0; k < points.v.size(); ++k) ranges.push_back({points.v[k], points.middle[k], tolerance[k]});
+  return solve_programme(ranges, degree, centre);
 }
 
 std::vector<double> tolerances(const RowPoints& points, const BackwardSpec& spec, double oracle, double bound) {
@@ -134,7 +80,7 @@ double oracle_of(const std::vector<StorageInterval>& intervals) {
 /// Least bound in [least, most] that the row reaches, and the largest that it provably does not.
 struct RowBounds {
   double reached, dual;
-  RowSolution solution;
+  ProgrammeSolution solution;
 };
 
 std::optional<RowBounds> least_bound(const RowPoints& points, const BackwardSpec& spec, double oracle, int degree, double centre, double least, double most) {

@@ -1,0 +1,22 @@
+/// The programme of one row: a polynomial that passes through a range at each of finitely many coordinates, as well as any can.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+namespace outgrad::approx {
+
+/// |p(v) - middle| <= tolerance is asked for.
+struct Range {
+  double v, middle, tolerance;
+};
+
+struct ProgrammeSolution {
+  std::vector<double> c;  ///< in powers of v - centre
+  double level, error;    ///< of the weighted problem: error <= 1 serves every range, level > 1 proves that nothing does
+};
+
+/// Least max |p(v) - middle| / tolerance. Ranges that share a v count as their intersection; nothing is returned where one is empty. Ranges are in ascending v.
+std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree, double centre);
+
+}  // namespace outgrad::approx
