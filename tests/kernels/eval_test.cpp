@@ -94,9 +94,40 @@ using Fits = testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, sy
                             generated::GeluF16, generated::GeluBf16, generated::GeluBf16Stored>;
 TYPED_TEST_SUITE(Backward, Fits);
 
+// Patterns, and the floats about each of `thresholds`: where a comparison's two sides are equal a random argument does not come by.
+std::vector<float> patterns_and(const std::vector<float>& thresholds) {
+  constexpr int kEachSide = 16;  // a root has as many arguments as round to one value of it, or more
+  std::vector<float> values = patterns::f32_patterns(1000);
+  for (const float threshold : thresholds) {
+    float value = threshold;
+    for (int k = 0; k < kEachSide; ++k) value = std::nextafterf(value, -INFINITY);
+    for (int k = 0; k <= 2 * kEachSide; ++k, value = std::nextafterf(value, INFINITY)) values.push_back(value);
+  }
+  return values;
+}
+
+// Every y at which the derivative's branches meet.
+template <class Fit>
+std::vector<float> thresholds_of() {
+  std::vector<float> ys{Fit::kYMax};
+  const auto add = [&](float v) {
+    if constexpr (Fit::kMasked) {
+      v = v * v + Fit::kYHi;
+    }
+    ys.push_back(v);
+  };
+  if constexpr (!Fit::kMasked) ys.push_back(Fit::kYMin);
+  if constexpr (Fit::kHasLeft) ys.push_back(Fit::kLeftY);
+  if constexpr (Fit::kHasRight) add(Fit::kRightS);
+  if constexpr (Fit::kHasBreaks && Fit::kRows > 1) {
+    for (int k = 0; k + 1 < Fit::kRows; ++k) add(Fit::break_at(k));
+  }
+  return ys;
+}
+
 TYPED_TEST(Backward, FollowsItsDefinition) {
   constexpr auto kTable = TypeParam::table();
-  for (const float y : patterns::f32_patterns(1000)) {
+  for (const float y : patterns_and(thresholds_of<TypeParam>())) {
     for (const bool m : {false, true}) {
       ASSERT_EQ(canonical_bits(evaluate_backward<TypeParam>(FloatOps{}, y, m)), canonical_bits(derivative<TypeParam>(y, m, kTable)))
           << std::hexfloat << y << " m=" << m;
@@ -151,7 +182,7 @@ TYPED_TEST_SUITE(Forwards, ForwardFits);
 TYPED_TEST(Forwards, FollowsItsDefinition) {
   constexpr auto kCore = TypeParam::table();
   constexpr auto kTail = TypeParam::tail();
-  for (const float x : patterns::f32_patterns(1000)) {
+  for (const float x : patterns_and({TypeParam::kXStar, TypeParam::kXMin, TypeParam::kTailX, TypeParam::kXMax})) {
     float expected;
     if (x < TypeParam::kTailX) {
       const float v = x < TypeParam::kXMin ? TypeParam::kXMin : x;

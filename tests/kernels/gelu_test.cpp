@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 #include <vector>
 
@@ -135,6 +137,36 @@ TYPED_TEST(Gelu, TinyTiesRoundAsTheExactValue) {
     EXPECT_EQ(this->forward_of(-least).y.bits, 0x8000u);      // -least/2 + more, rounds towards 0
     EXPECT_EQ(this->forward_of(3 * least).y.bits, 2u);
     EXPECT_EQ(this->forward_of(-3 * least).y.bits, 0x8001u);
+  }
+}
+
+// The k-th value of T from 0 upwards or downwards.
+template <class T>
+double value_at(int k) {
+  const double magnitude = widen(T{static_cast<u16>(std::abs(k))});
+  return k < 0 ? -magnitude : magnitude;
+}
+
+// Where abs(x) <= 2^-5 the series of f ends soon: f(x) - x/2 = (x^2 - x^4/6 + x^6/40 - x^8/336) / sqrt(2 pi), the next term less than 2^-51 of
+// it. x/2 and the midpoints of the format are short, so which side of a midpoint f lies on is decided without a rounding that matters.
+TYPED_TEST(Gelu, SmallArgumentsAreRoundedCorrectly) {
+  using Stored = typename TypeParam::T;
+  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, generated::GeluForward>) {
+    std::vector<Stored> x;
+    for (int k = 0; value_at<Stored>(k) <= 0x1p-5; ++k) {
+      for (const int sign : {0, 0x8000}) x.push_back(Stored{static_cast<u16>(k | sign)});
+    }
+    std::vector<Stored> y(x.size());
+    std::vector<u32> mask(x.size() / 32 + 1);
+    gelu_forward<generated::GeluForward, Stored, TypeParam::kSchedule>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double v = widen(x[i]), square = v * v;
+      const double above_half = square * (1 - square / 6 + square * square / 40 - square * square * square / 336) / std::sqrt(2 * std::numbers::pi);
+      const int magnitude = y[i].bits & 0x7fff, k = y[i].bits == magnitude ? magnitude : -magnitude;
+      const auto midpoint_less_half = [&](int neighbour) { return (value_at<Stored>(k) + value_at<Stored>(neighbour)) / 2 - v / 2; };
+      ASSERT_LE(midpoint_less_half(k - 1), above_half) << std::hexfloat << v;
+      ASSERT_LE(above_half, midpoint_less_half(k + 1)) << std::hexfloat << v;
+    }
   }
 }
 

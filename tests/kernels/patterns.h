@@ -53,7 +53,8 @@ std::vector<T> all(int random_per_binade = 100) {
   }
 }
 
-// Arguments of a backward call that pair every y of all<T>() with both mask bits, and a dy each (all kinds of values).
+// Arguments of a backward call that pair every y of all<T>() with both mask bits, and a dy each (all kinds of values). Neighbours' mask bits
+// are unlike, without a period: whoever reads the bits of a word in another order gets other results.
 template <class T>
 struct Backward {
   std::vector<T> dy, y;
@@ -67,8 +68,10 @@ Backward<T> backward(int random_per_binade = 100) {
   Backward<T> arguments;
   const std::vector<T> values = all<T>(random_per_binade);
   Random random(2);
-  for (const u32 m : {0u, 1u}) {
+  for (const u32 pass : {0u, 1u}) {
+    Random side(3);  // the same in both passes, so that the second one has the other bit
     for (const T y : values) {
+      const u32 m = (side.next() & 1u) ^ pass;
       const size_t i = arguments.y.size();
       if (i % 32 == 0) arguments.mask.push_back(0);
       arguments.mask.back() |= m << (i % 32);
