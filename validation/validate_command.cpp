@@ -230,6 +230,8 @@ std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subjec
     } else if (read.subject.identity != subject.identity || read.subject.format.name != subject.format.name || read.subject.swept != subject.swept) {
       throw SpecError(file, "identity", fmt::format("of {} {}, not of {} {} as {}", read.subject.format.name, read.subject.identity, subject.format.name,
                                                     subject.identity, files.front()));
+    } else if (to_json(read.subject, {}) != to_json(subject, {})) {
+      throw SpecError(file, "subject", fmt::format("describes another sweep than {}", files.front()));
     }
     std::move(read.parts.begin(), read.parts.end(), std::back_inserter(all));
   }

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/host/errors.h"
@@ -145,6 +146,21 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
   other["identity"] = "0";
   kernels::write_file(file("two"), other.dump());
   EXPECT_THROW(run({"--merge", file("one"), file("two"), "--out", file("out")}), kernels::SpecError);
+
+  // The same kernels, swept otherwise: named as such, before anything is counted.
+  const nlohmann::json one = nlohmann::json::parse(kernels::read_file(file("one")));
+  for (const auto& [key, value] : std::vector<std::pair<std::string, nlohmann::json>>{
+           {"subject", "other"}, {"code", true}, {"own_forward", false}, {"distributions", nlohmann::json::array()}, {"origin", "{}"}}) {
+    other = one;
+    other[key] = value;
+    kernels::write_file(file("two"), other.dump());
+    try {
+      run({"--merge", file("one"), file("two"), "--out", file("out")});
+      ADD_FAILURE() << key << " may differ";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("describes another sweep than"), std::string::npos) << key << ": " << error.what();
+    }
+  }
 }
 
 }  // namespace
