@@ -1,7 +1,8 @@
 // Bound A, re-proved: how far a row's polynomial, in exact arithmetic, is from the function it stands for, over all it is asked for.
 //
 // Backward: E(x) = p(v(x)) - f'(x), v the signed root s(x) about the exact y*, or y = f(x) on the left and right segments and where there
-// is no mask; absolute error, or, in the class rel, E(x) = p(v(x)) / f'(x) - 1 in every row but the one that runs into y = 0-. Forward: E(x) = p(x) / f(x) - 1, relative error.
+// is no mask; absolute error, or, in the class rel, E(x) = p(v(x)) / f'(x) - 1 in every row but the one that runs into y = 0-. Forward:
+// E(x) = p(x) / f(x) - 1, relative error.
 // A cell's domain is its floats, widened by what rounding can put between an exact s and the float that selected the row (kRootRounding),
 // or to the next float where v is y, and continued by the clamps and tails: the last cell stands for all y > y_max, where g lies in the
 // range of f' right of f^-1(y_max), the first for all s < s_min (y < y_min), and the cell of y = 0- reaches x = -inf.

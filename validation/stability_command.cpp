@@ -79,6 +79,7 @@ std::vector<Layer> analyse_all(const Arguments& arguments) {
   for (NormNames& names : chosen_norms(arguments, *file)) {
     const std::vector<float> gamma = file->read(file->find(names.gamma));
     const std::vector<float> beta = names.beta.empty() ? std::vector<float>{} : file->read(file->find(names.beta));
+    if (!names.beta.empty() && beta.empty()) throw SpecError(file->label(), names.beta, "has no elements");
     layers.push_back(analyse(arguments, std::move(names), gamma, beta, file->label()));
   }
   return layers;

@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kernels::SpecError;
 
-constexpr const char* kPartSchema = "outgrad.sweep-part/3";
+constexpr const char* kPartSchema = "outgrad.sweep-part/4";
 constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
 constexpr std::array<const char*, 3> kOutputNames{"y", "mask", "dx"};
@@ -142,7 +142,9 @@ Json segment_to_json(const Segment& segment) {
   Json& examples = json["examples"] = Json::array();
   for (const Mismatch& m : segment.examples) examples.push_back({bits(m.x), bits(m.got), bits(m.want)});
   Json& curve = json["curve"] = Json::array();
-  for (const auto& [bin, e] : segment.curve) curve.push_back({bin, number(e.least), number(e.greatest), number(e.floor), e.squares.to_json(), e.weight.to_json()});
+  for (const auto& [bin, e] : segment.curve) {
+    curve.push_back({bin, number(e.least), number(e.greatest), number(e.floor), e.squares.to_json(), e.weight.to_json()});
+  }
   Json& under = json["under"] = Json::array();
   for (const WeightedError& w : segment.under) under.push_back({w.mass.to_json(), w.error.to_json(), w.square.to_json()});
   Json& worst = json["worst"] = Json::array();
@@ -189,7 +191,17 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   for (const DomainPart& part : parts) {
     list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
   }
+  json["sha256"] = part_digest(nlohmann::json::parse(json.dump()));
   return json;
+}
+
+std::string part_digest(nlohmann::json part) {
+  part.erase("sha256");
+  const std::string text = part.dump();
+  Sha256 sum;
+  sum.add(text.data(), text.size());
+  const Sha256::Digest digest = sum.digest();
+  return hex({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
 const char* to_string(SweptX swept) { return swept == SweptX::own ? "own" : swept == SweptX::f32 ? "f32" : "all"; }
@@ -205,6 +217,7 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
+    if (json.at("sha256").get<std::string>() != part_digest(json)) throw SpecError(file, "sha256", "is not that of the rest: the shard was changed");
     SweepParts read{{json.at("subject").get<std::string>(), format_named(json.at("format").get<std::string>(), file),
                      json.at("identity").get<std::string>(), {}, {}, {}},
                     {}};
@@ -260,7 +273,8 @@ Json gradient_json(const Segment& all, const FloatFormat& format) {
     Json& any = json[kGradientRegionNames[i]] = {{"dy_1", describe(all.gradient_ulp[i], margin)},
                                                  {"any_dy_bound", number(gradient_ulp_for_any_dy(all.gradient_relative[i].value + margin, format))}};
     const Maximum& found = all.gradient_found[i];
-    any["any_dy_found"] = found.value < 0 ? Json() : Json{{"value", number(found.value)}, {"x", fmt::format("{:a}", found.x)}, {"dy", fmt::format("{:a}", found.got)}};
+    any["any_dy_found"] = nullptr;
+    if (found.value >= 0) any["any_dy_found"] = {{"value", number(found.value)}, {"x", fmt::format("{:a}", found.x)}, {"dy", fmt::format("{:a}", found.got)}};
   }
   return json;
 }
@@ -330,7 +344,11 @@ Json under_json(const Subject& subject, const DomainResult& result) {
 }
 
 Json report_json(const Subject& subject, const std::vector<DomainResult>& results) {
-  Json json{{"schema", kReportSchema}, {"activation", subject.activation->name}, {"format", subject.format.name}, {"subject", subject.name}, {"identity", subject.identity}};
+  Json json{{"schema", kReportSchema},
+            {"activation", subject.activation->name},
+            {"format", subject.format.name},
+            {"subject", subject.name},
+            {"identity", subject.identity}};
   if (!subject.origin.is_null()) json["foreign"] = subject.origin;
   Json& domains = json["domains"] = Json::array();
   for (const DomainResult& result : results) {

@@ -12,12 +12,14 @@ namespace outgrad::validation {
 nlohmann::ordered_json segment_to_json(const Segment& segment);
 Segment segment_from_json(const nlohmann::json& json);
 
-/// What a shard leaves, schema "outgrad.sweep-part/3".
+/// What a shard leaves, schema "outgrad.sweep-part/4": its `sha256` is part_digest.
 struct SweepParts {
   Subject subject;  // without its functions
   std::vector<DomainPart> parts;
 };
 nlohmann::ordered_json to_json(const Subject& subject, const std::vector<DomainPart>& parts);
+/// SHA-256, as hexadecimal text, of all but `sha256`, compact and with sorted keys: a shard that was edited or damaged on its way is no shard.
+std::string part_digest(nlohmann::json part);
 /// Throws kernels::SpecError naming `file`.
 SweepParts parts_from_json(const std::string& text, const std::string& file);
 

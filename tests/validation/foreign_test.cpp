@@ -179,7 +179,8 @@ TEST(ForeignFunction, EvaluatesInTheOrderAndArithmeticNamed) {
 TEST(ForeignFunction, SignedRootsTakeTheSideOfTheMask) {
   Json json = one_piece();
   json["constants"] = {{"y_hi", "-0x1.5c19dep-3"}, {"y_lo", 0}, {"t_min", "0x1p-30"}};
-  const Json piece = {{"from", "-inf"}, {"to", "inf"}, {"includes", "none"}, {"coordinate", "signed_sqrt"}, {"centre", 0}, {"coefficients", {0, 1}}, {"order", "horner"}};
+  const Json piece = {{"from", "-inf"},           {"to", "inf"},  {"includes", "none"},
+                      {"coordinate", "signed_sqrt"}, {"centre", 0}, {"coefficients", {0, 1}}, {"order", "horner"}};
   json["left"] = json["right"] = Json::array({piece});
   const ForeignFunction f = parse_foreign(json.dump(), "t");
   for (const float y : {-0.5f, -0.1f, 0.0f, 3.0f}) {
@@ -213,7 +214,8 @@ DomainResult sweep_of(const std::string& name, const FloatFormat& format) {
 
 // f' is steepest in the step of each: the code that begins next to x = 0 has a' = a1 + a2 = 1.0487 where f'(0) is 1/2, resp. 1.0403.
 TEST(ForeignSweep, StepsAreOffByTheHeightOfTheStep) {
-  for (const auto& [name, step, last] : {std::tuple{"regelu2", 1.0979632065417297 - 0.04922261145617846, 0.2348}, {"resilu2", 1.080925428529668 - 0.04060357190528599, 0.2406}}) {
+  for (const auto& [name, step, last] :
+       {std::tuple{"regelu2", 1.0979632065417297 - 0.04922261145617846, 0.2348}, {"resilu2", 1.080925428529668 - 0.04060357190528599, 0.2406}}) {
     for (const FloatFormat& format : {kF16, kBf16}) {
       const DomainResult result = sweep_of(name, format);
       EXPECT_NEAR(result.max(result.all.total), step - 0.5, 1.5e-3) << name;

@@ -66,6 +66,12 @@ TEST_F(ValidateCommand, RefusesBadInput) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "nothing was written";
 }
 
+/// A part with a digest of its own.
+void write_part(const std::string& path, nlohmann::json part) {
+  part["sha256"] = part_digest(part);
+  kernels::write_file(path, part.dump());
+}
+
 TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
   using kernels::SpecError;
   const std::string regelu2 = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/regelu2.json";
@@ -126,7 +132,7 @@ TEST_F(ValidateCommand, AShardOfAnActivationMergesAlone) {
   // Parts of a sweep of both domains do not make one of the format's own x, nor the other way round.
   nlohmann::json other = nlohmann::json::parse(kernels::read_file(file("two")));
   other["x"] = "all";
-  kernels::write_file(file("three"), other.dump());
+  write_part(file("three"), other);
   EXPECT_THROW(run({"--merge", file("one"), file("three"), "--out", file("out")}), kernels::SpecError);
   EXPECT_THROW(run({"--merge", file("three"), "--out", file("out")}), kernels::SpecError);
 }
@@ -144,7 +150,7 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
   // A shard of other kernels.
   nlohmann::json other = nlohmann::json::parse(kernels::read_file(file("one")));
   other["identity"] = "0";
-  kernels::write_file(file("two"), other.dump());
+  write_part(file("two"), other);
   EXPECT_THROW(run({"--merge", file("one"), file("two"), "--out", file("out")}), kernels::SpecError);
 
   // The same kernels, swept otherwise: named as such, before anything is counted.
@@ -153,12 +159,26 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
            {"subject", "other"}, {"code", true}, {"own_forward", false}, {"distributions", nlohmann::json::array()}, {"origin", "{}"}}) {
     other = one;
     other[key] = value;
-    kernels::write_file(file("two"), other.dump());
+    write_part(file("two"), other);
     try {
       run({"--merge", file("one"), file("two"), "--out", file("out")});
       ADD_FAILURE() << key << " may differ";
     } catch (const kernels::SpecError& error) {
       EXPECT_NE(std::string(error.what()).find("describes another sweep than"), std::string::npos) << key << ": " << error.what();
+    }
+  }
+
+  // A count and a digest that somebody changed.
+  for (const char* const place : {"/parts/0/segment/finite", "/parts/0/segment/digests/0"}) {
+    other = one;
+    auto& value = other[nlohmann::json::json_pointer(place)];
+    value = value.is_number() ? nlohmann::json(7) : nlohmann::json("00");
+    kernels::write_file(file("two"), other.dump());
+    try {
+      run({"--merge", file("two"), "--out", file("out")});
+      ADD_FAILURE() << place << " may differ";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("two: sha256: "), std::string::npos) << place << ": " << error.what();
     }
   }
 }
