@@ -137,7 +137,7 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
   // Where f rises, nothing but the header's claims: T and O lie close to half the step of y everywhere.
   if (!subject.deployed || !subject.activation->masked()) return gates;
   const auto target = std::find_if(kTargets.begin(), kTargets.end(), [&](const Targets& t) { return t.format == std::string_view(format.name); });
-  gates.insert(gates.begin(), {"max T / max O", result.ratio(), target->ratio});
+  gates.insert(gates.begin(), {"max T / max O", result.ratio(), subject.activation == &kGelu ? target->ratio : kOtherRatio});
   if (target->near_ulp && subject.own_forward) {
     for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
       const bool near = i == static_cast<std::size_t>(ForwardRegion::near_minimum);

@@ -74,8 +74,8 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 stability absent.npz
   refuses 2 stability input.safetensors --out stability.out
   header='{"ln.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"ln.bias":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}'
-  { printf "\\x$(printf '%02x' ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf '%s' "$header"; head -c 8 /dev/zero; } >empty_beta.safetensors
-  refuses 2 stability empty_beta.safetensors --out stability.out
+  { printf "\\x$(printf '%02x' ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf '%s' "$header"; head -c 8 /dev/zero; } >input.beta.safetensors
+  refuses 2 stability input.beta.safetensors --out stability.out
   refuses 2 stability --gamma 1,nan --beta 0,0
   refuses 2 report --in absent --out report.out
 fi

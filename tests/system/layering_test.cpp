@@ -54,7 +54,7 @@ const std::map<std::string, Layer> kLayers = {
      {{"kernels", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h", "openssl/"}}},
     {"validation",
      {{"kernels", "approx", "validation"},
-      {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h", "zip.h"}}},
+      {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h", "zip.h", "openssl/", "mpi.h"}}},
     {"autotune", {{"kernels", "autotune"}, {"nlohmann/json"}}},
 };
 

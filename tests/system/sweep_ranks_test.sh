@@ -40,6 +40,11 @@ for victim in rank mpirun; do
     pgrep -f "$check.*killed.json" >/dev/null || break
     sleep 0.01
   done
+  # Ranks that outlive mpirun may have come to the end: then the result is the whole one.
+  if [[ $victim == mpirun && -e killed.json ]]; then
+    cmp alone.json killed.json || fail "mpirun killed: a result with other bytes"
+    continue
+  fi
   [[ ! -e killed.json ]] || fail "$victim killed: a result is there"
   stored=$(($(wc -l <killed.json.chunks) - 1))
   ((stored >= 2 && stored < 8)) || fail "$victim killed: $stored chunks are stored"

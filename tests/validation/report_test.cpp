@@ -595,7 +595,7 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
   const page::Document bad = document();
   EXPECT_EQ(bad.verdict.tone, page::Tone::bad);
   EXPECT_EQ(bad.verdict.headline.find("1 of "), 0u) << bad.verdict.headline;
-  EXPECT_NE(to_markdown(bad, "").find("bf16 max T / max O, all bf16 x 2.0000, not 1.0500"), std::string::npos);
+  EXPECT_NE(to_markdown(bad, "").find("bf16 max T / max O, all bf16 x 2.0000, not 1.0200"), std::string::npos);
   results.attacks[0].violations = 1;
   EXPECT_EQ(document().verdict.headline.find("2 of "), 0u);
 
