@@ -44,7 +44,7 @@ class NearMinimum {
   /// |s| up to which there are ranges.
   [[nodiscard]] double reach() const;
   /// No function of (y, bit) has T <= ratio O over the real x and over the x of the format at once, next to y*, with a ratio below this: where one pair's
-  /// two ranges lie apart, what serves one costs the other. At least 1.
+  /// two ranges lie apart, what serves one costs the other. At least 1. In double, of ranges within 1e-12.
   [[nodiscard]] double least_ratio() const;
 
   /// Of `rows` in s, those that are `storage_aware` are taken to be the best that their programmes allow. Where others have coefficients, these are what

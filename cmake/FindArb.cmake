@@ -1,4 +1,4 @@
-# Arb::arb: ball arithmetic with FLINT, MPFR and GMP. Debian 12 ships Arb apart as libflint-arb; FLINT 3 contains it.
+# MPFR::mpfr: MPFR with GMP. Arb::arb: ball arithmetic with FLINT, and these. Debian 12 ships Arb apart as libflint-arb; FLINT 3 contains it.
 find_path(ARB_INCLUDE_DIR arb.h PATH_SUFFIXES flint)
 find_path(FLINT_INCLUDE_DIR flint/flint.h)
 find_path(MPFR_INCLUDE_DIR mpfr.h)
@@ -14,7 +14,10 @@ find_package_handle_standard_args(Arb
   REASON_FAILURE_MESSAGE "Debian: libflint-arb-dev libflint-dev libmpfr-dev libgmp-dev. Or build kernels/ and autotune/ alone with -DOUTGRAD_FITTER=OFF")
 
 if(Arb_FOUND AND NOT TARGET Arb::arb)
+  add_library(MPFR::mpfr INTERFACE IMPORTED)
+  target_include_directories(MPFR::mpfr INTERFACE "${MPFR_INCLUDE_DIR}")
+  target_link_libraries(MPFR::mpfr INTERFACE "${MPFR_LIBRARY}" "${GMP_LIBRARY}")
   add_library(Arb::arb INTERFACE IMPORTED)
-  target_include_directories(Arb::arb INTERFACE "${ARB_INCLUDE_DIR}" "${FLINT_INCLUDE_DIR}" "${MPFR_INCLUDE_DIR}")
-  target_link_libraries(Arb::arb INTERFACE "${ARB_LIBRARY}" "${FLINT_LIBRARY}" "${MPFR_LIBRARY}" "${GMP_LIBRARY}")
+  target_include_directories(Arb::arb INTERFACE "${ARB_INCLUDE_DIR}" "${FLINT_INCLUDE_DIR}")
+  target_link_libraries(Arb::arb INTERFACE "${ARB_LIBRARY}" "${FLINT_LIBRARY}" MPFR::mpfr)
 endif()

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
-#include "validation/check.h"
-#include "validation/report_command.h"
-#include "validation/stability_command.h"
-#include "validation/training_command.h"
-#include "validation/validate_command.h"
+#include "validation/certificate/check.h"
+#include "validation/report/report_command.h"
+#include "validation/norms/stability_command.h"
+#include "validation/training/train_command.h"
+#include "validation/sweep/validate_command.h"
 
 namespace {
 

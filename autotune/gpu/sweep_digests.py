@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the outputs of a device over every bit pattern with the SHA-256 of the exhaustive sweeps (validation/digest.h).
+"""Compares the outputs of a device over every bit pattern with the SHA-256 of the exhaustive sweeps (validation/sweep/digest.h).
 
 usage: sweep_digests.py OUTGRAD_TUNE SWEEPS [--device D] [--formats f32,f16,bf16] [--folder DIR]
 
@@ -10,6 +10,7 @@ Exit status: 0 all equal, 1 a difference, 2 bad usage or input, 3 no numpy.
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -78,12 +79,17 @@ def digests(arguments, name, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = refuse
     parser.add_argument("executable")
     parser.add_argument("sweeps", type=pathlib.Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--folder", default="/dev/shm")
     arguments = parser.parse_args()
+    if not os.access(arguments.executable, os.X_OK) or os.path.isdir(arguments.executable):
+        refuse(f"{arguments.executable}: no such executable")
+    if not os.path.isdir(arguments.folder) or not os.access(arguments.folder, os.W_OK):
+        refuse(f"--folder {arguments.folder}: no folder that can be written to")
     equal = True
     for name in arguments.formats.split(","):
         if name not in FORMATS:

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/generated/gelu_forward.h"
-#include "validation/targets.h"
+#include "validation/sweep/targets.h"
 
 namespace outgrad::kernels::fuzz {
 namespace {

@@ -4,7 +4,7 @@
 # Every mistake below is put into one copy of kernels/, switched on at run time (the schemata of Untch, Offutt and Harrold, 1993), and the
 # suite's own test files are compiled once against that copy: outgrad-mutation-tests. With no mistake switched on the named tests pass;
 # with one switched on its test fails. A mistake whose text is not found exactly once in its file fails too, so the list cannot rot.
-# Mistakes in the generated headers are those of tests/validation/mutation_test.cpp.
+# Mistakes in the generated headers are those of tests/validation/certificate/mutation_test.cpp.
 #
 # usage: mutations_test.sh REPOSITORY BUILD; mutations_test.sh --seed REPOSITORY FOLDER writes the copy
 set -euo pipefail

@@ -14,25 +14,32 @@ fail() {
   exit 1
 }
 digests() {
-  "$python" "$root/autotune/gpu/sweep_digests.py" "$build/outgrad-tune" "$1" --device cpu --formats "${2:-bf16,f16}" --folder "$work" >"$work/said" 2>&1
+  "$python" "$root/autotune/gpu/sweep_digests.py" "$build/outgrad-tune" "$1" --device cpu --formats "${2:-bf16,f16}" --folder "$work"
 }
 
-digests "$root/notebooks_data/sweeps" || fail "$(<"$work/said")"
+digests "$root/notebooks_data/sweeps" >"$work/said" 2>&1 || fail "$(<"$work/said")"
 [[ $(grep -c 'as the sweep$' "$work/said") == 6 ]] || fail "$(<"$work/said")"
 
 cp "$root"/notebooks_data/sweeps/gelu_bf16.json "$work"
 sed -i '0,/"dx": "[0-9a-f]*"/s//"dx": "00"/' "$work/gelu_bf16.json"
 status=0
-digests "$work" bf16 || status=$?
+digests "$work" bf16 >"$work/said" 2>&1 || status=$?
 ((status == 1)) || fail "another digest: status $status"
 grep -q '^bf16 dx .* DIFFERS from 00$' "$work/said" || fail "$(<"$work/said")"
+refused() {  # refused WHAT COMMAND...: one line and status 2
+  local what=$1 status=0
+  shift
+  "$@" >"$work/said" 2>&1 || status=$?
+  ((status == 2)) && [[ $(wc -l <"$work/said") == 1 ]] || fail "$what: status $status: $(<"$work/said")"
+}
 for damage in '{"domains": []}' '{' '[]'; do
   echo "$damage" >"$work/gelu_bf16.json"
-  status=0
-  digests "$work" bf16 || status=$?
-  ((status == 2)) && [[ $(wc -l <"$work/said") == 1 ]] || fail "$damage: status $status: $(<"$work/said")"
+  refused "$damage" digests "$work" bf16
 done
-status=0
-digests "$work" f99 || status=$?
-((status == 2)) || fail "an unknown format: status $status"
+refused "an unknown format" digests "$work" f99
+script=$root/autotune/gpu/sweep_digests.py sweeps=$root/notebooks_data/sweeps
+refused "no folder of sweeps" "$python" "$script" "$build/outgrad-tune"
+refused "an unknown option" "$python" "$script" "$build/outgrad-tune" "$sweeps" --devices cpu
+refused "no executable" "$python" "$script" "$work/outgrad-tune" "$sweeps" --device cpu
+refused "no scratch folder" "$python" "$script" "$build/outgrad-tune" "$sweeps" --device cpu --folder "$work/absent"
 echo "y, mask and dx of both formats as swept"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "validation/targets.h"
+#include "validation/sweep/targets.h"
 
 namespace outgrad::validation {
 
@@ -79,7 +79,7 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
   std::string plot =
       "plot data using 1:2 with lines lc rgb blue lw 1.2 title 'largest |error|', data using 1:3 with lines lc rgb orange lw 1 title 'O, "
       "the floor'";
-  if (single) plot += fmt::format(", {} with lines lc rgb grey dt 2 lw 1.2 title 'PyTorch fp32, from x'", kPyTorchError);
+  if (domain.from_x) plot += fmt::format(", {} with lines lc rgb grey dt 2 lw 1.2 title 'PyTorch fp32, from x'", *domain.from_x);
   return {
       fmt::format("{}: largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O", format),
       fmt::format(

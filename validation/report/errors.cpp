@@ -34,11 +34,11 @@ std::vector<Cell> error_row(const BackwardHeader& header, const SweptDomain* dom
   return row;
 }
 
-/// Errors of g weighed by how often x occurs; empty if no sweep has them.
+/// Errors of g weighed by how often x occurs, of GELU and of published coefficients; empty if no sweep has them.
 Table weighted_table(const Results& results) {
   Table table{
       "Errors of g over x of a distribution, each bit pattern weighed by the probability that x rounds to it. The share is that of x "
-      "whose stored value leaves f' uncertain by at least half of max O.",
+      "whose stored value leaves f' uncertain by at least half of max O. Our other activations' are in their sweeps.",
       "./outgrad validate --activation NAME --format FORMAT --activations notebooks_data/activations/all-MiniLM-L6-v2.json",
       {words("fit"),
        words("y in"),
@@ -51,11 +51,11 @@ Table weighted_table(const Results& results) {
       {}};
   for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
     for (const SweepResult& sweep : *sweeps) {
-      for (const SweptDomain& d : sweep.domains) {
-        for (const WeightedErrors& w : d.under) {
-          table.rows.push_back({quoted(sweep.fit), sweep.format, d.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias),
-                                scientific(w.most), fmt::format("{:.2g}%", 100 * w.share)});
-        }
+      if (sweeps == &results.sweeps && sweep.activation != "gelu") continue;
+      const SweptDomain& widest = sweep.domains.back();
+      for (const WeightedErrors& w : widest.under) {
+        table.rows.push_back({quoted(sweep.fit), sweep.format, widest.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias),
+                              scientific(w.most), fmt::format("{:.2g}%", 100 * w.share)});
       }
     }
   }
@@ -117,7 +117,7 @@ Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
           data, 460, std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
 }
 
-/// rms of g under each distribution, for sweeps over f32 x of GELU: ours in each format, and others'.
+/// rms of g under each distribution, for sweeps over f32 x of GELU: our default in each format, and others' in f32.
 Plot often_plot(const Results& results, const std::vector<std::string>& distributions) {
   struct Line {
     const char* colour;
@@ -126,13 +126,16 @@ Plot often_plot(const Results& results, const std::vector<std::string>& distribu
   };
   std::vector<Line> lines;
   constexpr std::array<const char*, 7> kLineColours{"blue", "green", "orange", "red", "violet", "grey", "pale"};
-  const auto add = [&](const SweepResult& sweep, bool theirs) {
+  const auto add = [&](const SweepResult& sweep) {
     const SweptDomain& domain = sweep.domains.back();
-    if (sweep.activation == "gelu" && !domain.under.empty() && lines.size() < kLineColours.size() && (!theirs || sweep.format == "f32"))
-      lines.push_back({kLineColours[lines.size()], sweep.fit, &domain});
+    if (!domain.under.empty() && lines.size() < kLineColours.size()) lines.push_back({kLineColours[lines.size()], sweep.fit, &domain});
   };
-  for (const SweepResult& sweep : results.sweeps) add(sweep, false);
-  for (const SweepResult& sweep : results.foreign) add(sweep, true);
+  for (const char* format : {"f32", "f16", "bf16"}) {
+    if (const SweepResult* sweep = results.sweep_of(format)) add(*sweep);
+  }
+  for (const SweepResult& sweep : results.foreign) {
+    if (sweep.activation == "gelu" && sweep.format == "f32") add(sweep);
+  }
   std::string data, plot;
   for (size_t k = 0; k < lines.size(); ++k) {
     data += fmt::format("0 NaN {}\n", plain_name(lines[k].name));  // the line's name, as data: columnhead would lose the block
@@ -304,6 +307,7 @@ Section forward_section(const Results& results) {
       {words("y in"), words("every x in")},
       {}};
   for (const SweepResult& sweep : results.sweeps) {
+    if (&sweep != results.sweep_of(sweep.format)) continue;  // other fits have the same forward, other activations none
     for (const SweptDomain& d : sweep.domains) {
       accuracy.rows.push_back({quoted(sweep.forward), sweep.format, d.x_format, rounded_up(d.near_ulp, 4), rounded_up(d.far_ulp, 4),
                                fmt::format("{}", d.misrounded), fmt::format("{}", d.finite), fmt::format("{}", d.wrong_mask),

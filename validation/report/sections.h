@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "validation/document.h"
-#include "validation/requirements.h"
-#include "validation/results.h"
+#include "validation/report/document.h"
+#include "validation/report/requirements.h"
+#include "validation/report/results.h"
 
 namespace outgrad::validation {
 

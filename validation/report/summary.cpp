@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "validation/targets.h"
+#include "validation/sweep/targets.h"
 
 namespace outgrad::validation {
 
@@ -102,17 +102,18 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     tile({rounded_up(ratio, 4), "largest T / O of the shipped fits", "1 is the limit that storing y sets; worst in " + worst->format},
          validate_command("FORMAT"));
   }
+  const SweepResult* const ours = results.sweep_of("f32");
+  std::string from_x;
+  if (ours && ours->domains.back().from_x) from_x = "; PyTorch's formula from x: " + power_of_two(*ours->domains.back().from_x);
   for (const Requirement& row : rows) {
     if (row.format == "f32" && row.quantity.starts_with("A + B") && row.value)
-      tile({figure(*row.value, row.kind), "error of fit and rounding, f32",
-            "certified; PyTorch's own from x: " + power_of_two(kPyTorchError)},
-           row.command);
+      tile({figure(*row.value, row.kind), "error of fit and rounding, f32", "certified" + from_x}, row.command);
   }
   if (patterns > 0)
     tile(
         {fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"},
         validate_command("FORMAT"));
-  if (const SweepResult* ours = results.sweep_of("f32")) {
+  if (ours) {
     const SweepResult* theirs = nullptr;
     for (const SweepResult& sweep : results.foreign) {
       if (sweep.activation == "gelu" && sweep.format == "f32" && (!theirs || sweep.domains[0].total.bound > theirs->domains[0].total.bound))

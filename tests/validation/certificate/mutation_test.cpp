@@ -1,0 +1,230 @@
+// Damage: whenever a bound no longer holds, the checker must say so; whether it still holds is decided here by dense sampling.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <numbers>
+
+#include "kernels/host/errors.h"
+#include "tests/validation/certificate/sample_header.h"
+#include "validation/certificate/check.h"
+#include "validation/certificate/fit_bound.h"
+#include "validation/exact/oracle.h"
+
+namespace outgrad::validation {
+namespace {
+
+const BackwardHeader& sample(bool has_left) {
+  static const BackwardHeader bf16 = make_sample("bf16", 6, 16, false), f32 = make_sample("f32", 6, 32, true);
+  return has_left ? f32 : bf16;
+}
+
+// The sample headers, one of another activation, and the committed defaults.
+std::vector<BackwardHeader> subjects() {
+  std::vector<BackwardHeader> headers{sample(false), sample(true)};
+  SampleShape shape;
+  shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10, shape.scheme = kEstrin, shape.format = "f32",
+  shape.has_right = true;
+  headers.push_back(make_sample(shape));
+  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
+    headers.push_back(std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h")));
+  }
+  return headers;
+}
+
+// Every coefficient of every row, one ulp up and one down. A row far below the header's bound survives an ulp rightly, so each row is
+// held both to the header's claim and to its own: just above its largest error, where an ulp does break it.
+TEST(Mutation, EveryCoefficientByOneUlp) {
+  for (const BackwardHeader& h : subjects()) {
+    int broken = 0, caught = 0;
+    for (const Cell& cell : backward_cells(h)) {
+      const std::vector<CurvePoint> points = points_of_cell(h, cell, 60);
+      const double own = prove_cell(h, cell, h.bound_a).proven * (1 + 1e-9);
+      ASSERT_EQ(prove_cell(h, cell, own).verdict, Verdict::Holds) << h.name << " row " << cell.row;
+      for (int word = 1; word < h.table.words; ++word) {
+        for (const float towards : {-HUGE_VALF, HUGE_VALF}) {
+          BackwardHeader damaged = h;
+          float& c = damaged.table.row(cell.row)[word];
+          c = std::nextafter(c, towards);
+          const double seen = largest_error(damaged, cell, points);
+          for (const double claim : {h.bound_a, own}) {
+            const SupNorm result = prove_cell(damaged, cell, claim);
+            if (seen > claim * (1 + 1e-12)) {
+              ++broken;
+              EXPECT_NE(result.verdict, Verdict::Holds) << h.name << " row " << cell.row << " word " << word;
+            }
+            caught += result.verdict != Verdict::Holds;
+            EXPECT_EQ(result.verdict == Verdict::Holds, result.proven <= claim);
+          }
+        }
+      }
+    }
+    EXPECT_GT(broken, h.rows / 2) << h.name;  // the test has something to notice, also where 16 bits leave an ulp of fp32 little to say
+    EXPECT_GE(caught, broken) << h.name;
+  }
+}
+
+// Changes that break the mathematics, not the syntax. Each must fail as a whole header, read back from its text.
+TEST(Mutation, EveryStructuralDamageFails) {
+  using Damage = std::function<void(BackwardHeader&)>;
+  const auto negate_odd = [](BackwardHeader& h) {
+    for (int row = 0; row < h.rows; ++row) {
+      for (int word = 2; word < h.table.words; word += 2) h.table.row(row)[word] = -h.table.row(row)[word];
+    }
+  };
+  const auto middle_row = [](const BackwardHeader& h) { return (h.has_left ? h.rows / 2 : h.rows) / 2; };
+  const std::map<std::string, Damage> damages{
+      {"kSMin's sign", [](BackwardHeader& h) { h.s_min = -h.s_min; }},
+      {"kYMax's sign", [](BackwardHeader& h) { h.y_max = -h.y_max; }},
+      {"a branch's sign: s negated",
+       [&](BackwardHeader& h) {
+         negate_odd(h);
+         h.index_scale = -h.index_scale;
+       }},
+      {"a branch's sign: u negated", negate_odd},
+      {"g negated",
+       [](BackwardHeader& h) {
+         for (float& v : h.table.values) v = -v;
+       }},
+      {"kYHi's sign", [](BackwardHeader& h) { h.y_hi = -h.y_hi; }},
+      {"kYHi by 2^-8", [](BackwardHeader& h) { h.y_hi += 0x1p-8f; }},
+      {"kTMin", [](BackwardHeader& h) { h.t_min = 0x1p-6f; }},
+      {"kTMin negative", [](BackwardHeader& h) { h.t_min = -h.t_min; }},
+      {"kIndexScale by 1%", [](BackwardHeader& h) { h.index_scale *= 1.01f; }},
+      {"kIndexBias by one", [](BackwardHeader& h) { h.index_bias += 1; }},
+      {"kIndexBias below 2^23", [](BackwardHeader& h) { h.index_bias -= static_cast<float>(2 * h.rows); }},
+      {"two rows swapped",
+       [&](BackwardHeader& h) {
+         // Neighbours may continue each other within the bound, these two cannot.
+         const auto row = h.table.row(middle_row(h));
+         std::swap_ranges(row.begin(), row.end(), h.table.row(0).begin());
+       }},
+      {"a row of zeros", [&](BackwardHeader& h) { std::ranges::fill(h.table.row(middle_row(h)), 0.0f); }},
+      {"a centre", [&](BackwardHeader& h) { h.table.row(middle_row(h))[0] += 0.01f; }},
+      {"a coefficient's sign", [&](BackwardHeader& h) { h.table.row(middle_row(h))[2] *= -1; }},
+      {"the right limit", [](BackwardHeader& h) { h.y_max *= 0.998f; }},
+      {"kOperations", [](BackwardHeader& h) { --h.operations; }},
+      {"the activation", [](BackwardHeader& h) { h.activation = "silu"; }},
+      {"kA halved", [](BackwardHeader& h) { h.bound_a /= 2; }},
+      {"kK halved", [](BackwardHeader& h) { h.bound_k /= 2; }},
+      {"kB 2^-30", [](BackwardHeader& h) { h.bound_b = 0x1p-30; }},
+      {"kA zero", [](BackwardHeader& h) { h.bound_a = 0; }},
+      {"kK negative", [](BackwardHeader& h) { h.bound_k = -h.bound_k; }},
+  };
+  for (const bool has_left : {false, true}) {
+    ASSERT_EQ(check_header(parse_header(header_text(sample(has_left)), "sample.h")).verdict(), Verdict::Holds);
+    for (const auto& [what, damage] : damages) {
+      BackwardHeader h = sample(has_left);
+      damage(h);
+      if (what == "kSMin's sign" && has_left) continue;  // not part of the sequence
+      EXPECT_NE(check_header(parse_header(header_text(h), "sample.h"), Findings::to_failure).verdict(), Verdict::Holds)
+          << what << (has_left ? ", f32" : ", bf16");
+    }
+  }
+  for (const auto& [what, damage] : std::map<std::string, Damage>{
+           {"kLeftY's sign", [](BackwardHeader& h) { h.left_y = -h.left_y; }},
+           {"kLeftY above the first row", [](BackwardHeader& h) { h.left_y = -0.15f; }},
+           {"kLeftRow", [](BackwardHeader& h) { ++h.left_row; }},
+           {"kLeftKnee", [](BackwardHeader& h) { h.left_knee += 2; }},
+           {"kLeftBase", [](BackwardHeader& h) { --h.left_base; }},
+           {"the left segment dropped", [](BackwardHeader& h) { h.has_left = false; }},
+       }) {
+    BackwardHeader h = sample(true);
+    damage(h);
+    EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << what;
+  }
+}
+
+const ForwardHeader& committed_forward() {
+  static const auto h = std::get<ForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward.h"));
+  return h;
+}
+
+double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
+  GeluOracle oracle;
+  const auto row = cell.left ? h.tail.row(cell.row) : h.table.row(cell.row);
+  const int degree = cell.left ? h.tail_degree : h.degree;
+  double largest = 0;
+  constexpr int kPoints = 40;
+  for (int i = 0; i <= kPoints; ++i) {
+    const double x = cell.low + (static_cast<double>(cell.high) - cell.low) * (0.5 - 0.5 * std::cos(std::numbers::pi * i / kPoints));
+    if (x == 0) continue;
+    double p = 0;
+    for (int word = degree + 1; word >= 1; --word) p = p * (x - row[0]) + row[word];
+    largest = std::max(largest, std::fabs(p * (cell.left ? row[degree + 2] : 1.0) / oracle.value_bounds(x).lo - 1));
+  }
+  return largest;
+}
+
+// Every eighth row, each coefficient, up and down, against the header's claim and the row's own.
+TEST(Mutation, ForwardCoefficientByOneUlp) {
+  const ForwardHeader& h = committed_forward();
+  const std::vector<Cell> cells = forward_cells(h);
+  int broken = 0;
+  for (size_t k = 0; k < cells.size(); k += 8) {
+    const Cell& cell = cells[k];
+    const double own = prove_cell(h, cell, h.bound_a).proven * (1 + 1e-9);
+    const int words = (cell.left ? h.tail_degree : h.degree) + 2;
+    for (int word = 1; word < words; ++word) {
+      for (const float towards : {-HUGE_VALF, HUGE_VALF}) {
+        ForwardHeader damaged = h;
+        float& c = (cell.left ? damaged.tail : damaged.table).row(cell.row)[word];
+        c = std::nextafter(c, towards);
+        const double seen = largest_relative_error(damaged, cell);
+        for (const double claim : {h.bound_a, own}) {
+          if (!(seen > claim * (1 + 1e-12))) continue;
+          ++broken;
+          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds)
+              << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
+        }
+      }
+    }
+  }
+  EXPECT_GT(broken, 10);
+}
+
+TEST(Mutation, ForwardDamageFails) {
+  using Damage = std::function<void(ForwardHeader&)>;
+  for (const auto& [what, damage] : std::map<std::string, Damage>{
+           {"kXStar up", [](ForwardHeader& h) { h.x_star = std::nextafter(h.x_star, 0.0f); }},
+           {"kXStar down", [](ForwardHeader& h) { h.x_star = std::nextafter(h.x_star, -1.0f); }},
+           {"kXMax", [](ForwardHeader& h) { h.x_max = 4; }},
+           {"kXMin", [](ForwardHeader& h) { h.x_min = -14; }},
+           {"kTailX", [](ForwardHeader& h) { h.tail_x -= 0.5f; }},
+           {"kIndexBias", [](ForwardHeader& h) { ++h.index_bias; }},
+           {"kTailIndexScale", [](ForwardHeader& h) { h.tail_index_scale *= 1.125f; }},
+           {"a tail scale", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 2; }},
+           {"a tail scale of no power of two", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 1.5f; }},
+           {"tail rows swapped",
+            [](ForwardHeader& h) { std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin()); }},
+           {"kA lowered by 2%", [](ForwardHeader& h) { h.bound_a *= 0.98; }},
+           {"f(-0) = +0",
+            [](ForwardHeader& h) {
+              for (int row = 0; row < h.rows; ++row) {
+                if (h.table.row(row)[0] == 0) h.table.row(row)[1] = 0.0f;
+              }
+            }},
+       }) {
+    ForwardHeader h = committed_forward();
+    damage(h);
+    EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << what;
+  }
+}
+
+TEST(Mutation, WrongShapeIsNotAHeader) {
+  const std::string text = header_text(sample(false));
+  for (const char* line : {"kDegree = 5", "kDegree = 7", "kRows = 8"}) {
+    std::string damaged = text;
+    const std::string name(line, std::string_view(line).find(' '));
+    const size_t at = damaged.find("int " + name + " = ") + 4;
+    damaged.replace(at, damaged.find(';', at) - at, line);
+    EXPECT_THROW(parse_header(damaged, "sample.h"), kernels::SpecError) << line;
+  }
+  EXPECT_THROW(parse_header(text.substr(0, text.size() / 2), "sample.h"), kernels::SpecError);
+}
+
+}  // namespace
+}  // namespace outgrad::validation

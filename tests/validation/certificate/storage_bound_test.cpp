@@ -1,0 +1,131 @@
+// T, O and R against brute force over dense arguments, and direct tables whose entries are exact middles.
+#include "validation/certificate/storage_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kernels/formats.h"
+#include "tests/validation/certificate/sample_header.h"
+#include "validation/certificate/check.h"
+
+namespace outgrad::validation {
+namespace {
+
+// RN to `digits` fraction bits in double, which is exact for the values here; no overflow in the ranges sampled.
+double round_to(double y, int digits, int least_exponent) {
+  if (y == 0) return y;
+  const double spacing = std::ldexp(1.0, std::max(std::ilogb(y), least_exponent) - digits);
+  return std::nearbyint(y / spacing) * spacing;
+}
+
+struct Range {
+  double low = HUGE_VAL, high = -HUGE_VAL;
+};
+
+// Sampled ranges of f' by (stored y, m): inner approximations of the truth.
+std::map<std::pair<double, bool>, Range> sampled(const ReferenceFunction& f, int digits, int least_exponent, double a, double b,
+                                                 int count) {
+  const Curve curve(f);
+  std::map<std::pair<double, bool>, Range> ranges;
+  for (int i = 0; i <= count; ++i) {
+    const CurvePoint p = curve.at(a + (b - a) * i / count);
+    Range& r = ranges[{round_to(p.y, digits, least_exponent), !f.masked || p.s >= 0}];
+    r.low = std::min(r.low, p.g), r.high = std::max(r.high, p.g);
+  }
+  return ranges;
+}
+
+TEST(Storage, CoversAndMeetsDenseSamples) {
+  SampleShape shape;
+  for (const char* name : {"gelu", "silu", "mish", "softplus"}) {
+    shape.activation = name, shape.format = "bf16";
+    BackwardHeader h = make_sample(shape);
+    double total = 0, oracle = 0, regret = 0;
+    for (const auto& [key, range] : sampled(reference_function(name), 7, -126, -6, 8, 200000)) {
+      const double g = deployed_gradient(h, static_cast<float>(key.first), key.second);
+      total = std::max({total, g - range.low, range.high - g});
+      oracle = std::max(oracle, (range.high - range.low) / 2);
+      regret = std::max(regret, std::fabs(g - (range.low + range.high) / 2));
+    }
+    const auto proven = prove_storage(h);
+    const std::array seen{total, oracle, regret};
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_EQ(proven[k].verdict, Verdict::Holds) << name << proven[k].why;
+      // The regret of a range seen only in part may be off by half of what is missing.
+      EXPECT_GE(proven[k].proven, seen[k] - (k == 2 ? 1e-5 : 0)) << name << " " << proven[k].name;
+      EXPECT_NEAR(proven[k].proven, seen[k], 2e-4) << name << " " << proven[k].name;
+    }
+    h.storage.total *= 1 - 0x1p-25, h.storage.oracle *= 1 - 0x1p-25, h.storage.regret *= 1 - 0x1p-25;
+    for (const Finding& finding : prove_storage(h)) {
+      EXPECT_EQ(finding.verdict, Verdict::Violated) << name << finding.name;
+      EXPECT_TRUE(finding.witness.has_value());
+    }
+  }
+}
+
+// The entry of every code is the middle of the sampled range, for fp8: T is O and half an ulp of the entry.
+TableHeader make_table(const std::string& name, const std::string& format) {
+  TableHeader h;
+  const ReferenceFunction& f = reference_function(name);
+  h.file = "table.h", h.struct_name = "Table", h.name = "table", h.activation = name, h.function = f.function, h.format = format,
+  h.accuracy = "oracle";
+  h.entry_format = "f16", h.masked = f.masked, h.index_operations = f.masked ? 12 : 8;
+  const int digits = format == "e4m3" ? 3 : 2, least = format == "e4m3" ? -6 : -14, most = format == "e4m3" ? 0x7e : 0x7b;
+  const auto ranges = sampled(f, digits, least, -20, 500, 300000);
+  const auto fine = sampled(f, digits, least, -8, 4, 300000);
+  const auto magnitude = [&](int k) {
+    const int exponent = k >> digits, mantissa = k & ((1 << digits) - 1);
+    return std::ldexp(exponent == 0 ? mantissa : mantissa + (1 << digits), std::max(exponent, 1) + least - 1 - digits);
+  };
+  const auto fill = [&](TableHeader::Segment& s, double sign, bool m, int last, double empty) {
+    s = {0, last, static_cast<int>(h.entries.size())};
+    double middle = empty;
+    for (int k = 0; k <= last; ++k) {
+      for (const auto* all : {&fine, &ranges}) {
+        const auto found = all->find({sign * magnitude(k), m});
+        if (found == all->end()) continue;
+        middle = (found->second.low + found->second.high) / 2;
+        break;
+      }
+      h.entries.push_back(kernels::narrow<kernels::F16>(static_cast<float>(middle)).bits);
+    }
+  };
+  fill(h.upper, 1, true, most, 0);
+  const int lowest = format == "e4m3" ? 0x2b : 0x36;  // beyond every minimum here
+  fill(h.lower, -1, true, f.masked ? lowest : most, 0.5);
+  if (f.masked) fill(h.left, -1, false, lowest, 0);
+  h.storage = {1, 1, 2};
+  const auto proven = prove_storage(h);
+  h.storage = {proven[0].proven, proven[1].proven, proven[2].proven};
+  return h;
+}
+
+TEST(Storage, DirectTablesReachTheLimit) {
+  for (const char* name : {"gelu", "silu", "tanh"}) {
+    for (const char* format : {"e4m3", "e5m2"}) {
+      const TableHeader h = make_table(name, format);
+      const CheckReport report = check_header(parse_header(header_text(h), "table.h"));
+      EXPECT_EQ(report.verdict(), Verdict::Holds) << name << " " << to_text(report);
+      EXPECT_LE(h.storage.total, h.storage.oracle + 0.004) << name << " " << format;  // half an ulp of f16 below 2 is 2^-11; sampling
+      EXPECT_GT(h.storage.oracle, 0.03) << name;
+      const auto fails = [&](const char* what, auto&& damage) {
+        TableHeader damaged = h;
+        damage(damaged);
+        EXPECT_NE(check_header(damaged).verdict(), Verdict::Holds) << name << " " << format << " " << what;
+      };
+      fails("kT", [](TableHeader& d) { d.storage.total *= 1 - 0x1p-30; });
+      fails("kO", [](TableHeader& d) { d.storage.oracle *= 1 - 0x1p-30; });
+      fails("kR", [](TableHeader& d) { d.storage.regret *= 1 - 0x1p-30; });
+      fails("kIndexOperations", [](TableHeader& d) { --d.index_operations; });
+      fails("a segment's base", [](TableHeader& d) { ++d.upper.base, --d.upper.last; });
+      fails("kFunction", [](TableHeader& d) { d.function = "x*sigmoid(2*x)"; });
+      // The entry of y = 1/2 (tanh: f' there is 3/4), far off.
+      fails("an entry",
+            [&](TableHeader& d) { d.entries[static_cast<size_t>(d.upper.base) + (d.format == "e4m3" ? 0x30 : 0x38)] = 0x4400; });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::validation

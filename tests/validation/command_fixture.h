@@ -1,0 +1,49 @@
+// A command of outgrad-check as its own tests run it: in this process, beside a folder that is gone afterwards.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/host/errors.h"
+
+namespace outgrad::validation {
+
+class CommandTest : public testing::Test {
+ protected:
+  /// `add` puts the command into an application.
+  CommandTest(std::string command, void (*add)(CLI::App& app, int& status)) : command_(std::move(command)), add_(add) {}
+
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("outgrad_" + command_ + "_test_" + std::to_string(::getpid()));
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string file(const std::string& name) const { return (folder_ / name).string(); }
+
+  /// The exit status.
+  int run(std::vector<std::string> arguments) const {
+    CLI::App app("test");
+    int status = kernels::kExitHolds;
+    add_(app, status);
+    arguments.insert(arguments.begin(), command_);
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    app.parse(arguments);
+    return status;
+  }
+
+  std::filesystem::path folder_;
+
+ private:
+  std::string command_;
+  void (*add_)(CLI::App& app, int& status);
+};
+
+}  // namespace outgrad::validation

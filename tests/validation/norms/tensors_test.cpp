@@ -1,0 +1,241 @@
+// Tensor files: what is read equals what was written, and every kind of damage is refused with file, place and reason.
+#include "validation/norms/tensors.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "tests/validation/norms/tensor_samples.h"
+
+namespace outgrad::validation {
+namespace {
+
+using kernels::u64;
+
+std::string safetensors(const std::string& header, const std::string& data) {
+  const u64 length = header.size();
+  std::string file(sizeof(u64), '\0');
+  std::memcpy(file.data(), &length, sizeof(u64));
+  return file + header + data;
+}
+
+// The message with which a file is refused, when opened or when any of its tensors is read; nothing if all is well.
+std::optional<std::string> refusal(const std::string& bytes) {
+  try {
+    const auto file = parse_tensors("F", bytes);
+    for (const TensorInfo& tensor : file->tensors()) file->read(tensor);
+  } catch (const kernels::SpecError& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+void expect_refused(const std::string& bytes, const std::string& reason) {
+  const auto message = refusal(bytes);
+  ASSERT_TRUE(message) << "accepted, though: " << reason;
+  EXPECT_EQ(message->rfind("F: ", 0), 0u) << *message;
+  EXPECT_NE(message->find(reason), std::string::npos) << *message;
+}
+
+TEST(Tensors, WhatIsWrittenIsRead) {
+  std::mt19937 random(1);
+  std::uniform_int_distribution<kernels::u32> bits;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<NamedTensor> tensors;
+    for (int k = 0; k < round % 5; ++k) {
+      NamedTensor tensor{"t\"\n" + std::to_string(random()), {}};  // names that JSON has to escape
+      for (auto n = random() % 20; n > 0; --n) tensor.values.push_back(kernels::float_of(bits(random)));
+      tensors.push_back(tensor);
+    }
+    const std::string bytes = safetensors_bytes(tensors, {{"licence", "none"}});
+    const auto file = parse_tensors("F", bytes);
+    ASSERT_EQ(file->tensors().size(), tensors.size());
+    for (const NamedTensor& tensor : tensors) {
+      const std::vector<float> values = file->read(file->find(tensor.name));
+      const auto same_bits = [](float a, float b) { return kernels::bits_of(a) == kernels::bits_of(b); };
+      EXPECT_TRUE(std::ranges::equal(values, tensor.values, same_bits)) << tensor.name;
+    }
+    std::reverse(tensors.begin(), tensors.end());
+    EXPECT_EQ(bytes, safetensors_bytes(tensors, {{"licence", "none"}})) << "the order given must not matter";
+  }
+}
+
+TEST(Tensors, EveryDtypeWidensExactly) {
+  const std::string data = std::string("\x00\x3c\x01\x00", 4) +  // F16: 1, 2^-24
+                           std::string("\x80\x3f\x01\x00", 4) +  // BF16: 1, 2^-133
+                           std::string("\x00\x00\x00\x00\x00\x00\xf0\x3f", 8) +
+                           std::string("\xff\xff\xff\xff\xff\xff\xef\x7f", 8);  // F64: 1, DBL_MAX
+  const auto file = parse_tensors("F", safetensors(R"({"h":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},
+      "b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},"d":{"dtype":"F64","shape":[2,1],"data_offsets":[8,24]}})", data));
+  EXPECT_EQ(file->read(file->find("h")), (std::vector<float>{1, 0x1p-24f}));
+  EXPECT_EQ(file->read(file->find("b")), (std::vector<float>{1, 0x1p-133f}));
+  EXPECT_EQ(file->read(file->find("d")), (std::vector<float>{1, std::numeric_limits<float>::infinity()}));
+  EXPECT_EQ(file->find("d").shape, (std::vector<u64>{2, 1}));
+}
+
+TEST(Tensors, NumpyFilesAreRead) {
+  for (const auto hex : {kStoredNpzHex, kDeflatedNpzHex}) {
+    const auto file = parse_tensors("F", from_hex(hex));
+    ASSERT_EQ(file->tensors().size(), 3u);
+    EXPECT_EQ(file->read(file->find("gamma")), std::vector<float>(std::begin(kSampleGamma), std::end(kSampleGamma)));
+    EXPECT_EQ(file->read(file->find("beta")), std::vector<float>(std::begin(kSampleBeta), std::end(kSampleBeta)));
+    const std::vector<float> wide = file->read(file->find("wide"));
+    for (int i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(wide[i], static_cast<float>(-2 + i * 4.0 / 7));
+  }
+}
+
+TEST(Tensors, FilesOnDiskAndInMemoryAgree) {
+  const std::string folder = testing::TempDir() + "/outgrad_tensors_" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  for (const std::string& bytes : {from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex), safetensors_bytes({{"gamma", {1, 2}}}, {})}) {
+    const std::string path = folder + "/tensors";
+    kernels::write_file(path, bytes);
+    const auto on_disk = open_tensors(path);
+    const auto in_memory = parse_tensors("F", bytes);
+    ASSERT_EQ(on_disk->tensors().size(), in_memory->tensors().size());
+    for (const TensorInfo& tensor : in_memory->tensors()) EXPECT_EQ(on_disk->read(on_disk->find(tensor.name)), in_memory->read(tensor));
+  }
+  EXPECT_THROW(open_tensors(folder + "/none"), kernels::IoError);
+  EXPECT_THROW(open_tensors(folder), kernels::IoError);
+  kernels::write_file(folder + "/empty", "");
+  EXPECT_THROW(open_tensors(folder + "/empty"), kernels::SpecError);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
+  const auto one = [](const std::string& entry, const std::string& data) { return safetensors("{\"a\":" + entry + "}", data); };
+  const std::string four(4, '\0');
+  EXPECT_FALSE(refusal(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four)));
+
+  expect_refused("", "0 bytes");
+  expect_refused("\x10", "1 bytes");
+  expect_refused(std::string(8, '\xff'), "header length 18446744073709551615");
+  expect_refused(std::string("\x01\0\0\0\0\0\0\0", 8), "header length 1 in a file of 8");
+  expect_refused(safetensors("[]", ""), "not a JSON object");
+  expect_refused(safetensors("{", ""), "header");
+  expect_refused(safetensors("{\"a\xff\":1}", ""), "header");
+  expect_refused(safetensors("{\"a\":" + std::string(1000, '[') + std::string(1000, ']') + "}", ""), "nested too deep");
+  expect_refused(
+      safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", four),
+      "'a' occurs twice");
+  expect_refused(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", four), "'dtype' occurs twice");
+  expect_refused(one("7", four), "'shape' is not a list");
+  expect_refused(one(R"({"dtype":"F33","shape":[1],"data_offsets":[0,4]})", four), "a: unknown dtype 'F33'");
+  expect_refused(one(R"({"dtype":4,"shape":[1],"data_offsets":[0,4]})", four), "'dtype' is not a string");
+  expect_refused(one(R"({"dtype":"I32","shape":[1],"data_offsets":[0,4]})", four), "dtype I32 where");
+  expect_refused(one(R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})", four), "non-negative integer");
+  expect_refused(one(R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})", four), "non-negative integer");
+  expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4,4]})", four), "[begin, end]");
+  expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", four), "[begin, end]");
+  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", four), "ends at data byte 8 of 4");
+  expect_refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", four), "take 8 bytes, data_offsets span 4");
+  expect_refused(one(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", ""), "overflows");
+  // The count fits, the bytes do not: 2^62 + 1 elements of 4 bytes wrap to 4.
+  expect_refused(one(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})", four), "overflows");
+  expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four + four), "8 bytes, but the tensors end at 4");
+  const auto two = [](const char* a, const char* b, size_t bytes) {
+    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + a +
+                           R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
+                       std::string(bytes, '\0'));
+  };
+  EXPECT_FALSE(refusal(two("[4,8]", "[0,4]", 8)));
+  expect_refused(two("[0,4]", "[2,6]", 6), "b: begins at data byte 2, inside");
+  expect_refused(two("[0,4]", "[0,4]", 4), "inside");
+  expect_refused(two("[0,4]", "[5,9]", 9), "after a hole");
+}
+
+// A header is read in time that grows with its length, not with its square: 10^5 tensors took more than ten minutes.
+TEST(Tensors, AHundredThousandTensorsAreReadAtOnce) {
+  constexpr int kTensors = 100'000;
+  std::string header = "{", data;
+  for (int i = 0; i < kTensors; ++i)
+    header += fmt::format(R"({}"layer.{}.weight":{{"dtype":"F16","shape":[1],"data_offsets":[{},{}]}})", i == 0 ? "" : ",", i, 2 * i, 2 * i + 2);
+  data.assign(2 * kTensors, '\0');
+  const auto began = std::chrono::steady_clock::now();
+  const auto file = parse_tensors("many", safetensors(header + "}", data));
+  EXPECT_EQ(file->tensors().size(), static_cast<size_t>(kTensors));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+}
+
+TEST(Tensors, OneReadAllocatesNoMoreThanTheLimit) {
+  // 64 MiB + 4 bytes of zeros, honestly described.
+  const u64 bytes = (u64{64} << 20) + 4;
+  const std::string header =
+      R"({"a":{"dtype":"F32","shape":[)" + std::to_string(bytes / 4) + R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
+  expect_refused(safetensors(header, std::string(bytes, '\0')), "beyond the limit");
+}
+
+TEST(Tensors, EveryTruncationIsRefused) {
+  for (const std::string& whole :
+       {safetensors_bytes({{"gamma", {1, 2, 3}}, {"beta", {4}}}, {{"k", "v"}}), from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex)}) {
+    ASSERT_FALSE(refusal(whole));
+    for (size_t length = 0; length < whole.size(); ++length) EXPECT_TRUE(refusal(whole.substr(0, length))) << length;
+  }
+}
+
+// A zip entry carries a checksum: a flipped bit anywhere either is refused or changes nothing of the values that are read.
+TEST(Tensors, NoFlippedBitOfAnNpzChangesAValue) {
+  for (const auto hex : {kStoredNpzHex, kDeflatedNpzHex}) {
+    const std::string whole = from_hex(hex);
+    int refused = 0;
+    for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      std::string damaged = whole;
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+      try {
+        const auto file = parse_tensors("F", damaged);
+        EXPECT_EQ(file->read(file->find("gamma")), std::vector<float>(std::begin(kSampleGamma), std::end(kSampleGamma))) << bit;
+        EXPECT_EQ(file->read(file->find("beta")), std::vector<float>(std::begin(kSampleBeta), std::end(kSampleBeta))) << bit;
+      } catch (const kernels::SpecError&) {
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 1000);  // the three arrays' headers and data alone are more bits than that
+  }
+}
+
+TEST(Tensors, NpyHeadersAreReadStrictly) {
+  // Replaces text of equal length inside the stored archive's gamma array; the checksum is then wrong, but listing comes first.
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string bytes = from_hex(kStoredNpzHex);
+    const size_t at = bytes.find(from);
+    EXPECT_NE(at, std::string::npos);
+    EXPECT_EQ(from.size(), to.size());
+    return bytes.replace(at, from.size(), to);
+  };
+  expect_refused(with("NUMPY", "NUMPX"), "gamma: not a .npy array");
+  expect_refused(with("NUMPY\x01", "NUMPY\x03"), "version 3");
+  expect_refused(with("'descr'", "'descR'"), "unknown key");
+  expect_refused(with("'shape': (8,), }", "'descr': '<f4',}"), "repeated key");
+  expect_refused(with("False", "Falsy"), "neither True nor False");
+  expect_refused(with("(8,)", "(-8)"), "not a non-negative integer");
+  expect_refused(with("(8,), }", "(8,), x"), "'");
+  expect_refused(with("(8,), }              ", "(99999999999999999999"), "overflows");
+  expect_refused(with("(8,)", "(9,)"), "gamma: 9 elements of '<f4' in 32 bytes");
+  expect_refused(with("<f4", ">f4"), "dtype '>f4' where");
+  expect_refused(with("<f4", "<i4"), "dtype '<i4' where");
+}
+
+TEST(Tensors, AMissingNameIsNamed) {
+  const auto file = parse_tensors("F", safetensors_bytes({{"gamma", {1}}}, {}));
+  try {
+    file->find("beta");
+    FAIL();
+  } catch (const kernels::SpecError& error) {
+    EXPECT_STREQ(error.what(), "F: beta: no such tensor among 1");
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::validation

@@ -1,0 +1,169 @@
+// The command line of `validate`: what it refuses, and that a shard leaves its file and nothing else.
+
+#include "validation/sweep/validate_command.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "tests/validation/command_fixture.h"
+#include "validation/sweep/sweep_json.h"
+
+namespace outgrad::validation {
+namespace {
+
+class ValidateCommand : public CommandTest {
+ protected:
+  ValidateCommand() : CommandTest("validate", add_validate) {}
+};
+
+TEST_F(ValidateCommand, RefusesBadInput) {
+  using kernels::SpecError;
+  EXPECT_THROW(run({}), SpecError);
+  EXPECT_THROW(run({"--format", "f64"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", "relu"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", "tanh,relu"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", "tanh,"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32,", "--activation", "tanh"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--activation", ""}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--fit", "gelu_bf16"}), SpecError) << "of another format";
+  EXPECT_THROW(run({"--format", "bf16", "--activation", "silu", "--fit", "gelu_bf16"}), SpecError) << "of another activation";
+  EXPECT_THROW(run({"--format", "bf16", "--x", "some"}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--merge", file("a")}), SpecError);
+  EXPECT_THROW(run({"--merge", file("absent")}), kernels::IoError);
+  for (const char* shard : {"0/2", "3/2", "1/0", "1", "1/", "/2", "a/b", "1/2x", "1/9999", "-1/2"}) {
+    EXPECT_THROW(run({"--format", "f32", "--shard", shard, "--out", file("out")}), SpecError) << shard;
+  }
+  kernels::write_file(file("garbage"), "{\"schema\": \"outgrad.sweep-part/1\"}");
+  EXPECT_THROW(run({"--merge", file("garbage")}), SpecError);
+  EXPECT_THROW(run({"--format", "f32", "--threads", "-1"}), CLI::ParseError);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "nothing was written";
+}
+
+/// A part with a digest of its own.
+void write_part(const std::string& path, nlohmann::json part) {
+  part["sha256"] = part_digest(part);
+  kernels::write_file(path, part.dump());
+}
+
+TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
+  using kernels::SpecError;
+  const std::string regelu2 = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/regelu2.json";
+  EXPECT_THROW(run({"--foreign", regelu2}), SpecError) << "no format";
+  EXPECT_THROW(run({"--foreign", regelu2, "--format", "f32", "--fit", "gelu_f32"}), SpecError);
+  EXPECT_THROW(run({"--foreign", regelu2, "--merge", file("one")}), SpecError);
+  EXPECT_THROW(run({"--foreign", file("absent"), "--format", "f32"}), kernels::IoError);
+  kernels::write_file(file("torn"), kernels::read_file(regelu2).substr(0, 300));
+  EXPECT_THROW(run({"--foreign", file("torn"), "--format", "f32"}), SpecError);
+  std::filesystem::remove(file("torn"));
+
+  // The shards of a sweep of codes keep what they are: the part says so, and the merged file would be the whole one's.
+  EXPECT_EQ(run({"--foreign", regelu2, "--format", "f32", "--shard", "600/1024", "--out", file("part")}), kernels::kExitHolds);
+  const SweepParts read = parts_from_json(kernels::read_file(file("part")), "part");
+  EXPECT_TRUE(read.subject.code);
+  EXPECT_FALSE(read.subject.own_forward);
+  EXPECT_EQ(read.subject.name, "regelu2+code");
+  EXPECT_EQ(read.subject.origin["kind"], "steps");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(ValidateCommand, SweepsManyIntoAFolder) {
+  EXPECT_EQ(run({"--activation", "tanh,gelu", "--format", "bf16,f16", "--x", "own", "--out", file("many")}), kernels::kExitHolds);
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(file("many"))) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"gelu_bf16_x_own.json", "gelu_f16_x_own.json", "tanh_bf16_x_own.json", "tanh_f16_x_own.json"}));
+  const nlohmann::json tanh = nlohmann::json::parse(kernels::read_file(file("many/tanh_bf16_x_own.json")));
+  EXPECT_EQ(tanh["activation"], "tanh");
+  EXPECT_EQ(tanh["domains"].size(), 1u);
+  EXPECT_EQ(tanh["domains"][0]["counts"]["patterns"], 65536);
+  EXPECT_TRUE(tanh["domains"][0]["T"]["left"].is_null());
+  EXPECT_TRUE(tanh["domains"][0]["forward"].is_null());
+  std::vector<std::string> gates;
+  for (const auto& gate : tanh["gates"]) {
+    gates.push_back(gate["name"]);
+    EXPECT_TRUE(gate["holds"]) << gate.dump();
+  }
+  EXPECT_NE(std::find(gates.begin(), gates.end(), "T within the header's kT"), gates.end());
+  // Every fit of a format: deployed, others, direct table.
+  EXPECT_EQ(run({"--format", "bf16", "--fit", "all", "--x", "own", "--out", file("fits")}), kernels::kExitHolds);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(file("fits")), {}), 5);
+  EXPECT_TRUE(std::filesystem::exists(file("fits/gelu_bf16_oracle_x_own.json")));
+}
+
+TEST_F(ValidateCommand, AShardOfAnActivationMergesAlone) {
+  const std::vector<std::string> silu{"--activation", "silu", "--format", "bf16", "--x", "own"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = silu;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  };
+  EXPECT_EQ(with({"--shard", "1/1", "--out", file("whole")}), kernels::kExitHolds);
+  EXPECT_EQ(with({"--shard", "2/2", "--out", file("two")}), kernels::kExitHolds);
+  EXPECT_EQ(with({"--shard", "1/2", "--out", file("one")}), kernels::kExitHolds) << "one chunk: the other shard has none";
+  EXPECT_EQ(run({"--merge", file("one"), file("two"), "--out", file("merged")}), kernels::kExitHolds);
+  EXPECT_EQ(kernels::read_file(file("merged")), kernels::read_file(file("whole")));
+  // Parts of a sweep of both domains do not make one of the format's own x, nor the other way round.
+  nlohmann::json other = nlohmann::json::parse(kernels::read_file(file("two")));
+  other["x"] = "all";
+  write_part(file("three"), other);
+  EXPECT_THROW(run({"--merge", file("one"), file("three"), "--out", file("out")}), kernels::SpecError);
+  EXPECT_THROW(run({"--merge", file("three"), "--out", file("out")}), kernels::SpecError);
+}
+
+TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
+  EXPECT_EQ(run({"--format", "f32", "--shard", "1/1024", "--out", file("one")}), kernels::kExitHolds);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no log, no temporary";
+  const SweepParts read = parts_from_json(kernels::read_file(file("one")), "one");
+  ASSERT_EQ(read.parts.size(), 1u);
+  EXPECT_EQ(read.parts[0].begin, 0);
+  EXPECT_EQ(read.parts[0].end, std::int64_t{1} << 22);
+  EXPECT_EQ(read.parts[0].segment.finite, std::int64_t{1} << 22);
+  EXPECT_THROW(run({"--merge", file("one")}), kernels::SpecError);
+
+  // A shard of other kernels.
+  nlohmann::json other = nlohmann::json::parse(kernels::read_file(file("one")));
+  other["identity"] = "0";
+  write_part(file("two"), other);
+  EXPECT_THROW(run({"--merge", file("one"), file("two"), "--out", file("out")}), kernels::SpecError);
+
+  // The same kernels, swept otherwise: named as such, before anything is counted.
+  const nlohmann::json one = nlohmann::json::parse(kernels::read_file(file("one")));
+  for (const auto& [key, value] : std::vector<std::pair<std::string, nlohmann::json>>{
+           {"subject", "other"}, {"code", true}, {"own_forward", false}, {"distributions", nlohmann::json::array()}, {"origin", "{}"}}) {
+    other = one;
+    other[key] = value;
+    write_part(file("two"), other);
+    try {
+      run({"--merge", file("one"), file("two"), "--out", file("out")});
+      ADD_FAILURE() << key << " may differ";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("describes another sweep than"), std::string::npos) << key << ": " << error.what();
+    }
+  }
+
+  // A count and a digest that somebody changed.
+  for (const char* const place : {"/parts/0/segment/finite", "/parts/0/segment/digests/0"}) {
+    other = one;
+    auto& value = other[nlohmann::json::json_pointer(place)];
+    value = value.is_number() ? nlohmann::json(7) : nlohmann::json("00");
+    kernels::write_file(file("two"), other.dump());
+    try {
+      run({"--merge", file("two"), "--out", file("out")});
+      ADD_FAILURE() << place << " may differ";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("two: sha256: "), std::string::npos) << place << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::validation

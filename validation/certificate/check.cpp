@@ -1,0 +1,312 @@
+// Structure of headers, and the order and presentation of their proofs.
+#include "validation/certificate/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "validation/exact/activation.h"
+#include "validation/certificate/coordinate_bound.h"
+#include "validation/certificate/deployed.h"
+#include "validation/certificate/fit_bound.h"
+#include "validation/certificate/gelu_interval.h"
+#include "validation/certificate/rounding_bound.h"
+#include "validation/certificate/row_bound.h"
+#include "validation/certificate/storage_bound.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
+constexpr float kIndexLow = 0x1p23f, kIndexHigh = 0x1p24f;  // where an fp32 ulp is 1, so that the low bits count cells
+
+// Collects the conditions that fail.
+class Conditions {
+ public:
+  void require(bool holds, const std::string& what) {
+    if (!holds) failed_ += (failed_.empty() ? "" : "; ") + what;
+  }
+  Finding finding() const {
+    Finding result{"structure", failed_.empty() ? Verdict::Holds : Verdict::Violated, 0, 0, failed_, {}};
+    if (failed_.empty()) result.why = "constants, index arithmetic and limits";
+    return result;
+  }
+
+ private:
+  std::string failed_;
+};
+
+bool same_bits(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
+
+void require_index(Conditions& conditions, float low, float high, float scale, float bias, int rows, const char* what) {
+  const float first = cell_index(low, scale, bias), last = cell_index(high, scale, bias);
+  conditions.require(scale > 0 && first >= kIndexLow && last < kIndexHigh, fmt::format("the {} index leaves [2^23, 2^24)", what));
+  // More cells than rows would reach a row from two places: the low bits wrap.
+  conditions.require(!(last - first >= static_cast<float>(rows)), fmt::format("the {} index spans more than {} cells", what, rows));
+}
+
+// fma, add and mul from y to g.
+int operations(const BackwardHeader& h) {
+  const int differences = !h.masked ? 0 : h.y_lo == 0 ? 1 : 2;  // y - y_hi, - y_lo
+  int polynomial = h.degree;                                    // Horner: a step for each coefficient but the last
+  if (h.scheme == kEstrin) {
+    // Joining degree + 1 coefficients takes degree steps in any order; before each level after the first a power is squared.
+    for (int parts = h.degree / 2 + 1; parts > 1; parts = (parts + 1) / 2) ++polynomial;
+  } else if (h.scheme == kEvenOdd && h.degree >= 2) {
+    polynomial = 1 + (h.degree - 1) + 1;  // the square, the steps of both chains, joining them
+  }
+  return differences + (h.has_breaks ? 0 : 1) + (h.centred ? 1 : 0) + polynomial + (h.two_word ? 1 : 0);
+}
+
+// Integer operations of a direct table's index: sign and magnitude 2, clamp 2, a sum, and the selection of three constants (first, last,
+// base - first) among two segments, or, twice, among three.
+int index_operations(const TableHeader& h) {
+  const int fields = 2, clamp_and_add = 3, by_sign = 3, by_branch = h.masked ? 4 : 0;  // with y > 0 on the left sent to the entry of -0
+  return fields + by_sign + by_branch + clamp_and_add;
+}
+
+// kClass as far as it says something about the claims; what cannot be read is a failure.
+void require_class(Conditions& conditions, const std::string& accuracy, double bound_a, const StorageClaims* storage,
+                   const double* bound_ulp = nullptr) {
+  const auto number = [&](size_t begin, double& value) {
+    std::string text = accuracy.substr(begin);
+    const bool power = text.starts_with("2^");
+    if (power) text.erase(0, 2);
+    char* end = nullptr;
+    value = std::strtod(text.c_str(), &end);
+    if (power) value = std::exp2(value);
+    return !text.empty() && *end == '\0' && std::isfinite(value) && value > 0;
+  };
+  double value = 0;
+  if (accuracy.starts_with("abs:")) {
+    conditions.require(number(4, value) && bound_a <= value, fmt::format("kA does not meet the class {}", accuracy));
+  } else if (accuracy.starts_with("stored:")) {
+    conditions.require(number(7, value) && storage && storage->total <= value * storage->oracle,
+                       fmt::format("kT and kO do not meet the class {}", accuracy));
+  } else if (accuracy.starts_with("rel:")) {
+    conditions.require(number(4, value) && bound_a <= value, fmt::format("kA does not meet the class {}", accuracy));
+  } else if (accuracy.starts_with("ulp:")) {
+    conditions.require(number(4, value), fmt::format("the class {} cannot be read", accuracy));
+    conditions.require(!bound_ulp || *bound_ulp <= value, fmt::format("kUlp does not meet the class {}", accuracy));
+  } else {
+    conditions.require(accuracy == "oracle" && storage, fmt::format("unknown class {}", accuracy));
+  }
+}
+
+// What an enclosure of f' over a tail, 2^-80 wide, leaves for its limit: limits are small fractions.
+double limit_of(const Interval& slopes) {
+  constexpr double kUnit = 0x1p-70;
+  return std::nearbyint(slopes.middle() / kUnit) * kUnit;
+}
+
+void require_storage(Conditions& conditions, const StorageClaims& claims) {
+  conditions.require(claims.total >= 0 && claims.oracle >= 0 && claims.regret >= 0, "kT, kO or kR is negative");
+  // |g - f'| <= |g - middle| + half the range.
+  conditions.require(claims.total <= claims.oracle + claims.regret + 0x1p-20 * claims.total, "kT is above kO + kR");
+}
+
+template <class Header>
+CheckReport prove(const Header& h, Findings wanted) {
+  CheckReport report{h.file, h.name, {check_structure(h)}};
+  // Whether to go on; the proofs assume the structure.
+  const auto open = [&] { return report.findings.size() == 1 || wanted == Findings::to_failure ? report.verdict() == Verdict::Holds : true; };
+  const auto add = [&](auto&& findings) {
+    if (!open()) return;
+    if constexpr (std::is_same_v<decltype(findings()), Finding>) {
+      report.findings.push_back(findings());
+    } else {
+      for (Finding& finding : findings()) report.findings.push_back(std::move(finding));
+    }
+  };
+  if (!open()) return report;
+  if constexpr (std::is_same_v<Header, TableHeader>) {
+    add([&] { return prove_storage(h); });
+    return report;
+  } else {
+    add([&] { return prove_fit(h, h.bound_a); });
+  }
+  if constexpr (std::is_same_v<Header, BackwardHeader>) {
+    if (h.masked) add([&] { return prove_coordinate(h, h.bound_k); });
+    add([&] { return prove_rounding(h, h.bound_b); });
+    // kA of the class rel is no absolute error.
+    if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
+    if (h.format != "f32") add([&] { return prove_storage(h); });
+  }
+  return report;
+}
+
+std::string power_of_two(double v) { return v > 0 && std::isfinite(v) ? fmt::format("2^{:.4f}", std::log2(v)) : fmt::format("{:g}", v); }
+
+nlohmann::json finite_or_null(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
+
+}  // namespace
+
+Verdict CheckReport::verdict() const {
+  const auto any = [&](Verdict v) {
+    return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; });
+  };
+  return any(Verdict::Violated) ? Verdict::Violated : any(Verdict::Undecided) || findings.empty() ? Verdict::Undecided : Verdict::Holds;
+}
+
+Finding check_structure(const BackwardHeader& h) {
+  Conditions conditions;
+  conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
+  conditions.require(h.operations == operations(h), fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
+  conditions.require(h.bound_a >= 0 && h.bound_k >= 0 && h.bound_b >= 0, "a bound is negative");
+  require_class(conditions, h.accuracy, h.bound_a, h.format == "f32" ? nullptr : &h.storage,
+                h.two_word ? &h.bound_ulp : nullptr);
+  conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word, "an f32 class in ulp without kUlp, or the reverse");
+  if (h.format != "f32") require_storage(conditions, h.storage);
+  if (h.masked) {
+    // kRootRounding's condition.
+    conditions.require(h.y_lo == 0 || std::fabs(h.y_lo) < 0x1p-10f * std::fabs(h.y_hi), "kYLo is not small beside kYHi");
+    conditions.require(!std::signbit(h.t_min), "kTMin is negative");
+    conditions.require(h.y_hi < h.y_max && deployed_s(h, h.y_max, true) > 0, "kYMax is not above y*");
+    conditions.require(h.has_left || h.s_min < 0, "kSMin is not negative");
+  } else {
+    conditions.require(h.y_min < h.y_max, "kYMin is not below kYMax");
+    conditions.require(!h.has_left && !h.has_right, "a segment of a signed root without a mask");
+  }
+  if (h.has_left) {
+    conditions.require(h.left_y < 0 && h.y_hi < h.left_y, "kLeftY is not between y* and 0");
+    conditions.require(h.left_row >= 0 && h.left_row < h.rows, "kLeftRow is not a row");
+    const int steps = 256 << h.left_bits;  // of all exponents
+    conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps, "kLeftKnee or kLeftBase is not a step of an octave");
+  }
+  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
+                     "kRightS is not between 0 and the greatest s");
+  conditions.require(!h.right_both || (h.masked && h.has_left), "kRightBoth without the left segment, where it ends");
+  if (h.two_word) {
+    conditions.require(h.scheme == kHorner && h.centred && h.format == "f32", "a two-word row is evaluated by Horner's rule in f32");
+    conditions.require(h.bound_ulp > 0.5 && h.ulp_from >= 0x1p-100 && h.ulp_from < 1, "kUlp or kUlpFrom says nothing");
+  }
+  conditions.require(std::is_sorted(h.breaks.begin(), h.breaks.end(), std::less_equal<>()), "break points do not rise");
+  Finding finding = conditions.finding();
+  if (finding.verdict != Verdict::Holds) return finding;
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  conditions.require(activation.problem().empty(), activation.problem());
+  if (!activation.problem().empty()) return conditions.finding();
+  const float lowest = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min;
+  if (!h.has_breaks)
+    require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows, h.masked ? "s" : "y");
+  const auto require_limit = [&](float y, bool m, const Interval& slopes, const char* what) {
+    const float g = deployed_gradient(h, y, m);
+    const double limit = limit_of(slopes);
+    if (h.exact_limits) {
+      conditions.require(g == static_cast<float>(limit), fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
+    } else {
+      // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
+      conditions.require((Interval(g) - slopes).magnitude() <= h.bound_a + h.bound_b,
+                         fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+    }
+  };
+  require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
+  if (h.masked) {
+    require_limit(-0.0f, false, activation.only().low_slopes, "-0, m = 0");
+    require_limit(1.0f, false, activation.only().low_slopes, "1, m = 0");
+  } else {
+    require_limit(-kFloatInfinity, true, activation.formulas().front().low_slopes, "-inf");
+  }
+  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) && std::isnan(deployed_gradient(h, std::nanf(""), false)),
+                     "NaN is lost");
+  return conditions.finding();
+}
+
+Finding check_structure(const TableHeader& h) {
+  Conditions conditions;
+  conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
+  require_class(conditions, h.accuracy, 0, &h.storage);
+  require_storage(conditions, h.storage);
+  conditions.require(h.index_operations == index_operations(h),
+                     fmt::format("kIndexOperations is {}, the index has {}", h.index_operations, index_operations(h)));
+  Finding finding = conditions.finding();
+  if (finding.verdict != Verdict::Holds) return finding;
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  conditions.require(activation.problem().empty(), activation.problem());
+  return conditions.finding();
+}
+
+Finding check_structure(const ForwardHeader& h) {
+  Conditions conditions;
+  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
+  conditions.require(name_problem(h.activation, h.function, true).empty(), name_problem(h.activation, h.function, true));
+  conditions.require(h.bound_a > 0, "kA is not positive");
+  conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
+  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()), "a float below kXStar is right of x*");
+  conditions.require(h.x_min < h.tail_x && h.tail_x < 0 && h.x_max > 0, "kXMin, kTailX, 0, kXMax are out of order");
+  Finding finding = conditions.finding();
+  if (finding.verdict != Verdict::Holds) return finding;
+  // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie at 2^-150 rounds to even, -0.
+  conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= 0x1p-150, "f(kXMin) does not round to -0");
+  conditions.require(same_bits(deployed_forward(h, h.x_min), -0.0f) && same_bits(deployed_forward(h, -kFloatInfinity), -0.0f),
+                     "the clamped left tail is not -0");
+  // x - f(x) = x Phi(-x) is at most half the gap below x, 2^-25 x, if Phi(-x) <= 2^-25, which then holds for all larger x.
+  conditions.require(normal_cdf(-static_cast<double>(h.x_max)).upper() <= 0x1p-25, "f(kXMax) does not round to kXMax");
+  conditions.require(same_bits(deployed_forward(h, 0.0f), 0.0f) && same_bits(deployed_forward(h, -0.0f), -0.0f), "f(+-0) is not +-0");
+  conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
+  require_index(conditions, h.tail_x, h.x_max, h.index_scale, h.index_bias, h.rows, "core");
+  require_index(conditions, h.x_min, h.tail_x, h.tail_index_scale, h.tail_index_bias, h.tail_rows, "tail");
+  for (int row = 0; row < h.tail_rows; ++row) {
+    const float scale = h.tail.row(row)[h.tail_degree + 2];
+    int exponent = 0;
+    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
+                       fmt::format("the scale of tail row {} is not a power of two", row));
+  }
+  return conditions.finding();
+}
+
+CheckReport check_header(const Header& header, Findings wanted) {
+  return std::visit([wanted](const auto& h) { return prove(h, wanted); }, header);
+}
+
+std::string to_text(const CheckReport& report) {
+  std::string text;
+  for (const Finding& finding : report.findings) {
+    text += fmt::format("{}: {} {}: ", report.file, finding.name, to_string(finding.verdict));
+    if (finding.name != "structure")
+      text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
+    text += finding.why + "\n";
+  }
+  return text;
+}
+
+nlohmann::json to_json(const std::vector<CheckReport>& reports) {
+  nlohmann::json files = nlohmann::json::array();
+  for (const CheckReport& report : reports) {
+    nlohmann::json findings = nlohmann::json::array();
+    for (const Finding& finding : report.findings) {
+      nlohmann::json entry = {{"name", finding.name}, {"verdict", to_string(finding.verdict)}, {"why", finding.why}};
+      if (finding.name != "structure") entry.update({{"claim", finding.claim}, {"proven", finite_or_null(finding.proven)}});
+      if (finding.witness) {
+        entry["witness"] = {{"at", finite_or_null(finding.witness->at)},
+                            {"got", finite_or_null(finding.witness->got)},
+                            {"want", finite_or_null(finding.witness->want)}};
+      }
+      findings.push_back(std::move(entry));
+    }
+    files.push_back(
+        {{"file", report.file}, {"name", report.name}, {"verdict", to_string(report.verdict())}, {"findings", std::move(findings)}});
+  }
+  const bool all_hold = std::all_of(reports.begin(), reports.end(), [](const CheckReport& r) { return r.verdict() == Verdict::Holds; });
+  return {{"schema", "outgrad.check/1"}, {"holds", all_hold}, {"files", std::move(files)}};
+}
+
+const char* to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Holds:
+      return "holds";
+    case Verdict::Violated:
+      return "violated";
+    case Verdict::Undecided:
+      break;
+  }
+  return "undecided";
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,184 @@
+// One rounding an operation: sums, roots and fused multiply-adds cannot be contracted any further.
+#include "validation/certificate/deployed.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/formats.h"
+
+namespace outgrad::validation {
+namespace {
+
+std::uint32_t bits(float v) { return std::bit_cast<std::uint32_t>(v); }
+
+int left_row(const BackwardHeader& h, float z) {
+  const int step = static_cast<int>((bits(z) & 0x7fffffffu) >> (23 - h.left_bits));
+  return (h.left_row + std::max(((step + std::max(step, h.left_knee)) >> 1) - h.left_base, 0)) & (h.rows - 1);
+}
+
+// Cuts [low, high] where `key`, monotone in v, changes; no more than `most` pieces.
+template <class Key>
+void cut(std::vector<Cell>& cells, float low, float high, bool left, Coordinate evaluated, int most, Key&& key, auto&& row_of) {
+  std::int64_t at = float_order(low);
+  const std::int64_t end = float_order(high);
+  for (int count = 0; at <= end && count < most; ++count) {
+    const auto here = key(float_at(at));
+    std::int64_t inside = at, outside = end + 1;
+    while (outside - inside > 1) {
+      const std::int64_t middle = inside + (outside - inside) / 2;
+      (key(float_at(middle)) == here ? inside : outside) = middle;
+    }
+    cells.push_back({row_of(float_at(at)), left, float_at(at), float_at(inside), evaluated});
+    at = inside + 1;
+  }
+}
+
+int low_bits(float index, int rows) { return static_cast<int>(bits(index) & static_cast<std::uint32_t>(rows - 1)); }
+
+int core_row(const BackwardHeader& h, float v) {
+  if (!h.has_breaks) return low_bits(cell_index(v, h.index_scale, h.index_bias), h.rows);
+  return static_cast<int>(std::count_if(h.breaks.begin(), h.breaks.end(), [&](float b) { return b <= v; }));
+}
+
+}  // namespace
+
+std::int64_t float_order(float v) {
+  const std::uint32_t magnitude = bits(v) & 0x7fffffffu;
+  return std::signbit(v) ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);
+}
+
+float float_at(std::int64_t order) {
+  const float magnitude = std::bit_cast<float>(static_cast<std::uint32_t>(order < 0 ? -order : order));
+  return order < 0 ? -magnitude : magnitude;
+}
+
+float deployed_s(const BackwardHeader& h, float y, bool m) {
+  y = h.y_max < y ? h.y_max : y;
+  if (!h.masked) return y < h.y_min ? h.y_min : y;
+  float t = y - h.y_hi;
+  if (h.y_lo != 0) t = t - h.y_lo;
+  t = t < h.t_min ? h.t_min : t;
+  const float root = std::sqrt(t);
+  float s = m ? root : -root;
+  if (!h.has_left) s = s < h.s_min ? h.s_min : s;
+  return s;
+}
+
+Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
+  y = h.y_max < y ? h.y_max : y;
+  if (h.has_left && !m && !(y <= h.left_y)) {
+    const float z = y > 0 ? -0.0f : y;
+    return {left_row(h, z), Coordinate::left_output, z};
+  }
+  const float v = deployed_s(h, y, m);
+  const int row = core_row(h, v);
+  if (!h.masked) return {row, Coordinate::output, v};
+  if (in_right_segment(h, v)) return {row, Coordinate::output, y};
+  return {row, Coordinate::root, v};
+}
+
+bool in_right_segment(const BackwardHeader& h, float v) {
+  return h.has_right && !((h.right_both ? std::fabs(v) : v) < h.right_s) && !std::isnan(v);
+}
+
+float deployed_row(std::span<const float> row, int degree, float v, int scheme, bool centred, bool two_word) {
+  const float u = centred ? v - row[0] : v;
+  const auto c = row.subspan(1, static_cast<size_t>(degree) + 1);
+  if (scheme == kEstrin) {
+    std::vector<float> level;
+    for (int k = 0; k <= degree; k += 2) level.push_back(k < degree ? std::fma(c[k + 1], u, c[k]) : c[k]);
+    for (float w = u; level.size() > 1;) {
+      w = w * w;
+      std::vector<float> joined;
+      for (size_t k = 0; k < level.size(); k += 2) joined.push_back(k + 1 < level.size() ? std::fma(level[k + 1], w, level[k]) : level[k]);
+      level = std::move(joined);
+    }
+    return level[0];
+  }
+  if (scheme == kEvenOdd && degree >= 2) {
+    const float w = u * u;
+    const auto every_second = [&](int top) {
+      float p = c[top];
+      for (int k = top - 2; k >= 0; k -= 2) p = std::fma(p, w, c[k]);
+      return p;
+    };
+    const bool top_is_even = degree % 2 == 0;
+    const float even = every_second(top_is_even ? degree : degree - 1), odd = every_second(top_is_even ? degree - 1 : degree);
+    return std::fma(odd, u, even);
+  }
+  float p = c[degree];
+  for (int k = degree - 1; k >= 1; --k) p = std::fma(p, u, c[k]);
+  if (two_word) return c[0] + std::fma(p, u, row[static_cast<size_t>(degree) + 2]);
+  return degree == 0 ? p : std::fma(p, u, c[0]);
+}
+
+float deployed_gradient(const BackwardHeader& h, float y, bool m) {
+  const Selection selection = deployed_selection(h, y, m);
+  return deployed_row(h.table.row(selection.row), h.degree, selection.v, h.scheme, h.centred, h.two_word);
+}
+
+float deployed_entry(const TableHeader& h, std::uint32_t code, bool m) {
+  const std::uint32_t sign = h.format == "f16" || h.format == "bf16" ? 0x8000 : 0x80;
+  const bool left = h.masked && !m, negative = (code & sign) != 0;
+  const TableHeader::Segment& segment = left ? h.left : negative ? h.lower : h.upper;
+  const int magnitude = left && !negative ? 0 : static_cast<int>(code & (sign - 1));
+  const std::uint16_t entry =
+      h.entries[static_cast<size_t>(segment.base + std::clamp(magnitude, segment.first, segment.last) - segment.first)];
+  return h.entry_format == "f16" ? kernels::widen(kernels::F16{entry}) : kernels::widen(kernels::BF16{entry});
+}
+
+float deployed_forward(const ForwardHeader& h, float x) {
+  if (!(x < h.x_max)) return x;
+  if (x < h.tail_x) {
+    const float v = x < h.x_min ? h.x_min : x;
+    const auto row = h.tail.row(low_bits(cell_index(v, h.tail_index_scale, h.tail_index_bias), h.tail_rows));
+    return deployed_row(row, h.tail_degree, v) * row[h.tail_degree + 2];
+  }
+  return deployed_row(h.table.row(low_bits(cell_index(x, h.index_scale, h.index_bias), h.rows)), h.degree, x);
+}
+
+float cell_index(float v, float scale, float bias) { return std::fma(v, scale, bias); }
+
+std::vector<Cell> backward_cells(const BackwardHeader& h) {
+  std::vector<Cell> cells;
+  const float low = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min, high = deployed_s(h, h.y_max, true);
+  const auto key = [&](float v) { return h.has_breaks ? static_cast<float>(core_row(h, v)) : cell_index(v, h.index_scale, h.index_bias); };
+  cut(cells, low, high, false, h.masked ? Coordinate::root : Coordinate::output, h.rows, key, [&](float v) { return core_row(h, v); });
+  // A cell that holds both kinds of s becomes two.
+  const auto divide = [&](float first_above) {
+    const auto divided = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.low < first_above && c.high >= first_above; });
+    if (divided == cells.end()) return;
+    Cell below = *divided;
+    below.high = std::nextafter(first_above, -std::numeric_limits<float>::infinity());
+    divided->low = first_above;
+    cells.insert(divided, below);
+  };
+  if (h.has_right) {
+    divide(h.right_s);
+    if (h.right_both) divide(std::nextafter(-h.right_s, 1.0f));
+    for (Cell& c : cells) {
+      if (in_right_segment(h, c.low)) c.evaluated = Coordinate::output;
+    }
+  }
+  if (h.has_left) {
+    const auto row = [&](float z) { return left_row(h, z); };
+    cut(cells, std::nextafter(h.left_y, 1.0f), -0.0f, true, Coordinate::left_output, h.rows, row, row);
+  }
+  return cells;
+}
+
+std::vector<Cell> forward_cells(const ForwardHeader& h) {
+  std::vector<Cell> cells;
+  const auto core = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
+  const auto tail = [&](float x) { return cell_index(x, h.tail_index_scale, h.tail_index_bias); };
+  cut(cells, h.tail_x, std::nextafter(h.x_max, h.tail_x), false, Coordinate::root, h.rows, core,
+      [&](float x) { return low_bits(core(x), h.rows); });
+  cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail,
+      [&](float x) { return low_bits(tail(x), h.tail_rows); });
+  return cells;
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,336 @@
+// Enclosures of E on the real line and bounds of E on complex discs, handed to bound_sup_norm cell by cell.
+#include "validation/certificate/fit_bound.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "validation/exact/activation.h"
+#include "validation/certificate/gelu_interval.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Interval polynomial(std::span<const float> coefficients, const Interval& u) {
+  Interval p = static_cast<double>(coefficients.back());
+  for (size_t k = coefficients.size() - 1; k-- > 0;) p = p * u + static_cast<double>(coefficients[k]);
+  return p;
+}
+
+// sum |c_k| u^k for u >= 0: bounds |p| on the disc of that radius.
+Interval majorant(std::span<const float> coefficients, const Interval& u) {
+  Interval p = 0;
+  for (size_t k = coefficients.size(); k-- > 0;) p = p * u + static_cast<double>(std::fabs(coefficients[k]));
+  return p;
+}
+
+struct Row {
+  double centre;
+  std::span<const float> coefficients;
+  double low_part;  // of the first of them
+
+  bool relative;    // what is bounded is |p/g - 1|
+
+  Row(std::span<const float> words, int degree, bool centred = true, bool two_word = false, bool relative_error = false)
+      : centre(centred ? words[0] : 0.0f),
+        coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)),
+        low_part(two_word ? words[static_cast<size_t>(degree) + 2] : 0.0f),
+        relative(relative_error) {}
+  Interval value(const Interval& v) const { return polynomial(coefficients, v - centre) + low_part; }
+  Interval error(const Interval& v, const Interval& g) const { return relative ? value(v) / g - 1 : value(v) - g; }
+  Interval bound_over(const Interval& distance) const { return majorant(coefficients, distance) + std::fabs(low_part); }
+};
+
+// What the bounds on one disc are made of: f and f' at its middle, and sup |f'|, |f''|, |f'''| over it, each the smaller of the direct
+// enclosure and the mean value's.
+struct Disc {
+  double middle, radius;
+  Interval f, d1;
+  double sup_d1, sup_d2, sup_d3;
+
+  Disc(const Function& function, double m, double r) : middle(m), radius(r) {
+    const auto at_middle = function.at<2>(Interval(m));
+    f = at_middle[0], d1 = at_middle[1];
+    const std::array<double, 4> sup = function.over_disc(m, r);
+    const auto by_mean = [&](const Interval& v, double slope) { return (Interval(v.magnitude()) + Interval(slope) * r).upper(); };
+    sup_d3 = sup[3];
+    sup_d2 = least(sup[2], by_mean(at_middle[2], sup_d3));
+    sup_d1 = least(sup[1], by_mean(d1, sup_d2));
+  }
+  static double least(double v, double w) { return v < w ? v : w < kInfinity ? w : kInfinity; }
+  bool analytic() const { return std::isfinite(sup_d1) && std::isfinite(f.magnitude()); }
+};
+
+// sup |s(z) - centre| over the disc, +inf unless s is shown to be analytic there.
+//   (i) |f(z) - f(m)| <= R sup |f'| < f(m) - y* leaves f(z) - y* in a disc without 0; with w the ratio, |s(z)/s(m) - 1| <= 1 - sqrt(1 - w).
+//  (ii) f(z) - y* = (z - x*)^2 h(z), h(z) = int_0^1 (1 - v) f''(x* + v (z - x*)) dv, so |h(z) - f''(x*)/2| <= sup |f'''| |z - x*| / 6 over
+//       the disc about x* that holds ours; if that is less than f''(x*)/2, sqrt(h) is analytic.
+double root_distance(const Activation& activation, const Disc& disc, double centre) {
+  const Interval t = disc.f - activation.y_star();
+  const Interval ratio = Interval(disc.sup_d1) * disc.radius / t;
+  if (t.positive() && ratio.upper() < 1) {
+    const Interval s = activation.signed_root(disc.middle, disc.f);
+    const Interval spread = s * symmetric(Interval(1) - sqrt(Interval(1) - ratio));
+    return ((s - centre) + spread).magnitude();
+  }
+  const Interval& x_star = activation.x_star();
+  const Interval reach = Interval((Interval(disc.middle) - x_star).magnitude()) + disc.radius;
+  const double d3 = activation.only().f.over_disc(x_star.middle(), (reach + 0x1p-40).upper())[3];
+  if (!std::isfinite(d3)) return kInfinity;
+  const Interval h = activation.only().f.at<2>(x_star)[2] * 0.5, deviation = Interval(d3) * reach / 6;
+  if (!certainly_less(deviation, h)) return kInfinity;
+  return (reach * sqrt(h + deviation) + std::fabs(centre)).upper();
+}
+
+// A lower bound of |f'| over the disc, 0 if there is none.
+double least_slope(const Disc& disc) { return std::max((Interval(disc.d1.mignitude()) - Interval(disc.sup_d2) * disc.radius).lower(), 0.0); }
+
+// A lower bound of |f'/s| over the disc, 0 if there is none: away from x* of both apart; next to it f' = (z - x*) k(z), where k is within
+// sup |f'''| |z - x*| / 2 of f''(x*), and s^2 = (z - x*)^2 h(z) as in root_distance.
+double least_slope_over_root(const Activation& activation, const Disc& disc) {
+  const double root = root_distance(activation, disc, 0), away = least_slope(disc);
+  if (std::isfinite(root) && away > 0) return (Interval(away) / root).lower();
+  const Interval& x_star = activation.x_star();
+  const Interval reach = Interval((Interval(disc.middle) - x_star).magnitude()) + disc.radius;
+  const double d3 = activation.only().f.over_disc(x_star.middle(), (reach + 0x1p-40).upper())[3];
+  if (!std::isfinite(d3)) return 0;
+  const Interval d2 = activation.only().f.at<2>(x_star)[2];
+  const Interval k = d2 - Interval(d3) * reach / 2, h = d2 * 0.5 + Interval(d3) * reach / 6;
+  return k.positive() ? (k / sqrt(h)).lower() : 0;
+}
+
+// E(x) = p(f(x)) - f'(x), or p(s(x)) - f'(x); relative: over f'(x), whose zero at x* is then p's as well.
+AnalyticFunction backward_error(const Activation& activation, const Function& f, const Row& row, bool of_output) {
+  return {[&activation, &f, row, of_output](const Interval& x) {
+            const auto d = f.at<1>(x);
+            return row.error(of_output ? d[0] : activation.signed_root(x, d[0]), d[1]);
+          },
+          [&activation, &f, row, of_output](double middle, double radius) {
+            const Disc disc(f, middle, radius);
+            if (!disc.analytic()) return kInfinity;
+            const double u = of_output ? (Interval((disc.f - row.centre).magnitude()) + Interval(disc.sup_d1) * radius).upper()
+                                       : root_distance(activation, disc, row.centre);
+            if (!std::isfinite(u)) return kInfinity;
+            if (!row.relative) return (row.bound_over(u) + disc.sup_d1).upper();
+            const bool common_zero = !of_output && row.centre == 0 && row.coefficients[0] == 0 && row.low_part == 0;
+            const double least = common_zero ? least_slope_over_root(activation, disc) : least_slope(disc);
+            if (!(least > 0)) return kInfinity;
+            return ((common_zero ? majorant(row.coefficients.subspan(1), u) : row.bound_over(u)) / least + 1).upper();
+          }};
+}
+
+// p(x) scale / f(x) - 1; where the cell's centre is 0 and c0 = 0, the common zero of p and f is divided out.
+AnalyticFunction forward_error(const Row& row, double scale) {
+  const bool through_zero = row.centre == 0 && row.coefficients[0] == 0;
+  const auto coefficients = through_zero ? row.coefficients.subspan(1) : row.coefficients;
+  return {[=](const Interval& x) {
+            const Interval p = polynomial(coefficients, x - row.centre) * scale;
+            return p / (through_zero ? normal_cdf(x) : gelu(x)) - 1;
+          },
+          [=](double middle, double radius) {
+            const Interval u = Interval((Interval(middle) - row.centre).magnitude()) + radius;
+            // |Phi(z)| >= Phi(m) - R sup |phi|, |f(z)| >= (|m| - R) times that.
+            const Interval cdf = normal_cdf(middle) - density_over_disc(middle, radius) * radius;
+            const Interval f = through_zero ? cdf : cdf * (Interval(std::fabs(middle)) - radius);
+            if (!cdf.positive() || !f.positive()) return kInfinity;
+            return (majorant(coefficients, u) * scale / f + 1).upper();
+          }};
+}
+
+// Adds a bound that holds as it stands: `value` encloses E over a whole tail, whose points all lie on the far side of x.
+void add_tail(SupNorm& result, const Interval& value, double x, double claim) {
+  result.proven = std::max(result.proven, value.magnitude());
+  if (value.mignitude() > result.observed) result.observed = value.mignitude(), result.at = x;
+  if (value.mignitude() > claim) {
+    result.verdict = Verdict::Violated;
+  } else if (value.magnitude() > claim && result.verdict == Verdict::Holds) {
+    result.verdict = Verdict::Undecided;
+    result.at = x;
+  }
+}
+
+void merge(SupNorm& result, const SupNorm& part) {
+  const auto rank = [](Verdict v) { return v == Verdict::Holds ? 0 : v == Verdict::Undecided ? 1 : 2; };
+  const bool worse = rank(part.verdict) > rank(result.verdict);
+  if (worse) result.verdict = part.verdict;
+  if (worse || (rank(part.verdict) == rank(result.verdict) && part.observed > result.observed)) result.at = part.at;
+  result.proven = std::max(result.proven, part.proven);
+  result.observed = std::max(result.observed, part.observed);
+}
+
+// E over a range of v where g lies in `slopes`: a tail, or what a clamp stands for.
+void add_range(SupNorm& result, const Row& row, const Interval& v, const Interval& slopes, double x, double claim) {
+  constexpr int kPieces = 1024;  // a range is a fraction of a cell, so each piece moves p by far less than a claim
+  const double low = v.lower(), high = v.upper();
+  if (v.width() < 0x1p-60) return add_tail(result, row.error(v, slopes), x, claim);
+  for (int i = 0; i < kPieces; ++i) {
+    const double a = low + (high - low) * i / kPieces, b = std::nextafter(low + (high - low) * (i + 1) / kPieces, kInfinity);
+    add_tail(result, row.error(Interval(a, b), slopes), x, claim);
+  }
+}
+
+// The arguments that one formula takes on a cell.
+struct Domain {
+  Interval x_low, x_high;  // what separates the cell's arguments from smaller and larger ones
+};
+
+// E over all x of a domain: the tails by their enclosures, what is between by interpolation. v_low and v_high: the cell's range.
+void add_domain(SupNorm& result, const Activation& activation, const Formula& formula, const Row& row, const Domain& domain, bool of_output,
+                double v_low, double v_high, double claim) {
+  const double from = std::max(domain.x_low.lower(), formula.low), to = std::min(domain.x_high.upper(), formula.high);
+  if (!(from <= to)) return;
+  const auto variable = [&](const Interval& values, double sign) {
+    const Interval v = of_output ? values : sqrt(values - activation.y_star()) * sign;
+    return minimum(maximum(v, v_low), v_high);
+  };
+  if (from < formula.far_low) add_range(result, row, variable(formula.low_values, -1), formula.low_slopes, formula.far_low, claim);
+  // Where f has no limit, interpolation goes as far as the cell.
+  const double end = formula.bounded_above ? formula.far_high : to;
+  if (to > end) add_range(result, row, variable(formula.high_values, 1), formula.high_slopes, formula.far_high, claim);
+  const double a = std::max(from, formula.far_low), b = std::min(to, end);
+  if (!std::isfinite(b)) {
+    add_tail(result, Interval::whole_line(), a, claim);
+  } else if (a < b) {
+    merge(result, bound_sup_norm(backward_error(activation, formula.f, row, of_output), a, b, claim));
+  } else if (from == to) {
+    const auto d = formula.f.at<1>(Interval(a));
+    add_tail(result, row.error(of_output ? d[0] : activation.signed_root(a, d[0]), d[1]), a, claim);
+  }
+}
+
+// The cell of one masked header: x rises with s, and falls with y on the left segment.
+void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& activation, const Row& row, const Cell& cell, double claim) {
+  const Formula& formula = activation.only();
+  const Interval y_c = Interval(h.y_hi) + static_cast<double>(h.y_lo);
+  const auto root_of = [&](double y) { return sqrt(Interval(y) - activation.y_star()); };
+  if (cell.left) {
+    // y = f(x) in [low, high] is an x between f^-1(high) and f^-1(low). The low end is moved to the next float, so that no real y between
+    // two cells is left out.
+    const double low = std::nextafter(cell.low, -1.0f);
+    const Interval all(-kInfinity, formula.far_low);
+    add_domain(result, activation, formula, row,
+               {cell.high == 0 ? all : activation.inverse_signed_root(-root_of(cell.high)), activation.inverse_signed_root(-root_of(low))},
+               true, low, cell.high, claim);
+    return;
+  }
+  const auto widened = [](double s, double outward) { return s * (1 + (s * outward > 0 ? kRootRounding : -kRootRounding)); };
+  const bool clamped_low = !h.has_left && cell.low == h.s_min, clamped_high = cell.high == deployed_s(h, h.y_max, true);
+  const double s_low = clamped_low ? static_cast<double>(cell.low) : widened(cell.low, -1);
+  // What the clamp of y makes of s lies between its exact value and the float that is the cell's end.
+  const Interval s_top = hull(sqrt(Interval(h.y_max) - y_c), cell.high);
+  const Interval s_high = clamped_high ? s_top.keep_upper() : Interval(widened(cell.high, 1));
+  const Interval x_high = activation.inverse_signed_root(s_high);
+  if (cell.evaluated == Coordinate::output && cell.low < 0) {
+    // The mirror of the right segment, as far as the left one: x falls as y rises.
+    const double y_low = (y_c + square(Interval(widened(cell.high, 1)))).lower();
+    const double y_high = std::min((y_c + square(Interval(widened(cell.low, -1)))).upper(), static_cast<double>(h.left_y));
+    add_domain(result, activation, formula, row,
+               {activation.inverse_signed_root(-root_of(y_high)), activation.inverse_signed_root(-root_of(y_low))}, true, y_low, y_high, claim);
+    return;
+  }
+  if (cell.evaluated == Coordinate::output) {
+    // The deployed s belongs to y = y_c + s^2, which the row is evaluated at.
+    const Interval y_low = y_c + square(Interval(s_low)), y_high = clamped_high ? Interval(h.y_max) : y_c + square(s_high);
+    const auto argument = [&](const Interval& y) { return activation.inverse_signed_root(sqrt(y - activation.y_star())); };
+    const Interval x_top = argument(y_high);
+    add_domain(result, activation, formula, row, {argument(y_low), x_top}, true, y_low.lower(), y_high.upper(), claim);
+    if (clamped_high) add_tail(result, row.error(y_high, formula.slopes(x_top.lower(), kInfinity)), x_top.upper(), claim);
+    return;
+  }
+  const double infimum = activation.s_infimum().lower();
+  add_domain(result, activation, formula, row, {activation.inverse_signed_root(s_low), x_high}, false, s_low, s_high.upper(), claim);
+  if (clamped_high)
+    add_tail(result, row.error(s_top, formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity)),
+             x_high.upper(), claim);
+  if (s_low < infimum) {
+    // s below its infimum belongs to no x; g is continued by its limit.
+    add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low, claim);
+  } else if (clamped_low) {
+    const Interval x_low = activation.inverse_signed_root(s_low);
+    add_tail(result, row.error(s_low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
+  }
+}
+
+void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& activation, const Row& row, const Cell& cell, double claim) {
+  const bool clamped_low = cell.low == h.y_min, clamped_high = cell.high == h.y_max;
+  // Moved to the next cell, so that no real y between two is left out.
+  const double low = cell.low, high = clamped_high ? cell.high : std::nextafter(cell.high, std::numeric_limits<float>::infinity());
+  for (const Formula& formula : activation.formulas()) {
+    const Interval x_low = formula.inverse(low), x_high = formula.inverse(high);
+    // A formula whose values end before the cell begins, or begin where it ends.
+    if (formula.low > -kInfinity && !(high > 0)) continue;
+    if (formula.high < kInfinity && !(low < 0)) continue;
+    add_domain(result, activation, formula, row, {x_low, x_high}, true, low, high, claim);
+    if (clamped_low && formula.low == -kInfinity) {
+      add_tail(result, row.error(low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
+    }
+    if (clamped_high && formula.high == kInfinity) {
+      add_tail(result, row.error(high, formula.slopes(std::max(x_high.lower(), formula.low), kInfinity)), x_high.upper(), claim);
+    }
+  }
+}
+
+template <class Header>
+Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells, const char* quantity) {
+  Finding finding{"A", Verdict::Holds, claim, 0, "", {}};
+  std::vector<SupNorm> parts(cells.size());
+#pragma omp parallel for schedule(dynamic)
+  for (size_t i = 0; i < cells.size(); ++i) parts[i] = prove_cell(h, cells[i], claim);
+  SupNorm total;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const Cell& cell = cells[i];
+    const SupNorm& part = parts[i];
+    const bool first_failure = part.verdict != Verdict::Holds && total.verdict != Verdict::Violated;
+    if (first_failure && (total.verdict == Verdict::Holds || part.verdict == Verdict::Violated)) {
+      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]): {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core", cell.low,
+                                cell.high, quantity, part.observed, part.at);
+      if (part.verdict == Verdict::Undecided) finding.why += ", not decided";
+      finding.witness = Witness{part.at, part.observed, claim};
+    }
+    merge(total, part);
+  }
+  finding.verdict = total.verdict;
+  finding.proven = total.proven;
+  if (total.verdict == Verdict::Holds) finding.why = fmt::format("{} cells, largest at x = {:.6g}", cells.size(), total.at);
+  return finding;
+}
+
+}  // namespace
+
+SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim) {
+  // The row that runs into the limit 0 has no relative error.
+  const bool relative = h.accuracy.starts_with("rel:") && !(cell.left && cell.high == 0);
+  const Row row(h.table.row(cell.row), h.degree, h.centred, h.two_word, relative);
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  SupNorm result;
+  if (h.masked) {
+    add_masked(result, h, activation, row, cell, claim);
+  } else {
+    add_rising(result, h, activation, row, cell, claim);
+  }
+  return result;
+}
+
+SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim) {
+  const std::span<const float> words = cell.left ? h.tail.row(cell.row) : h.table.row(cell.row);
+  const int degree = cell.left ? h.tail_degree : h.degree;
+  const double scale = cell.left ? words[degree + 2] : 1.0;
+  return bound_sup_norm(forward_error(Row(words, degree), scale), cell.low, cell.high, claim);
+}
+
+Finding prove_fit(const BackwardHeader& h, double claim) {
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  const bool relative = h.accuracy.starts_with("rel:");
+  Finding finding = prove_all(h, claim, backward_cells(h), relative ? "abs(p / g - 1) >=" : "abs(p - g) >=");
+  if (activation.limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
+  return finding;
+}
+
+Finding prove_fit(const ForwardHeader& h, double claim) { return prove_all(h, claim, forward_cells(h), "abs(p / f - 1) >="); }
+
+}  // namespace outgrad::validation

@@ -1,0 +1,21 @@
+// T, O and R of a header for 16- or 8-bit y, re-proved by enumeration.
+//
+// A stored y stands for all real x of a branch with RN(f(x)) = y (nearest even, beyond the largest number to infinity where the format has
+// one), an interval whose ends are f^-1 of the midpoints between y and its neighbours, x* or the ends of the line. At each midpoint f^-1 is
+// isolated by an interval Newton step around an approximation in double, and f' enclosed there; between, f' is monotone but for the
+// brackets of activation.h. Stored y that no x reaches (below RN(y*), y >= +0 for m = 0, outside the range of f), NaN, and overflow in
+// e4m3, which makes a NaN, stand for nothing and are left out. f32 is not enumerated.
+#pragma once
+
+#include <array>
+
+#include "validation/certificate/header_reader.h"
+#include "validation/certificate/verdict.h"
+
+namespace outgrad::validation {
+
+/// T = sup |g - f'|, O = sup of half the range of f', R = sup |g - middle of the range| against the claims, in this order.
+std::array<Finding, 3> prove_storage(const BackwardHeader& h);
+std::array<Finding, 3> prove_storage(const TableHeader& h);
+
+}  // namespace outgrad::validation

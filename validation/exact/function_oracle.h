@@ -1,0 +1,33 @@
+// The arbitrary-precision witness for any activation, from its text by MPFR intervals: see oracle.h for what it answers.
+//
+// f and f' are enclosed by Function::at at the least of kOraclePrecisions that is asked for, and a rounding is decided as oracle.h says. What
+// no precision decides is where f tends to a rounding boundary faster than any: 1 - exp(-x) for x = 1e30. There the facts of Ends do,
+// which the double reference uses much nearer to 0. GELU and SiLU have oracles of their own (oracle.h), by other formulas: the tests hold
+// both against each other.
+#pragma once
+
+#include "validation/exact/activation.h"
+#include "validation/exact/oracle.h"
+#include "validation/exact/reference.h"
+
+namespace outgrad::validation {
+
+class FunctionOracle final : public Oracle {
+ public:
+  /// `activation` outlives the oracle. `x_star` is the greatest double with f' < 0, -inf where f rises.
+  FunctionOracle(const Activation& activation, const Ends& ends, double x_star);
+
+  double value(double x, const FloatFormat& format) override;
+  double derivative_at_value(double y, bool right_branch) override;
+  void enclose_value(double x, Real& lo, Real& hi) override;
+  void enclose_derivative(double x, Real& lo, Real& hi) override;
+
+ private:
+  const Formula& formula_of(double x) const;
+
+  const Activation& activation_;
+  const Ends ends_;
+  double x_star_;
+};
+
+}  // namespace outgrad::validation

@@ -1,0 +1,856 @@
+// Cases, moves and climbs of attack.h.
+#include "validation/norms/attack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "kernels/host/errors.h"
+#include "validation/random.h"
+
+namespace outgrad::validation {
+
+using kernels::i32;
+using kernels::i64;
+using kernels::Norm;
+using kernels::SpecError;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr NormPeer kPeerKinds[kPeers] = {NormPeer::kFromInput, NormPeer::kClampedGamma, NormPeer::kUnguarded};
+constexpr double kUp = 1 + 0x1p-40;  // more than the roundings of the few double operations that it covers
+
+// --- Cases -----------------------------------------------------------------------------------------------------------------------
+
+enum class Rows { kCentred, kOutlier, kLargeMean, kConstant, kHuge, kSubnormal };
+
+struct RowsKind {
+  const char* name;
+  Rows rows;
+  double mean_ratio;  // the class's; of kConstant it follows from eps
+  double x_hat_max;   // the class's, where the row's length does not give a smaller one
+};
+constexpr RowsKind kRowsKinds[] = {
+    {"centred", Rows::kCentred, 1, 6},        {"outlier", Rows::kOutlier, 1, kInfinity},      {"mean/std 1e3", Rows::kLargeMean, 1e3, 6},
+    {"mean/std 1e5", Rows::kLargeMean, 1e5, 6}, {"constant", Rows::kConstant, 0, 0x1p-30},    {"huge", Rows::kHuge, 1, 6},
+    {"subnormal", Rows::kSubnormal, 1, 0x1p-8},
+};
+const RowsKind& rows_kind(const std::string& name) {
+  return *std::ranges::find_if(kRowsKinds, [&](const RowsKind& kind) { return name == kind.name; });
+}
+
+struct Parameters {
+  const char* name;
+  bool with_beta;  // LayerNorm only
+  bool from_output;
+  std::function<float(size_t, Random&)> gamma, beta;
+};
+
+// Near the lower end of a binade, and nearly half an ulp off the lattices of bf16 (ulp 8) and f16 (ulp 1): rounds about as badly as can be.
+constexpr double kWorstBeta = 1024 + 3.4999;
+
+float power(double low, double high, Random& random) { return static_cast<float>(random.sign() * std::exp2(random.uniform(low, high))); }
+
+std::vector<Parameters> parameter_kinds() {
+  const auto constant = [](float value) { return [value](size_t, Random&) { return value; }; };
+  const auto normal = [](size_t, Random& random) { return static_cast<float>(random.normal()); };
+  const auto third = [](float first, float second, float other) {
+    return [=](size_t j, Random&) { return j % 3 == 0 ? (j % 2 ? first : second) : other; };
+  };
+  return {
+      {"gamma 1", false, false, constant(1), constant(0)},
+      {"mixed signs", false, false, [](size_t, Random& random) { return power(-10, 3, random); }, [](size_t, Random&) { return 0.0f; }},
+      {"mixed signs, beta", true, false, [](size_t, Random& random) { return power(-3, 3, random); }, normal},
+      {"|beta/gamma| 10", true, false, constant(0.5f), [](size_t, Random& random) { return static_cast<float>(5 * random.sign()); }},
+      {"|beta/gamma| 1e6, from y", true, true, constant(1e-3f), [](size_t, Random& random) { return static_cast<float>(kWorstBeta * random.sign()); }},
+      {"|beta/gamma| 1e6", true, false, constant(1e-3f), [](size_t, Random& random) { return static_cast<float>(kWorstBeta * random.sign()); }},
+      {"gamma 0 among them", true, false, third(0.0f, -0.0f, 1.0f), normal},
+      {"gamma 0 among them", false, false, third(0.0f, -0.0f, 1.0f), constant(0)},
+      {"gamma subnormal among them", true, false, third(1e-39f, -3e-42f, -1.0f), normal},
+      {"gamma subnormal among them", false, false, third(1e-39f, -3e-42f, -1.0f), constant(0)},
+      {"gamma 1e-8", false, false, [](size_t, Random& random) { return static_cast<float>(1e-8 * random.sign()); }, constant(0)},
+      {"gamma 1e-8, beta 1e-8", true, false, [](size_t, Random& random) { return static_cast<float>(1e-8 * random.sign()); },
+       [](size_t, Random& random) { return static_cast<float>(1e-8 * random.normal()); }},
+  };
+}
+
+double format_largest(const std::string& format) { return format == "f16" ? 65504 : kInfinity; }
+
+// --- One case --------------------------------------------------------------------------------------------------------------------
+
+class CaseAttack {
+ public:
+  CaseAttack(const AttackCase& subject, std::uint64_t seed, const NormTamper* tamper)
+      : subject_(subject),
+        layer_(subject.layer),
+        kind_(rows_kind(subject.rows_kind)),
+        tamper_(tamper),
+        kernels_(norm_kernels(layer_)),
+        random_(seed),
+        n_(static_cast<size_t>(layer_.n)),
+        rows_(static_cast<size_t>(layer_.rows)) {
+    const StabilityResult stability = analyse_stability(layer_.gamma, layer_.beta, subject.options);
+    bounds_ = subject.from_output ? stability.from_output : stability.recommended;
+    reference_bounds_ = reference_bounds(stability);
+    overflow_ = subject.options.format.overflow;
+    result_.subject = subject;
+    for (size_t j = 0; j < n_; ++j) {
+      for (const auto member : {&ChannelBounds::dx, &ChannelBounds::dgamma}) {
+        const double own = (reference_bounds_.channels[j].*member).conditional, whole = (bounds_.channels[j].*member).conditional;
+        if (whole > 0 && std::isfinite(whole)) result_.reference_share = std::max(result_.reference_share, own / (own + whole));
+      }
+    }
+  }
+
+  AttackResult run(double evaluations) {
+    // dx has most elements and the most ways to go wrong.
+    const std::pair<Gradient, double> phases[] = {
+        {Gradient::kDx, 0.55}, {Gradient::kDgamma, 0.75}, {Gradient::kDbeta, 0.85}, {Gradient::kRstd, 1.0}};
+    // Cases without a bound would never finish by evaluations alone.
+    const double most_batches = 16 + 4 * evaluations / static_cast<double>(rows_ * n_);
+    double batches = 0;
+    for (const auto& [goal, until] : phases) {
+      if (goal == Gradient::kDbeta && layer_.norm == Norm::rms) continue;
+      goal_ = goal;
+      start_all();
+      do {
+        step();
+      } while (++batches < until * most_batches && counted() < until * evaluations);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // A row's state: its values, and what the last accepted comparison said of them.
+  struct RowState {
+    std::vector<float> x, dy;
+    std::vector<double> x_hat, delta;  // exact xh; xh' - xh
+    double mean = 0, rstd = 1, rstd_error = 0;
+    double score = -1;
+    size_t target = 0;  // the channel with the worst error
+    int idle = 0;
+  };
+
+  double counted() const {
+    double sum = 0;
+    for (const Gradient g : {Gradient::kDx, Gradient::kDgamma, Gradient::kDbeta}) sum += tally(g).evaluations;
+    return sum;
+  }
+  GradientTally& tally(Gradient g) { return result_.tally[static_cast<int>(g)]; }
+  const GradientTally& tally(Gradient g) const { return result_.tally[static_cast<int>(g)]; }
+
+  double gamma(size_t j) const { return layer_.gamma[j]; }
+  bool centred() const { return layer_.norm == Norm::layer; }
+
+  float bounded_x(double x) const { return kernels_->rounded(std::clamp(x, -subject_.x_max, subject_.x_max)); }
+  float bounded_dy(double dy) const {
+    return kernels_->rounded(std::clamp(dy, -subject_.options.dy_max, subject_.options.dy_max));
+  }
+
+  // --- Constructions ---
+
+  // Rows of unit size about 0 in the shapes that the error's terms call for; x^ of the element `outlier` is `height`.
+  std::vector<double> shape(size_t outlier, double height) {
+    std::vector<double> z(n_);
+    const double noise = random_.chance(0.5) ? 0 : random_.uniform(0, 0.3);
+    const int style = static_cast<int>(random_.below(4));
+    for (size_t j = 0; j < n_; ++j) {
+      if (style == 0) {
+        z[j] = random_.normal();
+      } else if (style == 1) {
+        z[j] = random_.uniform(-1.7, 1.7);
+      } else {
+        z[j] = (style == 2 ? (j % 2 ? 1.0 : -1.0) : random_.sign()) * (1 + noise * random_.uniform(-1, 1));
+      }
+    }
+    if (n_ > 1 && random_.chance(0.75)) {
+      // The others shrink to 1 - h^2 / N of the sum of squares.
+      const double n = static_cast<double>(n_), rest = std::sqrt(std::max(1 - height * height / n, 1e-6));
+      for (double& v : z) v *= rest;
+      z[outlier] = height * random_.sign();
+    }
+    return z;
+  }
+
+  // Rounding to a coarse format may throw a row out of its class: then another.
+  void start(RowState& row) {
+    constexpr int kTries = 20;
+    for (int k = 0; k < kTries; ++k) {
+      construct(row);
+      if (fits(row)) return;
+    }
+    // x^ = 0, or 1 for RMSNorm: in every class but that of a subnormal x, which the constructions do not leave.
+    if (kind_.rows != Rows::kSubnormal) std::ranges::fill(row.x, 1.0f);
+  }
+
+  bool fits(const RowState& row) const {
+    double mean = 0, squares = 0, largest = 0;
+    for (const float x : row.x) mean += centred() ? x / static_cast<double>(n_) : 0;
+    for (const float x : row.x) {
+      squares += (x - mean) * (x - mean);
+      largest = std::max(largest, std::abs(x - mean));
+    }
+    const double rstd = 1 / std::sqrt(squares / static_cast<double>(n_) + static_cast<double>(layer_.eps));
+    return std::abs(mean) * rstd <= subject_.options.mean_ratio && largest * rstd <= subject_.options.x_hat_max;
+  }
+
+  void construct(RowState& row) {
+    row = RowState{};
+    row.x.resize(n_);
+    row.dy.resize(n_);
+    const size_t outlier = goal_ == Gradient::kDgamma ? column_ : random_.below(n_);
+    const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n));
+    // dx has its largest product xh m2 at xh^2 = N / 2, dgamma its largest error at the largest xh.
+    const double height = std::min(widest * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7) ? std::sqrt(static_cast<double>(n_) / 2) : kInfinity);
+    const std::vector<double> z = shape(outlier, height);
+    double scale = std::exp2(random_.uniform(0, 1)), shift = 0;
+    switch (kind_.rows) {
+      case Rows::kCentred:
+      case Rows::kOutlier: break;
+      case Rows::kLargeMean: {
+        shift = subject_.options.mean_ratio * scale * random_.uniform(0.9, 0.998);
+        // Not beyond f16, and with its lattice at every height.
+        const double size = std::exp2(-std::floor(random_.uniform(0, 4)) - std::log2(subject_.options.mean_ratio));
+        scale *= size, shift *= size;
+        const double largest = format_largest(layer_.format);
+        if (random_.chance(0.5) && shift * 1024 < largest / 2) scale *= 1024, shift *= 1024;
+        break;
+      }
+      case Rows::kConstant: break;
+      case Rows::kHuge: scale = subject_.x_max / (widest + 2) * random_.uniform(0.3, 1); break;
+      case Rows::kSubnormal: scale = subject_.x_max * random_.uniform(0.01, 0.3); break;
+    }
+    const double constant = random_.sign() * random_.uniform(0.5, 2);
+    for (size_t j = 0; j < n_; ++j) row.x[j] = bounded_x(kind_.rows == Rows::kConstant ? constant : shift + scale * z[j]);
+    const size_t style = random_.below(6);
+    for (size_t j = 0; j < n_; ++j) {
+      const double aligned = std::copysign(1.0, z[j]) * (gamma(j) < 0 ? -1 : 1);
+      const double dy = style < 3 ? aligned : style == 3 ? 1 : style == 4 ? random_.sign() : random_.normal();
+      row.dy[j] = bounded_dy(dy * subject_.options.dy_max * (style == 2 ? random_.uniform(0.9, 1) : 1));
+    }
+    if (style == 0) row.dy[outlier] = -row.dy[outlier];
+  }
+
+  void start_all() {
+    column_ = random_.below(n_);
+    current_.assign(rows_, {});
+    for (RowState& row : current_) start(row);
+    column_score_.assign(n_, -1);
+    matrix_score_ = -1;
+    matrix_idle_ = 0;
+    fresh_ = true;
+  }
+
+  // --- Moves ---
+
+  size_t some() {  // how many elements a move touches: any order of magnitude
+    return std::min<size_t>(n_, size_t{1} << random_.below(static_cast<size_t>(std::bit_width(n_))));
+  }
+  int ulps() { return static_cast<int>(random_.sign()) * static_cast<int>(1 + random_.below(random_.chance(0.7) ? 2 : 16)); }
+
+  void move_x(RowState& row) {
+    if (kind_.rows == Rows::kConstant && centred()) {
+      const float constant = random_.chance(0.5) ? kernels_->stepped(row.x[0], ulps()) : kernels_->rounded(random_.sign() * random_.uniform(0.5, 2));
+      std::ranges::fill(row.x, bounded_x(constant));
+      return;
+    }
+    switch (random_.below(9)) {
+      case 0:
+      case 1:
+      case 2:
+        for (size_t k = some(); k > 0; --k) {
+          float& x = row.x[random_.below(n_)];
+          x = bounded_x(kernels_->stepped(x, ulps()));
+        }
+        break;
+      case 3: {
+        const size_t a = random_.below(n_), b = random_.below(n_);
+        std::swap(row.x[a], row.x[b]);
+        if (random_.chance(0.5)) std::swap(row.dy[a], row.dy[b]);
+        break;
+      }
+      case 4:
+        if (kind_.rows == Rows::kLargeMean) {
+          const double shift = row.mean * random_.uniform(-0x1p-10, 0x1p-10);
+          for (float& x : row.x) x = bounded_x(x + shift);
+        } else {
+          float& x = row.x[random_.below(n_)];
+          x = -x;
+        }
+        break;
+      case 5: {
+        const double factor = std::exp2(random_.uniform(-0.5, 0.5));
+        for (float& x : row.x) x = bounded_x(x * factor);
+        break;
+      }
+      case 6: {
+        const double factor = random_.chance(0.5) ? 2 : 0.5;
+        for (float& x : row.x) x = bounded_x(x * factor);
+        break;
+      }
+      case 7: ascend_x(row); break;
+      default: sweep(row);
+    }
+  }
+
+  void move_dy(RowState& row) {
+    switch (random_.below(6)) {
+      case 0:
+        for (size_t k = some(); k > 0; --k) {
+          float& dy = row.dy[random_.below(n_)];
+          dy = bounded_dy(kernels_->stepped(dy, ulps()));
+        }
+        break;
+      case 1:
+        for (size_t k = some(); k > 0; --k) {
+          float& dy = row.dy[random_.below(n_)];
+          dy = -dy;
+        }
+        break;
+      case 2: {
+        float& dy = row.dy[random_.below(n_)];
+        dy = bounded_dy(random_.sign() * std::exp2(-std::floor(random_.uniform(0, random_.chance(0.5) ? 3 : 40))));
+        break;
+      }
+      case 3: {
+        const double factor = random_.uniform(0.5, 1);
+        for (float& dy : row.dy) dy = bounded_dy(dy * factor);
+        break;
+      }
+      default: ascend_dy(row);
+    }
+  }
+
+  // The first-order error of dx at the target, over rstd, is delta_t m2 + xh_t D2 + r p_t, up to its sign; all linear in dy.
+  void ascend_dy(RowState& row) {
+    if (row.delta.empty()) return;
+    const size_t t = row.target;
+    const double n = static_cast<double>(n_), xh_t = row.x_hat[t], delta_t = row.delta[t];
+    const double rounding = std::max(subject_.options.format.unit_roundoff, 0x1p-24) * (static_cast<double>(random_.below(3)) - 1);
+    const double r = row.rstd_error + rounding, direction = random_.sign();
+    const double size = random_.chance(0.7) ? subject_.options.dy_max : random_.uniform(0.9, 1) * subject_.options.dy_max;
+    for (size_t i = 0; i < n_; ++i) {
+      const double p = (i == t ? 1 : 0) - (centred() ? 1 / n : 0) - xh_t * row.x_hat[i] / n;
+      const double slope = direction * gamma(i) * (r * p - (delta_t * row.x_hat[i] + xh_t * row.delta[i]) / n);
+      if (slope != 0) row.dy[i] = bounded_dy(std::copysign(size, slope));
+    }
+  }
+
+  // The same functional with the errors delta frozen, along its gradient in x.
+  void ascend_x(RowState& row) {
+    if (row.delta.empty() || n_ < 2) return;
+    const size_t t = row.target;
+    const double n = static_cast<double>(n_);
+    double m1 = 0, m2 = 0, d2 = 0;
+    for (size_t i = 0; i < n_; ++i) {
+      const double a = gamma(i) * static_cast<double>(row.dy[i]);
+      m1 += centred() ? a / n : 0;
+      m2 += a * row.x_hat[i] / n;
+      d2 += a * row.delta[i] / n;
+    }
+    std::vector<double> slope(n_);
+    double largest = 0;
+    for (size_t i = 0; i < n_; ++i) {
+      const double a = gamma(i) * static_cast<double>(row.dy[i]);
+      slope[i] = row.delta[t] * (a - m1 - row.x_hat[i] * m2) + d2 * ((i == t ? n : 0) - (centred() ? 1 : 0) - row.x_hat[i] * row.x_hat[t]);
+      largest = std::max(largest, std::abs(slope[i]));
+    }
+    if (!(largest > 0)) return;
+    const double step = random_.sign() * std::exp2(-random_.uniform(0, 10)) / (row.rstd * largest);
+    for (size_t i = 0; i < n_; ++i) row.x[i] = bounded_x(row.x[i] + step * slope[i]);
+  }
+
+  // For each x among near ones that whose stored y errs the most away from beta (or towards it).
+  void sweep(RowState& row) {
+    if (row.delta.empty()) return;
+    constexpr size_t kCandidates = 8, kMost = 4096;
+    const double direction = random_.chance(0.8) ? 1 : -1;
+    const bool near = random_.chance(0.6);
+    const size_t count = std::min(n_, kMost), begin = random_.below(n_);
+    for (size_t k = 0; k < count; ++k) {
+      const size_t i = (begin + k) % n_;
+      if (gamma(i) == 0) continue;
+      const double beta = layer_.beta.empty() ? 0 : layer_.beta[i];
+      float best = row.x[i];
+      double most = direction * std::copysign(1.0, row.x_hat[i]) * row.delta[i];
+      for (size_t c = 0; c < kCandidates; ++c) {
+        const double offset = row.x[i] - row.mean;
+        const float x = bounded_x(near ? kernels_->stepped(row.x[i], ulps()) : row.mean + offset * random_.uniform(0.8, 1.25));
+        const double x_hat = (x - row.mean) * row.rstd;
+        const double y = kernels_->rounded(x_hat * gamma(i) + beta);
+        const double error = direction * std::copysign(1.0, x_hat) * ((y - beta) / gamma(i) - x_hat);
+        if (error > most) most = error, best = x;
+      }
+      row.x[i] = best;
+    }
+  }
+
+  void move(RowState& row) {
+    switch (goal_) {
+      case Gradient::kDx: random_.chance(0.55) ? move_x(row) : move_dy(row); break;
+      case Gradient::kDgamma:
+      case Gradient::kRstd: move_x(row); break;
+      case Gradient::kDbeta: break;
+    }
+  }
+
+  // --- Climbing ---
+
+  void step() {
+    std::vector<RowState> next = current_;
+    const bool whole = goal_ == Gradient::kDgamma && random_.chance(0.5);
+    if (!fresh_) {
+      if (goal_ == Gradient::kDbeta) {
+        move_columns(next);
+      } else if (whole) {
+        // The sum over rows: dy of the target column along the errors, or a little off them.
+        for (RowState& row : next) {
+          float& dy = row.dy[column_];
+          if (random_.chance(0.5)) dy = bounded_dy(std::copysign(subject_.options.dy_max, row.delta.empty() ? 1 : row.delta[column_]));
+          if (random_.chance(0.5)) dy = bounded_dy(kernels_->stepped(dy, ulps()));
+        }
+      } else {
+        for (RowState& row : next) {
+          if (row.idle > kPatience) {
+            start(row);
+          } else {
+            for (size_t k = 1 + random_.below(2); k > 0; --k) move(row);
+          }
+        }
+      }
+    }
+    compare(next);
+    if (goal_ == Gradient::kDbeta) {
+      accept_columns(next);
+    } else if (whole) {
+      const double score = matrix_ratio_;
+      if (fresh_ || score >= matrix_score_) {
+        matrix_idle_ = score > matrix_score_ ? 0 : matrix_idle_ + 1;
+        matrix_score_ = score;
+        current_ = next;
+      } else if (++matrix_idle_ > kPatience) {
+        start_all();
+        return;
+      }
+    } else {
+      for (size_t i = 0; i < rows_; ++i) {
+        const double score = row_score(i);
+        RowState& row = current_[i];
+        if (row.idle > kPatience || score >= row.score) {
+          const int idle = score > row.score ? 0 : row.idle + 1;
+          const bool started = row.idle > kPatience;
+          row = next[i];
+          row.score = score;
+          row.idle = started ? 0 : idle;
+          note(row, i);
+        } else {
+          ++row.idle;
+        }
+      }
+    }
+    fresh_ = false;
+  }
+
+  double row_score(size_t i) const {
+    if (!in_class_[i]) return -1;
+    switch (goal_) {
+      case Gradient::kDx: return dx_ratio_[i];
+      case Gradient::kRstd: return rstd_ratio_[i];
+      default: return std::abs(static_cast<double>(gradients_.x_hat[i * n_ + column_] - reference_.x_hat[i * n_ + column_]));
+    }
+  }
+
+  void note(RowState& row, size_t i) {
+    row.x_hat.resize(n_);
+    row.delta.resize(n_);
+    for (size_t j = 0; j < n_; ++j) {
+      row.x_hat[j] = static_cast<double>(reference_.x_hat[i * n_ + j]);
+      const double delta = static_cast<double>(gradients_.x_hat[i * n_ + j] - reference_.x_hat[i * n_ + j]);
+      row.delta[j] = std::isfinite(delta) ? delta : 0;
+    }
+    row.rstd = static_cast<double>(reference_.rstd[i]);
+    row.mean = static_cast<double>(batch_.x[i * n_]) - row.x_hat[0] / row.rstd;
+    row.rstd_error = static_cast<double>(gradients_.rstd[i] / reference_.rstd[i] - 1);
+    row.target = dx_target_[i];
+  }
+
+  void move_columns(std::vector<RowState>& next) {
+    for (size_t j = 0; j < n_; ++j) {
+      for (size_t k = 1 + random_.below(3); k > 0; --k) {
+        float& dy = next[random_.below(rows_)].dy[j];
+        switch (random_.below(4)) {
+          case 0: dy = bounded_dy(kernels_->stepped(dy, ulps())); break;
+          case 1: dy = -dy; break;
+          case 2: dy = bounded_dy(random_.sign() * random_.uniform(0.5, 1) * std::exp2(-std::floor(random_.uniform(0, 26)))); break;
+          default: dy = bounded_dy(random_.sign() * random_.uniform(0.5, 1)); break;
+        }
+      }
+    }
+  }
+
+  void accept_columns(const std::vector<RowState>& next) {
+    for (size_t j = 0; j < n_; ++j) {
+      if (dbeta_ratio_[j] < column_score_[j]) continue;
+      column_score_[j] = dbeta_ratio_[j];
+      for (size_t i = 0; i < rows_; ++i) current_[i].dy[j] = next[i].dy[j];
+    }
+  }
+
+  // --- Comparison ---
+
+  void compare(const std::vector<RowState>& candidates) {
+    batch_.x.resize(rows_ * n_);
+    batch_.dy.resize(rows_ * n_);
+    for (size_t i = 0; i < rows_; ++i) {
+      std::ranges::copy(candidates[i].x, batch_.x.begin() + static_cast<std::ptrdiff_t>(i * n_));
+      std::ranges::copy(candidates[i].dy, batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_));
+    }
+    kernels_->run(batch_, tamper_, gradients_);
+    exact_gradients(layer_, batch_, reference_);
+    const StabilityOptions& limits = subject_.options;
+    in_class_.assign(rows_, false);
+    bool all = true;
+    // Exactly 0, or limited by |x| <= x_max alone.
+    const bool known = n_ == 1 || kind_.rows == Rows::kConstant || kind_.rows == Rows::kSubnormal;
+    for (size_t i = 0; i < rows_; ++i) {
+      const double slack = reference_bounds_.channels[0].x_hat.worst;
+      const double k = (reference_.mean_ratio[i] + (known ? 0 : slack)) * (1 + 2 * reference_bounds_.rstd) * kUp;
+      const double t = (reference_.x_hat_max[i] + (known ? 0 : slack)) * kUp;
+      const double dy = std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_),
+                                                   batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
+                                                   [](float a, float b) { return std::abs(a) < std::abs(b); }));
+      in_class_[i] = (!centred() || k <= limits.mean_ratio) && (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
+      all = all && in_class_[i];
+      if (!in_class_[i]) ++result_.rejected;
+    }
+    improved_ = false;
+    compare_rows();
+    dbeta_ratio_.assign(n_, -1);
+    matrix_ratio_ = -1;
+    if (all) compare_columns();
+    // The peers' errors on one batch in eight, and wherever ours is the largest so far.
+    constexpr int kEvery = 8;
+    if (improved_ || ++since_peers_ >= kEvery) {
+      since_peers_ = 0;
+      compare_peers(all);
+    }
+  }
+
+  double widest() const { return largest_x_hat(layer_.norm, layer_.n); }
+
+  // The bound of dx[i, j], with the reference's own error; infinite where it does not hold.
+  double dx_limit(size_t i, size_t j) const {
+    const double rstd = static_cast<double>(reference_.rstd[i]) * (1 + 2 * reference_bounds_.rstd) * kUp;
+    const double limit = (bounds_.channels[j].dx.conditional + reference_bounds_.channels[j].dx.conditional) * rstd * kUp + bounds_.dx_absolute;
+    const double largest = std::abs(static_cast<double>(reference_.dx[i * n_ + j])) + limit;
+    return largest < overflow_ ? limit : kInfinity;
+  }
+  double dgamma_limit(size_t j) const {
+    return static_cast<double>(rows_) * (bounds_.channels[j].dgamma.conditional + reference_bounds_.channels[j].dgamma.conditional) * kUp;
+  }
+  double dbeta_limit() const { return static_cast<double>(rows_) * (bounds_.dbeta + reference_bounds_.dbeta) * kUp; }
+
+  // error / limit; a NaN counts as the largest error. Where the limit is 0, so must the error be.
+  static double ratio(double got, long double want, double limit) {
+    const double error = static_cast<double>(std::abs(static_cast<long double>(got) - want));
+    if (error == 0) return 0;
+    const double share = error / limit;
+    return std::isnan(share) ? kInfinity : share;
+  }
+
+  void compare_rows() {
+    dx_ratio_.assign(rows_, 0);
+    rstd_ratio_.assign(rows_, 0);
+    dx_target_.assign(rows_, 0);
+    for (size_t i = 0; i < rows_; ++i) {
+      if (!in_class_[i]) continue;
+      for (size_t j = 0; j < n_; ++j) {
+        const double limit = dx_limit(i, j);
+        if (std::isinf(limit)) {
+          ++result_.excluded;
+          continue;
+        }
+        const double share = ratio(gradients_.dx[i * n_ + j], reference_.dx[i * n_ + j], limit);
+        if (share > dx_ratio_[i]) dx_ratio_[i] = share, dx_target_[i] = j;
+        record(Gradient::kDx, share, i, j, gradients_.dx[i * n_ + j], reference_.dx[i * n_ + j], limit);
+      }
+      const double limit = (bounds_.rstd + 2 * reference_bounds_.rstd) * static_cast<double>(reference_.rstd[i]) * kUp;
+      rstd_ratio_[i] = ratio(gradients_.rstd[i], reference_.rstd[i], limit);
+      record(Gradient::kRstd, rstd_ratio_[i], i, 0, gradients_.rstd[i], reference_.rstd[i], limit);
+    }
+  }
+
+  void compare_columns() {
+    for (size_t j = 0; j < n_; ++j) {
+      const double limit = dgamma_limit(j);
+      if (std::isinf(limit)) {
+        ++result_.excluded;
+      } else {
+        const double share = ratio(gradients_.dgamma[j], reference_.dgamma[j], limit);
+        if (j == column_) matrix_ratio_ = share;
+        record(Gradient::kDgamma, share, 0, j, gradients_.dgamma[j], reference_.dgamma[j], limit);
+      }
+      if (!centred()) continue;
+      dbeta_ratio_[j] = ratio(gradients_.dbeta[j], reference_.dbeta[j], dbeta_limit());
+      record(Gradient::kDbeta, dbeta_ratio_[j], 0, j, gradients_.dbeta[j], reference_.dbeta[j], dbeta_limit());
+    }
+  }
+
+  void record(Gradient g, double share, size_t i, size_t j, float got, long double want, double limit) {
+    GradientTally& t = tally(g);
+    ++t.evaluations;
+    if (share > 1) ++t.violations;
+    if (share <= t.worst) return;
+    t.worst = share;
+    improved_ = true;
+    const bool one_row = g == Gradient::kDx || g == Gradient::kRstd;
+    const auto part = [&](const std::vector<float>& values) {
+      if (!one_row) return values;
+      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * n_);
+      return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n_));
+    };
+    t.witness = {static_cast<i64>(i), static_cast<i64>(j), got, static_cast<double>(want), limit, part(batch_.x), part(batch_.dy)};
+  }
+
+  void compare_peers(bool all) {
+    for (int peer = 0; peer < kPeers; ++peer) {
+      peer_gradients(layer_, batch_, kPeerKinds[peer], peer_);
+      const auto note_worst = [&](Gradient g, double share) { tally(g).peer_worst[peer] = std::max(tally(g).peer_worst[peer], share); };
+      for (size_t i = 0; i < rows_; ++i) {
+        if (!in_class_[i]) continue;
+        for (size_t j = 0; j < n_; ++j) {
+          const double limit = dx_limit(i, j);
+          if (!std::isinf(limit)) note_worst(Gradient::kDx, ratio(peer_.dx[i * n_ + j], reference_.dx[i * n_ + j], limit));
+        }
+      }
+      if (!all) continue;
+      for (size_t j = 0; j < n_; ++j) {
+        if (!std::isinf(dgamma_limit(j))) note_worst(Gradient::kDgamma, ratio(peer_.dgamma[j], reference_.dgamma[j], dgamma_limit(j)));
+        if (centred()) note_worst(Gradient::kDbeta, ratio(peer_.dbeta[j], reference_.dbeta[j], dbeta_limit()));
+      }
+    }
+  }
+
+  static constexpr int kPatience = 400;  // moves without a gain before a new start
+
+  const AttackCase& subject_;
+  const NormLayer& layer_;
+  const RowsKind& kind_;
+  const NormTamper* tamper_;
+  std::unique_ptr<NormKernels> kernels_;
+  Random random_;
+  const size_t n_, rows_;
+  NormBounds bounds_, reference_bounds_;
+  double overflow_ = 0;
+
+  Gradient goal_ = Gradient::kDx;
+  size_t column_ = 0;
+  std::vector<RowState> current_;
+  bool fresh_ = true, improved_ = false;
+  double matrix_score_ = -1, matrix_ratio_ = 0;
+  int matrix_idle_ = 0, since_peers_ = 0;
+  std::vector<double> column_score_, dx_ratio_, rstd_ratio_, dbeta_ratio_;
+  std::vector<size_t> dx_target_;
+  std::vector<bool> in_class_;
+  NormBatch batch_;
+  NormGradients gradients_, peer_;
+  NormReference reference_;
+  AttackResult result_;
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::ranges::sort(values);
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+std::string hex(double value) { return fmt::format("{:a}", value); }
+
+nlohmann::json hex_list(const std::vector<float>& values) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const float value : values) list.push_back(hex(static_cast<double>(value)));
+  return list;
+}
+
+nlohmann::json witness_json(const AttackResult& result, Gradient g) {
+  const AttackWitness& w = result.tally[static_cast<int>(g)].witness;
+  const NormLayer& layer = result.subject.layer;
+  return {{"row", w.row},           {"column", w.column},   {"got", hex(static_cast<double>(w.got))}, {"want", hex(w.want)}, {"bound", hex(w.bound)},
+          {"x", hex_list(w.x)},     {"dy", hex_list(w.dy)}, {"gamma", hex_list(layer.gamma)},         {"beta", hex_list(layer.beta)},
+          {"eps", hex(static_cast<double>(layer.eps))}};
+}
+
+}  // namespace
+
+const char* to_string(Gradient gradient) {
+  switch (gradient) {
+    case Gradient::kDx: return "dx";
+    case Gradient::kDgamma: return "dgamma";
+    case Gradient::kDbeta: return "dbeta";
+    case Gradient::kRstd: return "rstd";
+  }
+  return "";
+}
+
+std::vector<AttackCase> attack_cases(const AttackOptions& options) {
+  std::vector<AttackCase> cases;
+  constexpr i64 kColumns[] = {1, 2, 3, 7, 16, 64, 257, 1024, 65536};
+  for (const Norm norm : {Norm::layer, Norm::rms}) {
+    for (const std::string& format : options.formats) {
+      for (const Parameters& parameters : parameter_kinds()) {
+        if (norm == Norm::rms && parameters.with_beta) continue;
+        for (const RowsKind& kind : kRowsKinds) {
+          const bool plain = std::string(parameters.name) == "gamma 1";
+          // Every kind of rows with plain parameters; with the others the ordinary rows and those with a large mean.
+          if (!plain && kind.rows != Rows::kCentred && !(kind.rows == Rows::kLargeMean && kind.mean_ratio < 1e4)) continue;
+          if (norm == Norm::rms && kind.rows == Rows::kLargeMean) continue;  // its rows have no mean
+          if (kind.mean_ratio > 1e4 && format != "f32") continue;  // no lattice of a 16-bit format holds such rows
+          for (const i64 n : kColumns) {
+            if (n > options.max_columns) continue;
+            if (kind.rows == Rows::kOutlier && n <= 36) continue;  // the same class as kCentred
+            AttackCase c;
+            c.parameters = parameters.name;
+            c.rows_kind = kind.name;
+            c.from_output = parameters.from_output;
+            Random random(static_cast<std::uint64_t>(n));
+            NormLayer& layer = c.layer;
+            layer.norm = norm;
+            layer.format = format;
+            layer.n = n;
+            constexpr i64 kBatch = 1024, kMostRows = 4;  // elements of a batch; rows enough for a tree over them
+            layer.rows = std::clamp<i64>(kBatch / n, 1, kMostRows);
+            for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
+              layer.gamma.push_back(parameters.gamma(j, random));
+              if (norm == Norm::layer) layer.beta.push_back(parameters.beta(j, random));
+            }
+            StabilityOptions& o = c.options;
+            o.norm = norm;
+            o.format = storage_format(format);
+            o.eps = layer.eps;
+            o.rows = layer.rows;
+            o.x_hat_max = std::min(kind.x_hat_max, largest_x_hat(norm, n) + 1);
+            o.mean_ratio = kind.mean_ratio;
+            c.x_max = std::min(largest_x(n), format_largest(format));
+            if (kind.rows == Rows::kConstant) {
+              o.mean_ratio = 2.01 / std::sqrt(static_cast<double>(layer.eps));  // |x| <= 2
+              if (norm == Norm::rms) o.x_hat_max = 1.001;
+            }
+            if (kind.rows == Rows::kSubnormal) {
+              c.x_max = format == "f16" ? 0x1p-14 : 0x1p-126;
+              o.x_hat_max = std::min(1.0, 1.01 * 2 * c.x_max / std::sqrt(static_cast<double>(layer.eps)));
+              o.mean_ratio = o.x_hat_max;
+            }
+            if (!c.from_output) {
+              for (const size_t j : side_channels(layer.gamma, layer.beta, o)) layer.side.push_back(static_cast<i32>(j));
+            }
+            cases.push_back(std::move(c));
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+AttackResult attack(const AttackCase& subject, double evaluations, std::uint64_t seed, const NormTamper* tamper) {
+  return CaseAttack(subject, seed, tamper).run(evaluations);
+}
+
+std::vector<AttackResult> attack_all(const AttackOptions& options) {
+  const std::vector<AttackCase> cases = attack_cases(options);
+  std::vector<AttackResult> results(cases.size());
+  // A climb takes more moves, and each more elements, the longer the rows are; beyond kLong the constructions and ascents carry it.
+  constexpr double kShort = 16, kLong = 1024;
+  const auto weight = [&](const AttackCase& c) { return std::sqrt(std::clamp(static_cast<double>(c.layer.n), kShort, kLong) / kShort); };
+  double weights = 0;
+  for (const AttackCase& c : cases) weights += weight(c);
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic)
+  for (size_t k = 0; k < cases.size(); ++k) {
+    try {
+      constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15u;
+      results[k] = attack(cases[k], options.evaluations * weight(cases[k]) / weights, options.seed + kStride * (k + 1), options.tamper);
+    } catch (...) {
+#pragma omp critical
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  return results;
+}
+
+AttackSummary summarise(const std::vector<AttackResult>& results) {
+  AttackSummary summary;
+  summary.cases = results.size();
+  std::vector<double> all, each[kGradients];
+  std::map<std::string, std::vector<double>> dx_of;
+  for (const AttackResult& result : results) {
+    summary.excluded += result.excluded;
+    summary.reference_share = std::max(summary.reference_share, result.reference_share);
+    for (int g = 0; g < kGradients; ++g) {
+      const GradientTally& tally = result.tally[g];
+      const bool is_gradient = static_cast<Gradient>(g) != Gradient::kRstd;
+      summary.violations += tally.violations;
+      if (is_gradient) summary.evaluations += tally.evaluations;
+      if (!(tally.worst > 0)) continue;
+      each[g].push_back(tally.tightness());
+      if (!is_gradient) continue;
+      all.push_back(tally.tightness());
+      if (static_cast<Gradient>(g) == Gradient::kDx) dx_of[result.subject.layer.format].push_back(tally.tightness());
+      summary.largest_tightness = std::max(summary.largest_tightness, tally.tightness());
+    }
+  }
+  for (int g = 0; g < kGradients; ++g) summary.median_tightness[g] = median(each[g]);
+  for (const auto& [format, tightness] : dx_of) summary.median_dx_by_format[format] = median(tightness);
+  constexpr double kAsked = 4;
+  const auto within = std::ranges::count_if(all, [](double tightness) { return tightness <= kAsked; });
+  if (!all.empty()) summary.share_within_4 = static_cast<double>(within) / static_cast<double>(all.size());
+  summary.median_tightness_all = median(all);
+  return summary;
+}
+
+nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackResult>& results) {
+  using nlohmann::json;
+  const AttackSummary summary = summarise(results);
+  json cases = json::array();
+  for (const AttackResult& result : results) {
+    const AttackCase& c = result.subject;
+    json gradients;
+    for (int g = 0; g < kGradients; ++g) {
+      const GradientTally& tally = result.tally[g];
+      if (tally.evaluations == 0) continue;
+      json entry = {{"evaluations", tally.evaluations}, {"violations", tally.violations}, {"worst_over_bound", tally.worst},
+                    {"tightness", tally.worst > 0 ? json(tally.tightness()) : json()}};
+      if (static_cast<Gradient>(g) != Gradient::kRstd) {
+        for (int peer = 0; peer < kPeers; ++peer) entry["peers_over_bound"][to_string(kPeerKinds[peer])] = tally.peer_worst[peer];
+      }
+      constexpr i64 kShortRow = 7;
+      const bool shown = tally.violations > 0 || (static_cast<Gradient>(g) == Gradient::kDx && c.layer.n <= kShortRow && tally.worst > 0);
+      if (shown) entry["witness"] = witness_json(result, static_cast<Gradient>(g));
+      gradients[to_string(static_cast<Gradient>(g))] = std::move(entry);
+    }
+    cases.push_back({{"norm", to_string(c.layer.norm)}, {"format", c.layer.format}, {"columns", c.layer.n}, {"rows", c.layer.rows},
+                     {"parameters", c.parameters}, {"x", c.rows_kind}, {"eps", c.layer.eps},
+                     {"policy", c.from_output ? "from_output" : c.layer.side.empty() ? "from_output" : "side_buffer"},
+                     {"side_channels", c.layer.side.size()},
+                     {"class", {{"mean_ratio", c.options.mean_ratio}, {"x_hat_max", c.options.x_hat_max}, {"dy_max", c.options.dy_max}, {"x_max", c.x_max}}},
+                     {"gradients", gradients}, {"excluded", result.excluded}, {"rows_rejected", result.rejected},
+                     {"reference_share", result.reference_share}});
+  }
+  json medians;
+  for (int g = 0; g < kGradients; ++g) medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
+  return {{"schema", "outgrad.norm_attack/1"}, {"seed", options.seed}, {"evaluations", summary.evaluations}, {"violations", summary.violations},
+          {"excluded", summary.excluded}, {"median_tightness", summary.median_tightness_all}, {"median_tightness_by_gradient", medians},
+          {"median_tightness_of_dx_by_format", summary.median_dx_by_format}, {"share_within_4", summary.share_within_4},
+          {"largest_tightness", summary.largest_tightness}, {"reference_share", summary.reference_share}, {"cases", cases}};
+}
+
+}  // namespace outgrad::validation

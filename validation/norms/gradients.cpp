@@ -1,0 +1,230 @@
+// The three computations of gradients.h.
+#include "validation/norms/gradients.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/layernorm.h"
+
+namespace outgrad::validation {
+
+using kernels::BF16;
+using kernels::F16;
+using kernels::i32;
+using kernels::i64;
+using kernels::narrow;
+using kernels::Norm;
+using kernels::SpecError;
+using kernels::widen;
+
+static_assert(std::numeric_limits<long double>::digits >= 64, "the reference's error bound assumes 64 bits");
+
+namespace {
+
+// The searches run one case per thread.
+constexpr kernels::CpuSchedule kSchedule{.threads = 1, .vector_bits = kernels::kBestVectorBits};
+
+float beta_of(const NormLayer& layer, size_t j) { return layer.beta.empty() ? 0.0f : layer.beta[j]; }
+
+template <class T>
+class NormKernelsOf final : public NormKernels {
+ public:
+  explicit NormKernelsOf(const NormLayer& layer) : layer_(layer) {
+    const size_t n = static_cast<size_t>(layer.n), size = static_cast<size_t>(layer.rows) * n;
+    for (std::vector<T>* values : {&x_, &dy_, &y_, &dx_}) values->resize(size);
+    workspace_.resize(static_cast<size_t>(kernels::norm_backward_workspace(layer.rows, layer.n)));
+    side_.resize(static_cast<size_t>(layer.rows) * layer.side.size());
+    place_.assign(n, -1);
+    for (size_t k = 0; k < layer.side.size(); ++k) place_[static_cast<size_t>(layer.side[k])] = static_cast<int>(k);
+  }
+
+  void run(const NormBatch& batch, const NormTamper* tamper, NormGradients& result) override {
+    const size_t n = static_cast<size_t>(layer_.n), rows = static_cast<size_t>(layer_.rows);
+    std::ranges::transform(batch.x, x_.begin(), narrow<T>);
+    std::ranges::transform(batch.dy, dy_.begin(), narrow<T>);
+    result.rstd.resize(rows);
+    result.dgamma.resize(n);
+    result.dbeta.resize(n);
+    result.dx.resize(rows * n);
+    result.x_hat.resize(rows * n);
+    const i64 count = static_cast<i64>(layer_.side.size());
+    const kernels::SideBuffer<float> written{layer_.side.data(), count, side_.data()};
+    const kernels::SideBuffer<const float> kept{layer_.side.data(), count, side_.data()};
+    const bool centred = layer_.norm == Norm::layer;
+    if (centred) {
+      kernels::layernorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
+                                               result.rstd.data(), written);
+    } else {
+      kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(),
+                                             written);
+    }
+    if (tamper) tamper->after_forward(layer_, batch, result.rstd);
+    if (centred) {
+      kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows,
+                                                layer_.n, dx_.data(), result.dgamma.data(), result.dbeta.data(), kept, workspace_);
+    } else {
+      kernels::rmsnorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
+                                              result.dgamma.data(), kept, workspace_);
+    }
+    for (size_t e = 0; e < rows * n; ++e) {
+      const size_t j = e % n;
+      result.dx[e] = widen(dx_[e]);
+      result.x_hat[e] = place_[j] >= 0 ? side_[e / n * layer_.side.size() + static_cast<size_t>(place_[j])]
+                                       : kernels::mul_rn(kernels::sub_rn(widen(y_[e]), beta_of(layer_, j)),
+                                                         kernels::div_rn(1.0f, layer_.gamma[j]));
+    }
+    if (tamper) tamper->after_backward(layer_, batch, result);
+  }
+
+  float rounded(double x) const override { return bounded(widen(narrow<T>(static_cast<float>(x)))); }
+
+  float stepped(float x, int steps) const override {
+    using Bits = typename kernels::Format<T>::Bits;
+    constexpr i64 kSign = i64{1} << (8 * sizeof(Bits) - 1);
+    const auto order = [](T value) {
+      const i64 bits = std::bit_cast<Bits>(value);
+      return bits >= kSign ? kSign - bits : bits;
+    };
+    const i64 last = order(narrow<T>(largest()));
+    const i64 moved = std::clamp(order(narrow<T>(x)) + steps, -last, last);
+    return widen(std::bit_cast<T>(static_cast<Bits>(moved < 0 ? kSign - moved : moved)));
+  }
+
+ private:
+  static float largest() {
+    if constexpr (std::is_same_v<T, float>) return std::numeric_limits<float>::max();
+    if constexpr (std::is_same_v<T, F16>) return 65504.0f;
+    return 0x1.fep127f;
+  }
+  static float bounded(float value) { return std::clamp(value, -largest(), largest()); }
+
+  const NormLayer& layer_;
+  std::vector<T> x_, dy_, y_, dx_;
+  std::vector<float> side_, workspace_;
+  std::vector<int> place_;
+};
+
+// Pairwise, as most libraries' sums are in effect.
+template <class Term>
+float pairwise(size_t begin, size_t end, const Term& term) {
+  constexpr size_t kLeaf = 8;
+  if (end - begin <= kLeaf) {
+    float sum = 0;
+    for (size_t j = begin; j < end; ++j) sum += term(j);
+    return sum;
+  }
+  const size_t middle = begin + (end - begin) / 2;
+  return pairwise(begin, middle, term) + pairwise(middle, end, term);
+}
+
+template <class T>
+float stored(float value) {
+  return widen(narrow<T>(value));
+}
+
+}  // namespace
+
+std::unique_ptr<NormKernels> norm_kernels(const NormLayer& layer) {
+  if (layer.format == "f32") return std::make_unique<NormKernelsOf<float>>(layer);
+  if (layer.format == "f16") return std::make_unique<NormKernelsOf<F16>>(layer);
+  if (layer.format == "bf16") return std::make_unique<NormKernelsOf<BF16>>(layer);
+  throw SpecError("norm kernels", "format", "'" + layer.format + "' is not one of f32, f16, bf16");
+}
+
+void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReference& result) {
+  const size_t n = static_cast<size_t>(layer.n), rows = static_cast<size_t>(layer.rows);
+  const long double columns = static_cast<long double>(n);
+  const bool centred = layer.norm == Norm::layer;
+  constexpr double kUp = 1 + 0x1p-40;  // these facts are rounded: by at most N 2^-64 relatively, times the mean ratio for x^ of small rows
+  result.rstd.resize(rows);
+  result.mean_ratio.resize(rows);
+  result.x_hat_max.resize(rows);
+  result.x_hat.resize(rows * n);
+  result.dx.resize(rows * n);
+  result.dgamma.assign(n, 0);
+  result.dbeta.assign(n, 0);
+  for (size_t i = 0; i < rows; ++i) {
+    const float* const x = batch.x.data() + i * n;
+    const float* const dy = batch.dy.data() + i * n;
+    long double* const x_hat = result.x_hat.data() + i * n;
+    long double mean = 0, squares = 0, m1 = 0, m2 = 0, largest = 0;
+    if (centred) {
+      for (size_t j = 0; j < n; ++j) mean += x[j];
+      mean /= columns;
+    }
+    for (size_t j = 0; j < n; ++j) {
+      const long double difference = x[j] - mean;
+      squares += difference * difference;
+    }
+    const long double rstd = 1 / std::sqrt(squares / columns + layer.eps);
+    for (size_t j = 0; j < n; ++j) {
+      x_hat[j] = (x[j] - mean) * rstd;
+      const long double a = static_cast<long double>(dy[j]) * layer.gamma[j];
+      m1 += a;
+      m2 += a * x_hat[j];
+      largest = std::max(largest, std::abs(x_hat[j]));
+      result.dgamma[j] += dy[j] * x_hat[j];
+      result.dbeta[j] += dy[j];
+    }
+    m1 = centred ? m1 / columns : 0;
+    m2 /= columns;
+    for (size_t j = 0; j < n; ++j) {
+      result.dx[i * n + j] = rstd * (static_cast<long double>(dy[j]) * layer.gamma[j] - m1 - x_hat[j] * m2);
+    }
+    result.rstd[i] = rstd;
+    result.mean_ratio[i] = static_cast<double>(std::abs(mean) * rstd) * kUp;
+    result.x_hat_max[i] = static_cast<double>(largest) * kUp;
+  }
+}
+
+const char* to_string(NormPeer peer) {
+  switch (peer) {
+    case NormPeer::kFromInput: return "from_input";
+    case NormPeer::kClampedGamma: return "clamped_gamma";
+    case NormPeer::kUnguarded: return "unguarded";
+  }
+  return "";
+}
+
+void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer peer, NormGradients& result) {
+  const size_t n = static_cast<size_t>(layer.n), rows = static_cast<size_t>(layer.rows);
+  const bool centred = layer.norm == Norm::layer;
+  const float columns = static_cast<float>(n);
+  const auto store = layer.format == "f32" ? stored<float> : layer.format == "f16" ? stored<F16> : stored<BF16>;
+  result.rstd.resize(rows);
+  result.x_hat.resize(rows * n);
+  result.dx.resize(rows * n);
+  result.dgamma.assign(n, 0.0f);
+  result.dbeta.assign(n, 0.0f);
+  for (size_t i = 0; i < rows; ++i) {
+    const float* const x = batch.x.data() + i * n;
+    const float* const dy = batch.dy.data() + i * n;
+    float* const x_hat = result.x_hat.data() + i * n;
+    const float mean = centred ? pairwise(0, n, [&](size_t j) { return x[j]; }) / columns : 0.0f;
+    const float squares = pairwise(0, n, [&](size_t j) { return (x[j] - mean) * (x[j] - mean); });
+    const float rstd = 1.0f / std::sqrt(squares / columns + layer.eps);
+    result.rstd[i] = rstd;
+    for (size_t j = 0; j < n; ++j) {
+      x_hat[j] = (x[j] - mean) * rstd;
+      if (peer == NormPeer::kFromInput) continue;
+      const float gamma = layer.gamma[j], beta = beta_of(layer, j);
+      const float y = store(x_hat[j] * gamma + beta);
+      const bool raised = peer == NormPeer::kClampedGamma && std::abs(gamma) < layer.eps;
+      x_hat[j] = (y - beta) / (raised ? (gamma >= 0 ? layer.eps : -layer.eps) : gamma);
+    }
+    const float m1 = centred ? pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j]; }) / columns : 0.0f;
+    const float m2 = pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j] * x_hat[j]; }) / columns;
+    for (size_t j = 0; j < n; ++j) {
+      result.dx[i * n + j] = store(rstd * (dy[j] * layer.gamma[j] - m1 - x_hat[j] * m2));
+      result.dgamma[j] += dy[j] * x_hat[j];
+      result.dbeta[j] += dy[j];
+    }
+  }
+}
+
+}  // namespace outgrad::validation

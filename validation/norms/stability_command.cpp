@@ -1,0 +1,303 @@
+// Arguments, tables and JSON of `outgrad stability`.
+#include "validation/norms/stability_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/norms/attack.h"
+#include "validation/norms/stability.h"
+#include "validation/norms/tensors.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+
+namespace {
+
+struct Arguments {
+  std::string file;
+  std::string gamma_name, beta_name;
+  std::vector<float> gamma, beta;
+  std::string norm = "auto";
+  std::string format = "bf16";
+  StabilityOptions options;
+  std::string out;
+  bool json = false;
+  bool extract = false;
+  std::vector<std::string> metadata;
+  size_t worst = 10;
+  bool attack = false;
+  AttackOptions attack_options;
+};
+
+struct Layer {
+  NormNames names;
+  StabilityResult result;
+};
+
+Layer analyse(const Arguments& arguments, NormNames names, const std::vector<float>& gamma, const std::vector<float>& beta,
+              const std::string& label) {
+  StabilityOptions options = arguments.options;
+  // A norm without beta is an RMSNorm in nearly every published model.
+  options.norm = arguments.norm == "layernorm" || (arguments.norm == "auto" && !beta.empty()) ? Norm::layer : Norm::rms;
+  StabilityResult result = analyse_stability(gamma, beta, options, label, names.gamma, names.beta.empty() ? "beta" : names.beta);
+  return {std::move(names), std::move(result)};
+}
+
+std::vector<NormNames> chosen_norms(const Arguments& arguments, const TensorFile& file) {
+  if (!arguments.gamma_name.empty()) {
+    for (const std::string& name : {arguments.gamma_name, arguments.beta_name}) {
+      if (!name.empty() && file.find(name).shape.size() != 1) throw SpecError(file.label(), name, "not one-dimensional");
+    }
+    return {{arguments.gamma_name, arguments.gamma_name, arguments.beta_name}};
+  }
+  std::vector<NormNames> norms = detect_norms(file);
+  if (norms.empty()) {
+    throw SpecError(file.label(), "tensors", fmt::format("none of {} looks like a norm's gamma: give --gamma-name", file.tensors().size()));
+  }
+  return norms;
+}
+
+std::vector<Layer> analyse_all(const Arguments& arguments) {
+  if (arguments.file.empty()) {
+    return {analyse(arguments, {"given", "gamma", arguments.beta.empty() ? "" : "beta"}, arguments.gamma, arguments.beta, "stability")};
+  }
+  const auto file = open_tensors(arguments.file);
+  std::vector<Layer> layers;
+  for (NormNames& names : chosen_norms(arguments, *file)) {
+    const std::vector<float> gamma = file->read(file->find(names.gamma));
+    const std::vector<float> beta = names.beta.empty() ? std::vector<float>{} : file->read(file->find(names.beta));
+    if (!names.beta.empty() && beta.empty()) throw SpecError(file->label(), names.beta, "has no elements");
+    layers.push_back(analyse(arguments, std::move(names), gamma, beta, file->label()));
+  }
+  return layers;
+}
+
+nlohmann::json document(const Arguments& arguments, const std::vector<Layer>& layers) {
+  nlohmann::json norms = nlohmann::json::array();
+  for (const Layer& layer : layers) {
+    nlohmann::json norm = to_json(layer.result);
+    norm["name"] = layer.names.name;
+    norm["gamma_name"] = layer.names.gamma;
+    norm["beta_name"] = layer.names.beta;
+    norms.push_back(std::move(norm));
+  }
+  return {{"schema", "outgrad.stability/1"}, {"source", arguments.file}, {"options", to_json(arguments.options)}, {"norms", norms}};
+}
+
+// Long names keep their end, which tells layers apart.
+std::string shortened(const std::string& name, size_t width) {
+  return name.size() <= width ? name : ".." + name.substr(name.size() - (width - 2));
+}
+
+void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) {
+  constexpr size_t kNameWidth = 40;
+  const StabilityOptions& options = arguments.options;
+  fmt::print(
+      "Norm gradients from the stored output: y in {}, |mean| rstd <= {:g}, |dy| <= {:g}, eps = {:g}; unstable beyond tau = {:g}\n\n",
+      options.format.name, options.mean_ratio, options.dy_max, options.eps, options.tau);
+  fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9} {:>11}\n", "layer", kNameWidth, "N", "stable",
+             "degr", "unst", "g=0", "rho 50%", "rho 99%", "rho max", "dx, y", "dx, policy", "dgamma~", "side B/row");
+  size_t channels = 0, side = 0;
+  double least_x = largest_x(1);
+  std::vector<std::pair<const Layer*, size_t>> worst;
+  for (const Layer& layer : layers) {
+    const StabilityResult& r = layer.result;
+    fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8.3g} {:>8.3g} {:>8.3g} {:>9.2e} {:>10.2e} {:>9.2e} {:>11}\n",
+               shortened(layer.names.name, kNameWidth), kNameWidth, r.channels.size(), r.count[0], r.count[1], r.count[2], r.count[3],
+               rho_quantile(r, 0.5), rho_quantile(r, 0.99), rho_quantile(r, 1), r.from_output.dx_rms_relative.worst,
+               r.recommended.dx_rms_relative.worst, r.dgamma_estimate, r.side_buffer_bytes_per_row());
+    channels += r.channels.size();
+    least_x = std::min(least_x, largest_x(static_cast<kernels::i64>(r.channels.size())));
+    side += r.side_buffer.size();
+    for (size_t j = 0; j < r.channels.size(); ++j) worst.emplace_back(&layer, j);
+  }
+  fmt::print(
+      "\nThe bounds hold for |x| up to {:g}, beyond which an fp32 sum of squares may overflow, and a dx that the format can hold."
+      "\ndx: certified bound on the rms error over rstd max|dy| rms(gamma), every channel from y, then by the policy."
+      " dgamma~: ESTIMATE of the relative L2 error, every channel from y.\n"
+      "Side buffer: {} of {} channels keep x^ in fp32, {} bytes beside {} bytes of y a token.\n",
+      least_x, side, channels, side * sizeof(float), channels * static_cast<size_t>(options.format.bytes));
+
+  const size_t shown = std::min(arguments.worst, worst.size());
+  std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(shown), worst.end(), [](const auto& a, const auto& b) {
+    return a.first->result.channels[a.second].bits_lost > b.first->result.channels[b.second].bits_lost;
+  });
+  fmt::print("\nWorst channels (bounds for |x^| <= {:g}; in brackets for every row)\n", options.x_hat_max);
+  fmt::print("{:<{}} {:>7} {:>11} {:>11} {:>9} {:>6} {:>19} {:>19}  {}\n", "layer", kNameWidth, "channel", "gamma", "beta", "rho", "bits-",
+             "error of x^", "dgamma a row", "class");
+  for (size_t k = 0; k < shown; ++k) {
+    const auto& [layer, j] = worst[k];
+    const ChannelParameters& channel = layer->result.channels[j];
+    const ChannelBounds& bounds = layer->result.from_output.channels[j];
+    fmt::print("{:<{}} {:>7} {:>11.4g} {:>11.4g} {:>9.3g} {:>6.1f} {:>8.2e} ({:>8.2e}) {:>8.2e} ({:>8.2e})  {}\n",
+               shortened(layer->names.name, kNameWidth), kNameWidth, j, channel.gamma, channel.beta, channel.rho, channel.bits_lost,
+               bounds.x_hat.conditional, bounds.x_hat.worst, bounds.dgamma.conditional, bounds.dgamma.worst,
+               to_string(channel.channel_class));
+  }
+}
+
+void extract(const Arguments& arguments) {
+  if (arguments.file.empty() || arguments.out.empty()) throw SpecError("stability", "--extract", "needs a checkpoint and --out FILE");
+  std::map<std::string, std::string> metadata;
+  for (const std::string& item : arguments.metadata) {
+    const size_t equals = item.find('=');
+    if (equals == 0 || equals == std::string::npos) throw SpecError("stability", "--metadata", "'" + item + "' is not KEY=VALUE");
+    metadata[item.substr(0, equals)] = item.substr(equals + 1);
+  }
+  const auto file = open_tensors(arguments.file);
+  std::vector<NamedTensor> tensors;
+  for (const NormNames& names : chosen_norms(arguments, *file)) {
+    for (const std::string& name : {names.gamma, names.beta}) {
+      if (!name.empty()) tensors.push_back({name, file->read(file->find(name))});
+    }
+  }
+  kernels::write_file(arguments.out, safetensors_bytes(tensors, metadata));
+  fmt::print("{} tensors written to {}\n", tensors.size(), arguments.out);
+}
+
+std::string multiple(double value) { return value > 0 ? fmt::format("{:.3g}", value) : "0"; }
+
+// One line a case: of dx and dgamma the worst error in units of the bound, ours and the peers'.
+void print_attack(const std::vector<AttackResult>& results, double seconds) {
+  fmt::print("{:<9} {:<4} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}\n", "norm", "y", "N", "rows",
+             "parameters", "x", "side", "compared", "dx", "dgamma", "dbeta", "dx: x", "clamp", "unguarded", "dg: x", "clamp", "unguarded");
+  for (const AttackResult& r : results) {
+    const AttackCase& c = r.subject;
+    const GradientTally &dx = r.tally[static_cast<int>(Gradient::kDx)], &dgamma = r.tally[static_cast<int>(Gradient::kDgamma)],
+                        &dbeta = r.tally[static_cast<int>(Gradient::kDbeta)];
+    fmt::print("{:<9} {:<4} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9.3g}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}{}\n", to_string(c.layer.norm),
+               c.layer.format, c.layer.n, c.layer.rows, c.parameters, c.rows_kind, c.layer.side.size(),
+               dx.evaluations + dgamma.evaluations + dbeta.evaluations, multiple(dx.tightness()), multiple(dgamma.tightness()),
+               multiple(dbeta.tightness()), multiple(dx.peer_worst[0]), multiple(dx.peer_worst[1]), multiple(dx.peer_worst[2]),
+               multiple(dgamma.peer_worst[0]), multiple(dgamma.peer_worst[1]), multiple(dgamma.peer_worst[2]),
+               dx.violations + dgamma.violations + dbeta.violations + r.tally[static_cast<int>(Gradient::kRstd)].violations > 0 ? "  VIOLATED" : "");
+  }
+  const AttackSummary s = summarise(results);
+  fmt::print(
+      "\ndx, dgamma, dbeta: tightness, the bound over the worst error found (inf: no error at all). Then the worst errors of the gradient from the\n"
+      "input (x), and from the output with |gamma| raised to eps (clamp) and with the bare division (unguarded), in units of the same bounds.\n"
+      "compared: output elements dx[i,j], dgamma[j], dbeta[j] against their bounds; rstd is compared as well, and not counted.\n"
+      "{} cases, {:.4g} evaluations in {:.1f} s, {:.4g} elements without a bound; violations: {:g}\n"
+      "median tightness: {:.2f} (dx {:.2f}, dgamma {:.2f}, dbeta {:.2f}; rstd {:.2f}), largest {:.3g}; the reference's own error: at most {:.1e} of a bound\n",
+      s.cases, s.evaluations, seconds, s.excluded, s.violations, s.median_tightness_all, s.median_tightness[0], s.median_tightness[1],
+      s.median_tightness[2], s.median_tightness[3], s.largest_tightness, s.reference_share);
+  fmt::print("at most 4: {:.1f}%; median of dx:", 100 * s.share_within_4);
+  for (const auto& [format, tightness] : s.median_dx_by_format) fmt::print(" {} {:.2f}", format, tightness);
+  fmt::print("\n");
+}
+
+std::string hex_row(const std::vector<float>& values) {
+  constexpr size_t kShown = 64;  // the JSON has all
+  std::string text;
+  for (size_t k = 0; k < std::min(values.size(), kShown); ++k) text += fmt::format(" {:a}", values[k]);
+  return values.size() > kShown ? text + " .." : text;
+}
+
+int run_attack(const Arguments& arguments) {
+  const AttackOptions& options = arguments.attack_options;
+  if (!(options.evaluations >= 1 && options.evaluations <= 1e15)) throw SpecError("stability", "--evaluations", "must be between 1 and 1e15");
+  if (options.max_columns < 1) throw SpecError("stability", "--max-columns", "must be at least 1");
+  // Before minutes of work, not after them.
+  if (const std::filesystem::path folder = std::filesystem::path(arguments.out).parent_path();
+      !arguments.out.empty() && ::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    throw kernels::IoError(arguments.out, "write", errno);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<AttackResult> results = attack_all(options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::string text = arguments.json || !arguments.out.empty() ? to_json(options, results).dump(arguments.json ? 1 : -1) + "\n" : "";
+  if (!arguments.out.empty()) kernels::write_file(arguments.out, text);
+  if (arguments.json) {
+    fmt::print("{}", text);
+  } else {
+    print_attack(results, seconds);
+  }
+  int status = kernels::kExitHolds;
+  for (const AttackResult& r : results) {
+    for (int g = 0; g < kGradients; ++g) {
+      const GradientTally& tally = r.tally[g];
+      if (tally.violations == 0) continue;
+      status = kernels::kExitViolated;
+      const AttackWitness& w = tally.witness;
+      fmt::print(stderr, "violated: {} {} N = {}, {}, {}: {}[{}, {}] = {:a}, exact {:a}, bound {:a}\n  x ={}\n  dy ={}\n", to_string(r.subject.layer.norm),
+                 r.subject.layer.format, r.subject.layer.n, r.subject.parameters, r.subject.rows_kind, to_string(static_cast<Gradient>(g)), w.row, w.column,
+                 w.got, w.want, w.bound, hex_row(w.x), hex_row(w.dy));
+    }
+  }
+  return status;
+}
+
+void run(Arguments& arguments, int& status) {
+  if (arguments.attack) {
+    if (!arguments.file.empty() || !arguments.gamma.empty()) throw SpecError("stability", "--attack", "has cases of its own: give no checkpoint and no gamma");
+    status = run_attack(arguments);
+    return;
+  }
+  arguments.options.format = storage_format(arguments.format);
+  if (arguments.file.empty() == arguments.gamma.empty()) throw SpecError("stability", "input", "give either a checkpoint or --gamma");
+  if (!arguments.beta_name.empty() && arguments.gamma_name.empty()) throw SpecError("stability", "--beta-name", "needs --gamma-name");
+  if (arguments.norm != "auto" && arguments.norm != "layernorm" && arguments.norm != "rmsnorm") {
+    throw SpecError("stability", "--norm", "'" + arguments.norm + "' is not one of auto, layernorm, rmsnorm");
+  }
+  if (arguments.extract) return extract(arguments);
+  const std::vector<Layer> layers = analyse_all(arguments);
+  // Names of zip entries may be any bytes; JSON is UTF-8.
+  const std::string text =
+      arguments.json || !arguments.out.empty()
+          ? document(arguments, layers).dump(arguments.json ? 1 : -1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+          : "";
+  if (!arguments.out.empty()) kernels::write_file(arguments.out, text);
+  if (arguments.json) {
+    fmt::print("{}", text);
+  } else {
+    print_tables(arguments, layers);
+  }
+}
+
+}  // namespace
+
+void add_stability(CLI::App& app, int& status) {
+  const auto arguments = std::make_shared<Arguments>();
+  StabilityOptions& options = arguments->options;
+  CLI::App* command =
+      app.add_subcommand("stability", "Certified error bounds of LayerNorm/RMSNorm gradients computed from the stored output");
+  command->add_option("file", arguments->file, "Checkpoint (.safetensors or .npz)");
+  command->add_option("--format", arguments->format, "Format of y and of the gradients: f32, f16, bf16")->capture_default_str();
+  command->add_option("--norm", arguments->norm, "layernorm, rmsnorm, or auto: layernorm where there is a beta")->capture_default_str();
+  command->add_option("--gamma-name", arguments->gamma_name, "Analyse this tensor instead of every norm found");
+  command->add_option("--beta-name", arguments->beta_name, "Its beta");
+  command->add_option("--gamma", arguments->gamma, "Values of gamma instead of a checkpoint")->delimiter(',');
+  command->add_option("--beta", arguments->beta, "Values of beta")->delimiter(',');
+  command->add_option("--eps", options.eps, "eps of the norm")->capture_default_str();
+  command->add_option("--mean-ratio", options.mean_ratio, "Bound on |mean| rstd of a row of x")->capture_default_str();
+  command->add_option("--dy-max", options.dy_max, "Bound on |dy|")->capture_default_str();
+  command->add_option("--x-hat-max", options.x_hat_max, "|x^| assumed by the conditional bounds")->capture_default_str();
+  command->add_option("--tau", options.tau, "Storage error of x^ beyond which a channel is unstable")->capture_default_str();
+  command->add_option("--rows", options.rows, "Rows summed in dgamma and dbeta")->capture_default_str();
+  command->add_option("--worst", arguments->worst, "Channels shown in the table of worst ones")->capture_default_str();
+  command->add_option("--out", arguments->out, "Write the JSON (with --extract: the tensors) to this file");
+  command->add_flag("--json", arguments->json, "JSON on standard output instead of tables");
+  command->add_flag("--extract", arguments->extract, "Copy the norm parameters, as fp32, to the .safetensors file named by --out");
+  command->add_option("--metadata", arguments->metadata, "With --extract: KEY=VALUE for the file's metadata");
+  command->add_flag("--attack", arguments->attack, "Search for rows that break the bounds, over cases of its own; exit status 1 with the row if one does");
+  command->add_option("--attack-formats", arguments->attack_options.formats, "With --attack: formats of y")->delimiter(',')->capture_default_str();
+  command->add_option("--evaluations", arguments->attack_options.evaluations, "With --attack: output elements to compare, about")->capture_default_str();
+  command->add_option("--seed", arguments->attack_options.seed, "With --attack: the same seed, the same rows")->capture_default_str();
+  command->add_option("--max-columns", arguments->attack_options.max_columns, "With --attack: only cases of at most so many channels")
+      ->capture_default_str();
+  command->callback([arguments, &status] { run(*arguments, status); });
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,560 @@
+// Tensor files: safetensors by nlohmann/json, npz by libzip and a reader of the .npy header's dictionary.
+#include "validation/norms/tensors.h"
+
+#include <fmt/format.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+using kernels::u16;
+using kernels::u32;
+using kernels::u64;
+
+namespace {
+
+// The safetensors reference implementation refuses longer headers too.
+constexpr u64 kMaxSafetensorsHeaderBytes = 100'000'000;
+// NumPy writes 128 bytes for a plain array; its own reader refuses more than 10,000 characters as unsafe.
+constexpr u64 kMaxNpyHeaderBytes = 10'000;
+// What one read may allocate, whatever a file claims: a norm over 2^23 fp64 channels, hundreds of times the widest model's.
+constexpr u64 kMaxTensorBytes = u64{64} << 20;
+
+enum class Element { kF16, kBF16, kF32, kF64 };
+
+u64 element_bytes(Element element) {
+  switch (element) {
+    case Element::kF16:
+    case Element::kBF16: return 2;
+    case Element::kF32: return 4;
+    case Element::kF64: return 8;
+  }
+  return 0;
+}
+
+std::optional<u64> checked_multiply(u64 a, u64 b) {
+  u64 product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
+}
+
+// The product of a shape, or nothing where it overflows.
+std::optional<u64> element_count(const std::vector<u64>& shape) {
+  std::optional<u64> count = 1;
+  for (const u64 extent : shape) {
+    if (count) count = checked_multiply(*count, extent);
+  }
+  return count;
+}
+
+template <class Stored, class Widen>
+std::vector<float> widen_all(std::string_view bytes, Widen widen) {
+  std::vector<float> values(bytes.size() / sizeof(Stored));
+  for (size_t i = 0; i < values.size(); ++i) {
+    Stored stored;
+    std::memcpy(&stored, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+    values[i] = widen(stored);
+  }
+  return values;
+}
+
+float nearest_float(double value) {
+  // A double beyond fp32's range is undefined behaviour to convert; from the midpoint above the largest float on, nearest is infinity.
+  constexpr double kRoundsToInfinity = 0x1.ffffffp127;
+  if (std::abs(value) >= kRoundsToInfinity) return value > 0 ? HUGE_VALF : -HUGE_VALF;
+  return static_cast<float>(value);
+}
+
+std::vector<float> decode(std::string_view bytes, Element element) {
+  switch (element) {
+    case Element::kF16: return widen_all<kernels::F16>(bytes, [](kernels::F16 v) { return kernels::widen(v); });
+    case Element::kBF16: return widen_all<kernels::BF16>(bytes, [](kernels::BF16 v) { return kernels::widen(v); });
+    case Element::kF32: return widen_all<float>(bytes, [](float v) { return v; });
+    case Element::kF64: return widen_all<double>(bytes, nearest_float);
+  }
+  return {};
+}
+
+// Sizes in bytes of the dtypes of the safetensors format; those without an Element can be listed but not read.
+struct SafetensorsDtype {
+  u64 bytes;
+  std::optional<Element> element;
+};
+
+const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = {
+    {"BOOL", {1, {}}},    {"U8", {1, {}}},      {"I8", {1, {}}},  {"F8_E4M3", {1, {}}},           {"F8_E5M2", {1, {}}},
+    {"F8_E8M0", {1, {}}}, {"I16", {2, {}}},     {"U16", {2, {}}}, {"F16", {2, Element::kF16}},    {"BF16", {2, Element::kBF16}},
+    {"I32", {4, {}}},     {"U32", {4, {}}},     {"C64", {8, {}}}, {"F32", {4, Element::kF32}},    {"F64", {8, Element::kF64}},
+    {"I64", {8, {}}},     {"U64", {8, {}}},
+};
+
+// Goes before the parser over a header and refuses what that would take: nlohmann keeps the last of two equal keys, which the format forbids
+// and which are how two readers are made to see two files; and a hostile header may nest as deep as it is long, at some hundred bytes of
+// memory a level, where the format nests three deep. (A callback of the parser itself would take time quadratic in the tensors.)
+class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderGuard(const std::string& label) : label_(label) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second) throw SpecError(label_, "header", "name '" + name + "' occurs twice");
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }  // the parser will say it
+
+ private:
+  bool enter() {
+    constexpr size_t kMaxDepth = 8;
+    if (keys_.size() == kMaxDepth) throw SpecError(label_, "header", "nested too deep");
+    keys_.emplace_back();
+    return true;
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& label_;
+  std::vector<std::set<std::string>> keys_;  // of the objects around, empty of arrays
+};
+
+class SafetensorsFile final : public TensorFile {
+ public:
+  SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size)
+      : TensorFile(std::move(label)), stream_(std::move(stream)) {
+    if (size < sizeof(u64)) throw SpecError(label_, "offset 0", fmt::format("{} bytes cannot hold the header's length", size));
+    u64 header_bytes = 0;
+    std::memcpy(&header_bytes, bytes_at(0, sizeof(u64), "header length").data(), sizeof(u64));
+    if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > size - sizeof(u64)) {
+      throw SpecError(label_, "offset 0",
+                      fmt::format("header length {} in a file of {} bytes (limit {})", header_bytes, size, kMaxSafetensorsHeaderBytes));
+    }
+    data_begin_ = sizeof(u64) + header_bytes;
+    data_bytes_ = size - data_begin_;
+    read_header(bytes_at(sizeof(u64), header_bytes, "header"));
+    require_whole_buffer();
+  }
+
+  std::vector<float> read(const TensorInfo& tensor) const override {
+    const auto element = kSafetensorsDtypes.at(tensor.dtype).element;
+    if (!element) throw SpecError(label_, tensor.name, "dtype " + tensor.dtype + " where F16, BF16, F32 or F64 is needed");
+    const Range range = ranges_.at(tensor.name);
+    if (range.end - range.begin > kMaxTensorBytes) {
+      throw SpecError(label_, tensor.name,
+                      fmt::format("{} bytes, beyond the limit of {} for one tensor", range.end - range.begin, kMaxTensorBytes));
+    }
+    return decode(bytes_at(data_begin_ + range.begin, range.end - range.begin, tensor.name), *element);
+  }
+
+ private:
+  struct Range {
+    u64 begin, end;
+  };
+
+  // Callers have checked the range against the file's size; a short read means that the file shrank meanwhile.
+  std::string bytes_at(u64 offset, u64 count, const std::string& place) const {
+    std::string bytes(count, '\0');
+    stream_->clear();
+    stream_->seekg(static_cast<std::streamoff>(offset));
+    stream_->read(bytes.data(), static_cast<std::streamsize>(count));
+    if (!*stream_ || static_cast<u64>(stream_->gcount()) != count) throw SpecError(label_, place, "the file ends early");
+    return bytes;
+  }
+
+  void read_header(const std::string& text) {
+    using nlohmann::json;
+    HeaderGuard guard(label_);
+    json::sax_parse(text, &guard);
+    json header;
+    try {
+      header = json::parse(text);
+    } catch (const json::exception& error) {
+      // nlohmann quotes the token it stopped at, which may be as long as the header.
+      constexpr size_t kReasonCharacters = 160;
+      throw SpecError(label_, "header", std::string(error.what()).substr(0, kReasonCharacters));
+    }
+    if (!header.is_object()) throw SpecError(label_, "header", "not a JSON object");
+    for (const auto& [name, entry] : header.items()) {
+      if (name != "__metadata__") read_entry(name, entry);
+    }
+  }
+
+  void read_entry(const std::string& name, const nlohmann::json& entry) {
+    const auto refuse = [&](const std::string& why) { throw SpecError(label_, name, why); };
+    const auto unsigned_list = [&](const char* key) {
+      std::vector<u64> list;
+      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_array()) refuse(fmt::format("'{}' is not a list", key));
+      for (const auto& item : entry[key]) {
+        if (!item.is_number_unsigned()) refuse(fmt::format("'{}' holds something other than a non-negative integer", key));
+        list.push_back(item.get<u64>());
+      }
+      return list;
+    };
+    TensorInfo tensor{.name = name, .dtype = {}, .shape = unsigned_list("shape")};
+    if (!entry.contains("dtype") || !entry["dtype"].is_string()) refuse("'dtype' is not a string");
+    tensor.dtype = entry["dtype"].get<std::string>();
+    const auto dtype = kSafetensorsDtypes.find(tensor.dtype);
+    if (dtype == kSafetensorsDtypes.end()) refuse("unknown dtype '" + tensor.dtype + "'");
+    const std::vector<u64> offsets = unsigned_list("data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1]) refuse("'data_offsets' is not [begin, end]");
+    if (offsets[1] > data_bytes_) refuse(fmt::format("ends at data byte {} of {}", offsets[1], data_bytes_));
+    const auto elements = element_count(tensor.shape);
+    const auto bytes = elements ? checked_multiply(*elements, dtype->second.bytes) : std::nullopt;
+    if (!bytes) refuse("the product of the shape overflows 64 bits");
+    if (*bytes != offsets[1] - offsets[0]) {
+      refuse(fmt::format("shape and dtype take {} bytes, data_offsets span {}", *bytes, offsets[1] - offsets[0]));
+    }
+    tensor.elements = *elements;
+    ranges_[name] = {offsets[0], offsets[1]};
+    add(std::move(tensor));
+  }
+
+  // The format demands that the tensors tile the data: no overlap, no hole, nothing after the last.
+  void require_whole_buffer() const {
+    std::vector<std::pair<std::string, Range>> order(ranges_.begin(), ranges_.end());
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end);
+    });
+    u64 end = 0;
+    for (const auto& [name, range] : order) {
+      if (range.begin != end) {
+        throw SpecError(label_, name,
+                        fmt::format("begins at data byte {}, {} {}", range.begin,
+                                    range.begin < end ? "inside the tensor that ends at" : "after a hole from", end));
+      }
+      end = range.end;
+    }
+    if (end != data_bytes_) throw SpecError(label_, "data", fmt::format("{} bytes, but the tensors end at {}", data_bytes_, end));
+  }
+
+  std::unique_ptr<std::istream> stream_;
+  u64 data_begin_ = 0, data_bytes_ = 0;
+  std::map<std::string, Range> ranges_;
+};
+
+// The dictionary in a .npy header, a Python literal of fixed keys: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }.
+class NpyDictionary {
+ public:
+  struct Malformed : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+
+  // Throws Malformed.
+  explicit NpyDictionary(std::string_view text) : text_(text) {
+    expect('{');
+    std::set<std::string> keys;
+    while (!accept('}')) {
+      const std::string key = quoted();
+      expect(':');
+      if (!keys.insert(key).second) fail("repeated key '" + key + "'");
+      if (key == "descr") {
+        descr = quoted();
+      } else if (key == "fortran_order") {
+        boolean();  // the order of one dimension is the same either way, and only one-dimensional tensors have a meaning here
+      } else if (key == "shape") {
+        shape = tuple();
+      } else {
+        fail("unknown key '" + key + "'");
+      }
+      if (!accept(',')) {
+        expect('}');
+        break;
+      }
+    }
+    skip_blanks();
+    if (!text_.empty()) fail("text after the dictionary");
+    if (keys.size() != 3) fail("'descr', 'fortran_order' and 'shape' are needed");
+  }
+
+  std::string descr;
+  std::vector<u64> shape;
+
+ private:
+  [[noreturn]] static void fail(const std::string& why) { throw Malformed(why); }
+
+  void skip_blanks() {
+    const size_t blanks = std::min(text_.find_first_not_of(" \t\n"), text_.size());
+    text_.remove_prefix(blanks);
+  }
+
+  bool accept(char c) {
+    skip_blanks();
+    if (text_.empty() || text_.front() != c) return false;
+    text_.remove_prefix(1);
+    return true;
+  }
+
+  void expect(char c) {
+    if (!accept(c)) fail(fmt::format("'{}' expected", c));
+  }
+
+  bool accept_word(std::string_view word) {
+    skip_blanks();
+    if (!text_.starts_with(word)) return false;
+    text_.remove_prefix(word.size());
+    return true;
+  }
+
+  void boolean() {
+    if (!accept_word("True") && !accept_word("False")) fail("'fortran_order' is neither True nor False");
+  }
+
+  std::string quoted() {
+    const char quote = accept('"') ? '"' : '\'';
+    if (quote == '\'') expect('\'');
+    const size_t end = text_.find(quote);
+    if (end == std::string_view::npos) fail("a string does not end");
+    const std::string content(text_.substr(0, end));
+    text_.remove_prefix(end + 1);
+    return content;
+  }
+
+  std::vector<u64> tuple() {
+    std::vector<u64> extents;
+    expect('(');
+    while (!accept(')')) {
+      extents.push_back(integer());
+      if (!accept(',')) {
+        expect(')');
+        break;
+      }
+    }
+    return extents;
+  }
+
+  u64 integer() {
+    skip_blanks();
+    u64 value = 0;
+    size_t digits = 0;
+    for (; digits < text_.size() && std::isdigit(static_cast<unsigned char>(text_[digits])); ++digits) {
+      if (__builtin_mul_overflow(value, u64{10}, &value) || __builtin_add_overflow(value, static_cast<u64>(text_[digits] - '0'), &value)) {
+        fail("an extent overflows 64 bits");
+      }
+    }
+    if (digits == 0) fail("an extent is not a non-negative integer");
+    text_.remove_prefix(digits);
+    return value;
+  }
+
+  std::string_view text_;
+};
+
+// The NumPy type strings that can be read; arrays of other types are listed only.
+const std::map<std::string, Element, std::less<>> kNpyElements = {{"<f2", Element::kF16}, {"<f4", Element::kF32}, {"<f8", Element::kF64}};
+
+class NpzFile final : public TensorFile {
+ public:
+  explicit NpzFile(const std::string& path) : TensorFile(path) { open(zip_source_file_create(path.c_str(), 0, -1, nullptr)); }
+
+  NpzFile(std::string label, std::string bytes) : TensorFile(std::move(label)), bytes_(std::move(bytes)) {
+    open(zip_source_buffer_create(bytes_.data(), bytes_.size(), 0, nullptr));
+  }
+
+  std::vector<float> read(const TensorInfo& tensor) const override {
+    const auto element = kNpyElements.find(tensor.dtype);
+    if (element == kNpyElements.end())
+      throw SpecError(label_, tensor.name, "dtype '" + tensor.dtype + "' where '<f2', '<f4' or '<f8' is needed");
+    Entry entry(*this, entries_.at(tensor.name), tensor.name);
+    read_header(entry);
+    const auto bytes = checked_multiply(tensor.elements, element_bytes(element->second));
+    if (!bytes || *bytes != entry.remaining()) {
+      throw SpecError(label_, tensor.name,
+                      fmt::format("{} elements of '{}' in {} bytes of data", tensor.elements, tensor.dtype, entry.remaining()));
+    }
+    if (*bytes > kMaxTensorBytes) {
+      throw SpecError(label_, tensor.name, fmt::format("{} bytes, beyond the limit of {} for one tensor", *bytes, kMaxTensorBytes));
+    }
+    const std::string data = entry.take(*bytes);
+    entry.require_end();
+    return decode(data, element->second);
+  }
+
+ private:
+  // One entry as a stream of the size its directory record declares: an inflated size beyond it is an error, so a bomb costs no memory.
+  class Entry {
+   public:
+    Entry(const NpzFile& owner, zip_uint64_t index, std::string place) : label_(owner.label_), place_(std::move(place)) {
+      zip_stat_t status;
+      if (zip_stat_index(owner.archive_.get(), index, 0, &status) != 0 || !(status.valid & ZIP_STAT_SIZE))
+        refuse(zip_strerror(owner.archive_.get()));
+      remaining_ = status.size;
+      file_.reset(zip_fopen_index(owner.archive_.get(), index, 0));
+      if (!file_) refuse(zip_strerror(owner.archive_.get()));
+    }
+
+    u64 remaining() const { return remaining_; }
+
+    std::string take(u64 count) {
+      if (count > remaining_) refuse("the entry ends early");
+      std::string bytes(count, '\0');
+      const zip_int64_t got = zip_fread(file_.get(), bytes.data(), count);
+      if (got < 0) refuse(zip_file_strerror(file_.get()));
+      if (static_cast<u64>(got) != count) refuse("the entry ends early");
+      remaining_ -= count;
+      return bytes;
+    }
+
+    // Reading past the last byte makes libzip compare the checksum.
+    void require_end() {
+      char beyond = 0;
+      const zip_int64_t got = zip_fread(file_.get(), &beyond, 1);
+      if (got < 0) refuse(zip_file_strerror(file_.get()));
+      if (got > 0) refuse("more data than the directory declares");
+    }
+
+    [[noreturn]] void refuse(const std::string& why) const { throw SpecError(label_, place_, why); }
+
+   private:
+    struct Close {
+      void operator()(zip_file_t* file) const { zip_fclose(file); }
+    };
+    const std::string& label_;
+    std::string place_;
+    u64 remaining_ = 0;
+    std::unique_ptr<zip_file_t, Close> file_;
+  };
+
+  // Takes over `source`, null where libzip had no memory for it.
+  void open(zip_source_t* source) {
+    if (source == nullptr) throw std::bad_alloc();
+    zip_error_t error;
+    zip_error_init(&error);
+    archive_.reset(zip_open_from_source(source, ZIP_RDONLY, &error));
+    const std::string why = archive_ ? "" : zip_error_strerror(&error);
+    zip_error_fini(&error);
+    if (!archive_) {
+      zip_source_free(source);
+      throw SpecError(label_, "zip directory", why);
+    }
+    const zip_int64_t entries = zip_get_num_entries(archive_.get(), 0);
+    for (zip_int64_t i = 0; i < entries; ++i) list_entry(static_cast<zip_uint64_t>(i));
+  }
+
+  void list_entry(zip_uint64_t index) {
+    constexpr std::string_view kSuffix = ".npy";
+    const char* raw_name = zip_get_name(archive_.get(), index, ZIP_FL_ENC_RAW);
+    std::string name = raw_name ? raw_name : "";
+    if (!name.ends_with(kSuffix)) return;
+    name.resize(name.size() - kSuffix.size());
+    Entry entry(*this, index, name);
+    const NpyDictionary dictionary = read_header(entry);
+    TensorInfo tensor{.name = name, .dtype = dictionary.descr, .shape = dictionary.shape};
+    const auto elements = element_count(tensor.shape);
+    if (!elements) throw SpecError(label_, name, "the product of the shape overflows 64 bits");
+    tensor.elements = *elements;
+    entries_[name] = index;
+    add(std::move(tensor));
+  }
+
+  static NpyDictionary read_header(Entry& entry) {
+    constexpr std::string_view kMagic = "\x93NUMPY";
+    const std::string start = entry.take(kMagic.size() + 2);
+    if (!start.starts_with(kMagic)) entry.refuse("not a .npy array");
+    const int major = static_cast<unsigned char>(start[kMagic.size()]);
+    if (major != 1 && major != 2) entry.refuse(fmt::format(".npy version {}, where 1 and 2 are known", major));
+    const std::string length_bytes = entry.take(major == 1 ? sizeof(u16) : sizeof(u32));
+    u32 length = 0;
+    std::memcpy(&length, length_bytes.data(), length_bytes.size());
+    if (length > kMaxNpyHeaderBytes) entry.refuse(fmt::format("header of {} bytes (limit {})", length, kMaxNpyHeaderBytes));
+    const std::string text = entry.take(length);
+    try {
+      return NpyDictionary(text);
+    } catch (const NpyDictionary::Malformed& error) {
+      entry.refuse(std::string(".npy header: ") + error.what());
+    }
+  }
+
+  struct Discard {
+    void operator()(zip_t* archive) const { zip_discard(archive); }
+  };
+  std::string bytes_;  // outlives the archive that reads it
+  std::unique_ptr<zip_t, Discard> archive_;
+  std::map<std::string, zip_uint64_t> entries_;
+};
+
+// The start of a zip archive. As the length of a safetensors header it would exceed the limit.
+bool is_zip(std::string_view start) { return start.starts_with("PK"); }
+
+}  // namespace
+
+void TensorFile::add(TensorInfo tensor) {
+  if (!index_.emplace(tensor.name, tensors_.size()).second) throw SpecError(label_, tensor.name, "the name occurs twice");
+  tensors_.push_back(std::move(tensor));
+}
+
+const TensorInfo& TensorFile::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) throw SpecError(label_, name, fmt::format("no such tensor among {}", tensors_.size()));
+  return tensors_[found->second];
+}
+
+std::unique_ptr<TensorFile> open_tensors(const std::string& path) {
+  std::error_code ignored;
+  // Pipes have no size to check offsets against and cannot be read at random; directories and missing files fail here.
+  if (!std::filesystem::is_regular_file(path, ignored)) return parse_tensors(path, kernels::read_file(path));
+  auto stream = std::make_unique<std::ifstream>(path, std::ios::binary);
+  if (!*stream) throw kernels::IoError(path, "open", errno);
+  std::string start(2, '\0');
+  stream->read(start.data(), static_cast<std::streamsize>(start.size()));
+  if (!is_zip(start)) return std::make_unique<SafetensorsFile>(path, std::move(stream), std::filesystem::file_size(path));
+  return std::make_unique<NpzFile>(path);
+}
+
+std::unique_ptr<TensorFile> parse_tensors(const std::string& label, std::string bytes) {
+  if (!is_zip(bytes)) {
+    const u64 size = bytes.size();
+    return std::make_unique<SafetensorsFile>(label, std::make_unique<std::istringstream>(std::move(bytes)), size);
+  }
+  return std::make_unique<NpzFile>(label, std::move(bytes));
+}
+
+std::string safetensors_bytes(std::vector<NamedTensor> tensors, const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+  nlohmann::json header = nlohmann::json::object();  // std::map inside: keys in order
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::string data;
+  for (const NamedTensor& tensor : tensors) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+    header[tensor.name] = {{"dtype", "F32"}, {"shape", {tensor.values.size()}}, {"data_offsets", {begin, data.size()}}};
+  }
+  std::string text = header.dump();
+  constexpr size_t kAlignment = 8;  // the format's: data begin aligned for any element type
+  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  const u64 header_bytes = text.size();
+  std::string file(sizeof(u64), '\0');
+  std::memcpy(file.data(), &header_bytes, sizeof(u64));
+  return file + text + data;
+}
+
+}  // namespace outgrad::validation

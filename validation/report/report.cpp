@@ -1,0 +1,85 @@
+// The order of the report, what it was made from, and the words that its sections share.
+#include "validation/report/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "validation/report/sections.h"
+
+namespace outgrad::validation {
+
+using namespace page;
+
+std::string scientific(double v) { return std::isfinite(v) ? fmt::format("{:.3g}", v) : std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
+
+std::string error_text(double bound) { return fmt::format("{} = {}", scientific(bound), power_of_two(bound)); }
+
+Column words(const char* name) { return {name, "", true}; }
+
+Tone tone_of(RequirementVerdict verdict) {
+  switch (verdict) {
+    case RequirementVerdict::pass:
+      return Tone::good;
+    case RequirementVerdict::fail:
+      return Tone::bad;
+    default:
+      return Tone::muted;
+  }
+}
+
+Paragraph nothing(const std::string& what, const std::string& command) {
+  return {what + ": not measured; `" + command + "` makes it.", Tone::muted};
+}
+
+std::string grouped(std::int64_t count) {
+  std::string digits = std::to_string(count);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+namespace {
+
+Section inputs_section(const Results& results) {
+  Section section{"Inputs", {}};
+  Table files{"What this report was made from.", "./outgrad report", {words("kind"), words("file")}, {}};
+  const auto list = [&](const char* kind, const auto& items) {
+    for (const auto& item : items) {
+      const std::string file = quoted(shown_path(item.file));
+      if (files.rows.empty() || files.rows.back()[1].text != file) files.rows.push_back({kind, file});
+    }
+  };
+  list("header", results.backward);
+  list("header", results.tables);
+  list("header", results.forward);
+  list("fit", results.fits);
+  list("sweep", results.sweeps);
+  list("audit", results.foreign);
+  list("stability", results.stability);
+  list("attack", results.attacks);
+  list("front", results.pareto);
+  list("training", results.training);
+  list("tuning", results.tuning);
+  section.blocks.push_back(std::move(files));
+  for (const std::string& warning : results.warnings) section.blocks.push_back(Paragraph{"Warning: " + quoted(warning), Tone::bad});
+  return section;
+}
+
+}  // namespace
+
+Document compose(const Results& results, const std::vector<Requirement>& rows) {
+  Document document{"outgrad: accuracy report",
+                    "Gradients of GELU, LayerNorm and RMSNorm from their outputs, and how wrong they can be.",
+                    verdict_of(rows),
+                    key_figures(results, rows),
+                    {matrix(rows)},
+                    remarks(results, rows),
+                    {}};
+  document.sections = {curves_section(results),   limits_section(results),       pareto_section(results),       channels_section(results),
+                       attack_section(results),   coverage_section(results),     often_section(results),        others_section(results),
+                       training_section(results), requirements_section(rows),    errors_section(results),       forward_section(results),
+                       coefficients_section(results), tuning_section(results),   inputs_section(results)};
+  return document;
+}
+
+}  // namespace outgrad::validation

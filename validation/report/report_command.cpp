@@ -1,0 +1,72 @@
+// Arguments and outputs of `outgrad report`.
+#include "validation/report/report_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/report/report.h"
+
+namespace outgrad::validation {
+namespace {
+
+struct Arguments {
+  std::string in = "out", out, headers;
+  bool json = false;
+};
+
+/// Headers stand in the folder itself, or, for the committed results of a checkout, where they are committed: kernels/generated beside it.
+std::string headers_of(const std::filesystem::path& in) {
+  namespace fs = std::filesystem;
+  const fs::path own = in / "generated", committed = fs::absolute(in).lexically_normal() / "../kernels/generated";
+  std::error_code ignored;
+  return (fs::is_directory(own, ignored) || !fs::is_directory(committed, ignored) ? own : committed.lexically_normal()).string();
+}
+
+/// Whether no requirement is violated.
+bool report(const Arguments& arguments) {
+  namespace fs = std::filesystem;
+  const fs::path in(arguments.in), out(arguments.out.empty() ? in / "report" : fs::path(arguments.out));
+  const Results results = read_results(in.string(), arguments.headers.empty() ? headers_of(in) : arguments.headers);
+  if (results.empty())
+    throw kernels::SpecError(arguments.in, "--in",
+                             "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/)");
+  const std::vector<Requirement> rows = requirements(results);
+  const page::Document document = compose(results, rows);
+  const std::string html = to_html(document), markdown = to_markdown(document, "index.html");
+  std::error_code error;
+  fs::create_directories(out, error);
+  if (error) throw kernels::IoError(out.string(), "create", error.value());
+  kernels::write_file((out / "index.html").string(), html);
+  kernels::write_file((out / "report.md").string(), markdown);
+  fmt::print("{}", arguments.json ? to_json(rows).dump(1) + "\n" : to_text(rows));
+  return std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* const command =
+      app.add_subcommand("report", "What was proved and measured, as HTML and Markdown, against what must be reached");
+  command
+      ->add_option("--in", arguments->in,
+                   "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/; what is missing is "
+                   "not measured")
+      ->capture_default_str();
+  command->add_option("--headers", arguments->headers,
+                      "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
+  command->add_option("--out", arguments->out, "Folder for index.html and report.md (default: IN/report)");
+  command->add_flag("--json", arguments->json, "Print the requirements and their verdicts as JSON");
+  command->callback([arguments, &status] {
+    if (!report(*arguments)) status = kernels::kExitViolated;
+  });
+}
+
+}  // namespace outgrad::validation

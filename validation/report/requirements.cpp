@@ -1,0 +1,198 @@
+// One list of rows, in the order of targets.h.
+#include "validation/report/requirements.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "validation/sweep/targets.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr const char* kCertified = "certified";
+constexpr const char* kExhaustive = "exhaustive";
+constexpr const char* kCounted = "counted";
+
+/// The sum of two bounds, rounded up.
+double sum_up(double a, double b) { return std::nextafter(a + b, std::numeric_limits<double>::infinity()); }
+
+void add_format(const Results& results, const Targets& targets, std::vector<Requirement>& rows) {
+  using Kind = Requirement::Kind;
+  const std::string format = targets.format;
+  const SweepResult* const sweep = results.sweep_of(format);
+  const BackwardHeader* const header = results.backward_named("gelu_" + format);
+  const std::string check = header ? check_command(header->file) : "./outgrad emit", sweeping = validate_command(format);
+
+  const auto of_header = [&](const char* quantity, Kind kind, double limit, auto value, const char* how) {
+    rows.push_back({format, quantity, kind, limit, header ? std::optional<double>(value(*header)) : std::nullopt, how, check});
+  };
+  of_header(
+      "A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
+  of_header(
+      "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
+      [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
+
+  const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value,
+                             const char* how) {
+    std::optional<double> found;
+    for (const SweptDomain& domain : sweep ? sweep->domains : std::vector<SweptDomain>{}) {
+      if (domain.x_format == x_format) found = value(domain);
+    }
+    rows.push_back({format, quantity, kind, limit, found, how, sweeping});
+  };
+  std::vector<std::string> domains{format};
+  if (format != "f32") domains.push_back("f32");  // a fused bias, or an accumulator wider than y
+  for (const std::string& x : domains) {
+    of_domain(
+        x, "max T / max O, all " + x + " x", Kind::ratio, targets.ratio, [](const SweptDomain& d) { return d.ratio; }, kExhaustive);
+    of_domain(
+        x, "R, all " + x + " x", Kind::error, targets.regret, [](const SweptDomain& d) { return d.regret.bound; }, kExhaustive);
+  }
+  if (targets.near_ulp) {
+    of_domain(
+        format, "forward y, |x - x*| <= 0.1", Kind::ulp, targets.near_ulp, [](const SweptDomain& d) { return d.near_ulp; }, kExhaustive);
+    of_domain(
+        format, "forward y, elsewhere", Kind::ulp, targets.far_ulp, [](const SweptDomain& d) { return d.far_ulp; }, kExhaustive);
+  }
+  if (targets.misrounded) {
+    const auto misrounded = [](const SweptDomain& d) { return static_cast<double>(d.misrounded); };
+    of_domain(format, "forward y not correctly rounded, all " + format + " x", Kind::count, *targets.misrounded, misrounded, kCounted);
+    // Of another x, an f32 result that its own rounding put on a tie of the format may go either way: no fp32 forward escapes that.
+    of_domain("f32", "forward y not correctly rounded, all f32 x", Kind::count, {}, misrounded, kCounted);
+  }
+  for (const std::string& x : domains) {
+    of_domain(
+        x, "wrong masks, NaN, infinities, all " + x + " x", Kind::count, 0.0,
+        [](const SweptDomain& d) { return static_cast<double>(d.wrong_mask + d.wrong_special); }, kCounted);
+  }
+  of_header(
+      "operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
+}
+
+/// A search that was too short says nothing, unless it broke a bound.
+void add_norms(const Results& results, std::vector<Requirement>& rows) {
+  const AttackFile* attack = nullptr;
+  for (const AttackFile& one : results.attacks) {
+    const bool tells = one.evaluations >= kAttackTargets.evaluations || one.violations > 0;
+    if (tells && (!attack || one.violations > attack->violations)) attack = &one;
+  }
+  using Kind = Requirement::Kind;
+  const auto add = [&](const char* quantity, Kind kind, double limit, double value) {
+    rows.push_back({"norms", quantity, kind, limit, attack ? std::optional(value) : std::nullopt, "searched", kAttackCommand});
+  };
+  add("violated bounds of dx, dgamma, dbeta", Kind::count, kAttackTargets.violations, attack ? attack->violations : 0);
+  add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
+}
+
+std::string figure(const std::optional<double>& value, Requirement::Kind kind) { return value ? figure(*value, kind) : "-"; }
+
+}  // namespace
+
+const char* to_string(RequirementVerdict verdict) {
+  switch (verdict) {
+    case RequirementVerdict::pass:
+      return "PASS";
+    case RequirementVerdict::fail:
+      return "FAIL";
+    case RequirementVerdict::reported:
+      return "reported";
+    case RequirementVerdict::not_measured:
+      break;
+  }
+  return "not measured";
+}
+
+RequirementVerdict Requirement::verdict() const {
+  if (!value) return RequirementVerdict::not_measured;
+  if (!limit) return RequirementVerdict::reported;
+  return *value <= *limit ? RequirementVerdict::pass : RequirementVerdict::fail;
+}
+
+std::vector<Requirement> requirements(const Results& results) {
+  std::vector<Requirement> rows;
+  for (const Targets& targets : kTargets) add_format(results, targets, rows);
+  add_norms(results, rows);
+  return rows;
+}
+
+std::string to_text(const std::vector<Requirement>& rows) {
+  constexpr const char* kLine = "{:<6} {:<44} {:>10} {:>12}  {:<12}  {}\n";
+  std::string text = fmt::format(kLine, "format", "requirement", "at most", "found", "verdict", "established, and made by");
+  std::array<int, 4> count{};
+  for (const Requirement& row : rows) {
+    text += fmt::format(kLine, row.format, row.quantity, figure(row.limit, row.kind), figure(row.value, row.kind), to_string(row.verdict()),
+                        row.established + ": " + row.command);
+    ++count[static_cast<size_t>(row.verdict())];
+  }
+  return text + fmt::format("{} pass, {} fail, {} reported, {} not measured\n", count[0], count[1], count[2], count[3]);
+}
+
+nlohmann::ordered_json to_json(const std::vector<Requirement>& rows) {
+  using Json = nlohmann::ordered_json;
+  const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  Json listed = Json::array();
+  for (const Requirement& row : rows) {
+    listed.push_back({{"format", row.format},
+                      {"requirement", row.quantity},
+                      {"at_most", number(row.limit)},
+                      {"found", number(row.value)},
+                      {"verdict", to_string(row.verdict())},
+                      {"established", row.established},
+                      {"command", row.command}});
+  }
+  const bool holds =
+      std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
+  return {{"schema", "outgrad.report/1"}, {"holds", holds}, {"requirements", listed}};
+}
+
+std::string rounded_up(double bound, int decimals) {
+  if (!std::isfinite(bound)) return std::isnan(bound) ? "nan" : bound > 0 ? "inf" : "-inf";
+  const double scale = std::pow(10.0, decimals);
+  // A decimal that is exact in binary64, as 1.05 nearly is, must not be shown as the next one up.
+  const double scaled = bound * scale, nearest = std::round(scaled);
+  return fmt::format("{:.{}f}", (std::abs(scaled - nearest) <= 1e-9 * std::abs(scaled) ? nearest : std::ceil(scaled)) / scale, decimals);
+}
+
+std::string power_of_two(double bound) {
+  if (!(bound > 0) || !std::isfinite(bound)) return bound == 0 ? "0" : rounded_up(bound, 0);
+  const double exponent = std::log2(bound);
+  return exponent == std::round(exponent) ? fmt::format("2^{:.0f}", exponent) : "2^" + rounded_up(exponent, 2);
+}
+
+std::string figure(double value, Requirement::Kind kind) {
+  switch (kind) {
+    case Requirement::Kind::error:
+      return power_of_two(value);
+    case Requirement::Kind::ratio:
+      return rounded_up(value, 4);
+    case Requirement::Kind::ulp:
+      return rounded_up(value, 4);
+    case Requirement::Kind::count:
+      break;
+  }
+  return rounded_up(value, 0);
+}
+
+std::string three_digits_up(double bound) {
+  if (!(bound > 0) || !std::isfinite(bound)) return bound == 0 ? "0" : rounded_up(bound, 0);
+  const double step = std::pow(10.0, std::floor(std::log10(bound)) - 2);
+  return fmt::format("{:.3g}",
+                     step * std::ceil(bound / step * (1 - 1e-12)));  // 1e-12: the quotient of a figure of three digits is not one more
+}
+
+std::string shown_path(const std::string& path) {
+  const std::filesystem::path near = std::filesystem::path(path).lexically_proximate(std::filesystem::current_path());
+  return near.empty() || *near.begin() == ".." ? path : near.string();
+}
+
+std::string check_command(const std::string& header) { return "./outgrad check " + shown_path(header); }
+
+std::string validate_command(const std::string& format) { return "./outgrad validate --activation gelu --format " + format; }
+
+}  // namespace outgrad::validation

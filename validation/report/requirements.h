@@ -1,0 +1,57 @@
+// What must be reached (targets.h) against what the headers claim and the sweeps found.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "validation/report/results.h"
+
+namespace outgrad::validation {
+
+enum class RequirementVerdict { pass, fail, reported, not_measured };
+const char* to_string(RequirementVerdict verdict);
+
+/// One requirement on one format. A value that is not a number fails.
+struct Requirement {
+  enum class Kind { error, ratio, ulp, count };
+  std::string format, quantity;  // format: "norms" where all formats are judged together
+  Kind kind = Kind::error;
+  std::optional<double> limit;  // none: reported only
+  std::optional<double> value;  // an upper bound of the quantity; none: not measured
+  std::string established;      // "certified", "exhaustive", "counted" or "searched"
+  std::string command;          // that makes the value
+
+  RequirementVerdict verdict() const;
+};
+
+/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers, those on the norms' bounds from the
+/// search against them, all else from the sweeps. The
+/// header of a format is that of the fit that was swept; without a sweep, gelu_<format>.
+std::vector<Requirement> requirements(const Results& results);
+
+/// As a plain text table that ends in the count of verdicts.
+std::string to_text(const std::vector<Requirement>& rows);
+/// Schema "outgrad.report/1".
+nlohmann::ordered_json to_json(const std::vector<Requirement>& rows);
+
+/// Figures as text, rounded up, so that a bound that is shown is a bound: "2^-26.24"; "0" and "inf" as they are.
+std::string power_of_two(double bound);
+/// With a number of decimals.
+std::string rounded_up(double bound, int decimals);
+/// As fits its kind.
+std::string figure(double value, Requirement::Kind kind);
+
+/// Three significant digits.
+std::string three_digits_up(double bound);
+
+inline constexpr const char* kAttackCommand = "./outgrad stability --attack --evaluations 1e9 --out notebooks_data/attack/norms.json";
+
+/// A path under the current folder relative to it, any other as it is.
+std::string shown_path(const std::string& path);
+/// The commands that make the figures of a header and of a sweep.
+std::string check_command(const std::string& header);
+std::string validate_command(const std::string& format);
+
+}  // namespace outgrad::validation

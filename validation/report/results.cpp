@@ -1,0 +1,594 @@
+// Reading with the file and the place in every refusal.
+#include "validation/report/results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <tuple>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/json_node.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+using Node = JsonNode;
+
+/// Regular files whose names end in `extension`, sorted: in a folder (Iterator = fs::directory_iterator) or also below it
+/// (fs::recursive_directory_iterator); none if there is no such folder.
+template <class Iterator = fs::directory_iterator>
+std::vector<std::string> files_in(const fs::path& folder, const std::string& extension) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (Iterator entry(folder, error); !error && entry != Iterator(); entry.increment(error)) {
+    const bool hidden = entry->path().filename().string().starts_with('.');  // an output that is being written
+    if (entry->path().extension() == extension && !hidden && entry->is_regular_file()) files.push_back(entry->path().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) throw kernels::IoError(folder.string(), "read", error.value());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+FitResult read_fit(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.fit/2");
+  FitResult fit;
+  fit.file = file;
+  fit.name = node["name"].text();
+  fit.kind = node["kind"].text();
+  fit.spec_sha256 = node["spec_sha256"].text();
+  fit.accuracy = node["class"].text();
+  if (fit.kind == "table") return fit;  // no rows, no A: T, O and R are in its header
+  const Node certificate = node["certificate"];
+  fit.bound_a = certificate["A"].hex_bound();
+  const auto read_pieces = [&](const Node& pieces) {
+    for (const Node& piece : pieces.items()) {
+      ++fit.pieces;
+      const double certified = piece["certified"].hex_bound(), lower_bound = piece["lower_bound"].hex_bound();
+      if (certified > fit.worst_certified) fit.worst_certified = certified, fit.worst_lower_bound = lower_bound;
+    }
+  };
+  if (fit.kind == "backward") {
+    fit.format = node["format"].text();
+    fit.bound_k = certificate["K"].hex_bound();
+    fit.bound_b = certificate["B"].hex_bound();
+    fit.bound_ab = certificate["AB"].hex_bound();
+    fit.bound_ulp = certificate["ulp"].hex_bound();
+    read_pieces(node["pieces"]);
+  } else if (fit.kind == "forward") {
+    read_pieces(node["core"]["pieces"]);
+    read_pieces(node["tail"]["pieces"]);
+  } else {
+    node["kind"].fail("is neither backward nor forward");
+  }
+  return fit;
+}
+
+SweptMaximum read_maximum(const Node& node) {
+  SweptMaximum maximum{node["max"].real(), node["bound"].real(), {}, 0};
+  double greatest = -1;
+  const std::array<const char*, 2> branches{"left", "right"};
+  for (size_t i = 0; i < branches.size(); ++i) {
+    if (node[branches[i]].null()) continue;
+    maximum.x[i] = node[branches[i]]["x"].text();
+    if (const double value = node[branches[i]]["value"].real(); value > greatest) greatest = value, maximum.worst_branch = static_cast<int>(i);
+  }
+  return maximum;
+}
+
+std::int64_t patterns_of(const Node& format) {
+  const std::string name = format.text();
+  if (name == "f32") return std::int64_t{1} << 32;
+  if (name == "f16" || name == "bf16") return std::int64_t{1} << 16;
+  format.fail("is not one of f32, f16, bf16");
+}
+
+SweptDomain read_domain(const Node& node) {
+  SweptDomain domain;
+  domain.x_format = node["x_format"].text();
+  const Node counts = node["counts"];
+  domain.patterns = counts["patterns"].count();
+  if (const std::int64_t all = patterns_of(node["x_format"]); domain.patterns != all) {
+    counts["patterns"].fail(fmt::format("{} of {}: the sweep is not exhaustive", domain.patterns, all));
+  }
+  domain.finite = counts["finite"].count();
+  domain.oracle_decisions = counts["oracle_decisions"].count();
+  domain.misrounded = counts["misrounded"].count();
+  domain.wrong_mask = counts["wrong_mask"].count();
+  domain.wrong_special = counts["wrong_special"].count();
+  domain.total = read_maximum(node["T"]);
+  domain.stored = read_maximum(node["T_dx"]);
+  domain.oracle = read_maximum(node["O"]);
+  domain.regret = read_maximum(node["R"]);
+  if (!node["C"].null()) domain.storage = read_maximum(node["C"]);
+  domain.ratio = node["T_over_O"].real();
+  domain.rms = node["rms_T"].real();
+  const Node forward = node["forward"];
+  const auto worst = [&](const char* region) { 
+    if (forward.null()) return 0.0;
+    const Node maximum = forward["max_ulp"][region];
+    return maximum.null() ? 0.0 : maximum["bound"].real();
+  };
+  domain.near_ulp = worst("near_minimum");
+  for (const char* region : {"left_tail", "subnormal", "elsewhere"}) {
+    // Written so that a NaN stays.
+    if (const double error = worst(region); !(error <= domain.far_ulp)) domain.far_ulp = error;
+  }
+  for (const Node& foreign : node["foreign"].items()) domain.foreign.emplace_back(foreign["forward"].text(), foreign["T"]["bound"].real());
+  if (node.has("under")) {
+    for (const Node& one : node["under"].items()) {
+      const Node share = one["share_in_worst_codes"];  // null: not listed
+      domain.under.push_back({one["x"].text(), one["rms"].real(), one["bias"].real(), one["max"].real(), share.null() ? 0 : share.real()});
+    }
+  }
+  if (node.has("from_x")) domain.from_x = node["from_x"]["T"]["bound"].real();
+  const double half_bin = node["curve"]["bin_width"].real() / 2;
+  for (const Node& row : node["curve"]["rows"].items()) {
+    const auto values = row.items(4);
+    domain.curve.push_back({values[0].real() + half_bin, values[1].real(), values[2].real(), values[3].real()});
+  }
+  return domain;
+}
+
+/// Nothing for the result of a shard: it is no sweep before it is merged.
+std::optional<SweepResult> read_sweep(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  if (node["schema"].text().starts_with("outgrad.sweep-part/")) return {};
+  node.expect_schema("outgrad.sweep/1");
+  SweepResult sweep;
+  sweep.file = file;
+  sweep.activation = node["activation"].text();
+  sweep.format = node["format"].text();
+  patterns_of(node["format"]);
+  const std::string subject = node["subject"].text();
+  const size_t plus = subject.find('+');
+  if (plus == std::string::npos) node["subject"].fail("is not BACKWARD+FORWARD");
+  sweep.fit = subject.substr(0, plus);
+  sweep.forward = subject.substr(plus + 1);
+  if (node.has("foreign")) {
+    sweep.stored = node["foreign"]["stored"].text();
+    sweep.source = node["foreign"]["source"]["work"].text();
+  }
+  for (const Node& domain : node["domains"].items()) sweep.domains.push_back(read_domain(domain));
+  if (sweep.domains.empty()) node["domains"].fail("is empty");
+  return sweep;
+}
+
+NormResult read_norm(const Node& node) {
+  NormResult norm;
+  norm.name = node["name"].text();
+  norm.norm = node["norm"].text();
+  norm.columns = node["columns"].small();
+  for (size_t i = 0; i < kChannelClasses.size(); ++i) norm.classes[i] = node["classes"][kChannelClasses[i]].small();
+  norm.rho_median = node["rho"]["q50"].bound();
+  norm.rho_max = node["rho"]["max"].bound();
+  norm.policy = node["policy"]["name"].text();
+  norm.side_buffer_bytes = node["policy"]["bytes_per_row"].small();
+  const auto relative = [&](const char* which) { return node["bounds"][which]["dx_rms_relative"]["worst"].bound(); };
+  norm.dx_from_output = relative("from_output");
+  norm.dx_recommended = relative("recommended");
+  norm.dgamma_estimate = node["estimates"]["dgamma_relative_l2"].bound();
+  const Node channels = node["channels"];
+  const auto columns = static_cast<size_t>(norm.columns);
+  const auto gamma = channels["gamma"].items(columns), beta = channels["beta"].items(columns), rho = channels["rho"].items(columns),
+             lost = channels["bits_lost"].items(columns), of_class = channels["class"].items(columns),
+             x_hat = channels["x_hat_conditional"].items(columns), dgamma = channels["dgamma_conditional"].items(columns);
+  for (size_t j = 0; j < columns; ++j) {
+    norm.channels.push_back({norm.name, of_class[j].text(), static_cast<int>(j), gamma[j].real(), beta[j].real(), rho[j].bound(),
+                             lost[j].bound(), x_hat[j].bound(), dgamma[j].bound()});
+    if (std::find(kChannelClasses.begin(), kChannelClasses.end(), norm.channels.back().channel_class) == kChannelClasses.end()) {
+      of_class[j].fail("is an unknown class");
+    }
+  }
+  return norm;
+}
+
+StabilityFile read_stability(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.stability/1");
+  const Node options = node["options"];
+  StabilityFile stability;
+  stability.file = file;
+  stability.source = node["source"].text();
+  stability.format = options["format"].text();
+  stability.mean_ratio = options["mean_ratio"].real();
+  stability.dy_max = options["dy_max"].real();
+  stability.eps = options["eps"].real();
+  stability.tau = options["tau"].real();
+  stability.x_hat_max = options["x_hat_max"].real();
+  for (const Node& norm : node["norms"].items()) stability.norms.push_back(read_norm(norm));
+  return stability;
+}
+
+void add_fit_speed(const Node& record, TuningResult& result) {
+  const Node speedup = record["speedup"];
+  FitSpeed speed{record["fit"]["name"].text(), record["fit"]["class"].text(), speedup["median"].real(), speedup["low"].real(), speedup["high"].real()};
+  const auto known = std::find_if(result.fits.begin(), result.fits.end(), [&](const FitSpeed& f) { return f.name == speed.name; });
+  if (known == result.fits.end()) {
+    result.fits.push_back(std::move(speed));
+  } else if (speed.speedup > known->speedup) {
+    *known = std::move(speed);
+  }
+  std::sort(result.fits.begin(), result.fits.end(), [](const FitSpeed& a, const FitSpeed& b) { return a.speedup > b.speedup; });
+}
+
+void add_record(const Node& record, TuningResult& result) {
+  const auto holds = [&](const char* key) { return record.has(key) && record[key].boolean(); };
+  const std::string variant = record["variant"].text();
+  if (holds("default")) result.default_variant = variant;
+  result.compiler = record["compiler"].text();
+  result.device = record["device"]["model"].text();
+  result.threads = record["device"]["threads"].small();
+  const std::string state = record["state"].text();
+  if (state == "rejected") {
+    const Node why = record["rejected"];
+    result.rejected.push_back({variant, why["stage"].text(), why["reason"].text(), why.has("detail") ? why["detail"].text() : ""});
+  } else if (state == "timed") {
+    ++result.timed;
+    if (record.has("fit")) add_fit_speed(record, result);
+  } else {
+    ++result.unfinished;
+  }
+  if (!holds("winner")) return;
+  result.winner = variant;
+  result.ceiling = record["ceiling"]["name"].text();
+  result.gain = holds("gain");
+  result.gb_per_s = record["gb_per_s"].bound();
+  result.share = record["share_of_ceiling"].bound();
+  const Node speedup = record["speedup"];
+  result.speedup = speedup["median"].real();
+  result.speedup_low = speedup["low"].real();
+  result.speedup_high = speedup["high"].real();
+  result.confidence = speedup["confidence"].real();
+}
+
+/// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
+/// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another schema, is a warning, as for the tuner itself.
+/// In a published database what a run's lines share stands in a line of its own, and truth values that are false are left out.
+void read_tuning(const std::string& file, Results& results) {
+  struct Line {
+    std::string place;
+    nlohmann::json json;
+  };
+  using Problem = std::tuple<std::string, std::string, std::string>;
+  std::map<Problem, std::vector<Line>> all;
+  std::map<std::string, nlohmann::json> runs;
+  std::istringstream lines(kernels::read_file(file));
+  int number = 0;
+  for (std::string text; std::getline(lines, text);) {
+    ++number;
+    if (text.empty()) continue;
+    nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const bool ours = json.is_object() && json.contains("schema") && json["schema"] == "outgrad.tune/1";
+    if (!ours) {
+      results.warnings.push_back(fmt::format("{}:{}: not a record of outgrad.tune/1, ignored", file, number));
+      continue;
+    }
+    const std::string place = fmt::format("line {}", number);
+    if (json.contains("run")) {
+      const std::string name = Node(json, file, place)["run"].text();
+      json.erase("run");
+      runs[name] = std::move(json);
+      continue;
+    }
+    if (json.contains("of_run")) {
+      const auto run = runs.find(Node(json, file, place)["of_run"].text());
+      if (run == runs.end()) {
+        results.warnings.push_back(fmt::format("{}:{}: of a run that no line above describes, ignored", file, number));
+        continue;
+      }
+      json.insert(run->second.begin(), run->second.end());
+    }
+    const Node record(json, file, place);
+    record["time"].text();
+    const std::string size = record.has("cols") ? fmt::format("{}x{}", record["rows"].count(), record["cols"].count())
+                             : record.has("elements") ? fmt::format("{}", record["elements"].count())
+                                                      : "";
+    all[{record["kernel"].text(), record["format"].text(), size}].push_back({place, std::move(json)});
+  }
+  for (const auto& [problem, lines_of] : all) {
+    TuningResult result;
+    result.file = file;
+    std::tie(result.kernel, result.format, result.size) = problem;
+    result.time = Node(lines_of.back().json, file, lines_of.back().place)["time"].text();
+    std::map<std::string, const Line*> last;
+    for (const Line& line : lines_of) {
+      const Node record(line.json, file, line.place);
+      if (record["time"].text() == result.time) last[record["variant"].text()] = &line;
+    }
+    for (const Line& line : lines_of) {
+      const Node record(line.json, file, line.place);
+      if (record["time"].text() == result.time && last[record["variant"].text()] == &line) add_record(record, result);
+    }
+    results.tuning.push_back(std::move(result));
+  }
+}
+
+/// A figure of a front: finite and not negative.
+double figure_of(const Node& node) {
+  const double value = node.real();
+  if (!(value >= 0 && value < kInfinity)) node.fail("is not a bound");
+  return value;
+}
+
+ParetoResult read_pareto(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.pareto/2");
+  ParetoResult front;
+  front.file = file;
+  front.activation = node["activation"].text();
+  front.format = node["format"].text();
+  constexpr std::array<const char*, 5> kFormats{"f32", "f16", "bf16", "e4m3", "e5m2"};
+  if (std::find(kFormats.begin(), kFormats.end(), front.format) == kFormats.end()) node["format"].fail("is not one of f32, f16, bf16, e4m3, e5m2");
+  front.exact = node["exact"].boolean();
+  front.tried = node["tried"].small();
+  for (const Node& point : node["points"].items()) {
+    ParetoPointResult p;
+    p.name = point["name"].text();
+    p.accuracy = point["class"].text();
+    p.work = point["work"].small();
+    p.depth = point["depth"].small();
+    p.table_bytes = point["table_bytes"].small();
+    p.operations = point["operations"].small();
+    p.a_plus_b = figure_of(point["a_plus_b"]);
+    p.total = figure_of(point["total"]);
+    p.regret = figure_of(point["regret"]);
+    p.oracle = figure_of(point["oracle"]);
+    if (point["spec"]["name"].text() != p.name) point["spec"]["name"].fail("is not the point's");
+    front.points.push_back(std::move(p));
+  }
+  if (front.points.empty()) node["points"].fail("is empty");
+  return front;
+}
+
+AttackedCase read_attack_case(const Node& node) {
+  AttackedCase attacked;
+  attacked.norm = node["norm"].text();
+  attacked.format = node["format"].text();
+  attacked.parameters = node["parameters"].text();
+  attacked.x = node["x"].text();
+  attacked.policy = node["policy"].text();
+  attacked.columns = node["columns"].small();
+  const Node gradients = node["gradients"];
+  for (const char* name : {"dgamma", "dx", "dbeta", "rstd"}) {
+    if (name != std::string_view("dgamma") && !gradients.has(name)) continue;  // RMSNorm has no beta, and a case may be of dgamma alone
+    const Node found = gradients[name];
+    AttackedBound bound;
+    bound.gradient = name;
+    bound.evaluations = figure_of(found["evaluations"]);
+    bound.violations = figure_of(found["violations"]);
+    if (!found["tightness"].null()) bound.tightness = figure_of(found["tightness"]);
+    bound.ours = found["worst_over_bound"].bound();
+    if (found.has("peers_over_bound")) {
+      for (size_t i = 0; i < kPeerWays.size(); ++i) bound.peers[i] = found["peers_over_bound"][kPeerWays[i]].bound();
+    }
+    attacked.bounds.push_back(std::move(bound));
+  }
+  return attacked;
+}
+
+AttackFile read_attack(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.norm_attack/1");
+  AttackFile attack;
+  attack.file = file;
+  attack.evaluations = figure_of(node["evaluations"]);
+  attack.violations = figure_of(node["violations"]);
+  attack.median_tightness = figure_of(node["median_tightness"]);
+  attack.share_within_4 = figure_of(node["share_within_4"]);
+  for (const char* gradient : {"dx", "dgamma", "dbeta"})
+    attack.median_of_gradient.emplace_back(gradient, figure_of(node["median_tightness_by_gradient"][gradient]));
+  for (const char* format : {"f32", "f16", "bf16"}) {
+    if (node["median_tightness_of_dx_by_format"].has(format))
+      attack.median_of_dx.emplace_back(format, figure_of(node["median_tightness_of_dx_by_format"][format]));
+  }
+  double violations = 0;
+  for (const Node& one : node["cases"].items()) {
+    attack.cases.push_back(read_attack_case(one));
+    for (const AttackedBound& bound : attack.cases.back().bounds) violations += bound.violations;
+  }
+  if (attack.cases.empty()) node["cases"].fail("is empty");
+  if ((violations > 0) != (attack.violations > 0)) node["violations"].fail("is not what the cases have");
+  return attack;
+}
+
+/// A number, or nothing where there is null: the run diverged.
+std::optional<double> maybe(const Node& node) {
+  if (node.null()) return {};
+  const double value = node.real();
+  if (!std::isfinite(value)) node.fail("is not finite");
+  return value;
+}
+
+std::vector<std::string> texts(const Node& node) {
+  std::vector<std::string> all;
+  for (const Node& one : node.items()) all.push_back(one.text());
+  return all;
+}
+
+/// The mean over the seeds, step by step.
+std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& training) {
+  std::map<std::pair<std::string, std::string>, std::pair<int, std::vector<std::optional<double>>>> sums;
+  for (const Node& run : runs.items()) {
+    const std::string format = run["format"].text(), way = run["way"].text();
+    const auto known = [](const std::vector<std::string>& all, const std::string& one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    if (!known(training.formats, format)) run["format"].fail("is not in the configuration");
+    if (!known(training.ways, way)) run["way"].fail("is not in the configuration");
+    auto& [count, sum] = sums[{format, way}];
+    if (sum.empty()) sum.assign(training.loss_steps.size(), 0.0);
+    const std::vector<Node> losses = run["loss"].items(training.loss_steps.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const std::optional<double> loss = maybe(losses[i]);
+      sum[i] = sum[i] && loss ? std::optional(*sum[i] + *loss) : std::nullopt;
+    }
+    ++count;
+  }
+  std::vector<TrainingCurve> curves;
+  for (const std::string& format : training.formats) {
+    for (const std::string& way : training.ways) {
+      const auto found = sums.find({format, way});
+      if (found == sums.end()) continue;
+      auto [count, sum] = found->second;
+      for (std::optional<double>& loss : sum)
+        if (loss) *loss /= count;
+      curves.push_back({format, way, std::move(sum)});
+    }
+  }
+  return curves;
+}
+
+TrainingResult read_training(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.training/1");
+  TrainingResult training;
+  training.file = file;
+  training.command = node["command"].text();
+  const Node configuration = node["configuration"], model = configuration["model"];
+  training.model =
+      fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
+  training.steps = configuration["steps"].small();
+  training.seeds = static_cast<int>(configuration["seeds"].items().size());
+  training.formats = texts(configuration["formats"]);
+  training.ways = texts(configuration["ways"]);
+  for (const Node& step : node["loss_steps"].items()) training.loss_steps.push_back(figure_of(step));
+  training.curves = mean_curves(node["runs"], training);
+  for (const Node& one : node["summary"].items()) {
+    TrainedWay way;
+    way.format = one["format"].text();
+    way.way = one["way"].text();
+    way.ended = one["n"].small();
+    way.diverged = one["diverged"].small();
+    if (!one["validation_loss"].null()) way.loss = maybe(one["validation_loss"]["mean"]);
+    if (const Node difference = one["difference"]; !difference.null()) {
+      way.difference = maybe(difference["mean"]);
+      way.low = maybe(difference["low"]);
+      way.high = maybe(difference["high"]);
+      training.confidence = figure_of(difference["confidence"]);
+    }
+    if (const Node distance = one["relative_l2"]; !distance.null()) {
+      way.distance_median = maybe(distance["median"]);
+      way.distance_most = maybe(distance["greatest"]);
+    }
+    training.summary.push_back(std::move(way));
+  }
+  std::vector<double> noise;
+  for (const Node& probe : node["probes"].items())
+    if (const auto other = maybe(probe["other_batch"])) noise.push_back(*other);
+  if (!noise.empty()) {
+    const auto middle = noise.begin() + static_cast<std::ptrdiff_t>(noise.size() / 2);
+    std::nth_element(noise.begin(), middle, noise.end());
+    training.noise = *middle;
+  }
+  return training;
+}
+
+/// A header and the fit it claims to come from must tell the same.
+void expect_agreement(const Results& results) {
+  for (const BackwardHeader& header : results.backward) {
+    const FitResult* fit = results.fit_named(header.name);
+    if (!fit) continue;
+    const auto same = [](double claim, double certified) { return claim == 0 || claim == certified; };  // 0: the header has no such claim
+    const std::array<std::pair<const char*, bool>, 5> claims{{{"A", fit->bound_a == header.bound_a},
+                                                              {"K", fit->bound_k == header.bound_k},
+                                                              {"B", fit->bound_b == header.bound_b},
+                                                              {"AB", same(header.bound_ab, fit->bound_ab)},
+                                                              {"ulp", same(header.bound_ulp, fit->bound_ulp)}}};
+    for (const auto& [name, equal] : claims) {
+      if (!equal) throw SpecError(fit->file, fmt::format("certificate.{}", name), "is not what " + header.file + " claims");
+    }
+  }
+}
+
+template <class T, class Predicate>
+const T* find(const std::vector<T>& items, Predicate wanted) {
+  const auto found = std::find_if(items.begin(), items.end(), wanted);
+  return found == items.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const AttackedBound* AttackedCase::of(const std::string& gradient) const {
+  return find(bounds, [&](const AttackedBound& bound) { return bound.gradient == gradient; });
+}
+
+const BackwardHeader* Results::backward_named(const std::string& name) const {
+  return find(backward, [&](const BackwardHeader& header) { return header.name == name; });
+}
+
+const FitResult* Results::fit_named(const std::string& name) const {
+  return find(fits, [&](const FitResult& fit) { return fit.name == name; });
+}
+
+const SweepResult* Results::sweep_of(const std::string& format) const {
+  return find(sweeps, [&](const SweepResult& sweep) { return sweep.activation == "gelu" && sweep.fit == "gelu_" + format; });
+}
+
+const SweepResult* Results::sweep_of_fit(const std::string& name) const {
+  return find(sweeps, [&](const SweepResult& sweep) { return sweep.fit == name; });
+}
+
+Results read_results(const std::string& folder, const std::string& headers) {
+  if (!fs::is_directory(folder)) throw SpecError(folder, "--in", "is not a folder");
+  const fs::path in(folder);
+  Results results;
+  for (const std::string& file : files_in<fs::recursive_directory_iterator>(headers, ".h")) {
+    if (fs::path(file).filename().string().starts_with("tuned")) continue;  // schedules, no coefficients
+    Header header = read_header(file);
+    if (auto* backward = std::get_if<BackwardHeader>(&header))
+      results.backward.push_back(std::move(*backward));
+    else if (auto* forward = std::get_if<ForwardHeader>(&header))
+      results.forward.push_back(std::move(*forward));
+    else if (auto* table = std::get_if<TableHeader>(&header))
+      results.tables.push_back(std::move(*table));
+  }
+  for (const std::string& file : files_in(in / "fits", ".json")) {
+    if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
+  }
+  for (const std::string& file : files_in(in / "sweeps", ".json")) {
+    std::optional<SweepResult> sweep = read_sweep(file);
+    if (!sweep) {
+      results.warnings.push_back(file + ":1: a part of a sweep, ignored");
+      continue;
+    }
+    if (!sweep->stored.empty()) throw SpecError(file, "foreign", "is a sweep of published coefficients: their folder is foreign/sweeps");
+    if (const SweepResult* other = results.sweep_of_fit(sweep->fit))
+      throw SpecError(file, "subject", sweep->fit + " was swept in " + other->file + " already");
+    results.sweeps.push_back(std::move(*sweep));
+  }
+  for (const std::string& file : files_in(in / "foreign" / "sweeps", ".json")) {
+    std::optional<SweepResult> sweep = read_sweep(file);
+    if (!sweep || sweep->stored.empty()) throw SpecError(file, "foreign", "is missing: this is no whole sweep of published coefficients");
+    results.foreign.push_back(std::move(*sweep));
+  }
+  for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
+  for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));
+  for (const std::string& file : files_in(in / "attack", ".json")) results.attacks.push_back(read_attack(file));
+  for (const std::string& file : files_in(in / "training", ".json")) results.training.push_back(read_training(file));
+  for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
+  expect_agreement(results);
+  return results;
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,209 @@
+// What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
+//
+// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1,
+// outgrad.training/1, outgrad.tune/1); nothing of the programs that wrote it is linked here. What is missing is an empty list; what is
+// malformed is a SpecError "file: place: why".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "validation/certificate/header_reader.h"
+
+namespace outgrad::validation {
+
+struct FitResult {
+  std::string file, name, kind, format;  // format: empty for a forward
+  std::string spec_sha256, accuracy;
+  double bound_a = 0;
+  std::optional<double> bound_k, bound_b;  // none for a forward
+  double bound_ab = 0, bound_ulp = 0;      // 0: no such claim
+  int pieces = 0;
+  // Of the piece with the greatest certified error: what is certified, and the least any polynomial of this degree can have there.
+  double worst_certified = 0, worst_lower_bound = 0;
+};
+
+/// A maximum over x, an upper bound of it that was proved, and where it was attained, for m = 0 and m = 1.
+struct SweptMaximum {
+  double value = 0, bound = 0;
+  std::array<std::string, 2> x;  // hex floats; empty where a branch saw nothing
+  int worst_branch = 0;
+  const std::string& worst() const { return x[static_cast<std::size_t>(worst_branch)]; }
+};
+
+/// Errors of g over x of one distribution.
+struct WeightedErrors {
+  std::string x;
+  double rms = 0, bias = 0, most = 0, share = 0;  // most: within what holds nearly all x; share: of x in the worst codes
+};
+
+struct ErrorBin {
+  double x = 0, least = 0, greatest = 0, floor = 0;  // middle of the bin; signed errors; O
+};
+
+/// One domain of x, every pattern of it swept.
+struct SweptDomain {
+  std::string x_format;
+  std::int64_t patterns = 0, finite = 0, oracle_decisions = 0, misrounded = 0, wrong_mask = 0, wrong_special = 0;
+  SweptMaximum total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
+  double ratio = 0, rms = 0;                            // upper bound of max T / max O; rms of T over [-8, 8)
+  double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds; 0 where the forward is not the kernels' own
+  std::vector<std::pair<std::string, double>> foreign;  // T with another forward
+  std::optional<double> from_x;                         // error of PyTorch's fp32 formula, which reads x: a bound
+  std::vector<ErrorBin> curve;
+  std::vector<WeightedErrors> under;  // none in a file of before there were any
+};
+
+struct SweepResult {
+  std::string file, activation, format, fit, forward;  // the names of the fits that were swept
+  // Of coefficients that are not ours: what the backward pass is given, and whose they are; else empty.
+  std::string stored, source;
+  std::vector<SweptDomain> domains;
+};
+
+struct ChannelResult {
+  std::string layer, channel_class;
+  int index = 0;
+  double gamma = 0, beta = 0, rho = 0, bits_lost = 0, x_hat = 0, dgamma = 0;  // bounds for rows with |x^| <= x_hat_max
+};
+
+struct NormResult {
+  std::string name, norm, policy;
+  int columns = 0;
+  std::array<int, 4> classes{};  // kChannelClasses
+  double rho_median = 0, rho_max = 0;
+  double dx_from_output = 0, dx_recommended = 0;  // rms error over rstd max|dy| rms(gamma)
+  double dgamma_estimate = 0;
+  int side_buffer_bytes = 0;  // a row
+  std::vector<ChannelResult> channels;
+};
+inline constexpr std::array<const char*, 4> kChannelClasses{"stable", "degraded", "unstable", "zero_gamma"};
+
+struct StabilityFile {
+  std::string file, source, format;
+  double mean_ratio = 0, dy_max = 0, eps = 0, tau = 0, x_hat_max = 0;
+  std::vector<NormResult> norms;
+};
+
+struct Rejection {
+  std::string variant, stage, reason, detail;
+};
+
+/// The latest run of the tuner on one kernel and format.
+/// The fastest timed candidate of a certified fit, as a ratio of the default's time to its own.
+struct FitSpeed {
+  std::string name, accuracy;
+  double speedup = 1, low = 1, high = 1;
+};
+
+struct TuningResult {
+  std::string file, kernel, format, size, device, compiler, time;  // size: "16384x1024", or the number of elements
+  int threads = 0;
+  int timed = 0, unfinished = 0;  // candidates accepted and timed; accepted, then without time
+  std::vector<Rejection> rejected;
+  // The winner; an empty name if nothing was timed.
+  std::string winner, default_variant, ceiling;
+  bool gain = false;
+  double gb_per_s = 0, share = 0, speedup = 1, speedup_low = 1, speedup_high = 1, confidence = 0;
+  std::vector<FitSpeed> fits;  // fastest first
+};
+
+struct ParetoPointResult {
+  std::string name, accuracy;
+  int work = 0, depth = 0, table_bytes = 0, operations = 0;
+  double a_plus_b = 0, total = 0, regret = 0, oracle = 0;  // the last 0 where the format's T is not enumerated
+};
+
+/// What the search against a bound found, of one gradient: errors in units of the bound.
+struct AttackedBound {
+  std::string gradient;  // dx, dgamma, dbeta, rstd
+  double evaluations = 0, violations = 0;
+  std::optional<double> tightness;  // bound / largest error; none: no error was found
+  double ours = 0;                  // largest error of the way that the bound is for
+  std::array<double, 3> peers{};    // kPeerWays; not of rstd
+};
+inline constexpr std::array<const char*, 3> kPeerWays{"from_input", "clamped_gamma", "unguarded"};
+
+/// One class of rows of one norm, format and number of columns.
+struct AttackedCase {
+  std::string norm, format, parameters, x, policy;
+  int columns = 0;
+  std::vector<AttackedBound> bounds;
+  const AttackedBound* of(const std::string& gradient) const;  // null if it was not attacked
+};
+
+struct AttackFile {
+  std::string file;
+  double evaluations = 0, violations = 0, median_tightness = 0, share_within_4 = 0;
+  std::vector<std::pair<std::string, double>> median_of_gradient, median_of_dx;  // by gradient; of dx by format
+  std::vector<AttackedCase> cases;
+};
+
+/// One way to take gradients in a format, over all seeds.
+struct TrainedWay {
+  std::string format, way;
+  int ended = 0, diverged = 0;
+  std::optional<double> loss;                   // mean validation loss of the runs that ended
+  std::optional<double> difference, low, high;  // from the exact gradients' runs, paired by seed; with its interval
+  std::optional<double> distance_median, distance_most;  // of the gradient from the exact one at the same weights, relative L2
+};
+
+struct TrainingCurve {
+  std::string format, way;
+  std::vector<std::optional<double>> loss;  // mean over the seeds; none where one had diverged
+};
+
+struct TrainingResult {
+  std::string file, command, model;  // the model in a few words
+  int seeds = 0, steps = 0;
+  double confidence = 0;
+  std::vector<double> loss_steps;
+  std::vector<std::string> formats, ways;
+  std::vector<TrainedWay> summary;
+  std::vector<TrainingCurve> curves;
+  std::optional<double> noise;  // median distance of another batch's exact gradient: what any gradient of a batch is off by
+};
+
+/// The fits of an activation and format that are worth choosing from, cheapest first.
+struct ParetoResult {
+  std::string file, activation, format;
+  bool exact = false;
+  int tried = 0;
+  std::vector<ParetoPointResult> points;
+};
+
+struct Results {
+  std::vector<BackwardHeader> backward;
+  std::vector<ForwardHeader> forward;
+  std::vector<TableHeader> tables;
+  std::vector<FitResult> fits;
+  std::vector<SweepResult> sweeps, foreign;  // of our kernels; of published coefficients
+  std::vector<StabilityFile> stability;
+  std::vector<TuningResult> tuning;
+  std::vector<ParetoResult> pareto;
+  std::vector<AttackFile> attacks;
+  std::vector<TrainingResult> training;
+  std::vector<std::string> warnings;  // "file:line: why": what was passed over
+
+  bool empty() const {
+    return backward.empty() && forward.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
+           tuning.empty() && pareto.empty() && attacks.empty() && training.empty();
+  }
+  /// Null if there is none.
+  const BackwardHeader* backward_named(const std::string& name) const;
+  const FitResult* fit_named(const std::string& name) const;
+  /// The deployed fit's sweep, erf-GELU: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_fast).
+  const SweepResult* sweep_of(const std::string& format) const;
+  const SweepResult* sweep_of_fit(const std::string& name) const;
+};
+
+/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every
+/// coefficient header under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each
+/// other or if a sweep is not exhaustive; kernels::IoError.
+Results read_results(const std::string& folder, const std::string& headers);
+
+}  // namespace outgrad::validation

@@ -1,0 +1,64 @@
+// Coefficients that are not ours, as the subject of a sweep: pieces of g(y, m), or steps of f'(x) named by a code of a few bits.
+//
+// validation/README.md documents the file, schema "outgrad.foreign/1". What is read is evaluated as the file says it is by those who publish
+// it: the same comparisons, the same order of evaluation, the same arithmetic. A piecewise function must cover the line: pieces are listed from
+// -inf to +inf, each begins where the last one ends, and just one of two neighbours includes their common end.
+#pragma once
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "validation/sweep/sweep.h"
+
+namespace outgrad::validation {
+
+inline constexpr const char* kForeignSchema = "outgrad.foreign/1";
+inline constexpr std::size_t kForeignBytes = std::size_t{1} << 20;  // no published table is a hundredth of it
+inline constexpr std::size_t kForeignPieces = 256, kForeignCoefficients = 65;
+
+enum class ForeignArithmetic { f32, f32_fma, f64 };
+enum class ForeignCoordinate { y, signed_sqrt };
+enum class ForeignOrder { horner, estrin };
+
+/// Numbers as they are used: rounded to f32 unless the arithmetic is f64.
+struct ForeignPiece {
+  double to = 0;               // the upper end, +inf for the last
+  bool includes_to = false;    // whether `to` itself belongs to this piece
+  ForeignCoordinate coordinate = ForeignCoordinate::y;
+  ForeignOrder order = ForeignOrder::horner;
+  double centre = 0;
+  std::vector<double> coefficients;  // c0, c1, ...; c0 alone is a constant, without any operation
+};
+
+struct ForeignFunction {
+  std::string name;
+  const SweptActivation* activation = &kGelu;
+  ForeignArithmetic arithmetic = ForeignArithmetic::f32;
+  bool steps = false;
+  // Steps: pieces of x, each a constant; the index is the code.
+  // Pieces: of y, for m = 0 and m = 1.
+  std::array<std::vector<ForeignPiece>, 2> pieces;
+  double y_hi = 0, y_lo = 0, t_min = 0;  // of the coordinate signed_sqrt
+  double mask_from = 0;                  // m = [x >= mask_from], rounded to the format of y first
+  bool erff = false;                     // y by 0.5 x (1 + erff(x / sqrt 2)), not correctly rounded
+  bool nan_passes = true;                // g of a NaN y is NaN, else `nan`
+  double nan = 0;
+  int code_bits = 0;  // of steps
+  std::vector<std::pair<std::string, double>> claims;  // "T", "T_dx" or "R": the most that is published of them
+  nlohmann::ordered_json source;
+
+  /// g of n elements.
+  void derivative(const float* y, const std::uint32_t* mask, float* g, std::int64_t n) const;
+  /// The codes of steps, as f32.
+  void codes(const float* x, float* code, std::int64_t n) const;
+};
+
+/// Throws kernels::SpecError "file: place: why".
+ForeignFunction parse_foreign(const std::string& text, const std::string& file);
+
+/// y (or the code's error, for steps) in `format`: dx = RN_format(g) at dy = 1.
+Subject make_subject(const ForeignFunction& function, const FloatFormat& format);
+
+}  // namespace outgrad::validation

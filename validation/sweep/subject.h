@@ -1,0 +1,179 @@
+// The host kernels of one fit as the subject of a sweep.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/gelu.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/params.h"
+#include "validation/sweep/fingerprint.h"
+#include "validation/sweep/sweep.h"
+
+namespace outgrad::validation {
+
+/// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T on f32 x.
+template <class Forward, class T, kernels::CpuSchedule S>
+void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+  kernels::gelu_forward<Forward, float, S>(x, y, mask, n);  // for the mask; its y is for f32
+  std::int64_t i = 0;
+  if constexpr (S.vector_bits > 0) {
+    constexpr kernels::detail::LanesOf<S, S.unroll> kOps{};
+    for (; i + kOps.kElements <= n; i += kOps.kElements) {
+      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kVectorTable<Forward>,
+                                                                      kernels::detail::kTailColumns<Forward>, kOps.load(x + i)));
+    }
+  }
+  constexpr auto kCore = Forward::table();
+  constexpr auto kTail = Forward::tail();
+  for (; i < n; ++i) y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{}, kCore, kTail, x[i]);
+  std::transform(y, y + n, y, [](float v) { return kernels::widen(kernels::narrow<T>(v)); });
+}
+
+namespace detail {
+
+// Any schedule gives the same bits. A sweep runs one block a thread.
+inline constexpr kernels::CpuSchedule kSweepSchedule{.threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = 2};
+inline constexpr std::int64_t kLargestBlock = 4096;
+
+/// The words of a fit's table, rows or entries.
+template <class Fit>
+void add_table(Fingerprint& fingerprint) {
+  constexpr auto kTable = kernels::table_of<Fit>();
+  if constexpr (kernels::kIsDirect<Fit>) {
+    for (const auto entry : kTable.w) {
+      const auto word = static_cast<float>(entry);  // 16 bits, exactly
+      fingerprint.add(&word, 1);
+    }
+  } else {
+    for (const auto& row : kTable.w) fingerprint.add(row, std::size(row));
+  }
+}
+
+/// What the header says of itself.
+template <class Fit>
+std::vector<Claim> claims_of(bool own_forward) {
+  std::vector<Claim> claims;
+  if constexpr (requires { Fit::kT; }) {
+    claims.push_back({Claim::kTotal, Fit::kT});
+    claims.push_back({Claim::kOracle, Fit::kO});
+  } else if constexpr (requires { Fit::kB; }) {
+    // Between f'(x) and the kernel lie what storing a correctly rounded y costs, and what the header bounds: of each row A + B where it says so.
+    double evaluation = 0;
+    if constexpr (requires { Fit::kAB; }) {
+      evaluation = Fit::kAB;
+    } else {
+      evaluation = Fit::kA + Fit::kB;
+    }
+    if constexpr (requires { Fit::kK; }) evaluation += Fit::kK;
+    if (!own_forward) claims.push_back({Claim::kBeyondStorage, std::nextafter(evaluation, 2.0)});
+  }
+  return claims;
+}
+
+}  // namespace detail
+
+/// The backward pass of a fit, y stored as T, f32 arithmetic, through the host kernel that users call; y is the correctly rounded f(x), m = [x >= x*].
+/// `activation` is what the header is of.
+template <class Fit, class T>
+Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
+  using kernels::narrow;
+  using kernels::widen;
+  static constexpr kernels::CpuSchedule kSchedule = detail::kSweepSchedule;
+  static constexpr std::int64_t kLargestBlock = detail::kLargestBlock;
+
+  Subject subject{std::string(Fit::kName) + "+rounded", format, {}, {}, {}, {}};
+  subject.activation = &activation;
+  subject.mask_from = activation.x_star;
+  subject.own_forward = false;
+  subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
+    std::fill_n(g, n, 1.0f);
+    if constexpr (kernels::kIsDirect<Fit>) {  // read by the bits of y as stored
+      alignas(64) T stored[kLargestBlock];
+      for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+        const std::int64_t count = std::min(kLargestBlock, n - begin);
+        std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
+        kernels::activation_backward<Fit, float, kSchedule, T>(g + begin, stored, mask + begin / 32, g + begin, count);
+      }
+    } else {
+      kernels::activation_backward<Fit, float, kSchedule>(g, y, mask, g, n);
+    }
+  };
+  if constexpr (!std::is_same_v<T, float>) {
+    subject.backward = [](const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+      alignas(64) T stored[kLargestBlock], result[kLargestBlock];
+      for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+        const std::int64_t count = std::min(kLargestBlock, n - begin);
+        std::transform(y + begin, y + begin + count, stored, [](float v) { return narrow<T>(v); });
+        std::transform(dy + begin, dy + begin + count, result, [](float v) { return narrow<T>(v); });
+        kernels::activation_backward<Fit, T, kSchedule>(result, stored, mask + begin / 32, result, count);
+        std::transform(result, result + count, dx + begin, [](T v) { return widen(v); });
+      }
+    };
+    subject.gradient = [backward = subject.backward](const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+      std::fill_n(dx, n, 1.0f);
+      backward(dx, y, mask, dx, n);
+    };
+  }
+  subject.claims = detail::claims_of<Fit>(false);
+  if constexpr (requires { Fit::kExactLimits; }) {
+    if (!Fit::kExactLimits) subject.limit_error = Fit::kA + Fit::kB;
+  }
+  Fingerprint fingerprint;
+  detail::add_table<Fit>(fingerprint);
+  subject.identity = identity_of(subject, fingerprint);
+  return subject;
+}
+
+/// The same with GELU's forward kernel. x that are values of T (every x of the domain T) go through the kernel for T itself; other x, as a fused
+/// bias or a wider accumulator would have them, through the same body on f32 x.
+template <class Fit, class Forward, class T>
+Subject make_subject(const FloatFormat& format) {
+  static constexpr kernels::CpuSchedule kSchedule = detail::kSweepSchedule;
+  static constexpr std::int64_t kLargestBlock = detail::kLargestBlock;
+  using kernels::narrow;
+  using kernels::widen;
+
+  Subject subject = make_backward_subject<Fit, T>(format, kGelu);
+  subject.name = std::string(Fit::kName) + "+" + Forward::kName;
+  subject.own_forward = true;
+  subject.forward = [](const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
+    if constexpr (!std::is_same_v<T, float>) {
+      const auto is_stored = [](float v) { return std::bit_cast<std::uint32_t>(widen(narrow<T>(v))) == std::bit_cast<std::uint32_t>(v) || v != v; };
+      if (std::all_of(x, x + n, is_stored)) {
+        alignas(64) T buffer[kLargestBlock];
+        for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
+          const std::int64_t count = std::min(kLargestBlock, n - begin);
+          std::transform(x + begin, x + begin + count, buffer, [](float v) { return narrow<T>(v); });
+          kernels::gelu_forward<Forward, T, kSchedule>(buffer, buffer, mask + begin / 32, count);
+          std::transform(buffer, buffer + count, y + begin, [](T v) { return widen(v); });
+        }
+        return;
+      }
+      fused_forward<Forward, T, kSchedule>(x, y, mask, n);
+    } else {
+      kernels::gelu_forward<Forward, float, kSchedule>(x, y, mask, n);
+    }
+  };
+  subject.claims = detail::claims_of<Fit>(true);
+
+  Fingerprint fingerprint;
+  constexpr auto kCore = Forward::table();
+  constexpr auto kTail = Forward::tail();
+  detail::add_table<Fit>(fingerprint);
+  for (const auto& row : kCore.w) fingerprint.add(row, std::size(row));
+  for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
+  subject.identity = identity_of(subject, fingerprint);
+  return subject;
+}
+
+}  // namespace outgrad::validation

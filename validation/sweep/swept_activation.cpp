@@ -1,0 +1,233 @@
+// The ten activations, see swept_activation.h.
+//
+// Facts of Ends that are no enclosures. f(x) = x q(x) with 0 < q < 1 rising to 1 on x > 0 for gelu (q = Phi), silu, swish and quick_gelu (sigma(B x), B > 0),
+// gelu_tanh (sigma of an odd rising polynomial) and mish (tanh of softplus): so f(x) < x, and 1 - q(x) <= 1 - q(R) from R on. On the left these are
+// negative, rise towards -inf (Activation proves f' < 0 there) and tend to 0. q(0) is f'(0): Phi(0) = sigma(0) = 1/2, tanh(log 2) = (4 - 1) / (4 + 1).
+// Their second term at 0 is x^2 q'(0), and q'(0) > 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls; tanh x = x - x^3 / 3 + ... lies towards 0 from x;
+// exp(x) - 1 = x + x^2 / 2 + ... above x. The limits of tanh, sigmoid, softplus and exp are known.
+//
+// flat_from: from x = X on, |f' - 1| <= 2^-17 (Formula::slopes). A stored y >= flat_from is off f(x) by a relative 2^-8 at most, half an ulp of bf16, and
+// f(X) <= flat_from (1 - 2^-8): both x and the x of y itself lie from X on.
+//
+// slope_of_value: 1 - y^2, y (1 - y), 1 - exp(-y) = -elu(-y), and 1 + y left of 0. The first two are two roundings of binary64 of numbers of at most 1, y^2
+// being exact; the third is the reference of elu, within a relative 2^-51 (its cells keep half of Reference::kValueBound); the last is one rounding.
+//
+// Floors: O is a maximum over runs, so half the range of f' over any x that share a correctly rounded y and a branch is a lower bound, less the
+// reference's own error. All x of a 16-bit format are tried; of f32 the neighbourhood of x*, or where f rises neighbourhoods of multiples of
+// 1/16. The lesser branch counts, as C of either is sought above the floor.
+
+#include "validation/sweep/swept_activation.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "validation/exact/activation.h"
+#include "validation/exact/function_oracle.h"
+#include "validation/sweep/sweep.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// What the derivations of the tables ask for, checked by intervals. Throws std::logic_error.
+void require_minimum(const SweptActivation& of) {
+  if (!of.masked()) return;
+  const Interval& x_star = of.analysis().x_star();
+  const double next = std::nextafter(of.x_star, kInfinity);
+  if (!certainly_less(Interval(of.x_star), x_star) || !certainly_less(x_star, Interval(next))) {
+    throw std::logic_error("the minimum of " + std::string(of.name) + " is not where its constant says");
+  }
+}
+
+double bend_of(const Activation& activation) {
+  constexpr double kStep = 0x1p-4;
+  double most = 0;
+  for (const Formula& formula : activation.formulas()) {
+    for (double x = formula.far_low; x < formula.far_high; x += kStep) {
+      most = std::max(most, 4 * formula.f.taylor(CoarseInterval(x, x + kStep), 2)[2].magnitude());
+    }
+  }
+  return most;
+}
+
+double flat_from(const SweptActivation& of) {
+  if (of.ends.right == Ends::Right::below_one) return kInfinity;
+  if (of.ends.right == Ends::Right::is_x) return 0;  // y >= 0 comes from x > -2^-24, and f' is 1 from 0 on
+  constexpr double kStep = 0.25, kFlat = 0x1p-17;
+  const Formula& formula = of.analysis().only();
+  double x = kStep;
+  while ((formula.slopes(x, kInfinity) - 1).magnitude() > kFlat) x += kStep;
+  return formula.f.at<0>(Interval(x))[0].upper() * (1 + 0x1p-7);
+}
+
+/// The greatest half range of f' over a run among these x, ascending and of one branch.
+double longest_run(const SweptActivation& of, const FloatFormat& format, const std::vector<float>& x, Oracle& oracle) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  std::vector<double> value(x.size()), lo(x.size()), hi(x.size()), slope(x.size());
+  std::vector<float> y(x.size());
+  of.reference().evaluate(x.data(), value.data(), lo.data(), hi.data(), slope.data(), n);
+  round_values(x.data(), lo.data(), hi.data(), y.data(), n, format, oracle);
+  double longest = 0;
+  for (std::size_t begin = 0; begin < x.size();) {
+    std::size_t end = begin + 1;
+    while (end < x.size() && std::bit_cast<std::uint32_t>(y[end]) == std::bit_cast<std::uint32_t>(y[begin])) ++end;
+    const auto [least, greatest] = std::minmax_element(slope.begin() + static_cast<std::ptrdiff_t>(begin), slope.begin() + static_cast<std::ptrdiff_t>(end));
+    longest = std::max(longest, (*greatest - *least) / 2);
+    begin = end;
+  }
+  return longest;
+}
+
+double floor_of(const SweptActivation& of, const FloatFormat& format) {
+  const Domain domain{format};
+  const std::int64_t finite = domain.finite(), split = domain.first_right(of.x_star);
+  const std::unique_ptr<Oracle> oracle = of.oracle();
+  const auto longest = [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> x(static_cast<std::size_t>(end - begin));
+    domain.fill(begin, end - begin, x.data());
+    return longest_run(of, format, x, *oracle);
+  };
+  double floor = 0;
+  if (of.masked()) {
+    // In f32 the run next to x* has some 2000 x.
+    const std::int64_t near = format.bits < 32 ? finite : 8192;
+    floor = std::min(longest(std::max<std::int64_t>(split - near, 0), split), longest(split, std::min(split + near, finite)));
+  } else if (format.bits < 32) {
+    floor = longest(0, finite);
+  } else {
+    constexpr std::int64_t kNear = 64;
+    constexpr int kFarthest = 16, kPerUnit = 16;
+    for (int k = -kFarthest * kPerUnit; k <= kFarthest * kPerUnit; ++k) {
+      const std::int64_t at = domain.first_right(static_cast<double>(k) / kPerUnit);
+      floor = std::max(floor, longest(at - kNear, at + kNear));
+    }
+  }
+  return floor - 2 * kSweepMargin;
+}
+
+template <std::size_t kIndex>
+const SweptActivation& entry();
+
+template <std::size_t kIndex>
+const Activation& analysis() {
+  const SweptActivation& of = entry<kIndex>();
+  return activation_of(std::string(of.name), std::string(of.function), of.masked());
+}
+
+template <std::size_t kIndex>
+const Reference& reference() {
+  static const Reference made = [] {
+    require_minimum(entry<kIndex>());
+    return Reference(analysis<kIndex>(), entry<kIndex>().ends);
+  }();
+  return made;
+}
+
+template <std::size_t kIndex>
+std::unique_ptr<Oracle> oracle() {
+  return std::make_unique<FunctionOracle>(analysis<kIndex>(), entry<kIndex>().ends, entry<kIndex>().x_star);
+}
+template <>
+std::unique_ptr<Oracle> oracle<0>() {
+  return std::make_unique<GeluOracle>();
+}
+template <>
+std::unique_ptr<Oracle> oracle<3>() {
+  return std::make_unique<SiluOracle>();
+}
+
+template <std::size_t kIndex>
+const SweptFacts& facts() {
+  static const SweptFacts made = [] {
+    const SweptActivation& of = entry<kIndex>();
+    return SweptFacts{bend_of(of.analysis()), flat_from(of), {floor_of(of, kF32), floor_of(of, kF16), floor_of(of, kBf16)}};
+  }();
+  return made;
+}
+
+void slope_of_tanh(const float* y, double* g, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) g[i] = 1 - static_cast<double>(y[i]) * y[i];
+}
+void slope_of_sigmoid(const float* y, double* g, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) g[i] = y[i] * (1 - static_cast<double>(y[i]));
+}
+void slope_of_softplus(const float* y, double* g, std::int64_t n) {
+  constexpr std::int64_t kBlock = 512;
+  float negative[kBlock];
+  double lo[kBlock], hi[kBlock], slope[kBlock];
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - begin);
+    for (std::int64_t i = 0; i < count; ++i) negative[i] = -std::min(y[begin + i], std::numeric_limits<float>::max());
+    reference<9>().evaluate(negative, g + begin, lo, hi, slope, count);
+    for (std::int64_t i = begin; i < begin + count; ++i) g[i] = -g[i];
+  }
+}
+void slope_of_elu(const float* y, double* g, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) g[i] = y[i] < 0 ? 1 + static_cast<double>(y[i]) : 1;
+}
+
+template <std::size_t kIndex>
+constexpr SweptActivation describe(std::string_view name, std::string_view function, double x_star, const Ends& ends,
+                                   void (*slope_of_value)(const float*, double*, std::int64_t) = nullptr) {
+  return {name, function, x_star, ends, analysis<kIndex>, reference<kIndex>, oracle<kIndex>, facts<kIndex>, slope_of_value};
+}
+
+constexpr Ends kHalf{0, -1, Ends::Right::below_x, true, 1, 2, 1, 0};
+constexpr Ends kThreeFifths{0, -1, Ends::Right::below_x, true, 3, 5, 1, 0};
+
+constexpr std::array kAll{
+    describe<1>("gelu_tanh", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", -0x1.81429f9e97e4dp-1, kHalf),
+    describe<2>("quick_gelu", "x*sigmoid(1.702*x)", -0x1.80974a62be3dfp-1, kHalf),
+    describe<4>("swish", "x*sigmoid(0x1.8p+0*x)", -0x1.b461efb5ac2bap-1, kHalf),
+    describe<5>("mish", "x*tanh(softplus(x))", -0x1.31432c0d12d85p+0, kThreeFifths),
+    describe<6>("tanh", "tanh(x)", -kInfinity, {-1, 1, Ends::Right::below_one, true, 1, 1, 0, -1}, slope_of_tanh),
+    describe<7>("sigmoid", "sigmoid(x)", -kInfinity, {0, 1, Ends::Right::below_one, false, 0, 1, 0, 0}, slope_of_sigmoid),
+    describe<8>("softplus", "softplus(x)", -kInfinity, {0, 1, Ends::Right::above_x, false, 0, 1, 0, 0}, slope_of_softplus),
+    describe<9>("elu", "0x1p+0*(exp(x)-1)", -kInfinity, {-1, 1, Ends::Right::is_x, true, 1, 1, 1, 0}, slope_of_elu),
+};
+
+}  // namespace
+
+constexpr SweptActivation kGelu = describe<0>("gelu", "x*normal_cdf(x)", kGeluXStar, kHalf);
+constexpr SweptActivation kSilu = describe<3>("silu", "x*sigmoid(x)", kSiluXStar, kHalf);
+
+const std::vector<const SweptActivation*>& swept_activations() {
+  static const std::vector<const SweptActivation*> all{&kGelu,   &kAll[0], &kAll[1], &kSilu,   &kAll[2],
+                                                       &kAll[3], &kAll[4], &kAll[5], &kAll[6], &kAll[7]};
+  return all;
+}
+
+namespace {
+
+template <std::size_t kIndex>
+const SweptActivation& entry() {
+  return *swept_activations()[kIndex];
+}
+
+}  // namespace
+
+const SweptActivation* swept_activation(std::string_view name) {
+  for (const SweptActivation* activation : swept_activations()) {
+    if (activation->name == name) return activation;
+  }
+  return nullptr;
+}
+
+double SweptActivation::oracle_floor(const FloatFormat& format) const {
+  return facts().floor[format.precision == kF32.precision ? 0 : format.precision == kF16.precision ? 1 : 2];
+}
+
+double SweptActivation::value_limit(bool right) const {
+  if (!right) return ends.left_limit == 0 ? ends.left_side * 0.0 : ends.left_limit;
+  return ends.right == Ends::Right::below_one ? 1 : kInfinity;
+}
+
+double SweptActivation::slope_limit(bool right) const { return right && ends.right != Ends::Right::below_one ? 1 : 0; }
+
+}  // namespace outgrad::validation

@@ -1,0 +1,48 @@
+// The activations that can be swept: what each one is, its double reference, its oracle, and the constants that a sweep's shortcuts rest on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "validation/exact/oracle.h"
+#include "validation/exact/reference.h"
+
+namespace outgrad::validation {
+
+/// Established when first asked for, by intervals and by runs that are exhibited.
+struct SweptFacts {
+  double bend;       // at least 2 |f''|, but for the tails of Formula, where f' is within 2^-80 of its limit
+  double flat_from;  // from this y on f' is within 2^-17 of 1 wherever y may come from, so that two values of it are within 2^-16; inf: never
+  // Lower bounds on O of either branch and domain, from runs of x of the format itself: f32, f16, bf16.
+  std::array<double, 3> floor;
+};
+
+struct SweptActivation {
+  std::string_view name;
+  std::string_view function;  // kFunction of its headers
+  double x_star;              // the greatest double with f' < 0; -inf where f rises, so that every x is on the right branch
+  Ends ends;
+  const Activation& (*analysis)();  // of `function`
+  const Reference& (*reference)();
+  std::unique_ptr<Oracle> (*oracle)();
+  const SweptFacts& (*facts)();
+  /// Where f rises: g[i] = f'(f^-1(y[i])), within 2^-51, for y correctly rounded values of f. Null where f has a minimum.
+  void (*slope_of_value)(const float* y, double* g, std::int64_t n);
+
+  /// Whether f has a minimum and a mask; without one f rises, and the mask is never read.
+  bool masked() const { return ends.left_side < 0 && ends.left_limit == 0; }
+  double oracle_floor(const FloatFormat& format) const;
+  /// f and f' at -inf and at +inf.
+  double value_limit(bool right) const;
+  double slope_limit(bool right) const;
+};
+
+extern const SweptActivation kGelu, kSilu;
+const std::vector<const SweptActivation*>& swept_activations();
+/// Null for a name that cannot be swept.
+const SweptActivation* swept_activation(std::string_view name);
+
+}  // namespace outgrad::validation

@@ -1,0 +1,413 @@
+// Arguments, gates and tables of `outgrad validate`.
+#include "validation/sweep/validate_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/sweep/fingerprint.h"
+#include "validation/sweep/foreign.h"
+#include "validation/sweep/shipped.h"
+#include "validation/sweep/sweep.h"
+#include "validation/sweep/sweep_json.h"
+#include "validation/sweep/targets.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+
+namespace {
+
+struct Arguments {
+  std::string activation = "gelu";
+  std::string format;
+  std::string fit;
+  std::string x = "all";
+  std::string foreign;
+  std::string activations;
+  std::string shard;
+  std::vector<std::string> merge;
+  std::string out;
+  int threads = 0;
+  bool json = false;
+};
+
+struct Gate {
+  std::string name;
+  double value, limit;
+  bool holds() const { return value <= limit; }
+};
+
+const FloatFormat& format_of(const std::string& name) {
+  for (const FloatFormat* format : {&kF32, &kF16, &kBf16}) {
+    if (format->name == name) return *format;
+  }
+  throw SpecError("validate", "--format", "'" + name + "' is an unknown format (f32, f16, bf16)");
+}
+
+/// The members of `list` ("a,b", or "all" for all that are known), in the order of `known`, each once. An unknown one is refused with `what`.
+std::vector<std::string> members(const std::string& list, const std::vector<std::string>& known, const char* option, const char* what) {
+  if (list == "all") return known;
+  std::vector<std::string> wanted;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    wanted.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+    if (std::find(known.begin(), known.end(), wanted.back()) == known.end()) {
+      throw SpecError("validate", option, fmt::format("'{}' {} ({}, all)", wanted.back(), what, fmt::join(known, ", ")));
+    }
+  }
+  std::vector<std::string> chosen;
+  std::copy_if(known.begin(), known.end(), std::back_inserter(chosen),
+               [&](const std::string& name) { return std::find(wanted.begin(), wanted.end(), name) != wanted.end(); });
+  return chosen;
+}
+
+/// The shipped kernels that --activation, --format and --fit choose; without --fit the deployed ones.
+std::vector<const Shipped*> chosen(const Arguments& arguments) {
+  std::vector<std::string> activations, fits;
+  for (const SweptActivation* activation : swept_activations()) activations.emplace_back(activation->name);
+  const auto of = members(arguments.activation, activations, "--activation", "is not one that is swept");
+  const auto formats = members(arguments.format, {"f32", "f16", "bf16"}, "--format", "is an unknown format");
+  const auto has = [](const std::vector<std::string>& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  std::vector<const Shipped*> candidates, result;
+  for (const Shipped& one : shipped()) {
+    if (!has(of, one.activation->name) || !has(formats, one.format)) continue;
+    candidates.push_back(&one);
+    fits.push_back(one.fit);
+  }
+  const auto wanted = arguments.fit.empty() ? fits : members(arguments.fit, fits, "--fit", "is no fit of this activation and format");
+  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(result),
+               [&](const Shipped* one) { return arguments.fit.empty() ? one->deployed : has(wanted, one->fit); });
+  return result;
+}
+
+/// "i/n", 1 <= i <= n.
+void parse_shard(const std::string& text, SweepOptions& options) {
+  constexpr int kMostShards = 1024;  // a shard has at least one chunk
+  const char* const end = text.data() + text.size();
+  const auto [slash, first_error] = std::from_chars(text.data(), end, options.shard);
+  if (first_error == std::errc() && slash != end && *slash == '/') {
+    const auto [rest, second_error] = std::from_chars(slash + 1, end, options.shards);
+    if (second_error == std::errc() && rest == end && 1 <= options.shard && options.shard <= options.shards && options.shards <= kMostShards) return;
+  }
+  throw SpecError("validate", "--shard", fmt::format("'{}' is not i/n with 1 <= i <= n <= {}", text, kMostShards));
+}
+
+/// What a sweep decides: the limits of validation/sweep/targets.h for deployed kernels, and the claims of the header; a violation is exit status 1.
+std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
+  const FloatFormat& format = subject.format;
+  const Segment& all = result.all;
+  if (!subject.origin.is_null()) {  // nobody else is held to our targets, only to what they publish
+    std::vector<Gate> claimed;
+    if (!subject.origin.contains("claims")) return claimed;
+    for (const auto& [what, limit] : subject.origin["claims"].items()) {
+      const PerBranch& maxima = what == "T" ? all.total : what == "T_dx" ? all.stored : all.regret;
+      claimed.push_back({"published " + what, result.max(maxima) + kSweepMargin, limit.get<double>()});
+    }
+    return claimed;
+  }
+  std::vector<Gate> gates{{"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0},
+                          {"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0}};
+  for (const Claim& claim : subject.claims) {
+    // Of a y that is not the correctly rounded one the header says nothing.
+    if (claim.what == Claim::kTotal && all.misrounded == 0) gates.push_back({"T within the header's kT", result.max(all.total) + kSweepMargin, claim.limit});
+    if (claim.what == Claim::kOracle) gates.push_back({"O within the header's kO", result.max(all.oracle) + kSweepMargin, claim.limit});
+    if (claim.what == Claim::kBeyondStorage) {
+      gates.push_back({"T - C within the header's A + B + K", result.max(all.total) + 2 * kSweepMargin - result.max(all.storage), claim.limit});
+    }
+  }
+  // Where f rises, nothing but the header's claims: T and O lie close to half the step of y everywhere.
+  if (!subject.deployed || !subject.activation->masked()) return gates;
+  const auto target = std::find_if(kTargets.begin(), kTargets.end(), [&](const Targets& t) { return t.format == std::string_view(format.name); });
+  gates.insert(gates.begin(), {"max T / max O", result.ratio(), subject.activation == &kGelu ? target->ratio : kOtherRatio});
+  if (target->near_ulp && subject.own_forward) {
+    for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+      const bool near = i == static_cast<std::size_t>(ForwardRegion::near_minimum);
+      gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value, near ? *target->near_ulp : *target->far_ulp});
+    }
+  }
+  // A fit's regret is about all real x, which every f32 x come near; among the x of a 16-bit format a y has one or two, and another middle. GELU's
+  // fits meet the target there too.
+  const bool dense = result.domain.x_format.precision == kF32.precision || subject.own_forward;
+  if (target->regret && dense) gates.push_back({"R", result.max(all.regret) + kSweepMargin, *target->regret});
+  // Of the format's own x; for other x (a fused bias) an f32 result that lies on a tie of the format by its own rounding may go either way.
+  if (target->misrounded && result.domain.x_format.precision == format.precision) {
+    gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded), static_cast<double>(*target->misrounded)});
+  }
+  return gates;
+}
+
+void print_maximum(const char* name, const PerBranch& maxima) {
+  for (const std::size_t branch : {std::size_t{1}, std::size_t{0}}) {
+    const Maximum& m = maxima[branch];
+    if (m.value < 0) continue;  // f rises: no left branch
+    fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name, branch ? "right" : "left", m.value, m.x, m.y,
+               m.got, m.want);
+  }
+}
+
+void print_forward(const Segment& all) {
+  fmt::print("  forward: {} of {} y not correctly rounded; {} roundings decided by MPFR\n", all.misrounded, all.finite, all.oracle_decisions);
+  for (const Mismatch& m : all.examples) fmt::print("    x = {:a}: y = {:a} instead of {:a}\n", m.x, m.got, m.want);
+  for (std::size_t i = 0; i < all.forward_ulp.size(); ++i) {
+    fmt::print("  forward error {:<13} {:.6g} ulp at x = {:a}\n", kForwardRegionNames[i], all.forward_ulp[i].value, all.forward_ulp[i].x);
+  }
+}
+
+void print_gradient_ulp(const DomainResult& result, const FloatFormat& format) {
+  const Segment& all = result.all;
+  for (std::size_t i = 0; i < all.gradient_ulp.size(); ++i) {
+    if (all.gradient_ulp[i].value < 0) continue;
+    fmt::print("  dx error {:<13} {:.6g} ulp at dy = 1, x = {:a}; at most {:.6g} ulp for any dy", kGradientRegionNames[i], all.gradient_ulp[i].value,
+               all.gradient_ulp[i].x, gradient_ulp_for_any_dy(all.gradient_relative[i].value, format));
+    const Maximum& found = all.gradient_found[i];
+    fmt::print("{}\n", found.value < 0 ? "" : fmt::format(", {:.6g} at dy = {:a}, x = {:a}", found.value, found.got, found.x));
+  }
+}
+
+void print_weighed(const DomainResult& result, const Subject& subject) {
+  for (const auto& line : under_json(subject, result)) {
+    fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]{}\n",
+               line["x"].get<std::string>(), line["rms"].is_number() ? line["rms"].get<double>() : INFINITY,
+               line["bias"].is_number() ? line["bias"].get<double>() : INFINITY, line["max"].is_number() ? line["max"].get<double>() : INFINITY,
+               line["max_within"][0].get<double>(), line["max_within"][1].get<double>(),
+               line["worst_codes"].is_null() ? "" : fmt::format("; share in the {} worst codes {:.3g}", line["worst_codes"].get<std::size_t>(),
+                                                                line["share_in_worst_codes"].get<double>()));
+  }
+}
+
+void print_result(const DomainResult& result, const Subject& subject) {
+  const FloatFormat& format = subject.format;
+  const Segment& all = result.all;
+  const bool foreign = !subject.origin.is_null();
+  fmt::print("\n{}, {} in {}, every x in {}: {} patterns ({} finite, {} with m = 1, {} NaN, {} infinite)\n",
+             foreign ? subject.origin["name"].get<std::string>() : std::string(subject.activation->name), subject.code ? "dx" : "y", format.name,
+             result.domain.x_format.name, all.patterns, all.finite, all.right, all.nan, all.infinite);
+  print_maximum("T", all.total);
+  print_maximum("T_dx", all.stored);
+  print_maximum("O", all.oracle);
+  print_maximum("R", all.regret);
+  if (!subject.code) print_maximum("C", all.storage);
+  fmt::print("  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n", result.ratio(), all.wrong_mask,
+             all.wrong_special);
+  fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
+  if (!subject.code) print_gradient_ulp(result, format);
+  print_weighed(result, subject);
+  for (std::size_t k = 0; k < kForeignForwards.size() && result.max(all.foreign[k]) >= 0; ++k) {
+    fmt::print("  T with y off by {:<14} {:.6g}\n", kForeignForwards[k].name, result.max(all.foreign[k]));
+  }
+  if (result.max(all.erff) >= 0) fmt::print("  T with y by erff           {:.6g}\n", result.max(all.erff));
+  if (result.max(all.from_x) >= 0) fmt::print("  PyTorch's formula from x   {:.6g}\n", result.max(all.from_x));
+  if (subject.own_forward) print_forward(all);
+  for (const Gate& gate : gates_of(result, subject)) {
+    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name, gate.value, gate.limit);
+  }
+}
+
+/// Parts of earlier shards, all of one subject, which is described in `subject`.
+std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subject& subject) {
+  std::vector<DomainPart> all;
+  for (const std::string& file : files) {
+    SweepParts read = parts_from_json(kernels::read_file(file), file);
+    if (subject.identity.empty()) {
+      subject = read.subject;
+    } else if (read.subject.identity != subject.identity || read.subject.format.name != subject.format.name || read.subject.swept != subject.swept) {
+      throw SpecError(file, "identity", fmt::format("of {} {}, not of {} {} as {}", read.subject.format.name, read.subject.identity, subject.format.name,
+                                                    subject.identity, files.front()));
+    } else if (to_json(read.subject, {}) != to_json(subject, {})) {
+      throw SpecError(file, "subject", fmt::format("describes another sweep than {}", files.front()));
+    }
+    std::move(read.parts.begin(), read.parts.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+/// One line of a table of many sweeps.
+void print_row(const DomainResult& result, const Subject& subject, double seconds) {
+  const Segment& all = result.all;
+  std::vector<std::string> violated;
+  for (const Gate& gate : gates_of(result, subject)) {
+    if (!gate.holds()) violated.push_back(fmt::format("{} {:.6g} > {:.6g}", gate.name, gate.value, gate.limit));
+  }
+  fmt::print("{:<30} {:<4} {:>10}", subject.name, result.domain.x_format.name, all.patterns);
+  for (const PerBranch* maxima : {&all.total, &all.stored, &all.oracle, &all.regret, &all.storage}) fmt::print(" {:>10.4g}", result.max(*maxima));
+  fmt::print(" {:>7.4f} {:>6.1f}  {}\n", result.ratio(), seconds, violated.empty() ? "holds" : fmt::format("VIOLATED {}", fmt::join(violated, ", ")));
+  std::fflush(stdout);
+}
+
+void print_row_names() {
+  fmt::print("{:<30} {:<4} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>6}\n", "kernels", "x", "patterns", "T", "T_dx", "O", "R", "C", "T / O", "s");
+}
+
+/// Where the result of a subject goes without --out: to the folders that the report reads, unless some of the x are left out.
+std::string default_folder(const Subject& subject) {
+  if (!subject.origin.is_null()) return "out/foreign/sweeps";
+  return subject.swept == SweptX::all ? "out/sweeps" : std::string("out/sweeps/") + to_string(subject.swept);
+}
+
+std::string file_name(const Subject& subject, const std::string& fit, const SweepOptions& options) {
+  const std::string by_fit = subject.origin.is_null() ? fit : subject.origin["name"].get<std::string>() + "_" + std::string(subject.format.name);
+  const bool is_f32 = subject.format.precision == kF32.precision;
+  return by_fit + (subject.swept == SweptX::all || is_f32 ? "" : std::string("_x_") + to_string(subject.swept)) +
+         (options.shards == 1 ? "" : fmt::format("_{}_of_{}", options.shard, options.shards)) + ".json";
+}
+
+/// Sweeps `subject` (or takes `parts` of earlier shards), prints, writes `out`. Whether every gate holds; true for a shard, which has none.
+bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const std::string& out, SweepOptions options, bool merges, bool one_of_many,
+                  bool quiet, nlohmann::ordered_json& json) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool writes = options.ranks->rank() == 0;
+  if (const auto folder = std::filesystem::path(out).parent_path(); writes && !folder.empty()) std::filesystem::create_directories(folder);
+  const std::vector<Domain> domains = subject.domains();
+  if (!merges) {
+    options.log = out + ".chunks";
+    parts = sweep(subject, domains, options);
+    if (!writes) return true;
+  }
+  bool holds = true;
+  if (options.shards == 1) {
+    const std::vector<DomainResult> results = finish(std::move(parts), domains, subject.stored());
+    json = report_json(subject, results);
+    auto& listed = json["gates"] = nlohmann::ordered_json::array();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    for (const DomainResult& result : results) {
+      if (quiet) {
+        // JSON alone
+      } else if (one_of_many) {
+        print_row(result, subject, seconds);
+      } else {
+        print_result(result, subject);
+      }
+      for (const Gate& gate : gates_of(result, subject)) {
+        listed.push_back(
+            {{"x_format", result.domain.x_format.name}, {"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
+        holds = holds && gate.holds();
+      }
+    }
+  } else {
+    json = to_json(subject, parts);
+  }
+  kernels::write_file(out, json.dump(1) + "\n");
+  std::filesystem::remove(options.log);
+  return holds;
+}
+
+/// Whether every gate of every subject holds.
+bool validate(const Arguments& arguments) {
+  if (!arguments.foreign.empty() && (!arguments.fit.empty() || !arguments.merge.empty())) {
+    throw SpecError("validate", "--foreign", "cannot be given with --fit or --merge");
+  }
+  if (arguments.merge.empty() == arguments.format.empty()) throw SpecError("validate", "input", "give either --format or --merge");
+  if (!arguments.merge.empty() && !arguments.shard.empty()) throw SpecError("validate", "--shard", "cannot be given with --merge");
+  const SweptX swept = swept_named(arguments.x, "validate", "--x");
+
+  const Ranks ranks = Ranks::of_job();
+  SweepOptions options;
+  options.threads = ranks.threads(arguments.threads);
+  omp_set_num_threads(options.threads);  // of what is built before the sweep, too
+  options.ranks = &ranks;
+  if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
+  std::vector<std::pair<Subject, std::string>> subjects;  // with the fit's name
+  std::vector<DomainPart> parts;
+  const bool merges = !arguments.merge.empty();
+  if (!arguments.foreign.empty()) {
+    subjects.emplace_back(make_subject(parse_foreign(kernels::read_file(arguments.foreign), arguments.foreign), format_of(arguments.format)), "");
+  } else if (merges) {
+    Subject subject{{}, kF32, {}, {}, {}, {}};
+    parts = read_parts(arguments.merge, subject);
+    const std::string fit = subject.name.substr(0, subject.name.find('+'));
+    subjects.emplace_back(std::move(subject), fit);
+  } else {
+    for (const Shipped* one : chosen(arguments)) subjects.emplace_back(one->make(), one->fit);
+  }
+  std::optional<Distribution> histogram;
+  Fingerprint fingerprint;  // a stored partial sweep weighed by something else is not continued
+  if (!arguments.activations.empty()) {
+    if (merges) throw SpecError("validate", "--activations", "cannot be given with --merge: the shards say what they were weighed by");
+    const std::string text = kernels::read_file(arguments.activations);
+    histogram = Distribution::parse(text, arguments.activations);
+    fingerprint.add(text.data(), text.size());
+  }
+  const bool many = subjects.size() > 1, quiet = arguments.json || options.shards > 1;
+  const bool speaks = ranks.rank() == 0;
+  // The deployed kernels of GELU have the name that the chain and the report look for.
+  const auto name_of = [&](const Subject& subject, const std::string& fit) {
+    const bool by_format = arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
+    return file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, options);
+  };
+  if (many && !quiet && speaks) print_row_names();
+  bool holds = true;
+  std::vector<std::string> written;
+  auto list = nlohmann::ordered_json::array();
+  for (auto& [subject, fit] : subjects) {
+    if (!merges) {
+      subject.swept = swept;
+      // Of both domains nothing is added, so that stored sweeps of before go on.
+      if (swept != SweptX::all) subject.identity += std::string("-") + to_string(swept);
+    }
+    if (histogram) {
+      subject.distributions.push_back(*histogram);
+      subject.identity += fmt::format("-{:016x}", fingerprint.value());
+    }
+    std::string out = arguments.out;
+    if (many || out.empty()) {
+      const std::filesystem::path folder = out.empty() ? default_folder(subject) : out;
+      out = (folder / name_of(subject, fit)).string();
+    }
+    nlohmann::ordered_json json;
+    holds = validate_one(subject, std::move(parts), out, options, merges, many, quiet, json) && holds;
+    written.push_back(out);
+    if (arguments.json) list.push_back(std::move(json));
+  }
+  if (!speaks) return true;
+  if (arguments.json) {
+    fmt::print("{}\n", (many ? list : list.front()).dump(1));
+  } else {
+    fmt::print("written to {}\n", many ? std::filesystem::path(written.front()).parent_path().string() : written.front());
+  }
+  return holds;
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  std::string names;
+  for (const SweptActivation* activation : swept_activations()) names += (names.empty() ? "" : ", ") + std::string(activation->name);
+  CLI::App* const command = app.add_subcommand("validate", "Total error of the kernels by exhaustion over every bit pattern of x");
+  command->add_option("--activation", arguments->activation, "Activations, a list or all: " + names + " (default: gelu)");
+  command->add_option("--format", arguments->format, "Formats of y, a list or all: f32, f16, bf16");
+  command->add_option("--fit", arguments->fit, "Backward fits by the name of their header, a list or all (default: the deployed ones)");
+  command->add_option("--x", arguments->x, "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
+  command->add_option("--foreign", arguments->foreign, "Audit these published coefficients (JSON, validation/README.md) in place of our kernels");
+  command->add_option("--activations", arguments->activations, "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");
+  command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
+  command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
+  command->add_option("--out", arguments->out, "Result file, or the folder of many; an interrupted sweep continues from the file of this name + .chunks");
+  command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", arguments->json, "Print the result as JSON");
+  command->callback([arguments, &status] {
+    if (!validate(*arguments)) status = kernels::kExitViolated;
+  });
+}
+
+}  // namespace outgrad::validation
