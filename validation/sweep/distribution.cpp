@@ -121,7 +121,10 @@ std::array<double, 2> Distribution::reach() const {
   return {first_ + static_cast<double>(low) * width_, first_ + static_cast<double>(high) * width_};
 }
 
-bool Distribution::regular(double low, double high) const { return sigma_ > 0 || bin_of(low) == bin_of(high); }
+bool Distribution::regular(double low, double high) const {
+  const double inward = (high - low) * 0x1p-21;
+  return sigma_ > 0 || bin_of(low + inward) == bin_of(high - inward);
+}
 
 Distribution::Sums Distribution::weigh(const BlockMoments& block) const {
   const double at = block.spacing * density(block.centre);
@@ -135,6 +138,11 @@ Distribution::Sums Distribution::weigh(const BlockMoments& block) const {
 }
 
 std::vector<Distribution> usual_distributions() { return {Distribution::normal(0.5), Distribution::normal(1), Distribution::normal(2)}; }
+
+std::array<double, 2> step_from_zero(float x) {
+  if (std::signbit(x)) return {std::nextafter(x, -INFINITY), x};
+  return {x, std::nextafter(x, INFINITY)};
+}
 
 std::array<double, 2> rounding_interval(double v, const FloatFormat& format) {
   if (v == 0) {  // the two zeros share the line

@@ -71,7 +71,7 @@ class Distribution {
     double mass = 0, error = 0, square = 0;
   };
   Sums weigh(const BlockMoments& block) const;
-  /// Whether the block lies where weigh() is what it claims to be: within one bin of a histogram.
+  /// Whether a block that covers (low, high) lies where weigh() is what it claims to be: within one bin of a histogram, to a 2^-21 of the block.
   bool regular(double low, double high) const;
   double density(double x) const;
   /// A density without bins. A histogram counts f32: each stands for the step to its neighbour away from 0, so that a bin's sum to its share.
@@ -93,6 +93,9 @@ class Distribution {
 
 /// sigma in {0.5, 1, 2}.
 std::vector<Distribution> usual_distributions();
+
+/// What an f32 stands for in a histogram: all between it and its neighbour away from 0.
+std::array<double, 2> step_from_zero(float x);
 
 /// The x that round to v in a format: all between the two numbers.
 std::array<double, 2> rounding_interval(double v, const FloatFormat& format);

@@ -394,8 +394,8 @@ class BlockSweeper {
       const Distribution& distribution = subject_.distributions[k];
       WeightedError& sums = segment_.under[k];
       Distribution::Sums add;
-      // One x inward: an end of a bin that is the nearest of a block to 0 is not of the other bin.
-      if (one_binade && (n_ < 3 || distribution.regular(b.x[1], b.x[n_ - 2]))) {
+      const bool steps = domain_.x_format.bits == 32 && !distribution.smooth();
+      if (one_binade && (!steps || (n_ > 1 && distribution.regular(step_from_zero(first)[0], step_from_zero(last)[1])))) {
         add = distribution.weigh(block);
         for (const std::int64_t i : {std::int64_t{0}, n_ - 1}) {
           if (!distribution.smooth()) break;
@@ -411,7 +411,7 @@ class BlockSweeper {
         }
       } else {
         for (std::int64_t i = 0; i < n_; ++i) {
-          const auto [low, high] = rounding_interval(b.x[i], domain_.x_format);
+          const auto [low, high] = steps ? step_from_zero(b.x[i]) : rounding_interval(b.x[i], domain_.x_format);
           const double mass = distribution.mass(low, high), error = b.g[i] - b.want[i];
           add.mass += mass;
           add.error += mass * error;
