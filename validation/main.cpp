@@ -9,10 +9,10 @@
 
 #include "kernels/host/errors.h"
 #include "validation/certificate/check.h"
-#include "validation/report/report_command.h"
 #include "validation/norms/stability_command.h"
-#include "validation/training/train_command.h"
+#include "validation/report/report_command.h"
 #include "validation/sweep/validate_command.h"
+#include "validation/training/train_command.h"
 
 namespace {
 

@@ -11,7 +11,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "validation/exact/activation.h"
 #include "validation/certificate/coordinate_bound.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"
@@ -19,6 +18,7 @@
 #include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/row_bound.h"
 #include "validation/certificate/storage_bound.h"
+#include "validation/exact/activation.h"
 
 namespace outgrad::validation {
 namespace {

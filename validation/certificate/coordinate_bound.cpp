@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "validation/exact/activation.h"
 #include "validation/certificate/fit_bound.h"
+#include "validation/exact/activation.h"
 
 namespace outgrad::validation {
 namespace {

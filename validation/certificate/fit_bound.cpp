@@ -8,8 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "validation/exact/activation.h"
 #include "validation/certificate/gelu_interval.h"
+#include "validation/exact/activation.h"
 
 namespace outgrad::validation {
 namespace {

@@ -9,8 +9,8 @@
 #include <limits>
 #include <vector>
 
-#include "validation/exact/activation.h"
 #include "validation/certificate/deployed.h"
+#include "validation/exact/activation.h"
 
 namespace outgrad::validation {
 namespace {

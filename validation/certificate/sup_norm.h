@@ -10,8 +10,8 @@
 
 #include <functional>
 
-#include "validation/exact/mp.h"
 #include "validation/certificate/verdict.h"
+#include "validation/exact/mp.h"
 
 namespace outgrad::validation {
 

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "validation/sweep/fingerprint.h"
 #include "validation/json_node.h"
+#include "validation/sweep/fingerprint.h"
 
 namespace outgrad::validation {
 namespace {

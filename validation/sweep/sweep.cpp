@@ -24,8 +24,8 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/host/parallel.h"
-#include "validation/sweep/digest.h"
 #include "validation/exact/reference.h"
+#include "validation/sweep/digest.h"
 #include "validation/sweep/sweep_json.h"
 
 namespace outgrad::validation {

@@ -42,10 +42,10 @@
 #include <string_view>
 #include <vector>
 
-#include "validation/sweep/distribution.h"
 #include "validation/exact/oracle.h"
-#include "validation/sweep/ranks.h"
 #include "validation/exact/reference.h"
+#include "validation/sweep/distribution.h"
+#include "validation/sweep/ranks.h"
 #include "validation/sweep/swept_activation.h"
 
 namespace outgrad::validation {

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "validation/exact/activation.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/certificate/storage_bound.h"
+#include "validation/exact/activation.h"
 
 namespace outgrad::validation {
 

@@ -20,8 +20,8 @@
 #include "tests/validation/command_fixture.h"
 #include "validation/exact/oracle.h"
 #include "validation/random.h"
-#include "validation/training/train_command.h"
 #include "validation/training/text.h"
+#include "validation/training/train_command.h"
 
 namespace outgrad::validation {
 namespace {
