@@ -63,6 +63,30 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
   for (const auto& [key, count] : deployed) EXPECT_EQ(count, 1) << key.first << ' ' << key.second;
 }
 
+// What notebooks_data/ says of every x was found with the coefficients and kernels of today, and of all that ships.
+TEST(Shipped, EveryCommittedSweepIsOfWhatIsThere) {
+  const std::filesystem::path folder = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps";
+  std::set<std::string> files;
+  for (const Shipped& one : shipped()) {
+    const std::string file = (folder / (one.fit + ".json")).string();
+    files.insert(file);
+    ASSERT_TRUE(std::filesystem::exists(file)) << file;
+    const auto sweep = nlohmann::json::parse(kernels::read_file(file));
+    const Subject subject = one.make();
+    EXPECT_EQ(sweep.at("subject"), subject.name);
+    const auto identity = sweep.at("identity").get<std::string>();
+    EXPECT_TRUE(identity.starts_with(subject.identity)) << file << ": " << identity << ", today " << subject.identity;
+    ASSERT_EQ(sweep.at("domains").size(), subject.domains().size()) << file;
+    for (std::size_t k = 0; k < subject.domains().size(); ++k) {
+      const auto& domain = sweep["domains"][k];
+      EXPECT_EQ(domain.at("x_format"), subject.domains()[k].x_format.name) << file;
+      EXPECT_EQ(domain.at("counts").at("patterns"), subject.domains()[k].size()) << file;
+    }
+    for (const auto& gate : sweep.at("gates")) EXPECT_TRUE(gate.at("holds").get<bool>()) << file << ' ' << gate.at("name");
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) EXPECT_TRUE(files.contains(entry.path().string())) << entry.path();
+}
+
 TEST(Shipped, SixteenBitSweepsAreCountedAndWithinTheirClaims) {
   int swept = 0;
   for (const Shipped& one : shipped()) {
