@@ -99,7 +99,7 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
   }
   if (worst) {
-    tile({rounded_up(ratio, 4), "largest T / O of the shipped fits", "1 is the limit that storing y sets; worst in " + worst->format},
+    tile({rounded_up(ratio, 4), "largest T / O of GELU's default fits", "1 is the limit that storing y sets; worst in " + worst->format},
          validate_command("FORMAT"));
   }
   const SweepResult* const ours = results.sweep_of("f32");
