@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: outgrad COMMAND ...\n"
-    "  tune   [--device cpu|auto|cuda:N|cuda:all|sm_XX] [--kernel A,B|all] [--format F,G|all] [--shape RxN,...] [--elements N]\n"
+    "  tune   [--device cpu|auto|cuda:N|cuda:all|sm_XX [--board NAME]] [--kernel A,B|all] [--format F,G|all] [--shape RxN,...] [--elements N]\n"
     "         [--budget SECONDS] [--evaluations N] [--strategy S] [--shard i/n|mpi] [--fresh] [--accuracy default|any] [--headers DIR]\n"
     "         [--out DIR] [--seed N] [--publish] [--json]\n"
     "         --merge FILE... --out FILE [--json]   databases of several runs and machines as one\n"

@@ -202,7 +202,7 @@ int tune_command(const std::vector<std::string>& args) {
   }
   const std::vector<Problem> problems = problems_of(options);
   if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
+    options.refuse_all_but("a device that is not there", {"device", "board", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {

@@ -78,13 +78,16 @@ enum class CacheHint {
   streaming,  // .cs: read or written once, first to be evicted
 };
 
+// A grid of as many blocks as the device holds at once: each fills its table once and loops to the end. The device is asked how many.
+inline constexpr int kAllResident = -1;
+
 // Each schedule is its own compiled kernel. Every schedule gives the same bits.
 struct GpuSchedule {
-  int threads = 256;        // per block: a multiple of 32, at most 1024
-  int octets = 0;           // of 8 elements, loaded together by a thread in one trip of its loop: 1 to 8; 0 = default_octets
-  int access_bytes = 16;    // the widest global load and store, where tensors are aligned to it: 4, 8 or 16
-  int blocks_per_sm = 8;    // the grid holds this many blocks for each SM, which loop over the rest; 0 = a block for each trip, no loop
-  int resident_blocks = 1;  // blocks per SM that the register allocation must leave room for
+  int threads = 256;                 // per block: a multiple of 32, at most 1024
+  int octets = 0;                    // of 8 elements, loaded together by a thread in one trip of its loop: 1 to 8; 0 = the kernel's default
+  int access_bytes = 16;             // the widest global load and store, where tensors are aligned to it: 4, 8 or 16
+  int blocks_per_sm = kAllResident;  // the grid holds this many blocks for each SM, which loop over the rest; 0 = a block for each trip, no loop
+  int resident_blocks = 0;           // blocks per SM that the register allocation must leave room for; 0 = the kernel's default
   CacheHint loads = CacheHint::none;
   CacheHint stores = CacheHint::none;
   TableHome table = TableHome::automatic;

@@ -54,6 +54,7 @@ struct Driver {
   Result (*function)(Handle*, Handle, const char*) = nullptr;
   Result (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**) = nullptr;
   Result (*set_function)(Handle, int, int) = nullptr;
+  Result (*resident_blocks)(int*, Handle, int, std::size_t) = nullptr;
   Result (*create_event)(Handle*, unsigned) = nullptr;
   Result (*destroy_event)(Handle) = nullptr;
   Result (*record)(Handle, Handle) = nullptr;
@@ -93,6 +94,7 @@ struct Driver {
     find(function, "cuModuleGetFunction");
     find(launch, "cuLaunchKernel");
     find(set_function, "cuFuncSetAttribute");
+    find(resident_blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
     find(create_event, "cuEventCreate");
     find(destroy_event, "cuEventDestroy_v2");
     find(record, "cuEventRecord");
@@ -248,6 +250,12 @@ std::vector<Device::Kernel> Device::load(const std::string& cubin, const std::ve
 void Device::allow_shared(Kernel kernel, std::int64_t bytes) const {
   constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
   driver().check(driver().set_function(kernel, kMaxDynamicSharedBytes, static_cast<int>(bytes)), "cuFuncSetAttribute");
+}
+
+int Device::resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const {
+  int blocks = 0;
+  driver().check(driver().resident_blocks(&blocks, kernel, threads, shared_bytes), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  return blocks;
 }
 
 void Device::launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const {

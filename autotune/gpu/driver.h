@@ -81,6 +81,8 @@ class Device {
   std::vector<Kernel> load(const std::string& cubin, const std::vector<std::string>& names) const;
   // Before a launch with more dynamic shared memory than every kernel may have.
   void allow_shared(Kernel kernel, std::int64_t bytes) const;
+  // Blocks of a kernel that an SM holds at once.
+  int resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const;
   // `parameters` point to the arguments, in order.
   void launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const;
   // Waits for all that was enqueued; throws what it ended in.

@@ -12,12 +12,14 @@ namespace {
 
 constexpr int kKiB = 1024;
 
+// Of an architecture's boards first the one that it is known by.
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> kTable = {
       {"sm_80", "A100 SXM 80 GB", 108, 1.410, 2039, 2048, 32, 164 * kKiB, 163 * kKiB},
       {"sm_86", "A10", 72, 1.695, 600, 1536, 16, 100 * kKiB, 99 * kKiB},
       {"sm_89", "L40S", 142, 2.520, 864, 1536, 24, 100 * kKiB, 99 * kKiB},
       {"sm_90", "H200 SXM", 132, 1.980, 4800, 2048, 32, 228 * kKiB, 227 * kKiB},
+      {"sm_90", "H100 SXM", 132, 1.980, 3350, 2048, 32, 228 * kKiB, 227 * kKiB},
       {"sm_100", "B200", 148, 1.965, 8000, 2048, 32, 228 * kKiB, 227 * kKiB},
       {"sm_120", "GeForce RTX 5090", 170, 2.407, 1792, 1536, 24, 100 * kKiB, 99 * kKiB},
   };
@@ -44,13 +46,13 @@ int up_to(int value, int unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 
-const Architecture& architecture_of(const std::string& name) {
+const Architecture& architecture_of(const std::string& name, const std::string& board) {
   std::string known;
   for (const Architecture& each : architectures()) {
-    if (each.name == name) return each;
-    known += (known.empty() ? "" : ", ") + each.name;
+    if (each.name == name && (board.empty() || each.board == board)) return each;
+    known += (known.empty() ? "" : ", ") + each.name + " (" + each.board + ")";
   }
-  throw kernels::SpecError("device", name, "no model of it (" + known + ")");
+  throw kernels::SpecError("device", board.empty() ? name : name + ", " + board, "no model of it: " + known);
 }
 
 int resident_blocks(const Architecture& architecture, const KernelResources& resources, int threads) {
@@ -75,8 +77,10 @@ using kernels::cuda::kOctet;
 using kernels::cuda::LaunchPlan;
 using kernels::cuda::PlannedLaunch;
 
-LaunchPlan plan_of(const Architecture& architecture, const GpuVariant& variant) {
-  return variant.plan(variant.problem.rows, variant.problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block});
+// `resident`: blocks of the schedule's kernel that an SM holds; a norm's plan does not ask.
+LaunchPlan plan_of(const Architecture& architecture, const GpuVariant& variant, int resident = 0) {
+  return variant.plan(variant.problem.rows, variant.problem.cols,
+                      {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block, .resident_blocks = resident});
 }
 
 PlannedLaunch main_launch(const LaunchPlan& plan, const GpuVariant& variant) {
@@ -128,7 +132,7 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
   p.resident_blocks = resident_blocks(architecture, code.resources, schedule.threads);
   double launched = schedule.blocks_per_sm > 0 ? std::min(p.resident_blocks, schedule.blocks_per_sm) : p.resident_blocks;
   if (variant.problem.cols > 0) {
-    const PlannedLaunch main = main_launch(plan_of(architecture, variant), variant);
+    const PlannedLaunch main = main_launch(plan_of(architecture, variant, p.resident_blocks), variant);
     launched = std::min(launched, static_cast<double>(main.blocks) / architecture.sms);
   }
   const double threads = launched * schedule.threads;
@@ -138,13 +142,17 @@ Prediction of_trips(const Architecture& architecture, const GpuVariant& variant,
   p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / (traffic.read + traffic.written);
   const double bytes = traffic.read + traffic.written;
   p.memory_ns = bytes / (bandwidth * std::min(1.0, p.bytes_in_flight / p.needed_in_flight));
-  // A block of a grid without a loop has its prologue for one trip; one that loops, for many. A thread of bias's backward has it for a slot's rows.
+  // A thread has its prologue once for all its trips: for one where the grid has no loop, for as many as to be without weight where no size is
+  // known. A thread of bias's backward has it for a slot's rows.
   double instructions = code.instructions_per_element;
   if (columns && variant.problem.cols > 0) {
     const i64 slots = kernels::slot_count(variant.problem.rows, variant.problem.cols);
     instructions += code.prologue_instructions / (elements_per_trip / schedule.octets * static_cast<double>(variant.problem.rows) / static_cast<double>(slots));
   } else if (schedule.blocks_per_sm == 0) {
     instructions += code.prologue_instructions / elements_per_trip;
+  } else if (variant.problem.cols > 0) {
+    const PlannedLaunch main = main_launch(plan_of(architecture, variant, p.resident_blocks), variant);
+    instructions += code.prologue_instructions * static_cast<double>(main.blocks * main.threads) / static_cast<double>(variant.problem.elements());
   }
   p.issue_ns = instructions / (kWarp * kSchedulers * architecture.clock_ghz);
   const double conflicts = schedule.table == kernels::TableHome::rows ? kRowConflicts : 1;
@@ -203,7 +211,7 @@ KernelResources resources_of(const Architecture& architecture, const GpuVariant&
 
 Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code) {
   const bool norm = is_norm(variant.problem.kernel), sized = variant.problem.cols > 0;
-  const LaunchPlan plan = sized ? plan_of(architecture, variant) : LaunchPlan{};
+  const LaunchPlan plan = sized ? plan_of(architecture, variant, norm ? 0 : resident_blocks(architecture, code.resources, variant.schedule.threads)) : LaunchPlan{};
   Prediction p = norm ? of_rows(architecture, variant, code, plan) : of_trips(architecture, variant, code);
   for (double* each : {&p.memory_ns, &p.issue_ns, &p.shared_ns, &p.ns}) *each /= architecture.sms;
   if (sized) p.others_ns = ns_of_others(architecture, variant, plan) / static_cast<double>(variant.problem.elements());

@@ -23,8 +23,8 @@
 
 namespace outgrad::autotune::gpu {
 
-// One SM's limits (CUDA C++ Programming Guide, "Compute capabilities") and the figures of the board that the architecture is known by
-// (NVIDIA's data sheets). A device that is there says these of itself.
+// One SM's limits (CUDA C++ Programming Guide, "Compute capabilities") and the figures of a board with it (NVIDIA's data sheets). A device
+// that is there says these of itself.
 struct Architecture {
   std::string name;   // "sm_90"
   std::string board;  // "H200 SXM"
@@ -36,8 +36,8 @@ struct Architecture {
   int shared_per_sm = 0;       // bytes, at the largest carve-out
   int shared_per_block = 0;    // bytes, with opt-in
 };
-// Throws SpecError for an architecture that is not in the table.
-const Architecture& architecture_of(const std::string& name);
+// On this board, or on the one that the architecture is known by. Throws SpecError for what is not in the table.
+const Architecture& architecture_of(const std::string& name, const std::string& board = "");
 
 inline constexpr int kWarp = 32;
 inline constexpr int kSchedulers = 4;  // per SM, one instruction per clock each

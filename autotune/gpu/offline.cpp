@@ -333,7 +333,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   constexpr int kShown = 5;
   const std::string device = options.text("device", "");
   Nvrtc::instance().require(device);
-  const Architecture& architecture = architecture_of(device);
+  const Architecture& architecture = architecture_of(device, options.text("board", ""));
   const std::string out = options.text("out", "out/tuned");
   const auto evaluations = static_cast<std::size_t>(options.integer("evaluations", 200, 1, 1'000'000));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));

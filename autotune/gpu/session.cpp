@@ -181,6 +181,8 @@ LoadedVariant load(const Device& device, const GpuVariant& variant, const std::v
         if (is_symbol_of(cubin.symbols[i], kernel)) loaded.kernels[kernel] = handles[i];
   }
   if (loaded.kernels.count(variant.main_kernel()) == 0) throw std::logic_error(variant.name() + ": no " + name_of(variant.main_kernel()) + " in its code");
+  if (!is_norm(variant.problem.kernel) && variant.schedule.blocks_per_sm == kernels::kAllResident)
+    loaded.limits.resident_blocks = device.resident_blocks(loaded.kernels.at(variant.main_kernel()), variant.schedule.threads, 0);
   return loaded;
 }
 

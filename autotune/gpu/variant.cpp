@@ -276,7 +276,7 @@ std::string GpuVariant::name() const {
   }
   return std::string(autotune::name_of(problem.format)) + "." + fit->name + ".ipt_" + std::to_string(kOctet * schedule.octets) + ".tpb_" +
          std::to_string(schedule.threads) + ".vec_" + std::to_string(schedule.access_bytes) + ".tab_" + name_of(schedule.table) + ".grid_" +
-         std::to_string(schedule.blocks_per_sm) + ".occ_" + std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) +
+         (schedule.blocks_per_sm == kernels::kAllResident ? "all" : std::to_string(schedule.blocks_per_sm)) + ".occ_" + std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) +
          ".st_" + short_name(schedule.stores);
 }
 
@@ -356,12 +356,9 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
     return {problem, schedule};
   }
   const std::shared_ptr<const FitChoice>& fit = gpu_fits_of(problem).front();
-  kernels::GpuSchedule schedule;
-  // As default_octets in kernels/cuda/elementwise.cuh: a direct table or a single row leaves registers for more, f32 needs more to spread
-  // its polynomial's cost over; and completed_rows in kernels/cuda/bias.cuh.
-  const bool f32 = problem.format == FormatId::kF32;
-  schedule.octets = f32 && problem.kernel == KernelId::kBiasGeluBackward ? 2 : !fit->has_rows ? 4 : f32 ? 3 : 2;
-  return {problem, fit, schedule};
+  const bool bias = problem.kernel == KernelId::kBiasGeluBackward || problem.kernel == KernelId::kBiasGeluForward;
+  return {problem, fit,
+          kernels::cuda::completed({}, {.forward = is_forward(problem.kernel), .bias = bias, .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
 }
 
 Traffic traffic_of(const Problem& problem) {
@@ -448,7 +445,7 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
       .parameter("threads", {64, 128, 256, 512, 1024})
       .parameter("octets", {1, 2, 3, 4, 6, 8})
       .parameter("access_bytes", {4, 8, 16})
-      .parameter("blocks_per_sm", {0, 1, 2, 4, 8, 16, 32})
+      .nominal_parameter("blocks_per_sm", {kernels::kAllResident, 0, 1, 2, 4, 8, 16, 32})
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8})
       .parameter("loads", {0, 1})
       .parameter("stores", {0, 1})
@@ -457,7 +454,7 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
   space.constraint("registers are kept for blocks that an SM can hold", {"threads", "resident_blocks"},
                    [max_threads](const Point& p) { return p[0] * p[1] <= max_threads; });
   space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},
-                   [](const Point& p) { return p[0] == 0 || p[0] >= p[1]; });
+                   [](const Point& p) { return p[0] <= 0 || p[0] >= p[1]; });
   const std::int64_t octet_bytes = kOctet * autotune::bytes_of(problem.format);
   space.constraint("an access is no wider than an octet", {"access_bytes"}, [octet_bytes](const Point& p) { return p[0] <= octet_bytes; });
   // 8 octets of f32, twice, are 128 registers before anything is computed.

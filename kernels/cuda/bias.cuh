@@ -21,9 +21,9 @@ OUTGRAD_HD constexpr GpuSchedule unhinted(GpuSchedule schedule) {
 
 // y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8 and the bias aligned, so that it too is read by octets.
 template <class Forward, class T, class B, bool Wide, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, kForwardSchedule<Schedule, T, true>.resident_blocks)
     bias_gelu_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u32* mask) {
-  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T, true>;
   static_assert(schedule_holds<kSchedule>());
   [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
@@ -95,13 +95,6 @@ __global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedu
   }
 }
 
-// Rows loaded together where the schedule leaves them open: f32 has no registers for more, beside the sums.
-template <class Fit, class T>
-OUTGRAD_HD constexpr GpuSchedule completed_rows(GpuSchedule schedule) {
-  if (schedule.octets == 0 && sizeof(T) == 4) schedule.octets = 2;
-  return completed<Fit, T>(schedule);
-}
-
 // 8 columns of Rows rows, from element `at` on: their dx, and their products, row by row, added to the columns' sums.
 template <GpuSchedule S, int Rows, class T, class Product>
 __device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
@@ -150,10 +143,10 @@ __device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mas
 // dx = dy g(y, m), and sums[slot][j], a slot's sum of the products of column j. dx may equal dy. Wide: a row is whole octets, and all
 // four arrays are aligned.
 template <class Fit, class T, bool Wide, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+__global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.threads, kBackwardSchedule<Schedule, Fit, T, true>.resident_blocks)
     bias_gelu_backward(const T* dy, const T* y, const u32* mask, SlotRows slots, i64 n, T* dx, float* sums) {
   static_assert(fit_holds<Fit, T>() && Fit::kMasked);
-  constexpr GpuSchedule kSchedule = completed_rows<Fit, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T, true>;
   static_assert(schedule_holds<kSchedule>());
   [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
@@ -204,12 +197,14 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
   const Extent in = extent_of(x, elements), shift = extent_of(bias, n), out = extent_of(y, elements), bits = extent_of(mask, words);
   if ((y != x && overlap(out, in)) || overlap(out, shift) || overlap(out, bits) || overlap(bits, in) || overlap(bits, shift))
     return cudaErrorInvalidValue;
-  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T, true>;
+  static constinit ResidentBlocks resident[2];
+  const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(bias);
+  const auto kernel = wide ? bias_gelu_forward<Forward, T, B, true, Schedule> : bias_gelu_forward<Forward, T, B, false, Schedule>;
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
-  const LaunchPlan plan = bias_forward_plan(kSchedule, elements, n % kOctet == 0 && is_aligned_for<kSchedule>(bias), limits);
-  return launch(plan.wide ? bias_gelu_forward<Forward, T, B, true, Schedule> : bias_gelu_forward<Forward, T, B, false, Schedule>,
-                static_cast<unsigned>(plan.launch[0].blocks), plan.launch[0].threads, 0, stream, x, bias, elements, n, y, mask);
+  if (const cudaError_t status = limits_for<kSchedule>(kernel, resident[wide], limits); status != cudaSuccess) return status;
+  const PlannedLaunch planned = bias_forward_plan(kSchedule, elements, wide, limits).launch[0];
+  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, bias, elements, n, y, mask);
 }
 
 // dy, y, dx [rows, n], dbias [n]; `workspace` holds workspace_words, at least bias_backward_workspace(rows, n), and may be null where that
@@ -232,21 +227,22 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
   if (overlap(total, gradient) || overlap(scratch, gradient) || overlap(total, out) || overlap(scratch, out) || overlap(scratch, total))
     return cudaErrorInvalidValue;
 
-  constexpr GpuSchedule kSchedule = completed_rows<Fit, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T, true>;
+  static constinit ResidentBlocks resident[2];
   const i64 slots = slot_count(rows, n);
   float* const sums = slots > 1 ? workspace : dbias;
   const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) && is_aligned_for<kSchedule>(dx) &&
                     is_aligned_for<kSchedule>(sums);
+  const auto kernel = wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>;
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  if (const cudaError_t status = limits_for<kSchedule>(kernel, resident[wide], limits); status != cudaSuccess) return status;
   const LaunchPlan plan = bias_backward_plan(kSchedule, rows, n, wide, limits);
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
     const cudaError_t status =
         planned.kernel == DeviceKernel::add_slots
             ? launch_add_slots(planned, sums, n, stream, dbias)
-            : launch(wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>,
-                     static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
+            : launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;

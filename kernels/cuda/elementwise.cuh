@@ -8,6 +8,10 @@
 // arguments that break the contract: then nothing is launched. NVRTC sees the kernels alone.
 #pragma once
 
+#ifndef __CUDACC_RTC__
+#include <atomic>
+#endif
+
 #include "kernels/activation.h"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -25,29 +29,29 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 OUTGRAD_HD constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
-// Octets a trip where the schedule leaves them open: enough to spread the cost of a trip over, within about 128 registers. What needs no
-// row of coefficients in registers leaves room for more; f32 has the longest polynomials, and more of that cost.
-template <class Fit, class T>
-OUTGRAD_HD constexpr int default_octets() {
+template <class Fit>
+OUTGRAD_HD constexpr bool has_rows() {
   if constexpr (kIsDirect<Fit>) {
-    return 4;
+    return false;
   } else {
-    return Fit::kRows == 1 ? 4 : sizeof(T) == 4 ? 3 : 2;
+    return Fit::kRows > 1;
   }
 }
 
-template <class Fit, class T>
-OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule) {
-  if (schedule.octets == 0) schedule.octets = default_octets<Fit, T>();
-  return schedule;
-}
+// The schedules of the kernels below, and of those with a bias, with nothing left open.
+template <class Schedule, class Fit, class T, bool Bias = false>
+inline constexpr GpuSchedule kBackwardSchedule =
+    completed(Schedule::kSchedule, {.forward = false, .bias = Bias, .element_bytes = sizeof(T), .rows = has_rows<Fit>()});
+template <class Schedule, class T, bool Bias = false>
+inline constexpr GpuSchedule kForwardSchedule =
+    completed(Schedule::kSchedule, {.forward = true, .bias = Bias, .element_bytes = sizeof(T), .rows = true});
 
 template <GpuSchedule S>
 OUTGRAD_HD constexpr bool schedule_holds() {
   static_assert(S.threads > 0 && S.threads <= 1024 && S.threads % 32 == 0, "a block has 32 to 1024 threads, whole warps");
   static_assert(S.octets >= 1 && S.octets <= 8, "a thread takes 1 to 8 octets a trip");
   static_assert(is_power_of_two(S.access_bytes) && S.access_bytes >= 4 && S.access_bytes <= 16, "an access is 4, 8 or 16 bytes");
-  static_assert(S.blocks_per_sm >= 0 && S.resident_blocks >= 1);
+  static_assert(S.blocks_per_sm >= kAllResident && S.resident_blocks >= 1);
   return true;
 }
 
@@ -75,11 +79,11 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
 
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+__global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, kBackwardSchedule<Schedule, Fit, T>.resident_blocks)
     activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
   static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
   static_assert(fit_holds<Fit, Y>());
-  constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T>;
   static_assert(schedule_holds<kSchedule>());
   const auto& table = resident_table<DeviceFit<Fit, Y>, kSchedule.table, kSchedule.threads>();
   const GpuOps<DeviceFit<Fit, Y>, Y> ops;
@@ -136,9 +140,9 @@ struct TailOf {
 
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(Schedule::kSchedule.threads, Schedule::kSchedule.resident_blocks)
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
     gelu_forward(const T* x, T* y, u32* mask, i64 n) {
-  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
   const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
   const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
@@ -207,16 +211,36 @@ bool is_array(const T* pointer, i64 n) {
 
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
 
-// What a plan asks of the device, as far as it asks.
-template <GpuSchedule S>
-cudaError_t limits_for(PlanLimits& limits) {
-  if constexpr (S.blocks_per_sm > 0) {
-    int device = 0;
-    if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
-    return cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device);
-  } else {
+// Blocks of a kernel that an SM holds at once, by device: asked at the first launch there, then kept. Threads that ask at once keep the same
+// answer. Nothing is enqueued, so that a launch may be captured in a graph.
+class ResidentBlocks {
+ public:
+  template <class... Parameters>
+  cudaError_t of(void (*kernel)(Parameters...), int threads, int device, int& blocks) {
+    std::atomic<int>* const kept = device >= 0 && device < kMostDevices ? &kept_[device] : nullptr;
+    blocks = kept != nullptr ? kept->load(std::memory_order_relaxed) : 0;
+    if (blocks > 0) return cudaSuccess;
+    if (const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0); status != cudaSuccess) return status;
+    if (blocks < 1) return cudaErrorInvalidConfiguration;  // an SM has no room for even one
+    if (kept != nullptr) kept->store(blocks, std::memory_order_relaxed);
     return cudaSuccess;
   }
+
+ private:
+  static constexpr int kMostDevices = 64;  // others are asked at each launch
+  std::atomic<int> kept_[kMostDevices] = {};
+};
+
+// What a plan asks of the device, as far as it asks. `resident` is the kernel's own.
+template <GpuSchedule S, class... Parameters>
+cudaError_t limits_for(void (*kernel)(Parameters...), ResidentBlocks& resident, PlanLimits& limits) {
+  if constexpr (S.blocks_per_sm == 0) return cudaSuccess;
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  if constexpr (S.blocks_per_sm == kAllResident) {
+    if (const cudaError_t status = resident.of(kernel, S.threads, device, limits.resident_blocks); status != cudaSuccess) return status;
+  }
+  return cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device);
 }
 
 // Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a
@@ -231,11 +255,13 @@ cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask,
   if constexpr (Fit::kMasked) {
     if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
   }
-  constexpr GpuSchedule kSchedule = completed<Fit, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T>;
+  constexpr auto kKernel = activation_backward<Fit, T, Y, Schedule>;
+  static constinit ResidentBlocks resident;
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  if (const cudaError_t status = limits_for<kSchedule>(kKernel, resident, limits); status != cudaSuccess) return status;
   const PlannedLaunch planned = elementwise_plan(DeviceKernel::activation_backward, kSchedule, n, limits).launch[0];
-  return launch(activation_backward<Fit, T, Y, Schedule>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, dx, n);
+  return launch(kKernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, dx, n);
 }
 
 // The same under GELU's name.
@@ -252,11 +278,13 @@ cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t
   if (!is_array(x, n) || !is_array(y, n) || !is_array(mask, mask_words(n))) return cudaErrorInvalidValue;
   const Extent out = extent_of(y, n), bits = extent_of(mask, mask_words(n));
   if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, bits) || overlap(bits, extent_of(x, n))) return cudaErrorInvalidValue;
-  constexpr GpuSchedule kSchedule = completed<Forward, T>(Schedule::kSchedule);
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  constexpr auto kKernel = gelu_forward<Forward, T, Schedule>;
+  static constinit ResidentBlocks resident;
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(limits); status != cudaSuccess) return status;
+  if (const cudaError_t status = limits_for<kSchedule>(kKernel, resident, limits); status != cudaSuccess) return status;
   const PlannedLaunch planned = elementwise_plan(DeviceKernel::gelu_forward, kSchedule, n, limits).launch[0];
-  return launch(gelu_forward<Forward, T, Schedule>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, mask, n);
+  return launch(kKernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, mask, n);
 }
 #endif
 

@@ -248,6 +248,28 @@ inline GpuNormSchedule in_loops(const GpuNormSchedule& schedule, RowUse use, i64
 
 }  // namespace detail
 
+// --- Schedules of elementwise kernels with nothing left open ---------------------------------------------------------------------
+
+// What an elementwise kernel does, as far as the choice of a schedule depends on it.
+struct ElementWork {
+  bool forward;
+  bool bias;
+  int element_bytes;  // of x, or of dy and dx
+  bool rows;          // whether the fit has rows to pick: not a single one, and not a direct table
+};
+
+// What is left open: octets, and blocks enough beside them that what their threads have asked for hides the memory's latency, as far as the
+// registers that a thread then has are enough: 128, 80 beside a bias's sums in 16 bits, 64 of a 16-bit backward alone (65536 of an SM, shared by
+// threads; tests/system/sass_test.cpp holds that nothing spills). Who asks for more octets than these is kept no second block.
+OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWork& work) {
+  const bool f32 = work.element_bytes == 4, sums = work.bias && !work.forward;
+  const int octets = !work.rows ? 4 : f32 && !sums ? 3 : 2;
+  const int threads = work.forward || f32 || !work.rows ? 512 : sums ? 768 : 1024;
+  if (schedule.octets == 0) schedule.octets = octets;
+  if (schedule.resident_blocks == 0) schedule.resident_blocks = schedule.octets > octets ? 1 : larger(1, threads / schedule.threads);
+  return schedule;
+}
+
 #ifndef __CUDACC_RTC__
 // --- Plans -----------------------------------------------------------------------------------------------------------------------
 
@@ -292,8 +314,9 @@ struct LaunchPlan {
 
 // What plans ask of a device.
 struct PlanLimits {
-  int sms = 0;           // asked for where blocks_per_sm is not 0
-  i64 shared_bytes = 0;  // per block with opt-in; asked for where registers do not hold a norm's rows
+  int sms = 0;              // asked for where blocks_per_sm is not 0
+  i64 shared_bytes = 0;     // per block with opt-in; asked for where registers do not hold a norm's rows
+  int resident_blocks = 0;  // of the schedule's kernel, that an SM holds at once; asked for where blocks_per_sm is kAllResident
 };
 
 inline i64 column_blocks(i64 words) { return (words + kColumnThreads - 1) / kColumnThreads; }
@@ -304,13 +327,18 @@ inline i64 looping_blocks(i64 wanted, int blocks_per_sm, int sms) {
   return wanted < most ? wanted : most;
 }
 
-// The following take a GpuSchedule whose octets are set (kernels/cuda/elementwise.cuh, bias.cuh: completed).
+// Blocks of an elementwise kernel to an SM, 0: as many as there are trips.
+inline int grid_blocks_per_sm(const GpuSchedule& schedule, const PlanLimits& limits) {
+  return schedule.blocks_per_sm == kAllResident ? limits.resident_blocks : schedule.blocks_per_sm;
+}
+
+// The following take a GpuSchedule with nothing left open (completed).
 
 inline LaunchPlan elementwise_plan(DeviceKernel kernel, const GpuSchedule& schedule, i64 elements, const PlanLimits& limits) {
   const i64 per_block = i64{schedule.threads} * schedule.octets * kOctet;
   LaunchPlan plan;
   if (elements > 0)
-    plan.add({kernel, looping_blocks((elements + per_block - 1) / per_block, schedule.blocks_per_sm, limits.sms), schedule.threads});
+    plan.add({kernel, looping_blocks((elements + per_block - 1) / per_block, grid_blocks_per_sm(schedule, limits), limits.sms), schedule.threads});
   return plan;
 }
 
@@ -337,7 +365,8 @@ inline LaunchPlan bias_backward_plan(const GpuSchedule& schedule, i64 rows, i64 
   LaunchPlan plan;
   plan.wide = wide;
   plan.add({DeviceKernel::bias_gelu_backward,
-            looping_blocks((threads + schedule.threads - 1) / schedule.threads, schedule.blocks_per_sm, limits.sms), schedule.threads});
+            looping_blocks((threads + schedule.threads - 1) / schedule.threads, grid_blocks_per_sm(schedule, limits), limits.sms),
+            schedule.threads});
   add_up_slots(plan, n, slots);
   return plan;
 }

@@ -186,6 +186,28 @@ TEST(StandInElementwiseShapes, EveryLaunchIsOnTheStream) {
   EXPECT_EQ(take_streams(), alone);
 }
 
+// The grid is what the device holds at once, or what the trips need, and the device is asked once for each kernel.
+TEST(StandInElementwiseShapes, TheDeviceIsAskedOnceHowManyBlocksItHolds) {
+  using Own = Schedule<GpuSchedule{.threads = 160}>;  // of this test alone
+  const auto launch = [](i64 n) {
+    const GuardedArray<float> x(n), y(n);
+    const GuardedArray<u32> mask((n + 31) / 32);
+    expect_success(cuda::launch_gelu_forward<generated::GeluForward, float, Own>(x.get(), y.get(), mask.get(), n, nullptr));
+  };
+  const i64 before = occupancy_questions();
+  launch(100);
+  EXPECT_EQ(occupancy_questions(), before + 1);
+  launch(5000);
+  EXPECT_EQ(occupancy_questions(), before + 1);
+  constexpr GpuSchedule kSchedule = cuda::kForwardSchedule<Own, float>;
+  const i64 trip = i64{kSchedule.threads} * kSchedule.octets * cuda::kOctet;
+  const auto blocks = [&](i64 n, const cuda::PlanLimits& limits) {
+    return cuda::elementwise_plan(cuda::DeviceKernel::gelu_forward, kSchedule, n, limits).launch[0].blocks;
+  };
+  EXPECT_EQ(blocks(100 * trip, {.sms = 2, .resident_blocks = 3}), 6);
+  EXPECT_EQ(blocks(4 * trip + 1, {.sms = 2, .resident_blocks = 3}), 5);
+}
+
 TEST(StandInElementwiseShapes, NoElementsLaunchNothing) {
   const i64 before = launches();
   expect_success((cuda::launch_activation_backward<generated::GeluF32, float, float>(nullptr, nullptr, nullptr, nullptr, 0, nullptr)));

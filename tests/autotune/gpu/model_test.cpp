@@ -113,6 +113,31 @@ TEST_F(ModelTest, GridsThatFillNoWholeRoundPay) {
   EXPECT_NEAR(on("sm_90").ns / whole, 1, 1e-9);
 }
 
+// A grid of what is resident has no round to fill, and a prologue once for all of a thread's elements.
+TEST_F(ModelTest, AGridOfResidentBlocksFillsItsTablesOnce) {
+  code_.resources = resources(80);
+  variant_.schedule.blocks_per_sm = kernels::kAllResident;
+  const Prediction all = on("sm_90");
+  variant_.schedule.blocks_per_sm = 3;
+  EXPECT_EQ(all.resident_blocks, 3);
+  EXPECT_DOUBLE_EQ(all.ns, on("sm_90").ns);
+  EXPECT_DOUBLE_EQ(all.bytes_in_flight, on("sm_90").bytes_in_flight);
+  variant_.problem = variant_.problem.sized(1, 1 << 24);
+  const double per_block = 256.0 * 132 * 200 / (1 << 24);  // instructions per element, of one block to an SM
+  for (const auto& [blocks, times] : {std::pair{kernels::kAllResident, 3}, std::pair{3, 3}, std::pair{24, 24}}) {
+    variant_.schedule.blocks_per_sm = blocks;
+    EXPECT_NEAR(on("sm_90").issue_ns / all.issue_ns, (40 + times * per_block) / 40, 1e-9);
+  }
+}
+
+TEST(Architectures, HaveSeveralBoards) {
+  const Architecture &h200 = architecture_of("sm_90"), &h100 = architecture_of("sm_90", "H100 SXM");
+  EXPECT_EQ(&h200, &architecture_of("sm_90", "H200 SXM"));
+  EXPECT_EQ(h100.sms, h200.sms);
+  EXPECT_LT(h100.dram_gb_per_s, h200.dram_gb_per_s);
+  EXPECT_THROW(architecture_of("sm_90", "A10"), kernels::SpecError);
+}
+
 TEST_F(ModelTest, APrologueCountsWhereBlocksMakeOneTrip) {
   variant_.schedule.blocks_per_sm = 0;
   const double once = on("sm_90").issue_ns;

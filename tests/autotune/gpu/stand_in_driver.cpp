@@ -289,6 +289,12 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
   return sticky;
 }
 
+// By threads alone, as if every kernel's registers allowed the most of them.
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int threads, std::size_t) {
+  constexpr int kThreadsPerSm = 2048;
+  return *blocks = kThreadsPerSm / threads, sticky;
+}
+
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared_bytes, void*, void** parameters,
                    void**) {
   if (sticky != kSuccess) return sticky;

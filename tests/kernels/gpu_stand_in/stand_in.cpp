@@ -118,7 +118,7 @@ bool in_kernel = false;
 std::string failure_text;
 bool failed = false;
 Settings settings_now;
-std::int64_t launch_count = 0;
+std::int64_t launch_count = 0, occupancy_count = 0;
 std::set<CUstream_st*> streams_now;
 Run run_now = nullptr;
 const void* kernel_now = nullptr;
@@ -323,6 +323,8 @@ const std::string& failure() { return failure_text; }
 
 std::int64_t launches() { return launch_count; }
 
+std::int64_t occupancy_questions() { return occupancy_count; }
+
 std::set<CUstream_st*> take_streams() { return std::exchange(streams_now, {}); }
 
 cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t stream) {
@@ -364,6 +366,7 @@ cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int v
 }
 
 int resident_blocks(int threads, std::size_t shared_bytes) {
+  ++occupancy_count;
   const int by_threads = kThreadsPerMultiprocessor / threads;
   if (shared_bytes == 0) return by_threads;
   return std::min(by_threads, static_cast<int>(kSharedPerMultiprocessor / (shared_bytes + 1024)));  // 1 KiB a block is the system's

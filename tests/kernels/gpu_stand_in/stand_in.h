@@ -49,6 +49,9 @@ const std::string& failure();
 // Launches so far: that a call of a launcher launched nothing, or something.
 std::int64_t launches();
 
+// Questions after a kernel's resident blocks so far.
+std::int64_t occupancy_questions();
+
 // The streams of the launches and the memory settings since the last call.
 std::set<CUstream_st*> take_streams();
 
