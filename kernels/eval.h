@@ -17,7 +17,8 @@
 //   Value   lookup(table, row, word)
 //
 // An object may have faster forms, equal to these by definition: signed_by(m, a) = select(m, a, negate(a)); beyond(m, y, limit) =
-// neither(m, less_equal(y, limit)); left_row(fit, y) = octave_row(non_positive(y), the fit's constants).
+// neither(m, less_equal(y, limit)); left_row(fit, y) = octave_row(non_positive(y), the fit's constants); indexed_row(fit, v), the row of v as
+// the index says; take_left(fit, left, y, row, v): where `left`, row and v of the left segment.
 //
 // Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
 // cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
@@ -132,7 +133,11 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
   Value v = evaluate_coordinate(ops, fit, y, m);
   Row row = ops.first_row();
   if constexpr (requires { fit.kIndexScale; }) {
-    if (!fit.kHasBreaks) row = ops.row_index(ops.fma(v, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias)), fit.kRows);
+    if constexpr (requires { ops.indexed_row(fit, v); }) {
+      row = ops.indexed_row(fit, v);
+    } else if (!fit.kHasBreaks) {
+      row = ops.row_index(ops.fma(v, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias)), fit.kRows);
+    }
   }
   if constexpr (requires { fit.break_at(0); }) {
     if (fit.kHasBreaks) {
@@ -157,13 +162,18 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
       } else {
         left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
       }
-      const Value z = ops.non_positive(y);  // foreign data: y > 0 with m = 0 is taken to the nearest end
-      if constexpr (requires { ops.left_row(fit, y); }) {
-        row = ops.select(left, ops.left_row(fit, y), row);
+      // Foreign data: y > 0 with m = 0 is taken to the nearest end.
+      if constexpr (requires { ops.take_left(fit, left, y, row, v); }) {
+        ops.take_left(fit, left, y, row, v);
       } else {
-        row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
+        const Value z = ops.non_positive(y);
+        if constexpr (requires { ops.left_row(fit, y); }) {
+          row = ops.select(left, ops.left_row(fit, y), row);
+        } else {
+          row = ops.select(left, ops.octave_row(z, fit.kLeftBits, fit.kLeftKnee, fit.kLeftBase, fit.kLeftRow, fit.kRows), row);
+        }
+        v = ops.select(left, z, v);
       }
-      v = ops.select(left, z, v);
     }
   }
   return {row, v};

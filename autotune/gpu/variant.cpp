@@ -108,7 +108,7 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
       const int entries = half ? kernels::cuda::DeviceFit<Fit, kernels::F16>::kEntries : kernels::cuda::DeviceFit<Fit, kernels::BF16>::kEntries;
       bytes.entries = static_cast<std::int64_t>(sizeof(kernels::u16)) * entries;
     } else {
-      add_table(bytes, Fit::kRows, sizeof(Fit::table().w[0]));
+      add_table(bytes, kernels::cuda::DeviceFit<Fit, float>::kRows, sizeof(Fit::table().w[0]));  // whatever y is stored as
     }
   });
   return bytes;

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.thre
   static_assert(schedule_holds<kSchedule>());
   [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
-  const GpuOps<DeviceFit<Fit, T>, T> ops;
+  const auto ops = ops_for<Fit, T>(table);
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
   const auto product_of = [&](float gradient, u32 code, float output, bool m) {
     return ops.mul(gradient, derivative<Fit, T>(ops, table, code, output, m));

@@ -27,8 +27,6 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-OUTGRAD_HD constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 template <class Fit>
 OUTGRAD_HD constexpr bool has_rows() {
   if constexpr (kIsDirect<Fit>) {
@@ -86,7 +84,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
   constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T>;
   static_assert(schedule_holds<kSchedule>());
   const auto& table = resident_table<DeviceFit<Fit, Y>, kSchedule.table, kSchedule.threads>();
-  const GpuOps<DeviceFit<Fit, Y>, Y> ops;
+  const auto ops = ops_for<Fit, Y>(table);
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, Y>(dy, y, dx);
   over_octets<kSchedule>(

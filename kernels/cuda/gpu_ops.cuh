@@ -15,6 +15,7 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/portable.h"
+#include "kernels/table.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
@@ -187,10 +188,28 @@ OUTGRAD_HD constexpr float constant_of(u32 bits) {
 
 OUTGRAD_HD constexpr u32 magnitude_bits(float value) { return __builtin_bit_cast(u32, value) & 0x7fffffffu; }
 
+// Whether v scale + bias is no odd multiple of a half, for any float v that an index of `rows` rows is taken of: the odd part of scale's
+// significand would have to divide that multiple, which is too small for it.
+OUTGRAD_HD constexpr bool has_no_ties(float scale, int rows) {
+  u32 odd = (__builtin_bit_cast(u32, scale) & 0x007fffffu) | 0x00800000u;
+  while (odd % 2 == 0) odd /= 2;
+  return odd > 4u * static_cast<u32>(rows);
+}
+
+// fma rounded down.
+OUTGRAD_HD float fma_down(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rd(a, b, c);
+#else
+  const float nearest = fma_rn(a, b, c);
+  // For c and the result of one binade, whose difference is exact: the sign of what is left of a b is that of the rounding error.
+  return fma_rn(a, b, sub_rn(c, nearest)) < 0 ? float_of(bits_of(nearest) - 1) : nearest;
+#endif
+}
+
 // The fit with its rows turned by kTurn places, so that the rows of a left segment are found without a last addition: octave_row's constant
 // becomes a multiple of kRows. Rows in s follow by their bias, which moves by the same whole number: RN(v scale + bias) moves with it
-// unless it is a tie (to even, that is) or below 2^23, where the ulp is a half. A tie is an odd multiple of a half; the odd part of
-// scale's significand would have to divide that number, which is too small for it.
+// unless it is a tie (to even, that is) or below 2^23, where the ulp is a half.
 template <class Fit>
 struct Turned : Fit {
   static constexpr int kShift = 23 - Fit::kLeftBits;
@@ -201,12 +220,14 @@ struct Turned : Fit {
   static constexpr bool kOneAbove = Fit::kLeftBits == 1 && kLargest == static_cast<u32>(Fit::kLeftKnee) + 1;
   static constexpr bool kByExponent = Fit::kLeftKnee % 2 == 0 && (kBelowKnee || kOneAbove) && 2 * Fit::kLeftBase > Fit::kLeftKnee;
   static constexpr int kOffset = Fit::kLeftRow + Fit::kLeftKnee / 2 - Fit::kLeftBase - kSign / 2;
+  // A row by exponent is (bits of z, which is at most kFirstZ) >> kRowShift, plus kRest; whole turns are dropped.
+  static constexpr u32 kFirstH = static_cast<u32>(2 * Fit::kLeftBase - Fit::kLeftKnee);  // the least h that has a row of its own
+  static constexpr u32 kFirstZ = 0x80000000u | kFirstH << kShift;
+  static constexpr int kRowShift = kShift + 1;
 
   static OUTGRAD_HD constexpr bool can_turn() {
-    u32 odd = (__builtin_bit_cast(u32, Fit::kIndexScale) & 0x007fffffu) | 0x00800000u;
-    while (odd % 2 == 0) odd /= 2;
     constexpr double kFirstInteger = 0x1p23;
-    return kByExponent && odd > 4u * Fit::kRows &&
+    return kByExponent && has_no_ties(Fit::kIndexScale, Fit::kRows) &&
            static_cast<double>(Fit::kSMin) * static_cast<double>(Fit::kIndexScale) + static_cast<double>(Fit::kIndexBias) >
                kFirstInteger + 1 &&
            static_cast<double>(Fit::kIndexBias) + 3.0 * Fit::kRows < 2 * kFirstInteger;
@@ -214,6 +235,7 @@ struct Turned : Fit {
   static constexpr int kTurn =
       can_turn() ? (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows == 0 ? 0 : Fit::kRows - (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows
                  : 0;
+  static constexpr int kRest = (kOffset + kTurn) % Fit::kRows;
   static constexpr float kIndexBias = Fit::kIndexBias + static_cast<float>(kTurn);
   static constexpr int kLeftRow = (Fit::kLeftRow + kTurn) % Fit::kRows;
   static OUTGRAD_HD constexpr auto table() {
@@ -228,16 +250,56 @@ struct Turned : Fit {
   }
 };
 
+// What eight blocks of an SM may take in the 128 KiB that it has left beside an L1 of 32 KiB or more: for rows held eight times.
+inline constexpr int kMostSpreadBytes = 16384;
+
+// The fit with two rows for each octave of its left segment, so that the half of an octave above the knee, which has a row of its own, is found
+// like the others: by z's exponent and the first bit of its fraction. The rows in s stand before them, and follow by their bias as in Turned.
+template <class Fit>
+struct Halved : Turned<Fit> {
+  using Base = Turned<Fit>;
+  static constexpr int kRows = 2 * Fit::kRows, kFirst = static_cast<int>(Base::kFirstH), kLast = static_cast<int>(Base::kLargest);
+  static constexpr int kWords = static_cast<int>(sizeof(Fit::table().w[0]) / sizeof(float));
+  static constexpr int kSpreadBytes = kRows * ((kWords + 3) / 4) * 16 * 8;
+  static OUTGRAD_HD constexpr bool holds() {
+    return Base::can_turn() && Base::kOneAbove && kLast - kFirst + 1 + Fit::kLeftRow <= kRows && has_no_ties(Fit::kIndexScale, kRows) &&
+           kSpreadBytes <= kMostSpreadBytes;
+  }
+  static constexpr bool kOneAbove = false;
+  static constexpr int kRowShift = Base::kShift, kRest = 0, kLeftRow = kFirst % kRows;
+  // Of the first row in s: the one that the fit's own bias makes index 0 of its rows.
+  static constexpr int kTurn = ((kFirst - Fit::kLeftRow) % kRows + kRows) % kRows;
+  static constexpr float kIndexBias = 0x1p23f + static_cast<float>(static_cast<int>(Fit::kIndexBias - 0x1p23f) % Fit::kRows + kTurn);
+  static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
+    constexpr auto kTable = Fit::table();
+    Table<kRows, kWords> table{};
+    for (int word = 0; word < kWords; ++word) {
+      for (int row = 0; row < Fit::kLeftRow; ++row) table.w[(row + kTurn) % kRows][word] = kTable.w[row][word];
+      for (int h = kFirst; h <= kLast; ++h)
+        table.w[h % kRows][word] = kTable.w[Fit::kLeftRow + ((h + larger(h, Fit::kLeftKnee)) >> 1) - Fit::kLeftBase][word];
+    }
+    return table;
+  }
+};
+
 // The fit that the device evaluates for a y stored as Y.
 template <class Fit, class Y, bool Direct = kIsDirect<Fit>>
 struct DeviceFitOf {
-  template <bool HasLeft, class Unturned>
+  template <bool HasLeft, class Plain>
   struct Choice {
-    using Type = Unturned;
+    using Type = Plain;
   };
-  template <class Unturned>
-  struct Choice<true, Unturned> {
-    using Type = Turned<Unturned>;
+  template <bool Holds, class Plain>
+  struct Left {
+    using Type = Turned<Plain>;
+  };
+  template <class Plain>
+  struct Left<true, Plain> {
+    using Type = Halved<Plain>;
+  };
+  template <class Plain>
+  struct Choice<true, Plain> {
+    using Type = typename Left<Halved<Plain>::holds(), Plain>::Type;
   };
   using Type = typename Choice<Fit::kHasLeft, Fit>::Type;
 };
@@ -256,11 +318,42 @@ struct DeviceFitOf<Fit, Y, true> {
 template <class Fit, class Y>
 using DeviceFit = typename DeviceFitOf<Fit, Y>::Type;
 
-// The operations of a backward on y stored as Y, for a DeviceFit. A row is an index with anything above the table's own bits, which
-// `lookup` takes off.
-template <class Fit, class Y, class Seed = DeviceSeed>
+// The operations of a backward on y stored as Y, for a DeviceFit. A row is an index in the bits from Place on, with anything above the
+// table's own bits, which `lookup` takes off; for a table that asks for a place, below them, too.
+template <class Fit, class Y, class Seed = DeviceSeed, int Place = 0>
 struct GpuOps : FloatOps {
   Seed seed{};
+
+  // Where the index is found by one addition and by y's exponent, it comes out at its place.
+  static OUTGRAD_HD constexpr bool is_placed() {
+    if constexpr (Place > 0 && requires { Fit::kIndexScale; }) {
+      constexpr float kLargest = 0x1p22f;  // of bias and rows: room for the index above its place
+      bool by_exponent = !Fit::kHasLeft;
+      if constexpr (requires { Fit::kByExponent; }) by_exponent = Fit::kByExponent && zero_is_harmless();
+      return by_exponent && !Fit::kHasBreaks && has_no_ties(Fit::kIndexScale, Fit::kRows) && Fit::kIndexBias - 0x1p23f < kLargest;
+    } else {
+      return false;
+    }
+  }
+  static constexpr int kPlace = is_placed() ? Place : 0;
+
+  // Rounded down with a half added, an index is rounded to nearest, as there are no ties; below the point there are Place bits.
+  template <class Any>
+  OUTGRAD_HD u32 indexed_row(const Any&, float v) const requires(kPlace > 0) {
+    constexpr float kUnit = static_cast<float>(1 << (23 - kPlace));
+    constexpr int kOffset = static_cast<int>(Fit::kIndexBias - 0x1p23f) % Fit::kRows + Fit::kRows;
+    return bits_of(fma_down(v, Fit::kIndexScale, kUnit + static_cast<float>(kOffset) + 0.5f));
+  }
+
+  // Under a predicate, not selected.
+  template <class Any>
+  OUTGRAD_HD void take_left(const Any&, bool left, float y, u32& row, float& v) const requires(kPlace > 0) {
+    const u32 own = octave_row(y, 0, 0, 0, 0, 0);
+    if (left) {
+      row = own;
+      v = non_positive(y);
+    }
+  }
 
   // Of t >= kTMin or NaN: what y is clamped to leaves no infinity.
   OUTGRAD_HD float sqrt(float t) const {
@@ -285,15 +378,11 @@ struct GpuOps : FloatOps {
   // exact there, lies in the next binade, and below that half never in a higher binade than z.
   OUTGRAD_HD u32 octave_row(float z, int, int, int, int, int) const {
     if constexpr (Fit::kByExponent) {
-      constexpr u32 kFirst = static_cast<u32>(2 * Fit::kLeftBase - Fit::kLeftKnee);
-      constexpr float kFirstZ = constant_of(0x80000000u | kFirst << Fit::kShift);
       if constexpr (Fit::kOneAbove) {
         constexpr float kKneeY = constant_of(static_cast<u32>(Fit::kLeftKnee) << Fit::kShift);
         z = at_most(z, fma_rn(z, 2.0f, kKneeY));
       }
-      // Whole turns are dropped.
-      constexpr int kRest = (Fit::kOffset + Fit::kTurn) % Fit::kRows;
-      return (bits_of(at_most(z, kFirstZ)) >> (Fit::kShift + 1)) + static_cast<u32>(kRest);
+      return (bits_of(at_most(z, constant_of(Fit::kFirstZ))) >> (Fit::kRowShift - kPlace)) + (static_cast<u32>(Fit::kRest) << kPlace);
     } else if constexpr (zero_is_harmless()) {  // z < 0 or -0: the sign bit is a constant
       constexpr u32 kKnee = static_cast<u32>(Fit::kLeftKnee + Fit::kSign), kBase = static_cast<u32>(Fit::kLeftBase + Fit::kSign);
       const u32 h = bits_of(z) >> Fit::kShift;
@@ -308,6 +397,8 @@ struct GpuOps : FloatOps {
   OUTGRAD_HD float lookup(const TableView& table, u32 row, int word) const {
     if constexpr (Fit::kRows == 1) {
       return table.at(0, word);
+    } else if constexpr (kPlace > 0) {
+      return table.at_place(row, word);
     } else if constexpr (Fit::kHasBreaks) {
       return table.at(row, word);
     } else {

@@ -21,6 +21,9 @@ struct alignas(16) Quad {
 inline constexpr int kQuadWords = 4;
 inline constexpr int kQuadBanks = 8;  // 16-byte groups in the 128 bytes of a row of banks
 
+OUTGRAD_HD constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
+OUTGRAD_HD constexpr int log_of(int power) { return power > 1 ? 1 + log_of(power / 2) : 0; }
+
 OUTGRAD_HD constexpr int quads_of(int words) { return (words + kQuadWords - 1) / kQuadWords; }
 
 // A table cut into quads: the order in which `rows` and `spread` hold it.
@@ -52,6 +55,17 @@ __device__ __forceinline__ void by_block(const Store& store) {
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < Count; i += Threads) store(i);
   }
+}
+
+// (a & bits) | b, by one instruction.
+__device__ __forceinline__ u32 joined(u32 a, u32 bits, u32 b) {
+#ifdef __CUDA_ARCH__
+  u32 result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(bits), "r"(b));
+  return result;
+#else
+  return (a & bits) | b;
+#endif
 }
 
 // The quad that lies `quads` quads behind a shared address. Never written again once the table is filled, so that equal loads are one.
@@ -96,27 +110,32 @@ struct SharedColumns {
 template <class Fit, int Threads, int Copies>
 struct SharedQuads {
   static constexpr int kRows = Fit::kRows, kWords = sizeof(Fit::table().w[0]) / sizeof(float), kQuads = quads_of(kWords);
+  static constexpr int kRowBytes = Copies * static_cast<int>(sizeof(Quad));
   Quad quads[kQuads][kRows][Copies];
 
-  // The shared address of this thread's copy of the first row.
+  // Shared addresses: the table's, of all threads alike, and how far behind it this thread's copy of the first row lies; their sum.
   struct View {
-    u32 first;
+    static constexpr int kPlace = is_power_of_two(kRows) ? log_of(kRowBytes) : 0;
+    u32 table, copy, first;
     __device__ __forceinline__ float at(u32 row, int word) const {
-      return load_shared(first + row * (Copies * static_cast<u32>(sizeof(Quad))), word / kQuadWords * (kRows * Copies))
-          .v[word % kQuadWords];
+      return load_shared(first + row * static_cast<u32>(kRowBytes), word / kQuadWords * (kRows * Copies)).v[word % kQuadWords];
     }
+    // Of the row in the bits from kPlace on of `place`; what else is there is dropped. The load adds the table's address.
+    __device__ __forceinline__ float at_place(u32 place, int word) const {
+      return load_shared(table + joined(place, (kRows - 1) << kPlace, copy), word / kQuadWords * (kRows * Copies)).v[word % kQuadWords];
+    }
+    // With rows that begin at this number.
+    __device__ __forceinline__ View from(u32 row) const { return {table, copy, first - row * static_cast<u32>(kRowBytes)}; }
   };
-  // After the block has filled the table. The address comes out of a volatile statement, which stays behind the barrier; all loads need
-  // it. It is opaque, too: the compiler would else add the copy to the row before it scales both.
+  // After the block has filled the table. The addresses come out of a volatile statement, which stays behind the barrier; all loads need
+  // it. They are opaque, too: the compiler would else add the copy to the row before it scales both.
   __device__ __forceinline__ View view() const {
-    const Quad* const copy = &quads[0][0][Copies == 1 ? 0 : threadIdx.x % Copies];
+    const u32 own = Copies == 1 ? 0 : threadIdx.x % Copies * static_cast<u32>(sizeof(Quad));
+    u32 table = static_cast<u32>(__cvta_generic_to_shared(&quads[0][0][0])), first = table + own;
 #ifdef __CUDA_ARCH__
-    u32 first;
-    asm volatile("mov.b32 %0, %1;" : "=r"(first) : "r"(static_cast<u32>(__cvta_generic_to_shared(copy))) : "memory");
-    return {first};
-#else
-    return {static_cast<u32>(__cvta_generic_to_shared(copy))};
+    asm volatile("mov.b32 %0, %0; mov.b32 %1, %1;" : "+r"(table), "+r"(first) : : "memory");
 #endif
+    return {table, own, first};
   }
   __device__ __forceinline__ void fill() {
     static constexpr auto kInOrder = quad_table(Fit::table());
@@ -149,8 +168,6 @@ struct SharedEntries {
 
 // Of the 48 KiB that a block may declare: three such blocks fit an SM of the smallest kind (100 KiB).
 inline constexpr int kMostSharedBytes = 32768;
-// What eight blocks of an SM may take in the 128 KiB that it has left beside an L1 of 32 KiB or more.
-inline constexpr int kMostSpreadBytes = 16384;
 
 // The home that `automatic` stands for: direct tables and rows in shared memory as far as it suffices for several blocks, `spread` if
 // the copies are small, else `rows`.
@@ -174,6 +191,22 @@ __device__ __forceinline__ decltype(auto) filled() {
   shared.fill();
   __syncthreads();
   return static_cast<const Shared&>(shared).view();
+}
+
+// The bit from which on a view of a table takes the index of a row; 0: it takes the index.
+template <class View>
+OUTGRAD_HD constexpr int place_of() {
+  if constexpr (requires { View::kPlace; }) {
+    return View::kPlace;
+  } else {
+    return 0;
+  }
+}
+
+// The operations of a backward whose coefficients this view has.
+template <class Fit, class Y, class View>
+__device__ __forceinline__ GpuOps<DeviceFit<Fit, Y>, Y, DeviceSeed, place_of<View>()> ops_for(const View&) {
+  return {};
 }
 
 // The fit's table where the kernel reads it.
