@@ -49,7 +49,7 @@ int resident_blocks(const Architecture& architecture, const KernelResources& res
 struct CodeFacts {
   std::string symbol;  // mangled
   KernelResources resources;
-  double instructions_per_element = 0;  // issued on the hot path of one trip, without what comes before the loop; of a row that fills its threads
+  double instructions_per_element = 0;  // issued on the hot path of one trip, x ~ N(0, 1), without what comes before the loop; of a row that fills its threads
   double prologue_instructions = 0;     // per thread
   double shared_loads_per_element = 0;  // of any width, in bytes
   double row_instructions = 0;          // per thread and row, beside those of its elements

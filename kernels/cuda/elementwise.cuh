@@ -53,8 +53,8 @@ OUTGRAD_HD constexpr bool schedule_holds() {
   return true;
 }
 
-// whole(octets) for the trips of this thread in which all S.octets octets are whole ones (none if not `aligned`), then part(octet, count)
-// for each octet that is left, count <= 8 elements. Octet u of a trip is the u-th of a row of octets that lie a block's threads apart.
+// whole(octets) for the trips of this thread's warp in which all octets are whole ones (none if not `aligned`), then part(octet, count) for each
+// octet that is left, count <= 8 elements. Octet u of a trip is the u-th of S.octets octets that lie a block's threads apart.
 template <GpuSchedule S, class Whole, class Part>
 __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& whole, const Part& part) {
   constexpr u64 kApart = S.threads;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
   const u64 octets = (elements + (kOctet - 1)) / kOctet;
   u64 first = blockIdx.x * kPerBlock + threadIdx.x;
 #pragma unroll 1
-  for (; first + (S.octets - 1) * kApart < whole_octets; first += gridDim.x * kPerBlock) whole(first);
+  for (; (first | 31) + (S.octets - 1) * kApart < whole_octets; first += gridDim.x * kPerBlock) whole(first);
 #pragma unroll 1
   for (; first < octets; first += gridDim.x * kPerBlock) {
 #pragma unroll 1
@@ -87,6 +87,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
   const auto ops = ops_for<Fit, Y>(table);
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, Y>(dy, y, dx);
+  using Own = ShareOf<kSchedule, T, Y>;
   over_octets<kSchedule>(
       n, aligned,
       [&](u64 first) {
@@ -96,20 +97,20 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
         u32 bits[kSchedule.octets] = {};
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
-          gradient[u] = load_octet<kSchedule>(dy + (first + u * kApart) * kOctet);
-          output[u] = load_octet<kSchedule>(y + (first + u * kApart) * kOctet);
-          if constexpr (Fit::kMasked) bits[u] = bytes[first + u * kApart];
+          gradient[u] = load_octet<kSchedule, Own::kApart>(dy + Own::element(first) + u * kApart * kOctet);
+          output[u] = load_octet<kSchedule, Own::kApart>(y + Own::element(first) + u * kApart * kOctet);
+          if constexpr (Fit::kMasked) bits[u] = Own::load_bits(bytes, first + u * kApart);
         }
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           float result[kOctet];
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
-            const bool m = is_set(bits[u], k);
+            const bool m = is_set(bits[u], Own::place(k));
             result[k] = ops.mul(widened(gradient[u], k),
                                 derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), widened(output[u], k), m));
           }
-          store_octet<kSchedule>(dx + (first + u * kApart) * kOctet, packed<T>(result));
+          store_octet<kSchedule, false, Own::kApart>(dx + Own::element(first) + u * kApart * kOctet, packed<T>(result));
         }
       },
       [&](u64 octet, u32 count) {
@@ -146,13 +147,14 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
   const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
+  using Own = ShareOf<kSchedule, T, T>;
   over_octets<kSchedule>(
       n, aligned,
       [&](u64 first) {
         constexpr u64 kApart = kSchedule.threads;
         Octet<T> input[kSchedule.octets];
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule>(x + (first + u * kApart) * kOctet);
+        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           float result[kOctet];
@@ -163,8 +165,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
             result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, wide);
             bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, wide)) << k;
           }
-          store_octet<kSchedule>(y + (first + u * kApart) * kOctet, packed<T>(result));
-          bytes[first + u * kApart] = static_cast<u8>(bits);
+          store_octet<kSchedule, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, packed<T>(result));
+          Own::store_bits(bytes, first + u * kApart, bits);
         }
       },
       [&](u64 octet, u32 count) {

@@ -75,27 +75,66 @@ __device__ __forceinline__ bool is_set(u32 bits, int k) {
 #endif
 }
 
-template <GpuSchedule S, class T>
+// Apart: words from one access to the next.
+template <GpuSchedule S, int Apart = 1, class T>
 __device__ __forceinline__ Octet<T> load_octet(const T* from) {
   constexpr int kBytes = kAccessBytes<S, T>;
   using Word = typename WordOf<kBytes>::Type;
   Octet<T> octet;
   OUTGRAD_UNROLL
   for (int k = 0; k < static_cast<int>(sizeof(octet)) / kBytes; ++k) {
-    reinterpret_cast<Word*>(octet.w)[k] = load_word<S.loads>(reinterpret_cast<const Word*>(from) + k);
+    reinterpret_cast<Word*>(octet.w)[k] = load_word<S.loads>(reinterpret_cast<const Word*>(from) + k * Apart);
   }
   return octet;
 }
 
-template <GpuSchedule S, bool InOne = false, class T>
+template <GpuSchedule S, bool InOne = false, int Apart = 1, class T>
 __device__ __forceinline__ void store_octet(T* to, const Octet<T>& octet) {
   constexpr int kBytes = kAccessBytes<S, T>;
   using Word = typename WordOf<kBytes>::Type;
   OUTGRAD_UNROLL
   for (int k = 0; k < static_cast<int>(sizeof(octet)) / kBytes; ++k) {
-    store_word<S.stores, InOne>(reinterpret_cast<Word*>(to) + k, reinterpret_cast<const Word*>(octet.w)[k]);
+    store_word<S.stores, InOne>(reinterpret_cast<Word*>(to) + k * Apart, reinterpret_cast<const Word*>(octet.w)[k]);
   }
 }
+
+// Which elements the threads of a warp take of its 32 octets: each its own octet; or, where an octet takes two 16-byte accesses, a quad of the
+// first half and one of the second, so that either access of the warp is to 512 bytes side by side. The mask has a quad's bits in half a byte.
+template <bool Quads>
+struct Share {
+  static constexpr int kWarp = 32, kQuad = kOctet / 2;
+  static constexpr int kApart = Quads ? kWarp : 1;  // words from a thread's first access to its second
+  static __device__ __forceinline__ u32 lane() { return threadIdx.x % kWarp; }
+
+  // The first element of the thread whose own octet this is.
+  static __device__ __forceinline__ u64 element(u64 octet) { return Quads ? octet * kOctet - lane() * kQuad : octet * kOctet; }
+  // The byte of its first quad's bits; that of the second lies half a warp behind.
+  static __device__ __forceinline__ u64 byte(u64 octet) { return Quads ? octet - lane() + lane() / 2 : octet; }
+
+  // Element k's mask bit is bit `place(k)` of what this loads.
+  static OUTGRAD_HD constexpr int place(int k) { return Quads && k >= kQuad ? k + kQuad : k; }
+  static __device__ __forceinline__ u32 load_bits(const u8* mask, u64 octet) {
+    const u8* const own = mask + byte(octet);
+    if constexpr (Quads) {
+      return (static_cast<u32>(own[kWarp / 2]) << kOctet | own[0]) >> lane() % 2 * kQuad;
+    } else {
+      return *own;
+    }
+  }
+  // Bit k of `bits` is element k's. Two neighbours have the halves of two bytes: each completes one.
+  static __device__ __forceinline__ void store_bits(u8* mask, u64 octet, u32 bits) {
+    if constexpr (Quads) {
+      const bool odd = lane() % 2 != 0;
+      const u32 own = odd ? 0xf0u : 0x0fu;
+      const u32 other = __shfl_xor_sync(0xffffffffu, bits, 1) << kQuad >> (odd ? kOctet : 0);
+      mask[byte(octet) + (odd ? kWarp / 2 : 0)] = static_cast<u8>((bits & own) | (other & ~own));
+    } else {
+      mask[octet] = static_cast<u8>(bits);
+    }
+  }
+};
+template <GpuSchedule S, class T, class Y>
+using ShareOf = Share<sizeof(T) == 4 && sizeof(Y) == 4 && S.access_bytes == 16>;
 
 template <class T>
 __device__ __forceinline__ T element_of(const Octet<T>& octet, int k) {

@@ -259,12 +259,12 @@ struct ElementWork {
 };
 
 // What is left open: octets, and blocks enough beside them that what their threads have asked for hides the memory's latency, as far as the
-// registers that a thread then has are enough: 128, or 80 beside a bias's sums in 16 bits (65536 of an SM, shared by `threads`;
-// tests/system/sass_test.cpp holds that nothing spills). Who asks for more octets than these is kept no second block.
+// registers that a thread then has are enough: 128, or 80 of a 16-bit forward and beside a bias's sums in 16 bits (65536 of an SM, shared by
+// `threads`; tests/system/sass_test.cpp holds that nothing spills). Who asks for more octets than these is kept no second block.
 OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWork& work) {
   const bool f32 = work.element_bytes == 4, sums = work.bias && !work.forward;
-  const int octets = !work.rows ? 4 : sums || (work.forward && !f32) ? 2 : f32 ? 3 : 4;
-  const int threads = sums && !f32 && work.rows ? 768 : 512;
+  const int octets = !work.rows ? 4 : sums ? 2 : f32 ? 3 : 4;
+  const int threads = !f32 && (work.forward || (sums && work.rows)) ? 768 : 512;
   if (schedule.octets == 0) schedule.octets = octets;
   if (schedule.resident_blocks == 0) schedule.resident_blocks = schedule.octets > octets ? 1 : larger(1, threads / schedule.threads);
   return schedule;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -128,12 +129,21 @@ struct AnySeed {
 // An interval of 2.15 x 2^-23 of its middle, where an ulp is 2^-24 to 2^-23 of the number, holds at most this many floats.
 constexpr int kMostSeeds = 5;
 
+// A table that takes a row's index at its place, as in shared memory, with whatever stands above and below it.
+template <class Fit>
+struct Placed {
+  static constexpr int kPlace = 7;
+  static constexpr auto kTable = Fit::table();
+  float at(u32 row, int word) const { return kTable.at(row, word); }
+  float at_place(u32 place, int word) const { return kTable.at(place >> kPlace & (Fit::kRows - 1), word); }
+};
+
 template <class Fit, class Y, class Seed>
 float on_device(const Seed& seed, float y, bool m) {
-  static constexpr auto kTable = DeviceFit<Fit, Y>::table();
-  GpuOps<DeviceFit<Fit, Y>, Y, Seed> ops;
+  using Device = DeviceFit<Fit, Y>;
+  GpuOps<Device, Y, Seed, Placed<Device>::kPlace> ops;
   ops.seed = seed;
-  return evaluate_backward(ops, DeviceFit<Fit, Y>{}, kTable, y, m);
+  return evaluate_backward(ops, Device{}, Placed<Device>{}, y, m);
 }
 
 template <class Y>
@@ -244,6 +254,27 @@ static_assert(one_step_holds<fits::GeluBf16Fast, BF16>() && one_step_holds<fits:
 static_assert(Turned<fits::GeluBf16>::kByExponent && Turned<fits::GeluBf16>::can_turn());
 static_assert(Turned<fits::GeluF16>::kByExponent && Turned<fits::GeluF16>::can_turn());
 static_assert(Turned<fits::GeluF32>::kByExponent && Turned<fits::GeluF32>::kOneAbove && Turned<fits::GeluF32>::can_turn());
+// f32's octaves are halved, and the rows of all three come out at their place.
+static_assert(Halved<fits::GeluF32>::holds() && DeviceFit<fits::GeluF32, float>::kRows == 2 * fits::GeluF32::kRows);
+static_assert(GpuOps<DeviceFit<fits::GeluF32, float>, float, AnySeed, 7>::kPlace == 7 && GpuOps<DeviceFit<fits::GeluF16, F16>, F16, AnySeed, 7>::kPlace == 7 &&
+              GpuOps<DeviceFit<fits::GeluBf16, BF16>, BF16, AnySeed, 7>::kPlace == 7);
+
+// Rounded down, whichever way nearest is, in the binades that an index is taken in.
+TEST(RootTest, FmaDownIsTheFloorOfTheExactResult) {
+  std::mt19937 random(11);
+  int down = 0, exact = 0;
+  for (int i = 0; i < 1'000'000; ++i) {
+    // Of few bits, so that doubles are exact.
+    const double a = (static_cast<double>(random() >> 20) - 2048) * 0x1p-13, b = 4 + static_cast<double>(random() >> 20) * 0x1p-10, c = 0x1p16 + 64 + i % 64 + 0.5;
+    const double sum = a * b + c;
+    const float result = fma_down(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
+    ASSERT_LE(static_cast<double>(result), sum);
+    ASSERT_GT(static_cast<double>(std::bit_cast<float>(std::bit_cast<u32>(result) + 1)), sum);
+    (static_cast<double>(fma_rn(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c))) > sum ? down : exact) += 1;
+  }
+  EXPECT_GT(down, 100'000);
+  EXPECT_GT(exact, 100'000);
+}
 
 TEST(RootTest, OneStepIsNotTakenWhereAStoredYNeedsTwo) { expect_equal_over_all_codes<Unlucky, BF16>(); }
 
