@@ -89,6 +89,14 @@ RowAccesses accesses_of(const GpuVariant& variant, int vectors_of_forward) {
   const int octets = registers ? s.octets : 1, residual = kind.residual ? 1 : 0;
   RowAccesses accesses;
   int others = 0;
+  if (variant.main_kernel() == kernels::cuda::DeviceKernel::norm_backward_slots) {
+    // Its stores alone are counted: what it reads is read on every way that stores all of the row and of the sums. Slots side by side add up
+    // some of their sums each.
+    const int sums = kernels::cuda::column_sums(kind.norm);
+    accesses.stores = s.octets * tensor;
+    accesses.counted = accesses.stores + (s.block_rows > 1 ? 1 : s.octets * sums) * words;
+    return accesses;
+  }
   if (kind.forward) {
     const int passes = kind.norm == kernels::Norm::layer ? 2 : 1;  // before the one that writes
     accesses.stores = (1 + residual) * tensor;
@@ -104,10 +112,9 @@ RowAccesses accesses_of(const GpuVariant& variant, int vectors_of_forward) {
     accesses.stores = tensor;
     others = vectors * words;
     if (registers) accesses.again = (vectors - 3) * words * octets;
-    if (registers) others += (2 + residual) * tensor * (1 + s.rows_ahead);
+    if (registers) others += (2 + residual) * tensor;
     if (shared) others += (2 + residual) * tensor + 2 * 3 * kept;
     if (s.home == RowHome::memory) others += (2 * 2 + residual) * tensor;
-    if (variant.main_kernel() == kernels::cuda::DeviceKernel::norm_backward_slots) others += kernels::cuda::column_sums(kind.norm) * words;
   }
   accesses.stores *= octets;
   accesses.counted = accesses.stores + octets * others;
@@ -130,11 +137,13 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   facts.counted = false;
   if (!is_wide(variant.problem)) return facts;
   const NormKind kind = norm_kind(variant.problem.kernel);
-  const bool registers = variant.norm.home == RowHome::registers;
+  const bool registers = variant.norm.home == RowHome::registers,
+             fused = variant.main_kernel() == kernels::cuda::DeviceKernel::norm_backward_slots;
   PathRules rules;
   rules.wide_store = "." + std::to_string(8 * std::min(variant.norm.access_bytes, kOctet * bytes_of(variant.problem.format)));
   rules.also_stores = {".32", ".64", ".128"};  // rstd, x^, the sums of a slot
   rules.also_counted = {"LDG.64", "LDG.128", "STG.64", "STG.128", "LDS.128", "STS.128"};
+  if (fused) rules.also_counted = {"STG.64", "STG.128"};
   HotPaths paths;
   RowAccesses accesses;
   // In registers, octets that may not be there have predicated loads. Elsewhere only what may be absent has: gamma and beta, side channels' weights.
@@ -149,9 +158,9 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
     if (paths.shortest > 0) break;
   }
   if (paths.shortest == 0) return facts;
-  // The loop over rows is the widest around the stores of dx or y.
+  // The loop over rows is the widest around the stores of dx or y; within the loop over slots, where there is one, the narrowest.
   const std::vector<LoopExtent> loops = loops_of(function);
-  LoopExtent stored{function.instructions.size(), 0}, row;
+  LoopExtent stored{function.instructions.size(), 0}, row, widest;
   int stores = 0;
   for (const std::size_t at : paths.shortest_path) {
     if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store) || stores == accesses.stores) continue;
@@ -159,13 +168,17 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
     stored = {std::min(stored.first, at), std::max(stored.last, at)};
   }
   for (const LoopExtent& loop : loops)
-    if (loop.first <= stored.first && stored.last <= loop.last && loop.last - loop.first >= row.last - row.first) row = loop;
+    if (loop.first <= stored.first && stored.last <= loop.last) {
+      if (loop.last - loop.first >= widest.last - widest.first) widest = loop;
+      if (row.last == 0 || loop.last - loop.first < row.last - row.first) row = loop;
+    }
   if (row.last == 0) return facts;
+  if (!fused) row = widest;
   const double elements = kOctet * (registers ? variant.norm.octets : 1);
   facts.counted = true;
   for (const std::size_t at : paths.shortest_path) {
     if (!row.holds(at)) {
-      ++facts.prologue_instructions;
+      ++(widest.holds(at) ? facts.slot_instructions : facts.prologue_instructions);
       continue;
     }
     double times = 1;  // for each of the octets that a trip of the innermost loop takes, or of the row's in registers

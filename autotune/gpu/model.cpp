@@ -28,6 +28,7 @@ const std::vector<Architecture>& architectures() {
 
 // Granularities of allocation (CUDA occupancy calculator; the same for every architecture of the table).
 constexpr int kRegistersPerSm = 65536, kRegisterUnit = 256;  // per warp
+constexpr int kBlockBarriers = 16;  // of a block; an SM has two for each block that it holds (cuda_occupancy.h)
 constexpr int kSharedUnit = 128, kSharedReserved = 1024;     // bytes per block; the second is the system's own
 // DRAM latency under load. An assumption, the same for all, until a device's measurements replace it: idle latencies are some hundred ns
 // on these boards, and a streaming kernel's requests queue.
@@ -95,16 +96,16 @@ double bytes_of_helper(const PlannedLaunch& launch, const Problem& problem) {
   const double n = static_cast<double>(problem.cols), rows = static_cast<double>(problem.rows);
   const i64 slots = kernels::slot_count(problem.rows, problem.cols);
   const bool norm = is_norm(problem.kernel);
-  const double sums = norm ? kernels::cuda::column_sums(norm_kind(problem.kernel).norm) : 1;
+  const double sums = norm ? kernels::cuda::column_sums(norm_kind(problem.kernel).norm) : 1, left = static_cast<double>(launch.left);
   switch (launch.kernel) {
     case DeviceKernel::norm_prepare:
       return kFloat * (2 * n + (kernels::kColumnArrays + 1) * static_cast<double>(kernels::cuda::padded_columns(problem.cols)));
     case DeviceKernel::norm_slot_sums:
-      return 2 * rows * n * autotune::bytes_of(problem.format) + kFloat * sums * n * static_cast<double>(slots);
+      return 2 * rows * n * autotune::bytes_of(problem.format) + kFloat * sums * n * static_cast<double>(kernels::cuda::most_sum_rows(slots));
     case DeviceKernel::add_slots:
-      return kFloat * sums * n * (static_cast<double>(launch.left) + std::ceil(static_cast<double>(launch.left) / kernels::cuda::kSlotFan));
-    default:
-      return kFloat * n * (1 + 2 * sums);
+      return kFloat * sums * n * (left + std::ceil(left / kernels::cuda::kSlotFan));
+    default:  // norm_finish: the rows of sums that are left, gamma, the results
+      return kFloat * n * (sums * left + 1 + sums);
   }
 }
 
@@ -168,28 +169,32 @@ Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, 
   const NormKind kind = norm_kind(problem.kernel);
   const PlannedLaunch main = main_launch(plan, variant);
   const bool fused = main.kernel == DeviceKernel::norm_backward_slots, registers = s.home == kernels::RowHome::registers;
-  const i64 slots = kernels::slot_count(problem.rows, problem.cols);
   Prediction p;
   p.resident_blocks = resident_blocks(architecture, resources_of(architecture, variant, code.resources), main.threads);
+  // Rows side by side that do not wait for one another: kernels/cuda/rows.cuh.
+  if (fused && s.row_warps > 1 && s.block_rows > 1) p.resident_blocks = std::min(p.resident_blocks, 2 * architecture.blocks_per_sm / kBlockBarriers);
   const double blocks = static_cast<double>(main.blocks), per_sm = blocks / architecture.sms;
   const double threads = std::min<double>(p.resident_blocks, per_sm) * main.threads;
   p.occupancy = threads / architecture.threads_per_sm;
   const double own = static_cast<double>(problem.cols) / (s.row_warps * kWarp);  // elements of a row that a thread has, on average
-  const double rows = static_cast<double>(problem.rows) / (fused ? static_cast<double>(slots) : blocks * s.block_rows);  // that a thread has a part of
+  const double rows = static_cast<double>(problem.rows) / (blocks * s.block_rows);  // that a thread has a part of
+  const double slots = fused ? static_cast<double>(main.own_slots) : 1;            // and the slots they are of
   Traffic traffic = traffic_of(problem);
-  if (fused) traffic.written += sizeof(float) * kernels::cuda::column_sums(kind.norm) * static_cast<double>(slots) / static_cast<double>(problem.rows);
+  if (fused) traffic.written += sizeof(float) * kernels::cuda::column_sums(kind.norm) * blocks / static_cast<double>(problem.rows);
   const double bytes = traffic.read + traffic.written, bandwidth = architecture.dram_gb_per_s / architecture.sms;
   const int reductions = kind.forward && kind.norm == kernels::Norm::layer ? 2 : 1;
   constexpr int kShuffles = 5;  // from 32 lanes to one
   const double reduce_ns = reductions * (kShuffles * kShuffleClocks + (s.row_warps > 1 ? kBarrierClocks : 0)) / architecture.clock_ghz;
   const double waiting = s.rows_ahead > 0 ? 1 : kLatencyNs / (kLatencyNs + reduce_ns);
-  p.bytes_in_flight = threads * (registers ? own : std::min<double>(own, kOctet)) * traffic.read * waiting;
+  p.bytes_in_flight = threads * (registers ? own * std::max(1, s.rows_ahead) : std::min<double>(own, kOctet)) * traffic.read * waiting;
   p.needed_in_flight = kLatencyNs * bandwidth * traffic.read / bytes;
   p.memory_ns = bytes / (bandwidth * std::min(1.0, p.bytes_in_flight / p.needed_in_flight));
   if (code.counted) {
     // Octets that are not there are issued for as well, where registers hold the row.
     const double row_elements = registers ? kOctet * s.octets : own;
-    const double instructions = (code.instructions_per_element * row_elements + code.row_instructions + code.prologue_instructions / std::max(1.0, rows)) / own;
+    const double instructions = (code.instructions_per_element * row_elements + code.row_instructions +
+                                 (code.slot_instructions * slots + code.prologue_instructions) / std::max(1.0, rows)) /
+                                own;
     p.issue_ns = instructions / (kWarp * kSchedulers * architecture.clock_ghz);
     p.shared_ns = code.shared_loads_per_element * row_elements / own / (kSharedBytesPerClock * architecture.clock_ghz);
   }

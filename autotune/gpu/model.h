@@ -11,9 +11,10 @@
 // blocks pays for the empty places.
 //
 // Rows of a norm: a thread requests its part of a row (one octet at a time where registers do not hold it) and waits for it and for the sums of the
-// row, unless the next row is requested before: then F counts for L / (L + R) of the time, L the latency, R what the reductions take (shuffles and
-// barriers, kShuffleClocks and kBarrierClocks each: assumptions). What a thread does once a row, or once a slot of rows, is spread over its
-// elements. The other kernels of a plan follow one another: each takes its bytes' time at full bandwidth and kLaunchNs.
+// row: F then counts for L / (L + R) of the time, L the latency, R what the reductions take (shuffles and barriers, kShuffleClocks and
+// kBarrierClocks each: assumptions). Where rows are requested ahead, F is that of all of them, all of the time. What a thread does once a row, once
+// a slot of rows, or once, is spread over its elements. The other kernels of a plan follow one another: each takes its bytes' time at full
+// bandwidth and kLaunchNs.
 #pragma once
 
 #include <string>
@@ -53,7 +54,8 @@ struct CodeFacts {
   double prologue_instructions = 0;     // per thread
   double shared_loads_per_element = 0;  // of any width, in bytes
   double row_instructions = 0;          // per thread and row, beside those of its elements
-  bool counted = true;                  // else the three above are not known
+  double slot_instructions = 0;         // per thread and slot of rows, beside those of its rows
+  bool counted = true;                  // else the five above are not known
 };
 
 struct Prediction {

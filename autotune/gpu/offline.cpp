@@ -55,6 +55,7 @@ json to_json(const CodeFacts& code) {
           {"prologue_instructions", code.prologue_instructions},
           {"shared_loads_per_element", code.shared_loads_per_element},
           {"row_instructions", code.row_instructions},
+          {"slot_instructions", code.slot_instructions},
           {"counted", code.counted}};
 }
 
@@ -74,6 +75,7 @@ CodeFacts code_from(const json& facts) {
   code.prologue_instructions = facts.at("prologue_instructions").get<double>();
   code.shared_loads_per_element = facts.at("shared_loads_per_element").get<double>();
   code.row_instructions = facts.at("row_instructions").get<double>();
+  code.slot_instructions = facts.at("slot_instructions").get<double>();
   code.counted = facts.at("counted").get<bool>();
   return code;
 }

@@ -83,8 +83,9 @@ class PlanArguments {
       case DeviceKernel::norm_prepare:
         return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, kernels::cuda::padded_columns(n_), kernels::SideBuffer<const float>{});
       case DeviceKernel::norm_finish:
-        return call(work, parts_.sums, parts_.columns, n_, backward_.stride, at("dgamma"), at("dbeta"));
+        return call(work, parts_.sums, at("gamma"), n_, backward_.stride, sums_ * backward_.stride, launch.left, launch.apart, at("dgamma"), at("dbeta"));
       default:  // those that go by rows, or by the slots' rows
+        backward_.own_slots = launch.own_slots;
         return call(work, backward_);
     }
   }
@@ -116,9 +117,9 @@ class PlanArguments {
     parts_ = kernels::cuda::norm_workspace_at(at("workspace"), n_);
     sums_ = kernels::cuda::column_sums(kind.norm);
     const bool wants_sums = at("dgamma") != 0 || at("dbeta") != 0;
-    backward_ = {pointer<const Any>("dy"), pointer<const Any>("y"), pointer<const Any>("dz_next"), parts_.columns, parts_.place, pointer<const float>("rstd"),
-                 rows_, n_, {}, pointer<Any>(kind.residual ? "dz" : "dx"), wants_sums ? parts_.sums : nullptr, slots_, kernels::cuda::slot_rows(rows_, slots_),
-                 kernels::cuda::sums_stride(n_)};
+    backward_ = {pointer<const Any>("dy"), pointer<const Any>("y"), pointer<const Any>("dz_next"), pointer<const float>("gamma"), pointer<const float>("beta"),
+                 parts_.columns, parts_.place, pointer<const float>("rstd"), rows_, n_, {}, pointer<Any>(kind.residual ? "dz" : "dx"),
+                 wants_sums ? parts_.sums : nullptr, slots_, kernels::cuda::slot_rows(rows_, slots_), 0, kernels::cuda::sums_stride(n_)};
   }
 
   const Problem& problem_;

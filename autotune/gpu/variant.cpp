@@ -334,12 +334,11 @@ std::string GpuVariant::helper_source() const {
                      ".cuh\"\nusing namespace outgrad::kernels;\n" +
                      instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
   if (!is_norm(problem.kernel)) return text;
-  text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
-  text += instantiation(DeviceKernel::norm_finish, "void", "const float*, NormColumns, i64, i64, float*, float*");
+  text += instantiation(DeviceKernel::norm_finish, "void", "const float*, const float*, i64, i64, i64, i64, i64, float*, float*");
+  if (is_fused(norm)) return text;
   const std::string t = type_of(problem.format);
-  if (!is_fused(norm))
-    text += instantiation(DeviceKernel::norm_slot_sums, text_of(norm_kind(problem.kernel).norm) + ", " + t, "cuda::NormBackwardArrays<" + t + ">");
-  return text;
+  text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
+  return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm_kind(problem.kernel).norm) + ", " + t, "cuda::NormBackwardArrays<" + t + ">");
 }
 
 int GpuVariant::block_elements() const {
@@ -391,7 +390,7 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
       .parameter("access_bytes", accesses)
       .parameter("blocks_per_sm", {0, 1, 2, 4, 8, 16, 32})
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8, 12, 16, 24, 32})
-      .parameter("rows_ahead", kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1})
+      .parameter("rows_ahead", kind.forward ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1, 2, 3, 4})
       .parameter("home", homes)
       .parameter("sums", sums)
       .parameter("loads", hints)
@@ -412,11 +411,25 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
   const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) * ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
             sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
   space.constraint("what a thread keeps of its rows leaves it registers for more",
-                   {"home", "row_warps", "octets", "block_rows", "resident_blocks", "rows_ahead", "sums"}, [=](const Point& p) {
+                   {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"}, [=](const Point& p) {
                      constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
                      const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
-                     return p[0] != registers || p[2] * (tensor_words * (1 + p[5]) + (p[6] == fused ? sum_words : 0)) < there;
+                     return p[0] != registers || p[2] * (tensor_words + (p[5] == fused ? sum_words : 0)) < there;
                    });
+  const i64 slots = kernels::slot_count(problem.rows, problem.cols);
+  space.constraint("an SM's shared memory holds the rows ahead and the slots put aside of the blocks that registers are kept for",
+                   {"row_warps", "octets", "block_rows", "resident_blocks", "rows_ahead", "sums"}, [=](const Point& p) {
+                     if (p[5] != fused) return true;
+                     GpuNormSchedule s;
+                     s.row_warps = static_cast<int>(p[0]), s.octets = static_cast<int>(p[1]), s.block_rows = static_cast<int>(p[2]);
+                     s.rows_ahead = static_cast<int>(p[4]);
+                     const i64 bytes = kernels::cuda::detail::slots_block_bytes(s, kind.norm, bytes_of(problem.format), kind.residual,
+                                                                                kernels::cuda::slots_together(slots, s.block_rows) / s.block_rows) +
+                                       kernels::cuda::detail::declared_bytes(s);
+                     return bytes <= architecture.shared_per_block && bytes * p[3] <= architecture.shared_per_sm;
+                   });
+  space.constraint("rows that take turns at the loads have them past the caches, without a hint", {"rows_ahead", "loads"},
+                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
   space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
   space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
   space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},

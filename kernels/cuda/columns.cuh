@@ -8,6 +8,17 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
+// Neighbours first: values 2k and 2k + 1, then pairs of these, and so on.
+template <int Count, class V>
+__device__ __forceinline__ V fold_neighbours(V (&values)[Count]) {
+  OUTGRAD_UNROLL
+  for (int pair = 1; pair < Count; pair *= 2) {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < Count; k += 2 * pair) values[k] = add_rn(values[k], values[k + pair]);
+  }
+  return values[0];
+}
+
 // Adds Fan neighbours, `apart` slots from each other, of `left` that are left, into the first of them, or, where `result` is not null and
 // they are all that is left, into it. A slot has `words` sums side by side. One thread to each word of each target.
 template <int Fan = kSlotFan>
@@ -19,16 +30,40 @@ __global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, float* 
   float values[Fan];
   OUTGRAD_UNROLL
   for (int k = 0; k < Fan; ++k) values[k] = first + k < left ? into[k * apart * words] : kMissingTerm;
-  OUTGRAD_UNROLL
-  for (int pair = 1; pair < Fan; pair *= 2) {
-    OUTGRAD_UNROLL
-    for (int k = 0; k < Fan; k += 2 * pair) values[k] = add_rn(values[k], values[k + pair]);
-  }
+  const float sum = fold_neighbours(values);
   if (result != nullptr && left <= Fan) {
-    result[j] = values[0];
+    result[j] = sum;
   } else {
-    *into = values[0];
+    *into = sum;
   }
+}
+
+// The end of a norm's sums over rows: those of `left` rows of sums, at most kFinishFan, `apart` from each other and `words` words each, as the
+// tree orders, and the columns' results from them. divisor: of dgamma, null where it is 1. dgamma and dbeta may be null. Blocks take
+// kFinishColumns columns of one of the sums; of its threads those of a warp have neighbouring columns, and the warps neighbouring rows.
+template <class = void>
+__global__ void __launch_bounds__(kColumnThreads)
+    norm_finish(const float* sums, const float* divisor, i64 n, i64 stride, i64 words, i64 left, i64 apart, float* dgamma, float* dbeta) {
+  constexpr int kWarps = kColumnThreads / kFinishColumns, kOwn = kFinishFan / kWarps;
+  static_assert(kFinishColumns == kTreeLanes, "a warp reads a line at a time");
+  __shared__ float of_warps[kWarps][kFinishColumns];
+  const i64 blocks_across = (n + kFinishColumns - 1) / kFinishColumns, sum = blockIdx.x / blocks_across;
+  const int lane = threadIdx.x % kFinishColumns, warp = threadIdx.x / kFinishColumns;
+  const i64 j = (blockIdx.x - sum * blocks_across) * kFinishColumns + lane;
+  float* const result = sum == 0 ? dgamma : dbeta;
+  if (result == nullptr) return;  // the whole block
+  const float* const from = sums + sum * stride + j;
+  float values[kOwn];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOwn; ++k) values[k] = j < n && warp * kOwn + k < left ? from[(warp * kOwn + k) * apart * words] : kMissingTerm;
+  of_warps[warp][lane] = fold_neighbours(values);
+  __syncthreads();
+  if (warp > 0 || j >= n) return;
+  float totals[kWarps];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kWarps; ++k) totals[k] = of_warps[k][lane];
+  const float total = fold_neighbours(totals);
+  result[j] = sum == 0 && divisor != nullptr ? div_rn(total, divisor[j]) : total;
 }
 
 #ifndef __CUDACC_RTC__

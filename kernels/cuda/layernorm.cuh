@@ -200,6 +200,8 @@ cudaError_t launch_rows(Kernel kernel, const PlannedLaunch& planned, cudaStream_
 
 inline bool is_aligned_to(const void* pointer, int bytes) { return reinterpret_cast<u64>(pointer) % static_cast<u64>(bytes) == 0; }
 
+inline constexpr int kQuad = 16;  // bytes of the accesses to gamma and beta
+
 // Whether rows of these tensors consist of whole octets that wide accesses reach; null ones do not matter.
 template <GpuNormSchedule S, class T>
 bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
@@ -221,7 +223,6 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (a.rows == 0) return cudaSuccess;
-  constexpr int kQuad = 16;  // bytes of the accesses to gamma and beta
   const bool wide = rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) && is_aligned_to(a.gamma, kQuad) && is_aligned_to(a.beta, kQuad);
   const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, false};
   PlanLimits limits;
@@ -252,6 +253,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   }
   const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(workspace), a.n);
   a.stride = sums_stride(a.n);
+  a.gamma = gamma;
+  a.beta = beta;
   a.columns = parts.columns;
   a.place = parts.place;
   a.slots = slot_count(a.rows, a.n);
@@ -259,9 +262,9 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
   const bool wants_sums = dgamma || dbeta;
   a.sums = wants_sums ? parts.sums : nullptr;
   const bool wide = rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx});
-  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums};
+  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, wants_sums, is_aligned_to(gamma, kQuad) && is_aligned_to(beta, kQuad)};
   PlanLimits limits;
-  if (const cudaError_t status = limits_for<S>(rows_in_registers(S, false, task), limits); status != cudaSuccess) return status;
+  if (const cudaError_t status = limits_for<S>(false, limits); status != cudaSuccess) return status;
   const LaunchPlan plan = norm_backward_plan(S, task, limits);
   const auto launch_planned_rows = [&](const PlannedLaunch& planned) -> cudaError_t {
     constexpr bool kFused = S.sums != ColumnSums::separate;
@@ -292,6 +295,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
     if (planned.blocks > kGridLimit) return cudaErrorInvalidValue;  // 2^39 columns: no device has the workspace
     const auto blocks = static_cast<unsigned>(planned.blocks);
     cudaError_t status = cudaSuccess;
+    a.own_slots = planned.own_slots;
     switch (planned.kernel) {
       case DeviceKernel::norm_prepare:
         status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma, beta, a.n, padded_columns(a.n), a.side);
@@ -303,7 +307,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
         status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr);
         break;
       case DeviceKernel::norm_finish:
-        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, a.columns, a.n, a.stride, dgamma, dbeta);
+        status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? gamma : a.columns.divisor, a.n,
+                        a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
         break;
       default:
         status = launch_planned_rows(planned);
@@ -331,7 +336,7 @@ template <Norm N, class T, class Schedule>
 cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
                                  float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
                                  cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0}, gamma, beta,
+  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0}, gamma, beta,
                                                         dgamma, dbeta, workspace, workspace_words, stream);
 }
 
@@ -339,7 +344,7 @@ template <Norm N, class T, class Schedule>
 cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd,
                                           i64 rows, i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side,
                                           float* workspace, i64 workspace_words, cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0}, gamma, beta,
+  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma, beta,
                                                        dgamma, dbeta, workspace, workspace_words, stream);
 }
 

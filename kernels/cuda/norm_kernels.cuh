@@ -3,7 +3,9 @@
 //
 // Each element of x, or of dy and y, is read once: a row stays in registers or in shared memory between its sums and the pass that writes
 // y or dx (kernels/cuda/rows.cuh), as long as the device has room for it. The backward's sums over rows come out of the same pass: the warps that
-// own a slot take its rows one after the other, each thread with the sums of its own columns in registers, and write them at the slot's end.
+// own a slot take its rows one after the other, each thread with the sums of its own columns in registers, while the next rows are on their way
+// into shared memory. A block has consecutive slots, one after the other and side by side, and adds them up, as the tree orders, before it writes
+// one row of sums.
 // What may be varied: GpuNormSchedule in kernels/params.h.
 #pragma once
 
@@ -67,26 +69,26 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     home.fetch(thread, input, a.n, present);
     float mean = 0.0f;
     if constexpr (N == Norm::layer) {
-      const auto sum = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count) {
+      const auto means = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count, int) {
         Tuple<float, 1> operands[kOctet];
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) {
           operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{widened(octet[0], k)}} : MeanTerms<T>::missing();
         }
         return chunk_of<MeanTerms<T>>(operands);
-      });
-      mean = mean_of(sum.v[0], a.n);
+      }, [&](float sum) { return mean_of(sum, a.n); });
+      mean = means.v[0];
     }
-    const auto squares = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count) {
+    const auto rstds = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count, int) {
       Tuple<float, 1> operands[kOctet];
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k) {
         operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{sub_rn(widened(octet[0], k), mean)}} : VarianceTerms<T>::missing();
       }
       return chunk_of<VarianceTerms<T>>(operands);
-    });
+    }, [&](float squares) { return rstd_of(squares, a.n, a.eps); });
     home.forget_values();
-    const float rstd = rstd_of(squares.v[0], a.n, a.eps);
+    const float rstd = rstds.v[0];
     if (present && thread.first() == 0) a.rstd[row] = rstd;
     if (a.side.count > 0) {
       if constexpr (Residual) thread.barrier();  // z has been written
@@ -151,27 +153,110 @@ __device__ __forceinline__ bool has_side(const NormBackwardArrays<T>& a) {
   return Side == SideChannels::some || (Side == SideChannels::either && a.side.count > 0);
 }
 
-// c of an octet: from y, but of side channels as it was kept. The columns' arrays are aligned, and long enough for whole octets.
+// The columns' constants as norm_prepare left them: aligned, and long enough for whole octets.
 template <SideChannels Side, class T>
-__device__ __forceinline__ Tuple<float, kOctet> centred(const NormBackwardArrays<T>& a, const NormColumns& columns, const Octet<T>& y, i64 row, i64 at) {
-  Tuple<float, kOctet> c = shared_words<true>(columns.beta + at, kOctet, 0.0f);
-  OUTGRAD_UNROLL
-  for (int k = 0; k < kOctet; ++k) c.v[k] = sub_rn(widened(y, k), c.v[k]);
-  if (has_side<Side>(a)) {
-    const float* const x_hat = a.side.x_hat + row * a.side.count;
-    const uint4* const places = reinterpret_cast<const uint4*>(a.place + at);
+struct PreparedColumns {
+  const NormBackwardArrays<T>& a;
+  NormColumns columns;
+
+  __device__ __forceinline__ explicit PreparedColumns(const NormBackwardArrays<T>& of) : a(of), columns(of.columns) {}
+  __device__ __forceinline__ Tuple<float, kOctet> gamma(int, i64 at) const { return shared_words<true>(columns.gamma + at, kOctet, 1.0f); }
+  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int, i64 at) const {
+    return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
+  }
+  // c of an octet: from y, but of side channels as it was kept.
+  __device__ __forceinline__ Tuple<float, kOctet> centred(int, const Octet<T>& y, i64 row, i64 at) const {
+    Tuple<float, kOctet> c = shared_words<true>(columns.beta + at, kOctet, 0.0f);
     OUTGRAD_UNROLL
-    for (int half = 0; half < kOctet / 4; ++half) {
-      const uint4 quad = __ldg(places + half);
-      const u32 place[4] = {quad.x, quad.y, quad.z, quad.w};
+    for (int k = 0; k < kOctet; ++k) c.v[k] = sub_rn(widened(y, k), c.v[k]);
+    if (has_side<Side>(a)) {
+      const float* const x_hat = a.side.x_hat + row * a.side.count;
+      const uint4* const places = reinterpret_cast<const uint4*>(a.place + at);
       OUTGRAD_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        if (static_cast<i32>(place[k]) >= 0) c.v[4 * half + k] = __ldg(x_hat + place[k]);
+      for (int half = 0; half < kOctet / 4; ++half) {
+        const uint4 quad = __ldg(places + half);
+        const u32 place[4] = {quad.x, quad.y, quad.z, quad.w};
+        OUTGRAD_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          if (static_cast<i32>(place[k]) >= 0) c.v[4 * half + k] = __ldg(x_hat + place[k]);
+        }
+      }
+    }
+    return c;
+  }
+  __device__ __forceinline__ Tuple<float, kOctet> weighted(int, const Tuple<float, kOctet>& c, i64 at) const {
+    Tuple<float, kOctet> result = c;
+    if (has_side<Side>(a)) {
+      const Tuple<float, kOctet> weight = shared_words<true>(columns.weight + at, kOctet, 1.0f);
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) result.v[k] = mul_rn(weight.v[k], c.v[k]);
+    }
+    return result;
+  }
+  // What was looked up for the sums is looked up again rather than kept.
+  __device__ __forceinline__ void forget_values() {
+    forget(columns.gamma);
+    forget(columns.beta);
+  }
+};
+
+// An octet of gamma and of beta that are not there.
+[[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
+[[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
+
+// The constants of a thread's own columns, made by itself, where there are no side channels. A thread's reciprocals stay in its registers, and
+// of a single octet gamma and beta, too; of more these would take what the sums need, and are looked up in L1.
+template <Norm N, GpuNormSchedule S, class T, class Thread>
+struct OwnColumns {
+  static constexpr bool kKept = S.octets == 1;
+  const float *from_gamma[S.octets], *from_beta[S.octets];
+  Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
+
+  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread) {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < S.octets; ++k) {
+      const u32 octet = thread.first() + k * Thread::kApart;
+      const bool there = octet < static_cast<u32>(a.n) / kOctet;
+      from_gamma[k] = there && a.gamma != nullptr ? a.gamma + octet * kOctet : kAbsentGamma;
+      from_beta[k] = there && a.beta != nullptr ? a.beta + octet * kOctet : kAbsentBeta;
+      const Tuple<float, kOctet> g = read(from_gamma[k]);
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
+      if constexpr (kKept) {
+        kept_gamma = g;
+        kept_beta = read(from_beta[k]);
       }
     }
   }
-  return c;
-}
+  __device__ __forceinline__ Tuple<float, kOctet> gamma(int k, i64) const {
+    if constexpr (kKept) return kept_gamma;
+    return read(from_gamma[k]);
+  }
+  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int k, i64) const { return reciprocals[k]; }
+  __device__ __forceinline__ Tuple<float, kOctet> centred(int k, const Octet<T>& y, i64, i64) const {
+    Tuple<float, kOctet> c;
+    if constexpr (N == Norm::rms) {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kOctet; ++i) c.v[i] = widened(y, i);  // less a beta of 0
+    } else {
+      c = kKept ? kept_beta : read(from_beta[k]);
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kOctet; ++i) c.v[i] = sub_rn(widened(y, i), c.v[i]);
+    }
+    return c;
+  }
+  __device__ __forceinline__ Tuple<float, kOctet> weighted(int, const Tuple<float, kOctet>& c, i64) const { return c; }
+  __device__ __forceinline__ void forget_values() {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < S.octets && !kKept; ++k) {
+      forget(from_gamma[k]);
+      forget(from_beta[k]);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ Tuple<float, kOctet> read(const float* from) { return shared_words<true>(from, kOctet, 0.0f); }
+};
 
 // Rows of dy and y; in registers also of what is added to the gradient.
 template <class T, int Sources>
@@ -181,10 +266,10 @@ struct BackwardInput {
   const T* source[kSources];
   const T* again[kKept];
 
-  __device__ __forceinline__ BackwardInput(const NormBackwardArrays<T>& a, i64 row) {
-    source[0] = a.dy + row * a.n;
-    source[1] = a.y + row * a.n;
-    if constexpr (Sources == 3) source[2] = a.dz_next + row * a.n;
+  __device__ __forceinline__ BackwardInput(const NormBackwardArrays<T>& a, i64 at_row) {
+    source[0] = a.dy + at_row;
+    source[1] = a.y + at_row;
+    if constexpr (Sources == 3) source[2] = a.dz_next + at_row;
     OUTGRAD_UNROLL
     for (int c = 0; c < Sources; ++c) again[c] = source[c];
   }
@@ -200,54 +285,48 @@ struct BackwardHome {
 
   template <class Thread>
   __device__ __forceinline__ void fetch(const NormBackwardArrays<T>& a, const Thread& thread, i64 index, bool present) {
-    Input input(a, index);
+    Input input(a, index * a.n);
     row.fetch(thread, input, a.n, present);
     rstd = present ? a.rstd[index] : 0.0f;
   }
 };
 
 // dx of a row that was fetched; add(k, i, dy, c) gets what the sums over rows need of element i of the thread's k-th octet. dx may alias dy and dz_next.
-template <Norm N, class T, GpuNormSchedule S, bool Residual, SideChannels Side, class Thread, class Home, class Add>
-__device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, Home& fetched, const Add& add) {
+// `at_row`: row n, or where else dx and dz_next have the row's first element.
+template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Add>
+__device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, i64 at_row, Home& fetched, Columns& columns,
+                                             const Add& add) {
   using Row = typename Home::Row;
   using Terms = GradientTerms<N, T, CentredOutput<T>>;
   constexpr bool kKeepsNext = Home::kKeepsNext;
   Row& home = fetched.row;
   const float rstd = fetched.rstd;
-  NormColumns columns = a.columns;
-  const auto sums = home.template sum<Terms::kSums>(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count) {
-    const Tuple<float, kOctet> gamma = shared_words<true>(columns.gamma + at, kOctet, 1.0f);
-    Tuple<float, kOctet> c = centred<Side>(a, columns, octet[1], row, at);
-    if (has_side<Side>(a)) {
-      const Tuple<float, kOctet> weight = shared_words<true>(columns.weight + at, kOctet, 1.0f);
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) c.v[k] = mul_rn(weight.v[k], c.v[k]);
-    }
+  const auto means = home.template sum<Terms::kSums>(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index) {
+    const Tuple<float, kOctet> gamma = columns.gamma(index, at);
+    const Tuple<float, kOctet> c = columns.weighted(index, columns.centred(index, octet[1], row, at), at);
     Tuple<float, 3> operands[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) {
       operands[k] = Row::kWhole || k < count ? Tuple<float, 3>{{widened(octet[0], k), gamma.v[k], c.v[k]}} : Terms::missing();
     }
     return chunk_of<Terms>(operands);
-  });
-  const NegatedMeans means = negated_means<N>(sums, a.n);
-  home.forget_values();
-  forget(columns.gamma);
-  forget(columns.beta);
-  T* const dx = a.dx + row * a.n;
+  }, [&](float sum) { return -mean_of(sum, a.n); });
+  const float m1 = N == Norm::layer ? means.v[0] : -0.0f, m2 = means.v[Terms::kSums - 1];
+  if constexpr (S.octets > 1) home.forget_values();
+  columns.forget_values();
+  T* const dx = a.dx + at_row;
   home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
-    const Tuple<float, kOctet> c = centred<Side>(a, columns, octet[1], row, at);
+    const Tuple<float, kOctet> c = columns.centred(index, octet[1], row, at);
     [[maybe_unused]] Octet<T> next;
-    if constexpr (Residual && !kKeepsNext) next = load_part<S, Row::kWhole>(a.dz_next + row * a.n + at, count);
+    if constexpr (Residual && !kKeepsNext) next = load_part<S, Row::kWhole>(a.dz_next + at_row + at, count);
     if constexpr (kKeepsNext) next = octet[2];
     float result[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) add(index, k, widened(octet[0], k), c.v[k]);
-    const Tuple<float, kOctet> gamma = shared_words<true>(columns.gamma + at, kOctet, 1.0f);
-    const Tuple<float, kOctet> reciprocal = shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
+    const Tuple<float, kOctet> gamma = columns.gamma(index, at), reciprocal = columns.reciprocal(index, at);
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) {
-      result[k] = input_gradient(widened(octet[0], k), c.v[k], gamma.v[k], reciprocal.v[k], means.m1, means.m2, rstd);
+      result[k] = input_gradient(widened(octet[0], k), c.v[k], gamma.v[k], reciprocal.v[k], m1, m2, rstd);
       if constexpr (Residual) result[k] = add_rn(result[k], widened(next, k));
     }
     if (there) home.put(thread, dx, packed<T>(result), at, count);
@@ -267,92 +346,195 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     const i64 row = present ? first + thread.row : first;
     BackwardHome<T, S, Wide, Residual> home;
     home.fetch(a, thread, row, present);
-    backward_row<N, T, S, Residual, Side>(a, thread, row, home, [](int, int, float, float) {});
+    PreparedColumns<Side, T> columns(a);
+    backward_row<N, T, S, Residual>(a, thread, row, row * a.n, home, columns, [](int, int, float, float) {});
   }
 }
 
-// dx and the slots' sums: a slot's rows one after the other through the warps that own it. Every element of dy and y is read once.
+// Sums of a thread's columns: dgamma's and, of LayerNorm, dbeta's.
+template <Norm N, int Octets>
+struct ColumnSumsOf {
+  static constexpr int kTuples = Octets * kColumnSums<N>, kQuads = kOctet / 4;
+  Tuple<float, kOctet> v[kTuples];  // of octet k: v[k kColumnSums + s]
+
+  __device__ __forceinline__ void set(float value) {
+    OUTGRAD_UNROLL
+    for (int t = 0; t < kTuples; ++t) {
+      OUTGRAD_UNROLL
+      for (int i = 0; i < kOctet; ++i) v[t].v[i] = value;
+    }
+  }
+};
+
+// A tuple in shared memory, where neighbouring threads' quads are neighbours: `at` and `apart` in quads.
+__device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
+  OUTGRAD_UNROLL
+  for (int q = 0; q < kOctet / 4; ++q) {
+    at[q * apart] = make_float4(tuple.v[4 * q], tuple.v[4 * q + 1], tuple.v[4 * q + 2], tuple.v[4 * q + 3]);
+  }
+}
+__device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, int apart) {
+  Tuple<float, kOctet> tuple;
+  OUTGRAD_UNROLL
+  for (int q = 0; q < kOctet / 4; ++q) {
+    const float4 quad = at[q * apart];
+    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z, tuple.v[4 * q + 3] = quad.w;
+  }
+  return tuple;
+}
+
+// dx and sums over rows: a.own_slots consecutive slots one after the other through the warps that own them, and as many slots side by side as a
+// block has rows; one row of sums to a block. Every element of dy and y is read once.
 template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   static_assert(S.home == RowHome::registers, "columns stay with a thread as long as a row's octets do");
-  // Slots side by side have row counts that differ by one; where their warps meet at barriers, all take as many turns.
-  constexpr bool kInStep = S.row_warps > 1 && S.block_rows > 1;
-  RowThread<S.row_warps, S.block_rows> thread;
-  const i64 slot = static_cast<i64>(blockIdx.x) * S.block_rows + thread.row;
-  const bool owns = S.block_rows == 1 || slot < a.slots;
-  i64 row = owns ? a.slot_rows.begin(slot) : 0;
+  using Home = BackwardHome<T, S, true, Residual>;
+  using Thread = RowThread<S.row_warps, S.block_rows, true>;
+  using Sums = ColumnSumsOf<N, S.octets>;
+  constexpr int kThreads = kNormThreads<Schedule>;
+  Thread thread;
+  const u32 own_slots = static_cast<u32>(a.own_slots), first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
+  const bool owns = S.block_rows == 1 || first_slot < a.slots;
+  i64 row = owns ? a.slot_rows.begin(first_slot) : 0;
   // Less than 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
-  const u32 own = owns ? static_cast<u32>(a.slot_rows.begin(slot + 1) - row) : 0;
-  u32 turns = kInStep ? static_cast<u32>(a.slot_rows.each + (a.slot_rows.left > 0 ? 1 : 0)) : own;
-  [[maybe_unused]] const u32 idle = turns - own;  // turns at the end
-  Tuple<float, kOctet> dgamma[S.octets], dbeta[S.octets];
-  OUTGRAD_UNROLL
-  for (int k = 0; k < S.octets; ++k) {
+  u32 left = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + own_slots) - row) : 0;
+  i64 at_row = row * a.n;
+  const u32 octets = static_cast<u32>(a.n) / kOctet;
+  using Input = typename Home::Input;
+  [[maybe_unused]] RowRing<S, T, Input> ring;
+  [[maybe_unused]] const i64 own_at = thread.first() * kOctet;
+  [[maybe_unused]] const auto fetch_ahead = [&](u32 rows, bool present) { ring.fetch(thread, Input(a, at_row + rows * a.n + own_at), octets, present); };
+  [[maybe_unused]] float next_rstd = 0.0f;
+  if constexpr (S.rows_ahead > 0) {
     OUTGRAD_UNROLL
-    for (int i = 0; i < kOctet; ++i) dgamma[k].v[i] = dbeta[k].v[i] = 0.0f;
-  }
-  BackwardHome<T, S, true, Residual> home, ahead;
-  if constexpr (S.rows_ahead > 0) ahead.fetch(a, thread, row, own > 0);
-#pragma unroll 1
-  for (; turns > 0; --turns, ++row) {
-    const bool present = !kInStep || turns > idle;
-    if constexpr (S.rows_ahead > 0) {
-      home = ahead;
-      home.row.octets = present ? static_cast<u32>(a.n) / kOctet : 0;  // known here without a register
-      // Before dx, which may be dy or dz_next, is written: it is of another row.
-      ahead.fetch(a, thread, row + 1, turns > (kInStep ? idle + 1 : 1));
-    } else {
-      home.fetch(a, thread, row, present);
+    for (u32 k = 0; k < S.rows_ahead; ++k) {
+      fetch_ahead(k, k < left);
+      ring.move_on();
     }
-    backward_row<N, T, S, Residual, Side>(a, thread, present ? row : 0, home, [&](int k, int i, float dy, float c) {
-      if (kInStep && !present) return;
-      dgamma[k].v[i] = fma_rn(dy, c, dgamma[k].v[i]);
-      if constexpr (N == Norm::layer) dbeta[k].v[i] = add_rn(dbeta[k].v[i], dy);
-    });
+    if (left > 0) next_rstd = a.rstd[row];
   }
-  if (!owns || !a.sums) return;
-  float* const sums = a.sums + kColumnSums<N> * slot * a.stride;
-  OUTGRAD_UNROLL
-  for (int k = 0; k < S.octets; ++k) {
-    const i64 at = static_cast<i64>(thread.first() + k * thread.kApart) * kOctet;
-    if (at >= a.n) continue;
-    store_words(sums + at, dgamma[k]);
-    if constexpr (N == Norm::layer) store_words(sums + a.stride + at, dbeta[k]);
+  auto columns = [&] {
+    if constexpr (Side == SideChannels::none) {
+      return OwnColumns<N, S, T, Thread>(a, thread);
+    } else {
+      return PreparedColumns<Side, T>(a);
+    }
+  }();
+  // What is put aside lies behind the rows on their way.
+  float4* const aside = dynamic_shared<float4>() + S.rows_ahead * RowRing<S, T, Input>::kRowQuads * kThreads + threadIdx.x;
+  Sums sums;
+  sums.set(owns ? 0.0f : kMissingTerm);
+#pragma unroll 1
+  for (u32 slot = 0; slot < own_slots; ++slot) {
+    u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
+#pragma unroll 1
+    for (; turns > 0; --turns, --left, ++row, at_row += a.n) {
+      Home home;
+      if constexpr (S.rows_ahead > 0) {
+        home.row.octets = octets;
+        home.rstd = next_rstd;
+        ring.take(home.row);
+        // Before dx, which may be dy or dz_next, is written: it is of another row.
+        fetch_ahead(S.rows_ahead, left > S.rows_ahead);
+        ring.move_on();
+        if (left > 1) next_rstd = a.rstd[row + 1];
+      } else {
+        home.fetch(a, thread, row, true);
+      }
+      backward_row<N, T, S, Residual>(a, thread, row, at_row, home, columns, [&](int k, int i, float dy, float c) {
+        float& dgamma = sums.v[k * kColumnSums<N>].v[i];
+        dgamma = fma_rn(dy, c, dgamma);
+        if constexpr (N == Norm::layer) {
+          float& dbeta = sums.v[k * kColumnSums<N> + 1].v[i];
+          dbeta = add_rn(dbeta, dy);
+        }
+      });
+    }
+    if (!a.sums || own_slots == 1 || !owns) continue;
+    // Neighbours first: what was put aside is added as often as the slot's number ends in ones.
+    float4* at = aside;
+    constexpr int kLevel = Sums::kTuples * Sums::kQuads * kThreads;
+#pragma unroll 1
+    for (u32 ones = slot; (ones & 1) != 0; ones >>= 1, at += kLevel) {
+      OUTGRAD_UNROLL
+      for (int t = 0; t < Sums::kTuples; ++t) sums.v[t] = add_rn(taken_tuple(at + t * Sums::kQuads * kThreads, kThreads), sums.v[t]);
+    }
+    if (slot + 1 == own_slots) continue;
+    OUTGRAD_UNROLL
+    for (int t = 0; t < Sums::kTuples; ++t) put_tuple(at + t * Sums::kQuads * kThreads, kThreads, sums.v[t]);
+    sums.set(0.0f);
+  }
+  if (!a.sums) return;
+  float* const to = a.sums + kColumnSums<N> * static_cast<i64>(blockIdx.x) * a.stride;
+  const auto write = [&](int t, const Tuple<float, kOctet>& tuple) {
+    const i64 at = static_cast<i64>(thread.first() + t / kColumnSums<N> * Thread::kApart) * kOctet;
+    if (at < a.n) store_words(to + t % kColumnSums<N> * a.stride + at, tuple);
+  };
+  if constexpr (S.block_rows == 1) {
+    OUTGRAD_UNROLL
+    for (int t = 0; t < Sums::kTuples; ++t) write(t, sums.v[t]);
+  } else {
+    // Slots side by side: each of the block's rows of threads adds up some of the tuples.
+    float4* const side = dynamic_shared<float4>();
+    __syncthreads();  // nothing there is needed any more
+    OUTGRAD_UNROLL
+    for (int t = 0; t < Sums::kTuples; ++t) put_tuple(side + t * Sums::kQuads * kThreads + threadIdx.x, kThreads, sums.v[t]);
+    __syncthreads();
+#pragma unroll 1
+    for (int t = static_cast<int>(thread.row); t < Sums::kTuples; t += S.block_rows) {
+      Tuple<float, kOctet> values[S.block_rows];
+      OUTGRAD_UNROLL
+      for (int r = 0; r < S.block_rows; ++r) {
+        values[r] = taken_tuple(side + t * Sums::kQuads * kThreads + r * static_cast<int>(Thread::kApart) + thread.first(), kThreads);
+      }
+      write(t, fold_neighbours(values));
+    }
   }
 }
 
-// The slots' sums alone, for rows that registers do not hold. Block b has columns kColumnThreads (b % blocks_across) + threadIdx.x of slot
-// b / blocks_across. Runs before norm_backward, whose dx may overwrite dy.
+// The sums over the rows of `slots` slots from `first` on, slots and then pairs of them two by two: Levels of the tree at most.
+template <int Levels, class Slot>
+__device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const Slot& slot_sum) {
+  if constexpr (Levels == 0) {
+    return slot_sum(first);
+  } else {
+    Tuple<float, 2> sum = neutral_sums<2>();
+    constexpr i64 kHalf = i64{1} << (Levels - 1);
+    const i64 end = first + (slots < 2 * kHalf ? slots : 2 * kHalf);
+#pragma unroll 1
+    for (i64 slot = first; slot < end; slot += kHalf) sum = add_rn(sum, slots_sum<Levels - 1>(slot, slots, slot_sum));
+    return sum;
+  }
+}
+
+// The sums over rows alone, for rows that registers do not hold. Block b has columns kColumnThreads (b % blocks_across) + threadIdx.x of the
+// a.own_slots slots of row b / blocks_across of sums. Runs before norm_backward, whose dx may overwrite dy.
 template <Norm N, class T>
 __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArrays<T> a) {
+  constexpr int kLevels = 4;
+  static_assert(kMostBlockSlots == 1 << kLevels);
   const i64 blocks_across = (a.n + kColumnThreads - 1) / kColumnThreads;
   const i64 j = blockIdx.x % blocks_across * kColumnThreads + threadIdx.x;
-  const i64 slot = blockIdx.x / blocks_across;
+  const i64 sums_row = blockIdx.x / blocks_across;
   if (j >= a.n) return;
   const float beta = a.columns.beta[j];
   const i64 place = a.place[j];
-  float dgamma = 0.0f;
-  float dbeta = 0.0f;
+  const Tuple<float, 2> total = slots_sum<kLevels>(sums_row * a.own_slots, a.own_slots, [&](i64 slot) {
+    Tuple<float, 2> sum = {};
 #pragma unroll 4
-  for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
-    const float dy = widen(a.dy[row * a.n + j]);
-    const float c = place < 0 ? sub_rn(widen(a.y[row * a.n + j]), beta) : a.side.x_hat[row * a.side.count + place];
-    dgamma = fma_rn(dy, c, dgamma);
-    if constexpr (N == Norm::layer) dbeta = add_rn(dbeta, dy);
-  }
-  float* const sums = a.sums + kColumnSums<N> * slot * a.stride;
-  sums[j] = dgamma;
-  if constexpr (N == Norm::layer) sums[a.stride + j] = dbeta;
-}
-
-template <class = void>
-__global__ void __launch_bounds__(kColumnThreads) norm_finish(const float* sums, NormColumns columns, i64 n, i64 stride, float* dgamma, float* dbeta) {
-  const i64 j = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (j >= n) return;
-  if (dgamma) dgamma[j] = div_rn(sums[j], columns.divisor[j]);
-  if (dbeta) dbeta[j] = sums[stride + j];
+    for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
+      const float dy = widen(a.dy[row * a.n + j]);
+      const float c = place < 0 ? sub_rn(widen(a.y[row * a.n + j]), beta) : a.side.x_hat[row * a.side.count + place];
+      sum.v[0] = fma_rn(dy, c, sum.v[0]);
+      if constexpr (N == Norm::layer) sum.v[1] = add_rn(sum.v[1], dy);
+    }
+    return sum;
+  });
+  float* const sums = a.sums + kColumnSums<N> * sums_row * a.stride;
+  sums[j] = total.v[0];
+  if constexpr (N == Norm::layer) sums[a.stride + j] = total.v[1];
 }
 
 }  // namespace outgrad::kernels::cuda

@@ -23,8 +23,15 @@ inline constexpr int kSlotFan = 64;
 
 // The widest rows that registers hold: one group of the tree.
 inline constexpr int kMostRegisterSteps = kGroupSteps;
-// Rows side by side make blocks of so many warps, enough that an SM's limit of blocks does not bind.
-inline constexpr int kBlockWarps = 4;
+// Rows side by side make blocks of so many warps, enough that an SM's limit of blocks does not bind; those of a sum over rows of more, as the
+// slots of a block are added up before they are written.
+inline constexpr int kBlockWarps = 4, kSumBlockWarps = 8;
+
+// What the last kernel of a norm's backward adds up: so many rows of sums at most, so many columns to a block. 32 rows to a thread, loaded
+// together: 256 KiB in flight for each 1024 columns.
+inline constexpr int kFinishFan = 256, kFinishColumns = 32;
+// Slots that a block adds up at most, unless more of them lie side by side: what it puts aside meanwhile takes shared memory.
+inline constexpr int kMostBlockSlots = 16;
 
 // --- Arguments of kernels --------------------------------------------------------------------------------------------------------
 
@@ -59,15 +66,17 @@ struct NormForwardArrays {
   SideBuffer<float> side;
 };
 
-// What the workspace holds: the columns' constants, `padded` words to each, those beyond n harmless, so that octets which are not there may be
-// looked up; place[j], column j's index among the side channels or -1; and the slot sums, sums[slot][0][j] of dgamma (before its division) and,
-// of LayerNorm, sums[slot][1][j] of dbeta, `stride` words to each.
+// What the workspace holds: where there are side channels, or where kernels do not make them themselves, the columns' constants, `padded` words
+// to each, those beyond n harmless, so that octets which are not there may be looked up; place[j], column j's index among the side channels or
+// -1; and rows of sums, sums[row][0][j] of dgamma (before its division) and, of LayerNorm, sums[row][1][j] of dbeta, `stride` words to each.
 template <class T>
 struct NormBackwardArrays {
   const T* dy;
   const T* y;
-  const T* dz_next;  // null without a residual
-  NormColumns columns;
+  const T* dz_next;    // null without a residual
+  const float* gamma;  // of kernels that make the columns' constants themselves: aligned to 16 bytes, or null
+  const float* beta;
+  NormColumns columns;  // of the others
   const i32* place;
   const float* rstd;
   i64 rows;
@@ -77,11 +86,23 @@ struct NormBackwardArrays {
   float* sums;  // null: not wanted
   i64 slots;
   SlotRows slot_rows;
+  i64 own_slots;  // that a thread has one after the other, a power of two
   i64 stride;
 };
 
 // Sums of a slot for each column: dgamma's, and dbeta's of LayerNorm.
 OUTGRAD_HD constexpr int column_sums(Norm norm) { return norm == Norm::layer ? 2 : 1; }
+
+// Rows of sums that a norm's backward leaves to its last kernel at most: a power of two, as the number of slots is.
+OUTGRAD_HD constexpr i64 most_sum_rows(i64 slots) {
+  const i64 few = slots < kFinishFan ? slots : kFinishFan;
+  return slots / kMostBlockSlots < few ? few : slots / kMostBlockSlots;
+}
+// Slots that are added up before a row of sums is written, where at least `side_by_side` of them are.
+OUTGRAD_HD constexpr i64 slots_together(i64 slots, int side_by_side) {
+  const i64 together = slots / most_sum_rows(slots);
+  return together < side_by_side ? side_by_side : together;
+}
 
 // Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them; those that registers' rows look up, all
 // that a schedule may look up.
@@ -93,9 +114,9 @@ OUTGRAD_HD constexpr i64 padded_columns(i64 n) {
 }
 
 #ifndef __CUDACC_RTC__
-// fp32 words of scratch of a norm's backward of this shape: the columns' constants, their places, the slot sums. A function of the shape alone.
+// fp32 words of scratch of a norm's backward of this shape: the columns' constants, their places, rows of sums. A function of the shape alone.
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
-  return kWorkspaceLine - 1 + (kColumnArrays + 1) * padded_columns(n) + 2 * slot_count(rows, n) * sums_stride(n);
+  return kWorkspaceLine - 1 + (kColumnArrays + 1) * padded_columns(n) + 2 * most_sum_rows(slot_count(rows, n)) * sums_stride(n);
 }
 
 // The same workspace by its parts.
@@ -140,28 +161,34 @@ struct RowUse {
   int resident_warps;  // of an SM's 2^16 registers, that leaves 2048 / resident_warps to a thread
   int most_words;      // of those, how many may be kept for rows; the rest is for all else
   bool in_turn;        // whether rows come one after the other through the warps that sum over them
-  bool ahead;          // whether a row is loaded ahead, where the schedule leaves it open
+  int ahead_bytes;     // of an octet of a row that is loaded ahead; 0: none is, where the schedule leaves it open
 };
 
 OUTGRAD_HD constexpr int octet_words(int element_bytes) { return kOctet * element_bytes / static_cast<int>(sizeof(u32)); }
 
 // A forward keeps a row of each tensor it reads.
 OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
-  return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead = false};
+  return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead_bytes = 0};
 }
 
-// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums; the row ahead, too, where two octets to a thread
-// leave half the registers for all else. Looking side channels up takes registers of its own.
+// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums. Looking side channels up takes registers of its own.
 OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side) {
-  constexpr int kSideWords = 2 * kOctet, kMostWithAhead = 32;
-  RowUse use = {
-      .octet_words = octet_words(element_bytes) * (residual ? 3 : 2), .resident_warps = 16, .most_words = 80, .in_turn = sums, .ahead = false};
-  const int sum_words = kOctet * column_sums(norm);
-  use.ahead = sums && !side && 2 * use.octet_words + sum_words <= kMostWithAhead;
-  if (use.ahead) use.octet_words *= 2;
-  if (sums) use.octet_words += sum_words;
+  constexpr int kSideWords = 2 * kOctet;
+  const int tensors = residual ? 3 : 2;
+  RowUse use = {.octet_words = octet_words(element_bytes) * tensors,
+                .resident_warps = 16,
+                .most_words = 80,
+                .in_turn = sums,
+                .ahead_bytes = sums ? kOctet * element_bytes * tensors : 0};
+  if (sums) use.octet_words += kOctet * column_sums(norm);
   if (side) use.octet_words += kSideWords;
   return use;
+}
+
+// Rows that are loaded ahead where the schedule leaves it open: as many as have 64 KiB of an SM's 16 warps in flight, but one at least.
+OUTGRAD_HD constexpr int default_rows_ahead(RowUse use, int octets) {
+  constexpr int kThreadBytes = 128, kMost = 4;
+  return use.ahead_bytes == 0 ? 0 : smaller(kMost, larger(1, kThreadBytes / (octets * use.ahead_bytes)));
 }
 
 // Octets that a thread keeps where the schedule leaves it open: 4, or fewer if they are too many.
@@ -177,11 +204,10 @@ OUTGRAD_HD constexpr GpuNormSchedule chosen(GpuNormSchedule schedule, int warps,
   schedule.octets = octets;
   schedule.home = home;
   if (home != RowHome::registers) schedule.block_rows = 1;  // one row at a time
-  // Slots whose rows come in turn would wait for one another, and take registers to say whether they are there.
-  if (schedule.block_rows == 0) schedule.block_rows = use.in_turn ? 1 : larger(1, kBlockWarps / warps);
+  if (schedule.block_rows == 0) schedule.block_rows = larger(1, (use.in_turn ? kSumBlockWarps : kBlockWarps) / warps);
   schedule.block_rows = smaller(schedule.block_rows, kTreeLanes / warps);
   if (schedule.resident_blocks == 0) schedule.resident_blocks = larger(1, use.resident_warps / (warps * schedule.block_rows));
-  if (schedule.rows_ahead < 0) schedule.rows_ahead = use.ahead ? 1 : 0;
+  if (schedule.rows_ahead < 0) schedule.rows_ahead = default_rows_ahead(use, octets);
   return schedule;
 }
 
@@ -229,6 +255,21 @@ OUTGRAD_HD constexpr bool loops_take_short_rows(const GpuNormSchedule& schedule,
   return schedule.row_warps == 0 && !(wide && wants_registers(schedule));
 }
 OUTGRAD_HD constexpr int loop_warps(const GpuNormSchedule& schedule) { return schedule.row_warps != 0 ? schedule.row_warps : kLongRowWarps; }
+
+// Bytes of shared memory that a thread takes for a row ahead of `tensors`, and for the sums of its columns.
+OUTGRAD_HD constexpr int ring_bytes(int octets, int tensors, int element_bytes) { return octets * tensors * kOctet * element_bytes; }
+OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) {
+  return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float));
+}
+
+// Of a block of a fused backward: the rows ahead, beside them what is put aside of the slots that a thread has one after the other, level by
+// level of the tree; and at the end, in their place, the sums of slots side by side.
+OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, i64 own_slots) {
+  const int sums = thread_sums_bytes(norm, schedule.octets), side_by_side = schedule.block_rows > 1 ? sums : 0;
+  int bytes = schedule.rows_ahead * ring_bytes(schedule.octets, residual ? 3 : 2, element_bytes);
+  for (i64 slots = own_slots; slots > 1; slots /= 2) bytes += sums;
+  return static_cast<i64>(larger(bytes, side_by_side)) * kTreeLanes * schedule.row_warps * schedule.block_rows;
+}
 
 // Bytes of shared memory for one tensor's row.
 OUTGRAD_HD constexpr i64 shared_row_bytes(i64 n, int element_bytes) { return (n + kOctet - 1) / kOctet * kOctet * element_bytes; }
@@ -296,12 +337,14 @@ struct PlannedLaunch {
   int threads;
   i64 shared_bytes = 0;       // dynamic
   i64 most_shared_bytes = 0;  // not 0: the kernel is to be allowed so many dynamic bytes first
-  i64 left = 0, apart = 0;    // of add_slots
+  i64 left = 0, apart = 0;    // of add_slots and norm_finish
+  i64 own_slots = 0;          // of a norm's sums over rows
 };
 
 // Launches in their order.
 struct LaunchPlan {
-  // A backward of a norm: prepare, slot sums, rows, four of add_slots (64^4 > 2^21), finish.
+  // A backward of a norm: prepare, slot sums, rows, two of add_slots (2^17 rows of sums at most), finish; of bias + GELU: rows, four of
+  // add_slots (64^4 > 2^21).
   static constexpr int kMost = 8;
   int launches = 0;
   PlannedLaunch launch[kMost] = {};
@@ -349,14 +392,15 @@ inline LaunchPlan bias_forward_plan(const GpuSchedule& schedule, i64 elements, b
   return plan;
 }
 
+// Adds up neighbours, `apart` slots from each other, of `left` that are left: kSlotFan times `words` sums to each that remain.
+inline void add_slots_once(LaunchPlan& plan, i64 words, i64 left, i64 apart) {
+  const i64 targets = (left + kSlotFan - 1) / kSlotFan;
+  plan.add({.kernel = DeviceKernel::add_slots, .blocks = column_blocks(words * targets), .threads = kColumnThreads, .left = left, .apart = apart});
+}
 // Adds up `slots` (a power of two) times `words` sums, as the tree orders.
 inline void add_up_slots(LaunchPlan& plan, i64 words, i64 slots) {
   i64 apart = 1;
-  for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan) {
-    const i64 targets = (left + kSlotFan - 1) / kSlotFan;
-    plan.add({.kernel = DeviceKernel::add_slots, .blocks = column_blocks(words * targets), .threads = kColumnThreads, .left = left, .apart = apart});
-    apart *= kSlotFan;
-  }
+  for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan) add_slots_once(plan, words, left, apart);
 }
 
 // Wide: a row is whole octets, and dy, y, dx and the sums are aligned for the schedule's accesses.
@@ -381,6 +425,9 @@ struct NormTask {
   bool wide;  // rows are whole octets, and tensors aligned for the schedule's accesses; a forward's gamma and beta to 16 bytes
   bool side;  // there are side channels
   bool sums;  // a backward's dgamma or dbeta is wanted
+  bool aligned = true;  // of a backward: gamma and beta to 16 bytes, so that its kernel may make the columns' constants itself
+
+  bool prepared() const { return side || !aligned; }
 };
 
 namespace detail {
@@ -393,18 +440,22 @@ inline i64 row_memory(const PlanLimits& limits, int sums) {
   return limits.shared_bytes - 2 * kTreeLanes * kTreeLanes * sums * static_cast<i64>(sizeof(float));
 }
 
+// Shared memory that a kernel declares at most, for exchanges between the warps of a row.
+inline i64 declared_bytes(const GpuNormSchedule& s) {
+  return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>));
+}
+
 // Whether registers hold the rows: else the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
   const RowUse use = forward ? forward_use(task.element_bytes, task.residual)
-                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.side);
+                             : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared());
   return task.wide && in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n)).row_warps != 0;
 }
 
 // A kernel that goes by rows: block_rows of them side by side, the rest in a loop. The kernel is allowed all the shared memory that there is,
 // whatever this launch needs: the permission is the kernel's, for all threads' launches.
 inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, i64 rows, i64 shared_bytes, i64 most_shared_bytes, const PlanLimits& limits) {
-  const i64 declared = i64{2} * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>));
-  const bool asks = shared_bytes > 0 && shared_bytes + declared > kUnaskedSharedBytes;
+  const bool asks = shared_bytes > 0 && shared_bytes + declared_bytes(s) > kUnaskedSharedBytes;
   return {.kernel = kernel,
           .blocks = looping_blocks((rows + s.block_rows - 1) / s.block_rows, s.blocks_per_sm, limits.sms),
           .threads = kTreeLanes * s.row_warps * s.block_rows,
@@ -434,24 +485,40 @@ inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormT
 inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const NormTask& task, const PlanLimits& limits) {
   constexpr int kTensors = 2;  // that are kept where registers do not hold the rows: dy and y
   const i64 slots = slot_count(task.rows, task.n);
-  const bool fused = schedule.sums != ColumnSums::separate, registers = detail::rows_in_registers(schedule, false, task);
+  bool fused = schedule.sums != ColumnSums::separate, registers = detail::rows_in_registers(schedule, false, task);
   LaunchPlan plan;
   plan.wide = task.wide;
-  plan.add({DeviceKernel::norm_prepare, column_blocks(padded_columns(task.n)), kColumnThreads});
-  // Before dx, which may be dy, is written.
-  if (task.sums && !(registers && fused)) plan.add({DeviceKernel::norm_slot_sums, column_blocks(task.n) * slots, kColumnThreads});
+  PlannedLaunch rows = {};
   if (registers) {
-    plan.side = task.side ? SideChannels::some : SideChannels::none;
-    const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused, task.side);
+    const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused, task.prepared());
     plan.norm = detail::in_registers(schedule, use, detail::most_backward_warps(schedule), row_steps(task.n));
-    if (fused) {
-      plan.add({DeviceKernel::norm_backward_slots, (slots + plan.norm.block_rows - 1) / plan.norm.block_rows,
-                kTreeLanes * plan.norm.row_warps * plan.norm.block_rows});
-    } else if (task.rows > 0) {
-      plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, 0, 0, limits));
-    }
+  }
+  if (registers && fused) {
+    GpuNormSchedule s = plan.norm;
+    s.blocks_per_sm = 0;  // a block has its slots
+    const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
+              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, own_slots);
+    registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
+    rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s, slots / own_slots > 1 ? slots / own_slots : 1, bytes, limits.shared_bytes - detail::declared_bytes(s), {});
+    rows.own_slots = own_slots;
+  }
+  fused = fused && registers;
+  plan.side = !registers ? SideChannels::either : task.prepared() ? SideChannels::some : SideChannels::none;
+  // Rows whose sums do not come of the same pass take the columns' constants ready-made.
+  if (!fused || plan.side != SideChannels::none) plan.add({DeviceKernel::norm_prepare, column_blocks(padded_columns(task.n)), kColumnThreads});
+  const i64 sum_rows = fused ? rows.blocks : most_sum_rows(slots);
+  // Before dx, which may be dy, is written.
+  if (task.sums && !fused) {
+    plan.add({.kernel = DeviceKernel::norm_slot_sums,
+              .blocks = column_blocks(task.n) * sum_rows,
+              .threads = kColumnThreads,
+              .own_slots = slots_together(slots, 1)});
+  }
+  if (fused) {
+    plan.add(rows);
+  } else if (registers && task.rows > 0) {
+    plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, 0, 0, limits));
   } else if (task.rows > 0) {
-    plan.side = SideChannels::either;
     const i64 limit = detail::row_memory(limits, 2);
     plan.norm = detail::in_loops(schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n,
                                  task.element_bytes, kTensors, task.wide, limit);
@@ -459,8 +526,14 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
     plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, shared_bytes, limit, limits));
   }
   if (task.sums) {
-    add_up_slots(plan, column_sums(task.norm) * sums_stride(task.n), slots);
-    plan.add({DeviceKernel::norm_finish, column_blocks(task.n), kColumnThreads});
+    const i64 words = column_sums(task.norm) * sums_stride(task.n);
+    i64 left = sum_rows, apart = 1;
+    for (; left > kFinishFan; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan) add_slots_once(plan, words, left, apart);
+    plan.add({.kernel = DeviceKernel::norm_finish,
+              .blocks = column_sums(task.norm) * ((task.n + kFinishColumns - 1) / kFinishColumns),
+              .threads = kColumnThreads,
+              .left = left,
+              .apart = apart});
   }
   return plan;
 }

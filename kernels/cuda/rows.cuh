@@ -4,7 +4,8 @@
 // 32 q + l of the steps q = w, w + W, .. Its own chunks are folded by itself, the warps' sums through shared memory, the lanes' by
 // shuffles: the order of the tree, whatever W. A row's octets stay with the thread that loaded them, so that a row which is written over
 // the one it came from needs no barrier.
-//   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads
+//   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads, or through a RowRing from rows that are on
+//                their way while others are worked on
 //   SharedRow    in dynamic shared memory; rows that are not aligned come and go element by element, neighbours by neighbours
 //   MemoryRow    read again for each use
 #pragma once
@@ -36,14 +37,15 @@ OUTGRAD_HD constexpr bool norm_schedule_holds() {
   static_assert(S.row_warps * S.block_rows <= 32, "a block has at most 1024 threads");
   static_assert(is_power(S.access_bytes, 16) && S.access_bytes >= 4, "an access is 4, 8 or 16 bytes");
   static_assert(S.blocks_per_sm >= 0 && S.resident_blocks >= 1);
-  static_assert(S.rows_ahead == 0 || S.rows_ahead == 1, "no more than one row is loaded ahead");
+  static_assert(S.rows_ahead >= 0 && S.rows_ahead <= 4, "at most four rows are loaded ahead");
   return true;
 }
 
 // --- Threads and their sums ------------------------------------------------------------------------------------------------------
 
-// A thread's place in a block of `Rows` rows side by side, `Warps` warps each.
-template <int Warps, int Rows>
+// A thread's place in a block of `Rows` rows side by side, `Warps` warps each. Apart: no row waits for another one's threads. A block then takes
+// all 16 barriers of an SM's 64 (for 32 blocks), so that 4 blocks are resident at most: for compilers, who does not know which it takes takes all.
+template <int Warps, int Rows, bool Apart = false>
 struct RowThread {
   static constexpr int kWarps = Warps, kRows = Rows;
   static constexpr u32 kApart = kTreeLanes * Warps;  // octets between two of the same thread
@@ -54,12 +56,19 @@ struct RowThread {
 
   __device__ __forceinline__ u32 first() const { return warp * kTreeLanes + lane; }
 
-  // Orders the memory accesses of the threads that share a row. Every thread of the block takes part.
+  // Orders the memory accesses of the threads that share a row. All of them take part, or, unless rows are apart, every thread of the block. Of a
+  // block's barriers __syncthreads takes number 0.
   __device__ __forceinline__ void barrier() const {
     if constexpr (Warps == 1) {
       __syncwarp();
-    } else {
+    } else if constexpr (Rows == 1 || !Apart) {
       __syncthreads();
+    } else {
+#ifdef __CUDA_ARCH__
+      asm volatile("bar.sync %0, %1;" : : "r"(row + 1), "n"(kApart) : "memory");
+#elif defined(OUTGRAD_GPU_STAND_IN)
+      stand_in_barrier(row + 1, kApart);
+#endif
     }
   }
 
@@ -74,25 +83,35 @@ struct RowThread {
       auto& buffer = shared[turn][row];
       turn ^= 1;
       buffer[warp][lane] = own;
-      __syncthreads();
+      barrier();
       return fold<Warps * kTreeLanes, kTreeLanes>(&buffer[0][lane]);
     }
   }
 
-  template <int Sums>
-  __device__ __forceinline__ Tuple<float, Sums> fold_lanes(Tuple<float, Sums> sum) const {
+  // finish(sum) of the lanes' sums. Of two sums each half of the warp folds one, and finishes it for both.
+  template <int Sums, class Finish>
+  __device__ __forceinline__ Tuple<float, Sums> fold_lanes(const Tuple<float, Sums>& sum, const Finish& finish) const {
+    static_assert(Sums <= 2);
+    constexpr unsigned kAll = 0xffffffffu;
+    constexpr int kHalf = kTreeLanes / 2;
+    const bool second = Sums == 2 && lane >= kHalf;
+    float own = second ? sum.v[Sums - 1] : sum.v[0];
+    own = add_rn(own, __shfl_xor_sync(kAll, second ? sum.v[0] : sum.v[Sums - 1], kHalf));
     OUTGRAD_UNROLL
-    for (int half = kTreeLanes / 2; half > 0; half /= 2) {
-      OUTGRAD_UNROLL
-      for (int s = 0; s < Sums; ++s) sum.v[s] = add_rn(sum.v[s], __shfl_xor_sync(0xffffffffu, sum.v[s], half));
+    for (int half = kHalf / 2; half > 0; half /= 2) own = add_rn(own, __shfl_xor_sync(kAll, own, half));
+    own = finish(own);
+    if constexpr (Sums == 1) {
+      return {{own}};
+    } else {
+      const float other = __shfl_xor_sync(kAll, own, kHalf);
+      return {{second ? other : own, second ? own : other}};
     }
-    return sum;
   }
 };
 
 // The sums over a row whose chunk `octet` of this thread is chunk(octet): for rows of any length, the steps of a group by fold_steps.
-template <int Sums, class Thread, class Chunk>
-__device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n, const Chunk& chunk) {
+template <int Sums, class Thread, class Chunk, class Finish>
+__device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) {
   const auto neutral = neutral_sums<Sums>();
   const auto step = [&](i64 q) {
     const i64 octet = q * kTreeLanes + thread.lane;
@@ -105,7 +124,7 @@ __device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n,
     const i64 end = group + kGroupSteps < steps ? group + kGroupSteps : steps;
     sum = add_rn(sum, thread.fold_warps(fold_steps<Thread::kWarps>(group + thread.warp, end, neutral, step)));
   }
-  return thread.fold_lanes(sum);
+  return thread.fold_lanes(sum, finish);
 }
 
 // A chunk from its operands.
@@ -213,9 +232,9 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
 //   combine<S, Whole>(octets, at, count)         what becomes of the octets of all sources at element `at`, before they are kept
 //   combine(elements, at)                        the same for an element
 //   again[kKept]                                 where what was kept can be read once more
-// A home fetches a row from its Input, gives the tree's sums of it, sum<Sums>(thread, chunk) with chunk(octets, at, count), and visits its
+// A home fetches a row from its Input, gives the tree's sums of it, sum<Sums>(thread, chunk, finish) with chunk(octets, at, count, k) and finish(sum), and visits its
 // octets, each(thread, body) with body(octets, at, count, k, present), octets being of type Octets: k is the octet's number among the
-// thread's own. kWhole: count is 8.
+// thread's own, which chunk gets as well. kWhole: count is 8.
 // Octets that are not there (only of RegisterRow, and less than 2^14 elements) are visited with present = false: nothing may come of them.
 
 template <GpuNormSchedule S, class T, class Input>
@@ -255,17 +274,17 @@ struct RegisterRow {
     }
   }
 
-  template <int Sums, class Thread, class Chunk>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64, const Chunk& chunk) const {
+  template <int Sums, class Thread, class Chunk, class Finish>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64, const Chunk& chunk, const Finish& finish) const {
     const auto neutral = neutral_sums<Sums>();
     Tuple<float, Sums> chunks[kOctets];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctets; ++k) {
-      const auto value = chunk(octet[k], at(thread, k), kOctet);
+      const auto value = chunk(octet[k], at(thread, k), kOctet, k);
       OUTGRAD_UNROLL
       for (int s = 0; s < Sums; ++s) chunks[k].v[s] = is_there(thread, k) ? value.v[s] : neutral.v[s];
     }
-    return thread.fold_lanes(thread.fold_warps(fold<kOctets>(chunks)));
+    return thread.fold_lanes(thread.fold_warps(fold<kOctets>(chunks)), finish);
   }
 
   template <class Thread, class Body>
@@ -330,14 +349,14 @@ struct SharedRow {
     }
   }
 
-  template <int Sums, class Thread, class Chunk>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk) const {
+  template <int Sums, class Thread, class Chunk, class Finish>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) const {
     return looped_sums<Sums>(thread, n, [&](i64 index) {
       Octets all;
       OUTGRAD_UNROLL
       for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
-      return chunk(all, index * kOctet, left(n, index));
-    });
+      return chunk(all, index * kOctet, left(n, index), 0);
+    }, finish);
   }
 
   template <class Thread, class Body>
@@ -399,14 +418,14 @@ struct MemoryRow {
     for (int c = 0; c < kKept; ++c) again[c] = input.again[c];
   }
 
-  template <int Sums, class Thread, class Chunk>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk) const {
+  template <int Sums, class Thread, class Chunk, class Finish>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) const {
     return looped_sums<Sums>(thread, n, [&](i64 index) {
       Octets all;
       OUTGRAD_UNROLL
       for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
-      return chunk(all, index * kOctet, left(n, index));
-    });
+      return chunk(all, index * kOctet, left(n, index), 0);
+    }, finish);
   }
 
   template <class Thread, class Body>
@@ -432,6 +451,93 @@ struct MemoryRow {
  private:
   static __device__ __forceinline__ int left(i64 n, i64 index) {
     return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
+  }
+};
+
+// --- Rows on their way -----------------------------------------------------------------------------------------------------------
+
+// 4, 8 or 16 bytes from global to shared memory, while the thread goes on. Streaming: past L1, where that is possible.
+template <int Bytes, bool Streaming>
+__device__ __forceinline__ void copy_async([[maybe_unused]] void* to, [[maybe_unused]] const void* from) {
+#ifdef __CUDA_ARCH__
+  const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+  if constexpr (Streaming && Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" : : "r"(address), "l"(from), "n"(Bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(address), "l"(from), "n"(Bytes) : "memory");
+  }
+#elif defined(OUTGRAD_GPU_STAND_IN)
+  __pipeline_memcpy_async(to, from, Bytes);
+#endif
+}
+// Ends a batch of the thread's copies, an empty one, too.
+__device__ __forceinline__ void commit_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.commit_group;" : : : "memory");
+#elif defined(OUTGRAD_GPU_STAND_IN)
+  __pipeline_commit();
+#endif
+}
+// Waits for all of the thread's batches but the last `Left`; this thread sees what they brought.
+template <int Left>
+__device__ __forceinline__ void await_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.wait_group %0;" : : "n"(Left) : "memory");
+#elif defined(OUTGRAD_GPU_STAND_IN)
+  __pipeline_wait_prior(Left);
+#endif
+}
+
+// S.rows_ahead rows on their way into the block's dynamic shared memory. Each thread brings its own octets and is the only one to read
+// them, so that it waits for its own copies and for no other thread. Neighbours' quads of 16 bytes are neighbours in every row's part.
+template <GpuNormSchedule S, class T, class Input>
+struct RowRing {
+  static constexpr int kRows = S.rows_ahead, kThreads = kTreeLanes * S.row_warps * S.block_rows;
+  static constexpr int kAccess = kAccessBytes<kAccessOf<S>, T>;
+  static constexpr int kOctetQuads = static_cast<int>(sizeof(Octet<T>) / sizeof(uint4)), kRowQuads = S.octets * Input::kSources * kOctetQuads;
+  // Lanes stride 32 bytes in rows of f32: the second half of a sector is then found in L1.
+  static constexpr bool kPastL1 = sizeof(T) < sizeof(float);
+  static_assert(kRowQuads * static_cast<int>(sizeof(uint4)) == detail::ring_bytes(S.octets, Input::kSources, sizeof(T)));
+  u32 place = 0;  // of the next row that is taken, or fetched
+
+  __device__ __forceinline__ uint4* quad(int octet, int source, int part) const {
+    return dynamic_shared<uint4>() + (place * kRowQuads + (octet * Input::kSources + source) * kOctetQuads + part) * kThreads + threadIdx.x;
+  }
+  __device__ __forceinline__ void move_on() { place = place + 1 == kRows ? 0 : place + 1; }
+
+  // To the current place, which has been taken. Not present: nothing, but counted. `input`: at the thread's first octet.
+  template <class Thread>
+  __device__ __forceinline__ void fetch(const Thread& thread, const Input& input, u32 octets, bool present) const {
+    OUTGRAD_UNROLL
+    for (int k = 0; k < S.octets; ++k) {
+      if (!present || thread.first() + k * Thread::kApart >= octets) continue;
+      OUTGRAD_UNROLL
+      for (int c = 0; c < Input::kSources; ++c) {
+        const auto* const from = reinterpret_cast<const u8*>(input.source[c] + k * Thread::kApart * kOctet);
+        OUTGRAD_UNROLL
+        for (int part = 0; part < kOctetQuads; ++part) {
+          auto* const to = reinterpret_cast<u8*>(quad(k, c, part));
+          OUTGRAD_UNROLL
+          for (int byte = 0; byte < static_cast<int>(sizeof(uint4)); byte += kAccess) {
+            copy_async<kAccess, kPastL1>(to + byte, from + part * static_cast<int>(sizeof(uint4)) + byte);
+          }
+        }
+      }
+    }
+    commit_copies();
+  }
+  // The oldest of the rows that were fetched. Octets that are not there: anything.
+  template <class Row>
+  __device__ __forceinline__ void take(Row& row) const {
+    await_copies<kRows - 1>();
+    OUTGRAD_UNROLL
+    for (int k = 0; k < S.octets; ++k) {
+      OUTGRAD_UNROLL
+      for (int c = 0; c < Input::kSources; ++c) {
+        OUTGRAD_UNROLL
+        for (int part = 0; part < kOctetQuads; ++part) reinterpret_cast<uint4*>(row.octet[k][c].w)[part] = *quad(k, c, part);
+      }
+    }
   }
 };
 

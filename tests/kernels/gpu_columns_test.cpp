@@ -57,5 +57,38 @@ TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
   }
 }
 
+// The last kernel: rows of sums that lie apart, dgamma divided, either result alone.
+TEST(StandInColumns, FinishAddsAndDivides) {
+  Values<float> values(2);
+  for (const i64 n : {1, 31, 32, 33, 70}) {
+    for (const i64 left : {1, 2, 16, 32, 64, 256}) {
+      for (const i64 apart : {1, 3}) {
+        const i64 stride = n + 3, words = 2 * stride;
+        SCOPED_TRACE(std::to_string(left) + " rows of sums of " + std::to_string(n) + " columns, apart by " + std::to_string(apart));
+        const std::vector<float> terms = values.moderate(left * apart * words), divisor = values.moderate(n);
+        std::vector<float> together;
+        for (i64 row = 0; row < left; ++row) together.insert(together.end(), terms.begin() + row * apart * words, terms.begin() + (row * apart + 1) * words);
+        const std::vector<float> sums = added(together, words, left);
+        for (int which = 1; which < 8; ++which) {
+          const bool gamma = (which & 1) != 0, beta = (which & 2) != 0, divides = (which & 4) != 0;
+          const auto from = GuardedArray<float>::with(terms, {.name = "sums"});
+          const auto by = GuardedArray<float>::with(divisor, {.name = "divisor"});
+          const GuardedArray<float> dgamma(n, {.name = "dgamma"}), dbeta(n, {.name = "dbeta"});
+          next_order();
+          const auto blocks = static_cast<unsigned>(2 * ((n + cuda::kFinishColumns - 1) / cuda::kFinishColumns));
+          expect_success(cuda::launch(cuda::norm_finish<>, blocks, cuda::kColumnThreads, 0, nullptr, static_cast<const float*>(from.get()),
+                                      divides ? static_cast<const float*>(by.get()) : nullptr, n, stride, words, left, apart,
+                                      gamma ? dgamma.get() : nullptr, beta ? dbeta.get() : nullptr));
+          std::vector<float> quotients(sums.begin(), sums.begin() + n);
+          for (i64 j = 0; divides && j < n; ++j) quotients[static_cast<std::size_t>(j)] = div_rn(sums[static_cast<std::size_t>(j)], divisor[static_cast<std::size_t>(j)]);
+          if (gamma) expect_equal("dgamma", dgamma, quotients);
+          if (beta) expect_equal("dbeta", dbeta, {sums.begin() + stride, sums.begin() + stride + n});
+          EXPECT_TRUE(from.untouched_outside() && dgamma.untouched_outside() && dbeta.untouched_outside());
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::kernels

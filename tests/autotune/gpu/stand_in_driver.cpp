@@ -145,14 +145,19 @@ void norm_forward(bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
     kernels::rmsnorm_forward<T, kScalar>(a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd);
 }
 
-// With the columns that norm_prepare left; dgamma and dbeta, divided already, go into the first slot's sums, and -0 into the others'.
+// With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided already, go into the first row of sums, and
+// -0 into the others, of which there are so many.
 template <class T>
-void norm_backward(bool layer, const kernels::cuda::NormBackwardArrays<T>& a) {
+void norm_backward(bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fused, std::int64_t sum_rows) {
   const std::int64_t words = kernels::cuda::column_sums(layer ? kernels::Norm::layer : kernels::Norm::rms) * a.stride;
   float* const dgamma = a.sums;
   float* const dbeta = layer && a.sums != nullptr ? a.sums + a.stride : nullptr;
-  if (a.sums != nullptr) std::fill(a.sums + words, a.sums + a.slots * words, -0.0f);
+  if (a.sums != nullptr) std::fill(a.sums + words, a.sums + sum_rows * words, -0.0f);
   std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n)));
+  if (fused) {
+    a.columns.gamma = const_cast<float*>(a.gamma);
+    a.columns.beta = const_cast<float*>(a.beta);
+  }
   if (a.dz_next != nullptr && layer)
     kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx,
                                                      dgamma, dbeta, {}, workspace);
@@ -189,15 +194,18 @@ void add_slots(void** p) {
 }
 
 void finish(void** p) {
-  const float* const sums = parameter<const float*>(p, 0);
-  const auto n = parameter<std::int64_t>(p, 2), stride = parameter<std::int64_t>(p, 3);
-  float *const dgamma = parameter<float*>(p, 4), *const dbeta = parameter<float*>(p, 5);
+  float* const sums = const_cast<float*>(parameter<const float*>(p, 0));
+  const auto n = parameter<std::int64_t>(p, 2), stride = parameter<std::int64_t>(p, 3), words = parameter<std::int64_t>(p, 4);
+  const auto left = parameter<std::int64_t>(p, 5), apart = parameter<std::int64_t>(p, 6);
+  float *const dgamma = parameter<float*>(p, 7), *const dbeta = parameter<float*>(p, 8);
+  for (std::int64_t row = 1; row < left; ++row)
+    for (std::int64_t j = 0; j < words; ++j) sums[j] += sums[row * apart * words + j];
   if (dgamma != nullptr) std::copy_n(sums, n, dgamma);
   if (dbeta != nullptr) std::copy_n(sums + stride, n, dbeta);
 }
 
 // Whether the symbol is of a kernel that is known. Kernels compute together what they compute apart on a device.
-bool compute(const std::string& symbol, void** p, Written& written) {
+bool compute(const std::string& symbol, void** p, unsigned blocks, Written& written) {
   const bool layer = symbol.find("4NormE0E") != std::string::npos;
   if (is_of(symbol, "norm_prepare")) return prepare(p), true;
   if (is_of(symbol, "add_slots")) return add_slots(p), true;
@@ -217,7 +225,8 @@ bool compute(const std::string& symbol, void** p, Written& written) {
       written = {a.y, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
     } else {
       const auto& a = parameter<kernels::cuda::NormBackwardArrays<T>>(p, 0);
-      norm_backward(layer, a);
+      const bool fused = is_of(symbol, "norm_backward_slots");
+      norm_backward(layer, a, fused, fused ? static_cast<std::int64_t>(blocks) : kernels::cuda::most_sum_rows(a.slots));
       written = {a.dx, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -306,7 +315,7 @@ int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned
   if (plant == "memory") return kOutOfMemory;
   while (plant == "hang") ::pause();
   Written written;
-  if (!compute(kernel.symbol, parameters, written)) return kInvalid;
+  if (!compute(kernel.symbol, parameters, blocks, written)) return kInvalid;
   constexpr std::int64_t kLateBytes = 2000;  // 1000 elements of the shortest
   auto* out = static_cast<unsigned char*>(written.out);
   if (written.bytes > 0 && plant == "bit") out[0] ^= 1;

@@ -59,6 +59,8 @@ extern dim3 blockDim, gridDim;
 // ---- Barriers, warp collectives. Threads of a block must all come to the same barrier, those of the mask to the same collective.
 
 void __syncthreads(std::source_location where = std::source_location::current());
+// PTX's bar.sync with a name from 1 to 15: for `threads` threads, whole warps.
+void stand_in_barrier(unsigned name, unsigned threads, std::source_location where = std::source_location::current());
 
 namespace outgrad::tests::gpu_stand_in {
 
@@ -149,6 +151,11 @@ template <class T>
 void __stcg(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
+
+// Asynchronous copies of a thread come as late as they may: when it waits for their batch, or never.
+void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes);
+void __pipeline_commit();
+void __pipeline_wait_prior(std::size_t batches);
 
 // Shared addresses: an offset into the block's static or dynamic shared memory. Other pointers, and offsets beyond, are an error.
 std::size_t __cvta_generic_to_shared(const void* address);

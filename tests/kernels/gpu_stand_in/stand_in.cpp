@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kMostThreads = 1024;
+constexpr unsigned kBarriers = 16;  // of a block
 // Of the smallest device since sm_80 (CUDA C++ Programming Guide, technical specifications: 8.6, 8.9, 12.0).
 constexpr int kThreadsPerMultiprocessor = 1536;
 constexpr int kSharedPerBlock = 48 << 10, kSharedPerBlockOptin = 99 << 10, kSharedPerMultiprocessor = 100 << 10;
@@ -82,11 +84,20 @@ std::string whereabouts(const void* address) {
 
 enum class State { ready, barrier, collective, ended };
 
+// Copies that a thread has begun.
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t bytes, batch;
+};
+
 struct Thread {
   ucontext_t context;
   State state;
   const char* waits_in;
   std::source_location where;
+  std::deque<Copy> copies;
+  std::size_t batches;  // that it has ended
 };
 
 struct Collective {
@@ -108,8 +119,13 @@ struct Block {
   std::vector<int> warps_in_order, lanes_in_order;
   std::vector<unsigned> ready;                                 // of each warp, its lanes that can go on
   std::vector<std::vector<std::unique_ptr<Collective>>> open;  // of each warp
-  int at_barrier = 0, ended = 0, running = 0;
-  std::source_location barrier;
+  struct Barrier {
+    unsigned threads = 0;  // that it is for
+    std::vector<int> waiting;
+    std::source_location where;
+  };
+  Barrier barriers[kBarriers];  // __syncthreads is the first
+  int ended = 0, running = 0;
 };
 
 Block block_state;
@@ -252,7 +268,8 @@ void run_block(std::uint64_t index) {
   block.ready.assign(static_cast<std::size_t>(warps), 0);
   block.open.clear();
   block.open.resize(static_cast<std::size_t>(warps));
-  block.at_barrier = block.ended = 0;
+  for (Block::Barrier& barrier : block.barriers) barrier.waiting.clear();
+  block.ended = 0;
   std::memset(static_shared, kSharedPoison, static_shared_bytes);
   std::memset(dynamic_shared, kSharedPoison, dynamic_shared_bytes);
   for (int k = 0; k < block.threads; ++k) {
@@ -262,6 +279,8 @@ void run_block(std::uint64_t index) {
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = nullptr;
     makecontext(&context, fiber_main, 0);
+    block.thread[k].copies.clear();
+    block.thread[k].batches = 0;
     make_ready(k);
   }
   while (block.ended < block.threads) {
@@ -442,27 +461,60 @@ void Guarded::make_read_only() {
 
 using namespace outgrad::tests::gpu_stand_in;
 
-void __syncthreads(std::source_location where) {
+namespace {
+
+void come_to_barrier(unsigned name, unsigned threads, const char* what, const std::source_location& where) {
   Block& block = block_state;
-  if (block.at_barrier > 0 && !same_place(block.barrier, where)) {
-    fail("comes to the barrier at " + text_of(where) + " while others wait at " + text_of(block.barrier));
+  Block::Barrier& barrier = block.barriers[name];
+  if (!barrier.waiting.empty() && !same_place(barrier.where, where)) {
+    fail("comes to the barrier at " + text_of(where) + " while others wait at " + text_of(barrier.where));
   }
-  block.barrier = where;
-  if (++block.at_barrier == block.threads) {
-    block.at_barrier = 0;
-    for (int k = 0; k < block.threads; ++k) {
-      if (k != block.running) make_ready(k);
-    }
+  if (!barrier.waiting.empty() && barrier.threads != threads) fail("comes to a barrier of other threads at " + text_of(where));
+  barrier.where = where;
+  barrier.threads = threads;
+  barrier.waiting.push_back(block.running);
+  if (barrier.waiting.size() == threads) {
     // Who came last goes on last or first, as the order has it.
-    make_ready(block.running);
+    for (const int index : barrier.waiting) make_ready(index);
+    barrier.waiting.clear();
     give_way();
     return;
   }
   Thread& thread = block.thread[block.running];
   thread.state = State::barrier;
-  thread.waits_in = "__syncthreads";
+  thread.waits_in = what;
   thread.where = where;
   give_way();
+}
+
+}  // namespace
+
+void __syncthreads(std::source_location where) { come_to_barrier(0, static_cast<unsigned>(block_state.threads), "__syncthreads", where); }
+
+void stand_in_barrier(unsigned name, unsigned threads, std::source_location where) {
+  if (name == 0 || name >= kBarriers || threads == 0 || threads % kWarp != 0 || threads > static_cast<unsigned>(block_state.threads)) {
+    fail("barrier " + std::to_string(name) + " for " + std::to_string(threads) + " threads at " + text_of(where));
+  }
+  come_to_barrier(name, threads, "bar.sync", where);
+}
+
+void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes) {
+  static_cast<void>(__cvta_generic_to_shared(shared));
+  const auto at = reinterpret_cast<std::uintptr_t>(shared) | reinterpret_cast<std::uintptr_t>(global);
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || at % bytes != 0) fail("an asynchronous copy of " + std::to_string(bytes) + " bytes, or misaligned");
+  Thread& thread = block_state.thread[block_state.running];
+  thread.copies.push_back({shared, global, bytes, thread.batches});
+}
+
+void __pipeline_commit() { ++block_state.thread[block_state.running].batches; }
+
+void __pipeline_wait_prior(std::size_t batches) {
+  Thread& thread = block_state.thread[block_state.running];
+  while (!thread.copies.empty() && thread.copies.front().batch + batches < thread.batches) {
+    const Copy copy = thread.copies.front();
+    thread.copies.pop_front();
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
 }
 
 std::size_t __cvta_generic_to_shared(const void* address) {
