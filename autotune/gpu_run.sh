@@ -6,7 +6,7 @@
 #                                          it; then all bits and the digests of all outputs. At most 300 s
 #   autotune/gpu_run.sh tune [--budget S]  builds outgrad-tune and tunes all kernels for S seconds (180)
 #   autotune/gpu_run.sh check              compute-sanitizer's memcheck and racecheck over a sample of the bits
-#   autotune/gpu_run.sh [--budget S]       these three within 540 s: check has the last 80, tune what is left before, and of it at most S
+#   autotune/gpu_run.sh [--budget S]       these three within 540 s: tune may measure until 450, and of that at most S seconds, and check has the rest
 #
 # OUTGRAD_JSON_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results' (out/gpu). Of several GPUs it is the first, or the
 # first of CUDA_VISIBLE_DEVICES. A result is in $OUT as soon as it is there, and what grows is copied again every two seconds: a run that is killed leaves
@@ -72,7 +72,7 @@ json=$(json_folder) || fail 3 "nlohmann/json.hpp is not here: make a pack with -
 fields=index,uuid,compute_cap,mig.mode.current,compute_mode,name,driver_version,clocks.sm,clocks.mem,temperature.gpu
 # A driver that hangs is one that is not there.
 listed=$(timeout 60 nvidia-smi --query-gpu="$fields" --format=csv,noheader 2>&1) || fail 3 "no GPU (nvidia-smi: $(head -n 1 <<< "$listed"))"
-wanted=${CUDA_VISIBLE_DEVICES-0}
+wanted=${CUDA_VISIBLE_DEVICES-first}
 wanted=${wanted%%,*}
 gpus=0 uuid='' capability='' mig='' mode='' name='' rest=''
 while IFS=, read -r row_index row_uuid row_capability row_mig row_mode row_name row_rest; do
@@ -80,7 +80,8 @@ while IFS=, read -r row_index row_uuid row_capability row_mig row_mode row_name 
   gpus=$((gpus + 1))
   row_uuid=${row_uuid# }
   # A MIG device belongs to the GPU that its container was given.
-  if [[ -z $uuid && -n $wanted && ($row_index == "$wanted" || $row_uuid == "$wanted"* || $wanted == MIG-*) ]]; then
+  if [[ -z $uuid && -n $wanted && ($wanted == first || $wanted == MIG-* || $row_index == "$wanted" || $row_uuid == "$wanted"*) ]]; then
+    if [[ $wanted == first ]]; then wanted=$row_index; fi
     uuid=$row_uuid capability=${row_capability//[ .]/} mig=${row_mig# } mode=${row_mode# } name=${row_name# } rest=$row_rest
   fi
 done <<< "$listed"
@@ -198,16 +199,18 @@ step() {
   return 0
 }
 
-# built TARGET: configures where that was not done, and builds it alone, so that another's failure does not cost it.
+# built TARGET: configures where that was not done, and builds it alone, so that another's failure does not cost it. A slow machine gets the time of a whole
+# run for it.
 built() {
-  local target=$1 began=$SECONDS before generator=()
+  local target=$1 began=$SECONDS before generator=() limit=$((deadline - SECONDS))
+  if [[ $limit -lt $((540 - SECONDS)) ]]; then limit=$((540 - SECONDS)); fi
   count_cpu
   before=$cpu
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja > /dev/null; then generator=(-G Ninja); fi
-  if ! { timeout -k 10 "$(left)" cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_LIBRARY=OFF \
+  if ! { timeout -k 10 "$limit" cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_LIBRARY=OFF \
            -DOUTGRAD_INSTALL=OFF -DOUTGRAD_WERROR=OFF -DOUTGRAD_NATIVE=ON -DOUTGRAD_CUDA=ON -DOUTGRAD_JSON_DIR="$json" -DCMAKE_CUDA_COMPILER="$nvcc" \
            -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
-         && timeout -k 10 "$(left)" cmake --build "$build" --target "$target" -j "$(nproc)"; } > "$build/$target.log" 2>&1; then
+         && timeout -k 10 "$limit" cmake --build "$build" --target "$target" -j "$(nproc)"; } > "$build/$target.log" 2>&1; then
     tail -c 1000000 "$build/$target.log" > "$work/failure.log"
     grep -m 3 -iE 'error|fatal' "$build/$target.log" >&2 || tail -n 5 "$build/$target.log" >&2
     say "FAILED: the build of $target: failure.log"
@@ -223,7 +226,9 @@ built() {
 # ---- Stages -----------------------------------------------------------------------------------------------------------
 
 first_stage() {
+  local measured=210  # the limits of the first four steps: a slow build delays them, and costs them nothing
   built outgrad-gpu || return 0
+  if [[ $(left) -lt $measured ]]; then deadline=$((SECONDS + measured)); fi
   say "== times, beside a device copy in the same run"
   step 70 "$build/outgrad-gpu" time --budget 60 --out "$work/timing.json"
   say "== equality with the host, a sample of the bits"
@@ -244,7 +249,7 @@ first_stage() {
 
 tune_stage() {
   built outgrad-tune || return 0
-  local seconds=${budget:-180} ends=10  # the last batch's end and the header
+  local seconds=${budget:-180} ends=50  # what a last batch and the header may take: cut off before, there is no header
   if [[ ${#stages[@]} -gt 1 ]]; then
     [[ -n $budget && $budget -lt $(($(left) - ends)) ]] || seconds=$(($(left) - ends))
     if [[ $seconds -lt 1 ]]; then say "NOT RUN: no time left for the tuner"; note 3; return 0; fi
@@ -304,7 +309,7 @@ for stage in "${stages[@]}"; do
   before=$cpu
   case $stage in
     first) deadline=300 ;;
-    tune) deadline=$(if [[ ${#stages[@]} -gt 1 ]]; then echo 460; else echo 100000; fi) ;;
+    tune) deadline=$(if [[ ${#stages[@]} -gt 1 ]]; then echo 500; else echo 100000; fi) ;;
     check) deadline=540 ;;
   esac
   case $stage in
