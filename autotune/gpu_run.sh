@@ -66,7 +66,9 @@ for folder in "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/cuda; do
   if [[ -z $nvcc && -n $folder && -x $folder/bin/nvcc ]]; then nvcc=$folder/bin/nvcc; fi
 done
 [[ -n $nvcc ]] || fail 3 "no nvcc (PATH, CUDA_PATH, CUDA_HOME, /usr/local/cuda)"
-for tool in cmake c++ nvidia-smi; do command -v "$tool" > /dev/null || fail 3 "no $tool in PATH"; done
+for tool in cmake nvidia-smi; do command -v "$tool" > /dev/null || fail 3 "no $tool in PATH"; done
+[[ -n ${CXX:-} ]] || command -v c++ g++ clang++ > /dev/null || fail 3 "no C++ compiler (c++, g++, clang++ in PATH, or CXX)"
+command -v ninja make > /dev/null || fail 3 "neither ninja nor make in PATH"
 json=$(json_folder) || fail 3 "nlohmann/json.hpp is not here: make a pack with --pack on the build machine and set OUTGRAD_JSON_DIR"
 
 fields=index,uuid,compute_cap,mig.mode.current,compute_mode,name,driver_version,clocks.sm,clocks.mem,temperature.gpu
@@ -109,39 +111,50 @@ if [[ ${stages[0]} == first ]]; then rm -rf "$work"; fi
 mkdir -p "$work/parts"
 rm -f "$work/failure.log" "$out/failure.log"
 summary=$work/summary.txt
-say() { echo "$*" | tee -a "$summary"; }
+unwritten=''  # why a line is not in the summary: this disk may be full too
+say() {
+  echo "$*"
+  unwritten+=$({ echo "$*" >> "$summary"; } 2>&1) || true
+}
 status=0
 note() { if [[ $status -ne 1 ]]; then status=$1; fi; }  # a difference is worse than what is lacking
 
 declare -A lost=()
+same() { [[ -f $2 && ! $1 -nt $2 && ! $1 -ot $2 ]]; }  # a copy has the time that its original had when it was begun
 copy() {  # copy FILE: to $OUT, whole or not at all
   local file=$1 name=${1##*/} why
-  [[ -f $file && ! (-f $out/$name && $out/$name -nt $file) ]] || return 0
+  if [[ ! -f $file ]] || same "$file" "$out/$name"; then return 0; fi
   if [[ $(stat -c %s "$file") -ge $((16 << 20)) ]]; then
     why="16 MiB or more"
-  elif why=$({ cp "$file" "$out/.part" && mv -f "$out/.part" "$out/$name"; } 2>&1); then
+  elif why=$({ cp -p "$file" "$out/.part" && mv -f "$out/.part" "$out/$name"; } 2>&1); then
     return 0
   fi
   rm -f "$out/.part"
   lost[$name]=$(tail -n 1 <<< "$why")
 }
-copy_all() {
-  local file part joint=''
+joined() {  # the parts as one object
+  local part mark='{'
   for part in "$work"/parts/*.json; do
-    if [[ -s $part && ! $work/checks.json -nt $part ]]; then joint=1; fi
+    if [[ ! -s $part ]]; then continue; fi
+    printf '%s"%s": ' "$mark" "$(basename "$part" .json)" && cat "$part" || return 1
+    mark=','
   done
-  if [[ -n $joint ]]; then
-    {
-      joint='{'
-      for part in "$work"/parts/*.json; do
-        if [[ -s $part ]]; then printf '%s"%s": ' "$joint" "$(basename "$part" .json)"; cat "$part"; joint=','; fi
-      done
-      echo '}'
-    } > "$work/checks.new" && mv "$work/checks.new" "$work/checks.json"
-  fi
+  if [[ $mark == ',' ]]; then echo '}'; fi
+}
+copy_all() {
+  local file packed whole="its disk is full, or it is gone"
+  if ! joined > "$work/checks.new"; then
+    lost[checks.json]=$whole
+  elif [[ -s $work/checks.new ]] && ! cmp -s "$work/checks.new" "$work/checks.json"; then
+    mv "$work/checks.new" "$work/checks.json"
+  fi 2> /dev/null
   for file in "$build"/tuned/tune_*.jsonl; do  # appended to; a line that is cut short costs itself
-    part=$work/${file##*/}.gz
-    if [[ -s $file && ! $part -nt $file ]]; then gzip -6 -n -c "$file" > "$work/database.new" && mv "$work/database.new" "$part"; fi
+    packed=$work/${file##*/}.gz
+    if [[ ! -s $file ]] || same "$file" "$packed"; then continue; fi
+    if ! { cp -p "$file" "$work/database" && gzip -6 -n -c "$work/database" > "$work/database.new" && touch -r "$work/database" "$work/database.new" &&
+           mv "$work/database.new" "$packed"; }; then
+      lost[${packed##*/}]=$whole
+    fi 2> /dev/null
   done
   for file in "$work"/*.txt "$work"/*.json "$work"/*.gz "$work"/*.log "$build"/tuned/tuned_*.h; do copy "$file"; done
 }
@@ -161,14 +174,19 @@ tell_lost() {  # what is not in $OUT for sure
     note 3
   done
   lost=()
+  if [[ -n $unwritten ]]; then
+    echo "outgrad: gpu_run: NOT WRITTEN: $summary: ${unwritten##*: }" >&2
+    note 3
+    unwritten=''
+  fi
 }
 trap tell_lost EXIT
 
 # What the programs so far have used, into `cpu`. `times` asks the shell that it runs in: not one of $( ).
 cpu=0
 count_cpu() {
-  times > "$build/times"
-  cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; ++i) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } printf "%.0f", s }' "$build/times")
+  if ! times > "$build/times"; then return 0; fi 2> /dev/null
+  cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; ++i) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$build/times")
 }
 left() { echo $((deadline - SECONDS)); }
 

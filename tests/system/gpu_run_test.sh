@@ -96,6 +96,11 @@ mkdir "$work/few"
 for tool in bash env dirname mkdir rm cat cut paste head; do ln -s "$(command -v "$tool")" "$work/few"; done
 ln -s "$work/bin/nvcc" "$work/few"
 refused 3 "no cmake in PATH" "${here[@]}" "PATH=$work/few" "$run"
+ln -s "$work/bin/cmake" "$work/few"
+refused 3 "no nvidia-smi in PATH" "${here[@]}" "PATH=$work/few" "$run"
+ln -s "$work/bin/nvidia-smi" "$work/few"
+refused 3 "no C++ compiler" env -u CXX "${here[@]}" "PATH=$work/few" "$run"
+refused 3 "neither ninja nor make" "${here[@]}" CXX=g++ "PATH=$work/few" "$run"
 rm "$work/few/nvcc"
 [[ -x /usr/local/cuda/bin/nvcc ]] || refused 3 "no nvcc" env -u CUDA_PATH -u CUDA_HOME "${here[@]}" "PATH=$work/few" "$run"
 [[ $(left) == timing.json && $(< "$work/out/timing.json") == '{"earlier": 1}' ]] || wrong "an earlier result is gone: $(left)"
@@ -128,16 +133,20 @@ expect 0 "2 GPUs: this is the one that CUDA_VISIBLE_DEVICES=1 names (GPU-bb)" "$
 grep -q '^Second' "$work/out/summary.txt" || wrong "not the GPU that CUDA_VISIBLE_DEVICES names first"
 expect 0 "CUDA_VISIBLE_DEVICES=GPU-b names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS=$two" CUDA_VISIBLE_DEVICES=GPU-b "$run" first
 
-# A disk that is full from the second step on: what was copied stays whole, and what was not is named. A mount of its own, which takes a namespace.
-rm -rf "$work/out"
-mkdir "$work/out"
-# shellcheck disable=SC2016
-full=(unshare -m bash -c 'mount -t tmpfs -o size=64k tmpfs "$OUT" || exit 99; status=0; "$@" || status=$?; ls "$OUT"; cat "$OUT/timing.json"; exit $status' full)
-if unshare -m mount -t tmpfs -o size=64k tmpfs "$work/out" 2> /dev/null; then
-  expect 3 "NOT COPIED to $work/out: checks.json:" "${here[@]}" STAND_IN_FILL="$work/out" "${full[@]}" "$run" first
-  grep -q 'No space left on device' "$work/said" || wrong "the reason is not said: $(< "$work/said")"
-  grep -qx '{"of": 1}' "$work/said" || wrong "timing.json is gone: $(< "$work/said")"
-  grep -q '^stand-in digests' "$work/said" || wrong "a full disk ended the stage"
+# A disk that is full from the second step on, $OUT's and then the build's too: what was copied stays whole, what was not is named, and no step is left out. A
+# mount of its own takes a namespace.
+mkdir "$work/small"
+if unshare -m mount -t tmpfs -o size=64k tmpfs "$work/small" 2> /dev/null; then
+  # shellcheck disable=SC2016  # for the shell in the namespace
+  full=(unshare -m bash -c 'mount -t tmpfs -o size=128k tmpfs "$0" && cp -r "$1" "$0/build" && shift || exit 99
+    status=0; "$@" || status=$?; cat "$OUT/timing.json"; exit $status' "$work/small" "$work/gpu-build")
+  for folder in "$work/gpu-build" "$work/small/build"; do
+    expect 3 "NOT COPIED to $work/small/out: checks.json:" "${here[@]}" "STAND_IN_FILL=$work/small" "OUT=$work/small/out" "OUTGRAD_GPU_BUILD=$folder" "${full[@]}" "$run" first
+    grep -q 'NOT COPIED.*No space left on device' "$work/said" || wrong "the reason is not said: $(< "$work/said")"
+    grep -qx '{"of": 1}' "$work/said" || wrong "timing.json is gone: $(< "$work/said")"
+    grep -q '^stand-in digests' "$work/said" || wrong "a full disk ended the stage: $(< "$work/said")"
+    grep -q 'FAILED with status 1' "$work/said" && wrong "a full disk is taken for a difference: $(< "$work/said")"
+  done
 else
   echo "SKIPPED: a full disk (no right to mount one)"
 fi
