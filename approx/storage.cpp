@@ -123,6 +123,11 @@ double ulp_of(Format format, double g) {
   return std::ldexp(1.0, exponent - shape.fraction_bits);
 }
 
+double next_number(Format format, double y) {
+  const double ulp = ulp_of(format, y), finer = y + 0.5 * ulp;
+  return y < 0 && ulp_of(format, finer) < ulp ? finer : y + ulp;
+}
+
 std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format) {
   if (format == Format::f32 && !composite.masked()) return {};
   const std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
