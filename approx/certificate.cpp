@@ -366,9 +366,11 @@ double certify_storage_beyond(const Composite& composite, const BackwardModel& m
     }
     return worst;
   }
-  // A few numbers before the listed ones end, so that none lies between the two.
-  double last = static_cast<double>(static_cast<float>(composite.y_star().lower()));
-  for (int k = 0; k < kNearMinimum - 8; ++k) last = next_number(Format::f32, last);
+  // A few numbers before the listed ones end, so that none lies between the two; the grid may have become finer on the way.
+  const double y_star = composite.y_star().to_double(), first = static_cast<double>(static_cast<float>(y_star));
+  double listed = first;
+  for (int k = 0; k < kNearMinimum - 8; ++k) listed = next_number(Format::f32, listed);
+  const double last = y_star + (listed - first);
   return certify_beyond(composite, model, last, 1);
 }
 
