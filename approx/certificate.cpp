@@ -238,23 +238,27 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
   }
   // Next to y_c every stored y by itself (fp32's grid holds the grids of the 16-bit formats), beyond it intervals of s.
   constexpr int kPoints = 600, kBelow = 64;
-  const double ulp = std::ldexp(1.0, std::ilogb(model.kYHi) - 23);
-  const double enumerated = std::sqrt((kPoints - 2) * ulp);
-  const bool holds_zero = piece.v_lo < enumerated && piece.v_hi > -enumerated;
-  if (holds_zero) {
-    for (int j = -kBelow; j < kPoints; ++j) {
-      const Ball y(static_cast<double>(model.kYHi) + j * ulp);
-      for (const bool m : {false, true}) visit(y, m);
+  float lowest = model.kYHi, highest = model.kYHi;
+  for (int j = 0; j < kBelow; ++j) lowest = std::nextafter(lowest, -INFINITY);
+  for (int j = 0; j < kPoints; ++j) highest = std::nextafter(highest, INFINITY);
+  const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
+  // Intervals begin a number before the enumeration ends, so that none lies between the two.
+  const double enumerated = approx::sqrt(Ball(static_cast<double>(std::nextafter(highest, -INFINITY))) - y_c).lower();
+  if (!(enumerated > 0)) throw kernels::SpecError("undecided: kYLo is not small beside kYHi");
+  if (piece.v_lo < enumerated && piece.v_hi > -enumerated) {
+    for (float y = lowest; y <= highest; y = std::nextafter(y, INFINITY)) {
+      for (const bool m : {false, true}) visit(Ball(static_cast<double>(y)), m);
     }
   }
-  const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
-  for (int i = 0; i < kParts; ++i) {
-    double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
-    if (a > -enumerated && b < enumerated) continue;
-    if (a < 0 && b > -enumerated) b = -enumerated;
-    if (b > 0 && a < enumerated) a = enumerated;
+  const auto visit_between = [&](double a, double b) {
+    if (!(a < b)) return;
     const Ball s = Ball::hull(Ball(a), Ball(b));
     visit(y_c + s * s, a > 0);
+  };
+  for (int i = 0; i < kParts; ++i) {
+    const double a = piece.v_lo + (piece.v_hi - piece.v_lo) * i / kParts, b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
+    visit_between(a, std::min(b, -enumerated));
+    visit_between(std::max(a, enumerated), b);
   }
 }
 
@@ -327,14 +331,14 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
     const Ball x = composite.enclose_argument_of(composite.y_star() + t, right);
     return composite.gradient(x, 1)[0];
   };
-  // Next to y*, each stored y: x* itself stands for the exact coordinate of a y below y*.
-  constexpr int kPoints = 256;
-  const double lowest = std::floor(composite.y_star().to_double() / h) * h;
-  double last = 0;
-  for (int j = 0; j < kPoints; ++j) {
-    const double y = lowest + j * h;
-    if (y > -std::ldexp(1.0, std::ilogb(lowest))) break;           // the grid changes; intervals take over
-    if (y + 0.5 * h < composite.y_star().to_double()) continue;  // no f(x) rounds to it
+  // Next to y*, each stored y: x* itself stands for the exact coordinate of a y below y*. Where a power of two is crossed, the finer grid is followed.
+  constexpr double kPoints = 256, kShare = 0.25;  // of the left branch's height: near its end an argument has no enclosure
+  const double y_star = composite.y_star().to_double(), lowest = std::floor(y_star / h) * h;
+  const double end = std::min(lowest + kPoints * h, y_star + kShare * (composite.left_limit() - y_star));
+  double last = lowest;
+  for (double y = lowest, above = 0; y <= end; y = above) {
+    above = next_number(model.format, y);
+    if (0.5 * (y + above) < y_star) continue;  // no f(x) rounds to it
     last = y;
     for (const bool right : {false, true}) {
       const Ball t = Ball(y) - composite.y_star();
@@ -362,8 +366,12 @@ double certify_storage_beyond(const Composite& composite, const BackwardModel& m
     }
     return worst;
   }
-  const double h = composite.spacing_at_minimum(precision_bits(Format::f32));
-  return certify_beyond(composite, model, composite.y_star().to_double() + (kNearMinimum - 8) * h, 1);
+  // A few numbers before the listed ones end, so that none lies between the two; the grid may have become finer on the way.
+  const double y_star = composite.y_star().to_double(), first = static_cast<double>(static_cast<float>(y_star));
+  double listed = first;
+  for (int k = 0; k < kNearMinimum - 8; ++k) listed = next_number(Format::f32, listed);
+  const double last = y_star + (listed - first);
+  return certify_beyond(composite, model, last, 1);
 }
 
 }  // namespace outgrad::approx

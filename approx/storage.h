@@ -46,6 +46,9 @@ kernels::Place<kernels::FloatOps> deployed_place(const BackwardModel& model, flo
 /// g as deployed, for a finished model.
 float deployed_gradient(const BackwardModel& model, float y, bool m);
 
+/// The number of the format that follows y, which is one of its normal numbers or 0; the grid gets finer where a negative y is a power of two.
+double next_number(Format format, double y);
+
 /// One unit in the last place of the format at |g|, not below its least normal number's.
 double ulp_of(Format format, double g);
 

@@ -165,5 +165,43 @@ TEST(Certificate, CoordinateBoundHoldsNextToTheMinimum) {
   }
 }
 
+/// Constants next to y* as a fit may choose them, for any activation with a minimum.
+BackwardModel coordinate_only(const Composite& composite, Format format) {
+  BackwardModel m;
+  m.format = format;
+  const double spacing = composite.spacing_at_minimum(precision_bits(format)), y_star = composite.y_star().to_double();
+  m.kYHi = static_cast<float>(y_star + 0.2 * spacing);
+  m.kYLo = static_cast<float>(y_star + 0.2 * spacing - static_cast<double>(m.kYHi));
+  m.kTMin = static_cast<float>(0.3 * spacing);
+  return m;
+}
+
+// Where y* lies just above, at or just below -2^-k, the format's grid changes next to it.
+TEST(Certificate, CoordinateBoundHoldsWhereTheGridChanges) {
+  for (const double beta : {1.1134, 1.1145, 1.116, 1.117, 1.12}) {
+    const Composite swish(find_activation("swish", {.beta = beta}));
+    const double y_star = swish.y_star().to_double();
+    for (const Format format : {Format::f16, Format::bf16}) {
+      const BackwardModel m = coordinate_only(swish, format);
+      const double bound = certify_coordinate(swish, m), y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo);
+      double worst = 0, least = NAN;
+      int seen = 0;
+      for (std::uint32_t code = 0xffff; code > 0x8000 && seen < 300; --code) {
+        const double y = decode(format, code);
+        if (!(0.5 * (y + decode(format, code - 1)) >= y_star)) continue;  // no f(x) rounds to it, or not a number
+        if (seen++ == 0) least = y;
+        const double t_c = std::max(y - y_c, static_cast<double>(m.kTMin)), t = y - y_star;
+        for (const int sign : {-1, 1}) {
+          const Real g = t > 0 ? swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t)))) : Real(0);
+          worst = std::max(worst, static_cast<double>(abs(g - swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t_c)))))));
+        }
+      }
+      ASSERT_EQ(seen, 300);
+      EXPECT_LE(worst, bound * (1 + 1e-9)) << beta << ' ' << to_string(format) << ", y* = " << y_star << ", least " << least;
+      EXPECT_GE(worst, 0.5 * bound) << beta << ' ' << to_string(format) << ", y* = " << y_star << ", least " << least;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::approx

@@ -101,5 +101,16 @@ TEST(Splitting, RowsAreLevelledAndAsFewAsCanBe) {
   EXPECT_EQ(result.backward->breaks.size() + 1, pieces.size());
 }
 
+// Enclosures of this f'' are differences of terms that are nearly equal: it has no end without a limit of work.
+TEST(Storage, ARangeThatCannotBeEnclosedIsRefusedWithItsPlace) {
+  const Composite composite(activation_from_expression("log(1+exp(x))-0.5"));
+  try {
+    storage_intervals(composite, Format::bf16);
+    FAIL() << "not refused";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("undecided: the range of f' between x = ")) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::approx
