@@ -23,12 +23,12 @@ using kernels::SpecError;
 
 /// Samples of a row's tube, at the extrema of a Chebyshev polynomial; 80 resolve the maxima of a degree-4 error to 1/1000 of their height.
 constexpr int kSamples = 80;
-/// The least tube tried: a quarter of fp32's rounding of p and of the product.
+/// The least tube tried: half of fp32's last rounding.
 constexpr double kLeastTube = 0x1p-25;
 /// A tube that serves no candidate is widened by so much, so often: from 2^-25 to 2^-17.
 constexpr double kWiden = 1.15;
 constexpr int kWidenings = 40;
-/// Below it p is 1/2 and a little in fp32, whatever the row: such x are only measured.
+/// Below it the rest beside x/2 hardly counts: such x are only measured.
 constexpr double kSmall = 0x1p-20;
 /// Neighbours of the best c4 tried on either side: its last bit moves p by up to 2^-27, and c3's grid with it.
 constexpr int kQuartics = 6;
@@ -86,7 +86,7 @@ unsigned correct_code(const Composite& composite, const StoredFormat& stored, fl
   return sign | magnitude;
 }
 
-/// An x of the format, and the real p about f(x)/x whose nearest float gives the right y.
+/// An x of the format, and the p about f(x)/x that give the right y.
 struct Point {
   float x;
   unsigned y;
@@ -136,26 +136,18 @@ class RowFitter {
     }
   }
 
-  /// y as the sequence gives it from p, which is a float.
-  [[nodiscard]] unsigned y_of(float x, float p) const {
-    const kernels::FloatOps ops;
-    return stored_.code(ops.signed_as(ops.fma(x, p, m_.kTie), x));
-  }
-
-  /// The floats p that give y are an interval: its ends lie next to the middles beside |y|, over |x|.
+  /// p for which the exact product rounds to a float that narrows to y: the last rounding, which is the one there is next to 0.
   void range(Point& p) const {
     const unsigned magnitude = p.y & (kSign - 1);
     const auto size = [&](unsigned code) { return static_cast<double>(stored_.at(code)); };
     const double x = std::abs(static_cast<double>(p.x));
-    const auto first = [&](double middle, bool right) {  // the float next to middle/x, on the right or left of it, that gives y; the real end of its range
-      const float towards = right ? INFINITY : -INFINITY;
-      auto at = static_cast<float>(middle / x);
-      for (int k = 0; k < 4; ++k) at = std::nextafter(at, -towards);
-      while (y_of(p.x, at) != p.y) at = std::nextafter(at, towards);
-      return 0.5 * (static_cast<double>(at) + static_cast<double>(std::nextafter(at, -towards)));
+    const auto end = [&](unsigned below, bool low) {  // of the range, next to the middle between `below` and the code after it
+      const float towards = low ? INFINITY : -INFINITY, middle = static_cast<float>(0.5 * (size(below) + size(below + 1)));
+      const float inside = stored_.code(middle) == magnitude ? middle : std::nextafter(middle, towards);
+      return 0.5 * (static_cast<double>(inside) + static_cast<double>(std::nextafter(inside, -towards))) / x;
     };
-    p.high = first(0.5 * (size(magnitude) + size(magnitude + 1)), false);
-    if (magnitude > 0) p.low = first(0.5 * (size(magnitude) + size(magnitude - 1)), true);
+    p.high = end(magnitude, false);
+    if (magnitude > 0) p.low = end(magnitude - 1, true);
   }
 
   void sample() {

@@ -226,8 +226,8 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
   return evaluate_forward(ops, Forward{}, kCore, kTail, x);
 }
 
-// Forward fits for one 16-bit format: y = x p(u), p about f(x)/x. A row is four words, {c0, c1, c2, c3}: the low bits of c3, shifted up by
-// kQuarticShift, are c4 as a float, and the centre follows from the row's number. Whether a fit is one of these: kIsRoundedForward.
+// Forward fits for one 16-bit format: f(x) = x p(u), p about f(x)/x. A row is four words, {c0, c1, c2, c3}: the bits of c3, shifted up by
+// kQuarticShift, are those of c4, and the centre follows from the row's number. Whether a fit is one of these: kIsRoundedForward.
 template <class Forward>
 inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
 
@@ -237,30 +237,32 @@ OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit,
   return ops.fma(w, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
 }
 
-// p for w between kXMin and kXMax, q = forward_index(w).
+// v p for v >= kXMin, w = v or kXMax, q = forward_index(w). In parts, v c0 + kTie and the rest: at 0, where c0 is 1/2 and the first part
+// exact, the sum is rounded once. kTie lies far below every value of the format: it decides the ties x/2 where fp32 cannot hold the rest of
+// f(x), which is positive on both sides of 0.
 template <class Ops, class Forward, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_ratio(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& q,
-                                              const typename Ops::Value& w) {
+OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& q,
+                                                const typename Ops::Value& w, const typename Ops::Value& v) {
   using Value = typename Ops::Value;
   const typename Ops::Row row = ops.row_index(q, fit.kRows);
   // Exact: the cell's number, its centre as a product, w less that.
   const Value u = ops.fma(ops.sub(q, ops.constant(fit.kIndexBias)), ops.constant(-1.0f / fit.kIndexScale), w);
   const Value c3 = ops.lookup(table, row, 3);
-  Value p = ops.fma(ops.shifted(c3, fit.kQuarticShift), u, c3);
-  OUTGRAD_UNROLL
-  for (int word = 2; word >= 0; --word) p = ops.fma(p, u, ops.lookup(table, row, word));
-  return p;
+  Value t = ops.fma(ops.shifted(c3, fit.kQuarticShift), u, c3);
+  t = ops.fma(t, u, ops.lookup(table, row, 2));
+  t = ops.fma(t, u, ops.lookup(table, row, 1));
+  return ops.fma(ops.mul(w, u), t, ops.fma(v, ops.lookup(table, row, 0), ops.constant(fit.kTie)));
 }
 
 // For `where`, of w.
 template <class Forward, class TableView>
-struct RatioBody {
+struct ProductBody {
   const Forward& fit;
   const TableView& table;
 
   template <class Ops>
   OUTGRAD_HD typename Ops::Value operator()(const Ops& ops, const typename Ops::Value& w) const {
-    return evaluate_ratio(ops, fit, table, forward_index(ops, fit, w), w);
+    return evaluate_product(ops, fit, table, forward_index(ops, fit, w), w, w);
   }
 };
 
@@ -271,23 +273,22 @@ struct SplitRows {
   All all;
 };
 
-// f(x) in fp32, fit to be narrowed to the format. From kXMax on p is 1; at kXMin and below the result narrows to -0. kTie lies far below
-// every value of the format: it decides the ties x/2 where fp32 cannot hold the rest of f(x), which is positive on both sides of 0.
+// f(x) in fp32, fit to be narrowed to the format. From kXMax on p is 1; at kXMin and below the result narrows to -0.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& x) {
   using Value = typename Ops::Value;
   const Value v = ops.at_least(x, ops.constant(fit.kXMin));
   const Value w = ops.at_most(v, ops.constant(fit.kXMax));
   const Value q = forward_index(ops, fit, w);
-  Value p;
+  Value y;
   if constexpr (requires { table.core; }) {
-    p = evaluate_ratio(ops, fit, table.core, q, w);
+    y = evaluate_product(ops, fit, table.core, q, w, v);
     const auto left = ops.less(q, ops.constant(0x1p23f + static_cast<float>(fit.kCoreFirst)));
-    p = ops.where(left, p, w, RatioBody<Forward, decltype(table.all)>{fit, table.all});
+    y = ops.where(left, y, w, ProductBody<Forward, decltype(table.all)>{fit, table.all});
   } else {
-    p = evaluate_ratio(ops, fit, table, q, w);
+    y = evaluate_product(ops, fit, table, q, w, v);
   }
-  return ops.signed_as(ops.fma(v, p, ops.constant(fit.kTie)), x);  // kTie would give -0 another sign
+  return ops.signed_as(y, x);  // kTie would give -0 another sign
 }
 
 // m = [x >= x*]; 0 for a NaN.
