@@ -193,7 +193,7 @@ void schedule_equality(Report& report, const char* name) {
   backward(gradient_array.get(), argument_array.get(), gradient_array.get());
   if (wrong.empty()) wrong = difference("dx in place", gradient_array, host, 0, hash);
   const auto forward = [&](const T* x, T* y) {
-    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T, Schedule>(x, y, mask.get(), n, nullptr), "gelu_forward");
+    check(kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T, Schedule>(x, y, mask.get(), n, nullptr), "gelu_forward");
   };
   host_gelu_forward<T>(0, n, host, host_mask);
   forward(shifted_argument.get() + 1, shifted_out.get() + 1);
@@ -291,7 +291,7 @@ void gelu_equality(Report& report, bool reduced) {
   for (u64 begin = 0; begin < end && wrong.empty(); begin += static_cast<u64>(chunk)) {
     fill(argument_array, ArgumentAt<T>{begin});
     check(
-        kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
+        kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
         "gelu_forward");
     host_gelu_forward<T>(begin, chunk, host, host_mask);
     wrong = difference("y", out, host, begin, hash);
@@ -327,7 +327,7 @@ struct GeluCase {
     fill(mask, MaskAt{0, false});
   }
   void enqueue(Place, cudaStream_t stream) const {
-    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), y.get(), mask_out.get(), n, stream),
+    check(kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(x.get(), y.get(), mask_out.get(), n, stream),
           "gelu_forward");
     check(kernels::cuda::launch_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(dy.get(), x.get(), mask.get(), dx.get(), n, stream),
           "gelu_backward");
@@ -360,7 +360,7 @@ struct BiasCase {
   }
   void enqueue(Place place, cudaStream_t stream) const {
     T *const to = y_at(place).get(), *const gradient_to = dx_at(place).get();
-    check(kernels::cuda::launch_bias_gelu_forward<kernels::generated::GeluForward, T>(x.get(), bias.get(), rows, n, to, mask.get(), stream),
+    check(kernels::cuda::launch_bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(x.get(), bias.get(), rows, n, to, mask.get(), stream),
           "bias_gelu_forward");
     check(kernels::cuda::launch_bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T>(
               dy.get(), to, mask.get(), rows, n, gradient_to, dbias.get(), workspace.get(), workspace.size(), stream),
@@ -632,7 +632,7 @@ std::string time_format(double copy_share_floor) {
                    (2 * size + 0.125) * elements,
                    [&] {
                      check(
-                         kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x.get(), out.get(), mask.get(), n, nullptr),
+                         kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(x.get(), out.get(), mask.get(), n, nullptr),
                          "gelu_forward");
                    },
                    {}});
@@ -653,7 +653,7 @@ std::string time_format(double copy_share_floor) {
   cases.push_back({"bias_forward",
                    (2 * size + 0.125) * elements,
                    [&] {
-                     check(kernels::cuda::launch_bias_gelu_forward<kernels::generated::GeluForward, T>(
+                     check(kernels::cuda::launch_bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(
                                x.get(), bias.get(), matrix_rows, kColumns, out.get(), mask.get(), nullptr),
                            "bias_gelu_forward");
                    },
