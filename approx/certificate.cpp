@@ -55,6 +55,7 @@ Series error_series(const Composite& composite, const Piece& piece, const Polyno
                                                                            : composite.gradient(x, length);
     return p / g - Series::constant(Ball(1.0), length);
   }
+  if (piece.target == Target::ratio_relative) return p / composite.quotient(x, Ball(0.0), 1, length) - Series::constant(Ball(1.0), length);
   const Series f = at_zero ? composite.quotient(x, Ball(0.0), 1, length) : composite.value(x, length);
   return p * Series::constant(Ball(piece.scale), length) / f - Series::constant(Ball(1.0), length);
 }
@@ -64,7 +65,8 @@ double model_bound(const Composite& composite, const Piece& piece, const Polynom
   double x0 = 0.5 * (a + b);
   const bool root = piece.coordinate == Coordinate::signed_root;
   const double singular = root ? composite.x_star().to_double() : 0.0;
-  if ((root || piece.target == Target::value_relative) && std::abs(x0 - singular) < kGuard) x0 = singular + 2 * kGuard;
+  const bool at_root_of_f = piece.target == Target::value_relative || piece.target == Target::ratio_relative;
+  if ((root || at_root_of_f) && std::abs(x0 - singular) < kGuard) x0 = singular + 2 * kGuard;
   const double r = std::max(std::abs(b - x0), std::abs(x0 - a)) * kUp;
   const Series at_point = error_series(composite, piece, polynomial, Ball(x0), kTerms);
   const Series over_all = error_series(composite, piece, polynomial, Ball::hull(Ball::hull(Ball(a), Ball(b)), Ball(x0)), kTerms + 1);

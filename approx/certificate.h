@@ -10,7 +10,7 @@
 
 namespace outgrad::approx {
 
-/// Upper bound of |p - g| (or of |p scale/f - 1|) over the piece, tails included, at most 1% above `piece.observed` or `floor`.
+/// Upper bound of |p - g| (or of |p scale/f - 1|, |p x/f - 1|) over the piece, tails included, at most 1% above `piece.observed` or `floor`.
 double certify_approximation(const Composite& composite, const Piece& piece, double floor);
 
 /// The same for the best real coefficients, before rounding.

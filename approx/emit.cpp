@@ -37,9 +37,15 @@ std::string claim(const char* name, double value, const char* note) {
   return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value), note);
 }
 
+/// The words of a row as stored.
 std::string row_text(const Piece& p, bool with_scale) {
-  std::string words = literal(p.centre);
-  for (const float c : p.c) words += ", " + literal(c);
+  std::string words;
+  if (p.target == Target::ratio_relative) {  // the centre follows from the row, c4 from c3
+    for (size_t k = 0; k < RoundedForwardModel::kWords; ++k) words += (k == 0 ? "" : ", ") + literal(p.c[k]);
+  } else {
+    words = literal(p.centre);
+    for (const float c : p.c) words += ", " + literal(c);
+  }
   if (p.two_word) words += ", " + literal(p.c0_low);
   if (with_scale) words += ", " + literal(static_cast<float>(p.scale));
   const char* v = p.coordinate == Coordinate::signed_root ? "s" : p.coordinate == Coordinate::identity ? "y" : "x";
@@ -180,6 +186,29 @@ std::string forward_body(const Fit& fit) {
   return t;
 }
 
+std::string rounded_body(const Fit& fit) {
+  const RoundedForwardModel& m = *fit.rounded;
+  std::string t;
+  t += text_constant("kFormat", to_string(m.format));
+  t += text_constant("kClass", fit.accuracy);
+  t += constant("kXStar", m.kXStar, ": the least float with m = 1");
+  t += constant("kXMin", m.kXMin, ": v = max(x, kXMin); f rounds to -0 here and below");
+  t += constant("kXMax", m.kXMax, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
+  t += constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
+  t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale\n";
+  t += constant("kRows", m.kRows);
+  t += constant("kCoreFirst", m.kCoreFirst);
+  t += constant("kCoreRows", m.kCoreRows);
+  t += constant("kIndexScale", m.kIndexScale, "");
+  t += constant("kIndexBias", m.kIndexBias, "");
+  t += constant("kQuarticShift", m.kQuarticShift);
+  t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven");
+  t += claim("kCoreA", m.kCoreA, "the same over the rows from kCoreFirst on");
+  t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n";
+  t += table_text("table", "kRows", "4", m.pieces, false, m.kRows);
+  return t;
+}
+
 }  // namespace
 
 std::string emit_header(const Fit& fit, const std::string& fit_path) {
@@ -190,7 +219,7 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += text_constant("kName", fit.name);
   t += text_constant("kActivation", fit.activation);
   t += text_constant("kFunction", fit.function);
-  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : forward_body(fit);
+  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : fit.rounded ? rounded_body(fit) : forward_body(fit);
   t += "};\n\n}  // namespace outgrad::kernels::generated\n";
   return t;
 }

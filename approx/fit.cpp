@@ -3,6 +3,7 @@
 #include "approx/certificate.h"
 #include "approx/partition.h"
 #include "approx/progress.h"
+#include "approx/rounded_forward.h"
 #include "approx/rounding.h"
 #include "approx/splitting.h"
 #include "approx/storage_fit.h"
@@ -260,6 +261,10 @@ Fit fit(const Spec& spec, int threads) {
     require_target(spec.name, m.tail);
     m.kA = std::max(worst_of(m.core, &Piece::certified), worst_of(m.tail, &Piece::certified));
     result.forward = std::move(m);
+    return result;
+  }
+  if (spec.rounded) {
+    result.rounded = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
     return result;
   }
   const BackwardSpec& backward = *spec.backward;

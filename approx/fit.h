@@ -15,6 +15,7 @@ struct Fit {
   double target = 0;
   std::optional<BackwardModel> backward;
   std::optional<ForwardModel> forward;
+  std::optional<RoundedForwardModel> rounded;
   std::optional<TableModel> table;
   double expected_ratio = 0, expected_regret = 0;  ///< backward: T/O and R of the exact g with the chosen constants, next to y*
   double programme_reached = 0, programme_dual = 0;  ///< storage-aware fits: what the programme reached, and proved that none can

@@ -81,6 +81,9 @@ class Node {
   std::string place_;
 };
 
+/// Rows of a forward have no evaluation bound, and no certified minimax.
+bool is_forward(Target target) { return target == Target::value_relative || target == Target::ratio_relative; }
+
 json pieces_to_json(const std::vector<Piece>& pieces) {
   json rows = json::array();
   for (const Piece& p : pieces) {
@@ -103,10 +106,10 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
     // Lower bound <= best real coefficients <= their certified bound; observed <= certified, after rounding.
     row["lower_bound"] = number(p.lower_bound);
     row["minimax"] = number(p.minimax);
-    if (p.target != Target::value_relative) row["minimax_certified"] = number(p.minimax_certified);
+    if (!is_forward(p.target)) row["minimax_certified"] = number(p.minimax_certified);
     row["observed"] = number(p.observed);
     row["certified"] = number(p.certified);
-    if (p.target != Target::value_relative) row["evaluation"] = number(p.evaluation);
+    if (!is_forward(p.target)) row["evaluation"] = number(p.evaluation);
     if (p.two_word) row["ulp"] = number(p.ulp);
     rows.push_back(std::move(row));
   }
@@ -232,6 +235,17 @@ std::string to_json(const Fit& fit) {
     j["segments"] = {{"upper", segment(t.upper)}, {"lower", segment(t.lower)}, {"left", segment(t.left)}};
     j["certificate"] = {{"T", number(t.kT)}, {"O", number(t.kO)}, {"R", number(t.kR)}};
     j["entries"] = t.entries;
+  } else if (fit.rounded) {
+    const RoundedForwardModel& m = *fit.rounded;
+    j["kind"] = "rounded_forward";
+    j["format"] = to_string(m.format);
+    j["rows"] = m.kRows;
+    j["core_rows"] = m.kCoreRows;
+    j["quartic_shift"] = m.kQuarticShift;
+    j["constants"] = {{"x_star", number(m.kXStar)}, {"x_min", number(m.kXMin)}, {"x_max", number(m.kXMax)}, {"tie", number(m.kTie)},
+                      {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)}};
+    j["certificate"] = {{"A", number(m.kA)}, {"core_A", number(m.kCoreA)}};
+    j["pieces"] = pieces_to_json(m.pieces);
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
@@ -351,8 +365,29 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     part("core", m.kDegree, m.kRows, m.kIndexScale, m.kIndexBias, m.core);
     part("tail", m.kTailDegree, m.kTailRows, m.kTailIndexScale, m.kTailIndexBias, m.tail);
     fit.forward = std::move(m);
+  } else if (kind == "rounded_forward") {
+    RoundedForwardModel m;
+    m.format = format_from(j["format"]);
+    m.kRows = j["rows"].integer(1, kMostRows);
+    m.kCoreRows = j["core_rows"].integer(1, m.kRows);
+    m.kQuarticShift = j["quartic_shift"].integer(16, 20);
+    m.kXStar = constants["x_star"].single();
+    m.kXMin = constants["x_min"].single();
+    m.kXMax = constants["x_max"].single();
+    m.kTie = constants["tie"].single();
+    m.kIndexScale = constants["index_scale"].single();
+    m.kIndexBias = constants["index_bias"].single();
+    m.kA = certificate["A"].real();
+    m.kCoreA = certificate["core_A"].real();
+    m.pieces = pieces_from_json(j["pieces"], Target::ratio_relative, RoundedForwardModel::kDegree, m.kRows);
+    m.kCoreFirst = static_cast<int>(m.pieces.size()) - m.kCoreRows;
+    if (m.kCoreFirst < 0) j["pieces"].fail(fmt::format("must hold the {} rows of the core", m.kCoreRows));
+    for (const Piece& p : m.pieces) {
+      if (kernels::bits_of(p.c[3]) << m.kQuarticShift != kernels::bits_of(p.c[4])) j["pieces"].fail(fmt::format("row {}: c4 is not what c3 ends in", p.row));
+    }
+    fit.rounded = std::move(m);
   } else {
-    j["kind"].fail("must be backward or forward");
+    j["kind"].fail("must be backward, forward or rounded_forward");
   }
   return fit;
 }

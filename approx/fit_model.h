@@ -91,4 +91,15 @@ struct ForwardModel {
   std::vector<Piece> core, tail;
 };
 
+/// Constants and rows of a forward fit for one 16-bit format, which rounds f(x) correctly for every x of it: y = x p, p about f(x)/x.
+struct RoundedForwardModel {
+  static constexpr int kDegree = 4, kWords = 4;
+  Format format = Format::bf16;
+  float kXStar = 0, kXMin = 0, kXMax = 0, kTie = 0;
+  int kRows = 0, kCoreFirst = 0, kCoreRows = 0, kQuarticShift = 0;
+  float kIndexScale = 0, kIndexBias = 0;
+  double kA = 0, kCoreA = 0;
+  std::vector<Piece> pieces;  ///< one a row, ascending by row; c_4 is the one that the low bits of c_3 stand for
+};
+
 }  // namespace outgrad::approx

@@ -86,6 +86,10 @@ std::string optimality(const approx::BackwardModel& m) {
 
 std::string summary(const approx::Fit& fit) {
   if (fit.forward) return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(fit.forward->kA));
+  if (fit.rounded) {
+    return fmt::format("{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = {:.6g} <= {} (certified)", fit.name,
+                       power(fit.rounded->kA), fit.rounded->pieces[static_cast<size_t>(fit.rounded->kCoreFirst)].v_lo, power(fit.rounded->kCoreA));
+  }
   if (fit.table) {
     const approx::TableModel& t = *fit.table;
     return fmt::format("{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations", fit.name, t.kT, t.kO, t.kT / t.kO,
@@ -198,7 +202,7 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
 
 /// A row of the table of fits in approx/README.md.
 std::string table_row(const approx::Fit& fit) {
-  if (fit.forward) return "";
+  if (fit.forward || fit.rounded) return "";
   if (fit.table) {
     const approx::TableModel& t = *fit.table;
     return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(),

@@ -298,14 +298,18 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
   return std::move(layout.m);
 }
 
+float least_with_bit(const Composite& composite) {
+  const float least = std::nextafter(static_cast<float>(composite.x_star().lower()), INFINITY);
+  return Ball(static_cast<double>(least)).mid() < composite.x_star().mid() ? std::nextafter(least, INFINITY) : least;
+}
+
 ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
   ForwardModel m;
   m.kDegree = spec.core.degree;
   m.kRows = spec.core.rows;
   m.kTailDegree = spec.tail.degree;
   m.kTailRows = spec.tail.rows;
-  m.kXStar = std::nextafter(static_cast<float>(composite.x_star().lower()), INFINITY);
-  if (Ball(static_cast<double>(m.kXStar)).mid() < composite.x_star().mid()) m.kXStar = std::nextafter(m.kXStar, INFINITY);
+  m.kXStar = least_with_bit(composite);
   // Right: x stands for f(x) as soon as the relative difference is at most half an ulp at the top of a binade.
   const int per_unit = spec.core.cells_per_unit;
   int end = 2 * per_unit;

@@ -17,6 +17,9 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
 /// The ends of the core's coordinate.
 std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target);
 
+/// The least float with m = 1: from x* on.
+float least_with_bit(const Composite& composite);
+
 ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec);
 
 }  // namespace outgrad::approx

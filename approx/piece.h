@@ -13,6 +13,7 @@ enum class Target {
   gradient,           ///< g, absolute error
   gradient_relative,  ///< g, relative error; where g vanishes, at s = 0, the row is centred there and c0 is 0
   value_relative,     ///< f / scale, relative error
+  ratio_relative,     ///< f / x, relative error
 };
 
 /// Where the deployed sequence decides that a row is asked for.

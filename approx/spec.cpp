@@ -97,7 +97,7 @@ bool power_of_two_rows(int rows) { return rows > 0 && (rows & (rows - 1)) == 0; 
 /// A table larger than this is none of ours, and the index arithmetic of a fit counts on it.
 constexpr int kMostRows = 1024;
 
-/// "abs:2^-26", "rel:2^-10", "ulp:1", "stored:1.05", "oracle".
+/// "abs:2^-26", "rel:2^-10", "ulp:1", "stored:1.05", "oracle", "rounded".
 struct Accuracy {
   AccuracyClass kind;
   double bound;
@@ -107,6 +107,7 @@ Accuracy parse_accuracy(const Reader& r, const std::string& key, const std::stri
   static const std::regex power("(abs|rel):2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)"), ratio("(ulp|stored):([0-9]{1,2}(\\.[0-9]{1,4})?)");
   std::smatch match;
   if (text == "oracle") return {AccuracyClass::oracle, 0};
+  if (text == "rounded") return {AccuracyClass::rounded, 0};
   if (std::regex_match(text, match, power)) return {match[1] == "abs" ? AccuracyClass::absolute : AccuracyClass::relative, std::exp2(std::stod(match[2]))};
   if (std::regex_match(text, match, ratio)) {
     const double bound = std::stod(match[2]);
@@ -114,7 +115,7 @@ Accuracy parse_accuracy(const Reader& r, const std::string& key, const std::stri
     if (bound < (ulp ? 0.25 : 1.0001)) r.fail(key, "'" + text + "' is out of reach of any function of the stored y");
     return {ulp ? AccuracyClass::ulp : AccuracyClass::stored, bound};
   }
-  r.fail(key, "'" + text + "' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle");
+  r.fail(key, "'" + text + "' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
 }
 
 int parse_scheme(Reader& r, const std::string& key) {
@@ -130,6 +131,7 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   BackwardSpec b{};
   b.format = parse_format(r, "format");
   b.accuracy = accuracy.kind;
+  if (b.accuracy == AccuracyClass::rounded) r.fail("target", "rounded is of a forward");
   const bool small_format = b.format != Format::f32;
   if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::oracle) && !small_format) {
     r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
@@ -200,6 +202,21 @@ Cells parse_cells(Reader r) {
   return c;
 }
 
+RoundedForwardSpec parse_rounded(Reader& r) {
+  RoundedForwardSpec s{};
+  s.format = parse_format(r, "format");
+  if (s.format != Format::f16 && s.format != Format::bf16) r.fail("format", "must be f16 or bf16: every x of the format is tried");
+  s.cells_per_unit = r.integer("cells_per_unit", 1, 64);
+  s.rows = r.integer("rows", 1, kMostRows);
+  s.core_rows = r.integer("core_rows", 1, s.rows);
+  for (const auto& [key, rows] : {std::pair{"cells_per_unit", s.cells_per_unit}, {"rows", s.rows}, {"core_rows", s.core_rows}}) {
+    if (!power_of_two_rows(rows)) r.fail(key, "must be a power of two");
+  }
+  s.quartic_shift = r.integer("quartic_shift", 16, 20);
+  s.x_max = static_cast<float>(r.number("x_max", 1, 32));
+  return s;
+}
+
 }  // namespace
 
 std::string sha256_hex(const std::string& bytes) {
@@ -248,8 +265,14 @@ Spec parse_spec(const std::string& text, const std::string& path) {
   if (kind == "backward") {
     spec.backward = parse_backward(r, accuracy);
   } else if (kind == "forward") {
-    if (accuracy.kind != AccuracyClass::relative) r.fail("target", "must be rel:2^-N: the forward is relative");
-    spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
+    if (accuracy.kind != AccuracyClass::relative && accuracy.kind != AccuracyClass::rounded) {
+      r.fail("target", "must be rel:2^-N, or rounded for a 16-bit format: the forward is relative");
+    }
+    if (accuracy.kind == AccuracyClass::rounded) {
+      spec.rounded = parse_rounded(r);
+    } else {
+      spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
+    }
   } else {
     r.fail("kind", "'" + kind + "' is unknown; known: backward, forward");
   }

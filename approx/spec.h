@@ -28,6 +28,7 @@ enum class AccuracyClass {
   ulp,       ///< "ulp:1": every |g - middle| <= 1 ulp of the format at the middle, tails included; f32: A + B in ulp of g >= kUlpFrom
   relative,  ///< "rel:2^-10": |p/g - 1|
   oracle,    ///< "oracle": a direct table of the middles
+  rounded,   ///< "rounded", of a forward: y is the correctly rounded f(x) for every x of the format
 };
 
 struct BackwardSpec {
@@ -56,6 +57,13 @@ struct ForwardSpec {
   Cells core, tail;
 };
 
+struct RoundedForwardSpec {
+  Format format;
+  int cells_per_unit, rows, core_rows;
+  int quartic_shift;  ///< by how many bits c_3 is shifted up to give c_4
+  float x_max;        ///< p is 1 over the cell that ends here, and beyond
+};
+
 struct Spec {
   std::string name;
   Activation activation;
@@ -63,6 +71,7 @@ struct Spec {
   double target;         ///< the bound of the class: of A, of the relative error, in ulp, or T/O
   std::optional<BackwardSpec> backward;
   std::optional<ForwardSpec> forward;
+  std::optional<RoundedForwardSpec> rounded;
   std::string text;    ///< the file as read
   std::string sha256;  ///< of the text
 };

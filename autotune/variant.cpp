@@ -45,7 +45,7 @@ Fits backward_fits() {
 
 template <class T, bool kBias>
 Fits forward_fits() {
-  using Fit = generated::GeluForward;
+  using Fit = typename kernels::ForwardFit<T>::Type;
   constexpr VariantFunction kReference = [] {
     if constexpr (kBias) {
       return &run_bias_forward<Fit, T, kReferenceSchedule>;
@@ -295,7 +295,7 @@ Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::j
 Variant default_variant(const Problem& problem) {
   return with_type(problem.format, [&](auto value) {
     using T = decltype(value);
-    constexpr CpuSchedule kBackward = kernels::tuned::DefaultBackward<T>::kSchedule, kForward = kernels::tuned::DefaultForward::kSchedule;
+    constexpr CpuSchedule kBackward = kernels::tuned::DefaultBackward<T>::kSchedule, kForward = kernels::tuned::DefaultForward<T>::kSchedule;
     constexpr CpuNormBackwardSchedule kNormBackward = kernels::tuned::DefaultNormBackward::kSchedule;
     constexpr CpuNormForwardSchedule kNormForward = kernels::tuned::DefaultNormForward::kSchedule;
     const bool backward = is_backward(problem.kernel);

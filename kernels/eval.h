@@ -8,6 +8,7 @@
 //   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a          both keep a NaN a; of two zeros either
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
+//   Value   shifted(a, bits) = the float whose bits are those of a, shifted left        signed_as(a, b) = |a| with b's sign
 //   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body sees any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
 //   Row     first_row() = 0     next_row(row, mask) = mask ? row + 1 : row
@@ -235,6 +236,71 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
   return evaluate_forward(ops, Forward{}, kCore, kTail, x);
 }
 
+// Forward fits for one 16-bit format: f(x) = x p(u), p about f(x)/x. A row is four words, {c0, c1, c2, c3}: the bits of c3, shifted up by
+// kQuarticShift, are those of c4, and the centre follows from the row's number. Whether a fit is one of these: kIsRoundedForward.
+template <class Forward>
+inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
+
+// q = 2^23 + the row of w.
+template <class Ops, class Forward>
+OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit, const typename Ops::Value& w) {
+  return ops.fma(w, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
+}
+
+// v p for v >= kXMin, w = v or kXMax, q = forward_index(w). In parts, v c0 + kTie and the rest: at 0, where c0 is 1/2 and the first part
+// exact, the sum is rounded once. kTie lies far below every value of the format: it decides the ties x/2 where fp32 cannot hold the rest of
+// f(x), which is positive on both sides of 0.
+template <class Ops, class Forward, class TableView>
+OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& q,
+                                                const typename Ops::Value& w, const typename Ops::Value& v) {
+  using Value = typename Ops::Value;
+  const typename Ops::Row row = ops.row_index(q, fit.kRows);
+  // Exact: the cell's number, its centre as a product, w less that.
+  const Value u = ops.fma(ops.sub(q, ops.constant(fit.kIndexBias)), ops.constant(-1.0f / fit.kIndexScale), w);
+  const Value c3 = ops.lookup(table, row, 3);
+  Value t = ops.fma(ops.shifted(c3, fit.kQuarticShift), u, c3);
+  t = ops.fma(t, u, ops.lookup(table, row, 2));
+  t = ops.fma(t, u, ops.lookup(table, row, 1));
+  return ops.fma(ops.mul(w, u), t, ops.fma(v, ops.lookup(table, row, 0), ops.constant(fit.kTie)));
+}
+
+// For `where`, of w.
+template <class Forward, class TableView>
+struct ProductBody {
+  const Forward& fit;
+  const TableView& table;
+
+  template <class Ops>
+  OUTGRAD_HD typename Ops::Value operator()(const Ops& ops, const typename Ops::Value& w) const {
+    return evaluate_product(ops, fit, table, forward_index(ops, fit, w), w, w);
+  }
+};
+
+// A rounded forward's rows for vectors: the kCoreRows common ones from kCoreFirst on, found by the low bits of the row, and all of them.
+template <class Core, class All>
+struct SplitRows {
+  Core core;
+  All all;
+};
+
+// f(x) in fp32, fit to be narrowed to the format. From kXMax on p is 1; at kXMin and below the result narrows to -0.
+template <class Ops, class Forward, class TableView>
+OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& x) {
+  using Value = typename Ops::Value;
+  const Value v = ops.at_least(x, ops.constant(fit.kXMin));
+  const Value w = ops.at_most(v, ops.constant(fit.kXMax));
+  const Value q = forward_index(ops, fit, w);
+  Value y;
+  if constexpr (requires { table.core; }) {
+    y = evaluate_product(ops, fit, table.core, q, w, v);
+    const auto left = ops.less(q, ops.constant(0x1p23f + static_cast<float>(fit.kCoreFirst)));
+    y = ops.where(left, y, w, ProductBody<Forward, decltype(table.all)>{fit, table.all});
+  } else {
+    y = evaluate_product(ops, fit, table, q, w, v);
+  }
+  return ops.signed_as(y, x);  // kTie would give -0 another sign
+}
+
 // m = [x >= x*]; 0 for a NaN.
 template <class Ops, class Forward>
 OUTGRAD_HD typename Ops::Mask evaluate_mask(const Ops& ops, const Forward& fit, typename Ops::Value x) {
@@ -270,6 +336,8 @@ struct FloatOps {
 #endif
   }
   OUTGRAD_HD float non_positive(float a) const { return a > 0.0f ? -0.0f : a; }
+  OUTGRAD_HD float shifted(float a, int bits) const { return float_of(bits_of(a) << bits); }
+  OUTGRAD_HD float signed_as(float a, float b) const { return float_of((bits_of(a) & 0x7fffffffu) | (bits_of(b) & 0x80000000u)); }
   OUTGRAD_HD float select(bool mask, float a, float b) const { return mask ? a : b; }
   OUTGRAD_HD u32 select(bool mask, u32 a, u32 b) const { return mask ? a : b; }
   OUTGRAD_HD bool less(float a, float b) const { return a < b; }

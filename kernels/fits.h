@@ -17,6 +17,8 @@
 #include "kernels/generated/gelu_f32.h"
 #include "kernels/generated/gelu_f32_ulp.h"
 #include "kernels/generated/gelu_forward.h"
+#include "kernels/generated/gelu_forward_bf16.h"
+#include "kernels/generated/gelu_forward_f16.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -37,6 +39,25 @@ struct DefaultFit<F16> {
 template <>
 struct DefaultFit<BF16> {
   using Type = generated::GeluBf16;
+};
+
+// The forward for x and y stored as T: ForwardFit<T>::Type.
+template <class T>
+struct ForwardFit;
+
+template <>
+struct ForwardFit<float> {
+  using Type = generated::GeluForward;
+};
+
+template <>
+struct ForwardFit<F16> {
+  using Type = generated::GeluForwardF16;
+};
+
+template <>
+struct ForwardFit<BF16> {
+  using Type = generated::GeluForwardBf16;
 };
 
 #ifndef __CUDACC_RTC__

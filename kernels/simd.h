@@ -84,6 +84,12 @@ struct Avx2 {
   static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
   static OUTGRAD_HD Int shift_right(Int a, int count) { return _mm256_srli_epi32(a, count); }
 
+  static OUTGRAD_HD Float shifted(Float a, int count) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits(a), count)); }
+  static OUTGRAD_HD Float signed_as(Float a, Float b) {
+    const Float sign = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
+  }
+
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm256_i32gather_ps(column, row, sizeof(float)); }
   // column[row mod kRows] for a 32-byte aligned column of kRows >= 8 floats.
   template <int kRows>
@@ -224,6 +230,12 @@ struct Avx512 {
   static OUTGRAD_HD Int increment(Int a, Mask mask) { return _mm512_mask_add_epi32(a, mask, a, splat(1)); }
   static OUTGRAD_HD Mask greater(Int a, Int b) { return _mm512_cmpgt_epi32_mask(a, b); }
   static OUTGRAD_HD Int shift_right(Int a, int count) { return _mm512_srli_epi32(a, static_cast<unsigned>(count)); }
+
+  static OUTGRAD_HD Float shifted(Float a, int count) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits(a), static_cast<unsigned>(count))); }
+  static OUTGRAD_HD Float signed_as(Float a, Float b) {
+    constexpr int kByMask = 0xca;  // mask ? a : b, bit by bit
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(splat(0x7fffffff), bits(a), bits(b), kByMask));
+  }
 
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm512_i32gather_ps(row, column, sizeof(float)); }
   // column[row mod kRows] for a 64-byte aligned column of kRows >= 16 floats.
@@ -446,6 +458,12 @@ struct LaneOps {
     return each<Value>([&](int i) { return Isa::at_most(a.v[i], hi.v[i]); });
   }
   OUTGRAD_HD Value non_positive(const Value& a) const { return at_most(a, constant(-0.0f)); }  // MINPS: -0 < a ? -0 : a
+  OUTGRAD_HD Value shifted(const Value& a, int count) const {
+    return each<Value>([&](int i) { return Isa::shifted(a.v[i], count); });
+  }
+  OUTGRAD_HD Value signed_as(const Value& a, const Value& b) const {
+    return each<Value>([&](int i) { return Isa::signed_as(a.v[i], b.v[i]); });
+  }
   template <class Pack>
   OUTGRAD_HD Pack select(const Mask& mask, const Pack& a, const Pack& b) const {
     return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });

@@ -18,7 +18,7 @@ cudaError_t gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n
 
 template <class T>
 cudaError_t gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
-  return kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T>(x, y, mask, n, stream);
+  return kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(x, y, mask, n, stream);
 }
 
 template <class T>
@@ -29,7 +29,7 @@ cudaError_t bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 row
 
 template <class T>
 cudaError_t bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream) {
-  return kernels::cuda::launch_bias_gelu_forward<kernels::generated::GeluForward, T>(x, bias, rows, n, y, mask, stream);
+  return kernels::cuda::launch_bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T>(x, bias, rows, n, y, mask, stream);
 }
 
 }  // namespace launches
@@ -78,7 +78,7 @@ void schedule_equality(Report& report, const char* name) {
   backward(gradient_array.get(), argument_array.get(), gradient_array.get());
   if (wrong.empty()) wrong = difference("dx in place", gradient_array, host, 0, hash);
   const auto forward = [&](const T* x, T* y) {
-    check(kernels::cuda::launch_gelu_forward<kernels::generated::GeluForward, T, Schedule>(x, y, mask.get(), n, nullptr), "gelu_forward");
+    check(kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T, Schedule>(x, y, mask.get(), n, nullptr), "gelu_forward");
   };
   host_gelu_forward<T>(0, n, host, host_mask);
   forward(shifted_argument.get() + 1, shifted_out.get() + 1);

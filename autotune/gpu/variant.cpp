@@ -92,9 +92,14 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
   bytes.one_row = !choice.has_rows;
   if (!choice.header.empty()) return bytes;
   if (is_forward(problem.kernel)) {
-    using Forward = kernels::generated::GeluForward;
-    add_table(bytes, Forward::kRows, sizeof(Forward::table().w[0]));
-    add_table(bytes, Forward::kTailRows, sizeof(Forward::tail().w[0]));
+    const auto add = [&](auto forward) {
+      using Forward = decltype(forward);
+      add_table(bytes, Forward::kRows, sizeof(Forward::table().w[0]));
+      if constexpr (!kernels::kIsRoundedForward<Forward>) add_table(bytes, Forward::kTailRows, sizeof(Forward::tail().w[0]));
+    };
+    if (problem.format == FormatId::kF32) add(kernels::ForwardFit<float>::Type{});
+    if (problem.format == FormatId::kF16) add(kernels::ForwardFit<kernels::F16>::Type{});
+    if (problem.format == FormatId::kBf16) add(kernels::ForwardFit<kernels::BF16>::Type{});
     return bytes;
   }
   kernels::for_each_fit([&](auto fit) {

@@ -185,7 +185,7 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
     list += name + ", ";
   }
   const std::string standard =
-      problem.has_fit() ? is_backward(problem.kernel) ? std::string("DefaultBackward<") + type_of(problem.format) + ">" : "DefaultForward"
+      problem.has_fit() ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") + type_of(problem.format) + ">"
       : is_backward(problem.kernel) ? "DefaultNormBackward"
                                     : "DefaultNormForward";
   return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list + standard +

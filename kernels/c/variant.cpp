@@ -14,13 +14,12 @@ using kernels::Norm;
 using kernels::SideBuffer;
 
 namespace tuned = kernels::tuned;
-using kernels::generated::GeluForward;
 
 // The fits are this library's own, whatever the tables name: results depend on the arguments alone. The schedules are the tables'.
 template <class T>
 void gelu_forward(const void* x, void* y, u32* mask, i64 n) {
   tuned::run<tuned::GeluForward<T>>(1, n, [=]<class Choice>(Choice) {
-    kernels::gelu_forward<GeluForward, T, Choice::kSchedule>(static_cast<const T*>(x), static_cast<T*>(y), mask, n);
+    kernels::gelu_forward<typename kernels::ForwardFit<T>::Type, T, Choice::kSchedule>(static_cast<const T*>(x), static_cast<T*>(y), mask, n);
   });
 }
 
@@ -95,7 +94,7 @@ void residual_backward(const void* dy, const void* y, const void* dz_next, const
 template <class T>
 void bias_gelu_forward(const void* x, const float* bias, i64 rows, i64 n, void* y, u32* mask) {
   tuned::run<tuned::BiasGeluForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::bias_gelu_forward<GeluForward, T, Choice::kSchedule>(static_cast<const T*>(x), bias, rows, n, static_cast<T*>(y), mask);
+    kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, Choice::kSchedule>(static_cast<const T*>(x), bias, rows, n, static_cast<T*>(y), mask);
   });
 }
 

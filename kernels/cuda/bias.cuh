@@ -26,8 +26,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T, true>;
   static_assert(schedule_holds<kSchedule>());
   [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
-  const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
-  const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
+  const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
   // The column of the next trip's first element, and how far it is, modulo n, to the next octet and to the next trip.
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
             const float z = add_rn(widened(input[u], k), shift[k]);
-            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, z);
+            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, tables, z);
             bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << k;
           }
           store_octet<kSchedule>(y + first * kOctet + u * kApart, packed<T>(result));
@@ -82,7 +81,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
           const float z = add_rn(widen(x[i]), widen(bias[j]));
-          y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, z));
+          y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, tables, z));
           bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << k;
           j = moved(j, 1);
         }

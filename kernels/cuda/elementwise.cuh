@@ -137,14 +137,25 @@ struct TailOf {
   static OUTGRAD_HD constexpr auto table() { return Forward::tail(); }
 };
 
+// The tables of a forward where the kernel reads them, as gelu_forward_value takes them.
+template <class Forward, TableHome Wanted, int Threads>
+__device__ __forceinline__ decltype(auto) resident_forward() {
+  if constexpr (kIsRoundedForward<Forward>) {
+    return resident_table<Forward, Wanted, Threads>();
+  } else {
+    using Core = decltype(resident_table<CoreOf<Forward>, Wanted, Threads>());
+    using Tail = decltype(resident_table<TailOf<Forward>, Wanted, Threads>());
+    return ForwardTables<Core, Tail>{resident_table<CoreOf<Forward>, Wanted, Threads>(), resident_table<TailOf<Forward>, Wanted, Threads>()};
+  }
+}
+
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
     gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  const auto& tail = resident_table<TailOf<Forward>, kSchedule.table, kSchedule.threads>();
-  const auto& core = resident_table<CoreOf<Forward>, kSchedule.table, kSchedule.threads>();
+  const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
   using Own = ShareOf<kSchedule, T, T>;
@@ -162,7 +173,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
             const float wide = widened(input[u], k);
-            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, core, tail, wide);
+            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, tables, wide);
             bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, wide)) << k;
           }
           store_octet<kSchedule, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, packed<T>(result));
@@ -174,7 +185,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const GeluForwardElement<T> element = gelu_forward_element(Forward{}, core, tail, x[i]);
+          const GeluForwardElement<T> element = gelu_forward_element(Forward{}, tables, x[i]);
           y[i] = element.y;
           bits |= static_cast<u32>(element.m) << k;
         }

@@ -23,8 +23,9 @@ struct DefaultBackward {
   static constexpr CpuSchedule kSchedule = kDefaultSchedule;
 };
 
+template <class T>
 struct DefaultForward {
-  using Fit = generated::GeluForward;
+  using Fit = typename ForwardFit<T>::Type;
   static constexpr CpuSchedule kSchedule = kDefaultSchedule;
 };
 
@@ -40,11 +41,11 @@ struct DefaultNormForward {
 template <class T>
 struct GeluBackward : Untuned<DefaultBackward<T>> {};
 template <class T>
-struct GeluForward : Untuned<DefaultForward> {};
+struct GeluForward : Untuned<DefaultForward<T>> {};
 template <class T>
 struct BiasGeluBackward : Untuned<DefaultBackward<T>> {};
 template <class T>
-struct BiasGeluForward : Untuned<DefaultForward> {};
+struct BiasGeluForward : Untuned<DefaultForward<T>> {};
 template <class T>
 struct LayernormBackward : Untuned<DefaultNormBackward> {};
 template <class T>

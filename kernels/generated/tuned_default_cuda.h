@@ -14,8 +14,9 @@ struct DefaultBackward : DefaultGpuSchedule {
   using Fit = typename DefaultFit<T>::Type;
 };
 
+template <class T>
 struct DefaultForward : DefaultGpuSchedule {
-  using Fit = generated::GeluForward;
+  using Fit = typename ForwardFit<T>::Type;
 };
 
 struct DefaultNormBackward : DefaultGpuNormSchedule {};
@@ -25,11 +26,11 @@ struct DefaultNormForward : DefaultGpuNormSchedule {};
 template <class T>
 struct GeluBackward : Untuned<DefaultBackward<T>> {};
 template <class T>
-struct GeluForward : Untuned<DefaultForward> {};
+struct GeluForward : Untuned<DefaultForward<T>> {};
 template <class T>
 struct BiasGeluBackward : Untuned<DefaultBackward<T>> {};
 template <class T>
-struct BiasGeluForward : Untuned<DefaultForward> {};
+struct BiasGeluForward : Untuned<DefaultForward<T>> {};
 template <class T>
 struct LayernormBackward : Untuned<DefaultNormBackward> {};
 template <class T>

@@ -80,7 +80,7 @@ OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 i, i64 j, i64 e
   for (; i + kOps.kElements <= end; i += kOps.kElements, j += kOps.kElements) {
     const auto z = kOps.sub(kOps.load(x + i), kOps.negate(kOps.load(bias + j)));
     kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, z));
-    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kVectorTable<Forward>, kTailColumns<Forward>, z));
+    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kForwardColumns<Forward>, z));
   }
   return i;
 }
@@ -111,7 +111,7 @@ void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8
     const float z = add_rn(widen(x[i]), widen(bias[j]));
     const u32 earlier = i % 8 == 0 ? 0 : mask[i / 8];
     mask[i / 8] = static_cast<u8>(earlier | static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << (i % 8));
-    y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kRowTable<Forward>, kTailRows<Forward>, z));
+    y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, z));
   }
 }
 

@@ -54,10 +54,27 @@ constexpr auto vector_table_of() {
 }
 template <class Fit>
 inline constexpr auto kVectorTable = vector_table_of<Fit>();
+
+// The same of a forward.
 template <class Forward>
-inline constexpr auto kTailRows = Forward::tail();
+inline constexpr auto kForwardTables = forward_tables<Forward>();
+
 template <class Forward>
-inline constexpr auto kTailColumns = columns_of(Forward::tail());
+constexpr auto forward_columns() {
+  if constexpr (kIsRoundedForward<Forward>) {
+    constexpr auto kAll = Forward::table();
+    Table<Forward::kCoreRows, 4> core{};
+    for (int row = Forward::kCoreFirst; row < Forward::kCoreFirst + Forward::kCoreRows; ++row) {
+      for (int word = 0; word < 4; ++word) core.w[row % Forward::kCoreRows][word] = kAll.w[row][word];
+    }
+    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll))>{columns_of(core), columns_of(kAll)};
+  } else {
+    return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{columns_of(Forward::table()),
+                                                                                                       columns_of(Forward::tail())};
+  }
+}
+template <class Forward>
+inline constexpr auto kForwardColumns = forward_columns<Forward>();
 
 template <CpuSchedule S>
 constexpr bool schedule_holds() {
@@ -185,7 +202,7 @@ OUTGRAD_HD i64 forward_packs(const T* x, T* y, u8* mask, i64 begin, i64 end) {
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
     const auto wide = kOps.load(x + i);
     kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, wide));
-    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kVectorTable<Forward>, kTailColumns<Forward>, wide));
+    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kForwardColumns<Forward>, wide));
   }
   return i;
 }
@@ -201,7 +218,7 @@ void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
   for (; i < (end + 31) / 32 * 32; i += 8) {
     u32 byte = 0;
     for (i64 k = i; k < std::min(i + 8, end); ++k) {
-      const auto element = gelu_forward_element(Forward{}, kRowTable<Forward>, kTailRows<Forward>, x[k]);
+      const auto element = gelu_forward_element(Forward{}, kForwardTables<Forward>, x[k]);
       y[k] = element.y;
       byte |= static_cast<u32>(element.m) << (k - i);
     }

@@ -65,7 +65,7 @@ TEST(Verifier, VectorsOfEveryKernelOverRowsAgree) {
     expect(KernelId::kResidualRmsnormBackward, &run_residual_rmsnorm_backward<T, kBackward>);
     expect(KernelId::kResidualRmsnormForward, &run_residual_rmsnorm_forward<T, kForward>);
     expect(KernelId::kBiasGeluBackward, &run_bias_backward<typename kernels::DefaultFit<T>::Type, T, kGelu>);
-    expect(KernelId::kBiasGeluForward, &run_bias_forward<kernels::generated::GeluForward, T, kGelu>);
+    expect(KernelId::kBiasGeluForward, &run_bias_forward<typename kernels::ForwardFit<T>::Type, T, kGelu>);
   };
   in_format(float{}, FormatId::kF32);
   in_format(kernels::BF16{}, FormatId::kBf16);

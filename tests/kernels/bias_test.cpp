@@ -11,8 +11,6 @@
 namespace outgrad::kernels {
 namespace {
 
-using Forward = generated::GeluForward;
-
 constexpr CpuSchedule kPlain{.threads = 1};
 
 constexpr CpuSchedule widest(int unroll, int threads) {
@@ -46,15 +44,15 @@ TYPED_TEST_SUITE(Bias, Stored);
 
 template <CpuSchedule S, class T, class B>
 void expect_forward(const Shape& shape, const std::vector<T>& x, const std::vector<B>& bias) {
+  using Forward = typename ForwardFit<T>::Type;
   const i64 elements = shape.rows * shape.n;
-  static constexpr auto kCore = Forward::table();
-  static constexpr auto kTail = Forward::tail();
+  static constexpr auto kTables = forward_tables<Forward>();
   std::vector<T> expected(x.size()), y = x;  // in place
   std::vector<u32> expected_mask(static_cast<size_t>((elements + 31) / 32)), mask(expected_mask.size(), ~0u);
   for (i64 i = 0; i < elements; ++i) {
     const auto k = static_cast<size_t>(i);
     const float z = add_rn(widen(x[k]), widen(bias[static_cast<size_t>(i % shape.n)]));
-    expected[k] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kCore, kTail, z));
+    expected[k] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, kTables, z));
     expected_mask[k / 32] |= static_cast<u32>(z >= Forward::kXStar) << (i % 32);
   }
   bias_gelu_forward<Forward, T, S>(y.data(), bias.data(), shape.rows, shape.n, y.data(), mask.data());

@@ -98,7 +98,7 @@ void expect_activation_bits() {
   const std::vector<T> x = patterns::all<T>();
   std::vector<T> y(x.size()), c_y = x;
   std::vector<u32> mask((x.size() + 31) / 32), c_mask((x.size() + 31) / 32, ~0u);
-  gelu_forward<generated::GeluForward, T, kScalar>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
+  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
   ASSERT_EQ(outgrad_gelu_forward(kFormatOf<T>, c_y.data(), c_y.data(), c_mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(y, c_y), -1);
   EXPECT_EQ(mask, c_mask);
@@ -219,7 +219,7 @@ void expect_fused_bits() {
   std::vector<u32> mask(static_cast<size_t>((rows * n + 31) / 32), ~0u), expected_mask(mask.size());
   size_t bytes = 0;
   ASSERT_EQ(outgrad_bias_gelu_forward(format, c.x.data(), c.beta.data(), rows, n, c.y.data(), mask.data()), OUTGRAD_OK);
-  bias_gelu_forward<generated::GeluForward, T, kScalar>(e.x.data(), e.beta.data(), rows, n, e.y.data(), expected_mask.data());
+  bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(e.x.data(), e.beta.data(), rows, n, e.y.data(), expected_mask.data());
   EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
   EXPECT_EQ(mask, expected_mask);
   ASSERT_EQ(outgrad_bias_backward_workspace(format, rows, n, &bytes), OUTGRAD_OK);

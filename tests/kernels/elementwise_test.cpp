@@ -87,10 +87,11 @@ void expect_every_backward_schedule(int random_per_binade) {
 
 template <class Forward, class T>
 void expect_every_forward_schedule(const std::vector<T>& x) {
+  static constexpr auto kTables = forward_tables<Forward>();
   std::vector<T> y(x.size());
   std::vector<u32> mask((x.size() + 31) / 32);
   for (size_t i = 0; i < x.size(); ++i) {
-    const auto element = gelu_forward_element(Forward{}, Forward::table(), Forward::tail(), x[i]);
+    const auto element = gelu_forward_element(Forward{}, kTables, x[i]);
     y[i] = element.y;
     mask[i / 32] |= static_cast<u32>(element.m) << (i % 32);
   }
@@ -134,9 +135,9 @@ TEST(ElementwiseShapes, EveryShapeOfAFitIsTheSameUnderEverySchedule) {
 }
 
 TYPED_TEST(Elementwise, ForwardIsTheSameUnderEverySchedule) {
-  expect_every_forward_schedule<generated::GeluForward, TypeParam>(1000);
-  expect_every_forward_schedule<synthetic::Forward<64>, TypeParam>(200);
-  expect_every_forward_schedule<synthetic::Forward<128>, TypeParam>(200);
+  expect_every_forward_schedule<typename ForwardFit<TypeParam>::Type, TypeParam>(1000);
+  expect_every_forward_schedule<synthetic::ForwardOf<TypeParam, 64>, TypeParam>(200);
+  expect_every_forward_schedule<synthetic::ForwardOf<TypeParam, 128>, TypeParam>(200);
 }
 
 // A vector with few elements in the left tail takes another path than one with many: from none to all of sixteen neighbours.
@@ -149,7 +150,7 @@ TYPED_TEST(Elementwise, AnyShareOfTheLeftTailIsTheSameUnderEverySchedule) {
       x.push_back(narrow<T>(left ? -2.5f - 0.0117f * static_cast<float>(i) : 0.003f * static_cast<float>(i) - 1.0f));
     }
   }
-  expect_every_forward_schedule<generated::GeluForward>(x);
+  expect_every_forward_schedule<typename ForwardFit<T>::Type>(x);
 }
 
 // Widest vectors, small blocks; arrays with guards on both sides that must stay as they are.
@@ -187,7 +188,8 @@ TYPED_TEST(Elementwise, EveryLengthAndAlignmentBackward) {
 
 TYPED_TEST(Elementwise, EveryLengthAndAlignmentForward) {
   using T = TypeParam;
-  using Forward = generated::GeluForward;
+  using Forward = typename ForwardFit<T>::Type;
+  static constexpr auto kTables = forward_tables<Forward>();
   constexpr typename Format<T>::Bits kGuard = 0x5a5a;
   const std::vector<T> values = patterns::all<T>(20);
   for (i64 n = 0; n <= 100; ++n) {
@@ -198,7 +200,7 @@ TYPED_TEST(Elementwise, EveryLengthAndAlignmentForward) {
       std::fill_n(want_mask.begin(), words, 0u);
       for (i64 i = 0; i < n; ++i) {
         const T value = values[static_cast<size_t>((n * 7919 + shift * 104729 + i * 613) % static_cast<i64>(values.size()))];
-        const auto element = gelu_forward_element(Forward{}, Forward::table(), Forward::tail(), value);
+        const auto element = gelu_forward_element(Forward{}, kTables, value);
         x[static_cast<size_t>(i + shift)] = value;
         want[static_cast<size_t>(i + shift)] = element.y;
         want_mask[static_cast<size_t>(i / 32)] |= static_cast<u32>(element.m) << (i % 32);

@@ -204,5 +204,27 @@ TYPED_TEST(Forwards, FollowsItsDefinition) {
   }
 }
 
+template <class Forward>
+class RoundedForwards : public testing::Test {};
+using RoundedForwardFits = testing::Types<synthetic::RoundedForward<F16, 64, 32>, synthetic::RoundedForward<BF16, 128, 16>, generated::GeluForwardF16,
+                                          generated::GeluForwardBf16>;
+TYPED_TEST_SUITE(RoundedForwards, RoundedForwardFits);
+
+TYPED_TEST(RoundedForwards, FollowItsDefinition) {
+  constexpr auto kRows = TypeParam::table();
+  for (const float x : patterns_and({TypeParam::kXStar, TypeParam::kXMin, TypeParam::kXMax, 0.0f, -0.0f})) {
+    const float v = x < TypeParam::kXMin ? TypeParam::kXMin : x, w = TypeParam::kXMax < v ? TypeParam::kXMax : v;
+    const float q = std::fma(w, TypeParam::kIndexScale, TypeParam::kIndexBias);
+    const float u = w - (q - TypeParam::kIndexBias) / TypeParam::kIndexScale;
+    const float* c = kRows.w[bits_of(q) % TypeParam::kRows];
+    float t = std::fma(float_of(bits_of(c[3]) << TypeParam::kQuarticShift), u, c[3]);
+    t = std::fma(std::fma(t, u, c[2]), u, c[1]);
+    const volatile float wu = w * u;
+    const float y = std::fma(wu, t, std::fma(v, c[0], TypeParam::kTie));
+    ASSERT_EQ(canonical_bits(evaluate_forward(FloatOps{}, TypeParam{}, kRows, x)), canonical_bits(std::copysign(y, x))) << std::hexfloat << x;
+    EXPECT_EQ(evaluate_mask(FloatOps{}, TypeParam{}, x), x >= TypeParam::kXStar);
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::kernels

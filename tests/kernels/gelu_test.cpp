@@ -61,11 +61,11 @@ class Gelu : public testing::Test {
 };
 
 template <class T, int kBits>
-using Real = Case<T, typename DefaultFit<T>::Type, generated::GeluForward, kBits>;
+using Real = Case<T, typename DefaultFit<T>::Type, typename ForwardFit<T>::Type, kBits>;
 using Cases = testing::Types<Real<float, 0>, Real<F16, 0>, Real<BF16, 0>, Real<float, kBestVectorBits>, Real<F16, kBestVectorBits>,
                              Real<BF16, kBestVectorBits>, Case<float, synthetic::WithLeft, synthetic::Forward<64>, 0>,
-                             Case<F16, synthetic::WithLeft, synthetic::Forward<64>, kBestVectorBits>,
-                             Case<BF16, synthetic::WithoutLeft<16, 4>, synthetic::Forward<128>, kBestVectorBits>>;
+                             Case<F16, synthetic::WithLeft, synthetic::ForwardOf<F16, 64>, kBestVectorBits>,
+                             Case<BF16, synthetic::WithoutLeft<16, 4>, synthetic::ForwardOf<BF16, 128>, kBestVectorBits>>;
 TYPED_TEST_SUITE(Gelu, Cases);
 
 TYPED_TEST(Gelu, NanGivesNan) {
@@ -131,7 +131,7 @@ TYPED_TEST(Gelu, ProductIsRoundedToFp32ThenStored) {
 // A tie of the 16-bit format is decided by f(x) > x/2, not by evenness.
 TYPED_TEST(Gelu, TinyTiesRoundAsTheExactValue) {
   using Stored = typename TypeParam::T;
-  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, generated::GeluForward>) {
+  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, typename ForwardFit<Stored>::Type>) {
     const float least = widen(Stored{1});
     EXPECT_EQ(this->forward_of(least).y.bits, 1u);            // f = least/2 + more, rounds up
     EXPECT_EQ(this->forward_of(-least).y.bits, 0x8000u);      // -least/2 + more, rounds towards 0
@@ -151,14 +151,14 @@ double value_at(int k) {
 // it. x/2 and the midpoints of the format are short, so which side of a midpoint f lies on is decided without a rounding that matters.
 TYPED_TEST(Gelu, SmallArgumentsAreRoundedCorrectly) {
   using Stored = typename TypeParam::T;
-  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, generated::GeluForward>) {
+  if constexpr (sizeof(Stored) == 2 && std::is_same_v<typename TypeParam::Forward, typename ForwardFit<Stored>::Type>) {
     std::vector<Stored> x;
     for (int k = 0; value_at<Stored>(k) <= 0x1p-5; ++k) {
       for (const int sign : {0, 0x8000}) x.push_back(Stored{static_cast<u16>(k | sign)});
     }
     std::vector<Stored> y(x.size());
     std::vector<u32> mask(x.size() / 32 + 1);
-    gelu_forward<generated::GeluForward, Stored, TypeParam::kSchedule>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
+    gelu_forward<typename TypeParam::Forward, Stored, TypeParam::kSchedule>(x.data(), y.data(), mask.data(), static_cast<i64>(x.size()));
     for (size_t i = 0; i < x.size(); ++i) {
       const double v = widen(x[i]), square = v * v;
       const double above_half = square * (1 - square / 6 + square * square / 40 - square * square * square / 336) / std::sqrt(2 * std::numbers::pi);

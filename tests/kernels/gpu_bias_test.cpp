@@ -16,7 +16,6 @@ namespace outgrad::kernels {
 namespace {
 
 using namespace tests::gpu_stand_in;
-using Forward = generated::GeluForward;
 
 constexpr CpuSchedule kPlain{.threads = 1};
 
@@ -70,7 +69,7 @@ void expect_forward(const Shape& shape, const Layout& layout) {
   const std::vector<B> bias = Values<B>(static_cast<u64>(shape.n) + 99).next(shape.n);
   std::vector<T> expected(x.size());
   std::vector<u32> expected_mask(static_cast<std::size_t>(elements + 31) / 32);
-  bias_gelu_forward<Forward, T, kPlain>(x.data(), bias.data(), shape.rows, shape.n, expected.data(), expected_mask.data());
+  bias_gelu_forward<typename ForwardFit<T>::Type, T, kPlain>(x.data(), bias.data(), shape.rows, shape.n, expected.data(), expected_mask.data());
   auto device_x = GuardedArray<T>::with(x, place<T>(layout, layout.x, "x"));
   auto device_bias = GuardedArray<B>::with(bias, place<B>(layout, layout.bias, "bias"));
   const GuardedArray<T> y(elements, place<T>(layout, layout.y, "y"));
@@ -79,7 +78,7 @@ void expect_forward(const Shape& shape, const Layout& layout) {
   if (!layout.in_place) device_x.make_read_only();
   const GuardedArray<T>& out = layout.in_place ? device_x : y;
   next_order();
-  expect_success(cuda::launch_bias_gelu_forward<Forward, T, B, Schedule>(device_x.get(), device_bias.get(), shape.rows, shape.n, out.get(),
+  expect_success(cuda::launch_bias_gelu_forward<typename ForwardFit<T>::Type, T, B, Schedule>(device_x.get(), device_bias.get(), shape.rows, shape.n, out.get(),
                                                                          mask.get(), nullptr));
   expect_equal("y", out, expected);
   expect_equal("mask", mask, expected_mask);

@@ -134,7 +134,7 @@ TEST(StandInElementwiseShapes, DirectTablesAreTheHosts) {
 
 template <class T, class Schedule>
 void expect_forward(const std::vector<T>& x, const Layout& layout) {
-  using Forward = generated::GeluForward;
+  using Forward = typename ForwardFit<T>::Type;
   const i64 n = static_cast<i64>(x.size());
   std::vector<T> expected(x.size());
   std::vector<u32> expected_mask(static_cast<std::size_t>(n + 31) / 32);

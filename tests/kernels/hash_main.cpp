@@ -95,8 +95,8 @@ void format() {
   backward<synthetic::WithBreaks<5, 4>, T>();
   backward<synthetic::OneRow<6>, T>();
   backward<synthetic::Unmasked<16, 5, kEstrin>, T>();
-  forward<generated::GeluForward, T>();
-  forward<synthetic::Forward<64>, T>();
+  forward<typename ForwardFit<T>::Type, T>();
+  forward<synthetic::ForwardOf<T, 64>, T>();
 }
 
 }  // namespace

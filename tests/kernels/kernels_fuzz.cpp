@@ -425,12 +425,12 @@ void call_scalar(const Call& c) {
   const std::span<float> workspace(c.at<float>(kWorkspace), static_cast<size_t>(c.operands[kWorkspace].count));
   switch (c.function) {
     case kGeluForward:
-      return gelu_forward<generated::GeluForward, T, kScalar>(x, y, c.at<u32>(kMask), c.n);
+      return gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, y, c.at<u32>(kMask), c.n);
     case kActivationBackward:
     case kGeluBackward:
       return scalar_backward_of<T>(typename c::FitsOf<T>::Type{}, c);
     case kBiasForward:
-      return bias_gelu_forward<generated::GeluForward, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
+      return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
     case kBiasBackward:
       return bias_gelu_backward<Gelu, T, kScalar>(dy, y, c.at<u32>(kMask), c.rows, c.n, dx, dbeta, workspace);
     case kLayernormForward:

@@ -186,7 +186,7 @@ std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored 
 }
 
 std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide, float y, bool m) {
-  if (m != (z >= generated::GeluForward::kXStar)) return "the mask bit is not [x >= x*]";
+  if (m != (z >= ForwardFit<float>::Type::kXStar)) return "the mask bit is not [x >= x*]";
   if (std::isnan(z)) return std::isnan(y) ? "" : "a NaN was lost";
   if (std::isinf(z)) return y == (z > 0 ? z : 0.0f) && std::signbit(y) == (z < 0) ? "" : "the limit at infinity";
   if (z == 0) return y == 0 && std::signbit(y) == std::signbit(z) ? "" : "zero does not keep its sign";

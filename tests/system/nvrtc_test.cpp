@@ -71,10 +71,10 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
   for (const std::string t : {"float", "F16", "BF16"}) {
     source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t +
               "*, const u32*, " + t + "*, i64);\n";
-    source += "template __global__ void cuda::gelu_forward<generated::GeluForward, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
+    source += "template __global__ void cuda::gelu_forward<ForwardFit<" + t + ">::Type, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
     for (const std::string wide : {"true", "false"}) {
       if (wide == "false" && t != "F16") continue;
-      source += "template __global__ void cuda::bias_gelu_forward<generated::GeluForward, " + t + ", " + t + ", " + wide + ">(const " + t +
+      source += "template __global__ void cuda::bias_gelu_forward<ForwardFit<" + t + ">::Type, " + t + ", " + t + ", " + wide + ">(const " + t +
                 "*, const " + t + "*, i64, i64, " + t + "*, u32*);\n";
       source += "template __global__ void cuda::bias_gelu_backward<DefaultFit<" + t + ">::Type, " + t + ", " + wide + ">(const " + t +
                 "*, const " + t + "*, const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";

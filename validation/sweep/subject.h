@@ -24,18 +24,21 @@ namespace outgrad::validation {
 /// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T on f32 x.
 template <class Forward, class T, kernels::CpuSchedule S>
 void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
-  kernels::gelu_forward<Forward, float, S>(x, y, mask, n);  // for the mask; its y is for f32
+  std::fill(mask, mask + (n + 31) / 32, 0);
+  auto* const bytes = reinterpret_cast<std::uint8_t*>(mask);
   std::int64_t i = 0;
   if constexpr (S.vector_bits > 0) {
     constexpr kernels::detail::LanesOf<S, S.unroll> kOps{};
     for (; i + kOps.kElements <= n; i += kOps.kElements) {
-      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kVectorTable<Forward>,
-                                                                      kernels::detail::kTailColumns<Forward>, kOps.load(x + i)));
+      const auto wide = kOps.load(x + i);
+      kOps.store_mask(bytes + i / 8, kernels::evaluate_mask(kOps, Forward{}, wide));
+      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kForwardColumns<Forward>, wide));
     }
   }
-  constexpr auto kCore = Forward::table();
-  constexpr auto kTail = Forward::tail();
-  for (; i < n; ++i) y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{}, kCore, kTail, x[i]);
+  for (; i < n; ++i) {
+    mask[i / 32] |= static_cast<std::uint32_t>(kernels::evaluate_mask(kernels::FloatOps{}, Forward{}, x[i])) << (i % 32);
+    y[i] = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{}, kernels::detail::kForwardTables<Forward>, x[i]);
+  }
   std::transform(y, y + n, y, [](float v) { return kernels::widen(kernels::narrow<T>(v)); });
 }
 
@@ -167,11 +170,13 @@ Subject make_subject(const FloatFormat& format) {
   subject.claims = detail::claims_of<Fit>(true);
 
   Fingerprint fingerprint;
-  constexpr auto kCore = Forward::table();
-  constexpr auto kTail = Forward::tail();
   detail::add_table<Fit>(fingerprint);
-  for (const auto& row : kCore.w) fingerprint.add(row, std::size(row));
-  for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
+  constexpr auto kRows = Forward::table();
+  for (const auto& row : kRows.w) fingerprint.add(row, std::size(row));
+  if constexpr (!kernels::kIsRoundedForward<Forward>) {
+    constexpr auto kTail = Forward::tail();
+    for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
+  }
   subject.identity = identity_of(subject, fingerprint);
   return subject;
 }

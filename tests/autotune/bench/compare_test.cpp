@@ -108,7 +108,7 @@ TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
 TEST_F(Compare, ProblemsAreThoseOfTheTables) {
   const Problem forward{KernelId::kGeluForward, FormatId::kF16, 1, 1024};
   TunedChoice other = choice(forward, "v", 0);
-  other.parameters["fit"] = "GeluForward";
+  other.parameters["fit"] = "GeluForwardF16";
   const std::vector<Problem> found = tuned_problems(header({choice(kGelu, "v", 0), other}));
   EXPECT_EQ(found, (std::vector<Problem>{{KernelId::kGeluBackward, FormatId::kBf16}, {KernelId::kGeluForward, FormatId::kF16}}));
   EXPECT_THROW(tuned_problems(header({})), kernels::SpecError);

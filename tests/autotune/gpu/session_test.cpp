@@ -242,7 +242,6 @@ constexpr kernels::CpuSchedule kScalar{.threads = 1};
 // The host's scalar kernel of a problem, in the order of its operands.
 template <class T>
 void run_reference(const Problem& problem, const Arguments& a) {
-  using kernels::generated::GeluForward;
   using Fit = typename kernels::DefaultFit<T>::Type;
   const kernels::i64 rows = a.rows, n = a.cols;
   const auto in = [&](int k) { return a.at<const T>(k); };
@@ -253,7 +252,7 @@ void run_reference(const Problem& problem, const Arguments& a) {
     case KernelId::kBiasGeluBackward:
       return kernels::bias_gelu_backward<Fit, T, kScalar>(in(0), in(1), a.at<const kernels::u32>(2), rows, n, out(3), reals(4));
     case KernelId::kBiasGeluForward:
-      return kernels::bias_gelu_forward<GeluForward, T, kScalar>(in(0), reals(1), rows, n, out(2), a.at<kernels::u32>(3));
+      return kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(in(0), reals(1), rows, n, out(2), a.at<kernels::u32>(3));
     case KernelId::kLayernormBackward:
       return kernels::layernorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), reals(4), rows, n, out(5), reals(6), reals(7), {}, scratch);
     case KernelId::kLayernormForward:

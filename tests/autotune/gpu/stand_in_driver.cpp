@@ -95,10 +95,10 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       const auto elements = parameter<std::int64_t>(p, is_forward ? 3 : 2);
       if (is_forward) {
         autotune::Arguments a{{parameter<void*>(p, 0), y, parameter<void*>(p, 2)}, 1, elements};
-        autotune::run_forward<kernels::generated::GeluForward, T, kScalar>(a);
+        autotune::run_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(a);
       } else {
         const auto n = parameter<std::int64_t>(p, 3);
-        kernels::bias_gelu_forward<kernels::generated::GeluForward, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n, y,
+        kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n, y,
                                                                                parameter<kernels::u32*>(p, 5));
       }
       written = {y, elements * static_cast<std::int64_t>(sizeof(T))};

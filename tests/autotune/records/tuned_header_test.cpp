@@ -167,7 +167,7 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
     for (const i64 rows : {1, 64})
       for (const DeviceKey& device : {kHere, other, DeviceKey{}}) {
         const Problem problem{kernel, FormatId::kBf16};
-        const char* fit = !problem.has_fit() ? nullptr : is_backward(kernel) ? "GeluBf16" : "GeluForward";
+        const char* fit = !problem.has_fit() ? nullptr : is_backward(kernel) ? "GeluBf16" : "GeluForwardBf16";
         choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v",
                                  fit == nullptr && is_backward(kernel) ? json{{"tasks", 16}, {"fold_columns", 512}} : cpu_parameters(1, fit)));
       }

@@ -19,7 +19,8 @@ namespace {
 using kernels::BF16;
 using kernels::F16;
 using kernels::widen;
-using Forward = kernels::synthetic::Forward<64>;
+template <class T>
+using Forward = kernels::synthetic::ForwardOf<T, 64>;
 
 template <class Fit>
 struct OtherCoefficient : Fit {
@@ -53,7 +54,7 @@ TYPED_TEST_SUITE(SubjectOf, Formats);
 
 template <class T>
 Subject subject_of() {
-  return make_subject<typename Tested<T>::Fit, Forward, T>(Tested<T>::kFormat);
+  return make_subject<typename Tested<T>::Fit, Forward<T>, T>(Tested<T>::kFormat);
 }
 
 bool same(float a, float b) { return kernels::canonical_bits(a) == kernels::canonical_bits(b); }
@@ -87,10 +88,10 @@ TYPED_TEST(SubjectOf, GivesTheElementBodiesResults) {
     subject.derivative(y.data(), mask.data(), g.data(), n);
     if (subject.gradient) subject.gradient(y.data(), mask.data(), dx.data(), n);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const float want = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward{}, Forward::table(), Forward::tail(), x[i]);
+      const float want = kernels::gelu_forward_value<T>(kernels::FloatOps{}, Forward<T>{}, kernels::forward_tables<Forward<T>>(), x[i]);
       const bool m = (mask[i / 32] >> (i % 32) & 1) != 0;
       EXPECT_TRUE(same(y[i], widen(kernels::narrow<T>(want)))) << x[i];
-      EXPECT_EQ(m, x[i] >= Forward::kXStar) << x[i];
+      EXPECT_EQ(m, x[i] >= Forward<T>::kXStar) << x[i];
       const float derivative = kernels::evaluate_backward(kernels::FloatOps{}, Fit{}, Fit::table(), y[i], m);
       EXPECT_TRUE(same(g[i], derivative)) << x[i];
       if (subject.gradient) {
@@ -105,9 +106,9 @@ TYPED_TEST(SubjectOf, IdentityFollowsCoefficientsAndConstants) {
   using Fit = typename Tested<T>::Fit;
   const std::string identity = subject_of<T>().identity;
   EXPECT_EQ(subject_of<T>().identity, identity);
-  EXPECT_NE((make_subject<OtherCoefficient<Fit>, Forward, T>(Tested<T>::kFormat).identity), identity);
-  EXPECT_NE((make_subject<OtherConstant<Fit>, Forward, T>(Tested<T>::kFormat).identity), identity);
-  EXPECT_NE((make_subject<Fit, OtherCoefficient<Forward>, T>(Tested<T>::kFormat).identity), identity);
+  EXPECT_NE((make_subject<OtherCoefficient<Fit>, Forward<T>, T>(Tested<T>::kFormat).identity), identity);
+  EXPECT_NE((make_subject<OtherConstant<Fit>, Forward<T>, T>(Tested<T>::kFormat).identity), identity);
+  EXPECT_NE((make_subject<Fit, OtherCoefficient<Forward<T>>, T>(Tested<T>::kFormat).identity), identity);
 }
 
 }  // namespace
