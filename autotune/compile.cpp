@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "autotune/sha256.h"
 #include "autotune/sources.h"
 #include "kernels/host/files.h"
 

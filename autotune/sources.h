@@ -7,9 +7,6 @@
 
 namespace outgrad::autotune {
 
-// SHA-256 (FIPS 180-4) as 64 hex digits.
-std::string sha256(const std::string& bytes);
-
 // C++ without its comments, blank lines and runs of blanks: what a compiler makes no difference between has one text. Literals stay.
 std::string code_of(const std::string& source);
 

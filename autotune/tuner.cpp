@@ -12,6 +12,7 @@
 
 #include "autotune/isolate.h"
 #include "autotune/records/merge.h"
+#include "autotune/sha256.h"
 #include "autotune/verify.h"
 #include "kernels/host/files.h"
 

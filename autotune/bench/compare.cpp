@@ -11,7 +11,7 @@
 #include "autotune/device.h"
 #include "autotune/executor.h"
 #include "autotune/records/tuned_header.h"
-#include "autotune/sources.h"
+#include "autotune/sha256.h"
 #include "autotune/workload.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"

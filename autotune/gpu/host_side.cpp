@@ -1,4 +1,4 @@
-// Host kernels on generated inputs, and the hash.
+// Host kernels of GELU on generated inputs, and the hash.
 #include "autotune/gpu/host_side.h"
 
 #include "kernels/fits.h"
@@ -7,18 +7,6 @@
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
-namespace {
-
-template <class T, class Value>
-std::vector<T> generated(i64 n, Value&& value) {
-  std::vector<T> array(static_cast<std::size_t>(n));
-#pragma omp parallel for schedule(static)
-  for (i64 i = 0; i < n; ++i) array[static_cast<std::size_t>(i)] = value(static_cast<u64>(i));
-  return array;
-}
-
-}  // namespace
-
 template <class T>
 void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx) {
   const std::vector<T> y = generated<T>(n, [=](u64 i) { return argument<T>(begin + i); });
@@ -51,42 +39,6 @@ BiasResult<T> host_bias(i64 rows, i64 n) {
 }
 
 template <class T>
-NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
-  const std::vector<float> gamma = generated<float>(n, [](u64 j) { return gamma_at(j); });
-  const std::vector<float> beta = generated<float>(n, [](u64 j) { return uniform(kBetaStream, j); });
-  const auto tensor = [=](u64 stream) { return generated<T>(rows * n, [=](u64 i) { return kernels::narrow<T>(uniform(stream, i)); }); };
-  NormResult<T> result;
-  result.y = tensor(kXStream);
-  result.dx = tensor(kDyStream);
-  result.rstd.resize(static_cast<std::size_t>(rows));
-  result.dgamma.resize(static_cast<std::size_t>(n));
-  if (layer) result.dbeta.resize(static_cast<std::size_t>(n));
-  T *const y = result.y.data(), *const dx = result.dx.data();
-  const float *const g = gamma.data(), *const b = beta.data();
-  float *const rstd = result.rstd.data(), *const dgamma = result.dgamma.data(), *const dbeta = result.dbeta.data();
-  if (residual) {
-    result.z = tensor(kResidualStream);
-    T* const z = result.z.data();
-    const std::vector<T> next = tensor(kNextStream);
-    std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
-    if (layer) {
-      kernels::residual_layernorm_forward<T>(y, z, g, b, rows, n, kEps, z, y, rstd);
-      kernels::residual_layernorm_backward<T>(dx, y, next.data(), g, b, rstd, rows, n, dx, dgamma, dbeta, {}, workspace);
-    } else {
-      kernels::residual_rmsnorm_forward<T>(y, z, g, rows, n, kEps, z, y, rstd);
-      kernels::residual_rmsnorm_backward<T>(dx, y, next.data(), g, rstd, rows, n, dx, dgamma, {}, workspace);
-    }
-  } else if (layer) {
-    kernels::layernorm_forward<T>(y, g, b, rows, n, kEps, y, rstd);
-    kernels::layernorm_backward<T>(dx, y, g, b, rstd, rows, n, dx, dgamma, dbeta);
-  } else {
-    kernels::rmsnorm_forward<T>(y, g, rows, n, kEps, y, rstd);
-    kernels::rmsnorm_backward<T>(dx, y, g, rstd, rows, n, dx, dgamma);
-  }
-  return result;
-}
-
-template <class T>
 u64 host_hash(const std::vector<T>& array, u64 begin) {
   u64 sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum)
@@ -102,7 +54,6 @@ void write_text(const std::string& path, const std::string& text) { kernels::wri
   template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);             \
   template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&); \
   template BiasResult<T> host_bias<T>(i64, i64);                                    \
-  template NormResult<T> host_norm<T>(bool, bool, i64, i64);                        \
   template u64 host_hash<T>(const std::vector<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

@@ -8,6 +8,15 @@
 
 namespace outgrad::autotune::gpu {
 
+// n elements, each made from its index.
+template <class T, class Value>
+std::vector<T> generated(i64 n, Value&& value) {
+  std::vector<T> array(static_cast<std::size_t>(n));
+#pragma omp parallel for schedule(static)
+  for (i64 i = 0; i < n; ++i) array[static_cast<std::size_t>(i)] = value(static_cast<u64>(i));
+  return array;
+}
+
 // dx of elements [begin, begin + n), begin a multiple of 32.
 template <class T>
 void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "autotune/gpu/launches.h"
 #include "kernels/cuda/layernorm.cuh"
 #include "kernels/host/errors.h"
 
@@ -32,10 +33,10 @@ struct Forward {
 
   cudaError_t operator()(bool with_residual, bool rms) const {
     const SideBuffer<float> side{channels, count, x_hat};
-    if (rms) return cuda::launch_norm_forward<Norm::rms, float>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
+    if (rms) return launches::norm_forward<Norm::rms>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
     return with_residual
                ? cuda::launch_residual_norm_forward<Norm::layer, float>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, nullptr)
-               : cuda::launch_norm_forward<Norm::layer, float>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
+               : launches::norm_forward<Norm::layer>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
   }
 };
 
@@ -49,11 +50,11 @@ struct Backward {
   cudaError_t operator()(bool with_residual, bool rms) const {
     const SideBuffer<const float> side{channels, count, x_hat};
     if (rms) {
-      return cuda::launch_norm_backward<Norm::rms, float>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, nullptr);
+      return launches::norm_backward<Norm::rms>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, nullptr);
     }
     return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(dy, y, next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
                                                                                    side, workspace, words, nullptr)
-                         : cuda::launch_norm_backward<Norm::layer, float>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
+                         : launches::norm_backward<Norm::layer>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
                                                                           workspace, words, nullptr);
   }
 };

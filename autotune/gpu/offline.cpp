@@ -19,6 +19,7 @@
 #include "autotune/isolate.h"
 #include "autotune/records/database.h"
 #include "autotune/records/tuned_header.h"
+#include "autotune/sha256.h"
 #include "autotune/sources.h"
 #include "autotune/timing.h"
 #include "kernels/host/files.h"

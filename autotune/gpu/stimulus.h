@@ -44,6 +44,18 @@ OUTGRAD_HD T argument(u64 index) {
   return from_bits<T>(static_cast<u32>(index));
 }
 
+// The argument at a place of the exhaustive sweeps' order: -largest ... -0, +0 ... largest, then +inf and its NaNs, -inf and its NaNs.
+template <class T>
+OUTGRAD_HD T swept(u64 index) {
+  // The canonical NaN has one bit of the fraction, the one below the exponent.
+  constexpr u32 kNan = kernels::Format<T>::kCanonicalNan;
+  constexpr u64 kSign = u64{1} << (8 * sizeof(T) - 1), kInfinity = kNan & kNan << 1, kSpecial = kSign - kInfinity;
+  if (index < kInfinity) return argument<T>(kSign + kInfinity - 1 - index);
+  if (index < 2 * kInfinity) return argument<T>(index - kInfinity);
+  const u64 special = index - 2 * kInfinity;
+  return argument<T>(special < kSpecial ? kInfinity + special : kSign + kInfinity + special - kSpecial);
+}
+
 // dy: 1 at even indices, so that the derivative itself is compared, any bit pattern at odd ones.
 template <class T>
 OUTGRAD_HD T gradient(u64 index) {

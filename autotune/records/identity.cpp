@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "autotune/device.h"
-#include "autotune/sources.h"
+#include "autotune/sha256.h"
 
 namespace outgrad::autotune {
 namespace {

@@ -19,6 +19,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/gpu/offline.h"
+#include "autotune/sha256.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "autotune/records/merge.h"
+#include "autotune/sha256.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 

@@ -9,6 +9,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "autotune/sha256.h"
+
 namespace outgrad::autotune {
 namespace {
 

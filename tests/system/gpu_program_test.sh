@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# outgrad-gpu over stand-ins for the device and for CUDA's runtime: what each command computes, writes, finds and refuses. The kernels are the real ones.
+# usage: gpu_program_test.sh REPOSITORY BUILD
+set -euo pipefail
+root=$1 build=$2
+program=$(find "$build" -name outgrad-gpu-stand-in -type f | head -n 1)
+[[ -n $program ]] || { echo "SKIPPED: no outgrad-gpu-stand-in in this build"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+sweeps=$root/notebooks_data/sweeps
+fail() {
+  echo "FAILED: $*"
+  tail -n 20 "$work/said"
+  exit 1
+}
+expect() {  # status, text that stdout or stderr has, command
+  local want=$1 text=$2 got=0
+  shift 2
+  "$@" >"$work/said" 2>&1 || got=$?
+  [[ $got == "$want" ]] || fail "$*: status $got instead of $want"
+  grep -qF -- "$text" "$work/said" || fail "$*: no '$text'"
+}
+refused() {  # the same in one line, and no file
+  expect "$@"
+  [[ $(grep -c '^outgrad: ' "$work/said") == 1 && $(grep -vc '^Stand-in GPU' "$work/said") == 1 ]] || fail "${*:3}: more than one line"
+  [[ ! -e $work/out.json ]] || fail "${*:3}: left a file"
+}
+has() { grep -qE -- "$2" "$work/$1" || fail "$1: no '$2'"; }
+
+expect 0 "as the sweep" "$program" digests --sweeps "$sweeps" --reduced --out "$work/digests.json"
+[[ $(grep -c 'as the sweep$' "$work/said") == 6 ]] || fail "digests"
+has digests.json '"schema": "outgrad.gpu_digests/1".*"complete": true'
+mkdir "$work/other"
+cp "$sweeps"/gelu_{f32,f16,bf16}.json "$work/other"
+sed -i '0,/"dx": "[0-9a-f]*"/s//"dx": "00"/' "$work/other/gelu_bf16.json"
+expect 1 "DIFFERS from 00" "$program" digests --sweeps "$work/other" --reduced
+grep -q '^bf16 dx .* DIFFERS from 00$' "$work/said" || fail "names neither format nor array"
+for damage in '{"domains": []}' '{' '[]'; do
+  echo "$damage" >"$work/other/gelu_f16.json"
+  refused 2 "gelu_f16.json: sha256" "$program" digests --sweeps "$work/other" --reduced --out "$work/out.json"
+done
+rm "$work/other/gelu_f16.json"
+refused 2 "gelu_f16.json" "$program" digests --sweeps "$work/other" --out "$work/out.json"
+
+expect 0 "equal" "$program" equality --reduced --out "$work/equality.json"
+! grep -q 'device 0x\|differ' "$work/said" || fail "equality"
+has equality.json '"complete": true'
+expect 0 "graph" "$program" streams --out "$work/streams.json"
+has streams.json '"what": "layernorm 333 x 77, graph", "format": "f32"'
+
+expect 0 "of copy" "$program" time --reduced --budget 1 --out "$work/time.json"
+has time.json '"schema": "outgrad.gpu_time/2".*"complete": true'
+for kernel in copy scale gelu_forward gelu_backward bias_gelu_forward bias_gelu_backward layernorm_forward layernorm_backward rmsnorm_forward rmsnorm_backward; do
+  for format in f32 f16 bf16; do has time.json "\"name\": \"$kernel\", \"format\": \"$format\""; done
+done
+expect 0 "0 answered wrongly" "$program" arguments
+
+refused 2 "expected 'equality'" "$program"
+refused 2 "expected 'equality'" "$program" bench
+refused 2 "unknown option" "$program" equality --budget 5 --out "$work/out.json"
+refused 2 "no value" "$program" streams --out
+refused 2 "--sweeps: is missing" "$program" digests
+for budget in 0 -1 x 100000 ''; do refused 2 "--budget: '$budget' is not" "$program" time --budget "$budget" --out "$work/out.json"; done
+planted() { refused 3 "$2" env "OUTGRAD_STAND_IN_RUNTIME=$1" "$program" time --out "$work/out.json"; }
+planted cudaGetDeviceCount:35 "the driver is of CUDA 12.4, too old for this program's toolkit, 13.0"
+planted cudaGetDeviceCount:100 "no CUDA device"
+planted cudaSetDevice:46 "the device is busy"
+planted cudaMalloc:2 "out of memory"
+planted launch:209 "architecture that this program was not built for"
+refused 3 "times of a part of a device" env OUTGRAD_STAND_IN_NAME="Stand-in GPU MIG 1g.10gb" "$program" time --out "$work/out.json"
+refused 2 "No such file" "$program" equality --reduced --out "$work/absent/out.json"
