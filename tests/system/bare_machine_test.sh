@@ -52,12 +52,12 @@ esac
 END
 chmod +x "$bare/usr/local/bin/nvidia-smi"
 
-there() {  # a command there: no network, an environment that says where the toolkit is only by PATH
+there() {  # a command there: no network, an environment that says where the toolkit is only by PATH; a device of 16 MiB, whose arrays a host computes in no time
   # shellcheck disable=SC2016  # for the shell in the namespace
   unshare -mn bash -c '
     mount --bind -o ro "$1" "$0/opt/cuda" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" || exit 99
     shift && exec chroot "$0" /usr/bin/env -i PATH=/opt/cuda/bin:/usr/local/bin:/usr/bin:/bin HOME=/root OUT=/srv/out OUTGRAD_GPU_BUILD=/srv/build \
-      OUTGRAD_JSON_DIR=/srv/pack OUTGRAD_LIBCUDA=/srv/libcuda.so "$@"' "$bare" "$toolkit" "$@"
+      OUTGRAD_JSON_DIR=/srv/pack OUTGRAD_LIBCUDA=/srv/libcuda.so OUTGRAD_STAND_IN_MEMORY=$((16 << 20)) "$@"' "$bare" "$toolkit" "$@"
 }
 ! there /sbin/ldconfig -p | grep -q libnvrtc || fail "the toolkit is in the loader's cache"
 
@@ -96,7 +96,7 @@ grep -E ' built: ' "$said" | tail -n 1
 gzip -dc "$out/tune_stand_in_gpu.jsonl.gz" > "$bare/srv/database"
 grep -q '"state":"timed"' "$bare/srv/database" || fail "nothing was timed"
 ! grep -o '"reason":"compiler[^"]*","stage":"compile"' "$bare/srv/database" | sort | uniq -c | grep . || fail "a variant did not compile there"
-[[ -s $out/tuned_stand_in_gpu.h && -s $out/bench.json ]] || fail "no tuned header, or no bench.json"
+[[ -s $out/tuned_stand_in_gpu.h ]] || fail "no tuned header"
 
 # ---- check, which the toolkit here may not have
 run 0 check
