@@ -11,7 +11,7 @@
 # OUTGRAD_JSON_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results' (out/gpu). Of several GPUs it is the first, or the
 # first of CUDA_VISIBLE_DEVICES. A result is in $OUT as soon as it is there, and what grows is copied again every two seconds: a run that is killed leaves
 # what it had. At most 8 files, each under 16 MiB: summary.txt; timing.json; checks.json (what was compared); torch.json; the tuner's database (compressed)
-# and header; bench.json (this machine's CPU, after `tune` alone); failure.log, of a build or a sanitizer that failed.
+# and header; failure.log, of a build or a sanitizer that failed.
 # Exit status: 0 all equal, 1 a difference, a memory error or a race, 2 bad usage, 3 no GPU, no toolkit, a failed build, a step that did not end.
 set -euo pipefail
 export LC_ALL=C
@@ -273,12 +273,8 @@ tune_stage() {
     if [[ $seconds -lt 1 ]]; then say "NOT RUN: no time left for the tuner"; note 3; return 0; fi
   fi
   say "== tuner, all kernels, $seconds s"
-  rm -rf "$build/tuned" "$work"/tune_*.gz "$work/bench.json"
-  step $((seconds + 60)) "$build/outgrad-tune" tune --device cuda:0 --budget "$seconds" --out "$build/tuned"
-  [[ ${#stages[@]} -eq 1 ]] || return 0
-  say "== this machine's CPU"
-  # shellcheck disable=SC2016  # for the inner shell
-  step 60 bash -c '"$1" bench --json > "$2.new" && mv "$2.new" "$2"' outgrad-bench "$build/outgrad-tune" "$work/bench.json"
+  rm -rf "$build/tuned" "$work"/tune_*.gz
+  step $((seconds + 120)) "$build/outgrad-tune" tune --device cuda:0 --budget "$seconds" --out "$build/tuned"
 }
 
 # sanitized TOOL LIMIT

@@ -69,7 +69,6 @@ exit 0
 END
 cat > "$work/gpu-build/outgrad-tune" << END
 #!/usr/bin/env bash
-if [[ \$1 == bench ]]; then echo '{}'; exit 0; fi
 exec "$build/outgrad-tune" "\$@" --kernel gelu_backward --format bf16 --evaluations 3 --elements 65536
 END
 chmod +x "$work"/gpu-build/*
@@ -133,6 +132,23 @@ expect 0 "2 GPUs: this is the one that CUDA_VISIBLE_DEVICES=1 names (GPU-bb)" "$
 grep -q '^Second' "$work/out/summary.txt" || wrong "not the GPU that CUDA_VISIBLE_DEVICES names first"
 expect 0 "CUDA_VISIBLE_DEVICES=GPU-b names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS=$two" CUDA_VISIBLE_DEVICES=GPU-b "$run" first
 
+# The digests by the real program, over the stand-in for the runtime: those of the 16-bit formats, beside the committed sweeps.
+stand_in=$(find "$build" -type f -name outgrad-gpu-stand-in | head -n 1)
+if [[ -n $stand_in ]]; then
+  cp -r "$work/gpu-build" "$work/runtime-build"
+  cat > "$work/runtime-build/outgrad-gpu" << END
+#!/usr/bin/env bash
+if [[ \$1 == digests ]]; then exec "$stand_in" "\$@" --reduced; fi
+exec "$work/gpu-build/outgrad-gpu" "\$@"
+END
+  rm -rf "$work/out"
+  expect 0 "results in" "${here[@]}" "OUTGRAD_GPU_BUILD=$work/runtime-build" "$run" first
+  [[ $(grep -c 'as the sweep$' "$work/said") == 6 ]] || wrong "y, mask and dx of two formats are not all as the sweep: $(< "$work/said")"
+  grep -q '"digests": {.*outgrad.gpu_digests' "$work/out/checks.json" || wrong "checks.json has no digests"
+else
+  echo "SKIPPED: the digests (no outgrad-gpu over the stand-in for the runtime in this build)"
+fi
+
 # A disk that is full from the second step on, $OUT's and then the build's too: what was copied stays whole, what was not is named, and no step is left out. A
 # mount of its own takes a namespace.
 mkdir "$work/small"
@@ -159,7 +175,7 @@ if [[ $tuner == 3 ]]; then
 else
   rm -rf "$work/out"
   expect 0 "results in" "${here[@]}" "$run" tune --budget 20
-  [[ $(left) == "bench.json checks.json summary.txt timing.json tune_stand_in_gpu.jsonl.gz tuned_stand_in_gpu.h" ]] || wrong "stage tune left $(left)"
+  [[ $(left) == "checks.json summary.txt timing.json tune_stand_in_gpu.jsonl.gz tuned_stand_in_gpu.h" ]] || wrong "stage tune left $(left)"
   gzip -dc "$work/out/tune_stand_in_gpu.jsonl.gz" | grep -q '"winner":true' || wrong "no winner in the database"
 fi
 
