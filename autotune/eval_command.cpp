@@ -6,8 +6,11 @@
 #include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
+#include <tuple>
 
+#include "autotune/gpu/session.h"
 #include "autotune/header.h"
 #include "autotune/options.h"
 #include "kernels/host/api.h"
@@ -58,6 +61,17 @@ class Outputs {
 
 i64 mask_words(i64 elements) { return (elements + 31) / 32; }
 
+// Of a norm.
+std::pair<i64, i64> shape_of(const Options& options) {
+  constexpr i64 kMost = i64{1} << 40;  // beyond any memory, and small enough that a product of two is checked below
+  const i64 rows = options.integer("rows", 0, 0, kMost), cols = options.integer("cols", 0, 1, kMost);
+  if (rows > 0 && cols > kMost / rows) throw options.bad("rows", "rows times cols is more than 2^40 elements");
+  return {rows, cols};
+}
+
+// 1e-5 is the default of the frameworks' layer norms.
+float eps_of(const Options& options) { return static_cast<float>(options.number("eps", 1e-5, 0, 1)); }
+
 // --json: what ran.
 template <class Table>
 void say_choice(const Options& options, i64 rows, i64 cols) {
@@ -65,6 +79,42 @@ void say_choice(const Options& options, i64 rows, i64 cols) {
   const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
   const nlohmann::json said = {{"op", options.required("op")}, {"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}};
   std::printf("%s\n", said.dump().c_str());
+}
+
+FormatId format_id(const std::string& name) { return name == "f32" ? FormatId::kF32 : name == "f16" ? FormatId::kF16 : FormatId::kBf16; }
+
+// --device cuda:N: the kernel in its default schedule, over the same files. Every operand of the problem by its name: an option that reads a file, or
+// one that names a file to write.
+void eval_on_device(const Options& options, int index, KernelId kernel) {
+  const FormatId format = format_id(options.required("format"));
+  Problem problem{kernel, format};
+  if (problem.over_rows()) {
+    std::tie(problem.rows, problem.cols) = shape_of(options);
+  } else {
+    const std::string y = options.required(is_backward(kernel) ? "y" : "x");
+    problem.cols = static_cast<i64>(format == FormatId::kF32 ? kernels::read_array<float>(y).size() : kernels::read_array<u16>(y).size());
+  }
+  const std::span<const Operand> all = operands(kernel);
+  std::vector<std::vector<std::byte>> arrays(all.size());
+  Arguments arguments{.rows = problem.rows, .cols = problem.cols};
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const Operand& operand = all[k];
+    if (operand.role == Role::kScratch || !options.has(operand.name)) continue;
+    arrays[k] = operand.role == Role::kInput ? kernels::read_array<std::byte>(options.required(operand.name), static_cast<i64>(operand.bytes(problem)))
+                                             : std::vector<std::byte>(operand.bytes(problem));
+    arguments.array[k] = arrays[k].data();
+  }
+  if (is_backward(kernel) && problem.over_rows() && options.has("gamma")) {  // what the host's kernel refuses by itself
+    const std::vector<float> gamma = kernels::read_array<float>(options.required("gamma"), problem.cols);
+    kernels::detail::require_reciprocals(options.required("op").c_str(), gamma.data(), problem.cols, {});
+  }
+  std::string variant;
+  if (problem.rows > 0 || is_backward(kernel)) variant = gpu::run_on_device(index, problem, arguments, eps_of(options));
+  Outputs outputs;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k].role == Role::kOutput && options.has(all[k].name)) outputs.write(options.required(all[k].name), arrays[k]);
+  outputs.commit();
+  if (options.has("json")) std::printf("%s\n", nlohmann::json({{"op", options.required("op")}, {"variant", variant}}).dump().c_str());
 }
 
 template <class T>
@@ -133,7 +183,7 @@ void eval_header(const Options& options, bool forward) {
   const bool open = forward || header.y_bytes() == 1;
   if (open) options.required("format");
   const std::string format = options.one_of("format", open ? kFormats : std::vector<std::string>{header.format});
-  const FormatId id = format == "f32" ? FormatId::kF32 : format == "f16" ? FormatId::kF16 : FormatId::kBf16;
+  const FormatId id = format_id(format);
   const bool wide = id == FormatId::kF32;
   if (forward) return wide ? eval_header_forward<u32>(options, header, id) : eval_header_forward<u16>(options, header, id);
   if (!open) return wide ? eval_header_backward<u32, u32>(options, header, id) : eval_header_backward<u16, u16>(options, header, id);
@@ -142,9 +192,7 @@ void eval_header(const Options& options, bool forward) {
 
 template <class T>
 void norm(const Options& options, bool forward, bool layer) {
-  constexpr i64 kMost = i64{1} << 40;  // beyond any memory, and small enough that a product of two is checked below
-  const i64 rows = options.integer("rows", 0, 0, kMost), cols = options.integer("cols", 0, 1, kMost);
-  if (rows > 0 && cols > kMost / rows) throw options.bad("rows", "rows times cols is more than 2^40 elements");
+  const auto [rows, cols] = shape_of(options);
   const auto parameter = [&](const char* name) {
     return options.has(name) ? kernels::read_array<float>(options.required(name), cols) : std::vector<float>();
   };
@@ -153,8 +201,7 @@ void norm(const Options& options, bool forward, bool layer) {
 
   Outputs outputs;
   if (forward) {
-    // 1e-5 is the default of the frameworks' layer norms.
-    const float eps = static_cast<float>(options.number("eps", 1e-5, 0, 1));
+    const float eps = eps_of(options);
     std::vector<T> x = kernels::read_array<T>(options.required("x"), rows * cols);
     std::vector<float> rstd(static_cast<std::size_t>(rows));
     if (layer)
@@ -219,7 +266,8 @@ int eval_command(const std::vector<std::string>& args) {
   const bool with_header = options.has("header");
   if (!with_header) options.required("format");
   const std::string format = options.one_of("format", kFormats);
-  require_cpu_device(options);
+  const std::optional<int> device = cuda_device(options);
+  if (!device) require_cpu_device(options);
 
   const Operation& operation = operations().at(op);
   for (const std::string& name : operation.required)
@@ -237,6 +285,17 @@ int eval_command(const std::vector<std::string>& args) {
   require_distinct(options, op == "forward"                           ? std::vector<std::string>{"y", "mask"}
                             : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}
                                                                       : std::vector<std::string>{"dx", "dgamma", "dbeta"});
+  if (device) {
+    if (with_header) throw options.bad("header", "is for the CPU: --device cuda:N runs the library's own kernels");
+    const std::map<std::string, KernelId> kernels_of = {{"forward", KernelId::kGeluForward},
+                                                        {"backward", KernelId::kGeluBackward},
+                                                        {"layernorm_forward", KernelId::kLayernormForward},
+                                                        {"layernorm_backward", KernelId::kLayernormBackward},
+                                                        {"rmsnorm_forward", KernelId::kRmsnormForward},
+                                                        {"rmsnorm_backward", KernelId::kRmsnormBackward}};
+    eval_on_device(options, *device, kernels_of.at(op));
+    return kernels::kExitHolds;
+  }
   if (with_header) {
     if (options.has("json")) throw options.bad("json", "--header names what runs");
     eval_header(options, op == "forward");

@@ -144,16 +144,27 @@ void Options::refuse_all_but(const std::string& with, std::initializer_list<std:
 
 kernels::SpecError Options::bad(std::string_view name, const std::string& why) const { return {command_, "--" + std::string(name), why}; }
 
+std::optional<int> cuda_device(const Options& options) {
+  constexpr std::string_view kPrefix = "cuda:";
+  constexpr int kMost = 9999;
+  const std::string device = options.text("device", "");
+  if (device.rfind(kPrefix, 0) != 0) return std::nullopt;
+  int index = -1;
+  if (!parse(device.substr(kPrefix.size()), index) || index < 0 || index > kMost)
+    throw options.bad("device", "'" + device + "' names no device (cuda:0, cuda:1, ...)");
+  return index;
+}
+
 void require_cpu_device(const Options& options) {
   const std::string device = options.text("device", "cpu");
   if (device == "cpu" || device == "auto") return;
-  if (device.rfind("cuda:", 0) == 0) {
-    int index = -1;
-    if (!parse(device.substr(5), index) || index < 0) throw options.bad("device", "'" + device + "' names no device (cuda:0, cuda:1, ...)");
+  const bool cuda = cuda_device(options).has_value();
+  if (cuda) {
     if (::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr)
       throw kernels::CudaError("--device " + device + ": libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine");
   }
-  if (device.rfind("cuda:", 0) == 0 || device.rfind("sm_", 0) == 0) throw options.bad("device", "'" + device + "' is for tune");
+  if (cuda) throw options.bad("device", "'" + device + "' is for tune and eval");
+  if (device.rfind("sm_", 0) == 0) throw options.bad("device", "'" + device + "' is for tune");
   if (device.rfind("replay:", 0) == 0) throw options.bad("device", "a recording is a device of tune alone");
   throw options.bad("device", "unknown device '" + device + "' (cpu, auto, cuda:N, cuda:all, sm_XX, replay:FILE)");
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,8 @@ class Options {
   std::map<std::string, std::vector<std::string>, std::less<>> lists_;
 };
 
+// N of `--device cuda:N`; nothing of another device. Throws SpecError for "cuda:" with no number of a device.
+std::optional<int> cuda_device(const Options& options);
 // Reads `--device`: "cpu", or "auto", which is the CPU in this build, pass; a form that belongs to another build or machine is
 // refused with the reason: SpecError, or EnvironmentError for cuda:N where the driver library cannot be loaded.
 void require_cpu_device(const Options& options);

@@ -24,15 +24,6 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-// Of "cuda:N"; nothing for "cuda:all".
-std::optional<int> index_of(const Options& options) {
-  const std::string text = options.text("device", "").substr(5);
-  if (text == "all") return std::nullopt;
-  if (text.empty() || text.size() > 4 || !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    throw options.bad("device", "'cuda:" + text + "' names no device (cuda:0, cuda:1, ..., cuda:all)");
-  return std::stoi(text);
-}
-
 // What the driver answers to a question, in a child: this process compiles and forks, which no process with an open device may.
 json asked(const std::string& device, const std::function<json()>& question) {
   json answer;
@@ -246,7 +237,7 @@ int on_all_devices(const Options& options, const std::vector<Problem>& problems,
 }  // namespace
 
 int device_command(const Options& options, const std::vector<Problem>& problems) {
-  const std::optional<int> index = index_of(options);
+  const std::optional<int> index = options.text("device", "") == "cuda:all" ? std::nullopt : cuda_device(options);
   const Shard shard = shard_of(options);
   return index ? on_device(*index, options, problems, shard) : on_all_devices(options, problems, shard);
 }

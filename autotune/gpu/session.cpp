@@ -10,8 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "autotune/norm_abi.h"
+#include "autotune/gpu/nvrtc.h"
 #include "autotune/workload.h"
+#include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
@@ -58,8 +59,8 @@ class Mirror {
 // The arguments of a plan's kernels, from the addresses of operands by name. Pointers are to any format: the device's code knows which.
 class PlanArguments {
  public:
-  PlanArguments(const Problem& problem, const Addresses& addresses, i64 rows, i64 cols)
-      : problem_(problem), addresses_(addresses), rows_(rows), n_(cols), elements_(rows * cols), slots_(kernels::slot_count(rows, cols)) {
+  PlanArguments(const Problem& problem, const Addresses& addresses, i64 rows, i64 cols, float eps)
+      : problem_(problem), addresses_(addresses), eps_(eps), rows_(rows), n_(cols), elements_(rows * cols), slots_(kernels::slot_count(rows, cols)) {
     if (is_norm(problem.kernel) && !is_forward(problem.kernel)) prepare_backward();
   }
 
@@ -110,7 +111,7 @@ class PlanArguments {
 
   kernels::cuda::NormForwardArrays<Any> forward() const {
     return {pointer<const Any>("x"), pointer<const Any>("residual"), pointer<const float>("gamma"), pointer<const float>("beta"), rows_, n_,
-            kTunedEps, pointer<Any>("z"), pointer<Any>("y"), pointer<float>("rstd"), {}};
+            eps_, pointer<Any>("z"), pointer<Any>("y"), pointer<float>("rstd"), {}};
   }
   void prepare_backward() {
     const NormKind kind = norm_kind(problem_.kernel);
@@ -124,6 +125,7 @@ class PlanArguments {
 
   const Problem& problem_;
   const Addresses& addresses_;
+  float eps_;
   i64 rows_, n_, elements_, slots_;
   kernels::cuda::NormWorkspace parts_{};
   kernels::cuda::NormBackwardArrays<Any> backward_{};
@@ -156,7 +158,7 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
   }
   if (empty && !(is_norm(problem.kernel) && !is_forward(problem.kernel))) return;
   const kernels::cuda::LaunchPlan plan = variant.plan(rows, cols, limits, writes_sums(problem, addresses));
-  PlanArguments arguments(problem, addresses, rows, cols);
+  PlanArguments arguments(problem, addresses, rows, cols, eps);
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
     const Device::Kernel kernel = kernels.at(planned.kernel);
@@ -198,8 +200,8 @@ std::vector<Cubin> read_cubins(const Compiled& code) {
   return cubins;
 }
 
-std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded) {
-  return [&device, loaded](const Arguments& a) {
+std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded, Placement placement) {
+  return [&device, loaded, placement](const Arguments& a) {
     const std::span<const Operand> all = operands(loaded.variant.problem.kernel);
     std::vector<std::unique_ptr<Mirror>> mirrors(all.size());
     std::vector<bool> written(all.size());
@@ -214,7 +216,7 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
         written[static_cast<std::size_t>(input)] = true;
       }
       if (addresses[k] != 0) continue;
-      mirrors[k] = std::make_unique<Mirror>(device, scratch ? nullptr : a.array[k], loaded.bytes(all[k], a.rows, a.cols));
+      mirrors[k] = std::make_unique<Mirror>(device, scratch || placement == Placement::kAligned ? nullptr : a.array[k], loaded.bytes(all[k], a.rows, a.cols));
       // What is written holds what the host's array holds: elements that the kernel leaves out are seen.
       if (!scratch) mirrors[k]->upload(a.array[k]);
       addresses[k] = mirrors[k]->address();
@@ -231,6 +233,27 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
         throw WroteOutside("wrote to an input");
     }
   };
+}
+
+std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps) {
+  const Device device(index);
+  const Architecture& limits = device.identity().limits;
+  const Nvrtc& nvrtc = Nvrtc::instance();
+  nvrtc.require(limits.name);
+  const GpuVariant variant = default_gpu_variant(problem, limits);
+  std::vector<Cubin> cubins;
+  for (const std::string& source : {variant.source(), variant.helper_source()}) {
+    if (source.empty()) continue;
+    auto result = nvrtc.compile(source, limits.name);
+    if (const auto* error = std::get_if<CompileError>(&result)) throw kernels::EnvironmentError(variant.name() + ": NVRTC: " + error->message);
+    auto& code = std::get<GpuCode>(result);
+    cubins.push_back({std::move(code.cubin), {}});
+    for (const auto& [symbol, resources] : code.kernels) cubins.back().symbols.push_back(symbol);
+  }
+  LoadedVariant loaded = load(device, variant, cubins);
+  loaded.eps = eps;
+  on_host_arrays(device, loaded, Placement::kAligned)(arguments);
+  return variant.name();
 }
 
 namespace {

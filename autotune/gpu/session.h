@@ -10,6 +10,7 @@
 #include "autotune/executor.h"
 #include "autotune/gpu/driver.h"
 #include "autotune/gpu/variant.h"
+#include "autotune/norm_abi.h"
 #include "autotune/variant_abi.h"
 
 namespace outgrad::autotune::gpu {
@@ -28,6 +29,7 @@ struct LoadedVariant {
   GpuVariant variant;
   std::map<kernels::cuda::DeviceKernel, Device::Kernel> kernels;
   kernels::cuda::PlanLimits limits;
+  float eps = kTunedEps;  // of a norm's forward
 
   // Bytes of device memory that the variant needs as an operand for a shape, of scratch as the device's kernels have it.
   std::size_t bytes(const Operand& operand, kernels::i64 rows, kernels::i64 cols) const;
@@ -40,9 +42,15 @@ LoadedVariant load(const Device& device, const GpuVariant& variant, const std::v
 // What Predicted::compiled names (autotune/gpu/offline.h).
 std::vector<Cubin> read_cubins(const Compiled& code);
 
-// The variant as a function over host arrays: copies them to the device at the same alignment, runs, copies the results back. Throws
+// Where arrays lie on the device: as far off 256 bytes as on the host, or where the driver allocates them.
+enum class Placement { kAsOnTheHost, kAligned };
+// The variant as a function over host arrays: copies them to the device, runs, copies the results back. Throws
 // CudaError for what the device ends in, WroteOutside when anything but the outputs has changed.
-std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded);
+std::function<void(const Arguments&)> on_host_arrays(const Device& device, const LoadedVariant& loaded, Placement placement = Placement::kAsOnTheHost);
+
+// Runs a kernel of the library in its default schedule on device `index`, over arrays of the host, and says by which variant; `eps` is of a norm's
+// forward. Compiles it first. This process may not fork thereafter. Throws EnvironmentError without a device, a driver or a compiler for it.
+std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps = kTunedEps);
 
 // Device `index` as an executor.
 std::unique_ptr<Executor> open_device(int index);

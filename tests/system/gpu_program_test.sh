@@ -45,7 +45,7 @@ refused 2 "gelu_f16.json" "$program" digests --sweeps "$work/other" --out "$work
 expect 0 "equal" "$program" equality --reduced --out "$work/equality.json"
 ! grep -q 'device 0x\|differ' "$work/said" || fail "equality"
 has equality.json '"complete": true'
-expect 0 "graph" "$program" streams --out "$work/streams.json"
+expect 0 "graph" "$program" streams --reduced --out "$work/streams.json"
 has streams.json '"what": "layernorm 333 x 77, graph", "format": "f32"'
 
 expect 0 "of copy" "$program" time --reduced --budget 1 --out "$work/time.json"

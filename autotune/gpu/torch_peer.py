@@ -1,0 +1,402 @@
+#!/usr/bin/env python3
+"""Times PyTorch's own kernels as `outgrad-gpu time` times ours: the same sizes, graphs of at least 20 calls, sets of arrays beyond the cache, rounds.
+
+usage: torch_peer.py [--out FILE] [--ours FILE] [--budget SECONDS] [--reduced] [--device cuda|cpu]
+
+FILE of --out is JSON (outgrad.gpu_torch/2), replaced as results come. --ours FILE, what `outgrad-gpu time` wrote, prints both side by side at the end.
+x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. An operation that fails is a row with its reason. --device cpu, for a look whether
+all of it runs, takes no graphs. Exit status: 0, 2 bad usage or input, 3 no PyTorch or no device.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+
+SCHEMA = "outgrad.gpu_torch/2"
+CALLS = 20  # of a graph, the fewest
+ROUNDS, FEWEST, REDUCED_ROUNDS = 25, 5, 2
+CACHES = 3  # by which the sets of arrays exceed the second-level cache
+COPY_FLOOR = 0.9  # of a round's copy to the best
+WARM_UP_SECONDS = 0.2
+FORMATS = {"bf16": ("bfloat16", 2), "f16": ("float16", 2), "f32": ("float32", 4)}
+# Theirs under another name than what it is compared with.
+COMPARED_WITH = {"gelu_backward_compiled": "gelu_backward"}
+EPS = 1e-5
+
+
+class Refusal(Exception):
+    def __init__(self, status, why):
+        super().__init__(why)
+        self.status = status
+
+
+def elementwise_sizes(reduced):
+    return [(1, 1 << 12), (1, 1 << 14)] if reduced else [(1, 1 << k) for k in (20, 22, 24, 28)]
+
+
+def norm_sizes(reduced):
+    return [(4, 1024)] if reduced else [(rows, columns) for columns in (1024, 4096, 8192) for rows in (1 << 10, 1 << 12, 1 << 13, 1 << 14)]
+
+
+def sets_of(elements, size, l2_bytes, pool):
+    """How many sets of arrays calls go round, of those that the pool has."""
+    return max(1, min(math.ceil(CACHES * l2_bytes / (elements * size)), pool // elements))
+
+
+def calls_of(sets):
+    """Each set as often as the others."""
+    return -(-CALLS // sets) * sets
+
+
+def kept_rounds(copies):
+    """Rounds disturbed from outside show in the copy."""
+    best = min(copies)
+    return [r for r, us in enumerate(copies) if best >= COPY_FLOOR * us]
+
+
+def finished(rows):
+    """Medians, bandwidth and share of the copy of rows of one size, the copy among them."""
+    copies = next(row["us"] for row in rows if row["name"] == "copy")
+    kept = kept_rounds(copies)
+    copy_gb_per_s = None
+    for row in rows:
+        if "failed" in row:
+            continue
+        row["kept_rounds"] = len(kept)
+        row["us_median"] = statistics.median(row["us"][r] for r in kept)
+        row["gb_per_s"] = 1e-3 * row["bytes"] / row["us_median"]
+        copy_gb_per_s = copy_gb_per_s or row["gb_per_s"]
+        row["share_of_copy"] = row["gb_per_s"] / copy_gb_per_s
+    return rows
+
+
+def shape_text(row):
+    return str(row["columns"]) if row["rows"] == 1 else f"{row['rows']} x {row['columns']}"
+
+
+def line_of(row):
+    head = f"torch {row['name']:22} {row['format']:4} {shape_text(row):>12}"
+    if "failed" in row:
+        return f"{head} FAILED: {row['failed']}"
+    return (f"{head} {row['us_median']:10.2f} us {row['gb_per_s']:8.1f} GB/s {100 * row['share_of_copy']:6.1f}% of copy"
+            f"  ({row['kept_rounds']} of {len(row['us'])} rounds)")
+
+
+def joined(ours, theirs):
+    """(their row, our row of the same work) where both have a time."""
+    place = lambda row, name: (name, row["format"], row["rows"], row["columns"])
+    own = {place(row, row["name"]): row for row in ours if "us_median" in row}
+    pairs = [(row, own.get(place(row, COMPARED_WITH.get(row["name"], row["name"])))) for row in theirs if "us_median" in row]
+    return [(their, our) for their, our in pairs if our is not None]
+
+
+def comparison(ours, theirs):
+    """Lines of the table ours / PyTorch; what only PyTorch lacks is in our own table."""
+    pairs = joined(ours, theirs)
+    lines = [f"{'':23}{'':4} {'':>12} {'ours':>10} {'PyTorch':>10} us  {'times as fast':>13}   shares of each one's copy"]
+    behind = 0
+    for their, our in pairs:
+        ratio = their["us_median"] / our["us_median"]
+        ceiling = their["name"] in ("copy", "scale")
+        behind += ratio < 1 and not ceiling
+        lines.append(f"{their['name']:23}{their['format']:4} {shape_text(their):>12} {our['us_median']:10.2f} {their['us_median']:10.2f}     "
+                     f"{ratio:13.2f}   {100 * our['share_of_copy']:5.1f}% {100 * their['share_of_copy']:5.1f}%"
+                     + ("  BEHIND" if ratio < 1 and not ceiling else ""))
+    lines.append(f"{len(pairs)} rows, behind PyTorch in {behind}")
+    return lines
+
+
+def read_ours(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        if not str(data["schema"]).startswith("outgrad.gpu_time/"):
+            raise KeyError
+        for row in data["timings"]:
+            if not {"name", "format", "rows", "columns", "us_median", "share_of_copy"} <= set(row):
+                raise KeyError
+        return data["timings"]
+    except OSError as error:
+        raise Refusal(2, f"{path}: {error.strerror}")
+    except (ValueError, KeyError, TypeError):
+        raise Refusal(2, f"{path}: is not what outgrad-gpu time writes (outgrad.gpu_time/2)")
+
+
+class Results:
+    def __init__(self, path, head):
+        self.path, self.head, self.rows = path, head, []
+
+    def write(self, complete):
+        if not self.path:
+            return
+        try:
+            with open(self.path + ".tmp", "w", encoding="utf-8") as file:
+                json.dump({**self.head, "complete": complete, "timings": self.rows}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self.path + ".tmp", self.path)
+        except OSError as error:
+            raise Refusal(3 if error.errno == 28 else 2, f"{self.path}: write: {error.strerror}")
+
+
+class Machine:
+    """What is timed, on a GPU by graphs and events, on a CPU by a clock."""
+
+    def __init__(self, torch, device):
+        self.torch, self.device = torch, device
+        if device == "cuda":
+            properties = torch.cuda.get_device_properties(0)
+            self.name, self.l2_bytes = properties.name, getattr(properties, "L2_cache_size", 50 << 20)  # an H100's where PyTorch does not say
+            self.stream = torch.cuda.Stream()
+            self.start, self.stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        else:
+            self.name, self.l2_bytes = "cpu", 64 << 10
+
+    def free_bytes(self):
+        return self.torch.cuda.mem_get_info()[0] if self.device == "cuda" else 1 << 28
+
+    def prepared(self, call, sets, calls):
+        """A function that runs `calls` calls and gives the time of one in us. `call(set)`'s results live as long: each set has arrays of its own."""
+        results = [None] * sets
+
+        def run():
+            for k in range(calls):
+                results[k % sets] = call(k % sets)
+
+        if self.device == "cpu":
+            def timed():
+                begun = time.perf_counter()
+                run()
+                return 1e6 * (time.perf_counter() - begun) / calls
+
+            timed()
+            return timed
+        torch = self.torch
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):  # compiles, chooses algorithms, allocates
+            for k in range(min(sets, 3)):
+                results[k] = call(k)
+        self.stream.synchronize()
+        results[:] = [None] * sets
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            run()
+
+        def sample():
+            with torch.cuda.stream(self.stream):
+                self.start.record()
+                graph.replay()
+                self.stop.record()
+            self.stop.synchronize()
+            return 1e3 * self.start.elapsed_time(self.stop) / calls
+
+        sample()
+        return sample
+
+    def release(self):
+        if self.device == "cuda":
+            self.torch.cuda.empty_cache()
+
+
+def reason(error):
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def ceilings(machine, pool, elements, size):
+    def part(array, k):
+        return array[k * elements:(k + 1) * elements]
+
+    return [("copy", 2 * size * elements, lambda: lambda k: part(pool["out"], k).copy_(part(pool["dy"], k))),
+            ("scale", 2 * size * elements, lambda: lambda k: part(pool["out"], k).mul_(1.0))]
+
+
+def elementwise_cases(machine, pool, elements, size):
+    torch, aten = machine.torch, machine.torch.ops.aten
+
+    def part(name, k):
+        return pool[name][k * elements:(k + 1) * elements]
+
+    def compiled():
+        import triton  # noqa: F401  (without it torch.compile has no GPU kernels)
+        backward = torch.compile(lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), dynamic=False)
+        return lambda k: backward(part("dy", k), part("x", k))
+
+    cases = ceilings(machine, pool, elements, size)
+    cases += [
+        ("gelu_forward", 2 * size * elements, lambda: lambda k: aten.gelu.out(part("x", k), approximate="none", out=part("out", k))),
+        ("gelu_backward", 3 * size * elements,
+         lambda: lambda k: aten.gelu_backward.grad_input(part("dy", k), part("x", k), approximate="none", grad_input=part("out", k))),
+    ]
+    if machine.device == "cuda":
+        cases.append(("gelu_backward_compiled", 3 * size * elements, compiled))
+    return cases
+
+
+def norm_cases(machine, pool, rows, columns, size, dtype):
+    torch, aten = machine.torch, machine.torch.ops.aten
+    elements = rows * columns
+    gamma = torch.full((columns,), 0.75, dtype=dtype, device=machine.device)
+    beta = torch.full((columns,), 0.25, dtype=dtype, device=machine.device)
+    vectors = size * 2 * columns + 4 * rows
+
+    def part(name, k):
+        return pool[name][k * elements:(k + 1) * elements].view(rows, columns)
+
+    def layernorm_backward():
+        _, mean, rstd = aten.native_layer_norm(part("x", 0), [columns], gamma, beta, EPS)
+        return lambda k: aten.native_layer_norm_backward(part("dy", k), part("x", k), [columns], mean, rstd, gamma, beta, [True, True, True])
+
+    def rmsnorm_forward():
+        if hasattr(aten, "_fused_rms_norm"):
+            return lambda k: aten._fused_rms_norm(part("x", k), [columns], gamma, EPS)
+        return lambda k: torch.nn.functional.rms_norm(part("x", k), (columns,), gamma, EPS)
+
+    def rmsnorm_backward():
+        if hasattr(aten, "_fused_rms_norm_backward"):
+            _, rstd = aten._fused_rms_norm(part("x", 0), [columns], gamma, EPS)
+            return lambda k: aten._fused_rms_norm_backward(part("dy", k), part("x", k), [columns], rstd, gamma, [True, True])
+        weight = gamma.clone().requires_grad_(True)
+        made = {}
+
+        def backward(k):
+            if k not in made:
+                x = part("x", k).detach().requires_grad_(True)
+                made[k] = x, torch.nn.functional.rms_norm(x, (columns,), weight, EPS)
+            x, y = made[k]
+            return torch.autograd.grad(y, (x, weight), part("dy", k), retain_graph=True)
+
+        # Every forward before a capture, on the stream that captures.
+        if machine.device == "cuda":
+            with torch.cuda.stream(machine.stream):
+                for k in range(sets_of(elements, size, machine.l2_bytes, pool["x"].numel())):
+                    backward(k)
+        return backward
+
+    return ceilings(machine, pool, elements, size) + [
+        ("layernorm_forward", 2 * size * elements + vectors,
+         lambda: lambda k: aten.native_layer_norm(part("x", k), [columns], gamma, beta, EPS)),
+        ("layernorm_backward", 3 * size * elements + 2 * vectors, layernorm_backward),
+        ("rmsnorm_forward", 2 * size * elements + vectors, rmsnorm_forward),
+        ("rmsnorm_backward", 3 * size * elements + 2 * vectors, rmsnorm_backward),
+    ]
+
+
+def time_size(machine, cases, sets, calls, shape, name, seconds, reduced, warm):
+    """Rows of one size: all cases in every round, for `seconds` but in no fewer rounds than FEWEST."""
+    begun = time.perf_counter()
+    rows, runs = [], []
+    for case, bytes_of_call, make in cases:
+        row = {"name": case, "format": name, "rows": shape[0], "columns": shape[1], "bytes": bytes_of_call, "sets": sets, "calls": calls, "us": []}
+        try:
+            runs.append((row, machine.prepared(make(), sets, calls)))
+        except Exception as error:  # whatever one operation ends in, the others have their times
+            if case == "copy":
+                raise
+            row = {key: row[key] for key in ("name", "format", "rows", "columns")}
+            row["failed"] = reason(error)
+        rows.append(row)
+    while warm and time.perf_counter() - begun < WARM_UP_SECONDS:
+        for _, run in runs:
+            run()
+    rounds = 0
+    while rounds < (REDUCED_ROUNDS if reduced else ROUNDS) and (rounds < FEWEST or time.perf_counter() - begun < seconds):
+        for k in range(len(runs)):
+            row, run = runs[(k + rounds) % len(runs)]
+            row["us"].append(run())
+        rounds += 1
+    return finished(rows)
+
+
+def time_all(torch, device, reduced, budget, results):
+    machine = Machine(torch, device)
+    results.head["device"] = machine.name
+    begun = time.perf_counter()
+    sizes = elementwise_sizes(reduced) + norm_sizes(reduced)
+
+    def weight(shape, size):
+        elements = shape[0] * shape[1]
+        return calls_of(sets_of(elements, size, machine.l2_bytes, 1 << 62)) * elements * size
+
+    to_go = sum(weight(shape, size) for _, size in FORMATS.values() for shape in sizes)
+    warm = not reduced
+    for name, (dtype_name, size) in FORMATS.items():
+        dtype = getattr(torch, dtype_name)
+        most = max(rows * columns for rows, columns in sizes)
+        arrays = 5  # x, dy, out, and what a norm returns, twice
+        while most > 1 << 12 and arrays * size * most > 0.8 * machine.free_bytes():
+            most //= 2
+        pool = {"x": torch.empty(most, dtype=dtype, device=device).normal_(), "dy": torch.empty(most, dtype=dtype, device=device).uniform_(-1, 1)}
+        pool["out"] = pool["dy"].clone()
+        for shape in sizes:
+            own = weight(shape, size)
+            seconds = own / to_go * (budget - (time.perf_counter() - begun))
+            to_go -= own
+            rows, columns = shape
+            if rows == 1:
+                columns = min(columns, most)
+            elements = rows * columns
+            if elements > most or any(row["rows"] == rows and row["columns"] == columns and row["format"] == name for row in results.rows):
+                continue
+            sets = sets_of(elements, size, machine.l2_bytes, most)
+            try:
+                cases = elementwise_cases(machine, pool, elements, size) if rows == 1 else norm_cases(machine, pool, rows, columns, size, dtype)
+                timed = time_size(machine, cases, sets, calls_of(sets), (rows, columns), name, seconds, reduced, warm)
+            except Exception as error:
+                timed = [{"name": "copy", "format": name, "rows": rows, "columns": columns, "failed": reason(error)}]
+            warm = False
+            machine.release()
+            results.rows += timed
+            print("\n".join(line_of(row) for row in timed), flush=True)
+            results.write(complete=False)
+        del pool
+    results.write(complete=True)
+
+
+def options_of(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def refuse(why):
+        raise Refusal(2, why)
+
+    parser.error = refuse
+    parser.add_argument("--out", default="")
+    parser.add_argument("--ours", default="")
+    parser.add_argument("--budget", type=float, default=60)
+    parser.add_argument("--reduced", action="store_true")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args(arguments)
+    if not 0 < options.budget < 1e5:
+        refuse(f"--budget: {options.budget:g} is not a number of seconds from 1 to 99999")
+    return options
+
+
+def run(arguments):
+    options = options_of(arguments)
+    ours = read_ours(options.ours) if options.ours else None
+    try:
+        import torch
+    except ImportError as error:
+        raise Refusal(3, f"PyTorch is not importable: {reason(error)}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise Refusal(3, "PyTorch has no CUDA device")
+    results = Results(options.out, {"schema": SCHEMA, "torch": torch.__version__, "reduced": options.reduced})
+    results.write(complete=False)
+    time_all(torch, options.device, options.reduced, options.budget, results)
+    if ours is not None:
+        print("\n".join(comparison(ours, results.rows)))
+    return 0
+
+
+def main():
+    try:
+        return run(sys.argv[1:])
+    except Refusal as refusal:
+        print(f"outgrad: torch_peer: {refusal}", file=sys.stderr)
+        return refusal.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

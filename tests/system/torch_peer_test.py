@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""autotune/gpu/torch_peer.py without PyTorch: its arithmetic, its rows and its table over a stand-in for the module, on both of its devices; and what it
+refuses. Where PyTorch is importable, a look whether all of it runs. usage: torch_peer_test.py REPOSITORY BUILD"""
+import contextlib
+import importlib.util
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+SCRIPT = pathlib.Path(sys.argv[1]) / "autotune/gpu/torch_peer.py"
+spec = importlib.util.spec_from_file_location("torch_peer", SCRIPT)
+peer = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peer)
+
+
+class Tensor:
+    """Of a length and nothing else; a slice beyond it is an error."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def numel(self):
+        return self.length
+
+    def __getitem__(self, where):
+        if not 0 <= where.start < where.stop <= self.length:
+            raise IndexError("a set that the pool has not")
+        return Tensor(where.stop - where.start)
+
+    def view(self, rows, columns):
+        if rows * columns != self.length:
+            raise ValueError("shape")
+        return self
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: self
+
+
+class Aten:
+    """Every operation, with calls counted; `broken` ones fail, `absent` ones are not there."""
+
+    def __init__(self, broken=(), absent=()):
+        self.calls, self.broken, self.absent = {}, broken, absent
+
+    def __getattr__(self, name):
+        if name in self.absent:
+            raise AttributeError(name)
+
+        def call(*args, **kwargs):
+            if name in self.broken:
+                raise RuntimeError(f"{name} is not to be had\nsecond line")
+            self.calls[name] = self.calls.get(name, 0) + 1
+            return Tensor(1), Tensor(1), Tensor(1)
+
+        call.out = call.grad_input = call
+        if name == "_fused_rms_norm":
+            return lambda *args: call(*args)[:2]
+        return call
+
+
+def torch_of(aten):
+    torch = types.SimpleNamespace(__version__="0", bfloat16="bfloat16", float16="float16", float32="float32")
+    torch.ops = types.SimpleNamespace(aten=aten)
+    torch.empty = lambda n, dtype, device: Tensor(n)
+    torch.full = lambda shape, value, dtype, device: Tensor(shape[0])
+    torch.compile = lambda function, dynamic: function
+    torch.nn = types.SimpleNamespace(functional=types.SimpleNamespace(rms_norm=lambda *args: Tensor(1)))
+    torch.autograd = types.SimpleNamespace(grad=lambda *args, **kwargs: (Tensor(1), Tensor(1)))
+    replayed = []
+
+    class Graph:
+        def replay(self):
+            replayed.append(self)
+
+    nothing = lambda *args, **kwargs: contextlib.nullcontext()
+    torch.cuda = types.SimpleNamespace(
+        is_available=lambda: True, mem_get_info=lambda: (1 << 28, 1 << 28), empty_cache=lambda: None, current_stream=lambda: None, CUDAGraph=Graph, graph=nothing,
+        stream=nothing, get_device_properties=lambda device: types.SimpleNamespace(name="Made-up GPU", L2_cache_size=1 << 16),
+        Stream=lambda: types.SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None),
+        Event=lambda enable_timing: types.SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda stop: 2.0))
+    torch.replayed = replayed
+    return torch
+
+
+def timed(torch, device, path=""):
+    results = peer.Results(path, {"schema": peer.SCHEMA})
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        peer.time_all(torch, device, True, 10, results)
+    return results.rows, said.getvalue()
+
+
+def said_by(*arguments):
+    ended = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)
+    return ended.returncode, ended.stderr
+
+
+def our_row(**changes):
+    return {"name": "gelu_backward", "format": "bf16", "rows": 1, "columns": 4096, "us_median": 50.0, "share_of_copy": 0.9, **changes}
+
+
+class TorchPeer(unittest.TestCase):
+    def test_sets_exceed_the_cache_and_are_used_alike(self):
+        self.assertEqual(peer.sets_of(1 << 20, 2, 50 << 20, 1 << 28), 75)
+        self.assertEqual(peer.sets_of(1 << 20, 2, 50 << 20, 1 << 23), 8)  # all that there are
+        self.assertEqual(peer.sets_of(1 << 28, 4, 50 << 20, 1 << 28), 1)
+        self.assertEqual([peer.calls_of(sets) for sets in (1, 3, 19, 20, 75)], [20, 21, 38, 20, 75])
+
+    def test_disturbed_rounds_are_left_out_of_every_row(self):
+        rows = peer.finished([{"name": "copy", "bytes": 1000, "us": [1.0, 2.0, 1.1]}, {"name": "x", "bytes": 3000, "us": [4.0, 100.0, 2.0]}, {"name": "y", "failed": "why"}])
+        self.assertEqual((rows[1]["kept_rounds"], rows[1]["us_median"]), (2, 3.0))
+        self.assertAlmostEqual(rows[1]["share_of_copy"], 3.0 / 3.0 * 1.05)
+        self.assertNotIn("us_median", rows[2])
+
+    def test_every_row_on_both_devices(self):
+        for device in ("cpu", "cuda"):
+            rows, _ = timed(torch_of(Aten()), device)
+            names = {"copy", "scale", "gelu_forward", "gelu_backward", "layernorm_forward", "layernorm_backward", "rmsnorm_forward", "rmsnorm_backward"}
+            for name in names:
+                self.assertEqual({row["format"] for row in rows if row["name"] == name and "us_median" in row}, set(peer.FORMATS), name)
+            if device == "cuda":  # 2 ms for a graph, as the events have it
+                self.assertEqual({round(row["us_median"] * row["calls"]) for row in rows if "us_median" in row}, {2000})
+                self.assertTrue(all("triton" in row["failed"] for row in rows if row["name"] == "gelu_backward_compiled" and "failed" in row))
+
+    def test_rmsnorm_without_a_fused_operation(self):
+        aten = Aten(absent=("_fused_rms_norm", "_fused_rms_norm_backward"))
+        for device in ("cpu", "cuda"):
+            rows, _ = timed(torch_of(aten), device)
+            self.assertFalse([row for row in rows if row["name"].startswith("rmsnorm") and "failed" in row])
+
+    def test_one_failing_operation_leaves_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/torch.json"
+            rows, said = timed(torch_of(Aten(broken=("native_layer_norm_backward",))), "cuda", path)
+            failed = [row for row in rows if "failed" in row and row["name"] != "gelu_backward_compiled"]
+            self.assertEqual({(row["name"], row["failed"]) for row in failed}, {("layernorm_backward", "native_layer_norm_backward is not to be had")})
+            self.assertTrue([row for row in rows if row["name"] == "rmsnorm_backward" and "us_median" in row])
+            self.assertIn("FAILED: native_layer_norm_backward is not to be had", said)
+            written = json.loads(pathlib.Path(path).read_text())
+            self.assertEqual((written["schema"], written["complete"], written["timings"], written["device"]), (peer.SCHEMA, True, rows, "Made-up GPU"))
+
+    def test_the_table_joins_by_work(self):
+        theirs = peer.finished([{"name": name, "format": "bf16", "rows": 1, "columns": 4096, "bytes": 1000, "us": us}
+                                for name, us in (("copy", [10.0]), ("gelu_backward", [40.0]), ("gelu_backward_compiled", [100.0]))])
+        lines = peer.comparison([our_row(), our_row(name="bias_gelu_forward"), our_row(format="f16")], theirs)
+        self.assertEqual(len(lines), 4)
+        self.assertRegex(lines[1], r"^gelu_backward +bf16 +4096 +50\.00 +40\.00 +0\.80 .*BEHIND$")
+        self.assertRegex(lines[2], r"^gelu_backward_compiled *bf16 +4096 +50\.00 +100\.00 +2\.00 +90\.0% +10\.0%$")
+        self.assertEqual(lines[3], "2 rows, behind PyTorch in 1")
+
+    def test_refuses_in_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bad = pathlib.Path(folder) / "ours.json"
+            for text in ("", "[]", "{}", '{"schema": "outgrad.gpu_torch/2", "timings": []}', '{"schema": "outgrad.gpu_time/2", "timings": [{}]}'):
+                bad.write_text(text)
+                status, said = said_by("--ours", str(bad))
+                self.assertEqual((status, said), (2, f"outgrad: torch_peer: {bad}: is not what outgrad-gpu time writes (outgrad.gpu_time/2)\n"))
+            for arguments in (("--ours", folder + "/absent"), ("--budget", "0"), ("--budget", "x"), ("--nonsense",), ("--device", "tpu"), ("stray",)):
+                status, said = said_by(*arguments)
+                self.assertEqual((status, said.count("\n")), (2, 1), said)
+
+    def test_what_is_here(self):
+        if importlib.util.find_spec("torch") is None:
+            status, said = said_by()
+            self.assertEqual((status, said), (3, "outgrad: torch_peer: PyTorch is not importable: No module named 'torch'\n"))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            status, said = said_by("--device", "cpu", "--reduced", "--out", folder + "/torch.json")
+            self.assertEqual(status, 0, said)
+            rows = json.loads(pathlib.Path(folder, "torch.json").read_text())["timings"]
+            self.assertEqual([row for row in rows if "failed" in row], [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
