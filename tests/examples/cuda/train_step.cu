@@ -57,11 +57,12 @@ int main() {
   u32* const mask = on_device(std::vector<u32>(kElements / 32));
 
   using Fit = DefaultFit<BF16>::Type;
+  using Forward = ForwardFit<BF16>::Type;
   cudaStream_t streams[2];
   for (int k = 0; k < 2; ++k) {
     require(cudaStreamCreate(&streams[k]));
     const i64 begin = k * kHalf;
-    require(cuda::launch_gelu_forward<generated::GeluForward>(device_x + begin, device_y + begin, mask + begin / 32, kHalf, streams[k]));
+    require(cuda::launch_gelu_forward<Forward>(device_x + begin, device_y + begin, mask + begin / 32, kHalf, streams[k]));
     require(cuda::launch_gelu_backward<Fit>(device_gradient + begin, device_y + begin, mask + begin / 32, device_gradient + begin, kHalf,
                                             streams[k]));
   }
