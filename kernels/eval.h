@@ -9,6 +9,7 @@
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
 //   Value   shifted(a, bits) = the float whose bits are those of a, shifted left        signed_as(a, b) = |a| with b's sign
+//   Value   nudged(a, tie) = a + tie, for tie = 2^-149, which is a for |a| >= 2^-123; of a = 0 either
 //   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body sees any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
 //   Row     first_row() = 0     next_row(row, mask) = mask ? row + 1 : row
@@ -241,6 +242,8 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
 template <class Forward>
 inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
 
+inline constexpr float kLeastNormal = 0x1p-126f;
+
 // q = 2^23 + the row of w.
 template <class Ops, class Forward>
 OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit, const typename Ops::Value& w) {
@@ -249,7 +252,8 @@ OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit,
 
 // v p for v >= kXMin, w = v or kXMax, q = forward_index(w). In parts, v c0 + kTie and the rest: at 0, where c0 is 1/2 and the first part
 // exact, the sum is rounded once. kTie lies far below every value of the format: it decides the ties x/2 where fp32 cannot hold the rest of
-// f(x), which is positive on both sides of 0.
+// f(x), which is positive on both sides of 0. A subnormal kTie is added last, and only where it counts: as an operand it costs some CPUs a
+// hundred cycles.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& q,
                                                 const typename Ops::Value& w, const typename Ops::Value& v) {
@@ -261,7 +265,9 @@ OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& f
   Value t = ops.fma(ops.shifted(c3, fit.kQuarticShift), u, c3);
   t = ops.fma(t, u, ops.lookup(table, row, 2));
   t = ops.fma(t, u, ops.lookup(table, row, 1));
-  return ops.fma(ops.mul(w, u), t, ops.fma(v, ops.lookup(table, row, 0), ops.constant(fit.kTie)));
+  const Value c0 = ops.lookup(table, row, 0);
+  if (fit.kTie < kLeastNormal) return ops.nudged(ops.fma(ops.mul(w, u), t, ops.mul(v, c0)), fit.kTie);
+  return ops.fma(ops.mul(w, u), t, ops.fma(v, c0, ops.constant(fit.kTie)));
 }
 
 // For `where`, of w.
@@ -307,6 +313,9 @@ OUTGRAD_HD typename Ops::Mask evaluate_mask(const Ops& ops, const Forward& fit, 
   return ops.less_equal(ops.constant(fit.kXStar), x);
 }
 
+// No bit of an exponent below that of 2^-123.
+inline constexpr u32 kNudgedExponents = 0x7e000000u;
+
 // One fp32 value, on host and device.
 struct FloatOps {
   using Value = float;
@@ -337,6 +346,13 @@ struct FloatOps {
   }
   OUTGRAD_HD float non_positive(float a) const { return a > 0.0f ? -0.0f : a; }
   OUTGRAD_HD float shifted(float a, int bits) const { return float_of(bits_of(a) << bits); }
+  OUTGRAD_HD float nudged(float a, float tie) const {
+#ifdef __CUDA_ARCH__
+    return add_rn(a, tie);
+#else
+    return (bits_of(a) & kNudgedExponents) == 0 && a != 0.0f ? add_rn(a, tie) : a;
+#endif
+  }
   OUTGRAD_HD float signed_as(float a, float b) const { return float_of((bits_of(a) & 0x7fffffffu) | (bits_of(b) & 0x80000000u)); }
   OUTGRAD_HD float select(bool mask, float a, float b) const { return mask ? a : b; }
   OUTGRAD_HD u32 select(bool mask, u32 a, u32 b) const { return mask ? a : b; }

@@ -90,6 +90,14 @@ struct Avx2 {
     return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
   }
 
+  static OUTGRAD_HD Float nudged(Float a, float tie) {
+    const Int exponent = _mm256_and_si256(bits(a), _mm256_set1_epi32(static_cast<int>(kNudgedExponents)));
+    const Mask small = _mm256_castsi256_ps(_mm256_cmpeq_epi32(exponent, _mm256_setzero_si256()));
+    if (__builtin_expect(!any(small), 1)) return a;
+    const Mask nudge = _mm256_and_ps(small, _mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+    return any(nudge) ? select(nudge, add(a, splat(tie)), a) : a;
+  }
+
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm256_i32gather_ps(column, row, sizeof(float)); }
   // column[row mod kRows] for a 32-byte aligned column of kRows >= 8 floats.
   template <int kRows>
@@ -235,6 +243,13 @@ struct Avx512 {
   static OUTGRAD_HD Float signed_as(Float a, Float b) {
     constexpr int kByMask = 0xca;  // mask ? a : b, bit by bit
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(splat(0x7fffffff), bits(a), bits(b), kByMask));
+  }
+
+  static OUTGRAD_HD Float nudged(Float a, float tie) {
+    const Mask small = _mm512_testn_epi32_mask(bits(a), splat(static_cast<int>(kNudgedExponents)));
+    if (__builtin_expect(!any(small), 1)) return a;
+    const Mask nudge = _mm512_mask_cmp_ps_mask(small, a, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    return any(nudge) ? _mm512_mask_add_ps(a, nudge, a, splat(tie)) : a;
   }
 
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm512_i32gather_ps(row, column, sizeof(float)); }
@@ -460,6 +475,9 @@ struct LaneOps {
   OUTGRAD_HD Value non_positive(const Value& a) const { return at_most(a, constant(-0.0f)); }  // MINPS: -0 < a ? -0 : a
   OUTGRAD_HD Value shifted(const Value& a, int count) const {
     return each<Value>([&](int i) { return Isa::shifted(a.v[i], count); });
+  }
+  OUTGRAD_HD Value nudged(const Value& a, float tie) const {
+    return each<Value>([&](int i) { return Isa::nudged(a.v[i], tie); });
   }
   OUTGRAD_HD Value signed_as(const Value& a, const Value& b) const {
     return each<Value>([&](int i) { return Isa::signed_as(a.v[i], b.v[i]); });

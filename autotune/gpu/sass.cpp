@@ -127,8 +127,12 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
       throw std::runtime_error("branch at " + std::to_string(offset) + " to " + std::to_string(target));
     const std::string label = ".L_" + std::to_string(target);
     labels[label] = static_cast<std::size_t>(target) / kInstructionBytes;
-    // The second form branches on a uniform predicate, which nobody here needs by its number.
-    const std::string condition = opcode == 0x547 ? "UP" : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
+    // The second form branches on a uniform predicate, bit 91 of the first (.DIV) where lanes of a uniform register's mask have parted: nobody here
+    // needs these by their numbers.
+    constexpr int kParted = 91;
+    const std::string condition = opcode == 0x547                        ? "UP"
+                                  : bits_of(low, high, kParted, 1) != 0 ? "UR"
+                                                                         : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
     instruction.operands = (condition.empty() ? "" : condition + ", ") + "`(" + label + ")";
   }
   return instruction;

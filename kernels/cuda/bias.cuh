@@ -19,7 +19,18 @@ OUTGRAD_HD constexpr GpuSchedule unhinted(GpuSchedule schedule) {
   return schedule;
 }
 
-// y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8 and the bias aligned, so that it too is read by octets.
+// A column's number, and twice the most columns.
+template <bool Wide>
+struct ColumnOf {
+  using Type = u64;
+};
+template <>
+struct ColumnOf<true> {
+  using Type = u32;
+};
+
+// y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8, of kMostWideColumns at most, and the bias aligned, so that it too is
+// read by octets.
 template <class Forward, class T, class B, bool Wide, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, kForwardSchedule<Schedule, T, true>.resident_blocks)
     bias_gelu_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u32* mask) {
@@ -31,20 +42,22 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
   const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
   // The column of the next trip's first element, and how far it is, modulo n, to the next octet and to the next trip.
   constexpr u64 kApart = static_cast<u64>(kSchedule.threads) * kOctet, kPerBlock = kApart * kSchedule.octets;
-  const u64 columns = static_cast<u64>(n);
-  const auto moved = [=](u64 column, u64 by) {
+  using Column = typename ColumnOf<Wide>::Type;
+  const Column columns = static_cast<Column>(n);
+  const auto moved = [=](Column column, Column by) {
     column += by;
-    return column < columns ? column : column - columns;
+    const Column around = column - columns;  // far above it where that is below 0
+    return around < column ? around : column;
   };
-  u64 next = (blockIdx.x * kPerBlock + threadIdx.x * static_cast<u64>(kOctet)) % columns;
-  const u64 by_octet = kApart % columns, by_trip = gridDim.x * kPerBlock % columns;
+  Column next = static_cast<Column>((blockIdx.x * kPerBlock + threadIdx.x * static_cast<u64>(kOctet)) % columns);
+  const Column by_octet = static_cast<Column>(kApart % columns), by_trip = static_cast<Column>(gridDim.x * kPerBlock % columns);
   over_octets<kSchedule>(
       elements, aligned,
       [&](u64 first) {
         Octet<T> input[kSchedule.octets];
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule>(x + first * kOctet + u * kApart);
-        u64 column = next;
+        Column column = next;
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           float shift[kOctet];
@@ -53,22 +66,17 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
             OUTGRAD_UNROLL
             for (int k = 0; k < kOctet; ++k) shift[k] = widened(octet, k);
           } else {
-            u64 j = column;
+            Column j = column;
             OUTGRAD_UNROLL
             for (int k = 0; k < kOctet; ++k) {
               shift[k] = widen(bias[j]);
               j = moved(j, 1);
             }
           }
-          float result[kOctet];
-          u32 bits = 0;
           OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) {
-            const float z = add_rn(widened(input[u], k), shift[k]);
-            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, tables, z);
-            bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << k;
-          }
-          store_octet<kSchedule>(y + first * kOctet + u * kApart, packed<T>(result));
+          for (int k = 0; k < kOctet; ++k) shift[k] = add_rn(widened(input[u], k), shift[k]);
+          u32 bits = 0;
+          store_octet<kSchedule>(y + first * kOctet + u * kApart, forward_octet<T, Forward>(tables, shift, bits));
           bytes[first + u * static_cast<u64>(kSchedule.threads)] = static_cast<u8>(bits);
           column = moved(column, by_octet);
         }
@@ -76,13 +84,13 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
       },
       [&](u64 octet, u32 count) {
         u32 bits = 0;
-        u64 j = octet * kOctet % columns;
+        Column j = static_cast<Column>(octet * kOctet % columns);
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const float z = add_rn(widen(x[i]), widen(bias[j]));
-          y[i] = narrow<T>(gelu_forward_value<T>(FloatOps{}, Forward{}, tables, z));
-          bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, z)) << k;
+          const GeluForwardElement<T> element = forward_element<T, Forward>(tables, add_rn(widen(x[i]), widen(bias[j])));
+          y[i] = element.y;
+          bits |= static_cast<u32>(element.m) << k;
           j = moved(j, 1);
         }
         bytes[octet] = static_cast<u8>(bits);
@@ -198,7 +206,7 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
     return cudaErrorInvalidValue;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T, true>;
   static constinit ResidentBlocks resident[2];
-  const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(bias);
+  const bool wide = n % kOctet == 0 && n <= kMostWideColumns && is_aligned_for<kSchedule>(bias);
   const auto kernel = wide ? bias_gelu_forward<Forward, T, B, true, Schedule> : bias_gelu_forward<Forward, T, B, false, Schedule>;
   PlanLimits limits;
   if (const cudaError_t status = limits_for<kSchedule>(kernel, resident[wide], limits); status != cudaSuccess) return status;

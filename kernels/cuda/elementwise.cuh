@@ -13,6 +13,7 @@
 #endif
 
 #include "kernels/activation.h"
+#include "kernels/cuda/forward.cuh"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/octets.cuh"
@@ -125,30 +126,6 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
       });
 }
 
-// The two tables of a forward fit, each as a fit of its own for resident_table.
-template <class Forward>
-struct CoreOf {
-  static constexpr int kRows = Forward::kRows;
-  static OUTGRAD_HD constexpr auto table() { return Forward::table(); }
-};
-template <class Forward>
-struct TailOf {
-  static constexpr int kRows = Forward::kTailRows;
-  static OUTGRAD_HD constexpr auto table() { return Forward::tail(); }
-};
-
-// The tables of a forward where the kernel reads them, as gelu_forward_value takes them.
-template <class Forward, TableHome Wanted, int Threads>
-__device__ __forceinline__ decltype(auto) resident_forward() {
-  if constexpr (kIsRoundedForward<Forward>) {
-    return resident_table<Forward, Wanted, Threads>();
-  } else {
-    using Core = decltype(resident_table<CoreOf<Forward>, Wanted, Threads>());
-    using Tail = decltype(resident_table<TailOf<Forward>, Wanted, Threads>());
-    return ForwardTables<Core, Tail>{resident_table<CoreOf<Forward>, Wanted, Threads>(), resident_table<TailOf<Forward>, Wanted, Threads>()};
-  }
-}
-
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
@@ -168,15 +145,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
         for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
-          float result[kOctet];
           u32 bits = 0;
-          OUTGRAD_UNROLL
-          for (int k = 0; k < kOctet; ++k) {
-            const float wide = widened(input[u], k);
-            result[k] = gelu_forward_value<T>(FloatOps{}, Forward{}, tables, wide);
-            bits |= static_cast<u32>(evaluate_mask(FloatOps{}, Forward{}, wide)) << k;
-          }
-          store_octet<kSchedule, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, packed<T>(result));
+          store_octet<kSchedule, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, forward_octet<Forward>(tables, input[u], bits));
           Own::store_bits(bytes, first + u * kApart, bits);
         }
       },
@@ -185,7 +155,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const GeluForwardElement<T> element = gelu_forward_element(Forward{}, tables, x[i]);
+          const GeluForwardElement<T> element = forward_element<T, Forward>(tables, widen(x[i]));
           y[i] = element.y;
           bits |= static_cast<u32>(element.m) << k;
         }

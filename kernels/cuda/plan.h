@@ -304,7 +304,7 @@ struct ElementWork {
 // `threads`; tests/system/sass_test.cpp holds that nothing spills). Who asks for more octets than these is kept no second block.
 OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWork& work) {
   const bool f32 = work.element_bytes == 4, sums = work.bias && !work.forward;
-  const int octets = !work.rows ? 4 : sums ? 2 : f32 ? 3 : 4;
+  const int octets = !work.rows ? 4 : sums ? 2 : f32 ? 3 : work.bias ? 6 : 4;
   const int threads = !f32 && (work.forward || (sums && work.rows)) ? 768 : 512;
   if (schedule.octets == 0) schedule.octets = octets;
   if (schedule.resident_blocks == 0) schedule.resident_blocks = schedule.octets > octets ? 1 : larger(1, threads / schedule.threads);
@@ -330,6 +330,8 @@ enum class DeviceKernel {
 };
 
 inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
+// Columns up to which a bias is read by octets: twice as many are counted in 32 bits.
+inline constexpr i64 kMostWideColumns = i64{1} << 31;
 
 struct PlannedLaunch {
   DeviceKernel kernel;

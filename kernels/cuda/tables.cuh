@@ -209,6 +209,24 @@ __device__ __forceinline__ GpuOps<DeviceFit<Fit, Y>, Y, DeviceSeed, place_of<Vie
   return {};
 }
 
+// The bits of 2^23: an index that is 2^23 and the number of a row has them above that number.
+inline constexpr u32 kTwoTo23 = 0x4b000000u;
+
+// A view whose first row has the number First.
+template <class Table, u32 First>
+struct RowsFrom {
+  const Table& table;
+  __device__ __forceinline__ float at(u32 row, int word) const { return table.at(row - First, word); }
+};
+template <u32 First, class View>
+__device__ __forceinline__ auto rows_from(const View& view) {
+  if constexpr (requires { view.from(First); }) {
+    return view.from(First);
+  } else {
+    return RowsFrom<View, First>{view};
+  }
+}
+
 // The fit's table where the kernel reads it.
 template <class Fit, TableHome Wanted, int Threads>
 __device__ __forceinline__ decltype(auto) resident_table() {

@@ -220,7 +220,9 @@ TYPED_TEST(RoundedForwards, FollowItsDefinition) {
     float t = std::fma(float_of(bits_of(c[3]) << TypeParam::kQuarticShift), u, c[3]);
     t = std::fma(std::fma(t, u, c[2]), u, c[1]);
     const volatile float wu = w * u;
-    const float y = std::fma(wu, t, std::fma(v, c[0], TypeParam::kTie));
+    const volatile float vc = v * c[0];
+    float y = std::fma(wu, t, TypeParam::kTie < kLeastNormal ? vc : std::fma(v, c[0], TypeParam::kTie));
+    if (TypeParam::kTie < kLeastNormal && y != 0) y += TypeParam::kTie;
     ASSERT_EQ(canonical_bits(evaluate_forward(FloatOps{}, TypeParam{}, kRows, x)), canonical_bits(std::copysign(y, x))) << std::hexfloat << x;
     EXPECT_EQ(evaluate_mask(FloatOps{}, TypeParam{}, x), x >= TypeParam::kXStar);
   }

@@ -210,7 +210,7 @@ TEST(StandInBiasShapes, EveryLaunchIsOnTheStream) {
   const GuardedArray<float> x(kRows * kN), bias(kN), y(kRows * kN), workspace(cuda::bias_backward_workspace(kRows, kN));
   const GuardedArray<u32> mask((kRows * kN + 31) / 32);
   take_streams();
-  expect_success(cuda::launch_bias_gelu_forward<Forward>(x.get(), bias.get(), kRows, kN, y.get(), mask.get(), stream));
+  expect_success(cuda::launch_bias_gelu_forward<generated::GeluForward>(x.get(), bias.get(), kRows, kN, y.get(), mask.get(), stream));
   EXPECT_EQ(take_streams(), alone);
   const i64 before = launches();
   expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), kRows, kN, x.get(), bias.get(), workspace.get(),
@@ -228,7 +228,7 @@ TEST(StandInBiasShapes, NoRowsGiveZeroSumsAndNothingElse) {
   const GuardedArray<float> dbias(5);
   expect_success((cuda::launch_bias_gelu_backward<Fit, float>(nullptr, nullptr, nullptr, 0, 5, nullptr, dbias.get(), nullptr, 0, nullptr)));
   expect_equal("dbias", dbias, std::vector<float>(5, 0.0f));
-  expect_success((cuda::launch_bias_gelu_forward<Forward, float, float>(nullptr, nullptr, 0, 5, nullptr, nullptr, nullptr)));
+  expect_success((cuda::launch_bias_gelu_forward<generated::GeluForward, float, float>(nullptr, nullptr, 0, 5, nullptr, nullptr, nullptr)));
   EXPECT_EQ(launches(), before);
 }
 
@@ -241,7 +241,7 @@ TEST(StandInBiasShapes, BadArgumentsAreRefused) {
   float *const x = at(0x10000), *const y = at(0x20000), *const dx = at(0x30000), *const bias = at(0x40000), *const work = at(0x50000);
   u32* const mask = reinterpret_cast<u32*>(0x60000);
   const auto forward = [](const float* a, const float* b, i64 rows, i64 n, float* c, u32* m) {
-    return cuda::launch_bias_gelu_forward<Forward, float, float>(a, b, rows, n, c, m, nullptr);
+    return cuda::launch_bias_gelu_forward<generated::GeluForward, float, float>(a, b, rows, n, c, m, nullptr);
   };
   const auto refused = [&](const char* what, cudaError_t status) { EXPECT_EQ(status, cudaErrorInvalidValue) << what; };
   refused("x null", forward(nullptr, bias, kRows, kN, y, mask));

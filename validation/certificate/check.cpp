@@ -51,6 +51,10 @@ void require_index(Conditions& conditions, float low, float high, float scale, f
   conditions.require(!(last - first >= static_cast<float>(rows)), fmt::format("the {} index spans more than {} cells", what, rows));
 }
 
+int low_bits_of(const RoundedForwardHeader& h, float x) {
+  return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows;
+}
+
 // fma, add and mul from y to g.
 int operations(const BackwardHeader& h) {
   const int differences = !h.masked ? 0 : h.y_lo == 0 ? 1 : 2;  // y - y_hi, - y_lo
@@ -131,6 +135,7 @@ CheckReport prove(const Header& h, Findings wanted) {
   } else {
     add([&] { return prove_fit(h, h.bound_a); });
   }
+  if constexpr (std::is_same_v<Header, RoundedForwardHeader>) add([&] { return prove_fit(h, h.bound_core, true); });
   if constexpr (std::is_same_v<Header, BackwardHeader>) {
     if (h.masked) add([&] { return prove_coordinate(h, h.bound_k); });
     add([&] { return prove_rounding(h, h.bound_b); });
@@ -258,6 +263,42 @@ Finding check_structure(const ForwardHeader& h) {
     conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
                        fmt::format("the scale of tail row {} is not a power of two", row));
   }
+  return conditions.finding();
+}
+
+Finding check_structure(const RoundedForwardHeader& h) {
+  Conditions conditions;
+  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
+  conditions.require(name_problem(h.activation, h.function, true).empty(), name_problem(h.activation, h.function, true));
+  const bool half = h.format == "f16";
+  conditions.require(half || h.format == "bf16", fmt::format("kFormat is {}, not f16 or bf16", h.format));
+  conditions.require(h.accuracy == "rounded", fmt::format("unknown class {}", h.accuracy));
+  conditions.require(h.bound_a > 0 && h.bound_core > 0 && h.bound_core <= h.bound_a, "kA or kCoreA is not positive, or kCoreA above kA");
+  conditions.require(certainly_less(x_star(), static_cast<double>(h.x_star)), "kXStar is left of x*");
+  conditions.require(certainly_less(static_cast<double>(std::nextafter(h.x_star, -1.0f)), x_star()), "a float below kXStar is right of x*");
+  conditions.require(h.x_min < 0 && h.x_max > 0, "kXMin, 0, kXMax are out of order");
+  conditions.require(h.index_scale > 0 && 1 / (1 / h.index_scale) == h.index_scale && std::exp2(std::round(std::log2(h.index_scale))) == h.index_scale,
+                     "kIndexScale is not a power of two: the centres would not be exact");
+  // Half the least subnormal is the least tie; kTie is its ulp as a float.
+  const double tie = half ? 0x1p-25 : 0x1p-134;
+  conditions.require(static_cast<double>(h.tie) == (half ? 0x1p-48 : 0x1p-149), "kTie is not the ulp of the least tie");
+  require_index(conditions, h.x_min, h.x_max, h.index_scale, h.index_bias, h.rows, "x");
+  Finding finding = conditions.finding();
+  if (finding.verdict != Verdict::Holds) return finding;
+  // Rows are numbered from the first on; those of the core are the last, all there.
+  const int first = low_bits_of(h, h.x_min), last = low_bits_of(h, h.x_max);
+  conditions.require(first == 0 && last == h.core_first + h.core_rows - 1 && (h.core_rows & (h.core_rows - 1)) == 0,
+                     fmt::format("rows {} to {} do not end with the {} of the core from {} on", first, last, h.core_rows, h.core_first));
+  const auto code = [&](float y) { return half ? kernels::narrow<kernels::F16>(y).bits : kernels::narrow<kernels::BF16>(y).bits; };
+  // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie rounds to even, -0.
+  conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= tie, "f(kXMin) does not round to -0");
+  conditions.require(code(deployed_forward(h, h.x_min)) == 0x8000 && code(deployed_forward(h, -kFloatInfinity)) == 0x8000, "the clamped left tail is not -0");
+  // p is 1 at kXMax, and beyond; x - f(x) = x Phi(-x), relative to x at most Phi(-kXMax) there: what kA says of the last row.
+  conditions.require(same_bits(deployed_forward(h, h.x_max), h.x_max) && same_bits(deployed_forward(h, kFloatInfinity), kFloatInfinity) &&
+                         same_bits(deployed_forward(h, 2 * h.x_max), 2 * h.x_max),
+                     "the right tail is not x");
+  conditions.require(code(deployed_forward(h, 0.0f)) == 0 && code(deployed_forward(h, -0.0f)) == 0x8000, "f(+-0) is not +-0");
+  conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
   return conditions.finding();
 }
 

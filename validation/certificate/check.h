@@ -27,10 +27,11 @@ struct CheckReport {
 /// Conditions on the constants that the proofs rest on, that kFunction is the function of kActivation and has one minimum or none as
 /// kMasked says, kOperations counted anew, what kClass says of the claims, and limits. Backward: g where x -> -inf and +inf is the limit of
 /// f' (kExactLimits), or within kA + kB of it. Forward: f(+-0) = +-0, -0 at -inf, the least float with m = 1, |f| <= 2^-150 left of kXMin
-/// and RN(f(x)) = x from kXMax on.
+/// and RN(f(x)) = x from kXMax on. Rounded forward: the same of its format, whose every x the sweeps exhaust; kTie, exact centres, where the core lies.
 Finding check_structure(const BackwardHeader& h);
 Finding check_structure(const ForwardHeader& h);
 Finding check_structure(const TableHeader& h);
+Finding check_structure(const RoundedForwardHeader& h);
 
 /// How far a check goes: all findings, or up to the first that does not hold.
 enum class Findings { all, to_failure };

@@ -140,6 +140,25 @@ float deployed_forward(const ForwardHeader& h, float x) {
   return deployed_row(h.table.row(low_bits(cell_index(x, h.index_scale, h.index_bias), h.rows)), h.degree, x);
 }
 
+std::array<float, 5> coefficients_of(const RoundedForwardHeader& h, int row) {
+  const std::span<const float> words = h.table.row(row);
+  return {words[0], words[1], words[2], words[3], std::bit_cast<float>(std::bit_cast<std::uint32_t>(words[3]) << h.quartic_shift)};
+}
+
+float deployed_forward(const RoundedForwardHeader& h, float x) {
+  const float v = x < h.x_min ? h.x_min : x, w = h.x_max < v ? h.x_max : v;
+  const float index = cell_index(w, h.index_scale, h.index_bias);
+  const float u = std::fma(index - h.index_bias, -1.0f / h.index_scale, w);
+  const std::array<float, 5> c = coefficients_of(h, low_bits(index, h.rows));
+  float t = c[4];
+  for (int k = 3; k >= 1; --k) t = std::fma(t, u, c[static_cast<size_t>(k)]);
+  // A subnormal tie comes last; 0 keeps itself.
+  const bool last = h.tie < std::numeric_limits<float>::min();
+  float y = std::fma(w * u, t, last ? v * c[0] : std::fma(v, c[0], h.tie));
+  if (last && y != 0) y += h.tie;
+  return std::copysign(y, x);
+}
+
 float cell_index(float v, float scale, float bias) { return std::fma(v, scale, bias); }
 
 std::vector<Cell> backward_cells(const BackwardHeader& h) {
@@ -178,6 +197,14 @@ std::vector<Cell> forward_cells(const ForwardHeader& h) {
       [&](float x) { return low_bits(core(x), h.rows); });
   cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail,
       [&](float x) { return low_bits(tail(x), h.tail_rows); });
+  return cells;
+}
+
+std::vector<Cell> forward_cells(const RoundedForwardHeader& h) {
+  std::vector<Cell> cells;
+  const auto index = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
+  cut(cells, h.x_min, h.x_max, false, Coordinate::root, h.rows, index, [&](float x) { return low_bits(index(x), h.rows); });
+  for (Cell& cell : cells) cell.left = cell.row < h.core_first;
   return cells;
 }
 

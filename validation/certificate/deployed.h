@@ -13,6 +13,7 @@
 //     even/odd   w = RN(u u); the even and the odd coefficients by Horner in w; RN(odd u + even)
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -54,6 +55,10 @@ float deployed_row(std::span<const float> row, int degree, float v, int scheme =
 float deployed_gradient(const BackwardHeader& h, float y, bool m);
 float deployed_forward(const ForwardHeader& h, float x);
 
+float deployed_forward(const RoundedForwardHeader& h, float x);
+/// c0, ..., c4 of a row.
+std::array<float, 5> coefficients_of(const RoundedForwardHeader& h, int row);
+
 /// The index of the cell of v before it is reduced to a row: RN(v scale + bias).
 float cell_index(float v, float scale, float bias);
 /// All cells of s over the reachable [s_min or s(left_y), s(y_max)] (unmasked: of y over [y_min, y_max]), then those of the left segment
@@ -64,5 +69,7 @@ std::vector<Cell> backward_cells(const BackwardHeader& h);
 float deployed_entry(const TableHeader& h, std::uint32_t code, bool m);
 /// Cells of x: the core over [tail_x, x_max), the tail (left = true) over [x_min, tail_x).
 std::vector<Cell> forward_cells(const ForwardHeader& h);
+/// Cells of x over [x_min, x_max].
+std::vector<Cell> forward_cells(const RoundedForwardHeader& h);
 
 }  // namespace outgrad::validation

@@ -142,6 +142,17 @@ AnalyticFunction forward_error(const Row& row, double scale) {
           }};
 }
 
+// p(x) / Phi(x) - 1 for f = x p.
+AnalyticFunction ratio_error(double centre, const std::array<float, 5>& coefficients) {
+  return {[=](const Interval& x) { return polynomial(coefficients, x - centre) / normal_cdf(x) - 1; },
+          [=](double middle, double radius) {
+            const Interval u = Interval((Interval(middle) - centre).magnitude()) + radius;
+            const Interval cdf = normal_cdf(middle) - density_over_disc(middle, radius) * radius;
+            if (!cdf.positive()) return kInfinity;
+            return (majorant(coefficients, u) / cdf + 1).upper();
+          }};
+}
+
 // Adds a bound that holds as it stands: `value` encloses E over a whole tail, whose points all lie on the far side of x.
 void add_tail(SupNorm& result, const Interval& value, double x, double claim) {
   result.proven = std::max(result.proven, value.magnitude());
@@ -323,6 +334,11 @@ SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim) {
   return bound_sup_norm(forward_error(Row(words, degree), scale), cell.low, cell.high, claim);
 }
 
+SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim) {
+  const double number = static_cast<double>(cell_index(cell.low, h.index_scale, h.index_bias)) - static_cast<double>(h.index_bias);
+  return bound_sup_norm(ratio_error(number / static_cast<double>(h.index_scale), coefficients_of(h, cell.row)), cell.low, cell.high, claim);
+}
+
 Finding prove_fit(const BackwardHeader& h, double claim) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   const bool relative = h.accuracy.starts_with("rel:");
@@ -332,5 +348,13 @@ Finding prove_fit(const BackwardHeader& h, double claim) {
 }
 
 Finding prove_fit(const ForwardHeader& h, double claim) { return prove_all(h, claim, forward_cells(h), "abs(p / f - 1) >="); }
+
+Finding prove_fit(const RoundedForwardHeader& h, double claim, bool core) {
+  std::vector<Cell> cells = forward_cells(h);
+  if (core) std::erase_if(cells, [](const Cell& cell) { return cell.left; });
+  Finding finding = prove_all(h, claim, cells, "abs(x p / f - 1) >=");
+  if (core) finding.name = "A, core";
+  return finding;
+}
 
 }  // namespace outgrad::validation

@@ -22,9 +22,12 @@ inline constexpr double kRootRounding = 1.01 * 0x1p-23;
 SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim);
 /// The same, relative error, over one cell of the forward header.
 SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim);
+SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim);
 
 /// The claim kA over all cells, each row's share of `proven` included in the maximum.
 Finding prove_fit(const BackwardHeader& h, double claim);
 Finding prove_fit(const ForwardHeader& h, double claim);
+/// core: over the rows from core_first on alone.
+Finding prove_fit(const RoundedForwardHeader& h, double claim, bool core = false);
 
 }  // namespace outgrad::validation

@@ -562,6 +562,29 @@ ForwardHeader read_forward(Members& members, Reader& reader) {
   return h;
 }
 
+RoundedForwardHeader read_rounded_forward(Members& members, Reader& reader) {
+  RoundedForwardHeader h;
+  h.name = members.take<std::string>("kName");
+  h.activation = members.take<std::string>("kActivation");
+  h.function = take_function(members, reader);
+  h.format = members.take<std::string>("kFormat");
+  h.accuracy = members.take<std::string>("kClass");
+  h.x_star = members.take<float>("kXStar");
+  h.x_min = members.take<float>("kXMin");
+  h.x_max = members.take<float>("kXMax");
+  h.tie = members.take<float>("kTie");
+  h.rows = take_rows(members, "kRows", reader);
+  h.core_first = members.take_within("kCoreFirst", 0, h.rows - 1);
+  h.core_rows = members.take_within("kCoreRows", 1, h.rows);
+  h.index_scale = members.take<float>("kIndexScale");
+  h.index_bias = members.take<float>("kIndexBias");
+  h.quartic_shift = members.take_within("kQuarticShift", 16, 20);
+  h.bound_a = members.take<double>("kA");
+  h.bound_core = members.take<double>("kCoreA");
+  h.table = take_shaped(members, "table", h.rows, 4, reader);
+  return h;
+}
+
 }  // namespace
 
 Header parse_header(std::string_view text, const std::string& file) {
@@ -583,6 +606,8 @@ Header parse_header(std::string_view text, const std::string& file) {
   Header header;
   if (members.has("kTailRows")) {
     header = read_forward(members, reader);
+  } else if (members.has("kQuarticShift")) {
+    header = read_rounded_forward(members, reader);
   } else if (members.has("kEntries")) {
     header = read_direct_table(members, reader);
   } else {

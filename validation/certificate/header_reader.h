@@ -83,7 +83,18 @@ struct ForwardHeader {
   CoefficientTable table, tail;
 };
 
-using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader>;
+/// y = f(x) rounded to a 16-bit format: f = x p(u). `table`: c0, c1, c2, c3, whose bits, shifted left by quartic_shift, are those of c4.
+struct RoundedForwardHeader {
+  std::string file, struct_name, name, activation, function, format, accuracy;
+  float x_star = 0, x_min = 0, x_max = 0, tie = 0;
+  int rows = 0, core_first = 0, core_rows = 0;
+  float index_scale = 0, index_bias = 0;
+  int quartic_shift = 0;
+  double bound_a = 0, bound_core = 0;  // core: rows from core_first on
+  CoefficientTable table;
+};
+
+using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader>;
 
 /// Parses a header's text; `file` only names it in messages. Throws kernels::SpecError ("file:line: why"), nothing else.
 Header parse_header(std::string_view text, const std::string& file);

@@ -159,6 +159,10 @@ Section coefficients_section(const Results& results) {
         {h.name, "forward", "all", fmt::format("{} and {}", h.degree, h.tail_degree), fmt::format("{} + {}", h.rows, h.tail_rows), "-",
          fmt::format("{}", (h.table.values.size() + h.tail.values.size()) * sizeof(float)), power_of_two(h.bound_a) + " of f"});
   }
+  for (const RoundedForwardHeader& h : results.rounded) {
+    cost.rows.push_back({h.name, "forward", h.format, "4", fmt::format("{}", h.rows), "-", fmt::format("{}", h.table.values.size() * sizeof(float)),
+                         power_of_two(h.bound_a) + " of f, " + power_of_two(h.bound_core) + " in the core"});
+  }
   if (!cost.rows.empty()) section.blocks.push_back(std::move(cost));
   Table distance{
       "How near to optimal a fit is, in its worst piece: the certified error, and the least that any polynomial of this degree can have "

@@ -52,6 +52,7 @@ Section inputs_section(const Results& results) {
   list("header", results.backward);
   list("header", results.tables);
   list("header", results.forward);
+  list("header", results.rounded);
   list("fit", results.fits);
   list("sweep", results.sweeps);
   list("audit", results.foreign);

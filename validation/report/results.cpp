@@ -73,8 +73,11 @@ FitResult read_fit(const std::string& file) {
   } else if (fit.kind == "forward") {
     read_pieces(node["core"]["pieces"]);
     read_pieces(node["tail"]["pieces"]);
+  } else if (fit.kind == "rounded_forward") {
+    fit.format = node["format"].text();
+    read_pieces(node["pieces"]);
   } else {
-    node["kind"].fail("is neither backward nor forward");
+    node["kind"].fail("is none of backward, forward, rounded_forward");
   }
   return fit;
 }
@@ -560,6 +563,8 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.backward.push_back(std::move(*backward));
     else if (auto* forward = std::get_if<ForwardHeader>(&header))
       results.forward.push_back(std::move(*forward));
+    else if (auto* rounded = std::get_if<RoundedForwardHeader>(&header))
+      results.rounded.push_back(std::move(*rounded));
     else if (auto* table = std::get_if<TableHeader>(&header))
       results.tables.push_back(std::move(*table));
   }

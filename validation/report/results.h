@@ -179,6 +179,7 @@ struct ParetoResult {
 struct Results {
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
+  std::vector<RoundedForwardHeader> rounded;
   std::vector<TableHeader> tables;
   std::vector<FitResult> fits;
   std::vector<SweepResult> sweeps, foreign;  // of our kernels; of published coefficients
@@ -190,7 +191,7 @@ struct Results {
   std::vector<std::string> warnings;  // "file:line: why": what was passed over
 
   bool empty() const {
-    return backward.empty() && forward.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
+    return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
            tuning.empty() && pareto.empty() && attacks.empty() && training.empty();
   }
   /// Null if there is none.

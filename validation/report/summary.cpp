@@ -184,7 +184,7 @@ std::vector<Block> remarks(const Results& results, const std::vector<Requirement
   const auto add = [&](std::size_t n, const char* one, const char* many) {
     if (n > 0) from += (from.empty() ? "" : ", ") + counted(n, one, many);
   };
-  add(results.backward.size() + results.forward.size() + results.tables.size(), "coefficient header", "coefficient headers");
+  add(results.backward.size() + results.forward.size() + results.rounded.size() + results.tables.size(), "coefficient header", "coefficient headers");
   add(results.fits.size(), "fit with its certificate", "fits with their certificates");
   add(results.sweeps.size(), "exhaustive sweep", "exhaustive sweeps");
   add(results.foreign.size(), "sweep of others' coefficients", "sweeps of others' coefficients");
