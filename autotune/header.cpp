@@ -143,9 +143,10 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
     if (header.accuracy.empty()) throw kernels::SpecError(path, "kClass", "missing");
     if (header.activation != kActivation)
       throw kernels::SpecError(path, "kActivation", "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
-    const auto problem = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId f) { return header.format == name_of(f); });
-    if (problem == std::end(kAllFormats)) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
-    for (const auto& known : fits_of({KernelId::kGeluBackward, *problem}))
+    const auto format = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId f) { return header.format == name_of(f); });
+    if (format == std::end(kAllFormats)) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
+    const Problem backward{KernelId::kGeluBackward, *format};
+    for (const auto& known : fits_of(backward))
       if (known->type == header.type) throw kernels::SpecError(path, "struct " + header.type, "is the name of a fit of kernels/fits.h");
     for (const GeneratedHeader& other : headers)
       if (&other != &header && other.type == header.type) throw kernels::SpecError(path, "struct " + header.type, "is also in " + other.path);

@@ -7,7 +7,8 @@ set(OUTGRAD_WARNING_FLAGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-si
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   list(APPEND OUTGRAD_WARNING_FLAGS -Wno-restrict)  # false alarms in std::string's own operator+ (GCC bug 105651)
 endif()
-if(PROJECT_IS_TOP_LEVEL)
+# For those who change the sources: another compiler's new warning is no reason not to build there.
+if(OUTGRAD_WERROR)
   list(APPEND OUTGRAD_WARNING_FLAGS -Werror)
 endif()
 

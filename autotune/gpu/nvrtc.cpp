@@ -5,23 +5,70 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <regex>
 #include <sstream>
+#include <stdexcept>
 
 #include "kernels/host/errors.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int kSuccess = 0;           // NVRTC_SUCCESS
 constexpr int kCompilationError = 6;  // NVRTC_ERROR_COMPILATION
+constexpr int kNoBuiltins = 7;        // NVRTC_ERROR_BUILTIN_OPERATION_FAILURE
 
-std::vector<std::string> candidates() {
-  std::vector<std::string> paths;
+#if defined(__aarch64__)
+constexpr const char* kTarget = "targets/sbsa-linux/lib";
+#else
+constexpr const char* kTarget = "targets/x86_64-linux/lib";
+#endif
+
+// The toolkits' own folders, as the environment names them and then where nvcc is.
+std::vector<fs::path> toolkits() {
+  std::vector<fs::path> roots;
   for (const char* variable : {"CUDA_PATH", "CUDA_HOME"})
-    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') paths.push_back(std::string(value) + "/lib64/libnvrtc.so");
-  paths.insert(paths.end(), {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"});
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') roots.emplace_back(value);
+  std::istringstream folders(std::getenv("PATH") != nullptr ? std::getenv("PATH") : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    std::error_code error;  // a link in /usr/bin leads to the toolkit
+    const fs::path nvcc = fs::canonical(fs::path(folder) / "nvcc", error);
+    if (folder.empty() || error) continue;
+    roots.push_back(nvcc.parent_path().parent_path());
+    break;
+  }
+  return roots;
+}
+
+// What to open, the first that is there wins. The loader's own choice stands before the folder where no one has pointed to.
+std::vector<std::string> candidates() {
+  constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};  // without the first where only the run-time part is installed
+  std::vector<std::string> paths;
+  const auto add = [&](const fs::path& root) {
+    for (const char* folder : {"lib64", "lib", kTarget}) {
+      std::error_code error;
+      for (const char* name : kNames)
+        if (const fs::path path = root / folder / name; fs::exists(path, error)) paths.push_back(path.string());
+    }
+  };
+  for (const fs::path& root : toolkits()) add(root);
+  paths.insert(paths.end(), std::begin(kNames), std::end(kNames));
+  add("/usr/local/cuda");
   return paths;
+}
+
+// libnvrtc asks the loader for its builtins by name when it compiles, and the loader knows nothing of the folder that libnvrtc was opened from: a library
+// of that name that is loaded already is what it gets. Nothing happens where there is none: the loader's path may have it.
+void load_builtins(const std::string& name, const void* symbol) {
+  Dl_info origin{};
+  if (::dladdr(symbol, &origin) == 0 || origin.dli_fname == nullptr) return;
+  std::error_code error;
+  const fs::path library = origin.dli_fname;
+  for (const fs::path& path : {library, fs::canonical(library, error)})
+    if (::dlopen((path.parent_path() / name).c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) return;
 }
 
 template <class Function>
@@ -46,38 +93,43 @@ const Nvrtc& Nvrtc::instance() {
 
 Nvrtc::Nvrtc() {
   void* library = nullptr;
-  std::string found, searched;
+  std::string searched;
   for (const std::string& path : candidates()) {
     library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) {
-      found = path;
+      path_ = path;
       break;
     }
     searched += (searched.empty() ? "" : ", ") + path;
   }
-  if (library == nullptr) throw kernels::EnvironmentError("no CUDA run-time compiler (tried " + searched + ")");
+  if (library == nullptr)
+    throw kernels::EnvironmentError("no CUDA run-time compiler (tried " + searched + "; the folders of CUDA_PATH, CUDA_HOME, nvcc and /usr/local/cuda)");
   int (*version_of)(int*, int*) = nullptr;
   int (*architecture_count)(int*) = nullptr;
   int (*supported)(int*) = nullptr;
-  load(library, found, "nvrtcVersion", version_of);
-  load(library, found, "nvrtcGetNumSupportedArchs", architecture_count);
-  load(library, found, "nvrtcGetSupportedArchs", supported);
-  load(library, found, "nvrtcCreateProgram", create_);
-  load(library, found, "nvrtcCompileProgram", compile_);
-  load(library, found, "nvrtcGetProgramLogSize", log_size_);
-  load(library, found, "nvrtcGetProgramLog", log_);
-  load(library, found, "nvrtcGetCUBINSize", cubin_size_);
-  load(library, found, "nvrtcGetCUBIN", cubin_);
-  load(library, found, "nvrtcDestroyProgram", destroy_);
+  load(library, path_, "nvrtcVersion", version_of);
+  load(library, path_, "nvrtcGetNumSupportedArchs", architecture_count);
+  load(library, path_, "nvrtcGetSupportedArchs", supported);
+  load(library, path_, "nvrtcCreateProgram", create_);
+  load(library, path_, "nvrtcCompileProgram", compile_);
+  load(library, path_, "nvrtcGetProgramLogSize", log_size_);
+  load(library, path_, "nvrtcGetProgramLog", log_);
+  load(library, path_, "nvrtcGetCUBINSize", cubin_size_);
+  load(library, path_, "nvrtcGetCUBIN", cubin_);
+  load(library, path_, "nvrtcDestroyProgram", destroy_);
+  load(library, path_, "nvrtcGetErrorString", error_string_);
   int major = 0, minor = 0, count = 0;
   if (version_of(&major, &minor) != kSuccess || architecture_count(&count) != kSuccess || count <= 0)
-    throw kernels::EnvironmentError(found + " does not say its version");
+    throw kernels::EnvironmentError(path_ + " does not say its version");
   std::vector<int> numbers(static_cast<std::size_t>(count));
-  if (supported(numbers.data()) != kSuccess) throw kernels::EnvironmentError(found + " does not say its architectures");
+  if (supported(numbers.data()) != kSuccess) throw kernels::EnvironmentError(path_ + " does not say its architectures");
   version_ = std::to_string(major) + "." + std::to_string(minor);
+  load_builtins(builtins_name(), reinterpret_cast<const void*>(version_of));
   std::sort(numbers.begin(), numbers.end());
   for (const int number : numbers) architectures_.push_back("sm_" + std::to_string(number));
 }
+
+std::string Nvrtc::builtins_name() const { return "libnvrtc-builtins.so." + version_; }
 
 void Nvrtc::require(const std::string& architecture) const {
   static const std::regex kForm("sm_[0-9]{2,3}");
@@ -109,11 +161,14 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
     while (!log.empty() && log.back() == '\0') log.pop_back();
   }
   if (status == kCompilationError) return CompileError{first_error(log)};
+  const std::string failure = "nvrtcCompileProgram: " + std::string(error_string_(status)) + " (status " + std::to_string(status) + ")";
+  if (status == kNoBuiltins)
+    throw kernels::EnvironmentError(failure + ": " + path_ + " works with " + builtins_name() + ", which is neither beside it nor on the loader's path");
+  if (status != kSuccess) throw std::runtime_error(failure);
   GpuCode code;
-  if (status != kSuccess || cubin_size_(program, &size) != kSuccess)
-    throw kernels::EnvironmentError("nvrtcCompileProgram failed with status " + std::to_string(status));
+  if (cubin_size_(program, &size) != kSuccess) throw std::runtime_error("nvrtcGetCUBINSize failed");
   code.cubin.resize(size);
-  if (cubin_(program, code.cubin.data()) != kSuccess) throw kernels::EnvironmentError("nvrtcGetCUBIN failed");
+  if (cubin_(program, code.cubin.data()) != kSuccess) throw std::runtime_error("nvrtcGetCUBIN failed");
   code.kernels = read_ptxas_report(log);
   return code;
 }

@@ -44,11 +44,13 @@ class Nvrtc {
   // Throws SpecError unless `architecture` looks like sm_XX, EnvironmentError when this toolkit does not know it.
   void require(const std::string& architecture) const;
 
-  // Compiles a source that includes nothing but embedded headers. Throws EnvironmentError when the library itself fails.
+  // Compiles a source that includes nothing but embedded headers. Throws EnvironmentError where the library lacks its other half, so that no source can be
+  // compiled, and runtime_error when it fails over this source.
   std::variant<GpuCode, CompileError> compile(const std::string& source, const std::string& architecture) const;
 
  private:
   Nvrtc();
+  std::string builtins_name() const;
 
   using Program = void*;
   int (*create_)(Program*, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
@@ -58,7 +60,8 @@ class Nvrtc {
   int (*cubin_size_)(Program, std::size_t*) = nullptr;
   int (*cubin_)(Program, char*) = nullptr;
   int (*destroy_)(Program*) = nullptr;
-  std::string version_;
+  const char* (*error_string_)(int) = nullptr;
+  std::string path_, version_;
   std::vector<std::string> architectures_;
 };
 

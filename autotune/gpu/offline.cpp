@@ -125,18 +125,28 @@ class Worker {
           if (!in_time()) return;
           const Program& program = *programs_[item];
           channel.launching(static_cast<int>(item));
-          json report = to_json(compiled(variants_[program.variants.front()], program, architecture_));
-          report["item"] = item;
-          channel.report(report);
+          try {
+            json report = to_json(compiled(variants_[program.variants.front()], program, architecture_));
+            report["item"] = item;
+            channel.report(report);
+          } catch (const kernels::EnvironmentError& error) {
+            return channel.report({{"refused", error.what()}});
+          }
         }
       };
+      std::string refusal;  // of the compiler, whatever the program
       const auto on_report = [&](const json& report) {
+        if (report.contains("refused")) {
+          refusal = report["refused"].get<std::string>();
+          return;
+        }
         const auto item = report["item"].get<std::size_t>();
         programs_[item]->facts = facts_from(report.dump());
         waiting.erase(std::find(waiting.begin(), waiting.end(), item));
         tick();
       };
       const ChildEnd end = run_isolated(body, on_report, {settings_.patience->seconds(), kCompilerMemory, settings_.patience.get()});
+      if (!refusal.empty()) throw kernels::EnvironmentError(refusal);
       if (end.kind == ChildEnd::Kind::kFinished) return;
       const auto blamed = std::find(waiting.begin(), waiting.end(), static_cast<std::size_t>(end.last_launched));
       if (end.last_launched < 0 || blamed == waiting.end()) throw kernels::EnvironmentError("tune: the compiler's process ended early: " + end.detail);

@@ -1,68 +1,219 @@
 #!/usr/bin/env bash
 # autotune/gpu_run.sh on a machine without a GPU: what it refuses, and, with stand-ins for the build, for nvidia-smi, for the CUDA programs and
-# for the driver, what it does and leaves. The tuner in it is the real one. usage: gpu_run_test.sh REPOSITORY BUILD
+# for the driver, what its stages do and leave, also when they are killed or the disk is full. The tuner in it is the real one, but for the kill.
+# usage: gpu_run_test.sh REPOSITORY BUILD
 set -euo pipefail
 root=$1 build=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
+wrong() { echo "FAILED: $*"; failed=1; }
 expect() {  # status, text that stdout or stderr has, command
   local want=$1 text=$2 got=0
   shift 2
   "$@" > "$work/said" 2>&1 || got=$?
   if [[ $got != "$want" ]] || ! grep -qF -- "$text" "$work/said"; then
-    echo "FAILED: $*: status $got instead of $want, or no '$text' in:"
+    wrong "$*: status $got instead of $want, or no '$text' in:"
     tail -n 15 "$work/said"
-    failed=1
   fi
 }
+refused() {  # status, text, command: with one line
+  expect "$@"
+  [[ $(wc -l < "$work/said") == 1 ]] || { wrong "more than a line:"; cat "$work/said"; }
+}
+left() {  # what is in $OUT, sorted, in one line
+  find "$work/out" -type f -printf '%f\n' | sort | paste -sd' '
+}
+has() { [[ " $(left) " == *" $1 "* ]] || wrong "no $1 among: $(left)"; }
 run=$root/autotune/gpu_run.sh
 
-expect 2 "unknown option '--nonsense'" "$run" --nonsense
-expect 2 "--budget: '0'" "$run" --budget 0
-expect 2 "--budget: ''" "$run" --budget
-expect 2 "usage" "$run" --pack
+refused 2 "unknown option '--nonsense'" "$run" --nonsense
+refused 2 "unknown option '--nonsense'" "$run" first --nonsense
+refused 2 "unknown stage 'second'" "$run" second
+refused 2 "--budget: '0'" "$run" --budget 0
+refused 2 "--budget: ''" "$run" --budget
+refused 2 "--budget: '9m'" "$run" tune --budget 9m
+refused 2 "--budget is the tuner's" "$run" first --budget 60
+refused 2 "usage" "$run" --pack
 
-mkdir -p "$work/bin" "$work/json/nlohmann" "$work/gpu-build" "$work/out"
+mkdir -p "$work/bin" "$work/json/nlohmann" "$work/gpu-build"
 touch "$work/json/nlohmann/json.hpp"
 say() { printf '#!/usr/bin/env bash\n%s\n' "$2" > "$work/bin/$1"; chmod +x "$work/bin/$1"; }
-say nvcc 'echo "Build stand-in"'
-say nvidia-smi 'if [[ $* == *compute_cap* ]]; then echo 9.0; else echo "Stand-in GPU, 1, 2, 3, 4"; fi'
 # shellcheck disable=SC2016  # for the stand-ins to expand
-say cmake 'exit ${STAND_IN_BUILD:-0}'
-# shellcheck disable=SC2016
-say compute-sanitizer 'echo "ERROR SUMMARY: ${STAND_IN_ERRORS:-0} errors"; if [[ ${STAND_IN_ERRORS:-0} != 0 ]]; then exit 99; fi'
+{
+  say nvcc 'case $1 in
+    --version) echo "Cuda compilation tools, release ${STAND_IN_TOOLKIT-13.0}, V13.0.88" ;;
+    --list-gpu-code) echo sm_80; echo sm_90 ;;
+  esac'
+  say nvidia-smi 'case $* in
+    *query-gpu*) if [[ -n ${STAND_IN_NO_DRIVER:-} ]]; then echo "NVIDIA-SMI has failed"; exit 9; fi
+                 echo "${STAND_IN_GPUS-0, GPU-aa, 9.0, Disabled, Default, Stand-in GPU, 580.1, 1 MHz, 2 MHz, 3}" ;;
+    *query-compute-apps*) echo "${STAND_IN_APPS:-}" ;;
+    *) echo "| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: ${STAND_IN_SERVED:-13.0} |" ;;
+  esac'
+  # Fails where a target is built that is named; configures else.
+  say cmake 'if [[ -n ${STAND_IN_BUILD:-} && $* == *"--target $STAND_IN_BUILD"* ]]; then echo "some.cpp:1: error: planted"; exit 1; fi; echo "$*" >> "$0.log"'
+  say compute-sanitizer 'if [[ $2 == "${STAND_IN_FINDS:-}" ]]; then echo "ERROR SUMMARY: 3 errors"; exit 99; fi
+    if [[ $2 == "${STAND_IN_CANNOT:-}" ]]; then echo "Error: Target application is not supported"; exit 255; fi; echo "ERROR SUMMARY: 0 errors"'
+}
 say python3 'exit 1'
+say ninja 'exit 1'
 cat > "$work/gpu-build/outgrad-gpu" << 'END'
 #!/usr/bin/env bash
 echo "stand-in $*"
-while (($#)); do if [[ $1 == --out ]]; then echo '{}' > "$2"; fi; shift; done
-exit ${STAND_IN_EQUALITY:-0}
+words=$*
+while (($#)); do if [[ $1 == --out ]]; then echo '{"of": 1}' > "$2"; fi; shift; done
+if [[ -n ${STAND_IN_FILL:-} && $words == equality\ --reduced* ]]; then cat /dev/zero > "$STAND_IN_FILL/filler" 2> /dev/null; fi
+if [[ -n ${STAND_IN_FAILS:-} && $words == "${STAND_IN_FAILS% *}"* ]]; then exit "${STAND_IN_FAILS##* }"; fi
+exit 0
 END
 cat > "$work/gpu-build/outgrad-tune" << END
 #!/usr/bin/env bash
-if [[ \$1 == bench ]]; then echo '{}'; exit 0; fi
 exec "$build/outgrad-tune" "\$@" --kernel gelu_backward --format bf16 --evaluations 3 --elements 65536
 END
 chmod +x "$work"/gpu-build/*
 driver=$(find "$build" -name 'liboutgrad-stand-in-driver.so' | head -n 1)
 [[ -n $driver ]] || { echo "SKIPPED: no stand-in for the driver in this build"; exit 77; }
-here=(env "PATH=$work/bin:$PATH" "OUT=$work/out" "OUTGRAD_GPU_BUILD=$work/gpu-build" "OUTGRAD_JSON_DIR=$work/json" "OUTGRAD_LIBCUDA=$driver")
+here=(env -u CUDA_VISIBLE_DEVICES "PATH=$work/bin:$PATH" "OUT=$work/out" "OUTGRAD_GPU_BUILD=$work/gpu-build" "OUTGRAD_JSON_DIR=$work/json" "OUTGRAD_LIBCUDA=$driver")
 
-expect 3 "the build failed" "${here[@]}" STAND_IN_BUILD=1 "$run"
+# ---- Machines that it does not run on: a line each, before anything is built or removed.
+mkdir -p "$work/out"
+echo '{"earlier": 1}' > "$work/out/timing.json"
+refused 3 "no GPU (nvidia-smi: NVIDIA-SMI has failed)" "${here[@]}" STAND_IN_NO_DRIVER=1 "$run"
+refused 3 "no GPU (nvidia-smi: No devices were found)" "${here[@]}" "STAND_IN_GPUS=No devices were found" "$run"
+refused 3 "the driver serves CUDA 12.4, too old for the toolkit's 13.0" "${here[@]}" STAND_IN_SERVED=12.4 "$run" first
+refused 3 "does not say its release" "${here[@]}" STAND_IN_TOOLKIT= "$run" first
+refused 3 "is an sm_131, which CUDA 13.0 does not compile for (sm_80 sm_90)" "${here[@]}" \
+  "STAND_IN_GPUS=0, GPU-aa, 13.1, [N/A], Default, Next, 1, 1, 1, 1" "$run" first
+refused 3 "its compute mode is Prohibited" "${here[@]}" "STAND_IN_GPUS=0, GPU-aa, 9.0, [N/A], Prohibited, Shy, 1, 1, 1, 1" "$run" tune
+refused 3 "is in exclusive mode, and another process has it: 77, python" "${here[@]}" \
+  "STAND_IN_GPUS=0, GPU-aa, 9.0, [N/A], Exclusive_Process, Taken, 1, 1, 1, 1" "STAND_IN_APPS=GPU-aa, 77, python" "$run" tune
+refused 3 "CUDA_VISIBLE_DEVICES=7 names none of the 1 GPUs here" "${here[@]}" CUDA_VISIBLE_DEVICES=7 "$run" first
+refused 3 "CUDA_VISIBLE_DEVICES= names none" "${here[@]}" CUDA_VISIBLE_DEVICES= "$run" first
+refused 2 "cannot be written" "${here[@]}" "OUT=$work/json/nlohmann/json.hpp" "$run" first
+mkdir "$work/few"
+for tool in bash env dirname mkdir rm cat cut paste head; do ln -s "$(command -v "$tool")" "$work/few"; done
+ln -s "$work/bin/nvcc" "$work/few"
+refused 3 "no cmake in PATH" "${here[@]}" "PATH=$work/few" "$run"
+ln -s "$work/bin/cmake" "$work/few"
+refused 3 "no nvidia-smi in PATH" "${here[@]}" "PATH=$work/few" "$run"
+ln -s "$work/bin/nvidia-smi" "$work/few"
+refused 3 "no C++ compiler" env -u CXX "${here[@]}" "PATH=$work/few" "$run"
+refused 3 "neither ninja nor make" "${here[@]}" CXX=g++ "PATH=$work/few" "$run"
+rm "$work/few/nvcc"
+[[ -x /usr/local/cuda/bin/nvcc ]] || refused 3 "no nvcc" env -u CUDA_PATH -u CUDA_HOME "${here[@]}" "PATH=$work/few" "$run"
+[[ $(left) == timing.json && $(< "$work/out/timing.json") == '{"earlier": 1}' ]] || wrong "an earlier result is gone: $(left)"
+
+# ---- Stage first.
 rm -rf "$work/out"
+expect 3 "the build of outgrad-gpu: failure.log" "${here[@]}" STAND_IN_BUILD=outgrad-gpu "$run" first
+[[ $(left) == "failure.log summary.txt" ]] || wrong "after a build that failed: $(left)"
+grep -q planted "$work/out/failure.log" || wrong "failure.log has not the compiler's words"
+rm -rf "$work/out"
+: > "$work/bin/cmake.log"
+expect 0 "results in" "${here[@]}" STAND_IN_BUILD=outgrad-tune "$run" first  # the tuner's failure costs it nothing
+[[ $(left) == "checks.json summary.txt timing.json" ]] || wrong "stage first left $(left)"
+grep -q 'OUTGRAD_WERROR=OFF.*CMAKE_CUDA_ARCHITECTURES=90-real' "$work/bin/cmake.log" || wrong "configured as $(< "$work/bin/cmake.log")"
+order=$(grep -oE '^stand-in [a-z]+( --reduced)?' "$work/out/summary.txt" | cut -d' ' -f2- | paste -sd,)
+[[ $order == "time,equality --reduced,streams,equality,digests" ]] || wrong "the order is $order"
+grep -qE '^stand-in digests --sweeps .*/notebooks_data/sweeps --out' "$work/out/summary.txt" || wrong "the digests are not compared with the sweeps"
+for part in equality_reduced streams equality digests; do
+  grep -q "\"$part\": {\"of\": 1}" "$work/out/checks.json" || wrong "checks.json has no $part: $(< "$work/out/checks.json")"
+done
+expect 1 "FAILED with status 1: outgrad-gpu digests" "${here[@]}" "STAND_IN_FAILS=digests 1" "$run" first
+expect 3 "FAILED with status 3: outgrad-gpu time" "${here[@]}" "STAND_IN_FAILS=time 3" "$run" first
+grep -q '^stand-in digests' "$work/out/summary.txt" || wrong "a step that failed ended the stage"
+expect 0 "WARNING: MIG is enabled" "${here[@]}" "STAND_IN_GPUS=0, GPU-aa, 9.0, Enabled, Default, Stand-in GPU, 1, 1, 1, 1" "$run" first
+expect 0 "the GPU is busy, times are not to be trusted; other processes: 77, python" "${here[@]}" "STAND_IN_APPS=GPU-aa, 77, python" "$run" first
+two='0, GPU-aa, 8.0, Disabled, Default, First, 1, 1, 1, 1
+1, GPU-bb, 9.0, Disabled, Default, Second, 1, 1, 1, 1'
+expect 0 "2 GPUs: this is the one that CUDA_VISIBLE_DEVICES=0 names (GPU-aa)" "${here[@]}" "STAND_IN_GPUS=$two" "$run" first
+expect 0 "2 GPUs: this is the one that CUDA_VISIBLE_DEVICES=1 names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS=$two" CUDA_VISIBLE_DEVICES=1,0 "$run" first
+grep -q '^Second' "$work/out/summary.txt" || wrong "not the GPU that CUDA_VISIBLE_DEVICES names first"
+expect 0 "CUDA_VISIBLE_DEVICES=GPU-b names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS=$two" CUDA_VISIBLE_DEVICES=GPU-b "$run" first
+
+# The digests by the real program, over the stand-in for the runtime: those of the 16-bit formats, beside the committed sweeps.
+stand_in=$(find "$build" -type f -name outgrad-gpu-stand-in | head -n 1)
+if [[ -n $stand_in ]]; then
+  cp -r "$work/gpu-build" "$work/runtime-build"
+  cat > "$work/runtime-build/outgrad-gpu" << END
+#!/usr/bin/env bash
+if [[ \$1 == digests ]]; then exec "$stand_in" "\$@" --reduced; fi
+exec "$work/gpu-build/outgrad-gpu" "\$@"
+END
+  rm -rf "$work/out"
+  expect 0 "results in" "${here[@]}" "OUTGRAD_GPU_BUILD=$work/runtime-build" "$run" first
+  [[ $(grep -c 'as the sweep$' "$work/said") == 6 ]] || wrong "y, mask and dx of two formats are not all as the sweep: $(< "$work/said")"
+  grep -q '"digests": {.*outgrad.gpu_digests' "$work/out/checks.json" || wrong "checks.json has no digests"
+else
+  echo "SKIPPED: the digests (no outgrad-gpu over the stand-in for the runtime in this build)"
+fi
+
+# A disk that is full from the second step on, $OUT's and then the build's too: what was copied stays whole, what was not is named, and no step is left out. A
+# mount of its own takes a namespace.
+mkdir "$work/small"
+if unshare -m mount -t tmpfs -o size=64k tmpfs "$work/small" 2> /dev/null; then
+  # shellcheck disable=SC2016  # for the shell in the namespace
+  full=(unshare -m bash -c 'mount -t tmpfs -o size=128k tmpfs "$0" && cp -r "$1" "$0/build" && shift || exit 99
+    status=0; "$@" || status=$?; cat "$OUT/timing.json"; exit $status' "$work/small" "$work/gpu-build")
+  for folder in "$work/gpu-build" "$work/small/build"; do
+    expect 3 "NOT COPIED to $work/small/out: checks.json:" "${here[@]}" "STAND_IN_FILL=$work/small" "OUT=$work/small/out" "OUTGRAD_GPU_BUILD=$folder" "${full[@]}" "$run" first
+    grep -q 'NOT COPIED.*No space left on device' "$work/said" || wrong "the reason is not said: $(< "$work/said")"
+    grep -qx '{"of": 1}' "$work/said" || wrong "timing.json is gone: $(< "$work/said")"
+    grep -q '^stand-in digests' "$work/said" || wrong "a full disk ended the stage: $(< "$work/said")"
+    grep -q 'FAILED with status 1' "$work/said" && wrong "a full disk is taken for a difference: $(< "$work/said")"
+  done
+else
+  echo "SKIPPED: a full disk (no right to mount one)"
+fi
+
+# ---- Stage tune.
 tuner=0
 "$build/outgrad-tune" tune --device sm_90 --kernel gelu_forward --format f32 --evaluations 1 --out "$work/nvrtc" > /dev/null 2>&1 || tuner=$?
 if [[ $tuner == 3 ]]; then
-  expect 1 "no CUDA run-time compiler" "${here[@]}" "$run" --budget 20
+  expect 3 "no CUDA run-time compiler" "${here[@]}" "$run" tune --budget 20
 else
-  expect 0 "results in" "${here[@]}" "$run" --budget 20
-  for file in summary.txt equality.json timing.json bench.json tuned_stand_in_gpu.h tune_stand_in_gpu.jsonl.gz; do
-    [[ -s $work/out/$file ]] || { echo "FAILED: no $file"; failed=1; }
-  done
-  [[ $(find "$work/out" -type f | wc -l) -le 8 ]] || { echo "FAILED: more than 8 files"; failed=1; }
-  gzip -dc "$work/out/tune_stand_in_gpu.jsonl.gz" | grep -q '"winner":true' || { echo "FAILED: no winner in the database"; failed=1; }
+  rm -rf "$work/out"
+  expect 0 "results in" "${here[@]}" "$run" tune --budget 20
+  [[ $(left) == "checks.json summary.txt timing.json tune_stand_in_gpu.jsonl.gz tuned_stand_in_gpu.h" ]] || wrong "stage tune left $(left)"
+  gzip -dc "$work/out/tune_stand_in_gpu.jsonl.gz" | grep -q '"winner":true' || wrong "no winner in the database"
 fi
-expect 1 "FAILED with status 1" "${here[@]}" STAND_IN_EQUALITY=1 "$run" --budget 20
-expect 1 "ERROR SUMMARY: 3" "${here[@]}" STAND_IN_ERRORS=3 "$run" --budget 20
+
+# A tuner that appends a batch a second, and everything about it killed: the last copy of the database stays, and is whole.
+mv "$work/gpu-build/outgrad-tune" "$work/gpu-build/real-tune"
+cat > "$work/gpu-build/outgrad-tune" << 'END'
+#!/usr/bin/env bash
+while (($#)); do if [[ $1 == --out ]]; then mkdir -p "$2"; database=$2/tune_slow.jsonl; fi; shift; done
+for ((batch = 0; batch < 60; ++batch)); do echo "{\"batch\": $batch}" >> "$database"; sleep 1; done
+END
+chmod +x "$work/gpu-build/outgrad-tune"
+rm -rf "$work/out"
+setsid "${here[@]}" "$run" tune --budget 60 > "$work/said" 2>&1 &
+stage=$!
+for ((i = 0; i < 300; ++i)); do
+  if [[ -f $work/out/tune_slow.jsonl.gz && $(gzip -dc "$work/out/tune_slow.jsonl.gz" | wc -l) -ge 2 ]]; then break; fi
+  sleep 0.1
+done
+{ kill -9 -- "-$stage" && wait "$stage"; } 2> /dev/null || true
+has tune_slow.jsonl.gz
+has summary.txt
+[[ $(gzip -dc "$work/out/tune_slow.jsonl.gz" | wc -l) -ge 2 ]] || wrong "no two batches after the kill"
+gzip -dc "$work/out/tune_slow.jsonl.gz" | grep -vqxE '\{"batch": [0-9]+\}' && wrong "a damaged database: $(gzip -dc "$work/out/tune_slow.jsonl.gz")"
+mv "$work/gpu-build/real-tune" "$work/gpu-build/outgrad-tune"
+
+# ---- Stage check.
+expect 0 "== racecheck" "${here[@]}" "$run" check
+expect 1 "FAILED with status 99: memcheck: ERROR SUMMARY: 3 errors" "${here[@]}" STAND_IN_FINDS=memcheck "$run" check
+grep -q '3 errors' "$work/out/failure.log" || wrong "failure.log has not the sanitizer's words"
+expect 1 "FAILED with status 99: racecheck: ERROR SUMMARY: 3 errors" "${here[@]}" STAND_IN_FINDS=racecheck "$run" check
+expect 0 "SKIPPED: racecheck does not run here (status 255): Error: Target application is not supported" "${here[@]}" STAND_IN_CANNOT=racecheck "$run" check
+
+# ---- All of them.
+rm -rf "$work/out"
+expect "$tuner" "==== check" "${here[@]}" "$run" --budget 20
+order=$(grep -oE '^==== [a-z]+$' "$work/out/summary.txt" | cut -d' ' -f2 | paste -sd,)
+[[ $order == first,tune,check ]] || wrong "the stages are $order"
+expect 1 "3 errors" "${here[@]}" STAND_IN_FINDS=racecheck "$run" --budget 5
+[[ $(find "$work/out" -type f | wc -l) -le 8 ]] || wrong "more than 8 files: $(left)"
+[[ $(left) =~ ^[A-Za-z0-9._\ -]+$ ]] || wrong "names: $(left)"
 exit $failed

@@ -5,6 +5,7 @@
 // OUTGRAD_STAND_IN_PLANTS=THREADS:WHAT,..: launches with blocks of THREADS threads go wrong. WHAT: bit (one wrong bit), write (one element
 // beyond the output), fault (the launch ends in an error and so does every later call), crash (the process dies), hang, memory (the device
 // is out of memory), late (only the last of 1000 elements or more is wrong).
+// OUTGRAD_STAND_IN_MEMORY=BYTES: of the device, 1 GiB unless given. The tuner's arrays are sized by it.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,6 +44,11 @@ struct Kernel {
   std::string symbol;
   unsigned allowed_shared = 48 << 10;  // dynamic bytes
 };
+
+std::size_t memory_bytes() {
+  const char* text = std::getenv("OUTGRAD_STAND_IN_MEMORY");
+  return text == nullptr ? std::size_t{1} << 30 : std::strtoull(text, nullptr, 10);
+}
 
 std::string plant_of(unsigned threads) {
   const char* plants = std::getenv("OUTGRAD_STAND_IN_PLANTS");
@@ -255,12 +261,12 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   *value = found->second;
   return kSuccess;
 }
-int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = std::size_t{1} << 30, kSuccess; }
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = memory_bytes(), kSuccess; }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &sticky, kSuccess; }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxSetCurrent(void*) { return kSuccess; }
 int cuCtxSynchronize() { return sticky; }
-int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) { return *free_bytes = *total = std::size_t{1} << 30, sticky; }
+int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) { return *free_bytes = *total = memory_bytes(), sticky; }
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   *address = reinterpret_cast<std::uint64_t>(memory);
