@@ -80,7 +80,7 @@ grep -q '^outgrad-gpu built: ' "$said" || fail "outgrad-gpu was not built"
 for command in time equality streams digests; do
   grep -qx "FAILED with status 3: outgrad-gpu $command" "$said" || fail "outgrad-gpu $command ran without a device"
 done
-[[ $(grep -c 'no CUDA device' "$said") == 5 ]] || fail "something else than the device is missing"
+[[ $(grep -c 'outgrad-gpu: device: no NVIDIA driver' "$said") == 5 ]] || fail "something else than the device is missing"
 there /srv/build/outgrad-gpu arguments > /dev/null || fail "outgrad-gpu does not run there"
 
 # What the build costs 16 cores, half of which wait for the longest units: the first measured steps may take 210 s of the stage's 300. The longest unit's time is this
