@@ -11,8 +11,8 @@ fail() { echo "FAILED: $*"; exit 1; }
 nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
 [[ -x $nvcc ]] || skip "no CUDA toolkit"
 toolkit=${nvcc%/bin/nvcc}
-driver=$(find "$build" -name 'liboutgrad-stand-in-driver.so' | head -n 1)
-stand_in=$(find "$build" -type f -name outgrad-gpu-stand-in | head -n 1)
+driver=$(find "$build" -path "$build/bare-machine" -prune -o -name liboutgrad-stand-in-driver.so -print -quit)
+stand_in=$(find "$build" -path "$build/bare-machine" -prune -o -type f -name outgrad-gpu-stand-in -print -quit)
 [[ -n $driver && -n $stand_in ]] || skip "no stand-ins for the driver and the runtime in this build"
 command -v debootstrap > /dev/null || skip "no debootstrap"
 unshare -mn true 2> /dev/null || skip "no namespaces of its own"
