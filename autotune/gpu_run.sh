@@ -244,7 +244,7 @@ built() {
 # ---- Stages -----------------------------------------------------------------------------------------------------------
 
 first_stage() {
-  local measured=210  # the limits of the first four steps: a slow build delays them, and costs them nothing
+  local ours=() measured=210  # the limits of the first four steps: a slow build delays them, and costs them nothing
   built outgrad-gpu || return 0
   if [[ $(left) -lt $measured ]]; then deadline=$((SECONDS + measured)); fi
   say "== times, beside a device copy in the same run"
@@ -255,7 +255,8 @@ first_stage() {
   step 40 "$build/outgrad-gpu" streams --out "$work/parts/streams.json"
   say "== PyTorch beside it"
   if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' > /dev/null 2>&1; then
-    step 60 python3 "$root/autotune/gpu/torch_peer.py" --ours "$work/timing.json" --out "$work/torch.json" --budget 45
+    if [[ -s $work/timing.json ]]; then ours=(--ours "$work/timing.json"); fi
+    step 60 python3 "$root/autotune/gpu/torch_peer.py" "${ours[@]}" --out "$work/torch.json" --budget 45
   else
     say "SKIPPED: PyTorch with CUDA is not importable"
   fi

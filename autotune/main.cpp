@@ -28,7 +28,7 @@ constexpr const char* kUsage =
     "  bench  [--format f32|f16|bf16|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
     "         --tuned HEADER [--kernel K] [--format F] [--elements N] [--shape RxN,...] [--rounds N] [--seed N] [--out DIR] [--json]\n"
     "                        the entry points without a tuned header and with it, in the same rounds\n"
-    "  eval   --op OP --format f32|f16|bf16 [--json] ...   raw little-endian arrays in files; OP is one of\n"
+    "  eval   --op OP --format f32|f16|bf16 [--device cpu|cuda:N] [--json] ...   raw little-endian arrays in files; OP is one of\n"
     "         forward             --activation gelu --x X --y Y --mask M\n"
     "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
     "         forward, backward   --header FILE ... the kernel of a header that outgrad emit wrote, of any activation and format\n"

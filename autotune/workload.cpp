@@ -7,6 +7,7 @@
 #include <new>
 
 #include "autotune/timing.h"
+#include "autotune/variant.h"
 #include "kernels/formats.h"
 
 namespace outgrad::autotune {
@@ -27,11 +28,8 @@ void store_as(std::vector<std::byte>& to, std::size_t i, double value) {
   std::memcpy(to.data() + i * sizeof(T), &stored, sizeof(T));
 }
 
-// A mask's element is one bit of it.
 void store(Element element, FormatId format, std::vector<std::byte>& to, std::size_t i, double value) {
-  if (element == Element::kMaskWord) {
-    if (value != 0) to[i / 8] |= std::byte{1} << i % 8;
-  } else if (element == Element::kF32 || format == FormatId::kF32) {
+  if (element == Element::kF32 || format == FormatId::kF32) {
     store_as<float>(to, i, value);
   } else if (format == FormatId::kF16) {
     store_as<kernels::F16>(to, i, value);
@@ -47,10 +45,6 @@ double value_of(Content content, double normal, double uniform) {
     case Content::kResidual:
     case Content::kNormed:
       return normal;
-    case Content::kActivation:
-      return 0.5 * normal * (1 + std::erf(normal * std::sqrt(0.5)));
-    case Content::kMask:
-      return normal >= -0.75179152 ? 1 : 0;  // x*, near enough for data to time
     case Content::kDy:
     case Content::kDzNext:
       return 2 * uniform - 1;
@@ -66,25 +60,38 @@ double value_of(Content content, double normal, double uniform) {
   }
 }
 
+// The first `count` values of a content.
+std::vector<std::byte> drawn(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
+  const std::size_t width = element == Element::kF32 ? sizeof(float) : static_cast<std::size_t>(bytes_of(format));
+  std::vector<std::byte> block(static_cast<std::size_t>(count) * width);
+  if (content != Content::kX && content != Content::kDy) seed += 1 + static_cast<std::uint64_t>(content);
+  if (content == Content::kResult) return block;
+  for (i64 i = 0; i < count; ++i) {
+    const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
+    const double radius = std::sqrt(-2 * std::log(uniform()));
+    const double normal = radius * std::cos(6.283185307179586 * uniform());  // Box and Muller
+    store(element, format, block, static_cast<std::size_t>(i), value_of(content, normal, uniform()));
+  }
+  return block;
+}
+
+// What our own forward makes of the x of this seed: y or its mask.
+std::vector<std::byte> activated(Content content, FormatId format, i64 count, std::uint64_t seed) {
+  std::vector<std::byte> x = drawn(Content::kX, Element::kFormat, format, count, seed), y(x.size());
+  std::vector<std::byte> mask(static_cast<std::size_t>(count + 31) / 32 * sizeof(kernels::u32));
+  fits_of({KernelId::kGeluForward, format}).front()->reference({{x.data(), y.data(), mask.data()}, 1, count});
+  return content == Content::kMask ? mask : y;
+}
+
 }  // namespace
 
 Array filled(Content content, Element element, FormatId format, i64 count, std::uint64_t seed) {
   // Mask words are counted, their bits are drawn.
-  const i64 per_count = element == Element::kMaskWord ? 32 : 1;
-  const i64 drawn = std::min(kWorkspacePeriod, count * per_count);
-  const std::size_t width = element == Element::kF32 || format == FormatId::kF32 || element == Element::kMaskWord ? 4 : 2;
-  const std::size_t bytes = static_cast<std::size_t>(count) * width, period = static_cast<std::size_t>(drawn / per_count) * width;
-  std::vector<std::byte> block(period);
-  const bool of_x = content == Content::kX || content == Content::kActivation || content == Content::kMask || content == Content::kDy;
-  if (!of_x) seed += 1 + static_cast<std::uint64_t>(content);
-  if (content != Content::kResult) {
-    for (i64 i = 0; i < drawn; ++i) {
-      const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
-      const double radius = std::sqrt(-2 * std::log(uniform()));
-      const double normal = radius * std::cos(6.283185307179586 * uniform());  // Box and Muller
-      store(element, format, block, static_cast<std::size_t>(i), value_of(content, normal, uniform()));
-    }
-  }
+  const i64 values = std::min(kWorkspacePeriod, element == Element::kMaskWord ? 32 * count : count);
+  const bool made = content == Content::kActivation || content == Content::kMask;
+  const std::vector<std::byte> block = made ? activated(content, format, values, seed) : drawn(content, element, format, values, seed);
+  const std::size_t width = element == Element::kFormat ? static_cast<std::size_t>(bytes_of(format)) : sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(count) * width, period = block.size();
   Array array = allocate(bytes);
 #pragma omp parallel for schedule(static)
   for (i64 begin = 0; begin < static_cast<i64>(bytes); begin += static_cast<i64>(period)) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "autotune/gpu/checks.h"
-#include "autotune/gpu/device_side.h"
+#include "autotune/gpu/device_side.cuh"
 
 namespace outgrad::autotune::gpu {
 

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "autotune/gpu/device_side.h"
-#include "autotune/gpu/launches.h"
+#include "autotune/gpu/device_side.cuh"
+#include "autotune/gpu/launches.cuh"
 
 namespace outgrad::autotune::gpu {
 namespace {

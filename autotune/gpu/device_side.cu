@@ -1,5 +1,5 @@
 // Kernels that make stimuli and hash arrays.
-#include "autotune/gpu/device_side.h"
+#include "autotune/gpu/device_side.cuh"
 
 #include "kernels/cuda/launch.cuh"
 

@@ -8,8 +8,8 @@
 #include <chrono>
 #include <cstdint>
 
-#include "autotune/gpu/device_side.h"
-#include "autotune/gpu/launches.h"
+#include "autotune/gpu/device_side.cuh"
+#include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/plan.h"
 
 namespace outgrad::autotune::gpu {

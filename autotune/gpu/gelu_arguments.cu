@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "autotune/gpu/launches.h"
+#include "autotune/gpu/launches.cuh"
 #include "kernels/host/errors.h"
 
 namespace outgrad::autotune::gpu {

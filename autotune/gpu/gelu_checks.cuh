@@ -2,7 +2,7 @@
 #pragma once
 
 #include "autotune/gpu/cases.cuh"
-#include "autotune/gpu/launches.h"
+#include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/bias.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/fits.h"
@@ -58,8 +58,7 @@ void schedule_equality(Report& report, const char* name) {
   const Array<T> argument_array(n), gradient_array(n), shifted_argument(n + 1), shifted_gradient(n + 1), out(n), shifted_out(n + 1);
   const Array<u32> mask((n + 31) / 32);
   const size_t bytes = static_cast<size_t>(n) * sizeof(T);
-  std::vector<T> host;
-  std::vector<u32> host_mask;
+  GeluArrays<T> host;
   u64 hash = 0;
   fill(argument_array, ArgumentAt<T>{0});
   fill(gradient_array, GradientAt<T>{0});
@@ -69,25 +68,25 @@ void schedule_equality(Report& report, const char* name) {
   const auto backward = [&](const T* dy, const T* y, T* dx) {
     check(kernels::cuda::launch_gelu_backward<Fit, T, T, Schedule>(dy, y, mask.get(), dx, n, nullptr), "gelu_backward");
   };
-  host_gelu_backward<T>(0, n, false, host);
+  host_gelu_backward(0, n, false, host);
   backward(gradient_array.get(), argument_array.get(), out.get());
-  std::string wrong = difference("dx", out, host, 0, hash);
+  std::string wrong = difference("dx", out, host.dx, 0, hash);
   backward(shifted_gradient.get() + 1, shifted_argument.get() + 1, shifted_out.get() + 1);
   check(cudaMemcpy(out.get(), shifted_out.get() + 1, bytes, cudaMemcpyDeviceToDevice), "copy");
-  if (wrong.empty()) wrong = difference("dx off by one", out, host, 0, hash);
+  if (wrong.empty()) wrong = difference("dx off by one", out, host.dx, 0, hash);
   backward(gradient_array.get(), argument_array.get(), gradient_array.get());
-  if (wrong.empty()) wrong = difference("dx in place", gradient_array, host, 0, hash);
+  if (wrong.empty()) wrong = difference("dx in place", gradient_array, host.dx, 0, hash);
   const auto forward = [&](const T* x, T* y) {
     check(kernels::cuda::launch_gelu_forward<typename kernels::ForwardFit<T>::Type, T, Schedule>(x, y, mask.get(), n, nullptr), "gelu_forward");
   };
-  host_gelu_forward<T>(0, n, host, host_mask);
+  host_gelu_forward(0, n, host);
   forward(shifted_argument.get() + 1, shifted_out.get() + 1);
   check(cudaMemcpy(out.get(), shifted_out.get() + 1, bytes, cudaMemcpyDeviceToDevice), "copy");
-  if (wrong.empty()) wrong = difference("y off by one", out, host, 0, hash);
-  if (wrong.empty()) wrong = difference("mask off by one", mask, host_mask, 0, hash);
+  if (wrong.empty()) wrong = difference("y off by one", out, host.y, 0, hash);
+  if (wrong.empty()) wrong = difference("mask off by one", mask, host.mask, 0, hash);
   forward(argument_array.get(), argument_array.get());
-  if (wrong.empty()) wrong = difference("y in place", argument_array, host, 0, hash);
-  if (wrong.empty()) wrong = difference("mask", mask, host_mask, 0, hash);
+  if (wrong.empty()) wrong = difference("y in place", argument_array, host.y, 0, hash);
+  if (wrong.empty()) wrong = difference("mask", mask, host.mask, 0, hash);
   report.add(name, kernels::Format<T>::kName, static_cast<u64>(5 * n), hash, wrong);
 }
 
@@ -100,8 +99,7 @@ void gelu_equality(Report& report, bool reduced) {
   const u64 end = reduced ? 1 : patterns;
   const Array<T> argument_array(chunk), gradient_array(chunk), out(chunk);
   const Array<u32> mask((chunk + 31) / 32);
-  std::vector<T> host;
-  std::vector<u32> host_mask;
+  GeluArrays<T> host;
   std::string wrong;
   u64 hash = 0, outputs = 0;
   for (u64 begin = 0; begin < end && wrong.empty(); begin += static_cast<u64>(chunk)) {
@@ -112,8 +110,8 @@ void gelu_equality(Report& report, bool reduced) {
       check(launches::gelu_backward<T>(gradient_array.get(), argument_array.get(),
                                                                                           mask.get(), out.get(), chunk, nullptr),
             "gelu_backward");
-      host_gelu_backward<T>(begin, chunk, complement, host);
-      if (wrong.empty()) wrong = difference("dx", out, host, begin, hash);
+      host_gelu_backward(begin, chunk, complement, host);
+      if (wrong.empty()) wrong = difference("dx", out, host.dx, begin, hash);
       outputs += static_cast<u64>(chunk);
     }
   }
@@ -124,9 +122,9 @@ void gelu_equality(Report& report, bool reduced) {
     check(
         launches::gelu_forward<T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
         "gelu_forward");
-    host_gelu_forward<T>(begin, chunk, host, host_mask);
-    wrong = difference("y", out, host, begin, hash);
-    if (wrong.empty()) wrong = difference("mask", mask, host_mask, begin / 32, hash);
+    host_gelu_forward(begin, chunk, host);
+    wrong = difference("y", out, host.y, begin, hash);
+    if (wrong.empty()) wrong = difference("mask", mask, host.mask, begin / 32, hash);
     outputs += static_cast<u64>(chunk);
   }
   report.add("gelu_forward and mask", format, outputs, hash, wrong);
@@ -140,8 +138,8 @@ void gelu_equality(Report& report, bool reduced) {
 template <class T>
 struct GeluCase {
   explicit GeluCase(i64 elements) : n(elements), x(n), y(n), dy(n), dx(n), mask((n + 31) / 32), mask_out(mask.size()) {
-    host_gelu_forward<T>(0, n, host_y, host_mask);
-    host_gelu_backward<T>(0, n, false, host_dx);
+    host_gelu_forward(0, n, forward);
+    host_gelu_backward(0, n, false, backward);
     fill(x, ArgumentAt<T>{0});
     fill(dy, GradientAt<T>{0});
     fill(mask, MaskAt{0, false});
@@ -154,17 +152,16 @@ struct GeluCase {
   }
   void spoil() const { spoil_all(y, dx, mask_out); }
   std::string wrong(Place, u64& hash) const {
-    std::string wrong = difference("y", y, host_y, 0, hash);
-    if (wrong.empty()) wrong = difference("mask", mask_out, host_mask, 0, hash);
-    if (wrong.empty()) wrong = difference("dx", dx, host_dx, 0, hash);
+    std::string wrong = difference("y", y, forward.y, 0, hash);
+    if (wrong.empty()) wrong = difference("mask", mask_out, forward.mask, 0, hash);
+    if (wrong.empty()) wrong = difference("dx", dx, backward.dx, 0, hash);
     return wrong;
   }
   std::string name() const { return "gelu"; }
   i64 outputs() const { return 2 * n; }
 
   i64 n;
-  std::vector<T> host_y, host_dx;
-  std::vector<u32> host_mask;
+  GeluArrays<T> forward, backward;
   Array<T> x, y, dy, dx;
   Array<u32> mask, mask_out;
 };

@@ -21,7 +21,7 @@
 
 #include "autotune/gpu/checks.h"
 #include "autotune/gpu/device_digests.h"
-#include "autotune/gpu/device_side.h"
+#include "autotune/gpu/device_side.cuh"
 #include "autotune/gpu/device_times.h"
 #include "autotune/gpu/gelu_arguments.h"
 #include "autotune/gpu/norm_arguments.h"

@@ -8,18 +8,19 @@
 
 namespace outgrad::autotune::gpu {
 template <class T>
-void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx) {
-  const std::vector<T> y = generated<T>(n, [=](u64 i) { return argument<T>(begin + i); });
-  const std::vector<u32> mask = generated<u32>((n + 31) / 32, [=](u64 i) { return mask_word(begin / 32 + i, complement); });
-  dx = generated<T>(n, [=](u64 i) { return gradient<T>(begin + i); });
+void host_gelu_backward(u64 begin, i64 n, bool complement, GeluArrays<T>& arrays) {
+  auto& [y, dx, mask] = arrays;
+  generate(y, n, [=](u64 i) { return argument<T>(begin + i); });
+  generate(mask, (n + 31) / 32, [=](u64 i) { return mask_word(begin / 32 + i, complement); });
+  generate(dx, n, [=](u64 i) { return gradient<T>(begin + i); });
   kernels::gelu_backward<T>(dx.data(), y.data(), mask.data(), dx.data(), n);
 }
 
 template <class T>
-void host_gelu_forward(u64 begin, i64 n, std::vector<T>& y, std::vector<u32>& mask) {
-  y = generated<T>(n, [=](u64 i) { return argument<T>(begin + i); });
-  mask.resize(static_cast<std::size_t>(n + 31) / 32);
-  kernels::gelu_forward<T>(y.data(), y.data(), mask.data(), n);
+void host_gelu_forward(u64 begin, i64 n, GeluArrays<T>& arrays) {
+  generate(arrays.y, n, [=](u64 i) { return argument<T>(begin + i); });
+  arrays.mask.resize(static_cast<std::size_t>(n + 31) / 32);
+  kernels::gelu_forward<T>(arrays.y.data(), arrays.y.data(), arrays.mask.data(), n);
 }
 
 template <class T>
@@ -50,10 +51,10 @@ u64 host_hash(const std::vector<T>& array, u64 begin) {
 
 void write_text(const std::string& path, const std::string& text) { kernels::write_file(path, text); }
 
-#define OUTGRAD_FOR_FORMAT(T)                                                       \
-  template void host_gelu_backward<T>(u64, i64, bool, std::vector<T>&);             \
-  template void host_gelu_forward<T>(u64, i64, std::vector<T>&, std::vector<u32>&); \
-  template BiasResult<T> host_bias<T>(i64, i64);                                    \
+#define OUTGRAD_FOR_FORMAT(T)                                          \
+  template void host_gelu_backward<T>(u64, i64, bool, GeluArrays<T>&); \
+  template void host_gelu_forward<T>(u64, i64, GeluArrays<T>&);        \
+  template BiasResult<T> host_bias<T>(i64, i64);                       \
   template u64 host_hash<T>(const std::vector<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

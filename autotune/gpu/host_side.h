@@ -8,20 +8,32 @@
 
 namespace outgrad::autotune::gpu {
 
-// n elements, each made from its index.
+// n elements, each made from its index. Arrays that have the size already are not made anew: one thread would touch all of them first.
 template <class T, class Value>
-std::vector<T> generated(i64 n, Value&& value) {
-  std::vector<T> array(static_cast<std::size_t>(n));
+void generate(std::vector<T>& array, i64 n, Value&& value) {
+  array.resize(static_cast<std::size_t>(n));
 #pragma omp parallel for schedule(static)
   for (i64 i = 0; i < n; ++i) array[static_cast<std::size_t>(i)] = value(static_cast<u64>(i));
+}
+template <class T, class Value>
+std::vector<T> generated(i64 n, Value&& value) {
+  std::vector<T> array;
+  generate(array, n, value);
   return array;
 }
 
+// Of a chunk, kept from one to the next.
+template <class T>
+struct GeluArrays {
+  std::vector<T> y, dx;
+  std::vector<u32> mask;
+};
 // dx of elements [begin, begin + n), begin a multiple of 32.
 template <class T>
-void host_gelu_backward(u64 begin, i64 n, bool complement, std::vector<T>& dx);
+void host_gelu_backward(u64 begin, i64 n, bool complement, GeluArrays<T>& arrays);
+// y and mask.
 template <class T>
-void host_gelu_forward(u64 begin, i64 n, std::vector<T>& y, std::vector<u32>& mask);
+void host_gelu_forward(u64 begin, i64 n, GeluArrays<T>& arrays);
 
 // GELU of x + bias over [rows, n], forward then backward from the forward's own y.
 template <class T>

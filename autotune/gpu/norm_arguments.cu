@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "autotune/gpu/launches.h"
+#include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/layernorm.cuh"
 #include "kernels/host/errors.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "autotune/gpu/cases.cuh"
-#include "autotune/gpu/launches.h"
+#include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/layernorm.cuh"
 
 namespace outgrad::autotune::gpu {

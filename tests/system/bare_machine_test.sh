@@ -11,8 +11,8 @@ fail() { echo "FAILED: $*"; exit 1; }
 nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
 [[ -x $nvcc ]] || skip "no CUDA toolkit"
 toolkit=${nvcc%/bin/nvcc}
-driver=$(find "$build" -name 'liboutgrad-stand-in-driver.so' | head -n 1)
-stand_in=$(find "$build" -type f -name outgrad-gpu-stand-in | head -n 1)
+driver=$(find "$build" -path "$build/bare-machine" -prune -o -name liboutgrad-stand-in-driver.so -print -quit)
+stand_in=$(find "$build" -path "$build/bare-machine" -prune -o -type f -name outgrad-gpu-stand-in -print -quit)
 [[ -n $driver && -n $stand_in ]] || skip "no stand-ins for the driver and the runtime in this build"
 command -v debootstrap > /dev/null || skip "no debootstrap"
 unshare -mn true 2> /dev/null || skip "no namespaces of its own"
@@ -80,14 +80,15 @@ grep -q '^outgrad-gpu built: ' "$said" || fail "outgrad-gpu was not built"
 for command in time equality streams digests; do
   grep -qx "FAILED with status 3: outgrad-gpu $command" "$said" || fail "outgrad-gpu $command ran without a device"
 done
-[[ $(grep -c 'no CUDA device' "$said") == 5 ]] || fail "something else than the device is missing"
+[[ $(grep -c 'outgrad-gpu: device: no NVIDIA driver' "$said") == 5 ]] || fail "something else than the device is missing"
 there /srv/build/outgrad-gpu arguments > /dev/null || fail "outgrad-gpu does not run there"
 
-# What the build costs 16 cores: all of its work spread over them, or its longest unit. The measured steps may take 70 + 40 + 40 + 60 s of the stage's 300.
+# What the build costs 16 cores, half of which wait for the longest units: the first measured steps may take 210 s of the stage's 300. The longest unit's time is this
+# machine's, with whatever else it does.
 cpu=$(sed -nE 's/^outgrad-gpu built: [0-9]+ s, ([0-9]+) s of CPU$/\1/p' "$said")
-longest=$(awk 'NR > 1 { t = ($2 - $1) / 1000; if (t > most) { most = t; unit = $4 } } END { printf "%.0f s %s", most, unit }' "$bare/srv/build/.ninja_log")
-echo "outgrad-gpu: $cpu s of CPU, $((cpu / 16)) s on 16 cores; the longest unit here: $longest"
-((cpu / 16 + ${longest%% *} <= 90)) || fail "the build of outgrad-gpu takes more than the 90 s that stage first has for it"
+longest=$(awk 'NR > 1 { t = ($2 - $1) / 1000; if (t > most) { most = t; unit = $4 } } END { printf "%.0f s, %s", most, unit }' "$bare/srv/build/.ninja_log")
+echo "outgrad-gpu: $cpu s of CPU, $((cpu / 8)) s on 8 of 16 cores; the longest unit here: $longest"
+((cpu / 8 <= 90)) || fail "the build of outgrad-gpu takes more than the 90 s that stage first has for it"
 
 # ---- tune, over the stand-in for the driver and the real NVRTC
 run 0 tune --budget 40

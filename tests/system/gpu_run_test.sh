@@ -72,7 +72,7 @@ cat > "$work/gpu-build/outgrad-tune" << END
 exec "$build/outgrad-tune" "\$@" --kernel gelu_backward --format bf16 --evaluations 3 --elements 65536
 END
 chmod +x "$work"/gpu-build/*
-driver=$(find "$build" -name 'liboutgrad-stand-in-driver.so' | head -n 1)
+driver=$(find "$build" -path "$build/bare-machine" -prune -o -name liboutgrad-stand-in-driver.so -print -quit)
 [[ -n $driver ]] || { echo "SKIPPED: no stand-in for the driver in this build"; exit 77; }
 here=(env -u CUDA_VISIBLE_DEVICES "PATH=$work/bin:$PATH" "OUT=$work/out" "OUTGRAD_GPU_BUILD=$work/gpu-build" "OUTGRAD_JSON_DIR=$work/json" "OUTGRAD_LIBCUDA=$driver")
 
@@ -133,7 +133,7 @@ grep -q '^Second' "$work/out/summary.txt" || wrong "not the GPU that CUDA_VISIBL
 expect 0 "CUDA_VISIBLE_DEVICES=GPU-b names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS=$two" CUDA_VISIBLE_DEVICES=GPU-b "$run" first
 
 # The digests by the real program, over the stand-in for the runtime: those of the 16-bit formats, beside the committed sweeps.
-stand_in=$(find "$build" -type f -name outgrad-gpu-stand-in | head -n 1)
+stand_in=$(find "$build" -path "$build/bare-machine" -prune -o -type f -name outgrad-gpu-stand-in -print -quit)
 if [[ -n $stand_in ]]; then
   cp -r "$work/gpu-build" "$work/runtime-build"
   cat > "$work/runtime-build/outgrad-gpu" << END
