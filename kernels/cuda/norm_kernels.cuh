@@ -200,19 +200,38 @@ struct PreparedColumns {
   }
 };
 
+// A tuple in shared memory, where neighbouring threads' quads are neighbours: `at` and `apart` in quads.
+__device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
+  OUTGRAD_UNROLL
+  for (int q = 0; q < kOctet / 4; ++q) {
+    at[q * apart] = make_float4(tuple.v[4 * q], tuple.v[4 * q + 1], tuple.v[4 * q + 2], tuple.v[4 * q + 3]);
+  }
+}
+__device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, int apart) {
+  Tuple<float, kOctet> tuple;
+  OUTGRAD_UNROLL
+  for (int q = 0; q < kOctet / 4; ++q) {
+    const float4 quad = at[q * apart];
+    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z, tuple.v[4 * q + 3] = quad.w;
+  }
+  return tuple;
+}
+
 // An octet of gamma and of beta that are not there.
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
 
-// The constants of a thread's own columns, made by itself, where there are no side channels. A thread's reciprocals stay in its registers, and
-// of a single octet gamma and beta, too; of more these would take what the sums need, and are looked up in L1.
-template <Norm N, GpuNormSchedule S, class T, class Thread>
+// The constants of a thread's own columns, made by itself, where there are no side channels. A thread's reciprocals stay in its registers, or, Aside,
+// in shared memory, and of a single octet gamma and beta, too; of more these would take what the sums need, and are looked up in L1.
+template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
+  static constexpr int kThreads = kTreeLanes * S.row_warps * S.block_rows, kQuads = kOctet / 4;
+  float4* aside;
   const float *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
 
-  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread) {
+  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room) : aside(room) {
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       const u32 octet = thread.first() + k * Thread::kApart;
@@ -222,6 +241,7 @@ struct OwnColumns {
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
+      if constexpr (Aside) put_tuple(aside + k * kQuads * kThreads, kThreads, reciprocals[k]);
       if constexpr (kKept) {
         kept_gamma = g;
         kept_beta = read(from_beta[k]);
@@ -232,7 +252,10 @@ struct OwnColumns {
     if constexpr (kKept) return kept_gamma;
     return read(from_gamma[k]);
   }
-  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int k, i64) const { return reciprocals[k]; }
+  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int k, i64) const {
+    if constexpr (Aside) return taken_tuple(aside + k * kQuads * kThreads, kThreads);
+    return reciprocals[k];
+  }
   __device__ __forceinline__ Tuple<float, kOctet> centred(int k, const Octet<T>& y, i64, i64) const {
     Tuple<float, kOctet> c;
     if constexpr (N == Norm::rms) {
@@ -366,23 +389,6 @@ struct ColumnSumsOf {
   }
 };
 
-// A tuple in shared memory, where neighbouring threads' quads are neighbours: `at` and `apart` in quads.
-__device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
-  OUTGRAD_UNROLL
-  for (int q = 0; q < kOctet / 4; ++q) {
-    at[q * apart] = make_float4(tuple.v[4 * q], tuple.v[4 * q + 1], tuple.v[4 * q + 2], tuple.v[4 * q + 3]);
-  }
-}
-__device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, int apart) {
-  Tuple<float, kOctet> tuple;
-  OUTGRAD_UNROLL
-  for (int q = 0; q < kOctet / 4; ++q) {
-    const float4 quad = at[q * apart];
-    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z, tuple.v[4 * q + 3] = quad.w;
-  }
-  return tuple;
-}
-
 // dx and sums over rows: a.own_slots consecutive slots one after the other through the warps that own them, and as many slots side by side as a
 // block has rows; one row of sums to a block. Every element of dy and y is read once.
 template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none>
@@ -415,31 +421,35 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     }
     if (left > 0) next_rstd = a.rstd[row];
   }
+  // Behind the rows on their way.
+  float4* aside = dynamic_shared<float4>() + S.rows_ahead * RowRing<S, T, Input>::kRowQuads * kThreads + threadIdx.x;
+  constexpr bool kAside =
+      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none));
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
-      return OwnColumns<N, S, T, Thread>(a, thread);
+      return OwnColumns<N, S, T, Thread, kAside>(a, thread, aside);
     } else {
       return PreparedColumns<Side, T>(a);
     }
   }();
-  // What is put aside lies behind the rows on their way.
-  float4* const aside = dynamic_shared<float4>() + S.rows_ahead * RowRing<S, T, Input>::kRowQuads * kThreads + threadIdx.x;
+  if constexpr (kAside) aside += S.octets * Sums::kQuads * kThreads;
   Sums sums;
   sums.set(owns ? 0.0f : kMissingTerm);
 #pragma unroll 1
   for (u32 slot = 0; slot < own_slots; ++slot) {
     u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
+    left -= turns;  // behind this slot
 #pragma unroll 1
-    for (; turns > 0; --turns, --left, ++row, at_row += a.n) {
+    for (; turns > 0; --turns, ++row, at_row += a.n) {
       Home home;
       if constexpr (S.rows_ahead > 0) {
         home.row.octets = octets;
         home.rstd = next_rstd;
         ring.take(home.row);
         // Before dx, which may be dy or dz_next, is written: it is of another row.
-        fetch_ahead(S.rows_ahead, left > S.rows_ahead);
+        fetch_ahead(S.rows_ahead, left + turns > S.rows_ahead);
         ring.move_on();
-        if (left > 1) next_rstd = a.rstd[row + 1];
+        if (left + turns > 1) next_rstd = a.rstd[row + 1];
       } else {
         home.fetch(a, thread, row, true);
       }
