@@ -298,9 +298,10 @@ struct BackwardInput {
   }
 };
 
-template <class T, GpuNormSchedule S, bool Wide, bool Residual>
+// LeavesNext: what is added is left in shared memory until it is.
+template <class T, GpuNormSchedule S, bool Wide, bool Residual, bool LeavesNext = false>
 struct BackwardHome {
-  static constexpr bool kKeepsNext = Residual && S.home == RowHome::registers;
+  static constexpr bool kKeepsNext = Residual && S.home == RowHome::registers && !LeavesNext;
   using Input = BackwardInput<T, kKeepsNext ? 3 : 2>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
   Row row;
@@ -316,12 +317,12 @@ struct BackwardHome {
 
 // dx of a row that was fetched; add(k, i, dy, c) gets what the sums over rows need of element i of the thread's k-th octet. dx may alias dy and dz_next.
 // `at_row`: row n, or where else dx and dz_next have the row's first element.
-template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Add>
+// next_of(octets, at, count, k) is what is added to it.
+template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Next, class Add>
 __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, i64 at_row, Home& fetched, Columns& columns,
-                                             const Add& add) {
+                                             const Next& next_of, const Add& add) {
   using Row = typename Home::Row;
   using Terms = GradientTerms<N, T, CentredOutput<T>>;
-  constexpr bool kKeepsNext = Home::kKeepsNext;
   Row& home = fetched.row;
   const float rstd = fetched.rstd;
   const auto means = home.template sum<Terms::kSums>(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index) {
@@ -341,8 +342,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
     const Tuple<float, kOctet> c = columns.centred(index, octet[1], row, at);
     [[maybe_unused]] Octet<T> next;
-    if constexpr (Residual && !kKeepsNext) next = load_part<S, Row::kWhole>(a.dz_next + at_row + at, count);
-    if constexpr (kKeepsNext) next = octet[2];
+    if constexpr (Residual) next = next_of(octet, at, count, index);
     float result[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) add(index, k, widened(octet[0], k), c.v[k]);
@@ -370,7 +370,15 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     BackwardHome<T, S, Wide, Residual> home;
     home.fetch(a, thread, row, present);
     PreparedColumns<Side, T> columns(a);
-    backward_row<N, T, S, Residual>(a, thread, row, row * a.n, home, columns, [](int, int, float, float) {});
+    using Home = decltype(home);
+    const auto next_of = [&](const typename Home::Row::Octets& octet, i64 at, int count, int) {
+      if constexpr (Home::kKeepsNext) {
+        return octet[2];
+      } else {
+        return load_part<S, Home::Row::kWhole>(a.dz_next + row * a.n + at, count);
+      }
+    };
+    backward_row<N, T, S, Residual>(a, thread, row, row * a.n, home, columns, next_of, [](int, int, float, float) {});
   }
 }
 
@@ -396,7 +404,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   static_assert(S.home == RowHome::registers, "columns stay with a thread as long as a row's octets do");
-  using Home = BackwardHome<T, S, true, Residual>;
+  // Where registers are few, what may wait does so in shared memory: the columns' reciprocals, and what is added to the gradient.
+  constexpr bool kAside =
+      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none));
+  using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0>;
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
@@ -408,23 +419,28 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   u32 left = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + own_slots) - row) : 0;
   i64 at_row = row * a.n;
   const u32 octets = static_cast<u32>(a.n) / kOctet;
-  using Input = typename Home::Input;
-  [[maybe_unused]] RowRing<S, T, Input> ring;
+  using Input = BackwardInput<T, Residual ? 3 : 2>;
+  using Ring = RowRing<S, T, Input, Home::Input::kSources>;
+  [[maybe_unused]] Ring ring;
   [[maybe_unused]] const i64 own_at = thread.first() * kOctet;
-  [[maybe_unused]] const auto fetch_ahead = [&](u32 rows, bool present) { ring.fetch(thread, Input(a, at_row + rows * a.n + own_at), octets, present); };
+  [[maybe_unused]] const auto fetch_ahead = [&](u32 rows, bool present) {
+    ring.template fetch<0, Ring::kTaken>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
+  };
+  [[maybe_unused]] const auto fetch_rest = [&](u32 rows, bool present) {
+    if constexpr (Ring::kBatches > 1) ring.template fetch<Ring::kTaken, Input::kSources>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
+    ring.move_on();
+  };
   [[maybe_unused]] float next_rstd = 0.0f;
   if constexpr (S.rows_ahead > 0) {
     OUTGRAD_UNROLL
     for (u32 k = 0; k < S.rows_ahead; ++k) {
       fetch_ahead(k, k < left);
-      ring.move_on();
+      fetch_rest(k, k < left);
     }
     if (left > 0) next_rstd = a.rstd[row];
   }
   // Behind the rows on their way.
-  float4* aside = dynamic_shared<float4>() + S.rows_ahead * RowRing<S, T, Input>::kRowQuads * kThreads + threadIdx.x;
-  constexpr bool kAside =
-      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none));
+  float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
       return OwnColumns<N, S, T, Thread, kAside>(a, thread, aside);
@@ -448,12 +464,18 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         ring.take(home.row);
         // Before dx, which may be dy or dz_next, is written: it is of another row.
         fetch_ahead(S.rows_ahead, left + turns > S.rows_ahead);
-        ring.move_on();
         if (left + turns > 1) next_rstd = a.rstd[row + 1];
       } else {
         home.fetch(a, thread, row, true);
       }
-      backward_row<N, T, S, Residual>(a, thread, row, at_row, home, columns, [&](int k, int i, float dy, float c) {
+      const auto next_of = [&](const typename Home::Row::Octets& octet, i64, int, int k) {
+        if constexpr (Home::kKeepsNext) {
+          return octet[2];
+        } else {
+          return ring.rest(k);
+        }
+      };
+      backward_row<N, T, S, Residual>(a, thread, row, at_row, home, columns, next_of, [&](int k, int i, float dy, float c) {
         float& dgamma = sums.v[k * kColumnSums<N>].v[i];
         dgamma = fma_rn(dy, c, dgamma);
         if constexpr (N == Norm::layer) {
@@ -461,6 +483,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           dbeta = add_rn(dbeta, dy);
         }
       });
+      if constexpr (S.rows_ahead > 0) fetch_rest(S.rows_ahead, left + turns > S.rows_ahead);
     }
     if (!a.sums || own_slots == 1 || !owns) continue;
     // Neighbours first: what was put aside is added as often as the slot's number ends in ones.
