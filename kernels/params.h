@@ -118,15 +118,15 @@ enum class ColumnSums {
 // suit the home that is asked for, the next one down the list is taken: the bits are the same there, too.
 struct GpuNormSchedule {
   int row_warps = 0;        // warps that share a row: 1, 2, 4, 8, 16 or 32; 0 = by n, as few as hold the row at `octets` to a thread
-  int octets = 0;           // of 8 elements of a row that a thread keeps in registers: 1, 2, 4 or 8; 0 = default_octets of kernels/cuda/rows.cuh
-  int block_rows = 0;       // rows side by side in one block (fused: slots): 1, 2, 4 or 8; 0 = as many as make four warps, one slot
+  int octets = 0;           // of 8 elements of a row that a thread keeps in registers: 1, 2, 4 or 8; 0 = default_octets of kernels/cuda/plan.h
+  int block_rows = 0;       // rows side by side in one block (fused: slots): 1, 2, 4 or 8; 0 = as many as make four warps, of slots eight
   int access_bytes = 16;    // the widest global load and store, where rows are aligned to it: 4, 8 or 16
   int blocks_per_sm = 0;    // the grid holds this many blocks for each SM, which loop over the rest; 0 = a block for each block_rows rows
   int resident_blocks = 0;  // blocks per SM that the register allocation must leave room for; 0 = as many as make 16 warps, 24 in a forward
-  int rows_ahead = -1;      // fused sums: rows that are loaded before it is their turn, 0 or 1; -1 = 1 where that takes few registers
+  int rows_ahead = -1;      // fused sums: rows on their way into shared memory before it is their turn, 0 to 4; -1 = as many as make 64 KiB an SM, 1 at least
   RowHome home = RowHome::automatic;
   ColumnSums sums = ColumnSums::automatic;
-  CacheHint loads = CacheHint::none;   // of x, dy, y and what is added to them; not of what all rows share, which stays in the caches
+  CacheHint loads = CacheHint::none;   // of x, dy, y and what is added to them, but not of rows ahead; not of what all rows share, which stays in the caches
   CacheHint stores = CacheHint::none;  // of y, z and dx
 };
 

@@ -422,19 +422,18 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
                      return p[0] != registers || p[2] * (tensor_words + (p[5] == fused ? sum_words : 0)) < there;
                    });
   const i64 slots = kernels::slot_count(problem.rows, problem.cols);
-  space.constraint("an SM's shared memory holds the rows ahead and the slots put aside of the blocks that registers are kept for",
-                   {"row_warps", "octets", "block_rows", "resident_blocks", "rows_ahead", "sums"}, [=](const Point& p) {
-                     if (p[5] != fused) return true;
+  const i64 most_shared = architecture.shared_per_block;
+  space.constraint("a block's shared memory holds the rows ahead and the sums put aside", {"row_warps", "octets", "block_rows", "rows_ahead", "sums"},
+                   [=](const Point& p) {
+                     if (p[4] != fused) return true;
                      GpuNormSchedule s;
                      s.row_warps = static_cast<int>(p[0]), s.octets = static_cast<int>(p[1]), s.block_rows = static_cast<int>(p[2]);
-                     s.rows_ahead = static_cast<int>(p[4]);
-                     const i64 bytes = kernels::cuda::detail::slots_block_bytes(s, kind.norm, bytes_of(problem.format), kind.residual,
-                                                                                kernels::cuda::slots_together(slots, s.block_rows) / s.block_rows) +
-                                       kernels::cuda::detail::declared_bytes(s);
-                     return bytes <= architecture.shared_per_block && bytes * p[3] <= architecture.shared_per_sm;
+                     s.rows_ahead = static_cast<int>(p[3]);
+                     const i64 own_slots = kernels::cuda::slots_together(slots, s.block_rows) / s.block_rows,
+                               bytes = kernels::cuda::detail::slots_block_bytes(s, kind.norm, bytes_of(problem.format), kind.residual, false, own_slots);
+                     return bytes + kernels::cuda::detail::declared_bytes(s) <= most_shared;
                    });
-  space.constraint("rows that take turns at the loads have them past the caches, without a hint", {"rows_ahead", "loads"},
-                   [](const Point& p) { return p[0] == 0 || p[1] == 0; });
+  space.constraint("copies of rows ahead have no hint", {"rows_ahead", "loads"}, [](const Point& p) { return p[0] == 0 || p[1] == 0; });
   space.constraint("rows are loaded ahead where they come in turn", {"rows_ahead", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] == fused; });
   space.constraint("fused sums have a block for each of their slots", {"blocks_per_sm", "sums"}, [=](const Point& p) { return p[0] == 0 || p[1] != fused; });
   space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},

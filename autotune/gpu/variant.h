@@ -28,7 +28,7 @@ struct GpuVariant : AnyVariant {
   // GELU: "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_spread.grid_8.occ_1.ld_cs.st_wb": format, fit, items per thread and trip, threads per
   // block, bytes per access, table's home, blocks per SM of the grid (grid_all: as many as it holds; grid_0: a block for each trip), blocks per SM that
   // registers are kept for, hints of loads and stores (cs: streaming, wb: none). Norms:
-  // "bf16.n1024.wpr_2.oct_2.rpb_1.vec_16.home_registers.sums_fused.grid_0.occ_8.ahead_1.ld_wb.st_wb": columns, warps to a row, octets of it
+  // "bf16.n1024.wpr_2.oct_2.rpb_4.vec_16.home_registers.sums_fused.grid_0.occ_2.ahead_2.ld_wb.st_wb": columns, warps to a row, octets of it
   // to a thread, rows to a block, where rows lie, how sums over rows come about (backwards alone), rows loaded ahead.
   std::string name() const override;
   nlohmann::json parameters() const override;

@@ -200,19 +200,38 @@ struct PreparedColumns {
   }
 };
 
+// A tuple in shared memory, where neighbouring threads' quads are neighbours: `at` and `apart` in quads.
+__device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
+  OUTGRAD_UNROLL
+  for (int q = 0; q < kOctet / 4; ++q) {
+    at[q * apart] = make_float4(tuple.v[4 * q], tuple.v[4 * q + 1], tuple.v[4 * q + 2], tuple.v[4 * q + 3]);
+  }
+}
+__device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, int apart) {
+  Tuple<float, kOctet> tuple;
+  OUTGRAD_UNROLL
+  for (int q = 0; q < kOctet / 4; ++q) {
+    const float4 quad = at[q * apart];
+    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z, tuple.v[4 * q + 3] = quad.w;
+  }
+  return tuple;
+}
+
 // An octet of gamma and of beta that are not there.
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
 
-// The constants of a thread's own columns, made by itself, where there are no side channels. A thread's reciprocals stay in its registers, and
-// of a single octet gamma and beta, too; of more these would take what the sums need, and are looked up in L1.
-template <Norm N, GpuNormSchedule S, class T, class Thread>
+// The constants of a thread's own columns, made by itself, where there are no side channels. A thread's reciprocals stay in its registers, or, Aside,
+// in shared memory, and of a single octet gamma and beta, too; of more these would take what the sums need, and are looked up in L1.
+template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
+  static constexpr int kThreads = kTreeLanes * S.row_warps * S.block_rows, kQuads = kOctet / 4;
+  float4* aside;
   const float *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
 
-  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread) {
+  __device__ __forceinline__ OwnColumns(const NormBackwardArrays<T>& a, const Thread& thread, float4* room) : aside(room) {
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       const u32 octet = thread.first() + k * Thread::kApart;
@@ -222,6 +241,7 @@ struct OwnColumns {
       const Tuple<float, kOctet> g = read(from_gamma[k]);
       OUTGRAD_UNROLL
       for (int i = 0; i < kOctet; ++i) reciprocals[k].v[i] = div_rn(1.0f, g.v[i]);
+      if constexpr (Aside) put_tuple(aside + k * kQuads * kThreads, kThreads, reciprocals[k]);
       if constexpr (kKept) {
         kept_gamma = g;
         kept_beta = read(from_beta[k]);
@@ -232,7 +252,10 @@ struct OwnColumns {
     if constexpr (kKept) return kept_gamma;
     return read(from_gamma[k]);
   }
-  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int k, i64) const { return reciprocals[k]; }
+  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int k, i64) const {
+    if constexpr (Aside) return taken_tuple(aside + k * kQuads * kThreads, kThreads);
+    return reciprocals[k];
+  }
   __device__ __forceinline__ Tuple<float, kOctet> centred(int k, const Octet<T>& y, i64, i64) const {
     Tuple<float, kOctet> c;
     if constexpr (N == Norm::rms) {
@@ -275,9 +298,10 @@ struct BackwardInput {
   }
 };
 
-template <class T, GpuNormSchedule S, bool Wide, bool Residual>
+// LeavesNext: what is added is left in shared memory until it is.
+template <class T, GpuNormSchedule S, bool Wide, bool Residual, bool LeavesNext = false>
 struct BackwardHome {
-  static constexpr bool kKeepsNext = Residual && S.home == RowHome::registers;
+  static constexpr bool kKeepsNext = Residual && S.home == RowHome::registers && !LeavesNext;
   using Input = BackwardInput<T, kKeepsNext ? 3 : 2>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
   Row row;
@@ -293,12 +317,12 @@ struct BackwardHome {
 
 // dx of a row that was fetched; add(k, i, dy, c) gets what the sums over rows need of element i of the thread's k-th octet. dx may alias dy and dz_next.
 // `at_row`: row n, or where else dx and dz_next have the row's first element.
-template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Add>
+// next_of(octets, at, count, k) is what is added to it.
+template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Next, class Add>
 __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, i64 at_row, Home& fetched, Columns& columns,
-                                             const Add& add) {
+                                             const Next& next_of, const Add& add) {
   using Row = typename Home::Row;
   using Terms = GradientTerms<N, T, CentredOutput<T>>;
-  constexpr bool kKeepsNext = Home::kKeepsNext;
   Row& home = fetched.row;
   const float rstd = fetched.rstd;
   const auto means = home.template sum<Terms::kSums>(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index) {
@@ -318,8 +342,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
     const Tuple<float, kOctet> c = columns.centred(index, octet[1], row, at);
     [[maybe_unused]] Octet<T> next;
-    if constexpr (Residual && !kKeepsNext) next = load_part<S, Row::kWhole>(a.dz_next + at_row + at, count);
-    if constexpr (kKeepsNext) next = octet[2];
+    if constexpr (Residual) next = next_of(octet, at, count, index);
     float result[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) add(index, k, widened(octet[0], k), c.v[k]);
@@ -347,7 +370,15 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     BackwardHome<T, S, Wide, Residual> home;
     home.fetch(a, thread, row, present);
     PreparedColumns<Side, T> columns(a);
-    backward_row<N, T, S, Residual>(a, thread, row, row * a.n, home, columns, [](int, int, float, float) {});
+    using Home = decltype(home);
+    const auto next_of = [&](const typename Home::Row::Octets& octet, i64 at, int count, int) {
+      if constexpr (Home::kKeepsNext) {
+        return octet[2];
+      } else {
+        return load_part<S, Home::Row::kWhole>(a.dz_next + row * a.n + at, count);
+      }
+    };
+    backward_row<N, T, S, Residual>(a, thread, row, row * a.n, home, columns, next_of, [](int, int, float, float) {});
   }
 }
 
@@ -366,23 +397,6 @@ struct ColumnSumsOf {
   }
 };
 
-// A tuple in shared memory, where neighbouring threads' quads are neighbours: `at` and `apart` in quads.
-__device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
-  OUTGRAD_UNROLL
-  for (int q = 0; q < kOctet / 4; ++q) {
-    at[q * apart] = make_float4(tuple.v[4 * q], tuple.v[4 * q + 1], tuple.v[4 * q + 2], tuple.v[4 * q + 3]);
-  }
-}
-__device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, int apart) {
-  Tuple<float, kOctet> tuple;
-  OUTGRAD_UNROLL
-  for (int q = 0; q < kOctet / 4; ++q) {
-    const float4 quad = at[q * apart];
-    tuple.v[4 * q] = quad.x, tuple.v[4 * q + 1] = quad.y, tuple.v[4 * q + 2] = quad.z, tuple.v[4 * q + 3] = quad.w;
-  }
-  return tuple;
-}
-
 // dx and sums over rows: a.own_slots consecutive slots one after the other through the warps that own them, and as many slots side by side as a
 // block has rows; one row of sums to a block. Every element of dy and y is read once.
 template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none>
@@ -390,7 +404,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   static_assert(S.home == RowHome::registers, "columns stay with a thread as long as a row's octets do");
-  using Home = BackwardHome<T, S, true, Residual>;
+  // Where registers are few, what may wait does so in shared memory: the columns' reciprocals, and what is added to the gradient.
+  constexpr bool kAside =
+      Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none));
+  using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0>;
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
@@ -402,48 +419,63 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   u32 left = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + own_slots) - row) : 0;
   i64 at_row = row * a.n;
   const u32 octets = static_cast<u32>(a.n) / kOctet;
-  using Input = typename Home::Input;
-  [[maybe_unused]] RowRing<S, T, Input> ring;
+  using Input = BackwardInput<T, Residual ? 3 : 2>;
+  using Ring = RowRing<S, T, Input, Home::Input::kSources>;
+  [[maybe_unused]] Ring ring;
   [[maybe_unused]] const i64 own_at = thread.first() * kOctet;
-  [[maybe_unused]] const auto fetch_ahead = [&](u32 rows, bool present) { ring.fetch(thread, Input(a, at_row + rows * a.n + own_at), octets, present); };
+  [[maybe_unused]] const auto fetch_ahead = [&](u32 rows, bool present) {
+    ring.template fetch<0, Ring::kTaken>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
+  };
+  [[maybe_unused]] const auto fetch_rest = [&](u32 rows, bool present) {
+    if constexpr (Ring::kBatches > 1) ring.template fetch<Ring::kTaken, Input::kSources>(thread, Input(a, at_row + rows * a.n + own_at), octets, present);
+    ring.move_on();
+  };
   [[maybe_unused]] float next_rstd = 0.0f;
   if constexpr (S.rows_ahead > 0) {
     OUTGRAD_UNROLL
     for (u32 k = 0; k < S.rows_ahead; ++k) {
       fetch_ahead(k, k < left);
-      ring.move_on();
+      fetch_rest(k, k < left);
     }
     if (left > 0) next_rstd = a.rstd[row];
   }
+  // Behind the rows on their way.
+  float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
-      return OwnColumns<N, S, T, Thread>(a, thread);
+      return OwnColumns<N, S, T, Thread, kAside>(a, thread, aside);
     } else {
       return PreparedColumns<Side, T>(a);
     }
   }();
-  // What is put aside lies behind the rows on their way.
-  float4* const aside = dynamic_shared<float4>() + S.rows_ahead * RowRing<S, T, Input>::kRowQuads * kThreads + threadIdx.x;
+  if constexpr (kAside) aside += S.octets * Sums::kQuads * kThreads;
   Sums sums;
   sums.set(owns ? 0.0f : kMissingTerm);
 #pragma unroll 1
   for (u32 slot = 0; slot < own_slots; ++slot) {
     u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
+    left -= turns;  // behind this slot
 #pragma unroll 1
-    for (; turns > 0; --turns, --left, ++row, at_row += a.n) {
+    for (; turns > 0; --turns, ++row, at_row += a.n) {
       Home home;
       if constexpr (S.rows_ahead > 0) {
         home.row.octets = octets;
         home.rstd = next_rstd;
         ring.take(home.row);
         // Before dx, which may be dy or dz_next, is written: it is of another row.
-        fetch_ahead(S.rows_ahead, left > S.rows_ahead);
-        ring.move_on();
-        if (left > 1) next_rstd = a.rstd[row + 1];
+        fetch_ahead(S.rows_ahead, left + turns > S.rows_ahead);
+        if (left + turns > 1) next_rstd = a.rstd[row + 1];
       } else {
         home.fetch(a, thread, row, true);
       }
-      backward_row<N, T, S, Residual>(a, thread, row, at_row, home, columns, [&](int k, int i, float dy, float c) {
+      const auto next_of = [&](const typename Home::Row::Octets& octet, i64, int, int k) {
+        if constexpr (Home::kKeepsNext) {
+          return octet[2];
+        } else {
+          return ring.rest(k);
+        }
+      };
+      backward_row<N, T, S, Residual>(a, thread, row, at_row, home, columns, next_of, [&](int k, int i, float dy, float c) {
         float& dgamma = sums.v[k * kColumnSums<N>].v[i];
         dgamma = fma_rn(dy, c, dgamma);
         if constexpr (N == Norm::layer) {
@@ -451,6 +483,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           dbeta = add_rn(dbeta, dy);
         }
       });
+      if constexpr (S.rows_ahead > 0) fetch_rest(S.rows_ahead, left + turns > S.rows_ahead);
     }
     if (!a.sums || own_slots == 1 || !owns) continue;
     // Neighbours first: what was put aside is added as often as the slot's number ends in ones.

@@ -162,6 +162,7 @@ struct RowUse {
   int most_words;      // of those, how many may be kept for rows; the rest is for all else
   bool in_turn;        // whether rows come one after the other through the warps that sum over them
   int ahead_bytes;     // of an octet of a row that is loaded ahead; 0: none is, where the schedule leaves it open
+  bool aside = false;  // whether the columns' reciprocals, which kernels without side channels make themselves, lie in shared memory
 };
 
 OUTGRAD_HD constexpr int octet_words(int element_bytes) { return kOctet * element_bytes / static_cast<int>(sizeof(u32)); }
@@ -171,7 +172,8 @@ OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
   return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead_bytes = 0};
 }
 
-// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums. Looking side channels up takes registers of its own.
+// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums and what it made of gamma. Looking side channels up
+// takes registers of its own.
 OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side) {
   constexpr int kSideWords = 2 * kOctet;
   const int tensors = residual ? 3 : 2;
@@ -181,7 +183,13 @@ OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool resi
                 .in_turn = sums,
                 .ahead_bytes = sums ? kOctet * element_bytes * tensors : 0};
   if (sums) use.octet_words += kOctet * column_sums(norm);
-  if (side) use.octet_words += kSideWords;
+  if (side) {
+    use.octet_words += kSideWords;
+  } else if (sums) {
+    // The columns' reciprocals, where they leave a thread two octets.
+    use.aside = 2 * (use.octet_words + kOctet) > use.most_words;
+    if (!use.aside) use.octet_words += kOctet;
+  }
   return use;
 }
 
@@ -262,11 +270,17 @@ OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) {
   return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float));
 }
 
-// Of a block of a fused backward: the rows ahead, beside them what is put aside of the slots that a thread has one after the other, level by
-// level of the tree; and at the end, in their place, the sums of slots side by side.
-OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, i64 own_slots) {
+// Whether a thread's reciprocals lie in shared memory: of a single octet they never do.
+OUTGRAD_HD constexpr bool has_reciprocals_aside(const GpuNormSchedule& schedule, RowUse use) { return use.aside && schedule.octets > 1; }
+
+// Of a block of a fused backward: the rows ahead, reciprocals, and behind them what is put aside of the slots that a thread has one after the
+// other, level by level of the tree; and at the end, in their place, the sums of slots side by side.
+OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, bool side, i64 own_slots) {
   const int sums = thread_sums_bytes(norm, schedule.octets), side_by_side = schedule.block_rows > 1 ? sums : 0;
   int bytes = schedule.rows_ahead * ring_bytes(schedule.octets, residual ? 3 : 2, element_bytes);
+  if (has_reciprocals_aside(schedule, backward_use(norm, element_bytes, residual, true, side))) {
+    bytes += schedule.octets * kOctet * static_cast<int>(sizeof(float));
+  }
   for (i64 slots = own_slots; slots > 1; slots /= 2) bytes += sums;
   return static_cast<i64>(larger(bytes, side_by_side)) * kTreeLanes * schedule.row_warps * schedule.block_rows;
 }
@@ -499,7 +513,7 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
     GpuNormSchedule s = plan.norm;
     s.blocks_per_sm = 0;  // a block has its slots
     const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
-              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, own_slots);
+              bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own_slots);
     registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
     rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s, slots / own_slots > 1 ? slots / own_slots : 1, bytes, limits.shared_bytes - detail::declared_bytes(s), {});
     rows.own_slots = own_slots;

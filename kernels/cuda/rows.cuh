@@ -490,7 +490,9 @@ __device__ __forceinline__ void await_copies() {
 
 // S.rows_ahead rows on their way into the block's dynamic shared memory. Each thread brings its own octets and is the only one to read
 // them, so that it waits for its own copies and for no other thread. Neighbours' quads of 16 bytes are neighbours in every row's part.
-template <GpuNormSchedule S, class T, class Input>
+// A row's first `Taken` tensors are taken into registers and at once fetched of a later row; the one behind them, if there is one, is read where
+// it is needed, then fetched.
+template <GpuNormSchedule S, class T, class Input, int Taken = Input::kSources>
 struct RowRing {
   static constexpr int kRows = S.rows_ahead, kThreads = kTreeLanes * S.row_warps * S.block_rows;
   static constexpr int kAccess = kAccessBytes<kAccessOf<S>, T>;
@@ -498,6 +500,7 @@ struct RowRing {
   // Lanes stride 32 bytes in rows of f32: the second half of a sector is then found in L1.
   static constexpr bool kPastL1 = sizeof(T) < sizeof(float);
   static_assert(kRowQuads * static_cast<int>(sizeof(uint4)) == detail::ring_bytes(S.octets, Input::kSources, sizeof(T)));
+  static constexpr int kTaken = Taken, kBatches = Input::kSources > Taken ? 2 : 1;  // batches of copies to a row
   u32 place = 0;  // of the next row that is taken, or fetched
 
   __device__ __forceinline__ uint4* quad(int octet, int source, int part) const {
@@ -505,14 +508,15 @@ struct RowRing {
   }
   __device__ __forceinline__ void move_on() { place = place + 1 == kRows ? 0 : place + 1; }
 
-  // To the current place, which has been taken. Not present: nothing, but counted. `input`: at the thread's first octet.
-  template <class Thread>
+  // Of sources Begin to End - 1, to the current place, where they have been read. Not present: nothing, but counted. `input`: at the thread's
+  // first octet.
+  template <int Begin, int End, class Thread>
   __device__ __forceinline__ void fetch(const Thread& thread, const Input& input, u32 octets, bool present) const {
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       if (!present || thread.first() + k * Thread::kApart >= octets) continue;
       OUTGRAD_UNROLL
-      for (int c = 0; c < Input::kSources; ++c) {
+      for (int c = Begin; c < End; ++c) {
         const auto* const from = reinterpret_cast<const u8*>(input.source[c] + k * Thread::kApart * kOctet);
         OUTGRAD_UNROLL
         for (int part = 0; part < kOctetQuads; ++part) {
@@ -526,18 +530,30 @@ struct RowRing {
     }
     commit_copies();
   }
-  // The oldest of the rows that were fetched. Octets that are not there: anything.
+  // The first tensors of the oldest of the rows that were fetched. Octets that are not there: anything.
   template <class Row>
   __device__ __forceinline__ void take(Row& row) const {
-    await_copies<kRows - 1>();
+    await();
     OUTGRAD_UNROLL
     for (int k = 0; k < S.octets; ++k) {
       OUTGRAD_UNROLL
-      for (int c = 0; c < Input::kSources; ++c) {
-        OUTGRAD_UNROLL
-        for (int part = 0; part < kOctetQuads; ++part) reinterpret_cast<uint4*>(row.octet[k][c].w)[part] = *quad(k, c, part);
-      }
+      for (int c = 0; c < kTaken; ++c) row.octet[k][c] = octet(k, c);
     }
+  }
+  // An octet of the one behind them, after these were fetched anew.
+  __device__ __forceinline__ Octet<T> rest(int k) const {
+    if (k == 0) await();
+    return octet(k, kTaken);
+  }
+
+ private:
+  // For the oldest batch, which has been followed by all others but one of as many rows.
+  static __device__ __forceinline__ void await() { await_copies<kBatches * kRows - 1>(); }
+  __device__ __forceinline__ Octet<T> octet(int k, int c) const {
+    Octet<T> result;
+    OUTGRAD_UNROLL
+    for (int part = 0; part < kOctetQuads; ++part) reinterpret_cast<uint4*>(result.w)[part] = *quad(k, c, part);
+    return result;
   }
 };
 

@@ -140,7 +140,7 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
       "  static constexpr GpuNormSchedule kSchedule{.row_warps = Warps, .octets = 2, .block_rows = 1, .resident_blocks = 1, .rows_ahead = "
       "Ahead, .home = Home};\n"
       "};\n"
-      "using Registers = Fixed<4, RowHome::registers, 1>;\n"
+      "using Registers = Fixed<4, RowHome::registers, 2>;\n"
       "using OneWarp = Fixed<1, RowHome::registers, 0>;\n"
       "using Shared = Fixed<8, RowHome::shared, 0>;\n"
       "using Memory = Fixed<16, RowHome::memory, 0>;\n";
@@ -166,6 +166,7 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
     }
   }
   source += "template __global__ void cuda::norm_prepare<>(NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>);\n";
+  source += "template __global__ void cuda::norm_finish<>(const float*, const float*, i64, i64, i64, i64, i64, float*, float*);\n";
   EXPECT_EQ(compile(source, GetParam()), "");
 }
 

@@ -107,6 +107,34 @@ TEST_F(OfflineTest, ProgramsHaveTheKernelsOfThePlan) {
   }
 }
 
+// The norms' defaults on an H200, by their machine code and the model: bytes in flight that hide DRAM's latency, no spill; a backward of 8192 rows
+// in two launches, its rows of sums a small part of the traffic.
+TEST_F(OfflineTest, NormsKeepTheirDistanceFromTheLimit) {
+  constexpr double kLeastInFlight = 32 * 1024, kMostOfSums = 0.08;
+  const Architecture& architecture = architecture_of("sm_90");
+  std::vector<GpuVariant> variants;
+  for (const FormatId format : kAllFormats)
+    for (const auto& [kernel, cols] : {std::pair{KernelId::kLayernormBackward, 1024}, std::pair{KernelId::kLayernormBackward, 4096},
+                                       std::pair{KernelId::kResidualLayernormBackward, 8192}, std::pair{KernelId::kRmsnormBackward, 2048},
+                                       std::pair{KernelId::kLayernormForward, 2048}, std::pair{KernelId::kResidualLayernormForward, 1024}})
+      variants.push_back(default_gpu_variant(Problem{kernel, format}.sized(8192, cols), architecture));
+  for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
+    const Problem& problem = outcome.variant.problem;
+    SCOPED_TRACE(problem.sized_name() + " " + outcome.variant.name());
+    ASSERT_EQ(pruned(outcome), nullptr) << pruned(outcome)->detail;
+    const Prediction& prediction = std::get<Predicted>(outcome.result).prediction;
+    EXPECT_GE(prediction.bytes_in_flight, kLeastInFlight);
+    if (is_forward(problem.kernel)) continue;
+    const kernels::cuda::LaunchPlan plan = outcome.variant.plan(problem.rows, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block});
+    EXPECT_EQ(plan.launches, 2);
+    const Traffic traffic = traffic_of(problem);
+    const double sums = sizeof(float) * kernels::cuda::column_sums(norm_kind(problem.kernel).norm) * static_cast<double>(plan.launch[0].blocks);
+    EXPECT_LE(sums / static_cast<double>(problem.rows), kMostOfSums * (traffic.read + traffic.written));
+    if (problem.kernel != KernelId::kLayernormBackward) continue;
+    EXPECT_GE(prediction.share_of_bandwidth, problem.cols == 1024 ? 0.7 : 0.8);
+  }
+}
+
 // What a launcher does with its own default is what the tuner's default does with everything written out.
 TEST(GpuSpace, DefaultsArePlannedAsTheLaunchersDo) {
   for (const char* name : {"sm_80", "sm_89", "sm_90"}) {

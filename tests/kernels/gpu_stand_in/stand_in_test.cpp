@@ -55,6 +55,47 @@ TEST(StandIn, AMissingBarrierShowsUnderEveryOrder) {
   });
 }
 
+// The same through copies that come later, which their own thread waits for.
+template <int Left>
+__global__ void rotate_copies(const float* x, float* y) {
+  auto* const held = kernels::cuda::dynamic_shared<float>();
+  __pipeline_memcpy_async(held + threadIdx.x, x + blockIdx.x * blockDim.x + threadIdx.x, sizeof(float));
+  __pipeline_commit();
+  __pipeline_commit();
+  __pipeline_wait_prior(Left);
+  __syncthreads();
+  y[blockIdx.x * blockDim.x + threadIdx.x] = held[(threadIdx.x + 1) % blockDim.x];
+}
+
+TEST(StandIn, ACopyThatIsNotWaitedForShows) {
+  under_every_order([] {
+    EXPECT_EQ(wrong_of_rotate(rotate_copies<0>, 64 * sizeof(float)), 0);
+    EXPECT_EQ(wrong_of_rotate(rotate_copies<1>, 64 * sizeof(float)), 0);
+    EXPECT_EQ(wrong_of_rotate(rotate_copies<2>, 64 * sizeof(float)), 192);
+  });
+}
+
+// Halves of a block of 64 that wait for themselves alone, by a name each or by one.
+template <bool Apart>
+__global__ void swap_halves(const float* x, float* y) {
+  __shared__ float held[64];
+  const unsigned half = threadIdx.x / 32;
+  held[threadIdx.x] = x[threadIdx.x];
+  if (half == 1) stand_in_barrier(Apart ? 2 : 1, 32);
+  if (half == 0) stand_in_barrier(1, Apart ? 32 : 64);
+  y[threadIdx.x] = held[half * 32 + (threadIdx.x + 1) % 32];
+}
+
+TEST(StandIn, BarriersByNameAreForTheirThreads) {
+  std::vector<float> values(64, 1.0f);
+  const auto x = GuardedArray<float>::with(values);
+  const GuardedArray<float> y(64);
+  under_every_order([&] {
+    expect_success(launch(swap_halves<true>, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get()));
+    EXPECT_EQ(launch(swap_halves<false>, 1, 64, 0, nullptr, static_cast<const float*>(x.get()), y.get()), cudaErrorLaunchFailure);
+  });
+}
+
 // A warp may be a whole phase ahead of the others where only its own lanes wait for each other.
 template <bool Barrier>
 __global__ void two_rounds(float* y) {
