@@ -153,16 +153,18 @@ namespace detail {
 struct RowLoops {
   int vector_bits;
   int vectors;
+  int rows;
   Prefetch prefetch;
 };
 template <auto S>
-inline constexpr RowLoops kRowLoops{S.vector_bits, S.vectors, S.prefetch};
+inline constexpr RowLoops kRowLoops{S.vector_bits, S.vectors, S.rows, S.prefetch};
 
 template <auto S>
 constexpr bool norm_schedule_holds() {
   static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512, "vector_bits is 0, 256 or 512");
   static_assert(S.vector_bits <= kBestVectorBits, "vector_bits is wider than the instruction set compiled for (-march)");
   static_assert(S.vectors >= 1 && S.vectors <= 8, "8 vectors of each tensor already exceed the registers of any width");
+  static_assert(S.rows >= 1 && S.rows <= 8, "8 rows keep most of the registers that there are busy");
   static_assert(S.threads >= 0, "threads is 0 (all) or positive");
   static_assert(S.rows_ahead >= 1, "rows ahead of this one");
   return true;
@@ -400,17 +402,39 @@ OUTGRAD_HD float fold_lanes(const float* sums) {
   }
 }
 
+// Has kCount elements fetched.
+template <Prefetch kPrefetch, int kCount, class T>
+OUTGRAD_HD void prefetch(const T* source) {
+  constexpr int kLine = 64;
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  constexpr int kRead = 0;
+  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
+  if constexpr (kPrefetch != Prefetch::none) {
+    OUTGRAD_UNROLL
+    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
+  }
+}
+
+// Has the elements that one strip covers fetched.
+template <Prefetch kPrefetch, class Io, class T>
+OUTGRAD_HD void prefetch(Io, const T* source) {
+  if constexpr (Io::kWidth > 1) prefetch<kPrefetch, Io::kWidth>(source);
+}
+
 // The tree's sums over one row of n elements of T. A group's steps are stored and then folded in place: all 16 KiB at most that this
 // needs are at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack while both are in use.
-template <class Lane, class T = float, class Terms>
-Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n) {
+template <class Lane, class T = float, Prefetch kPrefetch = Prefetch::none, class Terms>
+Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, const T* ahead = nullptr) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
   alignas(64) float values[kGroupSteps * kWords];
   alignas(64) float sums[kWords];
   const i64 steps = row_steps(n);
   for (i64 group = 0; group < steps; group += kGroupSteps) {
     int count = static_cast<int>(std::min<i64>(kGroupSteps, steps - group));
-    for (int q = 0; q < count; ++q) step_sums<Lane, T>(terms, n, group + q, values + q * kWords);
+    for (int q = 0; q < count; ++q) {
+      if constexpr (LaneIo<Lane>::kWidth > 1) prefetch<kPrefetch, kStepTerms>(ahead + (group + q) * kStepTerms);
+      step_sums<Lane, T>(terms, n, group + q, values + q * kWords);
+    }
     for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
       for (int q = 0; q + half < count; ++q) add_words<Lane, kWords>(values + q * kWords, values + (q + half) * kWords);
       count = half;
@@ -486,19 +510,6 @@ OUTGRAD_HD void end_streaming() {
 #endif
 }
 
-// Has the elements that one strip covers fetched.
-template <Prefetch kPrefetch, class Io, class T>
-OUTGRAD_HD void prefetch(Io, const T* source) {
-  constexpr int kLine = 64;
-  constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
-  constexpr int kRead = 0;
-  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
-  if constexpr (Io::kWidth > 1 && kPrefetch != Prefetch::none) {
-    OUTGRAD_UNROLL
-    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
-  }
-}
-
 // --- Contracts -------------------------------------------------------------------------------------------------------------------
 
 template <class Float>
@@ -565,6 +576,15 @@ template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
 void forward_rows(const ForwardArrays<T>& a, i64 row) {
   using Lane = LaneOf<L>;
   const i64 n = a.n;
+  T* y[kRows];
+  const T* x_ahead[kRows];
+  const T* residual_ahead[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    y[r] = a.y + (row + r) * n;
+    const i64 ahead = std::min(row + r + a.rows_ahead * kRows, a.rows - 1) * n;
+    x_ahead[r] = a.x + ahead;
+    residual_ahead[r] = a.added.residual ? a.added.residual + ahead : x_ahead[r];
+  }
   const T* x[kRows];
   float mean[kRows];
   float rstd[kRows];
@@ -582,7 +602,7 @@ void forward_rows(const ForwardArrays<T>& a, i64 row) {
     mean[r] = N == Norm::layer ? mean_of(row_sums<Lane, T>(MeanTerms<T>{x[r]}, n).v[0], n) : 0.0f;
   }
   for (int r = 0; r < kRows; ++r) {
-    rstd[r] = rstd_of(row_sums<Lane, T>(VarianceTerms<T>{x[r], mean[r]}, n).v[0], n, a.eps);
+    rstd[r] = rstd_of(row_sums<Lane, T, L.prefetch>(VarianceTerms<T>{x[r], mean[r]}, n, x_ahead[r]).v[0], n, a.eps);
     a.rstd[row + r] = rstd[r];
   }
   for (int r = 0; r < kRows; ++r) {
@@ -590,22 +610,12 @@ void forward_rows(const ForwardArrays<T>& a, i64 row) {
       a.side.x_hat[(row + r) * a.side.count + k] = normalised(widen(x[r][a.side.channels[k]]), mean[r], rstd[r]);
     }
   }
-  T* y[kRows];
-  const T* x_ahead[kRows];
-  const T* residual_ahead[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    y[r] = a.y + (row + r) * n;
-    const i64 ahead = std::min(row + r + a.rows_ahead * kRows, a.rows - 1) * n;
-    x_ahead[r] = a.x + ahead;
-    residual_ahead[r] = a.added.residual ? a.added.residual + ahead : x_ahead[r];
-  }
   for_columns<Lane, L.vectors>(n, [=, residual = a.added.residual, gamma = a.gamma, beta = a.beta](auto io, i64 j) __attribute__((always_inline)) {
     using Value = typename decltype(io)::Value;
     const Value g = gamma ? io.load(gamma + j) : io.splat(1.0f);
     const Value b = beta ? io.load(beta + j) : io.splat(kMissingTerm);
     OUTGRAD_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      prefetch<L.prefetch>(io, x_ahead[r] + j);
       if (residual) prefetch<L.prefetch>(io, residual_ahead[r] + j);
       store_as<kStreaming>(io, y[r] + j, fma_rn(normalised(Value(io.load(x[r] + j)), io.splat(mean[r]), io.splat(rstd[r])), g, b));
     }
@@ -617,8 +627,10 @@ void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
   parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
     i64 row = task * how.task_rows;
     const i64 end = std::min(a.rows, row + how.task_rows);
-    for (; end - row >= OUTGRAD_TOGETHER; row += OUTGRAD_TOGETHER) forward_rows<N, T, L, kStreaming, OUTGRAD_TOGETHER>(a, row);
-    for (; row < end; ++row) forward_rows<N, T, L, kStreaming, 1>(a, row);
+    for (; end - row >= L.rows; row += L.rows) forward_rows<N, T, L, kStreaming, L.rows>(a, row);
+    if constexpr (L.rows > 1) {
+      for (; row < end; ++row) forward_rows<N, T, L, kStreaming, 1>(a, row);
+    }
     end_streaming<kStreaming>();
   });
 }
@@ -695,7 +707,7 @@ void write_gradients(const GradientRow<T, Centred> (&rows)[kRows], const NormCol
     OUTGRAD_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const GradientRow<T, Centred>& row = rows[r];
-      prefetch<L.prefetch>(io, row.dy_ahead + j);
+      if constexpr (kResidual) prefetch<L.prefetch>(io, row.dy_ahead + j);
       prefetch<L.prefetch>(io, row.y_ahead + j);
       const Value d = Io::load(row.dy + j);
       const Value c = row.output.template centred<Value>(j);
@@ -791,7 +803,7 @@ OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
 }
 
 // What the pass over `together` rows needs of one of them, its sums among it.
-template <Norm N, class Lane, class Centred, bool kResidual, class T>
+template <Norm N, class Lane, Prefetch kPrefetch, class Centred, bool kResidual, class T>
 GradientRow<T, Centred> gradient_row(const BackwardArrays<T>& a, i64 row, int together, const StagedRow& staged) {
   const i64 at = row * a.n;
   const i64 ahead = std::min(row + a.rows_ahead * together, a.rows - 1) * a.n;
@@ -806,7 +818,7 @@ GradientRow<T, Centred> gradient_row(const BackwardArrays<T>& a, i64 row, int to
     summed = {a.y + at, a.ordered_beta};
   }
   const GradientTerms<N, T, Centred> terms{a.dy + at, a.ordered_gamma, summed};
-  result.means = negated_means<N>(row_sums<Lane, T>(terms, a.n), a.n);
+  result.means = negated_means<N>(row_sums<Lane, T, kPrefetch>(terms, a.n, kResidual ? result.dz_next : result.dy_ahead), a.n);
   return result;
 }
 
@@ -830,13 +842,13 @@ void backward_passes(const BackwardArrays<T>& a) {
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
         GradientRow<T, Centred> gradients[kRows];
-        for (int r = 0; r < kRows; ++r) gradients[r] = gradient_row<N, Lane, Centred, kResidual>(a, row + r, kRows, {staged, staged + stride});
+        for (int r = 0; r < kRows; ++r) gradients[r] = gradient_row<N, Lane, L.prefetch, Centred, kResidual>(a, row + r, kRows, {staged, staged + stride});
         const bool completes_pair = k % 2 == 1 && row + kRows == end;
         const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
         write_gradients<N, L, kStreaming, kResidual>(gradients, a.columns, n, sums);
       };
       i64 row = begin;
-      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : OUTGRAD_TOGETHER;
+      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : L.rows;
       for (; end - row >= kTogether; row += kTogether) take_rows(std::integral_constant<int, kTogether>{}, row);
       if constexpr (kTogether > 1) {
         for (; row < end; ++row) take_rows(std::integral_constant<int, 1>{}, row);
