@@ -22,7 +22,8 @@ struct CpuNormForwardSchedule {
   int threads = 0;                  // 0 = all
   int vector_bits = 0;              // 0 = scalar, 256, 512
   int vectors = 2;                  // side by side in the passes that write a row, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
-  int rows = 2;                     // taken together, 1 to 8: gamma and beta are read once for all, and the end of one row's sum hides behind the others
+  int rows = 2;                     // of 16-bit elements taken together, 1 to 8, of fp32 half as many: gamma and beta are read once for all, and the
+                                    // end of one row's sum hides behind the others
   int task_elements = 1 << 16;      // a task is as many whole rows as have so many elements, but one at least
   bool streaming_stores = false;    // write past the cache where rows are whole cache lines and the output is large
   Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it, `rows_ahead`; half of it by the sums, which else leave memory idle
@@ -34,7 +35,8 @@ struct CpuNormBackwardSchedule {
   int threads = 0;                // 0 = all
   int vector_bits = 0;            // 0 = scalar, 256, 512
   int vectors = 4;                // side by side in the pass that writes dx, 1 to 8: stores and fetches take turns in runs of as many cache lines
-  int rows = 4;                   // taken together, 1 to 8: what there is for each column is read, and its sums are written, once for all
+  int rows = 4;                   // of 16-bit elements taken together, 1 to 8, of fp32 half as many: what there is for each column is read, and its
+                                  // sums are written, once for all
   int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the largest machines' cores, and few enough
                                   // that the tasks' partial sums stay small beside the tensors
   int fold_columns = 1024;        // of dgamma and dbeta to a task of the last pass, which adds the tasks' sums: runs of 4 KiB of each

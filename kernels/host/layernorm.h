@@ -189,6 +189,10 @@ struct LaneOfBits<512> {
 template <RowLoops L>
 using LaneOf = typename LaneOfBits<L.vector_bits>::Lane;
 
+// Rows of fp32 take twice the cache: half as many are taken together.
+template <RowLoops L, class T>
+inline constexpr int kRowsTogether = sizeof(T) == sizeof(float) ? (L.rows + 1) / 2 : L.rows;
+
 // Word i of the result is word Pick{}(i) of a and b side by side.
 template <class Pick, class Lane>
 OUTGRAD_HD Lane shuffled(const Lane& a, const Lane& b) {
@@ -627,8 +631,9 @@ void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
   parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
     i64 row = task * how.task_rows;
     const i64 end = std::min(a.rows, row + how.task_rows);
-    for (; end - row >= L.rows; row += L.rows) forward_rows<N, T, L, kStreaming, L.rows>(a, row);
-    if constexpr (L.rows > 1) {
+    constexpr int kTogether = kRowsTogether<L, T>;
+    for (; end - row >= kTogether; row += kTogether) forward_rows<N, T, L, kStreaming, kTogether>(a, row);
+    if constexpr (kTogether > 1) {
       for (; row < end; ++row) forward_rows<N, T, L, kStreaming, 1>(a, row);
     }
     end_streaming<kStreaming>();
@@ -707,7 +712,7 @@ void write_gradients(const GradientRow<T, Centred> (&rows)[kRows], const NormCol
     OUTGRAD_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const GradientRow<T, Centred>& row = rows[r];
-      if constexpr (kResidual) prefetch<L.prefetch>(io, row.dy_ahead + j);
+      prefetch<L.prefetch>(io, row.dy_ahead + j);
       prefetch<L.prefetch>(io, row.y_ahead + j);
       const Value d = Io::load(row.dy + j);
       const Value c = row.output.template centred<Value>(j);
@@ -818,7 +823,7 @@ GradientRow<T, Centred> gradient_row(const BackwardArrays<T>& a, i64 row, int to
     summed = {a.y + at, a.ordered_beta};
   }
   const GradientTerms<N, T, Centred> terms{a.dy + at, a.ordered_gamma, summed};
-  result.means = negated_means<N>(row_sums<Lane, T, kPrefetch>(terms, a.n, kResidual ? result.dz_next : result.dy_ahead), a.n);
+  result.means = negated_means<N>(row_sums<Lane, T, kResidual ? kPrefetch : Prefetch::none>(terms, a.n, result.dz_next), a.n);
   return result;
 }
 
@@ -848,7 +853,7 @@ void backward_passes(const BackwardArrays<T>& a) {
         write_gradients<N, L, kStreaming, kResidual>(gradients, a.columns, n, sums);
       };
       i64 row = begin;
-      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : L.rows;
+      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;
       for (; end - row >= kTogether; row += kTogether) take_rows(std::integral_constant<int, kTogether>{}, row);
       if constexpr (kTogether > 1) {
         for (; row < end; ++row) take_rows(std::integral_constant<int, 1>{}, row);
