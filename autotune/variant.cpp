@@ -391,7 +391,8 @@ Space norm_space(const Problem& problem, int vector_bits, int threads) {
   const int together = backward ? kBackward.rows : kForward.rows;
   const auto fetch = static_cast<std::int64_t>(backward ? kBackward.prefetch : kForward.prefetch);
   space.constraint("scalar code has no vectors side by side", {"vector_bits", "vectors"}, [plain](const Point& p) { return p[0] != 0 || p[1] == plain; });
-  space.constraint("scalar code takes the default's rows together", {"vector_bits", "rows"}, [together](const Point& p) { return p[0] != 0 || p[1] == together; });
+  space.constraint("scalar code takes the default's rows together", {"vector_bits", "rows"},
+                   [together](const Point& p) { return p[0] != 0 || p[1] == together; });
   space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"}, [](const Point& p) { return p[0] != 0 || p[1] == 0; });
   space.constraint("scalar code does not prefetch", {"vector_bits", "prefetch", "rows_ahead"},
                    [fetch](const Point& p) { return p[0] != 0 || (p[1] == fetch && p[2] == 1); });

@@ -26,15 +26,15 @@ struct CpuNormForwardSchedule {
                                     // end of one row's sum hides behind the others
   int task_elements = 1 << 16;      // a task is as many whole rows as have so many elements, but one at least
   bool streaming_stores = false;    // write past the cache where rows are whole cache lines and the output is large
-  Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it, `rows_ahead`; half of it by the sums, which else leave memory idle
-  int rows_ahead = 1;                          // in units of `rows`
+  Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it, `rows_ahead`
+  int rows_ahead = 1;                          // times the rows taken together
 };
 
 // Of a norm's backward on the host.
 struct CpuNormBackwardSchedule {
   int threads = 0;                // 0 = all
   int vector_bits = 0;            // 0 = scalar, 256, 512
-  int vectors = 4;                // side by side in the pass that writes dx, 1 to 8: stores and fetches take turns in runs of as many cache lines
+  int vectors = 2;                // side by side in the pass that writes dx, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
   int rows = 4;                   // of 16-bit elements taken together, 1 to 8, of fp32 half as many: what there is for each column is read, and its
                                   // sums are written, once for all
   int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the largest machines' cores, and few enough
@@ -43,7 +43,7 @@ struct CpuNormBackwardSchedule {
   bool streaming_stores = false;  // as in the forward
   Prefetch prefetch = Prefetch::second_level;  // of dy and y, `rows_ahead`; measured on Zen 4: fetching into the first level costs more than it
                                                // saves, as its few outstanding misses are then all in use
-  int rows_ahead = 1;                          // in units of `rows`
+  int rows_ahead = 1;                          // times the rows taken together
 };
 
 // Of GELU's kernels on the host, with or without a bias.

@@ -233,10 +233,9 @@ struct Across {
   constexpr int operator()(int i) const { return i ^ Distance; }
 };
 
-#ifdef OUTGRAD_AVX2
-// How the sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors: vector k + 4 has, at the same places, the elements
-// that the first fold adds to those of vector k. Of bf16 vector k is element k of every chunk, which takes eight shuffles of words, each a
-// pair of elements, and makes the other folds additions of whole vectors; else it is four elements of each of a few chunks.
+// How the sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors: vector k + 4 has, at the same places,
+// the elements that the first fold adds to those of vector k. Of bf16 vector k is element k of every chunk, which takes eight shuffles of
+// words, each a pair of elements, and makes the other folds additions of whole vectors; else it is four elements of each of a few chunks.
 template <class T>
 struct ByChunks {
   static constexpr bool kTransposed = sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16;
@@ -260,10 +259,6 @@ struct ChunkPart {};
 
 template <class Lane, class T, int kPart>
 struct ChunkPartOf;
-template <class Isa, class T, int kPart>
-struct ChunkPartOf<Vector<Isa>, T, kPart> {
-  using Pack = FloatPack<Isa, 2, ChunkPart<T, kPart>>;
-};
 
 // body(std::integral_constant<int, part>) for each of the four parts.
 template <class Body>
@@ -272,6 +267,12 @@ OUTGRAD_HD void for_parts(const Body& body) {
     (body(std::integral_constant<int, kParts>{}), ...);
   }(std::make_integer_sequence<int, kChunkTerms / 2>{});
 }
+
+#ifdef OUTGRAD_AVX2
+template <class Isa, class T, int kPart>
+struct ChunkPartOf<Vector<Isa>, T, kPart> {
+  using Pack = FloatPack<Isa, 2, ChunkPart<T, kPart>>;
+};
 
 }  // namespace detail
 
@@ -427,6 +428,7 @@ OUTGRAD_HD void prefetch(Io, const T* source) {
 
 // The tree's sums over one row of n elements of T. A group's steps are stored and then folded in place: all 16 KiB at most that this
 // needs are at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack while both are in use.
+// Whole steps of `ahead`, another row, are fetched meanwhile: sums read nothing but the caches, which leaves memory idle.
 template <class Lane, class T = float, Prefetch kPrefetch = Prefetch::none, class Terms>
 Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, const T* ahead = nullptr) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
@@ -436,7 +438,10 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, const T* ahead = 
   for (i64 group = 0; group < steps; group += kGroupSteps) {
     int count = static_cast<int>(std::min<i64>(kGroupSteps, steps - group));
     for (int q = 0; q < count; ++q) {
-      if constexpr (LaneIo<Lane>::kWidth > 1) prefetch<kPrefetch, kStepTerms>(ahead + (group + q) * kStepTerms);
+      if constexpr (LaneIo<Lane>::kWidth > 1 && kPrefetch != Prefetch::none) {
+        const i64 first = (group + q) * kStepTerms;
+        if (n - first >= kStepTerms) prefetch<kPrefetch, kStepTerms>(ahead + first);
+      }
       step_sums<Lane, T>(terms, n, group + q, values + q * kWords);
     }
     for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
@@ -575,7 +580,7 @@ struct ForwardArrays {
 };
 
 // Rows row .. row + kRows - 1: each step for all of them before the next one, so that the end of one row's sum, a chain of folds, a division and a
-// root, hides behind the others.
+// root, hides behind the others. While the last sums are taken, the rows ahead are fetched.
 template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
 void forward_rows(const ForwardArrays<T>& a, i64 row) {
   using Lane = LaneOf<L>;
@@ -614,14 +619,17 @@ void forward_rows(const ForwardArrays<T>& a, i64 row) {
       a.side.x_hat[(row + r) * a.side.count + k] = normalised(widen(x[r][a.side.channels[k]]), mean[r], rstd[r]);
     }
   }
-  for_columns<Lane, L.vectors>(n, [=, residual = a.added.residual, gamma = a.gamma, beta = a.beta](auto io, i64 j) __attribute__((always_inline)) {
+  const T* const residual = a.added.residual;
+  const float* const gamma = a.gamma;
+  const float* const beta = a.beta;
+  for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
     using Value = typename decltype(io)::Value;
     const Value g = gamma ? io.load(gamma + j) : io.splat(1.0f);
     const Value b = beta ? io.load(beta + j) : io.splat(kMissingTerm);
     OUTGRAD_UNROLL
     for (int r = 0; r < kRows; ++r) {
       if (residual) prefetch<L.prefetch>(io, residual_ahead[r] + j);
-      store_as<kStreaming>(io, y[r] + j, fma_rn(normalised(Value(io.load(x[r] + j)), io.splat(mean[r]), io.splat(rstd[r])), g, b));
+      store_as<kStreaming>(io, y[r] + j, forward_output<Value>(io.load(x[r] + j), io.splat(mean[r]), io.splat(rstd[r]), g, b));
     }
   });
 }
@@ -847,7 +855,9 @@ void backward_passes(const BackwardArrays<T>& a) {
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
         GradientRow<T, Centred> gradients[kRows];
-        for (int r = 0; r < kRows; ++r) gradients[r] = gradient_row<N, Lane, L.prefetch, Centred, kResidual>(a, row + r, kRows, {staged, staged + stride});
+        for (int r = 0; r < kRows; ++r) {
+          gradients[r] = gradient_row<N, Lane, L.prefetch, Centred, kResidual>(a, row + r, kRows, {staged, staged + stride});
+        }
         const bool completes_pair = k % 2 == 1 && row + kRows == end;
         const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
         write_gradients<N, L, kStreaming, kResidual>(gradients, a.columns, n, sums);
@@ -943,7 +953,8 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, ordered_gamma, ordered_beta, side, scratch, S.threads, slots, tasks, S.rows_ahead};
+  const BackwardArrays<T> arrays{dy,   y,       rstd,      dz_next, dx,    rows,        n, columns, ordered_gamma, ordered_beta,
+                                 side, scratch, S.threads, slots,   tasks, S.rows_ahead};
   if (rows_stream<S>(dx, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {

@@ -271,12 +271,12 @@ TYPED_TEST(NormTest, EveryScheduleGivesTheSameBits) {
 }
 
 constexpr CpuNormForwardSchedule forward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1) {
-  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .task_elements = 3 << 10, .streaming_stores = true, .prefetch = prefetch,
-          .rows_ahead = rows_ahead};
+  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .task_elements = 3 << 10, .streaming_stores = true,
+          .prefetch = prefetch, .rows_ahead = rows_ahead};
 }
 constexpr CpuNormBackwardSchedule backward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1, int tasks = 4, int fold_columns = 16) {
-  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .tasks = tasks, .fold_columns = fold_columns, .streaming_stores = true,
-          .prefetch = prefetch, .rows_ahead = rows_ahead};
+  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .tasks = tasks, .fold_columns = fold_columns,
+          .streaming_stores = true, .prefetch = prefetch, .rows_ahead = rows_ahead};
 }
 
 template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
