@@ -91,6 +91,7 @@ void each_field(Schedule& s, const Visit& visit) {
     visit("table", s.table);
   } else {
     visit("vectors", s.vectors);
+    visit("rows", s.rows);
     if constexpr (requires { s.task_elements; }) {
       visit("task_elements", s.task_elements);
     } else {
@@ -184,7 +185,7 @@ std::string Variant::name() const {
           if (is_parameter(problem.kernel, "block_elements")) text += ".b" + std::to_string(s.block_elements);
           text += stores + "." + to_json(s.table).template get<std::string>();
         } else {
-          text += ".x" + std::to_string(s.vectors);
+          text += ".x" + std::to_string(s.vectors) + ".r" + std::to_string(s.rows);
           if constexpr (requires { s.task_elements; })
             text += ".b" + std::to_string(s.task_elements);
           else
@@ -376,7 +377,7 @@ Space norm_space(const Problem& problem, int vector_bits, int threads) {
     columns = distinct(columns, kBackward.fold_columns, [&](i64 value) { return (problem.cols + value - 1) / value == 1 ? 0 : value; });
   }
   Space space;
-  space.parameter("vector_bits", widths_up_to(vector_bits)).parameter("vectors", {1, 2, 3, 4, 5, 6, 8});
+  space.parameter("vector_bits", widths_up_to(vector_bits)).parameter("vectors", {1, 2, 3, 4, 5, 6, 8}).parameter("rows", {1, 2, 4});
   if (backward)
     space.parameter("tasks", tasks).parameter("fold_columns", columns);
   else
@@ -387,8 +388,11 @@ Space norm_space(const Problem& problem, int vector_bits, int threads) {
       .parameter("threads", thread_counts(threads));
   // Scalar code has none of what follows: the default's values stand.
   const int plain = backward ? kBackward.vectors : kForward.vectors;
+  const int together = backward ? kBackward.rows : kForward.rows;
   const auto fetch = static_cast<std::int64_t>(backward ? kBackward.prefetch : kForward.prefetch);
   space.constraint("scalar code has no vectors side by side", {"vector_bits", "vectors"}, [plain](const Point& p) { return p[0] != 0 || p[1] == plain; });
+  space.constraint("scalar code takes the default's rows together", {"vector_bits", "rows"},
+                   [together](const Point& p) { return p[0] != 0 || p[1] == together; });
   space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"}, [](const Point& p) { return p[0] != 0 || p[1] == 0; });
   space.constraint("scalar code does not prefetch", {"vector_bits", "prefetch", "rows_ahead"},
                    [fetch](const Point& p) { return p[0] != 0 || (p[1] == fetch && p[2] == 1); });

@@ -92,8 +92,8 @@ struct Variant : AnyVariant {
   Variant(const Problem& of, std::shared_ptr<const FitChoice> choice, const Schedule& how) : AnyVariant(of, std::move(choice)), schedule(how) {}
 
   // "f32.gelu_f32.v512.u4.b16384.nt.permute.t2": format, fit, vector bits (s: scalar), unroll, block, nt or wb stores, table placement,
-  // threads (t0: all). Of a norm "bf16.v512.x4.k128.f1024.nt.l2a1.t0": format, vector bits, vectors side by side, tasks and fold_columns of a
-  // backward (of a forward b65536: task_elements), stores, cache level and rows ahead of the prefetch (l0: none), threads.
+  // threads (t0: all). Of a norm "bf16.v512.x4.r4.k128.f1024.nt.l2a1.t0": format, vector bits, vectors side by side, rows together, tasks and
+  // fold_columns of a backward (of a forward b65536: task_elements), stores, cache level and rows ahead of the prefetch (l0: none), threads.
   std::string name() const override;
   // The name without what only cuts work into tasks and hands them out: variants of one loop_name share the code of their loops, so that they
   // compile fast side by side.

@@ -82,12 +82,10 @@ OUTGRAD_HD Lane normalised(Lane x, Lane mean, Lane rstd) {
   return mul_rn(sub_rn(x, mean), rstd);
 }
 
-// y of columns j .. j + kWidth - 1 before it is narrowed. Absent gamma: 1; absent beta: -0, so that the fma is the bare product.
-template <class Lane, class T>
-OUTGRAD_HD Lane forward_output(const T* x, const float* gamma, const float* beta, i64 j, Lane mean, Lane rstd) {
-  using Io = LaneIo<Lane>;
-  const Lane x_hat = normalised(Io::load(x + j), mean, rstd);
-  return fma_rn(x_hat, gamma ? Io::load(gamma + j) : Io::splat(1.0f), beta ? Io::load(beta + j) : Io::splat(kMissingTerm));
+// y before it is narrowed. Absent gamma: 1; absent beta: -0, so that the fma is the bare product.
+template <class Lane>
+OUTGRAD_HD Lane forward_output(Lane x, Lane mean, Lane rstd, Lane gamma, Lane beta) {
+  return fma_rn(normalised(x, mean, rstd), gamma, beta);
 }
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
@@ -134,10 +132,9 @@ struct CentredOutput {
   }
 };
 
-// Side channels already put in place: c staged in fp32.
+// Side channels already put in place: c staged in fp32, for the sums with the weights of side channels.
 struct CentredStaged {
   const float* c;
-  const float* weight;
 
   template <class Lane>
   OUTGRAD_HD Lane centred(i64 j) const {
@@ -145,7 +142,7 @@ struct CentredStaged {
   }
   template <class Lane>
   OUTGRAD_HD Lane weighted(i64 j) const {
-    return mul_rn(LaneIo<Lane>::load(weight + j), centred<Lane>(j));
+    return centred<Lane>(j);
   }
 };
 

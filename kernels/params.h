@@ -22,24 +22,28 @@ struct CpuNormForwardSchedule {
   int threads = 0;                  // 0 = all
   int vector_bits = 0;              // 0 = scalar, 256, 512
   int vectors = 2;                  // side by side in the passes that write a row, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
+  int rows = 2;                     // of 16-bit elements taken together, 1 to 8, of fp32 half as many: gamma and beta are read once for all, and the
+                                    // end of one row's sum hides behind the others
   int task_elements = 1 << 16;      // a task is as many whole rows as have so many elements, but one at least
   bool streaming_stores = false;    // write past the cache where rows are whole cache lines and the output is large
-  Prefetch prefetch = Prefetch::none;  // of x and what is added to it, `rows_ahead`
-  int rows_ahead = 1;
+  Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it, `rows_ahead`
+  int rows_ahead = 1;                          // times the rows taken together
 };
 
 // Of a norm's backward on the host.
 struct CpuNormBackwardSchedule {
   int threads = 0;                // 0 = all
   int vector_bits = 0;            // 0 = scalar, 256, 512
-  int vectors = 4;                // side by side in the pass that writes dx, 1 to 8: stores and fetches take turns in runs of as many cache lines
+  int vectors = 2;                // side by side in the pass that writes dx, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
+  int rows = 4;                   // of 16-bit elements taken together, 1 to 8, of fp32 half as many: what there is for each column is read, and its
+                                  // sums are written, once for all
   int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the largest machines' cores, and few enough
                                   // that the tasks' partial sums stay small beside the tensors
   int fold_columns = 1024;        // of dgamma and dbeta to a task of the last pass, which adds the tasks' sums: runs of 4 KiB of each
   bool streaming_stores = false;  // as in the forward
   Prefetch prefetch = Prefetch::second_level;  // of dy and y, `rows_ahead`; measured on Zen 4: fetching into the first level costs more than it
                                                // saves, as its few outstanding misses are then all in use
-  int rows_ahead = 1;
+  int rows_ahead = 1;                          // times the rows taken together
 };
 
 // Of GELU's kernels on the host, with or without a bias.

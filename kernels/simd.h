@@ -118,6 +118,10 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
 
+  // Of pairs of bf16, one to a word: the first or the second, widened.
+  static OUTGRAD_HD Float first_of_pairs(Float pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(bits(pairs), 16)); }
+  static OUTGRAD_HD Float second_of_pairs(Float pairs) { return _mm256_castsi256_ps(bit_and(bits(pairs), splat(static_cast<int>(0xffff0000u)))); }
+
   static OUTGRAD_HD Float load(const F8E5M2* from) { return _mm256_cvtph_ps(_mm_slli_epi16(octet(from), 8)); }
   static OUTGRAD_HD Float load(const F8E4M3* from) {
     // As an f16 of the same fields, which is 2^-8 of the value, subnormals included; NaN is the largest magnitude.
@@ -279,11 +283,14 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
 
+  static OUTGRAD_HD Float first_of_pairs(Float pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(bits(pairs), 16)); }
+  static OUTGRAD_HD Float second_of_pairs(Float pairs) { return _mm512_castsi512_ps(bit_and(bits(pairs), splat(static_cast<int>(0xffff0000u)))); }
+
 #ifdef __BMI2__
   static OUTGRAD_HD void load_even_odd(const BF16* from, Float& even, Float& odd) {
-    const Int both = _mm512_loadu_si512(from);
-    even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-    odd = _mm512_castsi512_ps(bit_and(both, splat(static_cast<int>(0xffff0000u))));
+    const Float both = _mm512_castsi512_ps(_mm512_loadu_si512(from));
+    even = first_of_pairs(both);
+    odd = second_of_pairs(both);
   }
   static OUTGRAD_HD void mask_even_odd(u32 bits, Mask& even, Mask& odd) {
     even = static_cast<Mask>(_pext_u32(bits, 0x55555555u));
@@ -399,8 +406,8 @@ inline constexpr bool Avx512::kEvenOdd<BF16> = true;
 
 #ifdef OUTGRAD_AVX2
 // kCount vectors side by side. Each operation runs over all of them before the next one starts, which covers its latency, and a
-// column of the table is read once for all.
-template <class Isa, int kCount>
+// column of the table is read once for all. Order names how elements lie in them where that is not as in memory.
+template <class Isa, int kCount, class Order = void>
 struct FloatPack {
   typename Isa::Float v[kCount];
 };

@@ -34,9 +34,9 @@ struct Member {
 constexpr Member kCpuMembers[] = {{"threads"},          {"vector_bits"}, {"unroll"}, {"block_elements"},
                                   {"streaming_stores"}, {"table", "TablePlacement", {"permute", "memory"}}};
 constexpr Member kPrefetch = {"prefetch", "Prefetch", {"none", "first_level", "second_level"}};
-constexpr Member kCpuNormForwardMembers[] = {{"threads"},          {"vector_bits"}, {"vectors"}, {"task_elements"},
-                                             {"streaming_stores"}, kPrefetch,       {"rows_ahead"}};
-constexpr Member kCpuNormBackwardMembers[] = {{"threads"},      {"vector_bits"},      {"vectors"}, {"tasks"},
+constexpr Member kCpuNormForwardMembers[] = {{"threads"},       {"vector_bits"},      {"vectors"}, {"rows"},
+                                             {"task_elements"}, {"streaming_stores"}, kPrefetch,   {"rows_ahead"}};
+constexpr Member kCpuNormBackwardMembers[] = {{"threads"},      {"vector_bits"},      {"vectors"}, {"rows"},       {"tasks"},
                                               {"fold_columns"}, {"streaming_stores"}, kPrefetch,   {"rows_ahead"}};
 constexpr Member kLoads = {"loads", "CacheHint", {"none", "streaming"}}, kStores = {"stores", "CacheHint", {"none", "streaming"}};
 constexpr Member kGpuMembers[] = {{"threads"}, {"octets"}, {"access_bytes"}, {"blocks_per_sm"}, {"resident_blocks"}, kLoads, kStores,

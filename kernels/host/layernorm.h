@@ -86,28 +86,29 @@ void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* 
 template <class Isa>
 using Vector = FloatPack<Isa, 1>;
 
-template <class Isa, int kCount, class Operation>
-OUTGRAD_HD FloatPack<Isa, kCount> each_vector(const Operation& operation) {
-  FloatPack<Isa, kCount> result;
+template <class Isa, int kCount, class Order = void, class Operation>
+OUTGRAD_HD FloatPack<Isa, kCount, Order> each_vector(const Operation& operation) {
+  FloatPack<Isa, kCount, Order> result;
   OUTGRAD_UNROLL
   for (int i = 0; i < kCount; ++i) result.v[i] = operation(i);
   return result;
 }
-template <class Isa, int kCount>
-OUTGRAD_HD FloatPack<Isa, kCount> fma_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b, const FloatPack<Isa, kCount>& c) {
-  return each_vector<Isa, kCount>([&](int i) { return Isa::fma(a.v[i], b.v[i], c.v[i]); });
+template <class Isa, int kCount, class Order>
+OUTGRAD_HD FloatPack<Isa, kCount, Order> fma_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b,
+                                                const FloatPack<Isa, kCount, Order>& c) {
+  return each_vector<Isa, kCount, Order>([&](int i) { return Isa::fma(a.v[i], b.v[i], c.v[i]); });
 }
-template <class Isa, int kCount>
-OUTGRAD_HD FloatPack<Isa, kCount> add_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b) {
-  return each_vector<Isa, kCount>([&](int i) { return Isa::add(a.v[i], b.v[i]); });
+template <class Isa, int kCount, class Order>
+OUTGRAD_HD FloatPack<Isa, kCount, Order> add_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b) {
+  return each_vector<Isa, kCount, Order>([&](int i) { return Isa::add(a.v[i], b.v[i]); });
 }
-template <class Isa, int kCount>
-OUTGRAD_HD FloatPack<Isa, kCount> sub_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b) {
-  return each_vector<Isa, kCount>([&](int i) { return Isa::sub(a.v[i], b.v[i]); });
+template <class Isa, int kCount, class Order>
+OUTGRAD_HD FloatPack<Isa, kCount, Order> sub_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b) {
+  return each_vector<Isa, kCount, Order>([&](int i) { return Isa::sub(a.v[i], b.v[i]); });
 }
-template <class Isa, int kCount>
-OUTGRAD_HD FloatPack<Isa, kCount> mul_rn(const FloatPack<Isa, kCount>& a, const FloatPack<Isa, kCount>& b) {
-  return each_vector<Isa, kCount>([&](int i) { return Isa::mul(a.v[i], b.v[i]); });
+template <class Isa, int kCount, class Order>
+OUTGRAD_HD FloatPack<Isa, kCount, Order> mul_rn(const FloatPack<Isa, kCount, Order>& a, const FloatPack<Isa, kCount, Order>& b) {
+  return each_vector<Isa, kCount, Order>([&](int i) { return Isa::mul(a.v[i], b.v[i]); });
 }
 
 template <class Isa, int kCount>
@@ -152,16 +153,18 @@ namespace detail {
 struct RowLoops {
   int vector_bits;
   int vectors;
+  int rows;
   Prefetch prefetch;
 };
 template <auto S>
-inline constexpr RowLoops kRowLoops{S.vector_bits, S.vectors, S.prefetch};
+inline constexpr RowLoops kRowLoops{S.vector_bits, S.vectors, S.rows, S.prefetch};
 
 template <auto S>
 constexpr bool norm_schedule_holds() {
   static_assert(S.vector_bits == 0 || S.vector_bits == 256 || S.vector_bits == 512, "vector_bits is 0, 256 or 512");
   static_assert(S.vector_bits <= kBestVectorBits, "vector_bits is wider than the instruction set compiled for (-march)");
   static_assert(S.vectors >= 1 && S.vectors <= 8, "8 vectors of each tensor already exceed the registers of any width");
+  static_assert(S.rows >= 1 && S.rows <= 8, "8 rows keep most of the registers that there are busy");
   static_assert(S.threads >= 0, "threads is 0 (all) or positive");
   static_assert(S.rows_ahead >= 1, "rows ahead of this one");
   return true;
@@ -185,6 +188,10 @@ struct LaneOfBits<512> {
 #endif
 template <RowLoops L>
 using LaneOf = typename LaneOfBits<L.vector_bits>::Lane;
+
+// Rows of fp32 take twice the cache: half as many are taken together.
+template <RowLoops L, class T>
+inline constexpr int kRowsTogether = sizeof(T) == sizeof(float) ? (L.rows + 1) / 2 : L.rows;
 
 // Word i of the result is word Pick{}(i) of a and b side by side.
 template <class Pick, class Lane>
@@ -226,34 +233,123 @@ struct Across {
   constexpr int operator()(int i) const { return i ^ Distance; }
 };
 
-// The sums of kWidth whole chunks from element `first` on, in ChunkWord's order. Vectors are paired so that the first fold of each chunk is one
-// operation on whole vectors; two shuffles and an addition make each further fold.
-template <class Lane, class Terms>
+// How the sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors: vector k + 4 has, at the same places,
+// the elements that the first fold adds to those of vector k. Of bf16 vector k is element k of every chunk, which takes eight shuffles of
+// words, each a pair of elements, and makes the other folds additions of whole vectors; else it is four elements of each of a few chunks.
+template <class T>
+struct ByChunks {
+  static constexpr bool kTransposed = sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16;
+
+  // Where element i of kWidth chunks lies.
+  template <int kWidth>
+  static constexpr int place(int i) {
+    const int chunk = i / kChunkTerms;
+    const int k = i % kChunkTerms;
+    if constexpr (kTransposed) {
+      return k * kWidth + ChunkWord<kWidth>{}(chunk);
+    } else {
+      return (k / 4 * 4 + chunk / (kWidth / 4)) * kWidth + chunk % (kWidth / 4) * 4 + k % 4;
+    }
+  }
+};
+
+// Vectors kPart and kPart + 4 of them.
+template <class T, int kPart>
+struct ChunkPart {};
+
+template <class Lane, class T, int kPart>
+struct ChunkPartOf;
+
+// body(std::integral_constant<int, part>) for each of the four parts.
+template <class Body>
+OUTGRAD_HD void for_parts(const Body& body) {
+  [&]<int... kParts>(std::integer_sequence<int, kParts...>) __attribute__((always_inline)) {
+    (body(std::integral_constant<int, kParts>{}), ...);
+  }(std::make_integer_sequence<int, kChunkTerms / 2>{});
+}
+
+#ifdef OUTGRAD_AVX2
+template <class Isa, class T, int kPart>
+struct ChunkPartOf<Vector<Isa>, T, kPart> {
+  using Pack = FloatPack<Isa, 2, ChunkPart<T, kPart>>;
+};
+
+}  // namespace detail
+
+// T as it lies in a row. Other elements, all fp32, already lie in this order.
+template <class Isa, class T, int kPart>
+struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
+  using Order = detail::ChunkPart<T, kPart>;
+  using Value = FloatPack<Isa, 2, Order>;
+  static constexpr int kLanes = Isa::kLanes;
+  static constexpr int kApart = kChunkTerms / 2 * kLanes;
+
+  static OUTGRAD_HD Value splat(float value) {
+    return each_vector<Isa, 2, Order>([&](int) { return Isa::splat(value); });
+  }
+  static OUTGRAD_HD Value load(const float* ordered)
+    requires(!std::is_same_v<T, float>)
+  {
+    return each_vector<Isa, 2, Order>([&](int i) { return Isa::load(ordered + kPart * kLanes + i * kApart); });
+  }
+  static OUTGRAD_HD void store(float* ordered, const Value& value) {
+    OUTGRAD_UNROLL
+    for (int i = 0; i < 2; ++i) Isa::template store<false>(ordered + kPart * kLanes + i * kApart, value.v[i]);
+  }
+  static OUTGRAD_HD Value load(const T* row) {
+    if constexpr (detail::ByChunks<T>::kTransposed) {
+      return {{element<false>(row), element<true>(row)}};
+    } else {
+      const Vector<Isa> a{{Isa::load(row + 2 * kPart * kLanes)}};
+      const Vector<Isa> b{{Isa::load(row + (2 * kPart + 1) * kLanes)}};
+      return {{detail::shuffled<detail::HalfChunks<kLanes, false>>(a, b).v[0], detail::shuffled<detail::HalfChunks<kLanes, true>>(a, b).v[0]}};
+    }
+  }
+
+ private:
+  static OUTGRAD_HD Vector<Isa> pairs(const T* row, int line) { return {{Isa::load(reinterpret_cast<const float*>(row + 2 * line * kLanes))}}; }
+  // Element kPart (kSecond: 4 further on) of every chunk. The parts' loads and shuffles are the same for the compiler to see.
+  template <bool kSecond>
+  static OUTGRAD_HD typename Isa::Float element(const T* row) {
+    const Vector<Isa> a = detail::shuffled<detail::Pairs<kLanes, kSecond>>(pairs(row, 0), pairs(row, 1));
+    const Vector<Isa> b = detail::shuffled<detail::Pairs<kLanes, kSecond>>(pairs(row, 2), pairs(row, 3));
+    const Vector<Isa> column = detail::shuffled<detail::Alternate<kLanes, (kPart >= 2)>>(a, b);
+    return kPart % 2 == 0 ? Isa::first_of_pairs(column.v[0]) : Isa::second_of_pairs(column.v[0]);
+  }
+};
+
+namespace detail {
+
+// The sums of a vector's worth of whole chunks from element `first` on, in ChunkWord's order.
+template <class Lane, class T, class Terms>
 OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 first) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
-  Tuple<Lane, Terms::kSums> p[4];
-  OUTGRAD_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    const auto a = terms.template operands<Lane>(first + 2 * k * kWidth);
-    const auto b = terms.template operands<Lane>(first + (2 * k + 1) * kWidth);
+  Tuple<Lane, Terms::kSums> p[kChunkTerms / 2];
+  for_parts([&](auto part) __attribute__((always_inline)) {
+    const auto operands = terms.template operands<typename ChunkPartOf<Lane, T, part>::Pack>(first);
     Tuple<Lane, Terms::kOperands> low;
     Tuple<Lane, Terms::kOperands> high;
     OUTGRAD_UNROLL
     for (int o = 0; o < Terms::kOperands; ++o) {
-      low.v[o] = shuffled<HalfChunks<kWidth, false>>(a.v[o], b.v[o]);
-      high.v[o] = shuffled<HalfChunks<kWidth, true>>(a.v[o], b.v[o]);
+      low.v[o] = {{operands.v[o].v[0]}};
+      high.v[o] = {{operands.v[o].v[1]}};
     }
-    p[k] = Terms::first_fold(low, high);
+    p[part] = Terms::first_fold(low, high);
+  });
+  if constexpr (ByChunks<T>::kTransposed) {
+    return fold<kChunkTerms / 2>(p);
+  } else {
+    Tuple<Lane, Terms::kSums> sums;
+    OUTGRAD_UNROLL
+    for (int s = 0; s < Terms::kSums; ++s) {
+      const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]), shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
+      const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]), shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
+      sums.v[s] = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
+    }
+    return sums;
   }
-  Tuple<Lane, Terms::kSums> sums;
-  OUTGRAD_UNROLL
-  for (int s = 0; s < Terms::kSums; ++s) {
-    const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]), shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
-    const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]), shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
-    sums.v[s] = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
-  }
-  return sums;
 }
+#endif
 
 // Chunks [begin, kTreeLanes) of a step, one by one, each to where vectors of kWidth keep it; `sums` is [kSums, kTreeLanes].
 template <int kWidth, class Terms>
@@ -265,14 +361,14 @@ __attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 
   }
 }
 
-template <class Lane, class Terms>
+template <class Lane, class T, class Terms>
 OUTGRAD_HD void step_sums(const Terms& terms, i64 n, i64 step, float* sums) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
   const i64 first = step * kStepTerms;
   int lane = 0;
   if constexpr (kWidth > 1) {
     for (; lane < kTreeLanes && n - first >= (lane + kWidth) * kChunkTerms; lane += kWidth) {
-      const auto chunks = whole_chunk_sums<Lane>(terms, first + lane * kChunkTerms);
+      const auto chunks = whole_chunk_sums<Lane, T>(terms, first + lane * kChunkTerms);
       OUTGRAD_UNROLL
       for (int s = 0; s < Terms::kSums; ++s) LaneIo<Lane>::store(sums + s * kTreeLanes + lane, chunks.v[s]);
     }
@@ -311,17 +407,43 @@ OUTGRAD_HD float fold_lanes(const float* sums) {
   }
 }
 
-// The tree's sums over one row of n elements. A group's steps are stored and then folded in place: all 16 KiB at most that this
+// Has kCount elements fetched.
+template <Prefetch kPrefetch, int kCount, class T>
+OUTGRAD_HD void prefetch(const T* source) {
+  constexpr int kLine = 64;
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  constexpr int kRead = 0;
+  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
+  if constexpr (kPrefetch != Prefetch::none) {
+    OUTGRAD_UNROLL
+    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
+  }
+}
+
+// Has the elements that one strip covers fetched.
+template <Prefetch kPrefetch, class Io, class T>
+OUTGRAD_HD void prefetch(Io, const T* source) {
+  if constexpr (Io::kWidth > 1) prefetch<kPrefetch, Io::kWidth>(source);
+}
+
+// The tree's sums over one row of n elements of T. A group's steps are stored and then folded in place: all 16 KiB at most that this
 // needs are at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack while both are in use.
-template <class Lane, class Terms>
-Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n) {
+// Whole steps of `ahead`, another row, are fetched meanwhile: sums read nothing but the caches, which leaves memory idle.
+template <class Lane, class T = float, Prefetch kPrefetch = Prefetch::none, class Terms>
+Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, const T* ahead = nullptr) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
   alignas(64) float values[kGroupSteps * kWords];
   alignas(64) float sums[kWords];
   const i64 steps = row_steps(n);
   for (i64 group = 0; group < steps; group += kGroupSteps) {
     int count = static_cast<int>(std::min<i64>(kGroupSteps, steps - group));
-    for (int q = 0; q < count; ++q) step_sums<Lane>(terms, n, group + q, values + q * kWords);
+    for (int q = 0; q < count; ++q) {
+      if constexpr (LaneIo<Lane>::kWidth > 1 && kPrefetch != Prefetch::none) {
+        const i64 first = (group + q) * kStepTerms;
+        if (n - first >= kStepTerms) prefetch<kPrefetch, kStepTerms>(ahead + first);
+      }
+      step_sums<Lane, T>(terms, n, group + q, values + q * kWords);
+    }
     for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
       for (int q = 0; q + half < count; ++q) add_words<Lane, kWords>(values + q * kWords, values + (q + half) * kWords);
       count = half;
@@ -397,19 +519,6 @@ OUTGRAD_HD void end_streaming() {
 #endif
 }
 
-// Has the elements that one strip covers fetched.
-template <Prefetch kPrefetch, class Io, class T>
-OUTGRAD_HD void prefetch(Io, const T* source) {
-  constexpr int kLine = 64;
-  constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
-  constexpr int kRead = 0;
-  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
-  if constexpr (Io::kWidth > 1 && kPrefetch != Prefetch::none) {
-    OUTGRAD_UNROLL
-    for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
-  }
-}
-
 // --- Contracts -------------------------------------------------------------------------------------------------------------------
 
 template <class Float>
@@ -452,40 +561,88 @@ struct Residual {
 struct RowTasks {
   int threads;
   i64 task_rows;
-  i64 rows_ahead;  // how far ahead of the row that is written rows are fetched
 };
 
-template <Norm N, class T, RowLoops L, bool kStreaming>
-void forward_of_rows(const RowTasks& how, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                     T* y, float* rstd, const SideBuffer<float>& side) {
+// What the tasks of a forward share.
+template <class T>
+struct ForwardArrays {
+  const T* x;
+  Residual<T> added;
+  const float* gamma;
+  const float* beta;
+  i64 rows;
+  i64 n;
+  float eps;
+  T* y;
+  float* rstd;
+  SideBuffer<float> side;
+  i64 rows_ahead;  // how far ahead of the rows that are written rows are fetched
+};
+
+// Rows row .. row + kRows - 1: each step for all of them before the next one, so that the end of one row's sum, a chain of folds, a division and a
+// root, hides behind the others. While the last sums are taken, the rows ahead are fetched.
+template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
+void forward_rows(const ForwardArrays<T>& a, i64 row) {
   using Lane = LaneOf<L>;
-  const i64 task_rows = how.task_rows;
-  parallel_for((rows + task_rows - 1) / task_rows, how.threads, [=](i64 task) {
-    for (i64 row = task * task_rows; row < std::min(rows, (task + 1) * task_rows); ++row) {
-      const T* x_row = x + row * n;
-      T* y_row = y + row * n;
-      if (added.residual) {
-        const T* const residual_row = added.residual + row * n;
-        T* const z_row = added.z + row * n;  // stored through the caches: it is read at once
-        for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
-          io.store(z_row + j, add_rn(io.load(x_row + j), io.load(residual_row + j)));
-        });
-        x_row = z_row;
-      }
-      const float mean = N == Norm::layer ? mean_of(row_sums<Lane>(MeanTerms<T>{x_row}, n).v[0], n) : 0.0f;
-      const float r = rstd_of(row_sums<Lane>(VarianceTerms<T>{x_row, mean}, n).v[0], n, eps);
-      rstd[row] = r;
-      for (i64 k = 0; k < side.count; ++k) {
-        side.x_hat[row * side.count + k] = normalised(widen(x_row[side.channels[k]]), mean, r);
-      }
-      const i64 ahead = std::min(row + how.rows_ahead, rows - 1) * n;
-      const T* const x_ahead = x + ahead;
-      const T* const residual_ahead = added.residual ? added.residual + ahead : x_ahead;
+  const i64 n = a.n;
+  T* y[kRows];
+  const T* x_ahead[kRows];
+  const T* residual_ahead[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    y[r] = a.y + (row + r) * n;
+    const i64 ahead = std::min(row + r + a.rows_ahead * kRows, a.rows - 1) * n;
+    x_ahead[r] = a.x + ahead;
+    residual_ahead[r] = a.added.residual ? a.added.residual + ahead : x_ahead[r];
+  }
+  const T* x[kRows];
+  float mean[kRows];
+  float rstd[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = a.x + (row + r) * n;
+    if (a.added.residual) {
+      const T* const x_row = x[r];
+      const T* const residual_row = a.added.residual + (row + r) * n;
+      T* const z_row = a.added.z + (row + r) * n;  // stored through the caches: it is read at once
       for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
-        prefetch<L.prefetch>(io, x_ahead + j);
-        if (added.residual) prefetch<L.prefetch>(io, residual_ahead + j);
-        store_as<kStreaming>(io, y_row + j, forward_output(x_row, gamma, beta, j, io.splat(mean), io.splat(r)));
+        io.store(z_row + j, add_rn(io.load(x_row + j), io.load(residual_row + j)));
       });
+      x[r] = z_row;
+    }
+    mean[r] = N == Norm::layer ? mean_of(row_sums<Lane, T>(MeanTerms<T>{x[r]}, n).v[0], n) : 0.0f;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    rstd[r] = rstd_of(row_sums<Lane, T, L.prefetch>(VarianceTerms<T>{x[r], mean[r]}, n, x_ahead[r]).v[0], n, a.eps);
+    a.rstd[row + r] = rstd[r];
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (i64 k = 0; k < a.side.count; ++k) {
+      a.side.x_hat[(row + r) * a.side.count + k] = normalised(widen(x[r][a.side.channels[k]]), mean[r], rstd[r]);
+    }
+  }
+  const T* const residual = a.added.residual;
+  const float* const gamma = a.gamma;
+  const float* const beta = a.beta;
+  for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+    using Value = typename decltype(io)::Value;
+    const Value g = gamma ? io.load(gamma + j) : io.splat(1.0f);
+    const Value b = beta ? io.load(beta + j) : io.splat(kMissingTerm);
+    OUTGRAD_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (residual) prefetch<L.prefetch>(io, residual_ahead[r] + j);
+      store_as<kStreaming>(io, y[r] + j, forward_output<Value>(io.load(x[r] + j), io.splat(mean[r]), io.splat(rstd[r]), g, b));
+    }
+  });
+}
+
+template <Norm N, class T, RowLoops L, bool kStreaming>
+void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
+  parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
+    i64 row = task * how.task_rows;
+    const i64 end = std::min(a.rows, row + how.task_rows);
+    constexpr int kTogether = kRowsTogether<L, T>;
+    for (; end - row >= kTogether; row += kTogether) forward_rows<N, T, L, kStreaming, kTogether>(a, row);
+    if constexpr (kTogether > 1) {
+      for (; row < end; ++row) forward_rows<N, T, L, kStreaming, 1>(a, row);
     }
     end_streaming<kStreaming>();
   });
@@ -497,19 +654,19 @@ void norm_forward(const char* function, const T* x, const Residual<T>& added, co
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   require_shape(function, rows, n, side);
   if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
-  const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1), S.rows_ahead};
+  const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
+  const ForwardArrays<T> arrays{x, added, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};
   if (rows_stream<S>(y, rows, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) {
-      forward_of_rows<N, T, kRowLoops<S>, true>(how, x, added, gamma, beta, rows, n, eps, y, rstd, side);
-    }
+    if constexpr (S.streaming_stores && S.vector_bits > 0) forward_of_rows<N, T, kRowLoops<S>, true>(how, arrays);
   } else {
-    forward_of_rows<N, T, kRowLoops<S>, false>(how, x, added, gamma, beta, rows, n, eps, y, rstd, side);
+    forward_of_rows<N, T, kRowLoops<S>, false>(how, arrays);
   }
 }
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
 inline constexpr i64 kLineWords = 16;
+inline constexpr i64 kHostColumnArrays = kColumnArrays + 2;  // gamma and beta once more, ordered
 inline constexpr i64 kMostTasks = 128;  // of any schedule: what the workspace is for
 
 // Arrays of n words of scratch lie so far apart: whole cache lines, as a vector that crosses two costs twice.
@@ -521,10 +678,10 @@ inline i64 line_offset(const float* words) {
 }
 
 // A task's scratch, where `tasks` share the slots: pending sums of complete subtrees of its slots, at most one per level and the one that grows,
-// and one row of c. All tasks together need the more, the more they are.
+// and two rows of c. All tasks together need the more, the more they are.
 inline i64 backward_task_words(i64 slots, i64 tasks, i64 n) {
   const i64 pending = std::bit_width(static_cast<u64>(slots / tasks));
-  return (pending * 2 + 1) * column_stride(n);
+  return (pending * 2 + 2) * column_stride(n);
 }
 
 // What the pass that writes dx needs of one row. The rows ahead are those to fetch meanwhile. All of a column is loaded before any of
@@ -543,35 +700,42 @@ struct GradientRow {
 
 // Sums over rows, for each column: dgamma's, [n], and a stride further on dbeta's.
 struct ColumnSums {
-  const float* from;  // what they are before this row; null: +0
-  const float* onto;  // complete sums of the slot's even neighbour, if this row completes an odd slot; else null
+  const float* from;  // what they are before these rows; null: +0
+  const float* onto;  // complete sums of the slot's even neighbour, if these rows complete an odd slot; else null
   float* to;          // where the result goes: may be `from` or `onto`
   i64 stride;
 };
 
-// dx of one row, and its terms added to the sums.
-template <Norm N, RowLoops L, bool kStreaming, bool kResidual, class T, class Centred>
-void write_gradient(const GradientRow<T, Centred>& row, const NormColumns& columns, i64 n, const ColumnSums& sums) {
+// dx of kRows rows, and their terms added to the sums, one row after the other.
+template <Norm N, RowLoops L, bool kStreaming, bool kResidual, int kRows, class T, class Centred>
+void write_gradients(const GradientRow<T, Centred> (&rows)[kRows], const NormColumns& columns, i64 n, const ColumnSums& sums) {
   for_columns<LaneOf<L>, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
     using Io = decltype(io);
     using Value = typename Io::Value;
     constexpr bool kShift = N == Norm::layer;
-    prefetch<L.prefetch>(io, row.dy_ahead + j);
-    prefetch<L.prefetch>(io, row.y_ahead + j);
-    const Value d = Io::load(row.dy + j);
-    const Value c = row.output.template centred<Value>(j);
-    Value dgamma = fma_rn(d, c, sums.from ? Io::load(sums.from + j) : Io::splat(0.0f));
+    const Value gamma = Io::load(columns.gamma + j);
+    const Value reciprocal = Io::load(columns.reciprocal + j);
+    Value dgamma = sums.from ? Io::load(sums.from + j) : Io::splat(0.0f);
+    Value dbeta = kShift && sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f);
+    OUTGRAD_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const GradientRow<T, Centred>& row = rows[r];
+      prefetch<L.prefetch>(io, row.dy_ahead + j);
+      prefetch<L.prefetch>(io, row.y_ahead + j);
+      const Value d = Io::load(row.dy + j);
+      const Value c = row.output.template centred<Value>(j);
+      dgamma = fma_rn(d, c, dgamma);
+      if constexpr (kShift) dbeta = add_rn(dbeta, d);
+      Value gradient = input_gradient(d, c, gamma, reciprocal, Io::splat(row.means.m1), Io::splat(row.means.m2), Io::splat(row.rstd));
+      if constexpr (kResidual) gradient = add_rn(gradient, Io::load(row.dz_next + j));
+      store_as<kStreaming>(io, row.dx + j, gradient);
+    }
     if (sums.onto) dgamma = add_rn(Io::load(sums.onto + j), dgamma);
-    Value gradient = input_gradient(d, c, Io::load(columns.gamma + j), Io::load(columns.reciprocal + j), Io::splat(row.means.m1),
-                                          Io::splat(row.means.m2), Io::splat(row.rstd));
-    if constexpr (kResidual) gradient = add_rn(gradient, Io::load(row.dz_next + j));
+    Io::store(sums.to + j, dgamma);
     if constexpr (kShift) {
-      Value dbeta = add_rn(sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f), d);
       if (sums.onto) dbeta = add_rn(Io::load(sums.onto + sums.stride + j), dbeta);
       Io::store(sums.to + sums.stride + j, dbeta);
     }
-    Io::store(sums.to + j, dgamma);
-    store_as<kStreaming>(io, row.dx + j, gradient);
   });
 }
 
@@ -586,6 +750,8 @@ struct BackwardArrays {
   i64 rows;
   i64 n;
   NormColumns columns;
+  const float* ordered_gamma;  // as the sums over a row of T read it
+  const float* ordered_beta;
   SideBuffer<const float> side;
   float* scratch;
   // How the rows are shared.
@@ -595,18 +761,49 @@ struct BackwardArrays {
   i64 rows_ahead;
 };
 
-// c of one row: from y, or, with side channels, put into a row of scratch.
-template <class Lane, class Centred, class T>
-Centred centred_row(const BackwardArrays<T>& a, i64 row, float* staged) {
-  const CentredOutput<T> output{a.y + row * a.n, a.columns.beta};
-  if constexpr (std::is_same_v<Centred, CentredStaged>) {
-    for_columns<Lane, 1>(a.n, [=](auto io, i64 j) __attribute__((always_inline)) {
-      io.store(staged + j, output.template centred<typename decltype(io)::Value>(j));
-    });
-    for (i64 s = 0; s < a.side.count; ++s) staged[a.side.channels[s]] = a.side.x_hat[row * a.side.count + s];
-    return {staged, a.columns.weight};
-  } else {
-    return output;
+// Whether what a row of T is multiplied with in its sums lies in an order of its own: fp32 is put in order on the way, as the row itself is.
+template <class Lane, class T>
+inline constexpr bool kOrdered = LaneIo<Lane>::kWidth > 1 && !std::is_same_v<T, float>;
+
+// Element j of n in the order in which the sums over a row of T read it: of whole chunks, as many as a vector has words, ByChunks's.
+template <class Lane, class T>
+i64 ordered_place(i64 j, i64 n) {
+  if constexpr (kOrdered<Lane, T>) {
+    constexpr int kWidth = LaneIo<Lane>::kWidth;
+    constexpr int kBlock = kChunkTerms * kWidth;
+    if (j < n - n % kBlock) return j - j % kBlock + ByChunks<T>::template place<kWidth>(static_cast<int>(j % kBlock));
+  }
+  return j;
+}
+
+// The rows of c that side channels make necessary: in the columns' order, and with their weights in that of the sums.
+struct StagedRow {
+  float* c;
+  float* weighted;
+};
+
+template <class Lane, class T>
+void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
+  const T* const y = a.y + row * a.n;
+  const auto stage = [=](auto io, i64 j, const float* beta, float* to) __attribute__((always_inline)) {
+    io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j));
+  };
+  for_columns<Lane, 1>(a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
+  i64 begin = 0;
+  if constexpr (kOrdered<Lane, T>) {
+    constexpr int kBlock = kChunkTerms * LaneIo<Lane>::kWidth;
+    for (; a.n - begin >= kBlock; begin += kBlock) {
+      for_parts([&](auto part) __attribute__((always_inline)) {
+        stage(LaneIo<typename ChunkPartOf<Lane, T, part>::Pack>{}, begin, a.ordered_beta, staged.weighted);
+      });
+    }
+  }
+  std::copy(staged.c + begin, staged.c + a.n, staged.weighted + begin);
+  for (i64 s = 0; s < a.side.count; ++s) {
+    const i32 channel = a.side.channels[s];
+    const float x_hat = a.side.x_hat[row * a.side.count + s];
+    staged.c[channel] = x_hat;
+    staged.weighted[ordered_place<Lane, T>(channel, a.n)] = mul_rn(a.columns.weight[channel], x_hat);
   }
 }
 
@@ -616,6 +813,26 @@ OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
   for_columns<Lane, 1>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
     io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j)));
   });
+}
+
+// What the pass over `together` rows needs of one of them, its sums among it.
+template <Norm N, class Lane, Prefetch kPrefetch, class Centred, bool kResidual, class T>
+GradientRow<T, Centred> gradient_row(const BackwardArrays<T>& a, i64 row, int together, const StagedRow& staged) {
+  const i64 at = row * a.n;
+  const i64 ahead = std::min(row + a.rows_ahead * together, a.rows - 1) * a.n;
+  GradientRow<T, Centred> result{a.dy + at, {}, {}, a.rstd[row], kResidual ? a.dz_next + at : nullptr, a.dx + at, a.dy + ahead, a.y + ahead};
+  Centred summed;
+  if constexpr (std::is_same_v<Centred, CentredStaged>) {
+    stage_row<Lane>(a, row, staged);
+    result.output = {staged.c};
+    summed = {staged.weighted};
+  } else {
+    result.output = {a.y + at, a.columns.beta};
+    summed = {a.y + at, a.ordered_beta};
+  }
+  const GradientTerms<N, T, Centred> terms{a.dy + at, a.ordered_gamma, summed};
+  result.means = negated_means<N>(row_sums<Lane, T, kResidual ? kPrefetch : Prefetch::none>(terms, a.n, result.dz_next), a.n);
+  return result;
 }
 
 template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual>
@@ -628,7 +845,7 @@ void backward_passes(const BackwardArrays<T>& a) {
   const i64 task_words = backward_task_words(slots, a.tasks, n);
   parallel_for(a.tasks, a.threads, [&](i64 task) {
     float* const pending = a.scratch + task * task_words;  // a stack of [2, stride]: dgamma's sums, dbeta's sums
-    float* const staged = pending + task_words - stride;
+    float* const staged = pending + task_words - 2 * stride;
     float* top = pending;
     for (i64 k = 0; k < task_slots; ++k) {
       const i64 slot = task * task_slots + k;
@@ -636,17 +853,20 @@ void backward_passes(const BackwardArrays<T>& a) {
       const i64 end = slot_begin(a.rows, slots, slot + 1);
       float* const before = top - 2 * stride;  // of an odd slot: its even neighbour's sums
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
-      for (i64 row = begin; row < end; ++row) {
-        const i64 at = row * n;
-        const i64 ahead = std::min(row + a.rows_ahead, a.rows - 1) * n;
-        const Centred output = centred_row<Lane, Centred>(a, row, staged);
-        const GradientTerms<N, T, Centred> terms{a.dy + at, a.columns.gamma, output};
-        const GradientRow<T, Centred> gradient{a.dy + at, output, negated_means<N>(row_sums<Lane>(terms, n), n), a.rstd[row],
-                                               kResidual ? a.dz_next + at : nullptr, a.dx + at,
-                                               a.dy + ahead, a.y + ahead};
-        const bool completes_pair = k % 2 == 1 && row + 1 == end;
+      const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
+        GradientRow<T, Centred> gradients[kRows];
+        for (int r = 0; r < kRows; ++r) {
+          gradients[r] = gradient_row<N, Lane, L.prefetch, Centred, kResidual>(a, row + r, kRows, {staged, staged + stride});
+        }
+        const bool completes_pair = k % 2 == 1 && row + kRows == end;
         const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
-        write_gradient<N, L, kStreaming, kResidual>(gradient, a.columns, n, sums);
+        write_gradients<N, L, kStreaming, kResidual>(gradients, a.columns, n, sums);
+      };
+      i64 row = begin;
+      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;
+      for (; end - row >= kTogether; row += kTogether) take_rows(std::integral_constant<int, kTogether>{}, row);
+      if constexpr (kTogether > 1) {
+        for (; row < end; ++row) take_rows(std::integral_constant<int, 1>{}, row);
       }
       if (k % 2 == 0) top += 2 * stride;
       for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete
@@ -723,10 +943,18 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
       next += is_side;
     }
   }
-  float* const scratch = aligned + kColumnArrays * stride;
+  float* const ordered_gamma = aligned + kColumnArrays * stride;
+  float* const ordered_beta = ordered_gamma + stride;
+  for (i64 j = 0; j < n; ++j) {
+    const i64 place = ordered_place<Lane, T>(j, n);
+    ordered_gamma[place] = columns.gamma[j];
+    ordered_beta[place] = columns.beta[j];
+  }
+  float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, side, scratch, S.threads, slots, tasks, S.rows_ahead};
+  const BackwardArrays<T> arrays{dy,   y,       rstd,      dz_next, dx,    rows,        n, columns, ordered_gamma, ordered_beta,
+                                 side, scratch, S.threads, slots,   tasks, S.rows_ahead};
   if (rows_stream<S>(dx, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
@@ -764,7 +992,7 @@ void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma,
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min(slots, detail::kMostTasks);
-  return detail::kLineWords - 1 + kColumnArrays * detail::column_stride(n) + tasks * detail::backward_task_words(slots, tasks, n);
+  return detail::kLineWords - 1 + detail::kHostColumnArrays * detail::column_stride(n) + tasks * detail::backward_task_words(slots, tasks, n);
 }
 
 template <class T, CpuNormBackwardSchedule S>

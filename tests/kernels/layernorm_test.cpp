@@ -270,13 +270,13 @@ TYPED_TEST(NormTest, EveryScheduleGivesTheSameBits) {
   }
 }
 
-constexpr CpuNormForwardSchedule forward_with(int vectors, Prefetch prefetch, int rows_ahead = 1) {
-  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .task_elements = 3 << 10, .streaming_stores = true, .prefetch = prefetch,
-          .rows_ahead = rows_ahead};
-}
-constexpr CpuNormBackwardSchedule backward_with(int vectors, Prefetch prefetch, int rows_ahead = 1, int tasks = 4, int fold_columns = 16) {
-  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .tasks = tasks, .fold_columns = fold_columns, .streaming_stores = true,
+constexpr CpuNormForwardSchedule forward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1) {
+  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .task_elements = 3 << 10, .streaming_stores = true,
           .prefetch = prefetch, .rows_ahead = rows_ahead};
+}
+constexpr CpuNormBackwardSchedule backward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1, int tasks = 4, int fold_columns = 16) {
+  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .tasks = tasks, .fold_columns = fold_columns,
+          .streaming_stores = true, .prefetch = prefetch, .rows_ahead = rows_ahead};
 }
 
 template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
@@ -293,12 +293,23 @@ TYPED_TEST(NormTest, OwnSchedulesGiveTheSameBits) {
       for (const unsigned variant : {0u, 3u}) {
         const auto p = varied_problem<TypeParam>(norm, rows, n, variant);
         const std::vector<u32> expected = run<kScalar>(p).bits();
-        expect_bits_with<forward_with(1, Prefetch::first_level), backward_with(1, Prefetch::none)>(p, expected);
-        expect_bits_with<forward_with(3, Prefetch::second_level, 2), backward_with(6, Prefetch::first_level, 3, 1, 4096)>(p, expected);
-        expect_bits_with<forward_with(8, Prefetch::none), backward_with(8, Prefetch::second_level, 2, 32, 48)>(p, expected);
+        expect_bits_with<forward_with(1, 4, Prefetch::first_level), backward_with(1, 1, Prefetch::none)>(p, expected);
+        expect_bits_with<forward_with(3, 1, Prefetch::second_level, 2), backward_with(6, 3, Prefetch::first_level, 3, 1, 4096)>(p, expected);
+        expect_bits_with<forward_with(8, 3, Prefetch::none), backward_with(8, 2, Prefetch::second_level, 2, 32, 48)>(p, expected);
       }
     }
   }
+}
+
+// Slots of so many rows that they are taken together, some of them left over: 11 rows, 2 slots.
+TYPED_TEST(NormTest, RowsTakenTogetherGiveTheSameBits) {
+  constexpr i64 kRows = 11, kN = (1 << 19) + 3;
+  ASSERT_EQ(slot_count(kRows, kN), 2);
+  const auto p = random_problem<TypeParam>(Norm::layer, kRows, kN, 17);
+  const std::vector<u32> expected = run<kScalar>(p).bits();
+  expect_bits_with<forward_with(1, 4, Prefetch::none), backward_with(1, 1, Prefetch::none)>(p, expected);
+  expect_bits_with<forward_with(2, 2, Prefetch::second_level), backward_with(2, 4, Prefetch::second_level)>(p, expected);
+  expect_bits_with<forward_with(8, 3, Prefetch::none), backward_with(3, 3, Prefetch::none)>(p, expected);
 }
 
 // A workspace is enough for every schedule, to its last word.
@@ -346,7 +357,7 @@ TYPED_TEST(NormTest, StreamedRowsHaveTheSameBitsInPlaceToo) {
     constexpr CpuSchedule kNarrow{.threads = 3, .vector_bits = kNarrower, .streaming_stores = true}, kCached{.threads = 2, .vector_bits = kBestVectorBits};
     expect_streamed_bits<kNarrow, kNarrow>(p, expected);
     expect_streamed_bits<kCached, kCached>(p, expected);
-    expect_streamed_bits<forward_with(3, Prefetch::second_level), backward_with(3, Prefetch::none)>(p, expected);
+    expect_streamed_bits<forward_with(3, 1, Prefetch::second_level), backward_with(3, 2, Prefetch::none)>(p, expected);
   }
 }
 

@@ -160,14 +160,50 @@ TEST(RowTree, DotProductIsTheDefinitionsAtEveryLengthAndWidth) {
     const std::vector<float> c = random_row(n, static_cast<unsigned>(n) + 2000000u);
     const u32 expected_a = bits_of(*defined_dot(dy, gamma));
     const u32 expected_product = bits_of(*defined_dot(dy, c));
-    const std::vector<float> weight(c.size(), 1.0f);
-    const GradientTerms<Norm::layer, float, CentredStaged> terms{dy.data(), gamma.data(), {c.data(), weight.data()}};
+    const GradientTerms<Norm::layer, float, CentredStaged> terms{dy.data(), gamma.data(), {c.data()}};
     for_each_width([&]<class Lane>(const char* width) {
       const auto sums = detail::row_sums<Lane>(terms, n);
       ASSERT_EQ(bits_of(sums.v[0]), expected_a) << width << ", n = " << n;
       ASSERT_EQ(bits_of(sums.v[1]), expected_product) << width << ", n = " << n;
     });
     ASSERT_EQ(bits_of(warp_sum<8>(terms, n)), expected_product) << n;
+  }
+}
+
+// Rows of 16 bits, whose whole chunks vectors hold in an order of their own, as what they are multiplied with lies in memory.
+template <class T>
+void expect_sums_of(i64 n) {
+  const auto index = [](i64 j) { return static_cast<size_t>(j); };
+  std::vector<T> row;
+  std::vector<float> wide, deviations;
+  for (const float x : random_row(n, static_cast<unsigned>(n) + 3000000u)) {
+    row.push_back(narrow<T>(x));
+    wide.push_back(widen(row.back()));
+    deviations.push_back(wide.back() - 0.5f);
+  }
+  const std::vector<float> gamma = random_row(n, static_cast<unsigned>(n) + 1000000u), c = random_row(n, static_cast<unsigned>(n) + 2000000u);
+  const u32 sum = bits_of(*defined_plain_sum({}, wide)), squares = bits_of(*defined_dot(deviations, deviations));
+  const u32 a = bits_of(*defined_dot(wide, gamma)), product = bits_of(*defined_dot(wide, c));
+  for_each_width([&]<class Lane>(const char* width) {
+    ASSERT_EQ(bits_of(detail::row_sums<Lane, T>(MeanTerms<T>{row.data()}, n).v[0]), sum) << width << ", n = " << n;
+    ASSERT_EQ(bits_of(detail::row_sums<Lane, T>(VarianceTerms<T>{row.data(), 0.5f}, n).v[0]), squares) << width << ", n = " << n;
+    std::vector<float> ordered_gamma(gamma.size()), ordered_c(c.size());
+    for (i64 j = 0; j < n; ++j) {
+      const size_t place = index(detail::ordered_place<Lane, T>(j, n));
+      ordered_gamma[place] = gamma[index(j)];
+      ordered_c[place] = c[index(j)];
+    }
+    const GradientTerms<Norm::layer, T, CentredStaged> terms{row.data(), ordered_gamma.data(), {ordered_c.data()}};
+    const auto sums = detail::row_sums<Lane, T>(terms, n);
+    ASSERT_EQ(bits_of(sums.v[0]), a) << width << ", n = " << n;
+    ASSERT_EQ(bits_of(sums.v[1]), product) << width << ", n = " << n;
+  });
+}
+
+TEST(RowTree, RowsOfSixteenBitsHaveTheSameSums) {
+  for (const i64 n : lengths()) {
+    expect_sums_of<F16>(n);
+    expect_sums_of<BF16>(n);
   }
 }
 
