@@ -197,6 +197,7 @@ std::string rounded_body(const Fit& fit) {
   t += constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
   t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale\n";
   t += constant("kRows", m.kRows);
+  t += constant("kWords", RoundedForwardModel::kWords);
   t += constant("kCoreFirst", m.kCoreFirst);
   t += constant("kCoreRows", m.kCoreRows);
   t += constant("kIndexScale", m.kIndexScale, "");
@@ -205,7 +206,7 @@ std::string rounded_body(const Fit& fit) {
   t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven");
   t += claim("kCoreA", m.kCoreA, "the same over the rows from kCoreFirst on");
   t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n";
-  t += table_text("table", "kRows", "4", m.pieces, false, m.kRows);
+  t += table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
   return t;
 }
 

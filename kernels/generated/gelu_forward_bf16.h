@@ -19,6 +19,7 @@ struct GeluForwardBf16 {
   static constexpr float kTie = 0x1p-149f;  // 1.40129846e-45: f = v p + kTie, with the sign of x
   // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale
   static constexpr int kRows = 128;
+  static constexpr int kWords = 4;
   static constexpr int kCoreFirst = 42;
   static constexpr int kCoreRows = 32;
   static constexpr float kIndexScale = 0x1p+2f;  // 4
@@ -27,7 +28,7 @@ struct GeluForwardBf16 {
   static constexpr double kA = 0x1.072c87e5db7bbp-6;  // 2^-5.96: sup |x p/f - 1| for x >= kXMin, proven
   static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
-  static OUTGRAD_HD constexpr Table<kRows, 4> table() {
+  static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{
       {0x1.5dp-137f, 0x1.262bp-133f, 0x1.e744p-131f, 0x1.2c014p-128f},  // row 0: x in [-13.5625, -13.375], A <= 2^-9.17
       {0x1.3a0d8p-132f, 0x1.029f28p-128f, 0x1.b9c55p-126f, 0x1.0f015cp-123f},  // row 1: x in [-13.375, -13.125], A <= 2^-6.66

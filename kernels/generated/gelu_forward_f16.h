@@ -19,6 +19,7 @@ struct GeluForwardF16 {
   static constexpr float kTie = 0x1p-48f;  // 3.55271368e-15: f = v p + kTie, with the sign of x
   // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale
   static constexpr int kRows = 64;
+  static constexpr int kWords = 4;
   static constexpr int kCoreFirst = 11;
   static constexpr int kCoreRows = 32;
   static constexpr float kIndexScale = 0x1p+2f;  // 4
@@ -27,7 +28,7 @@ struct GeluForwardF16 {
   static constexpr double kA = 0x1.1c021be78ff23p-14;  // 2^-13.85: sup |x p/f - 1| for x >= kXMin, proven
   static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
-  static OUTGRAD_HD constexpr Table<kRows, 4> table() {
+  static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{
       {0x1.32a7e8p-28f, 0x1.c50338p-26f, 0x1.494cdp-24f, 0x1.149a4ap-23f},  // row 0: x in [-5.72656, -5.625], A <= 2^-19.56
       {0x1.4639a6p-26f, 0x1.ce5d28p-24f, 0x1.3e68a2p-22f, 0x1.209a98p-21f},  // row 1: x in [-5.625, -5.375], A <= 2^-13.85

@@ -11,6 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "kernels/formats.h"
 #include "validation/certificate/coordinate_bound.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"

@@ -362,13 +362,13 @@ void Members::read_entries() {
   entries_ = std::move(entries);
 }
 
-// `kRows, kDegree + 2> table() { return {{ {...}, ... }}; }`; the sizes are constants that were read before.
+// `kRows, kDegree + 2> table() { return {{ {...}, ... }}; }`, or `kRows, kWords>`; the sizes are constants that were read before.
 void Members::read_table() {
   const Token rows = reader_.expect_kind(Kind::Word, "the number of rows");
   reader_.expect(",");
-  const Token degree = reader_.expect_kind(Kind::Word, "the degree");
-  reader_.expect("+");
-  const int more = read_integer(reader_);
+  const Token degree = reader_.expect_kind(Kind::Word, "the degree or the words of a row");
+  const bool from_degree = reader_.accept("+");
+  const int more = from_degree ? read_integer(reader_) : 0;
   reader_.expect(">");
   const Token name = reader_.expect_kind(Kind::Word, "the table's name");
   CoefficientTable table;
@@ -378,7 +378,7 @@ void Members::read_table() {
   const int of_degree = integer_constant(degree);
   if (of_degree < 1 || of_degree > kMaxDegree)
     reader_.fail(degree.line, fmt::format("{} = {} is outside [1, {}]", degree.text, of_degree, kMaxDegree));
-  if (more < 2 || more > 3) reader_.fail(degree.line, "a row has a centre, degree + 1 coefficients and at most a scale");
+  if (from_degree && (more < 2 || more > 3)) reader_.fail(degree.line, "a row has a centre, degree + 1 coefficients and at most a scale");
   table.words = of_degree + more;
   reader_.expect("( ) { return { {");
   // Rows that are never asked for may be left out at the end: they are zeros, for a compiler as here.
@@ -573,6 +573,7 @@ RoundedForwardHeader read_rounded_forward(Members& members, Reader& reader) {
   h.x_min = members.take<float>("kXMin");
   h.x_max = members.take<float>("kXMax");
   h.tie = members.take<float>("kTie");
+  const int words = members.take_within("kWords", 4, 4);
   h.rows = take_rows(members, "kRows", reader);
   h.core_first = members.take_within("kCoreFirst", 0, h.rows - 1);
   h.core_rows = members.take_within("kCoreRows", 1, h.rows);
@@ -581,7 +582,7 @@ RoundedForwardHeader read_rounded_forward(Members& members, Reader& reader) {
   h.quartic_shift = members.take_within("kQuarticShift", 16, 20);
   h.bound_a = members.take<double>("kA");
   h.bound_core = members.take<double>("kCoreA");
-  h.table = take_shaped(members, "table", h.rows, 4, reader);
+  h.table = take_shaped(members, "table", h.rows, words, reader);
   return h;
 }
 
