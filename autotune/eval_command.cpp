@@ -192,7 +192,8 @@ void eval_header(const Options& options, bool forward) {
 
 template <class T>
 void norm(const Options& options, bool forward, bool layer) {
-  const auto [rows, cols] = shape_of(options);
+  i64 rows = 0, cols = 0;  // not a structured binding: clang before 16 lets no lambda use one
+  std::tie(rows, cols) = shape_of(options);
   const auto parameter = [&](const char* name) {
     return options.has(name) ? kernels::read_array<float>(options.required(name), cols) : std::vector<float>();
   };
