@@ -9,7 +9,6 @@
 #include "approx/storage_fit.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
-#include "kernels/gelu.h"
 #include "kernels/host/errors.h"
 
 #include <fmt/format.h>
@@ -48,16 +47,17 @@ float deployed_value(const RoundedFit& fit, double scale, float x) {
   return scale == 1 ? p : kernels::mul_rn(p, static_cast<float>(scale));
 }
 
-/// The stored values of a 16-bit format that lie in a piece, with the exact f.
+/// The stored values of a 16-bit format that lie in a piece, with the exact f: probes of which fit rounds best. Those formats have forwards of
+/// their own; what is chosen by them stays what it was.
 template <class T>
 struct StoredArguments {
+  static constexpr double kLeastProbe = 0x1p-9;  // f is all but x/2 below it, on a tie of the format
   std::vector<std::pair<float, Ball>> values;
   StoredArguments(const Composite& composite, const Piece& piece) {
     for (unsigned bits = 0; bits < 0x10000; ++bits) {
       const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
       const auto d = static_cast<double>(x);
-      // Smaller ones take the kernel's own path, not the row.
-      if (std::abs(d) >= static_cast<double>(kernels::kSmallArgument) && d >= piece.v_lo && d <= piece.v_hi)
+      if (std::abs(d) >= kLeastProbe && d >= piece.v_lo && d <= piece.v_hi)
         values.emplace_back(x, composite.activation().value_ball(Ball(d)));
     }
   }

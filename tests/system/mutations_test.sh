@@ -29,12 +29,12 @@ mutations() {
   # Ties away from zero.
   mutation rounding formats.h '@(bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16@;' '(bits + 0x8000u) >> 16' \
     Formats16/1.NarrowRoundsEveryMidpoint
-  # The forward's left tail from where it underflows on; the short series of 16-bit forwards where it is too short.
+  # The forward's left tail from where it underflows on; a 16-bit forward without what decides its ties, and with another quartic.
   mutation tail_threshold eval.h 'y = ops.where(@ops.less(x, ops.constant(fit.kTailX))@, y' 'ops.less(x, ops.constant(fit.kXMin))' \
     Forwards/2.FollowsItsDefinition
-  mutation small_threshold gelu.h \
-    'const auto small = @ops.neither(ops.less_equal(x, ops.constant(-kSmallArgument)), ops.less_equal(ops.constant(kSmallArgument), x))@;' \
-    'ops.neither(ops.less_equal(x, ops.constant(-0x1p-5f)), ops.less_equal(ops.constant(0x1p-5f), x))' Gelu/1.SmallArgumentsAreRoundedCorrectly
+  mutation forward_tie eval.h 'return ops.fma(ops.mul(w, u), t, @ops.fma(v, c0, ops.constant(fit.kTie))@);' 'ops.mul(v, c0)' \
+    Gelu/1.TinyTiesRoundAsTheExactValue
+  mutation forward_quartic eval.h 'Value t = ops.fma(@ops.shifted(c3, fit.kQuarticShift)@, u, c3);' 'c3' RoundedForwards/2.FollowItsDefinition
   # The mask's threshold itself on the wrong side.
   mutation mask_threshold eval.h 'return @ops.less_equal(ops.constant(fit.kXStar), x)@;' 'ops.less(ops.constant(fit.kXStar), x)' \
     Forwards/2.FollowsItsDefinition

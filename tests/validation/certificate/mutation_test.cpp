@@ -214,6 +214,38 @@ TEST(Mutation, ForwardDamageFails) {
   }
 }
 
+RoundedForwardHeader committed_rounded(const char* format) {
+  return std::get<RoundedForwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward_") + format + ".h"));
+}
+
+TEST(Mutation, RoundedForwardDamageFails) {
+  using Damage = std::function<void(RoundedForwardHeader&)>;
+  for (const char* format : {"f16", "bf16"}) {
+    EXPECT_EQ(check_header(committed_rounded(format)).verdict(), Verdict::Holds) << format;
+    for (const auto& [what, damage] : std::map<std::string, Damage>{
+             {"kFormat", [](RoundedForwardHeader& h) { h.format = h.format == "f16" ? "bf16" : "f16"; }},
+             {"kXStar up", [](RoundedForwardHeader& h) { h.x_star = std::nextafter(h.x_star, 0.0f); }},
+             {"kXStar down", [](RoundedForwardHeader& h) { h.x_star = std::nextafter(h.x_star, -1.0f); }},
+             {"kXMax", [](RoundedForwardHeader& h) { h.x_max = 4.5f; }},
+             {"kXMin", [](RoundedForwardHeader& h) { h.x_min *= 0.98f; }},
+             {"kTie", [](RoundedForwardHeader& h) { h.tie *= 2; }},
+             {"kIndexBias", [](RoundedForwardHeader& h) { ++h.index_bias; }},
+             {"kIndexScale", [](RoundedForwardHeader& h) { h.index_scale *= 1.125f; }},
+             {"kCoreFirst", [](RoundedForwardHeader& h) { --h.core_first; }},
+             {"kCoreRows", [](RoundedForwardHeader& h) { h.core_rows /= 2; }},
+             {"kQuarticShift", [](RoundedForwardHeader& h) { ++h.quartic_shift; }},
+             {"rows swapped", [](RoundedForwardHeader& h) { std::swap_ranges(h.table.row(5).begin(), h.table.row(5).end(), h.table.row(6).begin()); }},
+             {"c1 of a row", [](RoundedForwardHeader& h) { h.table.row(h.core_first + 14)[1] *= 1.001f; }},
+             {"kA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_a *= 0.98; }},
+             {"kCoreA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_core *= 0.98; }},
+         }) {
+      RoundedForwardHeader h = committed_rounded(format);
+      damage(h);
+      EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << format << ": " << what;
+    }
+  }
+}
+
 TEST(Mutation, WrongShapeIsNotAHeader) {
   const std::string text = header_text(sample(false));
   for (const char* line : {"kDegree = 5", "kDegree = 7", "kRows = 8"}) {
