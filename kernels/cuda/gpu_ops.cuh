@@ -318,24 +318,41 @@ struct DeviceFitOf<Fit, Y, true> {
 template <class Fit, class Y>
 using DeviceFit = typename DeviceFitOf<Fit, Y>::Type;
 
+// Whether the left segment's polynomial is the same at both zeros: unless a coefficient is -0.
+template <class Fit>
+OUTGRAD_HD constexpr bool zero_is_harmless() {
+  if constexpr (requires { Fit::kLeftRow; }) {
+    constexpr auto kTable = Fit::table();
+    constexpr u32 kMinusZero = 0x80000000u;
+    for (int word = 1; word < static_cast<int>(sizeof(kTable.w[0]) / sizeof(float)); ++word) {
+      if (__builtin_bit_cast(u32, kTable.w[Fit::kLeftRow][word]) == kMinusZero) return false;
+    }
+    return true;
+  } else {
+    return false;
+  }
+}
+
+// Where the index is found by one addition and by y's exponent, it comes out at its place.
+template <class Fit, int Place>
+OUTGRAD_HD constexpr bool is_placed() {
+  if constexpr (Place > 0 && requires { Fit::kIndexScale; }) {
+    constexpr float kLargest = 0x1p22f;  // of bias and rows: room for the index above its place
+    bool by_exponent = !Fit::kHasLeft;
+    if constexpr (requires { Fit::kByExponent; }) by_exponent = Fit::kByExponent && zero_is_harmless<Fit>();
+    return by_exponent && !Fit::kHasBreaks && has_no_ties(Fit::kIndexScale, Fit::kRows) && Fit::kIndexBias - 0x1p23f < kLargest;
+  } else {
+    return false;
+  }
+}
+
 // The operations of a backward on y stored as Y, for a DeviceFit. A row is an index in the bits from Place on, with anything above the
 // table's own bits, which `lookup` takes off; for a table that asks for a place, below them, too.
 template <class Fit, class Y, class Seed = DeviceSeed, int Place = 0>
 struct GpuOps : FloatOps {
   Seed seed{};
 
-  // Where the index is found by one addition and by y's exponent, it comes out at its place.
-  static OUTGRAD_HD constexpr bool is_placed() {
-    if constexpr (Place > 0 && requires { Fit::kIndexScale; }) {
-      constexpr float kLargest = 0x1p22f;  // of bias and rows: room for the index above its place
-      bool by_exponent = !Fit::kHasLeft;
-      if constexpr (requires { Fit::kByExponent; }) by_exponent = Fit::kByExponent && zero_is_harmless();
-      return by_exponent && !Fit::kHasBreaks && has_no_ties(Fit::kIndexScale, Fit::kRows) && Fit::kIndexBias - 0x1p23f < kLargest;
-    } else {
-      return false;
-    }
-  }
-  static constexpr int kPlace = is_placed() ? Place : 0;
+  static constexpr int kPlace = is_placed<Fit, Place>() ? Place : 0;
 
   // Rounded down with a half added, an index is rounded to nearest, as there are no ties; below the point there are Place bits.
   template <class Any>
@@ -364,7 +381,7 @@ struct GpuOps : FloatOps {
   // min(a, -0) differs from the contract for a = +0 alone, where it gives -0. The polynomial is then c0 in both cases unless a
   // coefficient is -0, which zero_is_harmless rules out.
   OUTGRAD_HD float non_positive(float a) const {
-    if constexpr (zero_is_harmless()) {
+    if constexpr (zero_is_harmless<Fit>()) {
       return at_most(a, -0.0f);
     } else {
       return FloatOps::non_positive(a);
@@ -383,7 +400,7 @@ struct GpuOps : FloatOps {
         z = at_most(z, fma_rn(z, 2.0f, kKneeY));
       }
       return (bits_of(at_most(z, constant_of(Fit::kFirstZ))) >> (Fit::kRowShift - kPlace)) + (static_cast<u32>(Fit::kRest) << kPlace);
-    } else if constexpr (zero_is_harmless()) {  // z < 0 or -0: the sign bit is a constant
+    } else if constexpr (zero_is_harmless<Fit>()) {  // z < 0 or -0: the sign bit is a constant
       constexpr u32 kKnee = static_cast<u32>(Fit::kLeftKnee + Fit::kSign), kBase = static_cast<u32>(Fit::kLeftBase + Fit::kSign);
       const u32 h = bits_of(z) >> Fit::kShift;
       const u32 above = (h + (h > kKnee ? h : kKnee)) >> 1;
@@ -415,20 +432,6 @@ struct GpuOps : FloatOps {
 #else
     return FloatOps::low_bits(row, bits);
 #endif
-  }
-
- private:
-  static OUTGRAD_HD constexpr bool zero_is_harmless() {
-    if constexpr (requires { Fit::kLeftRow; }) {
-      constexpr auto kTable = Fit::table();
-      constexpr u32 kMinusZero = 0x80000000u;
-      for (int word = 1; word < static_cast<int>(sizeof(kTable.w[0]) / sizeof(float)); ++word) {
-        if (__builtin_bit_cast(u32, kTable.w[Fit::kLeftRow][word]) == kMinusZero) return false;
-      }
-      return true;
-    } else {
-      return false;
-    }
   }
 };
 

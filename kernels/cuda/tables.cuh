@@ -68,16 +68,29 @@ __device__ __forceinline__ u32 joined(u32 a, u32 bits, u32 b) {
 #endif
 }
 
-// The quad that lies `quads` quads behind a shared address. Never written again once the table is filled, so that equal loads are one.
-__device__ __forceinline__ Quad load_shared(u32 address, int quads) {
+// The quad that lies Apart quads times `which` behind a shared address; `which` is known where this is expanded. Never written again once the
+// table is filled, so that equal loads are one. The distance is part of the instruction: a compiler that adds it first adds it for each row.
+template <int Apart>
+__device__ __forceinline__ Quad load_shared(u32 address, int which) {
 #ifdef __CUDA_ARCH__
+  constexpr int kBytes = Apart * static_cast<int>(sizeof(Quad));
   Quad quad;
-  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-      : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3])
-      : "r"(address + static_cast<u32>(quads) * static_cast<u32>(sizeof(Quad))));
+#define OUTGRAD_LOAD_QUAD(bytes)                                        \
+  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];"                     \
+      : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3]) \
+      : "r"(address), "n"(bytes))
+  if (which == 0) {
+    OUTGRAD_LOAD_QUAD(0);
+  } else if (which == 1) {
+    OUTGRAD_LOAD_QUAD(kBytes);
+  } else {
+    address += static_cast<u32>(which * kBytes);
+    OUTGRAD_LOAD_QUAD(0);
+  }
+#undef OUTGRAD_LOAD_QUAD
   return quad;
 #else
-  return static_cast<const Quad*>(__cvta_shared_to_generic(address))[quads];
+  return static_cast<const Quad*>(__cvta_shared_to_generic(address))[which * Apart];
 #endif
 }
 
@@ -118,11 +131,11 @@ struct SharedQuads {
     static constexpr int kPlace = is_power_of_two(kRows) ? log_of(kRowBytes) : 0;
     u32 table, copy, first;
     __device__ __forceinline__ float at(u32 row, int word) const {
-      return load_shared(first + row * static_cast<u32>(kRowBytes), word / kQuadWords * (kRows * Copies)).v[word % kQuadWords];
+      return load_shared<kRows * Copies>(first + row * static_cast<u32>(kRowBytes), word / kQuadWords).v[word % kQuadWords];
     }
     // Of the row in the bits from kPlace on of `place`; what else is there is dropped. The load adds the table's address.
     __device__ __forceinline__ float at_place(u32 place, int word) const {
-      return load_shared(table + joined(place, (kRows - 1) << kPlace, copy), word / kQuadWords * (kRows * Copies)).v[word % kQuadWords];
+      return load_shared<kRows * Copies>(table + joined(place, (kRows - 1) << kPlace, copy), word / kQuadWords).v[word % kQuadWords];
     }
     // With rows that begin at this number.
     __device__ __forceinline__ View from(u32 row) const { return {table, copy, first - row * static_cast<u32>(kRowBytes)}; }
