@@ -75,7 +75,7 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
 struct RowAccesses {
   int stores = 0;   // of the rows that are written, in the schedule's accesses
   int of_pass = 0;  // of a forward's pass over the octets of a row that registers do not hold, before the last
-  int again = 0;    // of a backward with rows in registers: those of what all rows share that were made before the sums
+  int again = 0;    // of a backward with rows in registers: those of what all rows share that were made before the sums, or sums that others store
   int counted = 0;  // these and all others of 8 and 16 bytes: tensors, what all rows share, shared memory, the sums of a slot
 };
 
@@ -94,7 +94,8 @@ RowAccesses accesses_of(const GpuVariant& variant, int vectors_of_forward) {
     // some of their sums each.
     const int sums = kernels::cuda::column_sums(kind.norm);
     accesses.stores = s.octets * tensor;
-    accesses.counted = accesses.stores + (s.block_rows > 1 ? 1 : s.octets * sums) * words;
+    accesses.counted = accesses.stores + s.octets * sums * words;
+    if (s.block_rows > 1) accesses.again = (s.octets * sums - 1) * words;
     return accesses;
   }
   if (kind.forward) {
