@@ -136,10 +136,10 @@ TEST(BiasContract, RefusesBeforeAnythingIsWritten) {
   u32 mask[2] = {};
   EXPECT_THROW((bias_gelu_backward<Fit, float, kPlain>(x.data(), x.data(), mask, 8, 8, dx.data(), sums.data(), workspace)), SpecError);
   EXPECT_THROW((bias_gelu_backward<Fit, float, kPlain>(x.data(), x.data(), mask, -1, 8, dx.data(), sums.data())), SpecError);
-  EXPECT_THROW((bias_gelu_forward<Forward, float, kPlain>(x.data(), x.data(), i64{1} << 40, i64{1} << 40, dx.data(), mask)), SpecError);
+  EXPECT_THROW((bias_gelu_forward<ForwardFit<float>::Type, float, kPlain>(x.data(), x.data(), i64{1} << 40, i64{1} << 40, dx.data(), mask)), SpecError);
   EXPECT_EQ(dx, std::vector<float>(64, 7.0f));
   EXPECT_EQ(sums, std::vector<float>(8, 7.0f));
-  bias_gelu_forward<Forward, float, kPlain>(nullptr, x.data(), 0, 8, nullptr, nullptr);
+  bias_gelu_forward<ForwardFit<float>::Type, float, kPlain>(nullptr, x.data(), 0, 8, nullptr, nullptr);
   bias_gelu_backward<Fit, float, kPlain>(nullptr, nullptr, nullptr, 0, 8, nullptr, sums.data());
   EXPECT_EQ(sums, std::vector<float>(8, 0.0f));  // an empty sum
 }

@@ -17,6 +17,8 @@ namespace {
 
 using namespace tests::gpu_stand_in;
 
+using Forward = ForwardFit<float>::Type;  // of what is not a matter of the format
+
 constexpr CpuSchedule kPlain{.threads = 1};
 
 template <GpuSchedule S>
