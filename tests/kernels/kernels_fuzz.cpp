@@ -35,7 +35,7 @@
 
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
-#include "kernels/generated/gelu_forward.h"
+#include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "kernels/generated/gelu_forward.h"
+#include "kernels/fits.h"
 #include "validation/sweep/targets.h"
 
 namespace outgrad::kernels::fuzz {
