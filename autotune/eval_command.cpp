@@ -169,8 +169,8 @@ void eval_header_forward(const Options& options, const GeneratedHeader& header, 
   outputs.commit();
 }
 
-// --header: the header decides what is computed and how y is stored. --format is needed where that leaves the type of an array open: a
-// forward header's x and y, dy and dx where y is stored in 8 bits.
+// --header: the header decides what is computed and how y is stored. --format is needed where that leaves the type of an array open: of dy and
+// dx where y is stored in 8 bits.
 void eval_header(const Options& options, bool forward) {
   const GeneratedHeader header = read_generated_header(options.required("header"));
   if (header.forward != forward) {
@@ -180,7 +180,7 @@ void eval_header(const Options& options, bool forward) {
   if (options.has("activation")) options.one_of("activation", {header.activation});
   if (forward && header.activation != "gelu")
     throw kernels::SpecError(header.path, "kActivation", "there is no forward kernel for " + header.activation + " (only for gelu)");
-  const bool open = forward || header.y_bytes() == 1;
+  const bool open = header.y_bytes() == 1;
   if (open) options.required("format");
   const std::string format = options.one_of("format", open ? kFormats : std::vector<std::string>{header.format});
   const FormatId id = format_id(format);

@@ -110,11 +110,13 @@ GeneratedHeader read_generated_header(const std::string& path) {
   if (header.name.find_first_not_of(kIdentifier) != std::string::npos) throw kernels::SpecError(path, "kName", "'" + header.name + "' is no name");
   header.activation = text_constant("kActivation");
   header.forward = value_of(header.text, "float ", "kXStar").has_value();
-  if (header.forward) return header;
-  header.format = text_constant("kFormat");
+  // A forward without a format is f32's.
+  header.format = header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");
   if (value_of(header.text, "const char* ", "kClass")) header.accuracy = text_constant("kClass");
   if (types().find(header.format) == types().end())
     throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2)");
+  if (header.forward && header.y_bytes() == 1) throw kernels::SpecError(path, "kFormat", "there is no forward in '" + header.format + "'");
+  if (header.forward) return header;
   const auto bound = [&](const char* name) {
     const std::optional<std::string> value = value_of(header.text, "double ", name);
     return value ? std::strtod(value->c_str(), nullptr) : 0;  // hexadecimal

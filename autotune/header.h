@@ -16,12 +16,12 @@ struct GeneratedHeader {
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
   double error = 0;        // kT, else kA + kB; of a backward
   std::string activation;  // "gelu"
-  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; empty in a forward header, which serves every format
+  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; a forward header without it is f32's
   bool forward = false;
   bool masked = true;
   bool has_rows = false;  // a polynomial of more than one row
 
-  int y_bytes() const { return format == "f32" ? 4 : format == "f16" || format == "bf16" ? 2 : 1; }  // of a backward header
+  int y_bytes() const { return format == "f32" ? 4 : format == "f16" || format == "bf16" ? 2 : 1; }
 };
 
 // Reads a header as `outgrad emit` writes them: its banner, no directive but the expected ones, one struct, the constants above.

@@ -199,7 +199,7 @@ TEST_F(Eval, ACommittedHeaderGivesThePlainBytes) {
   write("x", patterns<BF16>(20'011, 34));
   const std::string x = " --format bf16" + option("x");
   ASSERT_EQ(tune("eval --op forward --activation gelu" + x + option("y") + option("mask")).status, 0);
-  const Outcome given = tune("eval --op forward --activation gelu --header " + kGenerated + "gelu_forward.h" + x + " --y " + folder_ / "y2" + " --mask " +
+  const Outcome given = tune("eval --op forward --activation gelu --header " + kGenerated + "gelu_forward_bf16.h" + x + " --y " + folder_ / "y2" + " --mask " +
                              folder_ / "mask2");
   ASSERT_EQ(given.status, 0) << given.output;
   EXPECT_EQ(kernels::read_file(folder_ / "y2"), kernels::read_file(folder_ / "y"));
