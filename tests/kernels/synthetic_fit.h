@@ -268,8 +268,16 @@ struct RoundedForward {
   }
 };
 
-// One that T can be run with.
+// One that T can be run with. NVRTC has no std::conditional_t.
+template <class T, int Rows, bool Rounded = sizeof(T) == 2>
+struct ForwardChoice {
+  using Type = Forward<Rows>;
+};
 template <class T, int Rows>
-using ForwardOf = std::conditional_t<sizeof(T) == 2, RoundedForward<T, Rows, Rows / 2>, Forward<Rows>>;
+struct ForwardChoice<T, Rows, true> {
+  using Type = RoundedForward<T, Rows, Rows / 2>;
+};
+template <class T, int Rows>
+using ForwardOf = typename ForwardChoice<T, Rows>::Type;
 
 }  // namespace outgrad::kernels::synthetic
