@@ -185,6 +185,13 @@ std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored 
   return judge("dy f'(x)", {derivative, derivative}, bounds.total);
 }
 
+// What the header of a 16-bit forward claims of p at x: sup |x p/f - 1| over the rows of the core, or over all.
+template <class Forward>
+Real forward_error(float x) {
+  const float core = (static_cast<float>(Forward::kCoreFirst) - 0.5f - (Forward::kIndexBias - 0x1p23f)) / Forward::kIndexScale;
+  return x > core ? Forward::kCoreA : Forward::kA;
+}
+
 std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide, float y, bool m) {
   if (m != (z >= ForwardFit<float>::Type::kXStar)) return "the mask bit is not [x >= x*]";
   if (std::isnan(z)) return std::isnan(y) ? "" : "a NaN was lost";
@@ -200,7 +207,10 @@ std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide
   if (size > 0.99L * largest(format)) return {};
   // An ulp is at most twice the rounding error of what lies in its binade.
   const Real fp32 = *validation::kTargets[0].far_ulp * 2 * rounding_error(Stored::f32, size);
-  return within("GELU(x)", y, value, value, fp32 + (format == Stored::f32 ? 0 : rounding_error(format, size)) + std::fabs(value) * kValueError);
+  Real stored = 0;
+  if (format == Stored::f16) stored = rounding_error(format, size) + forward_error<ForwardFit<F16>::Type>(z) * std::fabs(value);
+  if (format == Stored::bf16) stored = rounding_error(format, size) + forward_error<ForwardFit<BF16>::Type>(z) * std::fabs(value);
+  return within("GELU(x)", y, value, value, fp32 + stored + std::fabs(value) * kValueError);
 }
 
 std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y,

@@ -242,7 +242,7 @@ struct Forward {
   }
 };
 
-// A forward for T alone; p is anything but 1 from kXMax on, where vectors and scalars have to agree all the same.
+// A forward for T alone. The core reaches to the row of kXMax, as a fit's does: no row right of it is asked for.
 template <class T, int Rows, int CoreRows>
 struct RoundedForward {
   static constexpr const char* kName = "synthetic_rounded_forward";
@@ -252,7 +252,7 @@ struct RoundedForward {
   static constexpr float kIndexScale = 0x1p+2f;
   static constexpr float kIndexBias = 0x1p+23f + 0.75f * Rows;
   static constexpr float kXMin = -0.75f * Rows / kIndexScale;
-  static constexpr float kXMax = (0.25f * Rows - 1.0f) / kIndexScale;
+  static constexpr float kXMax = (0.25f * Rows - 4.0f) / kIndexScale;
   static constexpr float kTie = 0x1p-149f;
   static constexpr int kRows = Rows;
   static constexpr int kCoreFirst = Rows - CoreRows - 3;  // rows of the core wrap round
@@ -261,7 +261,7 @@ struct RoundedForward {
   static OUTGRAD_HD constexpr Table<kRows, 4> table() {
     Table<kRows, 4> table = table_of_coefficients<kRows, 4>();
     for (int word = 0; word < 4; ++word) table.w[0][word] = 0.0f;  // -0 at the left end
-    for (int row = kCoreFirst + kCoreRows; row < kRows; ++row) {
+    for (int row = kCoreFirst + kCoreRows - 1; row < kRows; ++row) {
       for (int word = 0; word < 4; ++word) table.w[row][word] = word == 0 ? 1.0f : 0.0f;
     }
     return table;
