@@ -353,9 +353,9 @@ int GpuVariant::block_elements() const {
 
 GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture) {
   if (is_norm(problem.kernel)) {
-    // Any number of rows: what the launchers choose depends on the columns alone.
+    // What the launchers choose depends on the columns, and where a block has little shared memory also on the slots that it adds up.
     GpuNormSchedule schedule =
-        plan_of(problem, {}, 1, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}, true).norm;
+        plan_of(problem, {}, std::max<i64>(1, problem.rows), problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block}, true).norm;
     if (!is_forward(problem.kernel)) schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
     return {problem, schedule};
   }
