@@ -54,7 +54,7 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
   }
   for (const auto& entry : std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated")) {
     const std::string name = entry.path().stem().string();
-    const bool other = name == "gelu_forward" || name.starts_with("tuned_") || entry.path().extension() != ".h";
+    const bool other = name.starts_with("gelu_forward") || name.starts_with("tuned_") || entry.path().extension() != ".h";
     // No kernel runs gelu_f32_rel; 8-bit tables are enumerated by `check`.
     if (!other && name != "gelu_f32_rel" && name.find("_e4m3") == std::string::npos && name.find("_e5m2") == std::string::npos) committed.insert(name);
   }
