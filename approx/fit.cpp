@@ -236,6 +236,22 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
   }
 }
 
+/// What a specification asks of the shape of f.
+/// @throws kernels::SpecError
+void require_shape(const Composite& composite, const BackwardSpec& spec) {
+  if (!composite.masked()) {
+    if (spec.left) throw SpecError("left_segment: f rises: it has no branch left of a minimum");
+    if (spec.right_from) throw SpecError("right_from: f rises: every row is a polynomial in y already");
+    return;
+  }
+  // The branch m = 0 ends at y = -0, which kernels take for y > 0 there too. Beside the depth of the minimum a smaller limit moves that end by nothing.
+  constexpr double kSettledShare = 0x1p-10;
+  const double y_star = composite.y_star().to_double(), limit = composite.left_limit();
+  if (!(y_star < 0) || std::fabs(limit) > -y_star * kSettledShare) {
+    throw SpecError(fmt::format("f tends to {:.6g} at the left, from a minimum of {:.6g}: with a minimum f must tend to 0 there", limit, y_star));
+  }
+}
+
 }  // namespace
 
 Fit fit(const Spec& spec, int threads) {
@@ -268,8 +284,8 @@ Fit fit(const Spec& spec, int threads) {
     return result;
   }
   const BackwardSpec& backward = *spec.backward;
-  std::vector<StorageInterval> intervals;
-  intervals = storage_intervals(composite, backward.format);
+  require_shape(composite, backward);
+  std::vector<StorageInterval> intervals = storage_intervals(composite, backward.format);
   if (backward.accuracy == AccuracyClass::oracle) {
     result.table = direct_table(composite, backward, intervals);
     return result;

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace outgrad::approx {
@@ -68,6 +71,43 @@ std::string obstacle(const Activation& a, double lo, double hi) {
   }
   return fmt::format("cannot be decided: f' and f'' both come near 0 (f' is {:.3g} and {:.3g} on both sides): an inflection, or stationary points "
                      "that lie together", left.slope.to_double(), right.slope.to_double());
+}
+
+/// A place outside [lo, hi] where f' cannot be enclosed: what stands in the way there is the plainer reason why f is refused.
+std::optional<std::pair<double, double>> rough_place(const Activation& a) {
+  const auto rough = [&](double lo, double hi) { return !expand(a, interval(lo, hi)).slope.finite(); };
+  constexpr int kCells = 1024;
+  for (int k = 0; k < kCells; ++k) {
+    double lo = a.reach * (2.0 * k / kCells - 1), hi = a.reach * (2.0 * (k + 1) / kCells - 1);
+    if (!rough(lo, hi)) continue;
+    while (hi - lo >= kFinest) {
+      const double mid = 0.5 * (lo + hi);
+      if (rough(lo, mid)) {
+        hi = mid;
+      } else if (rough(mid, hi)) {
+        lo = mid;
+      } else {
+        break;  // the enclosure was too wide
+      }
+    }
+    if (hi - lo < kFinest) return std::pair{lo, hi};
+  }
+  return std::nullopt;
+}
+
+/// @throws kernels::SpecError with what stands in the way next to an interval that stays undecided.
+[[noreturn]] void refuse_undecided(const Activation& a, double lo, double hi) {
+  // The cause may lie just outside: a pole makes its neighbours undecided first.
+  constexpr double kAround = 16;
+  const auto around = [&](double from, double to) {
+    const double margin = kAround * (to - from);
+    return std::pair{std::max(from - margin, -a.reach), std::min(to + margin, a.reach)};
+  };
+  auto [from, to] = around(lo, hi);
+  if (expand(a, interval(from, to)).slope.finite()) {
+    if (const auto place = rough_place(a)) std::tie(from, to) = around(place->first, place->second);
+  }
+  refuse(a, from, to, obstacle(a, from, to));
 }
 
 void settle_limits(Activation& a) {
@@ -143,11 +183,7 @@ std::vector<Part> cover(const Activation& activation, size_t most_work) {
     } else if (bent && f.curvature.negative()) {
       p.shape = Shape::concave;
     } else if (p.hi - p.lo < kFinest) {
-      // The cause may lie just outside: a pole makes its neighbours undecided first.
-      constexpr double kAround = 16;
-      const double margin = kAround * (p.hi - p.lo);
-      const double lo = std::max(p.lo - margin, -activation.reach), hi = std::min(p.hi + margin, activation.reach);
-      refuse(activation, lo, hi, obstacle(activation, lo, hi));
+      refuse_undecided(activation, p.lo, p.hi);
     } else if (work > most_work) {
       refuse(activation, p.lo, p.hi, fmt::format("cannot be decided: gave up after {} operations", work));
     } else {

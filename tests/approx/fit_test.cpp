@@ -4,6 +4,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -93,6 +94,27 @@ TEST(Fit, UnreachableTargetNamesTheProvenLowerBound) {
   } catch (const kernels::SpecError& error) {
     EXPECT_NE(std::string(error.what()).find("proven"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("out of reach"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
+  const auto refusal = [](const std::string& function, const std::string& more) {
+    const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "bf16", "target": "abs:2^-8", )"
+                                         R"("degree": 3, {}}})", function, more);
+    try {
+      fit(parse_spec(text, "spec.json"), 0);
+    } catch (const kernels::SpecError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const std::string left = R"("cells": 10, "left_segment": {"edge_log2": -3, "half_octaves": 2, "merge_log2": -6})";
+  EXPECT_NE(refusal(R"("activation": "sigmoid")", left).find("left_segment: f rises"), std::string::npos);
+  EXPECT_NE(refusal(R"("activation": "sigmoid")", left + R"(, "right_from": 0.4)").find("left_segment: f rises"), std::string::npos);
+  EXPECT_NE(refusal(R"("activation": "sigmoid")", R"("cells": 16, "right_from": 0.4)").find("right_from: f rises"), std::string::npos);
+  for (const char* function : {"x*sigmoid(x)+1", "x*sigmoid(x)-1", "x*sigmoid(x)+0.1"}) {
+    const std::string why = refusal(fmt::format(R"("expression": "{}")", function), R"("cells": 16)");
+    EXPECT_NE(why.find("with a minimum f must tend to 0"), std::string::npos) << function << ": " << why;
   }
 }
 

@@ -105,6 +105,9 @@ TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
   expect("abs(x)", "a kink: f' is -1 left of it and 1 right of it");
   expect("sqrt(x^2)", "a kink: f' is -1 left of it and 1 right of it");
   expect("x+abs(x-1.5)/2", "a kink: f' is 0.5 left of it and 1.5 right of it");
+  // Flat on one side: what is met first says less than the kink.
+  expect("abs(x)+x", "a kink: f' is 0 left of it and 2 right of it");
+  expect("0.5*(abs(x)+x)*sigmoid(x)", "a kink: f' is 0 left of it and 0.500");
   expect("x*abs(x)", "cannot be decided: f or f' cannot be enclosed here");  // f' = 2 |x| is continuous
   expect("x+sigmoid(1/x)", "a jump: f is ");
   expect("log(x)", "f is not defined");

@@ -70,9 +70,11 @@ Upper larger(const Upper& a, const Upper& b) { return a.value() < b.value() ? b 
 // (1 + a)(1 + b) - 1, without the cancellation.
 Upper compound(const Upper& a, const Upper& b) { return a + b + a * b; }
 
-// g(n) = n e / (1 - n e) <= n e (1 + 2 n e) while n e <= 1/2, which every depth of 2^20 columns and 2^40 rows keeps.
+// g(n) = n e / (1 - n e) <= n e (1 + 2 n e) while n e <= 1/2. A slot of 2^40 rows of 1024 columns adds 2^29 of them, and n e is 32: nothing is
+// bounded then.
 Upper roundings(const Arithmetic& arithmetic, i64 n) {
   const double ne = static_cast<double>(n) * arithmetic.unit;
+  if (!(ne <= 0.5)) return Upper(std::numeric_limits<double>::infinity());
   return Upper(ne) * (Upper(1) + 2 * ne);
 }
 

@@ -488,6 +488,20 @@ TEST(Stability, DepthsAreThoseOfTheTrees) {
   EXPECT_EQ(column_tree_depth(8192, 384), 2 + 12);
 }
 
+// A slot of 2^40 rows of 1024 columns is 2^29 of them: 2^29 roundings of 2^-24 are no bound.
+TEST(Stability, SumsOfTooManyRowsAreNotBounded) {
+  const std::vector<float> gamma(1024, 1.0f), beta(1024, 0.5f);
+  StabilityOptions options;
+  options.rows = i64{1} << 33;
+  const auto deep = analyse_stability(gamma, beta, options).from_output;
+  EXPECT_TRUE(std::isfinite(deep.dbeta));
+  EXPECT_TRUE(std::isfinite(deep.channels[0].dgamma.worst));
+  options.rows = i64{1} << 40;
+  const auto deeper = analyse_stability(gamma, beta, options).from_output;
+  EXPECT_TRUE(std::isinf(deeper.dbeta));
+  EXPECT_TRUE(std::isinf(deeper.channels[0].dgamma.worst));
+}
+
 TEST(Stability, BadInputIsNamed) {
   const auto message = [](const std::function<void()>& action) -> std::string {
     try {
