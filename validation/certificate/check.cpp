@@ -98,7 +98,7 @@ void require_domain(Conditions& conditions, const HeaderNames& h) {
   conditions.require(h.x_limit == (h.activation == "expression" ? kExpressionEnd : 0), fmt::format("kXLimit is {:g}, proofs end at {}", h.x_limit, kExpressionEnd));
 }
 
-// What an enclosure of f' over a tail, 2^-150 wide, leaves for its limit: limits are small fractions.
+// What an enclosure of f' over a tail, kTailSlope wide, leaves for its limit: limits are small fractions.
 double limit_of(const Interval& slopes) {
   constexpr double kUnit = 0x1p-70;
   return std::nearbyint(slopes.middle() / kUnit) * kUnit;

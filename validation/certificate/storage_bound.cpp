@@ -87,8 +87,8 @@ struct Place {
 // Where f reaches the boundaries of a format, on each of its stretches: a matter of the activation and the format alone.
 class Preimages {
  public:
-  Preimages(const std::string& activation, const std::string& function, const std::string& format, bool masked)
-      : activation_(activation_of(activation, function, masked)), numbers_(format), masked_(masked) {
+  Preimages(const std::string& activation, const std::string& function, const std::string& format, bool masked, double tail)
+      : activation_(activation_of(activation, function, masked, tail)), numbers_(format), masked_(masked) {
     if (masked) {
       for (const bool m : {true, false}) stretches_.push_back(locate_all(activation_.only(), m));
     } else {
@@ -174,14 +174,15 @@ class Preimages {
 };
 
 // Made once for headers that follow each other: several fits of one activation, or one header damaged in many ways.
-std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, bool masked) {
+std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, bool masked,
+                                              double tail) {
   static std::mutex mutex;
   static std::string last_key;
   static std::shared_ptr<const Preimages> last;
-  const std::string key = fmt::format("{}\n{}\n{}\n{}", activation, function, format, masked);
+  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}", activation, function, format, masked, tail);
   const std::lock_guard lock(mutex);
   if (key != last_key) {
-    last = std::make_shared<const Preimages>(activation, function, format, masked);
+    last = std::make_shared<const Preimages>(activation, function, format, masked, tail);
     last_key = key;
   }
   return last;
@@ -191,11 +192,12 @@ class Enumeration {
  public:
   Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
               const std::string& entry_format, std::function<float(std::uint32_t, double, bool)> gradient)
-      : preimages_(preimages_of(h.activation, h.function, format, masked)), masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
+      : class_(read_class(accuracy)),
+        preimages_(preimages_of(h.activation, h.function, format, masked, class_.kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope)),
+        masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
-    class_ = read_class(accuracy);
     if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
     seen_.resize(findings_.size()), at_.resize(findings_.size());
   }
@@ -325,11 +327,11 @@ class Enumeration {
     }
   }
 
+  AccuracyClass class_;
   std::shared_ptr<const Preimages> preimages_;
   bool masked_;
   std::string format_, entry_format_;
   std::function<float(std::uint32_t, double, bool)> gradient_;
-  AccuracyClass class_;
   std::vector<Finding> findings_;               // T, O, R, and the class ulp
   std::vector<double> seen_;                    // what each certainly reaches
   std::vector<std::pair<double, bool>> at_;     // where it is largest

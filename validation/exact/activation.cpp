@@ -31,9 +31,8 @@ namespace {
 using kernels::SpecError;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kTail = 0x1p-150;        // far below an ulp of the least g of bf16, 2^-133, far above an Interval's rounding
 constexpr int kFirstTail = 4;             // the facts above hold from here on
-constexpr int kLastTail = 8192;           // a swish so flat that its tails begin later is not covered
+constexpr int kLastTail = 4096;           // a swish so flat that its tails begin later is not covered
 constexpr double kBracket = 0x1p-40;      // f' moves by about its square over a bracket
 constexpr double kScanStep = 0.37109375;  // not a divisor of anything: zeros of f'' should not be cuts
 constexpr int kMaxParts = 20000;          // the known activations take a few hundred
@@ -93,9 +92,9 @@ std::optional<Interval> parameter_of(const Known& k, const Function& f) {
   return literal && literal->positive() ? std::optional<Interval>(*literal) : std::nullopt;
 }
 
-int far_end(Interval (*tail)(const Interval&, const Interval&), const Interval& parameter) {
+int far_end(Interval (*tail)(const Interval&, const Interval&), const Interval& parameter, double tail_slope) {
   int end = kFirstTail;
-  while (end < kLastTail && !(tail(end, parameter).upper() <= kTail)) ++end;
+  while (end < kLastTail && !(tail(end, parameter).upper() <= tail_slope)) ++end;
   return end;
 }
 
@@ -141,10 +140,10 @@ void enclose_tail(const Function& f, double a, double b, Interval& values, Inter
   }
 }
 
-Formula expression(const Function& f) {
+Formula expression(const Function& f, double tail_slope) {
   Formula formula{f, -kInfinity, kInfinity, -kExpressionEnd, kExpressionEnd, 0, 0, 0, 0, true, {}};
   // The tails of the domain where f' is as good as constant, and may be lost in the rounding of large intermediate values.
-  const auto is_flat = [&](double a, const Interval& limit) { return (f.at<1>(Interval(a, a + 1))[1] - limit).magnitude() <= kTail; };
+  const auto is_flat = [&](double a, const Interval& limit) { return (f.at<1>(Interval(a, a + 1))[1] - limit).magnitude() <= tail_slope; };
   while (formula.far_low < 0 && is_flat(formula.far_low, 0)) ++formula.far_low;
   const Interval last = f.at<1>(Interval(kExpressionEnd))[1];
   while (formula.far_high > 0 && is_flat(formula.far_high - 1, last)) --formula.far_high;
@@ -215,17 +214,17 @@ std::string name_problem(const std::string& name, const std::string& function, b
   return "";
 }
 
-Activation::Activation(const std::string& name, const std::string& function, bool masked) : problem_(name_problem(name, function, masked)) {
+Activation::Activation(const std::string& name, const std::string& function, bool masked, double tail_slope) : problem_(name_problem(name, function, masked)) {
   const Function f = Function::parse(function);
   limited_ = name == "expression";
   if (!problem_.empty()) return;
   if (limited_) {
-    formulas_.push_back(expression(f));
+    formulas_.push_back(expression(f, tail_slope));
   } else {
     const Known& k = *known(name);
     const Interval parameter = *parameter_of(k, f);
     const bool is_elu = name == "elu";
-    const int left = far_end(k.left, parameter), right = far_end(k.right, parameter);
+    const int left = far_end(k.left, parameter, tail_slope), right = far_end(k.right, parameter, tail_slope);
     if (left >= kLastTail || right >= kLastTail) {
       problem_ = fmt::format("the tails of {} begin beyond |x| = {}", name, kLastTail);
       return;
@@ -242,12 +241,12 @@ Activation::Activation(const std::string& name, const std::string& function, boo
                     is_elu || std::isfinite(k.right_value),
                     {}};
     const Interval left_value = is_elu ? -parameter : Interval(k.left_value);
-    formula.low_slopes = k.masked ? Interval(-kTail, 0) : Interval(0, kTail);
+    formula.low_slopes = k.masked ? Interval(-tail_slope, 0) : Interval(0, tail_slope);
     formula.low_values = hull(left_value, f.at<0>(Interval(formula.far_low))[0]);
     if (is_elu) {
       formula.high_slopes = f.at<1>(Interval(0.0))[1], formula.high_values = 0;
     } else {
-      formula.high_slopes = Interval(k.right_slope) + symmetric(Interval(kTail));
+      formula.high_slopes = Interval(k.right_slope) + symmetric(Interval(tail_slope));
       const Interval at_far = f.at<0>(Interval(formula.far_high))[0];
       formula.high_values = std::isfinite(k.right_value) ? hull(at_far, k.right_value) : hull(at_far, Interval(kInfinity, kInfinity));
     }
@@ -390,13 +389,13 @@ Interval Activation::g_slope(const Interval& s) const {
   return by_means.width() < by_quotient.width() ? by_means : by_quotient;
 }
 
-const Activation& activation_of(const std::string& name, const std::string& function, bool masked) {
+const Activation& activation_of(const std::string& name, const std::string& function, bool masked, double tail_slope) {
   static std::mutex mutex;
-  static std::map<std::tuple<std::string, std::string, bool>, Activation> made;
+  static std::map<std::tuple<std::string, std::string, bool, double>, Activation> made;
   const std::lock_guard lock(mutex);
-  const auto key = std::tuple(name, function, masked);
+  const auto key = std::tuple(name, function, masked, tail_slope);
   const auto found = made.find(key);
-  return found != made.end() ? found->second : made.emplace(key, Activation(name, function, masked)).first->second;
+  return found != made.end() ? found->second : made.emplace(key, Activation(name, function, masked, tail_slope)).first->second;
 }
 
 }  // namespace outgrad::validation

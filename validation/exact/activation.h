@@ -4,7 +4,7 @@
 // Everything is isolated from the text of the function by intervals: a scan cuts the line into pieces on which f'' keeps its sign, so that
 // f' is monotone there and its range lies between its values at the ends; what is left over are brackets of width 2^-40 around the zeros
 // of f''. Signs of f' at the cuts then prove that f has exactly one minimum, or that it rises. Beyond [far_low, far_high], where f' is
-// within 2^-150 of its limit, analytic facts about each known activation take over (activation.cpp); for a user's expression there are
+// within kTailSlope of its limit, analytic facts about each known activation take over (activation.cpp); for a user's expression there are
 // none, and its domain ends at |x| = 64.
 #pragma once
 
@@ -14,6 +14,10 @@
 #include "validation/exact/function.h"
 
 namespace outgrad::validation {
+
+/// How near f' is to its limit where the tails begin: far below every claim, far above an Interval's rounding; and where errors are counted in ulps,
+/// down to 2^-133 in bf16.
+inline constexpr double kTailSlope = 0x1p-80, kDeepTailSlope = 0x1p-150;
 
 /// Where the proofs for a user's expression end.
 inline constexpr double kExpressionEnd = 64;
@@ -47,7 +51,7 @@ class Activation {
  public:
   /// `name` is kActivation, `function` kFunction. Throws kernels::SpecError where the function cannot be read; what cannot be proved of
   /// it is in problem().
-  Activation(const std::string& name, const std::string& function, bool masked);
+  Activation(const std::string& name, const std::string& function, bool masked, double tail_slope = kTailSlope);
 
   /// Empty, or why the function is not one that the proofs cover.
   const std::string& problem() const { return problem_; }
@@ -83,7 +87,7 @@ class Activation {
 };
 
 /// The analysis of one activation, made once. Throws as the constructor does.
-const Activation& activation_of(const std::string& name, const std::string& function, bool masked);
+const Activation& activation_of(const std::string& name, const std::string& function, bool masked, double tail_slope = kTailSlope);
 
 /// The function's text is that of the named activation (any for "expression"), or what is wrong.
 std::string name_problem(const std::string& name, const std::string& function, bool masked);
