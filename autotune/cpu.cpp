@@ -101,10 +101,18 @@ class CpuDevice : public TuningDevice {
   i64 elements_for(const Problem& problem) const override { return autotune::elements_for(problem, cpu_); }
 
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
-    Fits fits = choices_.any_accuracy ? fits_of(problem) : accurate_fits_of(problem);  // a norm's are none
+    Fits fits = fits_within(problem, choices_.accuracy);  // a norm's are none
     if (problem.kernel == KernelId::kGeluBackward && !choices_.headers.empty()) {
       create_folder(choices_.out + "/fits");
-      for (const auto& fit : header_fits(choices_.headers, problem.format, toolchain_, compiling_)) {
+      std::vector<GeneratedHeader> headers;
+      for (const GeneratedHeader& header : choices_.headers) {
+        if (header.format != name_of(problem.format)) continue;
+        if (const auto why = why_too_coarse(problem, header.bounds, choices_.accuracy))
+          kernels::print_error_line("warning: " + header.path + ": not tried: its " + *why + " (--accuracy any tries it)");
+        else
+          headers.push_back(header);
+      }
+      for (const auto& fit : header_fits(headers, problem.format, toolchain_, compiling_)) {
         kernels::write_file(choices_.out + "/" + header_path(*fit), fit->header);  // where the tuned header finds it
         fits.push_back(fit);
       }

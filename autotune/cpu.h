@@ -12,7 +12,7 @@ namespace outgrad::autotune {
 struct CpuChoices {
   std::string out;                          // folder of the database, the cache and the headers
   std::vector<GeneratedHeader> headers;     // further fits
-  bool any_accuracy = false;                // fits whose proven error exceeds the default's, too
+  Accuracy accuracy = Accuracy::kAsDefault;
 };
 
 // Throws EnvironmentError without a compiler, SpecError for a header that does not compile.

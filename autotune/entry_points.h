@@ -10,12 +10,13 @@
 
 namespace outgrad::autotune {
 
-// What an entry point runs for a shape: the variant's name, and its rung as a number, where array[0] and array[1] point.
+// What an entry point runs for a shape: the variant's name, its rung as a number, what its fit claims, where the first three arrays point.
 template <class Table>
 void tell_choice(const Arguments& a) {
   const kernels::tuned::Tuning tuning = kernels::tuned::tuning_of<Table>(a.rows, a.cols);
   *a.at<const char*>(0) = tuning.entry->variant;
   *a.at<int>(1) = static_cast<int>(tuning.found.rung);
+  *a.at<kernels::FitClaims>(2) = tuning.fit;
 }
 
 template <class T>

@@ -77,7 +77,8 @@ template <class Table>
 void say_choice(const Options& options, i64 rows, i64 cols) {
   if (!options.has("json")) return;
   const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
-  const nlohmann::json said = {{"op", options.required("op")}, {"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}};
+  nlohmann::json said = {{"op", options.required("op")}, {"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}};
+  said.update(claims_json(tuning.fit));
   std::printf("%s\n", said.dump().c_str());
 }
 
@@ -114,7 +115,13 @@ void eval_on_device(const Options& options, int index, KernelId kernel) {
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k].role == Role::kOutput && options.has(all[k].name)) outputs.write(options.required(all[k].name), arrays[k]);
   outputs.commit();
-  if (options.has("json")) std::printf("%s\n", nlohmann::json({{"op", options.required("op")}, {"variant", variant}}).dump().c_str());
+  if (!options.has("json")) return;
+  nlohmann::json said = {{"op", options.required("op")}, {"variant", variant}};
+  if (kernel == KernelId::kGeluBackward) {
+    const FitChoice& fit = *fits_of(problem).front();
+    said["fit"] = fit_json(fit.name, fit.accuracy, fit.bounds);
+  }
+  std::printf("%s\n", said.dump().c_str());
 }
 
 template <class T>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -48,13 +49,24 @@ std::string trimmed(const std::string& line) {
   return first == std::string::npos ? "" : line.substr(first, last - first + 1);
 }
 
-// The value of `static constexpr TYPE name = value;` as written; nothing when the header has no such line.
-std::optional<std::string> value_of(const std::string& text, const std::string& type, const std::string& name) {
+struct Constant {
+  std::string value;  // as written
+  int line;
+};
+// `static constexpr TYPE name = value;`; nothing when the header has no such line.
+std::optional<Constant> constant_of(const std::string& text, const std::string& type, const std::string& name) {
   const std::string start = "  static constexpr " + type + name + " = ";
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);)
-    if (line.rfind(start, 0) == 0) return line.substr(start.size(), line.find(';', start.size()) - start.size());
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.rfind(start, 0) == 0) return Constant{line.substr(start.size(), line.find(';', start.size()) - start.size()), number};
+  }
   return std::nullopt;
+}
+std::optional<std::string> value_of(const std::string& text, const std::string& type, const std::string& name) {
+  const std::optional<Constant> constant = constant_of(text, type, name);
+  return constant ? std::optional(constant->value) : std::nullopt;
 }
 
 // The C++ types of the formats a y can be stored in.
@@ -87,14 +99,18 @@ GeneratedHeader read_generated_header(const std::string& path) {
     throw bad(1, std::string("not a generated header: the first line is not '") + kBanner + "'");
   if (header.text.find('\0') != std::string::npos) throw kernels::SpecError(path, "text", "holds a zero byte");
   std::istringstream lines(header.text);
-  int number = 0;
+  int number = 0, struct_line = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
     const std::string text = trimmed(line);
+    // What the constants below are read from is then what the compiler sees.
+    if (text.find("/*") != std::string::npos || (!text.empty() && text.back() == '\\'))
+      throw bad(number, "a comment or a line's end that no generated header has");
     if (text.rfind("#", 0) == 0 || text.rfind("%:", 0) == 0) {
       if (text != "#pragma once" && text != "#include \"kernels/table.h\"") throw bad(number, "a directive that no generated header has");
     } else if (text.rfind("struct ", 0) == 0) {
       if (!header.type.empty()) throw bad(number, "a second struct: one header at a time");
+      struct_line = number;
       header.type = text.substr(7, text.find_first_not_of(kIdentifier, 7) - 7);
       if (header.type.empty() || text != "struct " + header.type + " {") throw bad(number, "expected 'struct NAME {'");
     }
@@ -117,16 +133,26 @@ GeneratedHeader read_generated_header(const std::string& path) {
     throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2)");
   if (header.forward && header.y_bytes() == 1) throw kernels::SpecError(path, "kFormat", "there is no forward in '" + header.format + "'");
   if (header.forward) return header;
-  const auto bound = [&](const char* name) {
-    const std::optional<std::string> value = value_of(header.text, "double ", name);
-    return value ? std::strtod(value->c_str(), nullptr) : 0;  // hexadecimal
+  header.bounds.direct = value_of(header.text, "const char* ", "kEntryFormat").has_value();
+  const auto bound = [&](const char* name, bool needed) {
+    const std::optional<Constant> constant = constant_of(header.text, "double ", name);
+    if (!constant && needed) throw bad(struct_line, std::string("states no ") + name);
+    if (!constant) return kernels::FitBounds::kNone;
+    char* end = nullptr;
+    const double value = std::strtod(constant->value.c_str(), &end);  // hexadecimal
+    if (constant->value.empty() || *end != '\0' || !(value >= 0 && std::isfinite(value)))
+      throw bad(constant->line, std::string(name) + ": '" + constant->value + "' is not a finite number of 0 or more");
+    return value;
   };
-  header.error = bound("kT") > 0 ? bound("kT") : bound("kA") + bound("kB");
+  const bool enumerated = header.format != "f32";  // over every stored y
+  const double a = bound("kA", !header.bounds.direct), b = bound("kB", !header.bounds.direct);
+  if (!kernels::is_relative(header.accuracy.c_str())) header.bounds.a_plus_b = a + b;
+  header.bounds.t = bound("kT", enumerated);
+  header.bounds.r = bound("kR", enumerated);
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
   if (masked != "true" && masked != "false") throw kernels::SpecError(path, "kMasked", masked == "missing" ? masked : "neither true nor false");
   header.masked = masked == "true";
-  const bool direct = value_of(header.text, "const char* ", "kEntryFormat").has_value();
-  header.has_rows = !direct && value_of(header.text, "int ", "kRows").value_or("1") != "1";
+  header.has_rows = !header.bounds.direct && value_of(header.text, "int ", "kRows").value_or("1") != "1";
   return header;
 }
 
@@ -157,7 +183,12 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
 }
 
 FitChoice choice_from(const GeneratedHeader& header) {
-  return {.type = header.type, .name = header.name, .accuracy = header.accuracy, .error = header.error, .has_rows = header.has_rows, .header = header.text};
+  return {.type = header.type,
+          .name = header.name,
+          .accuracy = header.accuracy,
+          .bounds = header.bounds,
+          .has_rows = header.has_rows,
+          .header = header.text};
 }
 
 Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings) {

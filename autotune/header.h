@@ -14,7 +14,7 @@ struct GeneratedHeader {
   std::string type;        // of its struct: "GeluBf16"
   std::string name;        // kName: "gelu_bf16"
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
-  double error = 0;        // kT, else kA + kB; of a backward
+  kernels::FitBounds bounds{};
   std::string activation;  // "gelu"
   std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; a forward header without it is f32's
   bool forward = false;

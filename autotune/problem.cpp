@@ -147,6 +147,13 @@ Problem sized_within(const Problem& problem, i64 elements) {
   return problem.sized(std::clamp<i64>(elements / kCols, 1, kRows), kCols);
 }
 
+std::optional<Problem> problem_named(std::string_view name) {
+  for (const KernelId kernel : kAllKernels)
+    for (const FormatId format : kAllFormats)
+      if (const Problem problem{kernel, format}; problem.name() == name) return problem;
+  return std::nullopt;
+}
+
 std::vector<Problem> problems_of(const Options& options, std::span<const KernelId> kernels) {
   std::vector<std::string> names = {"all"};
   for (const KernelId k : kernels) names.push_back(name_of(k));

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "autotune/arguments.h"
@@ -58,6 +60,8 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+// Of Problem::name(), not sized; nothing of another name.
+std::optional<Problem> problem_named(std::string_view name);
 enum class Element { kFormat, kF32, kMaskWord };
 enum class Extent {
   kElements,

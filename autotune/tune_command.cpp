@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <set>
 
 #include "autotune/compile.h"
 #include "autotune/cpu.h"
@@ -64,10 +66,23 @@ void print(const SearchResult& result) {
   std::fflush(stdout);
 }
 
+// How accurate is what runs here from now on, of each backward of GELU: by the header's entries for this device, else the default's fit.
+void print_accuracy(const std::vector<Problem>& problems, const std::vector<TunedChoice>& chosen, const std::optional<DeviceKey>& device) {
+  for (const Problem& problem : problems) {
+    if (!problem.has_fit() || !is_backward(problem.kernel)) continue;
+    std::set<std::string> fits;
+    for (const TunedChoice& choice : chosen)
+      if (choice.problem.name() == problem.name() && choice.device == device) fits.insert(choice.fit + ": " + choice.claims);
+    const FitChoice& standard = *fits_of(problem).front();
+    if (fits.empty()) fits.insert(standard.name + ": " + claims_text(standard.accuracy, standard.bounds));
+    for (const std::string& fit : fits) std::printf("%s runs %s\n", problem.name().c_str(), fit.c_str());
+  }
+}
+
 int cpu_command(const Options& options, const std::vector<Problem>& problems) {
   CpuChoices choices;
   choices.out = options.text("out", "out/tuned");
-  choices.any_accuracy = options.one_of("accuracy", {"default", "any"}) == "any";
+  choices.accuracy = accuracy_of(options);
   if (options.has("headers")) choices.headers = read_generated_headers(options.text("headers", ""));
   for (const GeneratedHeader& header : choices.headers) {
     const auto takes = [&](const Problem& p) { return p.kernel == KernelId::kGeluBackward && header.format == name_of(p.format); };
@@ -107,6 +122,7 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   constexpr double kSecondsEach = 10;  // a few dozen points of a space, on two cores
   const double budget = options.number("budget", kSecondsEach * static_cast<double>(problems.size()), 1, 1e6);
   const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
+  const Accuracy accuracy = accuracy_of(options);
   SearchSettings settings;
   settings.strategy = options.one_of("strategy", strategy_names());
   // Of each problem; without it the budget alone decides.
@@ -144,27 +160,29 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
       for (const Database* source : {&database, &published})
         for (json& record : known_of(*source, device.run(), problem)) known.records.push_back(std::move(record));
     if (key)
-      known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(), kSeeds);
+      known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format),
+                                    problem.elements(), kSeeds, accuracy);
     const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }
   // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the header is for whoever it is given to.
-  if (options.has("publish")) publish_command(out);
+  if (options.has("publish")) publish_command(out, accuracy);
   std::vector<json> records = load_database(database_path).records;
   if (key) {
     const std::vector<json> all = known_records(*key, Rung::kDefault).records;
     records.insert(records.end(), all.begin(), all.end());
   }
-  kernels::write_file(tuned_path, tuned_header(winners_in(records, device.run().hashes, out), device.backend(),
-                                               "for " + device.description()));
+  const std::vector<TunedChoice> chosen = winners_in(records, device.run().hashes, out, accuracy);
+  kernels::write_file(tuned_path, tuned_header(chosen, device.backend(), "for " + device.description(), accuracy));
   if (as_json) {
     const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
                           {"header", tuned_path},               {"problems", summaries}, {"winners", winners}};
     std::printf("%s\n", summary.dump(2).c_str());
   } else {
     std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
+    print_accuracy(problems, chosen, key);
   }
   return kernels::kExitHolds;
 }
@@ -175,7 +193,7 @@ int tune_command(const std::vector<std::string>& args) {
                          "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes", "ranking"},
                         {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
   if (options.has("merge")) {
-    options.refuse_all_but("--merge", {"merge", "out", "json"});
+    options.refuse_all_but("--merge", {"merge", "out", "accuracy", "json"});
     return merge_command(options);
   }
   if (options.has("defaults")) {
@@ -191,23 +209,25 @@ int tune_command(const std::vector<std::string>& args) {
     if (options.has("ranking"))
       options.refuse_all_but("--ranking", {"device", "kernel", "format", "ranking", "shape", "seed", "out", "json"});
     else
-      options.refuse_all_but("a replay",
-                             {"device", "kernel", "format", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
+      options.refuse_all_but("a replay", {"device", "kernel", "format", "accuracy", "strategy", "evaluations", "seed",
+                                          "export-kernel-tuner", "export-t4", "json"});
     return replay_command(options);
   }
   if (options.has("record")) {
-    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "budget", "evaluations", "elements", "shape", "passes", "seed"});
+    options.refuse_all_but(
+        "--record", {"record", "device", "kernel", "format", "accuracy", "budget", "evaluations", "elements", "shape", "passes", "seed"});
     require_cpu_device(options);
     return record_command(options, problems_of(options));
   }
   const std::vector<Problem> problems = problems_of(options);
   if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "board", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
+    options.refuse_all_but("a device that is not there", {"device", "board", "kernel", "format", "accuracy", "budget", "out", "seed",
+                                                          "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy",
-                                     "shard", "fresh", "publish", "json"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "accuracy", "budget", "out", "seed", "evaluations", "elements", "shape",
+                                     "strategy", "shard", "fresh", "publish", "json"});
     return gpu::device_command(options, problems);
   }
   options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers",

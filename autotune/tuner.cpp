@@ -167,7 +167,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
     if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
     const AnyVariant& variant = candidates[i].variant();
-    contenders.push_back({m.speedup[i], variant.fit != nullptr ? proven_error(variant.fit->error) : error_rank(""),
+    contenders.push_back({m.speedup[i], variant.fit != nullptr ? error_order(variant.fit->bounds) : ErrorOrder{},
                           changes_between(variant.parameters(), candidates.front().variant().parameters()), variant.name()});
     index.push_back(i);
   }
@@ -202,7 +202,7 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"state", candidate.state_name()}};
   if (variant.problem.over_rows()) record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
   if (variant.fit) {
-    record["fit"] = {{"name", variant.fit->name}, {"class", variant.fit->accuracy}, {"error", variant.fit->error}};
+    record["fit"] = fit_record(variant.problem, *variant.fit);
     if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
   }
   if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;

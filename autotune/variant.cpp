@@ -166,10 +166,20 @@ const Fits& fits_of(const Problem& problem) {
   });
 }
 
-Fits accurate_fits_of(const Problem& problem) {
+std::optional<std::string> why_too_coarse(const Problem& problem, const kernels::FitBounds& bounds, Accuracy accuracy) {
+  if (accuracy == Accuracy::kAny) return std::nullopt;
+  return why_less_accurate(bounds, fits_of(problem).front()->bounds);
+}
+
+nlohmann::json fit_record(const Problem& problem, const FitChoice& fit) {
+  nlohmann::json record = fit_json(fit.name, fit.accuracy, fit.bounds);
+  record["as_accurate"] = !why_too_coarse(problem, fit.bounds, Accuracy::kAsDefault);
+  return record;
+}
+
+Fits fits_within(const Problem& problem, Accuracy accuracy) {
   Fits fits = fits_of(problem);
-  const double most = fits.empty() ? 0 : fits.front()->error;
-  std::erase_if(fits, [most](const auto& fit) { return fit->error > most; });
+  std::erase_if(fits, [&](const auto& fit) { return why_too_coarse(problem, fit->bounds, accuracy).has_value(); });
   return fits;
 }
 

@@ -1,15 +1,16 @@
 // The CPU kernels as a search space: the parameters of a variant, its name, its source.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "autotune/accuracy.h"
 #include "autotune/problem.h"
 #include "autotune/search/space.h"
 #include "autotune/variant_abi.h"
@@ -36,8 +37,7 @@ struct FitChoice {
   std::string type;        // of the generated header: "GeluF32"
   std::string name;        // "gelu_f32"
   std::string accuracy{};  // its class, "abs:2^-26"; empty for a forward
-  // Of a backward, proven: sup |g - f'(x)| over all x that are stored as y, kT; of f32, over real y, kA + kB. Compares fits of one format.
-  double error = 0;
+  kernels::FitBounds bounds{};  // of a backward
   bool has_rows = false;  // whether there are rows to pick, so that the table's placement is a choice: not for one row, nor for a direct table
   VariantFunction reference = nullptr;
   // Of a header that this program was not built with: its text, and its scalar kernel in place of `reference`.
@@ -49,22 +49,24 @@ using Fits = std::vector<std::shared_ptr<const FitChoice>>;
 // What a generated header offers for values stored as T.
 template <class Fit, class T>
 FitChoice backward_choice() {
-  FitChoice choice{.type = type_name(Fit::kName), .name = Fit::kName, .accuracy = Fit::kClass, .reference = &run_backward<Fit, T, kReferenceSchedule>};
-  if constexpr (requires { Fit::kT; }) {
-    choice.error = Fit::kT;
-  } else if constexpr (requires { Fit::kA + Fit::kB; }) {
-    choice.error = Fit::kA + Fit::kB;
-  } else {
-    choice.error = std::numeric_limits<double>::infinity();  // nothing is proven of it
-  }
+  FitChoice choice{.type = type_name(Fit::kName),
+                   .name = Fit::kName,
+                   .accuracy = Fit::kClass,
+                   .bounds = kernels::claims_of<Fit>().bounds,
+                   .reference = &run_backward<Fit, T, kReferenceSchedule>};
   if constexpr (!kernels::kIsDirect<Fit>) choice.has_rows = Fit::kRows > 1;
   return choice;
 }
 
 // All fits of a problem, polynomials and direct tables, from kernels/fits.h; the default first. Of a norm none.
 const Fits& fits_of(const Problem& problem);
-// Those of them whose proven error is no larger than the default's: what tuning may choose without being asked for less.
-Fits accurate_fits_of(const Problem& problem);
+// Those of them that may be chosen.
+Fits fits_within(const Problem& problem, Accuracy accuracy);
+// Why a fit may not be chosen for the problem, in words; nothing where it may.
+std::optional<std::string> why_too_coarse(const Problem& problem, const kernels::FitBounds& bounds, Accuracy accuracy);
+
+// What a record says of the fit of a problem's variant: fit_json(), and whether it is as accurate as the default.
+nlohmann::json fit_record(const Problem& problem, const FitChoice& fit);
 
 // The scalar kernel of a norm in a format.
 VariantFunction norm_reference(const Problem& problem);

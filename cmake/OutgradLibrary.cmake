@@ -10,7 +10,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID
   set(OUTGRAD_AVX512_BF16 ${OUTGRAD_HAS_AVX512_BF16_FLAG})
 endif()
 
-# What no variant.cpp and no dispatcher may take from this machine: the objects run on every machine of the architecture.
+# What no variant and no dispatcher may take from this machine: the objects run on every machine of the architecture.
 function(outgrad_c_flags target)
   outgrad_flags(${target} FALSE)
   target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
@@ -20,9 +20,9 @@ function(outgrad_c_flags target)
     $<$<BOOL:${OUTGRAD_X86}>:OUTGRAD_C_X86> $<$<BOOL:${OUTGRAD_AVX512_BF16}>:OUTGRAD_C_AVX512_BF16>)
 endfunction()
 
-# Objects of `source` that define the constant `name`, compiled with the instruction set's flags.
-function(outgrad_variant target source name)
-  add_library(${target} OBJECT ${source})
+# Objects of `sources`, one to a format, that define the constants of the instruction set `name`, compiled with its flags.
+function(outgrad_variant target name sources)
+  add_library(${target} OBJECT ${sources})
   outgrad_c_flags(${target})
   target_compile_definitions(${target} PRIVATE OUTGRAD_C_VARIANT=${name})
   if(OUTGRAD_TUNED AND OUTGRAD_TUNED_LIBRARY)

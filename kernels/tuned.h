@@ -7,6 +7,7 @@
 #else
 #include "kernels/generated/tuned_default.h"
 #endif
+#include "kernels/accuracy.h"
 #include "kernels/host/identity.h"
 #include "kernels/ladder.h"
 
@@ -23,6 +24,7 @@ namespace tuned {
 template <class Table>
 Found find(i64 rows, i64 cols) {
   static_assert(table_holds<Table>(), "a table ends with the default's choice and has an entry of it for every device and size");
+  static_assert(table_is_as_accurate<Table>(), "a fit's kA + kB, kT or kR is larger than the default's: tune again, or with --accuracy any");
   using All = typename Table::Choices;
   if constexpr (sizeof Table::kEntries == sizeof(TunedEntry)) {
     return {};
@@ -44,15 +46,17 @@ decltype(auto) run(i64 rows, i64 cols, const Body& body) {
   }
 }
 
-// What run() runs for a size, and how it was found.
+// What run() runs for a size, how it was found, and of a backward what its fit's header states.
 struct Tuning {
   const TunedEntry* entry;
   Found found;
+  FitClaims fit;
 };
 template <class Table>
 Tuning tuning_of(i64 rows, i64 cols) {
   const Found found = find<Table>(rows, cols);
-  return {&Table::kEntries[found.entry], found};
+  const TunedEntry& entry = Table::kEntries[found.entry];
+  return {&entry, found, with_choice(typename Table::Choices{}, entry.choice, []<class Choice>(Choice) { return claims_of_choice<Choice>(); })};
 }
 
 }  // namespace tuned

@@ -41,11 +41,12 @@ void libm_forward(const float* x, float* y, i64 n) {
 // What a table has for a size.
 struct Chosen {
   std::string variant, rung;
+  kernels::FitClaims fit{};
 };
 template <class Table>
 Chosen chosen(i64 rows, i64 cols) {
   const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
-  return {tuning.entry->variant, name_of(tuning.found.rung)};
+  return {tuning.entry->variant, name_of(tuning.found.rung), tuning.fit};
 }
 
 // Adds cases and what they run side by side.
@@ -57,7 +58,7 @@ struct Plan {
   }
   void add(std::string name, Chosen chosen, i64 elements, double bytes, std::function<void()> run) {
     workloads.push_back({name, bytes, std::move(run)});
-    cases.push_back({std::move(name), std::move(chosen.variant), std::move(chosen.rung), static_cast<double>(elements), bytes, {}});
+    cases.push_back({std::move(name), std::move(chosen.variant), std::move(chosen.rung), chosen.fit, static_cast<double>(elements), bytes, {}});
   }
 };
 
@@ -153,6 +154,7 @@ json to_json(const BenchGroup& group) {
          {"ns", which.ns},
          {"gb_per_s", group.gb_per_s(which)},
          {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
+    cases.back().update(claims_json(which.fit));
     if (const Interval speed = group.speed_against(which, "torch_" + which.name); speed.median > 0)
       cases.back()["against_torch"] = {{"median", speed.median}, {"low", speed.low}, {"high", speed.high}, {"confidence", kConfidence}};
   }
@@ -167,6 +169,7 @@ void print(const BenchGroup& group) {
     const Interval share = group.share_of_triad(which);
     const double bandwidth = group.gb_per_s(which);
     std::string beside = which.rung.empty() || which.variant == which.rung ? which.variant : which.variant + " (" + which.rung + ")";
+    if (which.fit.name != nullptr) beside += "; " + claims_text(which.fit);
     for (const char* peer : {"torch_", "libm_"})
       if (const Interval speed = group.speed_against(which, peer + which.name); speed.median > 0) {
         char text[64];

@@ -15,6 +15,7 @@ struct BenchCase {
   std::string name;                // "gelu_backward", "layernorm_forward", "triad", "libm_gelu_backward", "torch_gelu_backward", ...
   std::string variant;             // which schedule runs, or PyTorch's version; empty for others
   std::string rung;                // how near to this device the schedule was tuned (kernels/ladder.h); empty for what is not ours
+  kernels::FitClaims fit;          // of our backward
   double elements = 0, bytes = 0;  // of one run
   std::vector<double> ns;          // one per round
 };

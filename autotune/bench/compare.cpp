@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <tuple>
 
 #include "autotune/device.h"
 #include "autotune/executor.h"
@@ -53,8 +52,9 @@ json to_json(const Comparison& c) {
           {"format", name_of(c.problem.format)},
           {"rows", c.problem.rows},
           {"cols", c.problem.cols},
-          {"variant", c.variant},
-          {"rung", c.rung},
+          {"variant", c.choice.variant},
+          {"rung", c.choice.rung},
+          {"fit", c.choice.fit},
           {"ceiling", {{"name", c.ceiling}, {"bytes", c.ceiling_bytes}, {"ns", c.ceiling_ns}}},
           {"bytes", c.problem.bytes()},
           {"before_ns", c.before_ns},
@@ -95,18 +95,21 @@ VariantFunction EntryPoints::function(const Problem& problem) const {
   return load(unit);
 }
 
-std::pair<std::string, std::string> EntryPoints::choice(const Problem& problem) const {
+Choice EntryPoints::choice(const Problem& problem) const {
   Compiled unit = unit_of(problem);
   unit.symbol = choice_symbol(problem);
   const char* variant = nullptr;
   int rung = 0;
+  kernels::FitClaims fit;
   Arguments question;
   question.array[0] = &variant;
   question.array[1] = &rung;
+  question.array[2] = &fit;
   question.rows = problem.rows;
   question.cols = problem.cols;
   load(unit)(question);
-  return {variant, name_of(static_cast<kernels::Rung>(rung))};
+  return {variant, name_of(static_cast<kernels::Rung>(rung)), claims_text(fit),
+          fit.name == nullptr ? json() : fit_json(fit.name, fit.accuracy, fit.bounds)};
 }
 
 std::vector<Problem> tuned_problems(const std::string& header) {
@@ -128,7 +131,7 @@ Comparison compare(const Problem& problem, const EntryPoints& before, const Entr
   const Arguments a = arrays.arguments();
   Comparison result;
   result.problem = problem;
-  std::tie(result.variant, result.rung) = after.choice(problem);
+  result.choice = after.choice(problem);
   const Workload ceiling = executor->ceiling();
   result.ceiling = ceiling.name;
   result.ceiling_bytes = ceiling.bytes;
@@ -182,9 +185,10 @@ int compare_command(const Options& options) {
     }
     const Interval gain = c.gain();
     const std::vector<bool> kept = c.kept();
-    std::printf("  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %td of %zu rounds  %s (%s)\n", problem.sized_name().c_str(), c.gb_per_s(c.before_ns),
-                c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high, std::count(kept.begin(), kept.end(), true), kept.size(), c.variant.c_str(),
-                c.rung.c_str());
+    std::printf("  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %td of %zu rounds  %s (%s%s%s)\n", problem.sized_name().c_str(),
+                c.gb_per_s(c.before_ns), c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high,
+                std::count(kept.begin(), kept.end(), true), kept.size(), c.choice.variant.c_str(), c.choice.rung.c_str(),
+                c.choice.claims.empty() ? "" : "; ", c.choice.claims.c_str());
     std::fflush(stdout);
   }
   if (as_json)

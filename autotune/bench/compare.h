@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "autotune/accuracy.h"
 #include "autotune/compile.h"
 #include "autotune/options.h"
 #include "autotune/problem.h"
@@ -12,10 +13,17 @@
 
 namespace outgrad::autotune {
 
+// What a build runs for a problem.
+struct Choice {
+  std::string variant, rung;  // the rung: how near to this device and size it was found
+  std::string claims;         // claims_text() of its fit; empty where there is none
+  nlohmann::json fit;         // fit_json() of it; null
+};
+
 // One kernel at one size, before and after.
 struct Comparison {
   Problem problem;
-  std::string variant, rung;        // what the header's build runs, and how near to this device and size it was found
+  Choice choice;                    // what the header's build runs
   std::string ceiling;              // "triad" or "copy"
   double ceiling_bytes = 0;
   std::vector<double> ceiling_ns, before_ns, after_ns;  // one per round
@@ -31,8 +39,7 @@ class EntryPoints {
   EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain, const CompileSettings& settings);
 
   VariantFunction function(const Problem& problem) const;
-  // The variant and the rung's name.
-  std::pair<std::string, std::string> choice(const Problem& problem) const;
+  Choice choice(const Problem& problem) const;
 
  private:
   Compiled unit_of(const Problem& problem) const;

@@ -88,9 +88,9 @@ Candidate candidate_of(const Outcome& outcome) {
 
 class GpuTunable : public Tunable {
  public:
-  GpuTunable(const Problem& problem, const Architecture& limits, OfflineSettings compiling, std::size_t shard, std::size_t shards)
+  GpuTunable(const Problem& problem, Accuracy accuracy, const Architecture& limits, OfflineSettings compiling, std::size_t shard, std::size_t shards)
       : problem_(problem),
-        fits_(problem.has_fit() ? accurate_fits_of(problem) : gpu_fits_of(problem)),
+        fits_(fits_within(problem, accuracy)),
         space_(gpu_space(problem, fits_, limits)),
         points_(space_.construct().part(shard, shards)),
         limits_(limits),
@@ -151,7 +151,7 @@ class GpuTunable : public Tunable {
 
 class GpuDevice : public TuningDevice {
  public:
-  GpuDevice(int index, const std::string& out, std::uint64_t seed) : index_(index), device_(identify(index)) {
+  GpuDevice(int index, const std::string& out, std::uint64_t seed, Accuracy accuracy) : index_(index), device_(identify(index)), accuracy_(accuracy) {
     const Nvrtc& nvrtc = Nvrtc::instance();
     nvrtc.require(device_.limits.name);
     compiling_.cache_folder = out + "/" + device_.limits.name;
@@ -177,17 +177,19 @@ class GpuDevice : public TuningDevice {
   std::size_t batch() const override { return 16; }  // runs are short, and a process with an open device costs a second
   i64 elements_for(const Problem& problem) const override { return gpu::elements_for(problem, device_); }
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
-    return std::make_unique<GpuTunable>(problem, device_.limits, compiling_, shard, shards);
+    return std::make_unique<GpuTunable>(problem, accuracy_, device_.limits, compiling_, shard, shards);
   }
  private:
   int index_;
   DeviceIdentity device_;
+  Accuracy accuracy_;
   OfflineSettings compiling_;
   RunIdentity run_;
 };
 
 int on_device(int index, const Options& options, const std::vector<Problem>& problems, const Shard& shard) {
-  GpuDevice device(index, options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)));
+  GpuDevice device(index, options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)),
+                   accuracy_of(options));
   return tune_on(device, options, problems, shard);
 }
 

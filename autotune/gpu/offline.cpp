@@ -184,7 +184,7 @@ json record_of(const Outcome& outcome, const Architecture& architecture) {
                  {"variant", outcome.variant.name()},
                  {"parameters", outcome.variant.parameters()},
                  {"elements", outcome.variant.problem.elements()}};
-  if (outcome.variant.fit != nullptr) record["fit"] = {{"name", outcome.variant.fit->name}, {"class", outcome.variant.fit->accuracy}};
+  if (const FitChoice* fit = outcome.variant.fit.get()) record["fit"] = fit_record(outcome.variant.problem, *fit);
   if (outcome.variant.problem.over_rows()) record["rows"] = outcome.variant.problem.rows, record["cols"] = outcome.variant.problem.cols;
   if (const auto* pruned = std::get_if<Pruned>(&outcome.result)) {
     record["state"] = "rejected";
@@ -354,6 +354,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   settings.cache_folder = out + "/" + device;
   settings.jobs = identify_cpu().threads;
   const double budget = options.number("budget", 60, 1, 1e6);
+  const Accuracy accuracy = accuracy_of(options);
   const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
   const auto began = Clock::now();
   if (terminal) {
@@ -368,7 +369,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   for (std::size_t p = 0; p < problems.size(); ++p) {
     constexpr kernels::i64 kElements = kernels::i64{1} << 26;  // far more than any last cache
     const Problem problem = sized_within(problems[p], kElements);
-    const Fits& fits = gpu_fits_of(problem);
+    const Fits fits = fits_within(problem, accuracy);
     const Space space = gpu_space(problem, fits, architecture);
     const Points points = space.construct();
     settings.budget_seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
@@ -408,7 +409,9 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   }
   const std::string database = out + "/tune_" + device + ".jsonl", tuned_path = out + "/tuned_" + device + ".h";
   append_records(database, records);
-  kernels::write_file(tuned_path, tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured"));
+  kernels::write_file(
+      tuned_path,
+      tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured", accuracy));
   if (as_json)
     std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"},
                              {"architecture", device},

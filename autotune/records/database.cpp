@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <map>
 
+#include "autotune/problem.h"
+
 namespace outgrad::autotune {
 namespace {
 
@@ -93,9 +95,11 @@ bool has_only(const json& object, bool (*fits)(const json&), std::initializer_li
 }
 
 bool is_text(const json& value) { return value.is_string(); }
+bool is_truth(const json& value) { return value.is_boolean(); }
 
 bool is_fit(const json& value) {
-  return value.is_object() && value.contains("name") && has_only(value, is_text, {"name", "class", "sha256"}) && has_only(value, is_figure, {"error"});
+  return value.is_object() && value.contains("name") && has_only(value, is_text, {"name", "class", "sha256"}) &&
+         has_only(value, is_figure, {"a_plus_b", "t", "r"}) && has_only(value, is_truth, {"as_accurate"});
 }
 
 bool is_rejection(const json& value) { return value.is_object() && has_only(value, is_text, {"stage", "reason", "detail"}); }
@@ -129,7 +133,7 @@ struct Rule {
 const Rule kRules[] = {
     {"a text", is_text,
      {"time", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "kernel", "format", "variant", "state", "toolkit", "baseline"}},
-    {"true or false", [](const json& value) { return value.is_boolean(); }, {"default", "finalist", "winner", "gain"}},
+    {"true or false", is_truth, {"default", "finalist", "winner", "gain"}},
     {"a count", is_count, {"seed", "elements", "rows", "cols", "checked", "discarded_rounds", "rounds"}},
     {"a number", is_figure, {"compile_ms", "bytes", "bytes_per_element", "gb_per_s", "share_of_ceiling"}},
     {"an object", [](const json& value) { return value.is_object(); }, {"device"}},
@@ -167,10 +171,25 @@ std::optional<std::string> flaw_of(const json& record) {
   return std::nullopt;
 }
 
+bool is_of_an_earlier_rule(const json& record) {
+  const auto kernel = record.find("kernel");
+  if (kernel == record.end()) return false;
+  const bool has_choice = std::any_of(std::begin(kAllKernels), std::end(kAllKernels),
+                                      [&](KernelId id) { return is_backward(id) && Problem{id}.has_fit() && *kernel == name_of(id); });
+  const auto fit = record.find("fit");
+  return has_choice && (fit == record.end() || !fit->contains("as_accurate"));
+}
+
+bool is_eligible(const json& record, Accuracy accuracy) {
+  if (is_of_an_earlier_rule(record)) return false;
+  const auto fit = record.find("fit");
+  return accuracy == Accuracy::kAny || fit == record.end() || fit->value("as_accurate", true);
+}
+
 Database parse_database(const std::string& path, std::string_view text) {
   Database database;
   std::map<std::string, json> runs;  // what lines of a published file have in common, by name
-  long long number = 0;
+  long long number = 0, earlier = 0, first_earlier = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
@@ -214,8 +233,16 @@ Database parse_database(const std::string& path, std::string_view text) {
       for (const auto& [key, value] : run->second.items())
         if (!record.contains(key)) record[key] = value;
     }
+    if (is_of_an_earlier_rule(record)) {
+      if (++earlier == 1) first_earlier = number;
+      continue;
+    }
     database.records.push_back(std::move(record));
   }
+  if (earlier > 0)
+    database.warnings.push_back(
+        path + ":" + std::to_string(first_earlier) + ": the first of " + std::to_string(earlier) +
+        " records of an earlier rule of accuracy (no \"as_accurate\" in \"fit\"), ignored: their problems are searched again");
   return database;
 }
 

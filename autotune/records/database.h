@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autotune/accuracy.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {
@@ -34,6 +35,12 @@ Database load_database(const std::string& path);
 
 // A record as one line, without its end: keys in order, bytes that are no UTF-8 replaced.
 std::string line_of(const nlohmann::json& record);
+
+// Whether a record of this schema was made by a rule of accuracy before the present one: of a backward with a fit, it does not say whether that is as
+// accurate as the default. Its search could choose what none may choose now; parse_database() leaves such records out.
+bool is_of_an_earlier_rule(const nlohmann::json& record);
+// Whether a record is evidence for whom this accuracy is asked by: its fit, if it has one, may be chosen.
+bool is_eligible(const nlohmann::json& record, Accuracy accuracy);
 
 // Holds a database for itself: writers wait. Throws IoError.
 class DatabaseLock {

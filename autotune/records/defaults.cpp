@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 
@@ -23,13 +22,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kDefaultName = "default";
-
-std::optional<Problem> problem_named(const std::string& kernel, const std::string& format) {
-  for (const KernelId k : kAllKernels)
-    for (const FormatId f : kAllFormats)
-      if (kernel == name_of(k) && format == name_of(f)) return Problem{k, f};
-  return std::nullopt;
-}
 
 bool is_measured(const VariantEvidence& evidence) { return evidence.runs > 0 && evidence.barred.empty(); }
 
@@ -91,9 +83,9 @@ void print(const DefaultChoice& choice) {
 std::vector<DefaultChoice> choose_defaults(const std::vector<json>& records, const SourceHashes& sources) {
   std::map<std::string, std::vector<ProblemEvidence>> places;  // by problem, without its size
   std::set<std::string> kinds;
-  for (ProblemEvidence& evidence : weigh(records)) {
+  for (ProblemEvidence& evidence : weigh(records, Accuracy::kAsDefault)) {
     if (evidence.sources != sources) continue;
-    if (evidence.baseline.empty() || !problem_named(evidence.kernel, evidence.format)) continue;
+    if (evidence.baseline.empty() || !problem_named(evidence.kernel + "." + evidence.format)) continue;
     kinds.insert(evidence.device.family.substr(0, evidence.device.family.find(':')));
     places[evidence.kernel + "." + evidence.format].push_back(std::move(evidence));
   }
@@ -103,7 +95,7 @@ std::vector<DefaultChoice> choose_defaults(const std::vector<json>& records, con
     std::sort(all.begin(), all.end(), [](const ProblemEvidence& a, const ProblemEvidence& b) {
       return std::tuple(a.device.device, a.elements, a.cols, a.baseline) < std::tuple(b.device.device, b.elements, b.cols, b.baseline);
     });
-    DefaultChoice choice{problem_named(all.front().kernel, all.front().format).value(), {}, {}, 0};
+    DefaultChoice choice{problem_named(name).value(), {}, {}, 0};
     std::map<std::string, Loss> everywhere;
     for (const ProblemEvidence& place : all) {
       const std::map<std::string, Loss> here = losses_in(place);
@@ -160,10 +152,12 @@ int defaults_command(const Options& options) {
   }
   const std::string header = options.text("out", "");
   if (!header.empty()) {
-    std::vector<TunedChoice> entries = winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string());
+    std::vector<TunedChoice> entries =
+        winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(), Accuracy::kAsDefault);
     const std::vector<TunedChoice> defaults = default_entries(choices);
     entries.insert(entries.end(), defaults.begin(), defaults.end());
-    kernels::write_file(header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda, "from the records of several runs, with their default"));
+    kernels::write_file(header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda,
+                                             "from the records of several runs, with their default", Accuracy::kAsDefault));
   }
   if (options.has("json"))
     std::printf("%s\n",

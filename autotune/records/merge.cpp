@@ -186,12 +186,6 @@ bool bars(const json& record) {
   return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
 }
 
-// The proven error where the record has it, else what its class promises; a record with neither comes after those that say it.
-std::pair<int, double> error_of(const json& fit) {
-  const auto error = fit.find("error");
-  return error != fit.end() && error->is_number() ? proven_error(error->get<double>()) : error_rank(text_at(fit, "class"));
-}
-
 // One problem's records, as published, and what is known of the runs they are of.
 ProblemEvidence weigh_problem(std::vector<json> records) {
   ProblemEvidence problem;
@@ -248,7 +242,7 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const VariantEvidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_of(object_at(evidence.record, "fit")),
+    contenders.push_back({evidence.speedup, error_order(bounds_from(object_at(evidence.record, "fit"))),
                           changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
     index.push_back(i);
   }
@@ -330,7 +324,7 @@ json reviewable(const json& record) {
     kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
                                              "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
                                              "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
-  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "error"});
+  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "a_plus_b", "t", "r", "as_accurate"});
   if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
   if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
   if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;
@@ -360,21 +354,6 @@ std::vector<json> united(std::vector<json> records) {
     ++i;
   }
   return kept;
-}
-
-std::pair<int, double> error_rank(const std::string& accuracy) {
-  if (accuracy.empty()) return {-1, 0};
-  constexpr const char* kKinds[] = {"oracle", "ulp", "stored", "rel", "abs"};
-  const std::size_t colon = accuracy.find(':');
-  const std::string kind = accuracy.substr(0, colon);
-  const auto* known = std::find(std::begin(kKinds), std::end(kKinds), kind);
-  double value = 0;
-  if (colon != std::string::npos) {
-    const bool power = accuracy.compare(colon + 1, 2, "2^") == 0;
-    value = std::strtod(accuracy.c_str() + colon + (power ? 3 : 1), nullptr);
-    if (power) value = std::exp2(value);
-  }
-  return {static_cast<int>(known - std::begin(kKinds)), value};
 }
 
 int changes_between(const json& parameters, const json& default_parameters) {
@@ -410,7 +389,7 @@ std::string ProblemEvidence::name() const {
   return one_line(kernel + "." + format + "." + size);
 }
 
-std::vector<ProblemEvidence> weigh(const std::vector<json>& records) {
+std::vector<ProblemEvidence> weigh(const std::vector<json>& records, Accuracy accuracy) {
   struct Weighed {
     json record;
     std::string run;
@@ -420,7 +399,7 @@ std::vector<ProblemEvidence> weigh(const std::vector<json>& records) {
   using Run = std::string;
   std::map<Run, std::string> baselines;  // the default's name, by run and problem
   for (const json& record : records) {
-    if (!is_of_a_variant(record) || !record.contains("device") || text_at(record, "state") == "predicted") continue;
+    if (!is_of_a_variant(record) || !record.contains("device") || text_at(record, "state") == "predicted" || !is_eligible(record, accuracy)) continue;
     const auto key = device_key(record["device"]);
     if (!key || key->predicted) continue;
     json kept = reviewable(record);
@@ -469,7 +448,8 @@ std::vector<ProblemEvidence> weigh(const std::vector<json>& records) {
 
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
-std::vector<Published> publish(const std::vector<json>& records, const std::vector<SourceHashes>& present, const std::string& folder) {
+std::vector<Published> publish(const std::vector<json>& records, const std::vector<SourceHashes>& present, const std::string& folder,
+                               Accuracy accuracy) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw kernels::IoError(folder, "create", error.value());
@@ -492,7 +472,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
 
     // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
     std::map<SizedProblem, std::vector<ProblemEvidence>> shapes;
-    for (ProblemEvidence& problem : weigh(all)) {
+    for (ProblemEvidence& problem : weigh(all, accuracy)) {
       std::vector<ProblemEvidence>& chosen = shapes[{problem.kernel, problem.format, problem.rows, problem.cols, problem.elements}];
       const auto weight = [&](const ProblemEvidence& p) {
         const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
@@ -589,7 +569,7 @@ Database known_records(const DeviceKey& device, Rung farthest) {
 }
 
 std::vector<json> seed_parameters(const std::vector<json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
-                                  const std::string& format, i64 elements, std::size_t count) {
+                                  const std::string& format, i64 elements, std::size_t count, Accuracy accuracy) {
   struct Seed {
     std::tuple<int, bool, bool, double, double, std::string> rank;  // rung, other sources, predicted, distance in size, slowness, text
     json parameters;
@@ -598,7 +578,7 @@ std::vector<json> seed_parameters(const std::vector<json>& records, const Device
     return size > 0 && elements > 0 ? std::fabs(std::log2(static_cast<double>(size) / static_cast<double>(elements))) : 0.0;
   };
   std::vector<Seed> seeds;
-  for (const ProblemEvidence& problem : weigh(records)) {
+  for (const ProblemEvidence& problem : weigh(records, accuracy)) {
     if (problem.kernel != kernel || problem.format != format) continue;
     const bool others = problem.sources != sources;
     const int rung = static_cast<int>(rung_of(device, problem.device));
@@ -626,14 +606,14 @@ std::vector<json> seed_parameters(const std::vector<json>& records, const Device
   return chosen;
 }
 
-void publish_command(const std::string& out) {
+void publish_command(const std::string& out, Accuracy accuracy) {
   const std::vector<SourceHashes> present = {hash_sources(source_root()), gpu::hash_of_embedded()};
   std::vector<json> records;
   for (const std::string& path : databases_in(out)) {
     Database database = load_database(path);
     std::move(database.records.begin(), database.records.end(), std::back_inserter(records));
   }
-  for (const Published& file : publish(records, present, published_folder()))
+  for (const Published& file : publish(records, present, published_folder(), accuracy))
     std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n", file.path.c_str(), file.records, file.problems, file.bytes,
                  file.changed ? "" : ", as it was");
 }
@@ -675,7 +655,7 @@ int merge_command(const Options& options) {
   for (const json& record : records) text += line_of(record) + '\n';
   kernels::write_file(out, text);
 
-  const std::vector<ProblemEvidence> problems = weigh(records);
+  const std::vector<ProblemEvidence> problems = weigh(records, accuracy_of(options));
   if (options.has("json")) {
     json rows = json::array();
     for (const ProblemEvidence& problem : problems) {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "autotune/accuracy.h"
 #include "autotune/options.h"
 #include "autotune/records/database.h"
 #include "autotune/records/identity.h"
@@ -32,16 +33,10 @@ std::vector<nlohmann::json> united(std::vector<nlohmann::json> records);
 
 // ---- which variant is best
 
-// Smaller is the tighter class of accuracy (approx/README.md lists them). Those of different kinds compare by what they promise: oracle (as good as y
-// allows), ulp (at every y), stored (of the largest error), rel, abs; within a kind by the number. An unknown class comes last; no fit first.
-std::pair<int, double> error_rank(const std::string& accuracy);
-// Of a fit whose error is known as a number (FitChoice::error), before all of which only the class is known.
-inline std::pair<int, double> proven_error(double error) { return {-1, error}; }
-
 // What best() compares. The interval is of the default's time over the variant's.
 struct Contender {
   Interval speedup;
-  std::pair<int, double> error;  // proven_error() of its fit, else error_rank()
+  ErrorOrder error;  // of its fit
   int changes = 0;               // parameters in which it differs from the default: the measure of simplicity
   std::string name;
 };
@@ -77,8 +72,9 @@ struct ProblemEvidence {
   std::string name() const;  // "layernorm_backward.bf16.16384x1024", "gelu_backward.bf16.67108864"
 };
 
-// What the records say of every problem that anything was measured of, in an order that their content alone decides.
-std::vector<ProblemEvidence> weigh(const std::vector<nlohmann::json>& records);
+// What the records say of every problem that anything was measured of, in an order that their content alone decides. Those of fits that may not be
+// chosen say nothing.
+std::vector<ProblemEvidence> weigh(const std::vector<nlohmann::json>& records, Accuracy accuracy);
 
 // ---- publishing
 
@@ -100,7 +96,8 @@ struct Published {
 // is all that evidence needs. Throws IoError; SpecError when a published file is of a newer schema.
 inline constexpr std::size_t kMostPublishedBytes = 200'000;
 // `present`: of the CPU's kernels, and of those that this program carries for GPUs.
-std::vector<Published> publish(const std::vector<nlohmann::json>& records, const std::vector<SourceHashes>& present, const std::string& folder);
+std::vector<Published> publish(const std::vector<nlohmann::json>& records, const std::vector<SourceHashes>& present, const std::string& folder,
+                               Accuracy accuracy);
 
 // The published records of this device and of others no farther than `farthest`, nearest first, and the warnings of reading them. Nothing where
 // there is no such folder. Files of a newer schema are a warning here: a search does without them.
@@ -110,12 +107,13 @@ Database known_records(const DeviceKey& device, Rung farthest = Rung::kDevice); 
 // Parameters worth trying first for a kernel and format on a device: winners and runners-up of the records, nearest device first, then these
 // sources before others, measured before predicted, then the nearest size. They may be none of this device's space: the caller drops those.
 std::vector<nlohmann::json> seed_parameters(const std::vector<nlohmann::json>& records, const DeviceKey& device, const SourceHashes& sources,
-                                            const std::string& kernel, const std::string& format, kernels::i64 elements, std::size_t count);
+                                            const std::string& kernel, const std::string& format, kernels::i64 elements, std::size_t count,
+                                            Accuracy accuracy);
 
 // ---- the commands
 
 // What `--publish` does at the end of a run: publishes all databases of the folder `out`, and says what of it changed on stderr. Throws as publish().
-void publish_command(const std::string& out);
+void publish_command(const std::string& out, Accuracy accuracy);
 
 // `tune --merge FILE... --out FILE`: what --out already holds is merged too, and its writers wait meanwhile. Prints what the evidence says
 // of every problem. Returns the exit status.

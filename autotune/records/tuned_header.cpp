@@ -159,7 +159,7 @@ struct Instance {
   bool operator==(const Instance&) const = default;
 };
 
-std::string table_text(std::span<const TunedChoice> choices, Backend backend, const std::vector<std::string>& devices) {
+std::string table_text(std::span<const TunedChoice> choices, Backend backend, const std::vector<std::string>& devices, Accuracy accuracy) {
   const Problem& problem = choices.front().problem;
   const ScheduleType type = schedule_type(backend, problem);
   const std::string base = type_name(problem.name().replace(problem.name().find('.'), 1, "_"));
@@ -188,8 +188,11 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
       problem.has_fit() ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") + type_of(problem.format) + ">"
       : is_backward(problem.kernel) ? "DefaultNormBackward"
                                     : "DefaultNormForward";
-  return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list + standard +
-         ">;\n  static constexpr TunedEntry kEntries[] = {\n" + entries + "      {{}, 0, 0, " + std::to_string(instances.size()) + "}};\n};\n\n";
+  const bool any = accuracy == Accuracy::kAny && problem.has_fit() && is_backward(problem.kernel);
+  return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list +
+         standard + ">;\n" + (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") +
+         "  static constexpr TunedEntry kEntries[] = {\n" + entries + "      {{}, 0, 0, " + std::to_string(instances.size()) +
+         "}};\n};\n\n";
 }
 
 // --- Records ---------------------------------------------------------------------------------------------------------------------
@@ -208,9 +211,13 @@ std::optional<Problem> problem_of(const ProblemEvidence& evidence) {
 // Nothing where the variant's fit has a header that is not in `folder`.
 std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const json& record, const Interval& speedup, const std::string& folder) {
   if (!record.contains("parameters") || !record.contains("variant")) return std::nullopt;
-  TunedChoice choice{problem, device, record["variant"].get<std::string>(), record["parameters"], "", kernels::Evidence::measured, speedup};
-  if (const auto fit = record.find("fit"); fit != record.end() && fit->is_object() && fit->contains("sha256")) {
-    choice.fit_header = "fits/" + fit->value("name", "") + ".h";
+  TunedChoice choice{problem, device, record["variant"].get<std::string>(), record["parameters"], "", kernels::Evidence::measured, speedup, "", ""};
+  const auto fit = record.find("fit");
+  if (fit == record.end() || !fit->is_object()) return choice;
+  choice.fit = fit->value("name", "");
+  choice.claims = claims_text(fit->value("class", ""), bounds_from(*fit));
+  if (fit->contains("sha256")) {
+    choice.fit_header = "fits/" + choice.fit + ".h";
     const std::string path = folder + "/" + choice.fit_header;
     if (!std::filesystem::exists(path) || sha256(kernels::read_file(path)) != fit->value("sha256", "")) return std::nullopt;
   }
@@ -226,9 +233,9 @@ TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, ker
   return {variant.problem, device, variant.name(), variant.parameters(), brought ? header_path(*variant.fit) : "", evidence, speedup};
 }
 
-std::vector<TunedChoice> winners_in(const std::vector<json>& records, const SourceHashes& sources, const std::string& folder) {
+std::vector<TunedChoice> winners_in(const std::vector<json>& records, const SourceHashes& sources, const std::string& folder, Accuracy accuracy) {
   std::vector<TunedChoice> winners;
-  for (const ProblemEvidence& evidence : weigh(records)) {
+  for (const ProblemEvidence& evidence : weigh(records, accuracy)) {
     if (evidence.sources != sources) continue;
     const std::optional<Problem> problem = problem_of(evidence);
     if (!problem || evidence.variants.empty()) continue;
@@ -245,7 +252,7 @@ std::vector<TunedChoice> winners_in(const std::vector<json>& records, const Sour
   return winners;
 }
 
-std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin) {
+std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, const std::string& origin, Accuracy accuracy) {
   std::sort(choices.begin(), choices.end(), [](const TunedChoice& a, const TunedChoice& b) { return order_of(a) < order_of(b); });
   std::vector<std::string> devices, headers;
   for (const TunedChoice& choice : choices) {
@@ -273,7 +280,7 @@ std::string tuned_header(std::vector<TunedChoice> choices, Backend backend, cons
   }
   for (auto first = choices.begin(); first != choices.end();) {
     const auto last = std::find_if(first, choices.end(), [&](const TunedChoice& c) { return c.problem.name() != first->problem.name(); });
-    text += table_text({first, last}, backend, devices);
+    text += table_text({first, last}, backend, devices, accuracy);
     first = last;
   }
   return text + "}  // namespace outgrad::kernels::inline OUTGRAD_ABI::" + space + "\n";

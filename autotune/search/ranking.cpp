@@ -193,10 +193,7 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
 }
 
 Problem problem_of(const Recording& recording, const Options& options, const std::string& path) {
-  std::optional<Problem> found;
-  for (const KernelId kernel : kAllKernels)
-    for (const FormatId format : kAllFormats)
-      if (Problem{kernel, format}.name() == recording.kernel) found = Problem{kernel, format};
+  const std::optional<Problem> found = problem_named(recording.kernel);
   if (!found) throw kernels::SpecError(path, "kernel", "'" + recording.kernel + "' is none of this program's, which a ranking is of");
   const std::vector<Shape> shapes = options.shapes("shape");
   if (!shapes.empty() && !found->over_rows()) throw options.bad("shape", recording.kernel + " has no rows");

@@ -158,6 +158,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
   settings.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   settings.screening_rounds = kRounds;
   settings.final_rounds = settings.finalists = 0;
+  const Accuracy accuracy = accuracy_of(options);
   create_folder(out);
   settings.log_path = out + "/record.log";
   const auto began = Clock::now();
@@ -170,7 +171,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
 
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const Problem problem = sized_within(problems[p], kElements);
-    const Fits& fits = fits_of(problem);
+    const Fits fits = fits_within(problem, accuracy);
     const Space space = cpu_space(problem, fits, cpu.vector_bits, cpu.threads);
     const Points points = space.construct();
     const std::string path = out + "/" + problem.name() + ".jsonl";

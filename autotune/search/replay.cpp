@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "autotune/search/ranking.h"
+#include "autotune/variant.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::autotune {
@@ -33,11 +34,31 @@ double share_of_optimum(const Recording& recording, const Replay& run, std::size
   return optimum && n > 0 ? *optimum / run.best_ms[n - 1] : 0;
 }
 
+Recording eligible_part(Recording recording, Accuracy accuracy) {
+  const auto& parameters = recording.points.parameters();
+  const auto fit = static_cast<std::size_t>(
+      std::find_if(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.name == "fit"; }) - parameters.begin());
+  const std::optional<Problem> problem = problem_named(recording.kernel);
+  if (accuracy == Accuracy::kAny || fit == parameters.size() || !problem || !problem->has_fit()) return recording;
+  const Fits eligible = fits_within(*problem, accuracy);
+  std::vector<std::uint64_t> ranks;
+  std::vector<Evaluation> evaluations;
+  for (std::size_t i = 0; i < recording.points.size(); ++i) {
+    const nlohmann::json& label = recording.labels[fit][recording.points.position(i, fit)];
+    if (std::none_of(eligible.begin(), eligible.end(), [&](const auto& each) { return label == each->type; })) continue;
+    ranks.push_back(recording.points.rank(i));
+    evaluations.push_back(std::move(recording.evaluations[i]));
+  }
+  recording.points = Points(parameters, std::move(ranks));
+  recording.evaluations = std::move(evaluations);
+  return recording;
+}
+
 int replay_command(const Options& options) {
   const std::string path = options.text("device", "").substr(std::string("replay:").size());
   const std::string kernel = options.text("kernel", ""), format = options.text("format", "");
   if (kernel.empty() != format.empty()) throw options.bad(kernel.empty() ? "kernel" : "format", "a database's problem takes both, --kernel and --format");
-  const Recording recording = read_recording(path, kernel.empty() ? "" : kernel + "." + format);
+  Recording recording = read_recording(path, kernel.empty() ? "" : kernel + "." + format);
 
   if (options.has("ranking")) return ranking_command(options, recording, path);
 
@@ -50,6 +71,12 @@ int replay_command(const Options& options) {
   }
   if (exported) return kernels::kExitHolds;
 
+  const std::size_t recorded = recording.points.size();
+  recording = eligible_part(std::move(recording), accuracy_of(options));
+  if (const std::size_t left_out = recorded - recording.points.size(); left_out > 0)
+    kernels::print_error_line("warning: " + path + ": " + std::to_string(left_out) + " of " + std::to_string(recorded) +
+                              " points left out: their fit is less accurate than the default's (--accuracy any searches them)");
+  if (recording.points.empty()) throw kernels::SpecError(path, "fit", "every recorded point's is less accurate than the default's");
   const std::string name = options.one_of("strategy", strategy_names());
   constexpr double kShare = 0.05;  // of the space: the budget at which strategies are compared (autotune/README.md)
   const auto usual = static_cast<std::int64_t>(std::max(1.0, kShare * static_cast<double>(recording.points.size())));

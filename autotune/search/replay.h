@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "autotune/accuracy.h"
 #include "autotune/options.h"
 #include "autotune/records/exchange.h"
 #include "autotune/search/strategy.h"
@@ -20,6 +21,9 @@ Replay replay(const Recording& recording, Strategy& strategy, std::size_t evalua
 
 // Share of the recorded optimum that the best of the first n evaluations reaches, 0 where all of them failed.
 double share_of_optimum(const Recording& recording, const Replay& run, std::size_t n);
+
+// Without the points whose fit may not be chosen; of a kernel that is not this program's, all of them.
+Recording eligible_part(Recording recording, Accuracy accuracy);
 
 // `tune --device replay:FILE`: one search and how near to the recorded optimum it came; or, with --export-kernel-tuner and --export-t4,
 // the recording in another format; or, with --ranking, how well predictions agree with it (ranking.h). Returns the exit status.

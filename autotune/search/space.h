@@ -50,6 +50,7 @@ class Points {
   const std::vector<Cut>& cuts() const { return cuts_; }  // one per constraint, in the order of declaration
 
   Point operator[](std::size_t index) const;
+  std::uint64_t rank(std::size_t index) const { return ranks_[index]; }
   std::size_t position(std::size_t index, std::size_t parameter) const {  // of the parameter's value in its list
     return static_cast<std::size_t>(ranks_[index] / strides_[parameter] % parameters_[parameter].values.size());
   }

@@ -83,7 +83,7 @@ Choice choose() {
       if (isa < static_cast<int>(choice.isa)) choice.isa = static_cast<Isa>(isa);
     }
   }
-  const FormatKernels* family = kBaseline;
+  const FormatKernels* const* family = kBaseline;
 #if defined(OUTGRAD_C_X86)
   if (choice.isa >= Isa::avx512) {
     family = kAvx512;
@@ -91,9 +91,9 @@ Choice choose() {
     family = kAvx2;
   }
 #endif
-  for (int format = 0; format < kFormats; ++format) choice.kernels[format] = family + format;
+  for (int format = 0; format < kFormats; ++format) choice.kernels[format] = family[format];
 #if defined(OUTGRAD_C_AVX512_BF16)
-  if (choice.isa == Isa::avx512_bf16) choice.kernels[OUTGRAD_BF16] = &kAvx512Bf16;
+  if (choice.isa == Isa::avx512_bf16) choice.kernels[OUTGRAD_BF16] = &kBf16Avx512Bf16;
 #endif
   return choice;
 }

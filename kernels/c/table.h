@@ -1,6 +1,6 @@
 // What one instruction set brings to the C library: the kernels of a format behind plain function pointers.
 //
-// kernels/c/variant.cpp is compiled once for every instruction set. All that its objects share with the rest of the program are these
+// kernels/c/variant.h is compiled once for every instruction set and format. All that its objects share with the rest of the program are these
 // types and the constants at the end.
 #pragma once
 
@@ -112,10 +112,15 @@ struct FormatKernels {
   ChosenSchedule (*chosen)(int kernel, i64 rows, i64 n);
 };
 
-// One for each format. bf16 alone where the instruction set brings nothing to the others.
-extern const FormatKernels kBaseline[kFormats];
-extern const FormatKernels kAvx2[kFormats];
-extern const FormatKernels kAvx512[kFormats];
-extern const FormatKernels kAvx512Bf16;
+extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;
+extern const FormatKernels kF32Avx2, kF16Avx2, kBf16Avx2;
+extern const FormatKernels kF32Avx512, kF16Avx512, kBf16Avx512;
+extern const FormatKernels kBf16Avx512Bf16;  // which brings nothing to the other formats
+
+// An instruction set's, by format.
+using Family = const FormatKernels* [kFormats];
+inline constexpr Family kBaseline = {&kF32Baseline, &kF16Baseline, &kBf16Baseline};
+inline constexpr Family kAvx2 = {&kF32Avx2, &kF16Avx2, &kBf16Avx2};
+inline constexpr Family kAvx512 = {&kF32Avx512, &kF16Avx512, &kBf16Avx512};
 
 }  // namespace outgrad::c

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <type_traits>
 
+#include "kernels/accuracy.h"
 #include "kernels/host/text.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -79,6 +80,7 @@ namespace tuned {
 template <class Table>
 cudaError_t find(i64 rows, i64 cols, Found& found) {
   static_assert(table_holds<Table>(), "a table ends with the default's choice and has an entry of it for every device and size");
+  static_assert(table_is_as_accurate<Table>(), "a fit's kA + kB, kT or kR is larger than the default's: tune again, or with --accuracy any");
   found = {};
   if constexpr (sizeof Table::kEntries > sizeof(TunedEntry)) {
     DeviceKey device;

@@ -11,6 +11,7 @@
 
 #include "autotune/timing.h"
 #include "autotune/variant.h"
+#include "kernels/fits.h"
 #include "kernels/host/files.h"
 #include "kernels/host/layernorm.h"
 #include "tests/autotune/temporary_folder.h"
@@ -172,6 +173,7 @@ std::string header_text() {
   segment("kUpper", Table::kUpperFirst, Table::kUpperLast, Table::kUpperBase);
   segment("kLower", Table::kLowerFirst, Table::kLowerLast, Table::kLowerBase);
   if (Table::kMasked) segment("kLeft", Table::kLeftFirst, Table::kLeftLast, Table::kLeftBase);
+  for (const char* bound : {"kT", "kR"}) line("double ", bound, "0x1p-1");
   text += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
   for (const kernels::u16 entry : Table::entries().w) text += std::to_string(entry) + ", ";
   return text + "}};\n  }\n};\n\n}  // namespace outgrad::kernels::generated\n";
@@ -442,6 +444,14 @@ TEST_F(Eval, SaysWhatRanWhereAsked) {
   write("x", std::vector<float>(64)), write("rstd", std::vector<float>(8));
   const Outcome gelu = tune("eval --op forward --activation gelu --format f32 --json" + option("x") + option("y") + option("mask"));
   EXPECT_EQ(gelu.output, "{\"op\":\"forward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
+  const Outcome backward = tune("eval --op backward --activation gelu --format f32 --json --dy " + folder_ / "x" + " --y " + folder_ / "x" +
+                                option("mask") + option("dx"));
+  const nlohmann::json said = nlohmann::json::parse(backward.output, nullptr, false);
+  ASSERT_TRUE(said.is_object()) << backward.output;
+  EXPECT_EQ(said["fit"]["name"], kernels::generated::GeluF32::kName);
+  EXPECT_EQ(said["fit"]["class"], kernels::generated::GeluF32::kClass);
+  EXPECT_EQ(said["fit"]["a_plus_b"], kernels::generated::GeluF32::kA + kernels::generated::GeluF32::kB);
+  EXPECT_TRUE(said["fit"]["r"].is_null()) << "f32's is not enumerated over real x";
   const Outcome norm = tune("eval --op rmsnorm_backward --format f32 --rows 8 --cols 8 --json --dy " + folder_ / "x" + " --y " +
                             folder_ / "x" + option("rstd") + option("dx"));
   EXPECT_EQ(norm.output, "{\"op\":\"rmsnorm_backward\",\"rung\":\"default\",\"variant\":\"default\"}\n");

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "autotune/records/tuned_header.h"
 #include "autotune/tuner.h"
+#include "kernels/fits.h"
+#include "kernels/generated/gelu_f32_rel.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/temporary_folder.h"
 
@@ -75,13 +78,57 @@ TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
   EXPECT_EQ(why->reason, Reason::kWrongAnswer) << why->detail;
 }
 
+// A bound that a reader made 0 of would be the best there is.
+TEST_F(Headers, RefusesABoundThatIsMissingOrNoBound) {
+  for (const char* name : {"gelu_bf16", "gelu_f16_oracle", "gelu_f32"}) {
+    const std::string text = renamed(name, "mine");
+    const bool table = std::string(name).find("oracle") != std::string::npos, enumerated = std::string(name).find("f32") == std::string::npos;
+    const int struct_line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("struct ")), '\n'));
+    for (const std::string bound : {"kA", "kB", "kT", "kR"}) {
+      const std::string start = "  static constexpr double " + bound + " = ";
+      const std::size_t at = text.find(start), end = text.find(';', at);
+      const bool stated = bound == "kA" || bound == "kB" ? !table : enumerated;
+      ASSERT_EQ(at != std::string::npos, stated) << name << " " << bound;
+      if (!stated) continue;
+      const std::string place = "line " + std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+      write("a.h", std::string(text).erase(at, text.find('\n', at) + 1 - at));
+      EXPECT_EQ(refusal(), headers() + "/a.h: line " + std::to_string(struct_line) + ": states no " + bound) << name;
+      for (const std::string value : {"", "zero", "-0x1p-9", "nan", "inf", "0x1p-9f", "0x1p-9 + 1", "1e999", "kO"}) {
+        write("a.h", std::string(text).replace(at + start.size(), end - at - start.size(), value));
+        EXPECT_EQ(refusal(), headers() + "/a.h: " + place + ": " + bound + ": '" + value + "' is not a finite number of 0 or more") << name;
+      }
+    }
+    write("a.h", text);
+    EXPECT_EQ(refusal(), "accepted") << name;
+  }
+}
+
+TEST_F(Headers, HaveTheBoundsOfTheirCompiledSelves) {
+  write("a.h", renamed("gelu_bf16_fast", "mine_fast"));
+  write("b.h", renamed("gelu_f16_oracle", "mine_oracle"));
+  write("c.h", renamed("gelu_f32", "mine"));
+  write("d.h", renamed("gelu_f32_rel", "mine_rel"));
+  const std::vector<GeneratedHeader> read = read_generated_headers(headers());
+  const kernels::FitBounds compiled[] = {kernels::claims_of<kernels::generated::GeluBf16Fast>().bounds,
+                                         kernels::claims_of<kernels::generated::GeluF16Oracle>().bounds,
+                                         kernels::claims_of<kernels::generated::GeluF32>().bounds,
+                                         kernels::claims_of<kernels::generated::GeluF32Rel>().bounds};
+  ASSERT_EQ(read.size(), std::size(compiled));
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    EXPECT_EQ(read[i].bounds.a_plus_b, compiled[i].a_plus_b) << read[i].name;
+    EXPECT_EQ(read[i].bounds.t, compiled[i].t) << read[i].name;
+    EXPECT_EQ(read[i].bounds.r, compiled[i].r) << read[i].name;
+    EXPECT_EQ(read[i].bounds.direct, compiled[i].direct) << read[i].name;
+  }
+}
+
 TEST_F(Headers, TunedHeaderBringsTheFitAlong) {
   const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
   write("a.h", renamed("gelu_bf16_fast", "mine_fast"));
   const FitChoice choice = choice_from(read_generated_headers(headers()).front());
   EXPECT_EQ(header_path(choice), "fits/mine_fast.h");
   const auto text_of = [](const Variant& variant) {
-    return tuned_header({tuned_choice(variant, {}, kernels::Evidence::measured, {})}, Backend::kCpu, "a test");
+    return tuned_header({tuned_choice(variant, {}, kernels::Evidence::measured, {})}, Backend::kCpu, "a test", Accuracy::kAny);
   };
   const std::string text = text_of({problem, std::make_shared<const FitChoice>(choice), kernels::CpuSchedule{}});
   EXPECT_NE(text.find("#include \"fits/mine_fast.h\""), std::string::npos) << text;
@@ -102,6 +149,9 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
   refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");
   refuses("#pragma once\n", "line 1");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree", "  /* a comment\n  static constexpr int kDegree"),
+          "line 16: a comment");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "for the format", "for the format \\ "), "line ");
   write("a.h", renamed("gelu_bf16", "mine"));
   write("b.h", renamed("gelu_bf16_fast", "mine"));
   EXPECT_NE(refusal().find("is also in"), std::string::npos) << refusal();

@@ -92,6 +92,82 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
   EXPECT_EQ(summary["winners"].size(), 1u);
 }
 
+// A coarser fit that a caller brings is said to be one, and is tried, recorded and taken along only where any accuracy is asked for. The
+// records of that run choose nothing for the next one, which does not ask.
+TEST(TuneCommand, AccuracyIsAskedFor) {
+  const TemporaryFolder folder;
+  std::string header = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_fast.h");
+  for (const auto& [from, to] :
+       {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "}, {"\"gelu_bf16_fast\"", "\"mine\""}})
+    header.replace(header.find(from), from.size(), to);
+  std::filesystem::create_directories(folder / "headers");
+  kernels::write_file(folder / "headers/mine.h", header);
+  struct Said {
+    std::string out, err;
+  };
+  const auto tune = [&](const std::string& evaluations, const std::string& accuracy) {
+    const std::vector<std::string> args = {
+        "--out",         folder / "out", "--kernel",   "gelu_backward", "--format",   "bf16",  "--headers", folder / "headers",
+        "--evaluations", evaluations,    "--accuracy", accuracy,        "--elements", "65536", "--budget",  "60"};
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(tune_command(args), 0);
+    const std::string out = testing::internal::GetCapturedStdout();
+    return Said{out, testing::internal::GetCapturedStderr()};
+  };
+  const auto coarse = [&] {
+    int count = 0;
+    for (const nlohmann::json& record : load_database(folder / "out/tune_cpu.jsonl").records)
+      count += record["fit"]["as_accurate"] == false;
+    return count;
+  };
+  const Said unasked = tune("6", "default");
+  EXPECT_NE(unasked.err.find("headers/mine.h: not tried: its A + B 2^-5.99 is larger than the default's 2^-10.80"), std::string::npos)
+      << unasked.err;
+  EXPECT_NE(unasked.out.find("gelu_backward.bf16 runs gelu_bf16: abs:2^-10, A + B 2^-10.80, R 2^-10.26\n"), std::string::npos)
+      << unasked.out;
+  EXPECT_EQ(coarse(), 0);
+
+  const Said asked = tune("12", "any");
+  EXPECT_EQ(asked.err.find("not tried"), std::string::npos) << asked.err;
+  EXPECT_GT(coarse(), 0);
+  EXPECT_NE(kernels::read_file(folder / "out/tuned_cpu.h").find("kAnyAccuracy = true"), std::string::npos);
+
+  tune("7", "default");
+  const std::string last = kernels::read_file(folder / "out/tuned_cpu.h");
+  EXPECT_EQ(last.find("kAnyAccuracy"), std::string::npos);
+  EXPECT_EQ(last.find("Fast"), std::string::npos) << last;
+  EXPECT_EQ(last.find("Mine"), std::string::npos) << last;
+}
+
+// What a run by the earlier rule has left is neither known nor chosen.
+TEST(TuneCommand, SearchesAgainWhatTheEarlierRuleHasTuned) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "tune_cpu.jsonl";
+  const auto tune = [&] {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32", "--evaluations", "3", "--elements",
+                            "65536", "--budget", "60", "--json"}),
+              0);
+    const nlohmann::json said = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+    return std::pair(said["problems"][0], testing::internal::GetCapturedStderr());
+  };
+  EXPECT_EQ(tune().first["evaluated"], 3);
+  EXPECT_EQ(tune().first["known"], 3);
+  std::vector<nlohmann::json> records = load_database(path).records;
+  for (nlohmann::json& record : records) {
+    for (const char* key : {"a_plus_b", "t", "r", "as_accurate"}) record["fit"].erase(key);
+    record["fit"]["error"] = 1e-7;
+  }
+  std::filesystem::remove(path);
+  append_records(path, records);
+  const auto [again, said] = tune();
+  EXPECT_EQ(again["known"], 0);
+  EXPECT_EQ(again["evaluated"], 3);
+  EXPECT_NE(said.find("records of an earlier rule of accuracy"), std::string::npos) << said;
+}
+
 TEST(TuneCommand, AShardIsGivenOrMpis) {
   const auto shard = [](const std::string& text) {
     const Options options("tune", {"--shard", text}, {"shard"}, {});

@@ -42,7 +42,7 @@ function(outgrad_c_hash_machine name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "CXX;CC;EMULATOR" "FLAGS")
   set(program "${CMAKE_CURRENT_BINARY_DIR}/outgrad-c-hash-${name}")
   set(common -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/kernels/c)
-  set(sources kernels/c/outgrad.cpp "${outgrad_facts}" kernels/c/variant.cpp)
+  set(sources kernels/c/outgrad.cpp "${outgrad_facts}" ${outgrad_formats})
   set(objects "${program}-main.o")
   get_target_property(kernel_headers outgrad_kernels HEADER_SET)
   add_custom_command(OUTPUT "${program}-main.o"
@@ -52,9 +52,9 @@ function(outgrad_c_hash_machine name)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
     cmake_path(GET source STEM stem)
     add_custom_command(OUTPUT "${program}-${stem}.o"
-      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${arg_CXX} -std=c++20 -fopenmp ${arg_FLAGS} ${common} -DOUTGRAD_C_VARIANT=kBaseline
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${arg_CXX} -std=c++20 -fopenmp ${arg_FLAGS} ${common} -DOUTGRAD_C_VARIANT=Baseline
         -c "${source}" -o "${program}-${stem}.o"
-      DEPENDS "${source}" "${PROJECT_SOURCE_DIR}/kernels/c/table.h" ${kernel_headers} VERBATIM)
+      DEPENDS "${source}" "${PROJECT_SOURCE_DIR}/kernels/c/table.h" "${PROJECT_SOURCE_DIR}/kernels/c/variant.h" ${kernel_headers} VERBATIM)
     list(APPEND objects "${program}-${stem}.o")
   endforeach()
   set(static "")

@@ -28,20 +28,21 @@ readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the son
 # --- Copies of inline functions ----------------------------------------------------------------------------------------------------
 # Weak symbols of an object that the inline namespace does not keep apart.
 shared_weak() { nm "$@" | awk '$2 ~ /^[WVu]$/ {print $3}' | grep -v 'v0_' | sort -u; }
-baseline=$(find "$2/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
-shared_weak "$baseline" >"$work/baseline_weak"
+mapfile -t baseline < <(find "$2/CMakeFiles/outgrad_c_baseline.dir" -name '*.o')
+shared_weak "${baseline[@]}" >"$work/baseline_weak"
 while read -r object; do
   shared_weak "$object" >"$work/weak"
   extra=$(comm -23 "$work/weak" "$work/baseline_weak")
   [[ -z $extra ]] || fail "${object#"$2"/}: inline functions that the baseline's object does not hold too: $extra"
 done < <(find "$2"/CMakeFiles/outgrad_c_avx*.dir -name '*.o')
 # Of several copies linkers keep the first: the baseline's objects come first in the archive.
-mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE '(kBaseline|kAvx2|kAvx512|kAvx512Bf16)E$')
-[[ ${order[0]:-} == kBaselineE ]] || fail "the archive's first variant is ${order[0]:-missing}, not the baseline"
+mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|Bf16)(Baseline|Avx2|Avx512|Avx512Bf16)E$')
+[[ ${#order[@]} -ge 3 && ${order[*]:0:3} == 'kF32BaselineE kF16BaselineE kBf16BaselineE' ]] ||
+  fail "the archive's first variants are ${order[*]:0:3}, not the baseline's"
 
 # --- Headers: what has code is in the inline namespace; data types, exceptions and coefficients alone are outside it ---------------
 untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
-  grep -vxE 'kernels/(formats|ladder|layernorm|params|table|host/errors)\.h|kernels/generated/.*\.h' || true)
+  grep -vxE 'kernels/(accuracy|formats|ladder|layernorm|params|table|host/errors)\.h|kernels/generated/.*\.h' || true)
 [[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
 grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
 

@@ -24,8 +24,8 @@ mutations() {
   mutation clamp eval.h 'return @a < lo ? lo : a@;' 'a > lo ? a : lo' Activation/0.NanGivesNan
   # The bits of a mask byte in reverse, as written and as read.
   mutation mask_order_written host/elementwise.h 'byte |= static_cast<u32>(element.m) << @(k - i)@;' '7 - (k - i)' \
-    Elementwise/2.EveryLengthAndAlignmentForward
-  mutation mask_order_read host/elementwise.h '(mask[i / 8] >> @(i % 8)@ & 1)' '7 - i % 8' Elementwise/2.EveryLengthAndAlignmentBackward
+    Bf16/Elementwise/0.EveryLengthAndAlignmentForward
+  mutation mask_order_read host/elementwise.h '(mask[i / 8] >> @(i % 8)@ & 1)' '7 - i % 8' Bf16/Elementwise/0.EveryLengthAndAlignmentBackward
   # Ties away from zero.
   mutation rounding formats.h '@(bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16@;' '(bits + 0x8000u) >> 16' \
     Formats16/1.NarrowRoundsEveryMidpoint
@@ -49,10 +49,10 @@ mutations() {
     RowTree.SumIsTheDefinitionsAtEveryLengthAndWidth
   # eps outside the root.
   mutation rstd layernorm.h 'return @div_rn(1.0f, sqrt_rn(add_rn(mean_of(squares, n), eps)))@;' \
-    'div_rn(1.0f, add_rn(sqrt_rn(mean_of(squares, n)), eps))' NormTest/0.ForwardIsTheExactOutputWithinItsRoundings
+    'div_rn(1.0f, add_rn(sqrt_rn(mean_of(squares, n)), eps))' F32/NormTest/0.ForwardIsTheExactOutputWithinItsRoundings
   # x^ of a side channel from y, which does not hold it.
   mutation side_buffer host/layernorm.h 'const float x_hat = @a.side.x_hat[row * a.side.count + s]@;' \
-    'staged.c[channel]' NormTest/0.BackwardIsTheExactGradientWithinItsRoundings
+    'staged.c[channel]' F32/NormTest/0.BackwardIsTheExactGradientWithinItsRoundings
 }
 
 occurrences() {  # occurrences TEXT IN

@@ -18,7 +18,7 @@ constexpr double kDefaultClassCost = 0.1;
 /// Whether the timings of a format make the class ulp its default, in a sentence.
 std::string default_class(const TuningResult& t) {
   const auto ulp = std::find_if(t.fits.begin(), t.fits.end(), [](const FitSpeed& f) { return f.accuracy.starts_with("ulp"); });
-  if (ulp == t.fits.end()) return fmt::format("{}: the class ulp was not timed.", t.format);
+  if (ulp == t.fits.end()) return fmt::format("{}: the class ulp was not timed (`./outgrad tune --accuracy any` times it).", t.format);
   const double least = 1 / (1 + kDefaultClassCost);
   const std::string measured = fmt::format("{}: the class ulp (`{}`) runs at {:.3f} [{:.3f}, {:.3f}] of the default's speed", t.format,
                                            quoted(ulp->name), ulp->speedup, ulp->low, ulp->high);

@@ -11,6 +11,7 @@
 #include "autotune/isolate.h"
 #include "autotune/records/tuned_header.h"
 #include "autotune/workload.h"
+#include "kernels/fits.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "kernels/simd.h"
@@ -33,7 +34,7 @@ class Compare : public testing::Test {
   void SetUp() override { settings_.cache_folder = folder_ / "variants"; }
   std::string header(const std::vector<TunedChoice>& choices) const {
     const std::string path = folder_ / "tuned.h";
-    kernels::write_file(path, tuned_header(choices, Backend::kCpu, "for a test"));
+    kernels::write_file(path, tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
     return path;
   }
   EntryPoints entries(const std::string& path) const { return EntryPoints(path, {kGelu}, find_toolchain(), settings_); }
@@ -57,17 +58,17 @@ TEST_F(Compare, ALossIsALoss) {
   in_child([&](const Channel& channel) {
     omp_set_num_threads(1);  // on a busy machine threads wait for one another longer than either kernel takes
     const Comparison own = compare(kGelu, before, after, 20, 1);
-    channel.report({{"variant", own.variant},
-                    {"rung", own.rung},
+    channel.report({{"variant", own.choice.variant},
+                    {"rung", own.choice.rung},
                     {"ceiling", own.ceiling},
                     {"ceiling_ns", own.ceiling_ns},
                     {"before", own.before_ns},
                     {"after", own.after_ns}});
   }, [&](const nlohmann::json& report) {
-    c = {kGelu, report["variant"], report["rung"], report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
+    c = {kGelu, {report["variant"], report["rung"], "", nullptr}, report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
   });
-  EXPECT_EQ(c.variant, "scalar");
-  EXPECT_EQ(c.rung, "exact device");
+  EXPECT_EQ(c.choice.variant, "scalar");
+  EXPECT_EQ(c.choice.rung, "exact device");
   EXPECT_EQ(c.before_ns.size(), c.after_ns.size());
   EXPECT_EQ(c.ceiling, "triad");
   // Others use the machine too: the quickest runs are the ones they left alone.
@@ -89,10 +90,16 @@ TEST(Comparison, GainIsTheDefaultsTimeOverTheHeaders) {
 
 TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
   const EntryPoints before = entries("");
-  EXPECT_EQ(before.choice(kGelu), (std::pair<std::string, std::string>{"default", "default"}));
+  EXPECT_EQ(before.choice(kGelu).variant, "default");
+  EXPECT_EQ(before.choice(kGelu).rung, "default");
+  EXPECT_EQ(before.choice(kGelu).fit["class"], kernels::generated::GeluBf16::kClass);
   for (const char* name : {"first", "second"}) {
     const EntryPoints after = entries(header({choice(kGelu.sized(1, 4096), name, 0)}));
-    EXPECT_EQ(after.choice(kGelu), (std::pair<std::string, std::string>{name, "exact device"}));
+    const Choice chosen = after.choice(kGelu);
+    EXPECT_EQ(chosen.variant, name);
+    EXPECT_EQ(chosen.rung, "exact device");
+    EXPECT_EQ(chosen.fit["r"], kernels::generated::GeluBf16::kR);
+    EXPECT_NE(chosen.claims.find(", A + B 2^-"), std::string::npos) << chosen.claims;
     const Problem small = kGelu.sized(1, 10'007);
     int differences = -1;
     in_child([&](const Channel& channel) {

@@ -27,12 +27,12 @@ int read_everything(const std::string& text) {
     // What was written is read again, whole and without a word.
     const Database again = parse_database("fuzz", lines);
     if (!again.warnings.empty() || again.records != all) __builtin_trap();
-    for (const ProblemEvidence& problem : weigh(all)) {
+    for (const ProblemEvidence& problem : weigh(all, Accuracy::kAsDefault)) {
       const VariantEvidence& winner = problem.variants.at(problem.winner);
       if (problem.gain && !(winner.speedup.low > 1 && winner.barred.empty())) __builtin_trap();
       for (const VariantEvidence& evidence : problem.variants)
         if (!(evidence.speedup.low <= evidence.speedup.median && evidence.speedup.median <= evidence.speedup.high)) __builtin_trap();
-      seed_parameters(all, problem.device, problem.sources, problem.kernel, problem.format, problem.elements, 3);
+      seed_parameters(all, problem.device, problem.sources, problem.kernel, problem.format, problem.elements, 3, Accuracy::kAsDefault);
     }
     return static_cast<int>(database.records.size());
   } catch (const outgrad::kernels::SpecError&) {

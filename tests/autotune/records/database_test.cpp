@@ -228,7 +228,7 @@ TEST(Database, AReadOnlyFolderIsOneClearLine) {
   };
   refused("append", [&] { append_records(folder + "/db.jsonl", {record(1)}); });
   refused("tune", [&] { tune_command({"--out", folder, "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "1", "--elements", "65536"}); });
-  refused("publish", [&] { publish({}, {}, folder + "/outgrad"); });
+  refused("publish", [&] { publish({}, {}, folder + "/outgrad", Accuracy::kAsDefault); });
   const TemporaryFolder ours;
   append_records(ours / "in.jsonl", {record(1)});
   refused("merge", [&] { tune_command({"--merge", ours / "in.jsonl", "--out", folder + "/out.jsonl"}); });

@@ -146,7 +146,7 @@ TEST(Defaults, OfTheCommittedRecords) {
     }
   }
   if (records.empty()) GTEST_SKIP() << "no records in " << folder;
-  for (const ProblemEvidence& evidence : weigh(records)) {
+  for (const ProblemEvidence& evidence : weigh(records, Accuracy::kAsDefault)) {
     for (const DefaultChoice& choice : choose_defaults(records, evidence.sources)) {
       EXPECT_GE(choice.choice().worst, 0);
       EXPECT_LE(choice.choice().worst, choice.table.front().worst + kLossTie);

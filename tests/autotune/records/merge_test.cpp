@@ -50,7 +50,7 @@ TEST(Union, IsTheSameWhateverTheOrderAndTheGrouping) {
     std::mt19937 random(seed);
     std::vector<json> records = many_records(seed);
     const std::string once = merged(records);
-    const auto weighed = weigh(united(records));
+    const auto weighed = weigh(united(records), Accuracy::kAsDefault);
     ASSERT_FALSE(once.empty());
     EXPECT_EQ(merged(united(records)), once) << "idempotent";
     std::shuffle(records.begin(), records.end(), random);
@@ -69,7 +69,7 @@ TEST(Union, IsTheSameWhateverTheOrderAndTheGrouping) {
       parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     }
     EXPECT_EQ(merged(parts.front()), once) << "associative";
-    const auto again = weigh(parts.front());
+    const auto again = weigh(parts.front(), Accuracy::kAsDefault);
     ASSERT_EQ(again.size(), weighed.size());
     for (std::size_t i = 0; i < again.size(); ++i) {
       EXPECT_EQ(again[i].name(), weighed[i].name());
@@ -87,7 +87,7 @@ TEST(Union, LosesNothingAndCountsNothingTwice) {
   ASSERT_EQ(both.size(), 2u) << "the published line of a record that is there says nothing new";
   EXPECT_TRUE(both[0].contains("final") && both[1].contains("final"));
   EXPECT_EQ(united({reviewable(other)}).size(), 1u);
-  const auto problems = weigh({one, other, other, reviewable(other), reviewable(reviewable(other))});
+  const auto problems = weigh({one, other, other, reviewable(other), reviewable(reviewable(other))}, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].variants[problems[0].winner].runs, 1);
 }
@@ -111,45 +111,39 @@ TEST(Union, OfShardsIsTheWhole) {
   args.insert(args.end(), {"--json", "--out", folder / "all.jsonl"});
   ASSERT_EQ(tune_command(args), 0);
   EXPECT_EQ(kernels::read_file(folder / "all.jsonl"), merged(whole));
-  const auto problems = weigh(load_database(folder / "all.jsonl").records);
+  const auto problems = weigh(load_database(folder / "all.jsonl").records, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].variants[problems[0].winner].name(), "variant 39");
 }
 
 // ---- best
 
-Contender contender(double low, double median, const std::string& accuracy, int changes, const std::string& name) {
-  return {{median, low, 2 * median - low}, error_rank(accuracy), changes, name};
+Contender contender(double low, double median, double error, int changes, const std::string& name) {
+  return {{median, low, 2 * median - low}, error_order({error, 1, error}), changes, name};
 }
 
 TEST(Best, TheDefaultStaysUnlessBeatenBeyondTheNoise) {
-  const Contender normal = contender(1, 1, "abs:2^-10", 0, "default");
+  const Contender normal = contender(1, 1, 0x1p-10, 0, "default");
   EXPECT_EQ(best(std::vector{normal}), 0u);
-  EXPECT_EQ(best(std::vector{normal, contender(0.999, 1.3, "oracle", 1, "a")}), 0u);
-  EXPECT_EQ(best(std::vector{normal, contender(1, 1.3, "oracle", 1, "a")}), 0u);
-  EXPECT_EQ(best(std::vector{normal, contender(1.001, 1.3, "abs:2^-8", 1, "a")}), 1u);
+  EXPECT_EQ(best(std::vector{normal, contender(0.999, 1.3, 0x1p-20, 1, "a")}), 0u);
+  EXPECT_EQ(best(std::vector{normal, contender(1, 1.3, 0x1p-20, 1, "a")}), 0u);
+  EXPECT_EQ(best(std::vector{normal, contender(1.001, 1.3, 0x1p-8, 1, "a")}), 1u);
 }
 
 TEST(Best, IsTheHighestLowerBoundNotTheHighestMedian) {
-  const Contender normal = contender(1, 1, "", 0, "default"), sure = contender(1.3, 1.4, "abs:2^-10", 2, "sure");
-  EXPECT_EQ(best(std::vector{normal, contender(1.01, 1.5, "abs:2^-10", 2, "wild"), sure}), 2u);
-  EXPECT_EQ(best(std::vector{normal, sure, contender(1.01, 1.29, "oracle", 0, "not as fast")}), 1u);
+  const Contender normal = contender(1, 1, 0x1p-10, 0, "default"), sure = contender(1.3, 1.4, 0x1p-10, 2, "sure");
+  EXPECT_EQ(best(std::vector{normal, contender(1.01, 1.5, 0x1p-10, 2, "wild"), sure}), 2u);
+  EXPECT_EQ(best(std::vector{normal, sure, contender(1.01, 1.29, 0x1p-20, 0, "not as fast")}), 1u);
 }
 
 TEST(Best, TiesGoToTheSmallerErrorThenTheSimpler) {
-  const Contender normal = contender(1, 1, "abs:2^-10", 0, "default"), leader = contender(1.30, 1.32, "abs:2^-10", 3, "leader");
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, "abs:2^-13", 5, "finer")}), 2u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, "abs:2^-10", 1, "simpler")}), 2u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, "abs:2^-10", 1, "simpler"), contender(1.29, 1.31, "oracle", 6, "finest")}), 3u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, "abs:2^-8", 0, "coarser")}), 1u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(1.25, 1.29, "oracle", 0, "beaten beyond the noise")}), 1u);
-  EXPECT_EQ(best(std::vector{normal, leader, contender(0.9, 1.5, "oracle", 0, "may be slower than the default")}), 1u);
-}
-
-TEST(Best, ClassesAreOrderedByWhatTheyPromise) {
-  const std::vector<std::string> order = {"",          "oracle",    "ulp:0.75",    "ulp:1",     "stored:1.01", "stored:1.05",
-                                          "rel:2^-18", "abs:2^-40", "abs:2^-26.2", "abs:2^-10", "?"};
-  for (std::size_t i = 0; i + 1 < order.size(); ++i) EXPECT_LT(error_rank(order[i]), error_rank(order[i + 1])) << order[i];
+  const Contender normal = contender(1, 1, 0x1p-10, 0, "default"), leader = contender(1.30, 1.32, 0x1p-10, 3, "leader");
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-13, 5, "finer")}), 2u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-10, 1, "simpler")}), 2u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-10, 1, "simpler"), contender(1.29, 1.31, 0x1p-20, 6, "finest")}), 3u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.29, 1.31, 0x1p-8, 0, "coarser")}), 1u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(1.25, 1.29, 0x1p-20, 0, "beaten beyond the noise")}), 1u);
+  EXPECT_EQ(best(std::vector{normal, leader, contender(0.9, 1.5, 0x1p-20, 0, "may be slower than the default")}), 1u);
 }
 
 // ---- evidence
@@ -173,7 +167,7 @@ std::vector<json> operator+(std::vector<json> a, const std::vector<json>& b) {
 }
 
 ProblemEvidence only_problem(const std::vector<json>& records) {
-  auto problems = weigh(records);
+  auto problems = weigh(records, Accuracy::kAsDefault);
   EXPECT_EQ(problems.size(), 1u);
   return problems.empty() ? ProblemEvidence{} : std::move(problems.front());
 }
@@ -258,7 +252,7 @@ TEST(Evidence, OtherSourcesDevicesShapesAndDefaultsNeverMix) {
          return records;
        }()}};
   for (const auto& [what, other] : others) {
-    const auto problems = weigh(present + other);
+    const auto problems = weigh(present + other, Accuracy::kAsDefault);
     EXPECT_EQ(problems.size(), 2u) << what;
     const json chosen = chosen_record(present + other, *device_key(cpu_device()), {"k1", "c1"}, "gelu_backward", "bf16", "default");
     EXPECT_EQ(chosen["variant"], std::string(what) == "shape" ? "a" : "default") << what;  // which shape decides is the larger's
@@ -331,7 +325,7 @@ TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
   const TemporaryFolder folder;
   const std::vector<json> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") + run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
                                     std::vector<json>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
-  const auto first = publish(records, {{"k1", "c1"}}, folder / "tuned");
+  const auto first = publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault);
   ASSERT_EQ(first.size(), 1u);
   EXPECT_TRUE(first[0].changed);
   EXPECT_EQ(first[0].path, folder / "tuned/" + device_key(cpu_device())->slug() + ".jsonl");
@@ -344,9 +338,9 @@ TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
   EXPECT_EQ(after.variants[1].speedup.low, before.variants[1].speedup.low);
   EXPECT_EQ(after.conflicts, before.conflicts);
   // Again, and in another order, and beside what is published: the same bytes.
-  EXPECT_FALSE(publish(records, {{"k1", "c1"}}, folder / "tuned")[0].changed);
-  EXPECT_FALSE(publish({records.rbegin(), records.rend()}, {{"k1", "c1"}}, folder / "tuned")[0].changed);
-  EXPECT_FALSE(publish(there.records, {{"k1", "c1"}}, folder / "tuned")[0].changed);
+  EXPECT_FALSE(publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0].changed);
+  EXPECT_FALSE(publish({records.rbegin(), records.rend()}, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0].changed);
+  EXPECT_FALSE(publish(there.records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault)[0].changed);
   EXPECT_EQ(kernels::read_file(first[0].path), text);
   // Published and local together are no second run.
   EXPECT_EQ(only_problem(records + there.records).variants[1].runs, 2);
@@ -358,13 +352,13 @@ TEST(Publish, PresentSourcesTakeThePlaceOfOthers) {
   for (json& record : now) record["kernels_sha256"] = "k2";
   json elsewhere = Measured{"default"}.record();
   elsewhere["format"] = "f32";
-  publish(old + std::vector<json>{elsewhere}, {{"k1", "c1"}}, folder.path());
-  const auto file = publish(now, {{"k2", "c1"}}, folder.path()).front();
+  publish(old + std::vector<json>{elsewhere}, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault);
+  const auto file = publish(now, {{"k2", "c1"}}, folder.path(), Accuracy::kAsDefault).front();
   int others = 0;
   for (const json& record : load_database(file.path).records) others += record["kernels_sha256"] == "k1";
   EXPECT_EQ(file.records, 3u);
   EXPECT_EQ(others, 1) << "the problem that the present sources say nothing of";
-  EXPECT_EQ(publish(old, {{"k2", "c1"}}, folder.path()).front().changed, false);
+  EXPECT_EQ(publish(old, {{"k2", "c1"}}, folder.path(), Accuracy::kAsDefault).front().changed, false);
 }
 
 TEST(Publish, StaysSmall) {
@@ -379,11 +373,11 @@ TEST(Publish, StaysSmall) {
         if (variant > 0) m.median = 1 + 0.01 * variant + 1e-4 * run, m.low = m.median - 0.003, m.high = m.median + 0.003;
         records.push_back(m.record());
       }
-  const Published file = publish(records, {{"k1", "c1"}}, folder.path()).front();
+  const Published file = publish(records, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault).front();
   EXPECT_LT(file.bytes, kMostPublishedBytes);
   EXPECT_GT(file.bytes, kMostPublishedBytes / 2) << "more could have been kept";
   EXPECT_EQ(file.problems, 36u);
-  const auto problems = weigh(load_database(file.path).records);
+  const auto problems = weigh(load_database(file.path).records, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 36u);
   const std::string best_name = records.back()["variant"];
   for (const ProblemEvidence& problem : problems) EXPECT_EQ(problem.variants[problem.winner].name(), best_name);
@@ -393,7 +387,7 @@ TEST(Publish, RefusesAFileOfANewerProgram) {
   const TemporaryFolder folder;
   const std::string path = folder / device_key(cpu_device())->slug() + ".jsonl", text = "{\"schema\":\"outgrad.tune/2\"}\n";
   kernels::write_file(path, text);
-  EXPECT_THROW(publish(run_of("t1", {}), {{"k1", "c1"}}, folder.path()), kernels::SpecError);
+  EXPECT_THROW(publish(run_of("t1", {}), {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault), kernels::SpecError);
   EXPECT_EQ(kernels::read_file(path), text);
   const Database known = known_records(*device_key(cpu_device()), Rung::kDevice, folder.path());
   EXPECT_TRUE(known.records.empty());
@@ -418,7 +412,8 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   EXPECT_TRUE(known.warnings.empty());
   ASSERT_FALSE(known.records.empty());
   for (const json& record : known.records) EXPECT_EQ(line_of(record).find(folder.path()), std::string::npos);
-  const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records), published = weigh(known.records);
+  const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records, Accuracy::kAsDefault),
+             published = weigh(known.records, Accuracy::kAsDefault);
   ASSERT_EQ(published.size(), 1u);
   EXPECT_EQ(published[0].variants[published[0].winner].name(), local[0].variants[local[0].winner].name());
 }
@@ -468,6 +463,78 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   EXPECT_NE(said.find("NoSuchFit"), std::string::npos) << said;
 }
 
+// ---- accuracy
+
+std::vector<json> with_a_coarse_winner() {
+  Measured fast{"fast", 1.5, 1.45, 1.55}, sound{"sound", 1.2, 1.15, 1.25};
+  fast.as_accurate = false;
+  return run_of("t1", {fast, sound}, "fast");
+}
+
+TEST(Accuracy, NoLessAccurateVariantWinsUnasked) {
+  const auto winner_of = [](Accuracy accuracy) {
+    const auto problems = weigh(with_a_coarse_winner(), accuracy);
+    return problems.at(0).variants.at(problems.at(0).winner).name();
+  };
+  EXPECT_EQ(winner_of(Accuracy::kAsDefault), "sound");
+  EXPECT_EQ(winner_of(Accuracy::kAny), "fast");
+}
+
+TEST(Accuracy, NoLessAccurateVariantIsPublishedUnasked) {
+  const TemporaryFolder folder;
+  const auto published = [&](Accuracy accuracy) {
+    return kernels::read_file(publish(with_a_coarse_winner(), {{"k1", "c1"}}, folder.path(), accuracy).at(0).path);
+  };
+  EXPECT_EQ(published(Accuracy::kAsDefault).find("\"fast\""), std::string::npos);
+  EXPECT_NE(published(Accuracy::kAny).find("\"fast\""), std::string::npos);
+  EXPECT_EQ(published(Accuracy::kAsDefault).find("\"fast\""), std::string::npos) << "nor kept";
+}
+
+TEST(Accuracy, OfAMergeIsAskedFor) {
+  const TemporaryFolder folder;
+  append_records(folder / "in.jsonl", with_a_coarse_winner());
+  const auto winner = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {"--merge", folder / "in.jsonl", "--out", folder / "out.jsonl", "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    testing::internal::CaptureStdout();
+    const int status = tune_command(args);
+    const json said = json::parse(testing::internal::GetCapturedStdout());
+    EXPECT_EQ(status, 0);
+    return said["problems"][0]["winner"].get<std::string>();
+  };
+  EXPECT_EQ(winner({}), "sound");
+  EXPECT_EQ(winner({"--accuracy", "any"}), "fast");
+}
+
+// Records as the tuner wrote them when T alone was the floor.
+TEST(Accuracy, RecordsOfTheEarlierRuleAreNoEvidenceAndSaid) {
+  std::vector<json> records = with_a_coarse_winner();
+  for (json& record : records) record["fit"] = {{"name", "gelu"}, {"class", "abs:2^-10"}, {"error", 0.01}};
+  Measured norm{"default"};
+  norm.kernel = "layernorm_forward", norm.rows = 16, norm.cols = 1024, norm.elements = 16384;
+  Measured forward{"default"};
+  forward.kernel = "gelu_forward";
+  json of_forward = forward.record();
+  of_forward["fit"] = {{"name", "gelu_forward"}, {"class", ""}, {"error", 0}};
+  const std::vector<json> others = {norm.record(), of_forward};
+  const Database database = parse_database("db", lines_of(others) + lines_of(records));
+  EXPECT_EQ(database.records.size(), 2u) << "what has no fit to choose is as it was";
+  ASSERT_EQ(database.warnings.size(), 1u);
+  EXPECT_EQ(database.warnings[0].rfind("db:3: the first of 3 records of an earlier rule of accuracy", 0), 0u) << database.warnings[0];
+  for (const Accuracy accuracy : {Accuracy::kAsDefault, Accuracy::kAny}) EXPECT_TRUE(weigh(records, accuracy).empty());
+}
+
+TEST(Accuracy, TheCommittedRecordsKeepTheRule) {
+  int records = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/notebooks_data/tuned")) {
+    const Database database = load_database(entry.path().string());
+    EXPECT_TRUE(database.warnings.empty()) << database.warnings.at(0);
+    for (const json& record : database.records) EXPECT_TRUE(is_eligible(record, Accuracy::kAsDefault)) << line_of(record);
+    records += static_cast<int>(database.records.size());
+  }
+  EXPECT_GT(records, 0);
+}
+
 // ---- what a search starts from
 
 TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
@@ -485,7 +552,7 @@ TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
     m.device = device;
     records.push_back(m.record());
   }
-  EXPECT_EQ(publish(records, {{"k1", "c1"}}, folder.path()).size(), 4u);
+  EXPECT_EQ(publish(records, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault).size(), 4u);
   const DeviceKey here = *device_key(devices[0]);
   EXPECT_EQ(known_records(here, Rung::kDevice, folder.path()).records.size(), 1u);
   EXPECT_EQ(known_records(here, Rung::kArchitecture, folder.path()).records.size(), 2u);
@@ -518,7 +585,7 @@ TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {
   records.push_back(predicted);
   std::vector<int> unrolls;
   const auto seeds = [&](const std::string& format, std::size_t count) {
-    return seed_parameters(records, *device_key(cpu_device(8)), {"k1", "c1"}, "gelu_backward", format, 1 << 20, count);
+    return seed_parameters(records, *device_key(cpu_device(8)), {"k1", "c1"}, "gelu_backward", format, 1 << 20, count, Accuracy::kAsDefault);
   };
   for (const json& seed : seeds("bf16", 9)) unrolls.push_back(seed["unroll"]);
   EXPECT_EQ(unrolls, (std::vector<int>{5, 3, 4, 2, 1, 7}));

@@ -37,7 +37,7 @@ json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBe
 }
 
 TunedChoice choice(const Problem& problem, const DeviceKey& device, const std::string& name, const json& parameters) {
-  return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}};
+  return {problem, device, name, parameters, "", kernels::Evidence::measured, {1.5, 1.25, 2}, "", ""};
 }
 
 // For each size in turn, in a process of its own (threads that a smaller team leaves behind end when they like): the variant's name, the
@@ -109,14 +109,18 @@ class Program {
     kernels::write_file(folder_ / "tuned.h", header);
     kernels::write_file(folder_ / "program.cpp", kProgram);
   }
-  std::string run(const std::string& flags, bool tuned = true) const {
+  // What the compiler says.
+  std::string compile(const std::string& flags, bool tuned = true) const {
     const Toolchain toolchain = find_toolchain();
     std::string compile;
     for (const std::string& word : toolchain.compiler) compile += word + " ";
     compile += "-std=c++20 -O1 -fopenmp -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -I" + toolchain.source_root + " " +
                folder_ / "program.cpp" + " " + flags + " -o " + folder_ / "program";
     if (tuned) compile += " -DOUTGRAD_TUNED_HEADER='\"" + folder_ / "tuned.h" + "\"'";
-    EXPECT_EQ(output_of(compile + " 2>&1"), "");
+    return output_of(compile + " 2>&1");
+  }
+  std::string run(const std::string& flags, bool tuned = true) const {
+    EXPECT_EQ(compile(flags, tuned), "");
     return output_of("OMP_NUM_THREADS=2 " + folder_ / "program");
   }
 
@@ -138,7 +142,7 @@ TEST(TunedHeader, IsWhatABuildWithItRuns) {
                                             choice(gelu16.sized(1, 1 << 20), relative, "a relative's", cpu_parameters(5, "GeluBf16")),
                                             choice(gelu16.sized(1, 1 << 20), stranger, "a stranger's", cpu_parameters(2, "GeluBf16")),
                                             choice(norm.sized(16, 1024), cousin, "a cousin's", cpu_parameters(6, nullptr))};
-  const Program program(tuned_header(choices, Backend::kCpu, "for a test"));
+  const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
   EXPECT_EQ(program.run("-march=native"),
             "small, exact device, 3\nlarge, exact device, 4\na relative's, same architecture, 5\na cousin's, same family, 6\ndefault, default, 1\n");
   EXPECT_EQ(program.run("-march=native", /*tuned=*/false),
@@ -152,12 +156,30 @@ TEST(TunedHeader, UnitsOfANarrowerInstructionSetPassOverWiderVectors) {
   const Problem gelu32{KernelId::kGeluBackward, FormatId::kF32}, gelu16{KernelId::kGeluBackward, FormatId::kBf16};
   const std::vector<TunedChoice> choices = {choice(gelu32, {}, "wide", cpu_parameters(3, "GeluF32", 512)),
                                             choice(gelu16, {}, "narrow", cpu_parameters(4, "GeluBf16", 256))};
-  const Program program(tuned_header(choices, Backend::kCpu, "for a test"));
+  const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
   EXPECT_EQ(program.run("-mavx2 -mfma -mf16c"),
             "default, default, 2\ndefault, default, 2\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
   EXPECT_EQ(program.run("-march=native"), "wide, default, 3\nwide, default, 3\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
 }
 #endif
+
+// The gate stands in the library: a header of whatever tuner, or of somebody's hand, that takes a coarser fit along does not compile.
+TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedFor) {
+  const std::vector<TunedChoice> choices = {choice({KernelId::kGeluBackward, FormatId::kBf16}, {}, "coarse", cpu_parameters(4, "GeluBf16Fast")),
+                                            choice({KernelId::kGeluForward, FormatId::kBf16}, {}, "forward", cpu_parameters(4, "GeluForwardBf16"))};
+  const auto text = [&](Accuracy accuracy) { return tuned_header(choices, Backend::kCpu, "for a test", accuracy); };
+  const auto asks = [](const std::string& header) {
+    std::size_t times = 0;
+    for (std::size_t at = header.find("kAnyAccuracy"); at != std::string::npos; at = header.find("kAnyAccuracy", at + 1)) ++times;
+    return times;
+  };
+  EXPECT_EQ(asks(text(Accuracy::kAsDefault)), 0u);
+  EXPECT_EQ(asks(text(Accuracy::kAny)), 1u) << "a forward has nothing to choose";
+  const std::string refusal = Program(text(Accuracy::kAsDefault)).compile("-march=native");
+  EXPECT_NE(refusal.find("is larger than the default's: tune again, or with --accuracy any"), std::string::npos) << refusal;
+  EXPECT_EQ(Program(text(Accuracy::kAny)).run("-march=native"),
+            "default, default, 2\ndefault, default, 2\ncoarse, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+}
 
 TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
   std::vector<TunedChoice> choices;
@@ -171,11 +193,11 @@ TEST(TunedHeader, TextIsAFunctionOfTheChoicesWhateverTheirOrder) {
         choices.push_back(choice(problem.over_rows() ? problem.sized(rows, 1024) : problem.sized(1, 1024 * rows), device, "v",
                                  fit == nullptr && is_backward(kernel) ? json{{"tasks", 16}, {"fold_columns", 512}} : cpu_parameters(1, fit)));
       }
-  const std::string text = tuned_header(choices, Backend::kCpu, "for a test");
+  const std::string text = tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault);
   std::mt19937_64 random(1);
   for (int trial = 0; trial < 20; ++trial) {
     std::shuffle(choices.begin(), choices.end(), random);
-    ASSERT_EQ(tuned_header(choices, Backend::kCpu, "for a test"), text);
+    ASSERT_EQ(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault), text);
   }
   // One schedule, however many entries have it.
   EXPECT_NE(text.find("struct LayernormBackwardBf16Choice0 {"), std::string::npos) << text;
@@ -188,7 +210,7 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
   const auto refusal = [](const Problem& of, json parameters, const json& change, Backend backend = Backend::kCpu) -> std::string {
     if (parameters.is_object()) parameters.update(change);
     try {
-      tuned_header({choice(of, kHere, "v", parameters)}, backend, "");
+      tuned_header({choice(of, kHere, "v", parameters)}, backend, "", Accuracy::kAsDefault);
     } catch (const kernels::SpecError& error) {
       return error.what();
     }
@@ -235,19 +257,19 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
       if (choice.device.device == key && choice.problem.cols == elements) return choice.variant;
     return "none";
   };
-  std::vector<TunedChoice> found = winners_in(records, {"k1", "c1"}, folder.path());
+  std::vector<TunedChoice> found = winners_in(records, {"k1", "c1"}, folder.path(), Accuracy::kAsDefault);
   const std::string there = device_key(elsewhere)->device;
   ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(name_at(found, kHere.device, 4096), "fast");
   EXPECT_EQ(name_at(found, kHere.device, 8192), "default");
   EXPECT_EQ(name_at(found, there, 4096), "fast");
   for (const TunedChoice& choice : found) EXPECT_EQ(choice.evidence, kernels::Evidence::measured);
-  EXPECT_TRUE(winners_in(records, {"k2", "c1"}, folder.path()).empty());
+  EXPECT_TRUE(winners_in(records, {"k2", "c1"}, folder.path(), Accuracy::kAsDefault).empty());
 
   records.push_back(with_header);
   records.push_back(damaged);
   testing::internal::CaptureStderr();
-  found = winners_in(records, {"k1", "c1"}, folder.path());
+  found = winners_in(records, {"k1", "c1"}, folder.path(), Accuracy::kAsDefault);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("table: unknown value \"moon\": the default stays"), std::string::npos);
   EXPECT_EQ(name_at(found, kHere.device, 4096), "none") << "its fit's header is not there";
   EXPECT_EQ(name_at(found, there, 8192), "none");

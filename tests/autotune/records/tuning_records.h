@@ -20,6 +20,8 @@ struct Measured {
   std::string variant;
   double median = 1, low = 1, high = 1;
   std::string fit_class = "abs:2^-10";
+  double a_plus_b = 0x1p-10;
+  bool as_accurate = true;
   std::string time = "2026-01-01T00:00:00Z";
   int unroll = 4, block = 4096;
   int rounds = kLeastRounds;
@@ -29,31 +31,33 @@ struct Measured {
   long long rows = 0, cols = 0;
 
   nlohmann::json record() const {
-    nlohmann::json record = {{"schema", kSchema},
-                             {"time", time},
-                             {"seed", 1},
-                             {"device", device},
-                             {"kernels_sha256", kernels},
-                             {"coefficients_sha256", coefficients},
-                             {"compiler", "c++ (Debian) 12.2.0"},
-                             {"flags", "-std=c++20 -O3"},
-                             {"kernel", kernel},
-                             {"format", format},
-                             {"variant", variant},
-                             {"parameters", {{"fit", "Gelu"}, {"unroll", unroll}, {"block_elements", block}}},
-                             {"fit", {{"name", "gelu"}, {"class", fit_class}}},
-                             {"default", variant == "default"},
-                             {"state", "timed"},
-                             {"elements", elements},
-                             {"ceiling", {{"name", "triad"}, {"bytes", 1e8}}},
-                             {"final", {{"ns", std::vector<double>(static_cast<std::size_t>(rounds), 5e6 / median)}}},
-                             {"discarded_rounds", 0},
-                             {"finalist", true},
-                             {"speedup", {{"median", median}, {"low", low}, {"high", high}, {"confidence", kConfidence}}},
-                             {"gb_per_s", 27.25},
-                             {"share_of_ceiling", 0.625},
-                             {"winner", false},
-                             {"gain", false}};
+    nlohmann::json record = {
+        {"schema", kSchema},
+        {"time", time},
+        {"seed", 1},
+        {"device", device},
+        {"kernels_sha256", kernels},
+        {"coefficients_sha256", coefficients},
+        {"compiler", "c++ (Debian) 12.2.0"},
+        {"flags", "-std=c++20 -O3"},
+        {"kernel", kernel},
+        {"format", format},
+        {"variant", variant},
+        {"parameters", {{"fit", "Gelu"}, {"unroll", unroll}, {"block_elements", block}}},
+        {"fit",
+         {{"name", "gelu"}, {"class", fit_class}, {"a_plus_b", a_plus_b}, {"t", 0x1p-6}, {"r", 0x1p-9}, {"as_accurate", as_accurate}}},
+        {"default", variant == "default"},
+        {"state", "timed"},
+        {"elements", elements},
+        {"ceiling", {{"name", "triad"}, {"bytes", 1e8}}},
+        {"final", {{"ns", std::vector<double>(static_cast<std::size_t>(rounds), 5e6 / median)}}},
+        {"discarded_rounds", 0},
+        {"finalist", true},
+        {"speedup", {{"median", median}, {"low", low}, {"high", high}, {"confidence", kConfidence}}},
+        {"gb_per_s", 27.25},
+        {"share_of_ceiling", 0.625},
+        {"winner", false},
+        {"gain", false}};
     if (rows > 0) record["rows"] = rows, record["cols"] = cols;
     return record;
   }
@@ -81,7 +85,7 @@ inline nlohmann::json chosen_record(const std::vector<nlohmann::json>& records, 
                    const std::string& format, const std::string& default_name) {
   nlohmann::json chosen;
   kernels::i64 most = -1;
-  for (const ProblemEvidence& problem : weigh(records)) {
+  for (const ProblemEvidence& problem : weigh(records, Accuracy::kAsDefault)) {
     if (!(problem.device == device) || problem.kernel != kernel || problem.format != format || problem.baseline != default_name) continue;
     if (problem.sources.kernels != sources.kernels || problem.sources.coefficients != sources.coefficients) continue;
     if (problem.elements <= most) continue;

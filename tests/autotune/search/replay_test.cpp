@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "autotune/tune_command.h"
+#include "autotune/variant.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
@@ -74,6 +75,33 @@ TEST(RecordCommand, GoesOnWhereItStoppedAndReplays) {
   EXPECT_LE(recording.points.size(), 5u);
   EXPECT_TRUE(recording.best_ms().has_value());
   EXPECT_EQ(recording.kernel, "gelu_backward.bf16");
+}
+
+// One point of each fit of bf16, each faster than the one before.
+TEST(Replay, LeavesOutPointsOfLessAccurateFitsUnlessAsked) {
+  const Problem problem{KernelId::kGeluBackward, FormatId::kBf16};
+  const Fits all = fits_of(problem);
+  Recording recording;
+  recording.kernel = problem.name();
+  recording.labels = {{}, {1}};
+  std::vector<std::int64_t> numbers;
+  std::vector<std::uint64_t> ranks;
+  for (const auto& fit : all) {
+    recording.labels[0].push_back(fit->type);
+    numbers.push_back(static_cast<std::int64_t>(numbers.size()));
+    ranks.push_back(ranks.size());
+    recording.evaluations.emplace_back().time_ms = 10.0 - static_cast<double>(ranks.size());
+  }
+  recording.points = Points({{"fit", numbers, true}, {"unroll", {1}}}, ranks);
+  ASSERT_GT(all.size(), 1u);
+  EXPECT_EQ(eligible_part(recording, Accuracy::kAny).points.size(), all.size());
+  const Recording left = eligible_part(recording, Accuracy::kAsDefault);
+  ASSERT_EQ(left.points.size(), 1u);
+  EXPECT_EQ(left.evaluations.size(), 1u);
+  EXPECT_EQ(left.name_of(0), "fit=" + nlohmann::json(all.front()->type).dump() + ",unroll=1");
+  EXPECT_EQ(left.best_ms(), recording.evaluations[0].time_ms);
+  recording.kernel = "somebody's";
+  EXPECT_EQ(eligible_part(recording, Accuracy::kAsDefault).points.size(), all.size());
 }
 
 TEST(ReplayCommand, RefusesWhatDoesNotGoTogether) {

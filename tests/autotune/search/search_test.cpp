@@ -220,7 +220,7 @@ TEST(Search, NearTiesGoToTheSmallerErrorThenToTheSimplerVariant) {
   };
   const auto fit = [](double error) {
     FitChoice choice = *fits_of(kProblem).front();
-    choice.error = error;
+    choice.bounds = {error, 1, error};
     return std::make_shared<const FitChoice>(choice);
   };
   kernels::CpuSchedule one, two;
@@ -248,16 +248,36 @@ TEST(Search, WhatTakesNoShapeIsNotVerified) {
 }
 
 TEST(Accuracy, TuningTakesNoLooserFitThanTheDefaultUnasked) {
-  for (const FormatId format : kAllFormats) {
-    const Problem problem{KernelId::kGeluBackward, format};
-    const Fits all = fits_of(problem), allowed = accurate_fits_of(problem);
-    ASSERT_FALSE(allowed.empty());
-    EXPECT_EQ(allowed.front(), all.front());
-    for (const auto& fit : all) {
-      EXPECT_GT(fit->error, 0) << fit->name;
-      EXPECT_EQ(std::find(allowed.begin(), allowed.end(), fit) != allowed.end(), fit->error <= all.front()->error) << fit->name;
+  for (const KernelId kernel : {KernelId::kGeluBackward, KernelId::kBiasGeluBackward})
+    for (const FormatId format : kAllFormats) {
+      const Problem problem{kernel, format};
+      const Fits all = fits_of(problem), allowed = fits_within(problem, Accuracy::kAsDefault);
+      ASSERT_FALSE(allowed.empty());
+      EXPECT_EQ(allowed.front(), all.front());
+      const kernels::FitBounds& most = all.front()->bounds;
+      for (const auto& fit : all) {
+        const kernels::FitBounds& own = fit->bounds;
+        EXPECT_TRUE(own.direct || own.a_plus_b < kernels::FitBounds::kNone) << fit->name;
+        const bool larger = (!own.direct && own.a_plus_b > most.a_plus_b) || own.t > most.t || own.r > most.r;
+        EXPECT_EQ(std::find(allowed.begin(), allowed.end(), fit) == allowed.end(), larger) << fit->name;
+        const nlohmann::json record = fit_record(problem, *fit);
+        EXPECT_EQ(record["as_accurate"], !larger) << record;
+        EXPECT_EQ(record["r"].is_null(), own.r == kernels::FitBounds::kNone) << record;
+      }
+      EXPECT_EQ(fits_within(problem, Accuracy::kAny), all);
     }
-  }
+}
+
+TEST(Accuracy, IsSaidRoundedUp) {
+  EXPECT_EQ(claims_text("abs:2^-10", {0x1.0001p-10, 1, 0x1p-9}), "abs:2^-10, A + B 2^-9.99, R 2^-9.00");
+  EXPECT_EQ(claims_text("abs:2^-26", {.a_plus_b = 0x1p-23}), "abs:2^-26, A + B 2^-23.00, R not stated");
+  EXPECT_EQ(claims_text("oracle", {.t = 1, .r = 0x1p-9, .direct = true}), "oracle, A + B none, R 2^-9.00");
+  EXPECT_EQ(claims_text(kernels::FitClaims{}), "");
+  const kernels::FitBounds standard{0x1p-10, 0x1p-6, 0x1p-9};
+  EXPECT_EQ(why_less_accurate({0x1p-9, 1, 1}, standard), "A + B 2^-9.00 is larger than the default's 2^-10.00");
+  EXPECT_EQ(why_less_accurate({0x1p-10, 1, 1}, standard), "T 2^0.00 is larger than the default's 2^-6.00");
+  EXPECT_EQ(why_less_accurate({0x1p-10, 0x1p-6}, standard), "R not stated, the default's is 2^-9.00");
+  EXPECT_EQ(why_less_accurate(standard, standard), std::nullopt);
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
-// The kernels of the C library for the instruction set that this translation unit is compiled for.
+// The kernels of the C library in one format, for the instruction set that the translation unit is compiled for.
 //
-// OUTGRAD_C_VARIANT names the constant that it defines. The build compiles the file several times; the inline namespace of the headers
-// keeps the copies apart, and nothing here runs before it is called.
+// The build compiles variant_f32.cpp, variant_f16.cpp and variant_bf16.cpp once for every instruction set: one format to a unit, for all three
+// take minutes where they are sanitized. OUTGRAD_C_VARIANT names the set, and with the format the constant that a unit defines. The inline namespace
+// of the headers keeps the copies apart, and nothing here runs before it is called.
+#pragma once
+
 #include "kernels/c/table.h"
 #include "kernels/host/api.h"
 
@@ -150,10 +153,9 @@ constexpr FormatKernels kernels_of() {
 
 }  // namespace
 
-#ifdef OUTGRAD_C_BF16_ALONE
-constinit const FormatKernels OUTGRAD_C_VARIANT = kernels_of<BF16>();
-#else
-constinit const FormatKernels OUTGRAD_C_VARIANT[kFormats] = {kernels_of<float>(), kernels_of<F16>(), kernels_of<BF16>()};
-#endif
+// OUTGRAD_C_CONSTANT(kF32) is kF32Avx2.
+#define OUTGRAD_C_JOIN(format, variant) format##variant
+#define OUTGRAD_C_NAME(format, variant) OUTGRAD_C_JOIN(format, variant)
+#define OUTGRAD_C_CONSTANT(format) OUTGRAD_C_NAME(format, OUTGRAD_C_VARIANT)
 
 }  // namespace outgrad::c
