@@ -1,0 +1,203 @@
+// Compiled beside every mutant: its header run by the kernels' own templates, in fp32 and, at the traced points, in exact arithmetic beside it.
+//
+// The trace is kernels/eval.h over numbers of three parts: the fp32 value, which alone decides comparisons and rows; the same operations without
+// rounding (long double, 2^-64); and the same at the true coordinate, for which every square root gives the root of y - y*. Where the second differs from the first
+// is what the header calls B, where the third differs from f' is A.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/gelu.h"
+#include "validation/attack/probe_types.h"
+
+namespace outgrad::validation::gate {
+
+namespace k = outgrad::kernels;
+
+struct Traced {
+  float v = 0;
+  long double exact = 0, star = 0;
+};
+
+struct TracedOps {
+  using Value = Traced;
+  using Mask = bool;
+  using Row = k::u32;
+
+  k::FloatOps fp32{};
+  long double root = 0;  // at the true coordinate
+  float tie = __builtin_nanf("");
+  mutable int operations = 0;
+  mutable Row last_row = 0;
+
+  // The term that decides a forward's ties is no part of its polynomial.
+  Value constant(float value) const { return {value, value, value == tie ? 0 : static_cast<long double>(value)}; }
+  Value fma(const Value& a, const Value& b, const Value& c) const {
+    ++operations;
+    const float v = fp32.fma(a.v, b.v, c.v);
+    // At 2^23 and beyond a sum is an index, whose rounding is meant.
+    if (c.v >= 0x1p22f) return {v, v, v};
+    return {v, a.exact * b.exact + c.exact, a.star * b.star + c.star};
+  }
+  Value sub(const Value& a, const Value& b) const {
+    ++operations;
+    return {fp32.sub(a.v, b.v), a.exact - b.exact, a.star - b.star};
+  }
+  Value mul(const Value& a, const Value& b) const {
+    ++operations;
+    return {fp32.mul(a.v, b.v), a.exact * b.exact, a.star * b.star};
+  }
+  Value sqrt(const Value& a) const { return {fp32.sqrt(a.v), __builtin_sqrtl(a.exact), root}; }
+  Value negate(const Value& a) const { return {-a.v, -a.exact, -a.star}; }
+  Value at_least(const Value& a, const Value& lo) const {
+    return {fp32.at_least(a.v, lo.v), a.exact < lo.exact ? lo.exact : a.exact, a.star < lo.star ? lo.star : a.star};
+  }
+  Value at_most(const Value& a, const Value& hi) const {
+    return {fp32.at_most(a.v, hi.v), hi.exact < a.exact ? hi.exact : a.exact, hi.star < a.star ? hi.star : a.star};
+  }
+  Value non_positive(const Value& a) const { return a.v > 0 ? Value{-0.0f, 0, 0} : a; }
+  Value shifted(const Value& a, int bits) const {
+    const float v = fp32.shifted(a.v, bits);
+    return {v, v, v};
+  }
+  Value nudged(const Value& a, float tie_value) const { return {fp32.nudged(a.v, tie_value), a.exact + tie_value, a.star}; }
+  Value signed_as(const Value& a, const Value& b) const {
+    return {fp32.signed_as(a.v, b.v), __builtin_copysignl(a.exact, b.exact), __builtin_copysignl(a.star, b.star)};
+  }
+  Value select(bool mask, const Value& a, const Value& b) const { return mask ? a : b; }
+  Row select(bool mask, Row a, Row b) const { return mask ? a : b; }
+  bool less(const Value& a, const Value& b) const { return a.v < b.v; }
+  bool less_equal(const Value& a, const Value& b) const { return a.v <= b.v; }
+  bool neither(bool p, bool q) const { return !p && !q; }
+  template <class Body>
+  Value where(bool mask, const Value& y, const Value& x, const Body& body) const {
+    return mask ? body(*this, x) : y;
+  }
+  Row first_row() const { return 0; }
+  Row next_row(Row row, bool mask) const { return fp32.next_row(row, mask); }
+  Row row_index(const Value& q, int rows) const { return fp32.row_index(q.v, rows); }
+  Row octave_row(const Value& z, int bits, int knee, int base, int first, int rows) const { return fp32.octave_row(z.v, bits, knee, base, first, rows); }
+  template <class TableView>
+  Value lookup(const TableView& table, Row row, int word) const {
+    last_row = row;
+    const float v = table.at(row, word);
+    return {v, v, v};
+  }
+};
+
+template <class Fit>
+void claims_of(Claims* claims) {
+  using Kind = Claims::Kind;
+  claims->kind = k::kIsDirect<Fit> ? Kind::table : k::kIsRoundedForward<Fit> ? Kind::rounded : requires { Fit::tail(); } ? Kind::forward : Kind::backward;
+#define OUTGRAD_CLAIM(member, kConstant) \
+  if constexpr (requires { Fit::kConstant; }) claims->member = Fit::kConstant
+  OUTGRAD_CLAIM(name, kName);
+  OUTGRAD_CLAIM(activation, kActivation);
+  OUTGRAD_CLAIM(function, kFunction);
+  OUTGRAD_CLAIM(format, kFormat);
+  OUTGRAD_CLAIM(accuracy, kClass);
+  OUTGRAD_CLAIM(entry_format, kEntryFormat);
+  OUTGRAD_CLAIM(masked, kMasked);
+  OUTGRAD_CLAIM(exact_limits, kExactLimits);
+  OUTGRAD_CLAIM(has_left, kHasLeft);
+  OUTGRAD_CLAIM(has_right, kHasRight);
+  OUTGRAD_CLAIM(right_both, kRightBoth);
+  OUTGRAD_CLAIM(operations, kOperations);
+  OUTGRAD_CLAIM(index_operations, kIndexOperations);
+  OUTGRAD_CLAIM(core_first, kCoreFirst);
+  OUTGRAD_CLAIM(y_hi, kYHi);
+  OUTGRAD_CLAIM(y_lo, kYLo);
+  OUTGRAD_CLAIM(t_min, kTMin);
+  OUTGRAD_CLAIM(s_min, kSMin);
+  OUTGRAD_CLAIM(y_max, kYMax);
+  OUTGRAD_CLAIM(left_y, kLeftY);
+  OUTGRAD_CLAIM(right_s, kRightS);
+  OUTGRAD_CLAIM(x_star, kXStar);
+  OUTGRAD_CLAIM(x_min, kXMin);
+  OUTGRAD_CLAIM(x_max, kXMax);
+  OUTGRAD_CLAIM(a, kA);
+  OUTGRAD_CLAIM(k, kK);
+  OUTGRAD_CLAIM(b, kB);
+  OUTGRAD_CLAIM(ab, kAB);
+  OUTGRAD_CLAIM(t, kT);
+  OUTGRAD_CLAIM(o, kO);
+  OUTGRAD_CLAIM(r, kR);
+  OUTGRAD_CLAIM(ulp, kUlp);
+  OUTGRAD_CLAIM(ulp_from, kUlpFrom);
+  OUTGRAD_CLAIM(core_a, kCoreA);
+#undef OUTGRAD_CLAIM
+}
+
+template <class Y, class Fit, class Tables>
+float direct_value(const Tables& table, const Point& point) {
+  const float one = 1;
+  const Y y{static_cast<typename k::Format<Y>::Bits>(point.code)};
+  return k::activation_backward_value<Fit>(k::FloatOps{}, table, &one, &y, point.m);
+}
+
+template <class Fit>
+void probe(const Point* points, std::size_t count, Minimum minimum, Outcome* outcomes) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const Point& point = points[i];
+    Outcome& outcome = outcomes[i];
+    outcome = Outcome{};
+    TracedOps traced;
+    const Traced at{point.at, point.at, point.at};
+    if constexpr (k::kIsDirect<Fit>) {
+      static constexpr auto kTable = k::table_of<Fit>();
+      if constexpr (k::same_text(Fit::kFormat, "f16")) {
+        outcome.got = direct_value<k::F16, Fit>(kTable, point);
+      } else if constexpr (k::same_text(Fit::kFormat, "bf16")) {
+        outcome.got = direct_value<k::BF16, Fit>(kTable, point);
+      } else if constexpr (k::same_text(Fit::kFormat, "e5m2")) {
+        outcome.got = direct_value<k::F8E5M2, Fit>(kTable, point);
+      } else {
+        outcome.got = direct_value<k::F8E4M3, Fit>(kTable, point);
+      }
+    } else if constexpr (k::kIsRoundedForward<Fit>) {
+      static constexpr auto kTable = k::forward_tables<Fit>();
+      outcome.got = k::evaluate_forward(k::FloatOps{}, Fit{}, kTable, point.at);
+      outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
+      if (!point.traced) continue;
+      traced.tie = Fit::kTie;
+      const Traced y = k::evaluate_forward(traced, Fit{}, kTable, at);
+      outcome.star = y.star;
+      outcome.rounding = static_cast<double>(__builtin_fabsl(y.v - y.exact));
+    } else if constexpr (requires { Fit::tail(); }) {
+      static constexpr auto kTables = k::forward_tables<Fit>();
+      outcome.got = k::gelu_forward_value<float>(k::FloatOps{}, Fit{}, kTables, point.at);
+      outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
+      if (!point.traced) continue;
+      const Traced y = k::gelu_forward_value<float>(traced, Fit{}, kTables, at);
+      outcome.star = y.star;
+      outcome.rounding = static_cast<double>(__builtin_fabsl(y.v - y.exact));
+    } else {
+      static constexpr auto kTable = k::table_of<Fit>();
+      const float one = 1;
+      outcome.got = k::activation_backward_value<Fit>(k::FloatOps{}, kTable, &one, &point.at, point.m);
+      if (!point.traced) continue;
+      traced.root = point.root;
+      if (point.at > Fit::kYMax) {
+        const long double t = (Fit::kYMax - minimum.high) - minimum.low;
+        traced.root = t > 0 ? __builtin_sqrtl(t) : 0;
+      }
+      const Traced g = k::evaluate_backward(traced, Fit{}, kTable, at, point.m);
+      outcome.star = g.star;
+      outcome.rounding = static_cast<double>(__builtin_fabsl(g.v - g.exact));
+      outcome.operations = traced.operations;
+    }
+    outcome.row = traced.last_row;
+  }
+}
+
+}  // namespace outgrad::validation::gate
+
+// All else is hidden: a symbol that other libraries could share would keep this one loaded.
+#define OUTGRAD_ATTACK_PROBE(number, Fit)                                                                                          \
+  extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(outgrad::validation::gate::Claims* claims) {                                    \
+    outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);                                              \
+  }                                                                                                                                \
+  extern "C" __attribute__((visibility("default"))) void outgrad_attack_probe_##number(const outgrad::validation::gate::Point* points, std::size_t count,               \
+                                                outgrad::validation::gate::Minimum minimum,                                      \
+                                                outgrad::validation::gate::Outcome* outcomes) {                                  \
+    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, minimum, outcomes);                        \
+  }
