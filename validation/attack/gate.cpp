@@ -139,7 +139,8 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
   std::uint64_t seed = options.seed;
   for (const char c : name) seed = seed * 0x100000001b3u ^ static_cast<unsigned char>(c);
   Random random(seed);
-  const std::vector<Site> sites = sites_of(text);
+  std::vector<Site> sites = sites_of(text);
+  if (!options.only.empty()) std::erase_if(sites, [&](const Site& site) { return site.name != options.only && to_string(site.kind) != options.only; });
   std::vector<Mutant> mutants;
   std::set<std::string> seen{text};
   for (const auto& [site, damage] : plan(sites, options.passes, options.most, random)) {
@@ -192,6 +193,8 @@ namespace {
 // A refusal's message without its numbers, names and place: what is counted.
 std::string reason_of(std::string message) {
   if (const size_t line = message.find('\n'); line != std::string::npos) message.resize(line);
+  // "outgrad: FUNCTION: [PLACE]: WHY"
+  if (const size_t place = message.find("]: "); place != std::string::npos) message.erase(0, place + 3);
   static const std::regex quoted("'[^']*'"), number("[-+]?(0x)?[0-9][0-9a-fA-F.]*([ep][-+]?[0-9]+)?"), path("[^ ]*/[^ :]*: "), lists("\\[[^\\]]*\\]");
   message = std::regex_replace(message, quoted, "'..'");
   message = std::regex_replace(message, path, "");

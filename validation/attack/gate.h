@@ -30,6 +30,7 @@ struct Options {
   std::uint64_t seed = 1;
   size_t passes = 1;          ///< kinds of damage that each coefficient gets
   size_t most = 0;            ///< mutants of one header, 0 for no limit
+  std::string only;           ///< damage is done at places of this name or kind alone ("kO", "comments"); empty: everywhere
   size_t specifications = 0;  ///< of all shards together
   int shard = 0, shards = 1;  ///< of headers, and of blocks of specifications
   std::string fitter;         ///< the executable outgrad-fit

@@ -1,8 +1,8 @@
 // Compiled beside every mutant: its header run by the kernels' own templates, in fp32 and, at the traced points, in exact arithmetic beside it.
 //
-// The trace is kernels/eval.h over numbers of three parts: the fp32 value, which alone decides comparisons and rows; the same operations without
-// rounding (long double, 2^-64); and the same at the true coordinate, for which every square root gives the root of y - y*. Where the second differs from the first
-// is what the header calls B, where the third differs from f' is A.
+// The trace is kernels/eval.h over pairs: the fp32 value, which alone decides comparisons and rows, and the same operations without rounding (long double, 2^-64).
+// Where the two differ is what the header calls B. A second trace takes the root of y - y* itself for every square root, in both parts: its unrounded part is the row's
+// polynomial at the true coordinate, and differs from f' by what the header calls A.
 #pragma once
 
 #include "kernels/activation.h"
@@ -15,7 +15,7 @@ namespace k = outgrad::kernels;
 
 struct Traced {
   float v = 0;
-  long double exact = 0, star = 0;
+  long double exact = 0;
 };
 
 struct TracedOps {
@@ -24,45 +24,38 @@ struct TracedOps {
   using Row = k::u32;
 
   k::FloatOps fp32{};
-  long double root = 0;  // at the true coordinate
-  float tie = __builtin_nanf("");
+  bool at_truth = false;                // the second trace
+  long double root = 0;                 // its coordinate
+  float tie = __builtin_nanf("");       // the term that decides a forward's ties, no part of its polynomial
   mutable int operations = 0;
   mutable Row last_row = 0;
 
-  // The term that decides a forward's ties is no part of its polynomial.
-  Value constant(float value) const { return {value, value, value == tie ? 0 : static_cast<long double>(value)}; }
+  Value constant(float value) const { return {value, at_truth && value == tie ? 0 : static_cast<long double>(value)}; }
   Value fma(const Value& a, const Value& b, const Value& c) const {
     ++operations;
     const float v = fp32.fma(a.v, b.v, c.v);
-    // At 2^23 and beyond a sum is an index, whose rounding is meant.
-    if (c.v >= 0x1p22f) return {v, v, v};
-    return {v, a.exact * b.exact + c.exact, a.star * b.star + c.star};
+    // At 2^22 and beyond a sum is an index, whose rounding is meant.
+    return {v, c.v >= 0x1p22f ? v : a.exact * b.exact + c.exact};
   }
   Value sub(const Value& a, const Value& b) const {
     ++operations;
-    return {fp32.sub(a.v, b.v), a.exact - b.exact, a.star - b.star};
+    return {fp32.sub(a.v, b.v), a.exact - b.exact};
   }
   Value mul(const Value& a, const Value& b) const {
     ++operations;
-    return {fp32.mul(a.v, b.v), a.exact * b.exact, a.star * b.star};
+    return {fp32.mul(a.v, b.v), a.exact * b.exact};
   }
-  Value sqrt(const Value& a) const { return {fp32.sqrt(a.v), __builtin_sqrtl(a.exact), root}; }
-  Value negate(const Value& a) const { return {-a.v, -a.exact, -a.star}; }
-  Value at_least(const Value& a, const Value& lo) const {
-    return {fp32.at_least(a.v, lo.v), a.exact < lo.exact ? lo.exact : a.exact, a.star < lo.star ? lo.star : a.star};
+  Value sqrt(const Value& a) const {
+    if (at_truth) return {static_cast<float>(root), root};
+    return {fp32.sqrt(a.v), __builtin_sqrtl(a.exact)};
   }
-  Value at_most(const Value& a, const Value& hi) const {
-    return {fp32.at_most(a.v, hi.v), hi.exact < a.exact ? hi.exact : a.exact, hi.star < a.star ? hi.star : a.star};
-  }
-  Value non_positive(const Value& a) const { return a.v > 0 ? Value{-0.0f, 0, 0} : a; }
-  Value shifted(const Value& a, int bits) const {
-    const float v = fp32.shifted(a.v, bits);
-    return {v, v, v};
-  }
-  Value nudged(const Value& a, float tie_value) const { return {fp32.nudged(a.v, tie_value), a.exact + tie_value, a.star}; }
-  Value signed_as(const Value& a, const Value& b) const {
-    return {fp32.signed_as(a.v, b.v), __builtin_copysignl(a.exact, b.exact), __builtin_copysignl(a.star, b.star)};
-  }
+  Value negate(const Value& a) const { return {-a.v, -a.exact}; }
+  Value at_least(const Value& a, const Value& lo) const { return {fp32.at_least(a.v, lo.v), a.exact < lo.exact ? lo.exact : a.exact}; }
+  Value at_most(const Value& a, const Value& hi) const { return {fp32.at_most(a.v, hi.v), hi.exact < a.exact ? hi.exact : a.exact}; }
+  Value non_positive(const Value& a) const { return a.v > 0 ? Value{-0.0f, 0} : a; }
+  Value shifted(const Value& a, int bits) const { return constant(fp32.shifted(a.v, bits)); }
+  Value nudged(const Value& a, float by) const { return {fp32.nudged(a.v, by), at_truth ? a.exact : a.exact + by}; }
+  Value signed_as(const Value& a, const Value& b) const { return {fp32.signed_as(a.v, b.v), __builtin_copysignl(a.exact, b.exact)}; }
   Value select(bool mask, const Value& a, const Value& b) const { return mask ? a : b; }
   Row select(bool mask, Row a, Row b) const { return mask ? a : b; }
   bool less(const Value& a, const Value& b) const { return a.v < b.v; }
@@ -80,7 +73,7 @@ struct TracedOps {
   Value lookup(const TableView& table, Row row, int word) const {
     last_row = row;
     const float v = table.at(row, word);
-    return {v, v, v};
+    return {v, v};
   }
 };
 
@@ -134,14 +127,25 @@ float direct_value(const Tables& table, const Point& point) {
   return k::activation_backward_value<Fit>(k::FloatOps{}, table, &one, &y, point.m);
 }
 
+// Both traces of one point; evaluate(ops) runs the header.
+template <class Evaluate>
+void trace(TracedOps ops, Outcome& outcome, Evaluate&& evaluate) {
+  const Traced deployed = evaluate(ops);
+  outcome.rounding = static_cast<double>(__builtin_fabsl(deployed.v - deployed.exact));
+  outcome.operations = ops.operations;
+  ops.at_truth = true;
+  outcome.star = evaluate(ops).exact;
+  outcome.row = ops.last_row;
+}
+
 template <class Fit>
 void probe(const Point* points, std::size_t count, Minimum minimum, Outcome* outcomes) {
   for (std::size_t i = 0; i < count; ++i) {
     const Point& point = points[i];
     Outcome& outcome = outcomes[i];
     outcome = Outcome{};
-    TracedOps traced;
-    const Traced at{point.at, point.at, point.at};
+    TracedOps ops;
+    const Traced at{point.at, point.at};
     if constexpr (k::kIsDirect<Fit>) {
       static constexpr auto kTable = k::table_of<Fit>();
       if constexpr (k::same_text(Fit::kFormat, "f16")) {
@@ -157,35 +161,24 @@ void probe(const Point* points, std::size_t count, Minimum minimum, Outcome* out
       static constexpr auto kTable = k::forward_tables<Fit>();
       outcome.got = k::evaluate_forward(k::FloatOps{}, Fit{}, kTable, point.at);
       outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
-      if (!point.traced) continue;
-      traced.tie = Fit::kTie;
-      const Traced y = k::evaluate_forward(traced, Fit{}, kTable, at);
-      outcome.star = y.star;
-      outcome.rounding = static_cast<double>(__builtin_fabsl(y.v - y.exact));
+      ops.tie = Fit::kTie;
+      if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::evaluate_forward(traced, Fit{}, kTable, at); });
     } else if constexpr (requires { Fit::tail(); }) {
       static constexpr auto kTables = k::forward_tables<Fit>();
       outcome.got = k::gelu_forward_value<float>(k::FloatOps{}, Fit{}, kTables, point.at);
       outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
-      if (!point.traced) continue;
-      const Traced y = k::gelu_forward_value<float>(traced, Fit{}, kTables, at);
-      outcome.star = y.star;
-      outcome.rounding = static_cast<double>(__builtin_fabsl(y.v - y.exact));
+      if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::gelu_forward_value<float>(traced, Fit{}, kTables, at); });
     } else {
       static constexpr auto kTable = k::table_of<Fit>();
       const float one = 1;
       outcome.got = k::activation_backward_value<Fit>(k::FloatOps{}, kTable, &one, &point.at, point.m);
-      if (!point.traced) continue;
-      traced.root = point.root;
+      ops.root = point.root;
       if (point.at > Fit::kYMax) {
         const long double t = (Fit::kYMax - minimum.high) - minimum.low;
-        traced.root = t > 0 ? __builtin_sqrtl(t) : 0;
+        ops.root = t > 0 ? __builtin_sqrtl(t) : 0;
       }
-      const Traced g = k::evaluate_backward(traced, Fit{}, kTable, at, point.m);
-      outcome.star = g.star;
-      outcome.rounding = static_cast<double>(__builtin_fabsl(g.v - g.exact));
-      outcome.operations = traced.operations;
+      if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::evaluate_backward(traced, Fit{}, kTable, at, point.m); });
     }
-    outcome.row = traced.last_row;
   }
 }
 

@@ -21,8 +21,8 @@ struct Point {
 struct Outcome {
   float got = 0;              ///< g in fp32, as kernels compute it; f(x) of a forward header
   bool bit = false;           ///< the mask bit that a forward computes
-  std::uint32_t row = 0;      ///< of the last lookup
-  long double star = 0;       ///< the row's polynomial in exact arithmetic, at the true coordinate
+  std::uint32_t row = 0;      ///< which the true coordinate selects
+  long double star = 0;       ///< its polynomial in exact arithmetic, at the true coordinate
   double rounding = 0;        ///< |got - the same operations in exact arithmetic|
   int operations = 0;         ///< fma, sub and mul that were performed
 };

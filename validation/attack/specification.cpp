@@ -44,7 +44,8 @@ std::string gate(Random& random) {
 }
 
 std::string smooth(Random& random) {
-  switch (random.below(14)) {
+  // The fitter takes no limits of f' but 0 and 1: a quarter have others.
+  switch (random.below(20)) {
     case 0: return "x*tanh(softplus(" + argument(random) + "))";
     case 1: return "softplus(" + argument(random) + ")";
     case 2: return "log(1+exp(x))";
@@ -106,8 +107,8 @@ std::string beside_a_power(const std::string& function, Random& random) {
 }
 
 std::string function_of(Random& random) {
-  std::string f = random.chance(0.75) ? smooth(random) : anything(random, 3);
-  if (random.chance(0.15)) f += fmt::format("{:+.3g}*x", random.uniform(-0.3, 0.3));
+  std::string f = random.chance(0.85) ? smooth(random) : anything(random, 3);
+  if (random.chance(0.06)) f += fmt::format("{:+.3g}*x", random.uniform(-0.3, 0.3));
   if (random.chance(0.35)) {
     try {
       f = beside_a_power(f, random);

@@ -33,7 +33,7 @@ template <class T>
 Jet<T> newton(const Formula& f, const T& y, T low, T high, int direction, const T& tolerance, T& x) {
   using std::abs;
   Jet<T> jet{};
-  constexpr int kMostSteps = 400;
+  constexpr int kMostSteps = std::is_same_v<T, double> ? 60 : 400;
   for (int i = 0; i < kMostSteps; ++i) {
     if (!(x > low && x < high)) x = (low + high) / 2;
     jet = f.at(x);
@@ -153,9 +153,11 @@ Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
   const Real low = rises ? (masked_ ? x_star_ : Real(low_.x)) : Real(low_.x), high = rises ? Real(high_.x) : x_star_;
   const int direction = rises ? 1 : -1;
   double rough = near;
-  newton<double>(f_, static_cast<double>(y), static_cast<double>(low), static_cast<double>(high), direction, 0x1p-46, rough);
+  const auto wanted = static_cast<double>(y);
+  const Jet<double> reached = newton<double>(f_, wanted, static_cast<double>(low), static_cast<double>(high), direction, 0x1p-46, rough);
   Preimage found;
-  found.x = Real(rough);
+  // Where terms cancel a double shows nothing of f: then the neighbour is the better place to begin.
+  found.x = Real(std::fabs(reached.value - wanted) <= 0x1p-30 * std::fabs(wanted) ? rough : near);
   // What is left is added to f' by its own derivative, an error of the third derivative times 2^-80.
   const Jet<Real> jet = newton<Real>(f_, y, low, high, direction, Real(0x1p-40), found.x);
   const Real step = (y - jet.value) / jet.slope;
