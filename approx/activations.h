@@ -10,6 +10,9 @@
 
 namespace outgrad::approx {
 
+/// A user's own function is certified for |x| up to here.
+inline constexpr double kExpressionDomain = 64;
+
 /// Of swish(beta) = x sigmoid(beta x) and elu(alpha).
 struct Parameters {
   double beta = 1, alpha = 1;
@@ -22,7 +25,7 @@ struct Activation {
   std::string name;      ///< "gelu", ...; "expression" for a user's own
   std::string function;  ///< the definition, for which another program can prove the same
   double left_limit_gradient = 0, right_limit_gradient = 1;  ///< of f' at -inf and +inf: 0 or 1
-  double reach = 64;     ///< |x| up to which tails are covered by balls
+  double reach = kExpressionDomain;     ///< |x| up to which tails are covered by balls
   double beyond = 0;     ///< |f' - limit| for every |x| >= reach: proven for the built-in ones; a user's own is certified for |x| <= domain
   double domain = std::numeric_limits<double>::infinity();
   bool linear_from_zero = false;  ///< f(x) = x for x >= 0; the expression holds below

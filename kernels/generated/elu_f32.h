@@ -38,8 +38,8 @@ struct EluF32 {
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x1p+0f, 0x1p+0f},  // row 0: y in [-1, 3.55271e-15], x in [-34.65736, 0.00000], A <= 2^-49.00
-      {0x0p+0f, 0x1p+0f, 0x0p+0f},  // row 1: y in [0, 4.54747e-13], x in [0.00000, 0.00000], A <= 2^-inf
+      {0x0p+0f, 0x1p+0f, 0x1p+0f},  // row 0: A <= 2^-48.99
+      {0x0p+0f, 0x1p+0f, 0x0p+0f},  // row 1: A <= 2^-60.00
     }};
   }
 };

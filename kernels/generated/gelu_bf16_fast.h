@@ -40,7 +40,7 @@ struct GeluBf16Fast {
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x1.8c8d38p-13f, 0x1.ec0edap-1f, 0x1.293096p+0f, -0x1.b89d74p+0f, 0x1.aafd3ep+0f, -0x1.c2759ap+0f, 0x1.e72958p-1f, -0x1.72588ep-3f},  // row 0: s in [-0.412276, 1.80149], x in [-8.46889, 3.07885], A <= 2^-6.00
+      {0x0p+0f, 0x1.8c8d38p-13f, 0x1.ec0edap-1f, 0x1.293096p+0f, -0x1.b89d74p+0f, 0x1.aafd3ep+0f, -0x1.c2759ap+0f, 0x1.e72958p-1f, -0x1.72588ep-3f},  // row 0: A <= 2^-5.99
     }};
   }
 };

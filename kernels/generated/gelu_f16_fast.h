@@ -40,7 +40,7 @@ struct GeluF16Fast {
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x1.7dba52p-14f, 0x1.e25108p-1f, 0x1.1943b6p+0f, -0x1.969e8ep+0f, 0x1.d95d64p+0f, -0x1.1bf254p+1f, 0x1.3d2498p+0f, -0x1.e8e332p-3f},  // row 0: s in [-0.412276, 1.81064], x in [-8.46889, 3.11135], A <= 2^-6.17
+      {0x0p+0f, 0x1.7dba52p-14f, 0x1.e25108p-1f, 0x1.1943b6p+0f, -0x1.969e8ep+0f, 0x1.d95d64p+0f, -0x1.1bf254p+1f, 0x1.3d2498p+0f, -0x1.e8e332p-3f},  // row 0: A <= 2^-6.17
     }};
   }
 };

@@ -36,7 +36,7 @@ struct SigmoidF16 {
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, -0x0p+0f, 0x1p+0f, -0x1p+0f},  // row 0: y in [0, 1], x in [-34.65736, 34.65736], A <= 2^-49.00
+      {0x0p+0f, -0x0p+0f, 0x1p+0f, -0x1p+0f},  // row 0: A <= 2^-48.99
     }};
   }
 };

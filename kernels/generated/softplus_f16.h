@@ -39,22 +39,22 @@ struct SoftplusF16 {
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x0p+0f, 0x1.ffdf4ep-1f, -0x1.fb494ap-2f, 0x1.232f7ap-3f},  // row 0: y in [0, 0.335394], x in [-34.65736, -0.92007], A <= 2^-17.89
-      {0x1.6f68aep-1f, 0x1.06326cp-1f, 0x1.f363cp-2f, -0x1.f7c988p-3f, 0x1.6001ap-4f},  // row 1: y in [0.335394, 1.00618], x in [-0.92007, 0.55109], A <= 2^-14.84
-      {0x1.633c62p+0f, 0x1.802decp-1f, 0x1.ff1082p-3f, -0x1.01ca32p-3f, 0x1.67f74ep-5f},  // row 2: y in [1.00618, 1.67697], x in [0.55109, 1.47002], A <= 2^-15.80
-      {0x1.04cee4p+1f, 0x1.bd4464p-1f, 0x1.0aded4p-3f, -0x1.0d6104p-4f, 0x1.701a94p-6f},  // row 3: y in [1.67697, 2.34776], x in [1.47002, 2.24729], A <= 2^-16.77
-      {0x1.5c54ecp+1f, 0x1.de571ap-1f, 0x1.11169cp-4f, -0x1.1b3ecap-5f, 0x0p+0f},  // row 4: y in [2.34776, 3.01854], x in [2.24729, 2.96844], A <= 2^-13.17
-      {0x1.a7f498p+1f, 0x1.ed55f4p-1f, 0x1.2e6dc4p-5f, -0x1.21a64cp-6f, 0x0p+0f},  // row 5: y in [3.01854, 3.68933], x in [2.96844, 3.66403], A <= 2^-14.14
-      {0x1.fd2a84p+1f, 0x1.f6685cp-1f, 0x1.36c586p-6f, -0x1.2832f6p-7f, 0x0p+0f},  // row 6: y in [3.68933, 4.36012], x in [3.66403, 4.34726], A <= 2^-15.10
-      {0x1.2e1cbep+2f, 0x1.fb70a2p-1f, 0x1.28088cp-7f, -0x1.2ee586p-8f, 0x0p+0f},  // row 7: y in [4.36012, 5.03091], x in [4.34726, 5.02435], A <= 2^-16.07
-      {0x1.58a76ap+2f, 0x1.fda76ep-1f, 0x1.309bc2p-8f, -0x1.35bed8p-9f, 0x0p+0f},  // row 8: y in [5.03091, 5.7017], x in [5.02435, 5.69835], A <= 2^-17.04
-      {0x1.7fec34p+2f, 0x1.feb1dcp-1f, 0x1.3ef7d6p-9f, 0x0p+0f, 0x0p+0f},  // row 9: y in [5.7017, 6.37248], x in [5.69835, 6.37077], A <= 2^-13.83
-      {0x1.af5facp+2f, 0x1.ff60acp-1f, 0x1.462e3p-10f, 0x0p+0f, 0x0p+0f},  // row 10: y in [6.37248, 7.04327], x in [6.37077, 7.04240], A <= 2^-14.80
-      {0x1.da20aep+2f, 0x1.ffae4ep-1f, 0x1.4d8e48p-11f, 0x0p+0f, 0x0p+0f},  // row 11: y in [7.04327, 7.71406], x in [7.04240, 7.71361], A <= 2^-15.77
-      {0x1.024078p+3f, 0x1.ffd5dcp-1f, 0x1.551912p-12f, 0x0p+0f, 0x0p+0f},  // row 12: y in [7.71406, 8.38485], x in [7.71361, 8.38462], A <= 2^-16.74
-      {0x1.17ef4ap+3f, 0x1.ffea9ap-1f, 0x1.5ccf84p-13f, 0x0p+0f, 0x0p+0f},  // row 13: y in [8.38485, 9.05563], x in [8.38462, 9.05552], A <= 2^-17.70
-      {0x1.2d469cp+3f, 0x1.fff504p-1f, 0x1.64b29ap-14f, 0x0p+0f, 0x0p+0f},  // row 14: y in [9.05563, 9.72642], x in [9.05552, 9.72636], A <= 2^-18.67
-      {0x1.4cb5eep+3f, 0x1p+0f, 0x1.1a00dp-13f, 0x0p+0f, 0x0p+0f},  // row 15: y in [9.72642, 10.3972], x in [9.72636, 10.39718], A <= 2^-15.00
+      {0x0p+0f, 0x0p+0f, 0x1.ffdf4ep-1f, -0x1.fb494ap-2f, 0x1.232f7ap-3f},  // row 0: A <= 2^-17.88
+      {0x1.6f68aep-1f, 0x1.06326cp-1f, 0x1.f363cp-2f, -0x1.f7c988p-3f, 0x1.6001ap-4f},  // row 1: A <= 2^-14.83
+      {0x1.633c62p+0f, 0x1.802decp-1f, 0x1.ff1082p-3f, -0x1.01ca32p-3f, 0x1.67f74ep-5f},  // row 2: A <= 2^-15.80
+      {0x1.04cee4p+1f, 0x1.bd4464p-1f, 0x1.0aded4p-3f, -0x1.0d6104p-4f, 0x1.701a94p-6f},  // row 3: A <= 2^-16.77
+      {0x1.5c54ecp+1f, 0x1.de571ap-1f, 0x1.11169cp-4f, -0x1.1b3ecap-5f, 0x0p+0f},  // row 4: A <= 2^-13.16
+      {0x1.a7f498p+1f, 0x1.ed55f4p-1f, 0x1.2e6dc4p-5f, -0x1.21a64cp-6f, 0x0p+0f},  // row 5: A <= 2^-14.13
+      {0x1.fd2a84p+1f, 0x1.f6685cp-1f, 0x1.36c586p-6f, -0x1.2832f6p-7f, 0x0p+0f},  // row 6: A <= 2^-15.10
+      {0x1.2e1cbep+2f, 0x1.fb70a2p-1f, 0x1.28088cp-7f, -0x1.2ee586p-8f, 0x0p+0f},  // row 7: A <= 2^-16.07
+      {0x1.58a76ap+2f, 0x1.fda76ep-1f, 0x1.309bc2p-8f, -0x1.35bed8p-9f, 0x0p+0f},  // row 8: A <= 2^-17.03
+      {0x1.7fec34p+2f, 0x1.feb1dcp-1f, 0x1.3ef7d6p-9f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-13.83
+      {0x1.af5facp+2f, 0x1.ff60acp-1f, 0x1.462e3p-10f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-14.80
+      {0x1.da20aep+2f, 0x1.ffae4ep-1f, 0x1.4d8e48p-11f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-15.76
+      {0x1.024078p+3f, 0x1.ffd5dcp-1f, 0x1.551912p-12f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-16.73
+      {0x1.17ef4ap+3f, 0x1.ffea9ap-1f, 0x1.5ccf84p-13f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-17.70
+      {0x1.2d469cp+3f, 0x1.fff504p-1f, 0x1.64b29ap-14f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-18.67
+      {0x1.4cb5eep+3f, 0x1p+0f, 0x1.1a00dp-13f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-14.99
     }};
   }
 };

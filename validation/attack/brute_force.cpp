@@ -56,7 +56,7 @@ class Judgement {
       : library_(library), claims_(claims), truth_(library.truth(claims)), outcomes_(outcomes) {}
 
   std::vector<Falsehood> falsehoods;
-  std::map<std::string, double> shares;
+  Sight sight;
 
   void run() {
     switch (claims_.kind) {
@@ -70,7 +70,7 @@ class Judgement {
  private:
   void claim(const std::string& name, const Peak& peak, double claimed) {
     if (std::isnan(claimed)) return;
-    shares[name] = peak.value / claimed;
+    sight.shares[name] = peak.value / claimed;
     if (exceeds(peak.value, claimed)) falsehoods.push_back({name, peak.value, claimed, peak.at, peak.m});
   }
   void require(bool holds, const std::string& name, double got, double want, const Point& point = {}) {
@@ -127,6 +127,7 @@ class Judgement {
       }
     }
     if (!direct) {
+      for (const auto& [row, errors] : rows) sight.row_fits[static_cast<int>(row)] = errors.first;
       claim("kA", fit, claims_.a);
       claim("kB", rounding, claims_.b);
       if (kind == "abs") require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
@@ -268,10 +269,10 @@ std::vector<Falsehood> judge(Library& library, const Claims& claims, std::span<c
   return std::move(judgement.falsehoods);
 }
 
-std::map<std::string, double> shares_of(Library& library, const Claims& claims, std::span<const Outcome> outcomes) {
+Sight sight_of(Library& library, const Claims& claims, std::span<const Outcome> outcomes) {
   Judgement judgement(library, claims, outcomes);
   judgement.run();
-  return std::move(judgement.shares);
+  return std::move(judgement.sight);
 }
 
 }  // namespace outgrad::validation::gate

@@ -137,9 +137,9 @@ Claims CompiledBatch::claims(size_t index) const {
   return claims;
 }
 
-std::vector<Outcome> CompiledBatch::run(size_t index, std::span<const Point> points, Minimum minimum) const {
+std::vector<Outcome> CompiledBatch::run(size_t index, std::span<const Point> points) const {
   std::vector<Outcome> outcomes(points.size());
-  reinterpret_cast<ProbeFunction>(symbol(index, "probe"))(points.data(), points.size(), minimum, outcomes.data());
+  reinterpret_cast<ProbeFunction>(symbol(index, "probe"))(points.data(), points.size(), outcomes.data());
   return outcomes;
 }
 

@@ -35,7 +35,7 @@ class CompiledBatch {
   const std::string& complaint(size_t index) const { return complaints_[index]; }
   /// These two load the library into this process, until the batch ends. A claim's texts are the library's.
   Claims claims(size_t index) const;
-  std::vector<Outcome> run(size_t index, std::span<const Point> points, Minimum minimum) const;
+  std::vector<Outcome> run(size_t index, std::span<const Point> points) const;
 
  private:
   void compile(const Toolchain& toolchain, const std::string& folder, std::vector<size_t> members);

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -58,7 +59,7 @@ std::string falsehoods_of(const CompiledBatch& batch, size_t index, Library& lib
   std::vector<Falsehood> found = judge_subject(library, claims);
   if (found.empty()) {
     const Truth& truth = library.truth(claims);
-    found = judge(library, claims, batch.run(index, truth.points, truth.minimum));
+    found = judge(library, claims, batch.run(index, truth.points));
   }
   std::string text;
   for (const Falsehood& falsehood : found) {
@@ -100,15 +101,17 @@ void count(HeaderResult& result, const Mutant& mutant, const std::string& line) 
 }
 
 // What the brute force has against the header as it is, and the state that all judgements of its mutants share: made here, before processes fork.
-void look_at(const std::string& text, const Options& options, Library& library, HeaderResult& result) {
+std::map<int, double> look_at(const std::string& text, const Options& options, Library& library, HeaderResult& result) {
   const ScratchFolder folder;
   const CompiledBatch batch(options.toolchain, folder.path(), {text});
   result.baseline = falsehoods_of(batch, 0, library);
-  if (!batch.compiles(0)) return;
+  if (!batch.compiles(0)) return {};
   const Claims claims = batch.claims(0);
-  if (!judge_subject(library, claims).empty()) return;
+  if (!judge_subject(library, claims).empty()) return {};
   const Truth& truth = library.truth(claims);
-  result.shares = shares_of(library, claims, batch.run(0, truth.points, truth.minimum));
+  Sight sight = sight_of(library, claims, batch.run(0, truth.points));
+  result.shares = std::move(sight.shares);
+  return std::move(sight.row_fits);
 }
 
 }  // namespace
@@ -134,7 +137,7 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
   HeaderResult result;
   result.header = name;
   Library library;
-  look_at(text, options, library, result);
+  const std::map<int, double> row_fits = look_at(text, options, library, result);
   // The name enters the seed: headers have the same places, and should not get the same damage.
   std::uint64_t seed = options.seed;
   for (const char c : name) seed = seed * 0x100000001b3u ^ static_cast<unsigned char>(c);
@@ -142,10 +145,10 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
   std::vector<Site> sites = sites_of(text);
   if (!options.only.empty()) std::erase_if(sites, [&](const Site& site) { return site.name != options.only && to_string(site.kind) != options.only; });
   std::vector<Mutant> mutants;
-  std::set<std::string> seen{text};
+  std::set<std::string> known{text};
   for (const auto& [site, damage] : plan(sites, options.passes, options.most, random)) {
     Mutant mutant = mutant_of(text, sites, site, damage, donors.empty() ? text : donors[random.below(donors.size())], random);
-    if (seen.insert(mutant.text).second) mutants.push_back(std::move(mutant));
+    if (known.insert(mutant.text).second) mutants.push_back(std::move(mutant));
   }
   for (size_t begin = 0; begin < mutants.size(); begin += kBatch) {
     const std::span<const Mutant> batch_of(mutants.data() + begin, std::min(kBatch, mutants.size() - begin));
@@ -154,7 +157,7 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
     std::vector<size_t> place(batch_of.size());
     for (size_t i = 0; i < batch_of.size(); ++i) {
       place[i] = texts.size();
-      if (!batch_of[i].refused_by_definition) texts.push_back(batch_of[i].text);
+      if (!batch_of[i].refused_by_definition && !batch_of[i].row_claim) texts.push_back(batch_of[i].text);
     }
     const CompiledBatch batch(options.toolchain, folder.path(), texts);
     Stage stage;
@@ -166,7 +169,14 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
     const std::vector<std::string> lines = run_guarded(
         batch_of.size(),
         [&](size_t i) {
-          if (batch_of[i].refused_by_definition) return checked(i, "not what emit writes");
+          const Mutant& mutant = batch_of[i];
+          if (mutant.refused_by_definition) return checked(i, "not what emit writes");
+          if (mutant.row_claim) {
+            const auto seen = row_fits.find(mutant.row_claim->row);
+            const double claimed = std::exp2(mutant.row_claim->log2);
+            if (seen == row_fits.end() || seen->second <= claimed) return std::string("harmless");
+            return checked(i, fmt::format("row {}: A of {:.9g} seen, {:.9g} claimed", seen->first, seen->second, claimed));
+          }
           stage.set(Stage::brute_force);
           const std::string falsehood = falsehoods_of(batch, place[i], library);
           return falsehood.empty() ? std::string("harmless") : checked(i, falsehood);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <span>
@@ -131,6 +132,34 @@ std::string donated(const std::string& donor, const std::string& name) {
   return donor.substr(begin, donor.find('"', begin) - begin);
 }
 
+// The comment of a constant follows from its value: "// 0.125: ..." of a float, "// 2^-3.00: ..." of a bound.
+std::string with_fitting_comment(const std::string& text, size_t at) {
+  const size_t begin = text.rfind('\n', at) + 1, end = std::min(text.find('\n', at), text.size());
+  const std::string line = text.substr(begin, end - begin);
+  const size_t equals = line.find(" = "), semicolon = line.find(";  // ");
+  if (!line.starts_with("  static constexpr ") || equals == std::string::npos || semicolon == std::string::npos) return text;
+  const double value = std::strtod(line.c_str() + equals + 3, nullptr);
+  std::string comment = line.substr(semicolon + 5);
+  const bool bound = line.starts_with("  static constexpr double ");
+  const size_t note = bound && !comment.starts_with("2^") ? 0 : std::min(comment.find(':'), comment.size());
+  const std::string rest = note == 0 ? ": " + comment : comment.substr(note);
+  if (bound) {
+    comment = value == 0 ? rest.substr(2) : fmt::format("2^{:.2f}{}", std::log2(value), rest);
+  } else {
+    comment = fmt::format("{:.9g}{}", value, rest);
+  }
+  return text.substr(0, begin) + line.substr(0, semicolon + 5) + comment + text.substr(end);
+}
+
+// "row K: A <= 2^N" with nothing after it.
+std::optional<RowClaim> row_claim_of(const std::string& comment) {
+  RowClaim claim{};
+  int end = 0;
+  if (std::sscanf(comment.c_str(), " row %d: A <= 2^%lf%n", &claim.row, &claim.log2, &end) != 2 || static_cast<size_t>(end) != comment.size()) return {};
+  // Printed as fmt's {:.2f} does it, or not by emit.
+  return fmt::format(" row {}: A <= 2^{:.2f}", claim.row, claim.log2) == comment ? std::optional(claim) : std::nullopt;
+}
+
 const Site* neighbour(const std::vector<Site>& sites, size_t site) {
   for (size_t i = site + 1; i < sites.size(); ++i)
     if (sites[i].kind == sites[site].kind) return &sites[i];
@@ -186,7 +215,7 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
   using Kind = Site::Kind;
   const Site& site = sites[index];
   const std::string old = text.substr(site.begin, site.length), what = damage_name(site.kind, damage);
-  Mutant mutant{what, site, text, site.kind == Kind::comment || site.kind == Kind::line || site.name == "kName"};
+  Mutant mutant{what, site, text, site.kind == Kind::comment || site.kind == Kind::line || site.name == "kName", {}};
   const auto replace = [&](const Site& where, const std::string& with) { mutant.text.replace(where.begin, where.length, with); };
   if (what == "swapped") {
     const Site* other = neighbour(sites, index);
@@ -195,6 +224,7 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
     const std::string others = text.substr(other->begin, other->length);
     replace(*other, old);
     replace(site, others);
+    if (site.kind == Kind::real) mutant.text = with_fitting_comment(with_fitting_comment(mutant.text, other->begin + others.size() - old.size()), site.begin);
     return mutant;
   }
   switch (site.kind) {
@@ -220,6 +250,16 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
       if (damage == 5) replace(site, "#line 7\n" + old);
       if (damage == 6) replace(site, old + "\t");
       break;
+  }
+  if (site.kind == Kind::real) mutant.text = with_fitting_comment(mutant.text, site.begin);
+  if (site.kind == Kind::comment) {
+    const std::string comment = mutant.text.substr(site.begin, mutant.text.find('\n', site.begin) - site.begin);
+    const std::optional<RowClaim> before = row_claim_of(old), after = row_claim_of(comment);
+    if (before && after && before->row == after->row) mutant.row_claim = after, mutant.refused_by_definition = false;
+    // Where a header came from is nothing that can be proved: any path, any 64 digits.
+    const bool provenance = (old.starts_with(" command: ./outgrad emit ") && comment.starts_with(" command: ./outgrad emit ")) ||
+                            (old.starts_with(" spec sha256: ") && comment.size() == old.size() && comment.starts_with(" spec sha256: "));
+    if (provenance && comment.find_first_of("\\\r") == std::string::npos) mutant.refused_by_definition = false;
   }
   return mutant;
 }

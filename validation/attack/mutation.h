@@ -2,9 +2,11 @@
 //
 // Places are found by a scan of the lines that `outgrad emit` writes. A number is moved by an ulp or a few, by a factor, to zero, to its negative, or swapped with
 // its neighbour; a string gets a neighbour's value, another header's, another number or letter; a comment another letter or number, another comment, or an ending that makes the
-// compiler read on in the next line; lines are dropped, doubled, swapped and interrupted.
+// compiler read on in the next line; lines are dropped, doubled, swapped and interrupted. A number's damage takes the comment along that follows from its value, as one
+// who knows the form would do, so that it is the proofs that have to notice.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,12 +26,19 @@ const char* to_string(Site::Kind kind);
 /// All places of a header, in the order of its text.
 std::vector<Site> sites_of(std::string_view text);
 
+struct RowClaim {
+  int row;
+  double log2;
+};
+
 struct Mutant {
   std::string kind;  ///< what was done: "one ulp up", "sign", ...
   Site site;
   std::string text;
-  /// No output tells such a header from the true one, or what it says of itself is wrong by definition: it must be refused whatever it computes.
+  /// A comment that is not what emit would have written, another layout, another name: it must be refused whatever it computes.
   bool refused_by_definition = false;
+  /// The comment is still of the form "row K: A <= 2^N", and this is what it claims now.
+  std::optional<RowClaim> row_claim;
 };
 
 /// How many kinds of damage a kind of site has.

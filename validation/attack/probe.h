@@ -138,8 +138,21 @@ void trace(TracedOps ops, Outcome& outcome, Evaluate&& evaluate) {
   outcome.row = ops.last_row;
 }
 
+// The true root, but for the ends of the rows in s, which the header's own constants decide: beyond them arguments are clamped or the left segment begins.
 template <class Fit>
-void probe(const Point* points, std::size_t count, Minimum minimum, Outcome* outcomes) {
+long double within_cells(const Point& point) {
+  long double end = __builtin_inf();
+  if constexpr (requires { Fit::kYHi; }) {
+    end = k::evaluate_coordinate(k::FloatOps{}, Fit{}, Fit::kYMax, true);
+    if constexpr (requires { Fit::kLeftY; }) {
+      if (!point.m) end = -k::evaluate_coordinate(k::FloatOps{}, Fit{}, Fit::kLeftY, false);
+    }
+  }
+  return point.root < end ? point.root : end;
+}
+
+template <class Fit>
+void probe(const Point* points, std::size_t count, Outcome* outcomes) {
   for (std::size_t i = 0; i < count; ++i) {
     const Point& point = points[i];
     Outcome& outcome = outcomes[i];
@@ -172,11 +185,7 @@ void probe(const Point* points, std::size_t count, Minimum minimum, Outcome* out
       static constexpr auto kTable = k::table_of<Fit>();
       const float one = 1;
       outcome.got = k::activation_backward_value<Fit>(k::FloatOps{}, kTable, &one, &point.at, point.m);
-      ops.root = point.root;
-      if (point.at > Fit::kYMax) {
-        const long double t = (Fit::kYMax - minimum.high) - minimum.low;
-        ops.root = t > 0 ? __builtin_sqrtl(t) : 0;
-      }
+      ops.root = within_cells<Fit>(point);
       if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::evaluate_backward(traced, Fit{}, kTable, at, point.m); });
     }
   }
@@ -189,8 +198,7 @@ void probe(const Point* points, std::size_t count, Minimum minimum, Outcome* out
   extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(outgrad::validation::gate::Claims* claims) {                                    \
     outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);                                              \
   }                                                                                                                                \
-  extern "C" __attribute__((visibility("default"))) void outgrad_attack_probe_##number(const outgrad::validation::gate::Point* points, std::size_t count,               \
-                                                outgrad::validation::gate::Minimum minimum,                                      \
-                                                outgrad::validation::gate::Outcome* outcomes) {                                  \
-    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, minimum, outcomes);                        \
+  extern "C" __attribute__((visibility("default"))) void outgrad_attack_probe_##number(const outgrad::validation::gate::Point* points, std::size_t count, \
+                                                outgrad::validation::gate::Outcome* outcomes) { \
+    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, outcomes);                        \
   }

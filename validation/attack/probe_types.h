@@ -36,16 +36,11 @@ struct Claims {
   bool masked = true, exact_limits = false, has_left = false, has_right = false, right_both = false;
   int operations = -1, index_operations = -1, core_first = -1;
   double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent, right_s = kAbsent;
-  double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent, limit = kAbsent;
+  double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent;
   double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent, ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
 };
 
-/// The true y* in two parts, for clamped arguments.
-struct Minimum {
-  long double high = 0, low = 0;
-};
-
 using ClaimsFunction = void (*)(Claims*);
-using ProbeFunction = void (*)(const Point*, std::size_t, Minimum, Outcome*);
+using ProbeFunction = void (*)(const Point*, std::size_t, Outcome*);
 
 }  // namespace outgrad::validation::gate

@@ -2,7 +2,6 @@
 #include "validation/attack/truth.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -47,11 +46,6 @@ Jet<T> newton(const Formula& f, const T& y, T low, T high, int direction, const 
     x += step;
   }
   return jet;
-}
-
-std::array<long double, 2> parts(const Real& v) {
-  const auto high = static_cast<long double>(v);
-  return {high, static_cast<long double>(v - Real(high))};
 }
 
 long double true_root(const Curve& curve, double y) {
@@ -285,10 +279,6 @@ void add_limits(const Curve& curve, Truth& truth) {
 
 Truth backward_truth(const Curve& curve, const std::string& format) {
   Truth truth;
-  if (curve.masked()) {
-    const auto [high, low] = parts(curve.y_star());
-    truth.minimum = {high, low};
-  }
   truth.left_limit = static_cast<double>(curve.formula().at(Real(-curve.end())).slope);
   truth.right_limit = static_cast<double>(curve.formula().at(Real(curve.end())).slope);
   if (codes_of(format) == 1u << 16) add_limits(curve, truth);

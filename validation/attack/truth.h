@@ -72,7 +72,6 @@ struct Known {
 struct Truth {
   std::vector<Point> points;
   std::vector<Known> known;
-  Minimum minimum;
   double oracle = 0;  ///< half the longest range
   double left_limit = 0, right_limit = 0;  ///< of f'
 };

@@ -6,18 +6,19 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/formats.h"
+#include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/coordinate_bound.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"
 #include "validation/certificate/gelu_interval.h"
 #include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/row_bound.h"
+#include "validation/certificate/rounded_bound.h"
 #include "validation/certificate/storage_bound.h"
 #include "validation/exact/activation.h"
 
@@ -76,35 +77,28 @@ int index_operations(const TableHeader& h) {
   return fields + by_sign + by_branch + clamp_and_add;
 }
 
-// kClass as far as it says something about the claims; what cannot be read is a failure.
-void require_class(Conditions& conditions, const std::string& accuracy, double bound_a, const StorageClaims* storage,
-                   const double* bound_ulp = nullptr) {
-  const auto number = [&](size_t begin, double& value) {
-    std::string text = accuracy.substr(begin);
-    const bool power = text.starts_with("2^");
-    if (power) text.erase(0, 2);
-    char* end = nullptr;
-    value = std::strtod(text.c_str(), &end);
-    if (power) value = std::exp2(value);
-    return !text.empty() && *end == '\0' && std::isfinite(value) && value > 0;
-  };
-  double value = 0;
-  if (accuracy.starts_with("abs:")) {
-    conditions.require(number(4, value) && bound_a <= value, fmt::format("kA does not meet the class {}", accuracy));
-  } else if (accuracy.starts_with("stored:")) {
-    conditions.require(number(7, value) && storage && storage->total <= value * storage->oracle,
-                       fmt::format("kT and kO do not meet the class {}", accuracy));
-  } else if (accuracy.starts_with("rel:")) {
-    conditions.require(number(4, value) && bound_a <= value, fmt::format("kA does not meet the class {}", accuracy));
-  } else if (accuracy.starts_with("ulp:")) {
-    conditions.require(number(4, value), fmt::format("the class {} cannot be read", accuracy));
-    conditions.require(!bound_ulp || *bound_ulp <= value, fmt::format("kUlp does not meet the class {}", accuracy));
-  } else {
-    conditions.require(accuracy == "oracle" && storage, fmt::format("unknown class {}", accuracy));
+// kClass as far as constants say it: the enumerations prove the rest. `storable`: y has 16 or 8 bits.
+void require_class(Conditions& conditions, const BackwardHeader& h) {
+  const AccuracyClass accuracy = read_class(h.accuracy);
+  const bool storable = h.format != "f32";
+  switch (accuracy.kind) {
+    case ClassKind::abs:
+    case ClassKind::rel:
+      return conditions.require(h.bound_a <= accuracy.bound, fmt::format("kA does not meet the class {}", h.accuracy));
+    case ClassKind::ulp:
+      return conditions.require(storable || (h.two_word && h.bound_ulp <= accuracy.bound), fmt::format("kUlp does not meet the class {}", h.accuracy));
+    case ClassKind::stored:
+      return conditions.require(storable && h.storage.total <= accuracy.bound * h.storage.oracle, fmt::format("kT and kO do not meet the class {}", h.accuracy));
+    default:
+      conditions.require(false, fmt::format("unknown class {}", h.accuracy));
   }
 }
 
-// What an enclosure of f' over a tail, 2^-80 wide, leaves for its limit: limits are small fractions.
+void require_domain(Conditions& conditions, const HeaderNames& h) {
+  conditions.require(h.x_limit == (h.activation == "expression" ? kExpressionEnd : 0), fmt::format("kXLimit is {:g}, proofs end at {}", h.x_limit, kExpressionEnd));
+}
+
+// What an enclosure of f' over a tail, 2^-150 wide, leaves for its limit: limits are small fractions.
 double limit_of(const Interval& slopes) {
   constexpr double kUnit = 0x1p-70;
   return std::nearbyint(slopes.middle() / kUnit) * kUnit;
@@ -136,7 +130,10 @@ CheckReport prove(const Header& h, Findings wanted) {
   } else {
     add([&] { return prove_fit(h, h.bound_a); });
   }
-  if constexpr (std::is_same_v<Header, RoundedForwardHeader>) add([&] { return prove_fit(h, h.bound_core, true); });
+  if constexpr (std::is_same_v<Header, RoundedForwardHeader>) {
+    add([&] { return prove_fit(h, h.bound_core, true); });
+    add([&] { return prove_rounded(h); });
+  }
   if constexpr (std::is_same_v<Header, BackwardHeader>) {
     if (h.masked) add([&] { return prove_coordinate(h, h.bound_k); });
     add([&] { return prove_rounding(h, h.bound_b); });
@@ -165,8 +162,8 @@ Finding check_structure(const BackwardHeader& h) {
   conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
   conditions.require(h.operations == operations(h), fmt::format("kOperations is {}, the sequence has {}", h.operations, operations(h)));
   conditions.require(h.bound_a >= 0 && h.bound_k >= 0 && h.bound_b >= 0, "a bound is negative");
-  require_class(conditions, h.accuracy, h.bound_a, h.format == "f32" ? nullptr : &h.storage,
-                h.two_word ? &h.bound_ulp : nullptr);
+  require_class(conditions, h);
+  require_domain(conditions, h);
   conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word, "an f32 class in ulp without kUlp, or the reverse");
   if (h.format != "f32") require_storage(conditions, h.storage);
   if (h.masked) {
@@ -227,7 +224,9 @@ Finding check_structure(const BackwardHeader& h) {
 Finding check_structure(const TableHeader& h) {
   Conditions conditions;
   conditions.require(name_problem(h.activation, h.function, h.masked).empty(), name_problem(h.activation, h.function, h.masked));
-  require_class(conditions, h.accuracy, 0, &h.storage);
+  const ClassKind kind = read_class(h.accuracy).kind;
+  conditions.require(kind == ClassKind::oracle || kind == ClassKind::ulp || kind == ClassKind::stored, fmt::format("unknown class {}", h.accuracy));
+  require_domain(conditions, h);
   require_storage(conditions, h.storage);
   conditions.require(h.index_operations == index_operations(h),
                      fmt::format("kIndexOperations is {}, the index has {}", h.index_operations, index_operations(h)));

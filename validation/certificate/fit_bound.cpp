@@ -286,20 +286,32 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
   }
 }
 
+// What a cell is held to: the claim of the whole, or its row's own, which was rounded to two decimals of its log2.
+double claim_of(const CoefficientTable& table, const Cell& cell, double claim) {
+  const auto row = static_cast<size_t>(cell.row);
+  if (row >= table.log2_fit_errors.size()) return claim;  // a row that is not listed claims nothing: it is never asked for
+  constexpr double kBelow = 1 - 0x1p-50;  // exp2 is off by less
+  return std::min(claim, std::exp2(table.log2_fit_errors[row]) * kBelow);
+}
+
+const CoefficientTable& table_of(const BackwardHeader& h, const Cell&) { return h.table; }
+const CoefficientTable& table_of(const ForwardHeader& h, const Cell& cell) { return cell.left ? h.tail : h.table; }
+const CoefficientTable& table_of(const RoundedForwardHeader& h, const Cell&) { return h.table; }
+
 template <class Header>
 Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells, const char* quantity) {
   Finding finding{"A", Verdict::Holds, claim, 0, "", {}};
   std::vector<SupNorm> parts(cells.size());
 #pragma omp parallel for schedule(dynamic)
-  for (size_t i = 0; i < cells.size(); ++i) parts[i] = prove_cell(h, cells[i], claim);
+  for (size_t i = 0; i < cells.size(); ++i) parts[i] = prove_cell(h, cells[i], claim_of(table_of(h, cells[i]), cells[i], claim));
   SupNorm total;
   for (size_t i = 0; i < cells.size(); ++i) {
     const Cell& cell = cells[i];
     const SupNorm& part = parts[i];
     const bool first_failure = part.verdict != Verdict::Holds && total.verdict != Verdict::Violated;
     if (first_failure && (total.verdict == Verdict::Holds || part.verdict == Verdict::Violated)) {
-      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]): {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core", cell.low,
-                                cell.high, quantity, part.observed, part.at);
+      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]), claim {:.6g}: {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core",
+                                cell.low, cell.high, claim_of(table_of(h, cell), cell, claim), quantity, part.observed, part.at);
       if (part.verdict == Verdict::Undecided) finding.why += ", not decided";
       finding.witness = Witness{part.at, part.observed, claim};
     }

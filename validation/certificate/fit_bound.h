@@ -24,7 +24,7 @@ SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim);
 SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim);
 SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim);
 
-/// The claim kA over all cells, each row's share of `proven` included in the maximum.
+/// The claim kA over all cells, each held to its row's own claim as well; `proven` is the maximum.
 Finding prove_fit(const BackwardHeader& h, double claim);
 Finding prove_fit(const ForwardHeader& h, double claim);
 /// core: over the rows from core_first on alone.

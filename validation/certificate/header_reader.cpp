@@ -1,18 +1,17 @@
-// Tokens, then a grammar without alternatives: every constant once, in any order, of the expected type, and exactly representable.
+// One description of the lines of each kind of header, walked by a printer and by a reader. The reader takes what varies (a number, a
+// word, a row) from its place, has the line printed from it, and compares.
 #include "validation/certificate/header_reader.h"
 
 #include <fmt/format.h>
-#include <mpfr.h>
 
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <charconv>
 #include <cmath>
-#include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
-#include <map>
-#include <optional>
-#include <utility>
+#include <type_traits>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
@@ -29,594 +28,530 @@ constexpr int kMaxRows = 4096;
 constexpr int kMaxOctaveBits = 8;
 constexpr int kMaxDegree = 16;        // of kernels/eval.h
 constexpr int kMaxEntries = 1 << 17;  // every code of 16 bits with either mask bit
+constexpr int kMostInteger = 999'999'999;
+constexpr size_t kEntriesPerLine = 16;
 
-enum class Kind { Word, Number, String, Symbol, Directive, End };
+constexpr std::string_view kRowBegin = "      {", kFreeRows = "      // rows ";
 
-struct Token {
-  Kind kind;
-  std::string_view text;
-  int line;
+std::string literal(float value) { return fmt::format("{:a}f", static_cast<double>(value)); }
+std::string literal(double value) { return value == 0 ? "0" : fmt::format("{:a}", value); }
+std::string literal(int value) { return fmt::format("{}", value); }
+std::string literal(bool value) { return value ? "true" : "false"; }
+std::string literal(const std::string& value) { return fmt::format("\"{}\"", value); }
+std::string literal(std::uint16_t value) { return fmt::format("0x{:04x}", value); }
+
+template <class T>
+std::string constant_begin(const char* name) {
+  const char* type = std::is_same_v<T, std::string> ? "const char*"
+                     : std::is_same_v<T, int>       ? "int"
+                     : std::is_same_v<T, bool>      ? "bool"
+                     : std::is_same_v<T, float>     ? "float"
+                                                    : "double";
+  return fmt::format("  static constexpr {} {} = ", type, name);
+}
+
+// What stands behind a number in the header's own comment: a float's decimal value, a claim's power of two.
+std::string reading(float value, std::string_view note) { return fmt::format("  // {:.9g}{}", static_cast<double>(value), note); }
+std::string reading(double value, std::string_view note) {
+  return value == 0 ? fmt::format("  // {}", note) : fmt::format("  // 2^{:.2f}: {}", std::log2(value), note);
+}
+template <class T>
+std::string reading(const T&, std::string_view) {
+  return "";
+}
+
+template <class T>
+std::string constant_line(const char* name, const T& value, std::string_view note) {
+  return constant_begin<T>(name) + literal(value) + ";" + reading(value, note) + "\n";
+}
+
+std::string row_line(std::span<const float> words, int row, double log2_fit_error) {
+  std::string list;
+  for (const float word : words) list += (list.empty() ? "" : ", ") + literal(word);
+  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}\n", kRowBegin, list, row, log2_fit_error);
+}
+
+std::string free_rows_line(int listed, int rows) { return fmt::format("{}{} to {} are never asked for\n", kFreeRows, listed, rows - 1); }
+
+std::string table_begin(const char* name, const char* rows, const char* words) {
+  return fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words, name);
+}
+
+std::string breaks_text(const std::vector<float>& breaks) {
+  std::string list;
+  for (const float b : breaks) list += (list.empty() ? "" : ", ") + literal(b);
+  return list;
+}
+
+// gelu_f32 -> GeluF32.
+std::string struct_name(const std::string& name) {
+  std::string result;
+  bool upper = true;
+  for (const char c : name) {
+    if (c != '_') result += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    upper = c == '_';
+  }
+  return result;
+}
+
+class Printer {
+ public:
+  const std::string& text() const { return text_; }
+  void line(std::string_view text) { text_ += text; }
+  void given(std::string_view, bool&) const {}
+  template <class T>
+  void constant(const char* name, T& value, std::string_view note = {}) {
+    text_ += constant_line(name, value, note);
+  }
+  void word(std::string_view begin, std::string& value) { text_ += fmt::format("{}{}\n", begin, value); }
+  void breaks(std::vector<float>& values, int) { text_ += breaks_text(values); }
+  void entries(std::vector<std::uint16_t>& values, int) {
+    for (size_t k = 0; k < values.size(); ++k) text_ += (k == 0 ? "" : k % kEntriesPerLine == 0 ? "," : ", ") + line_break(k) + literal(values[k]);
+  }
+  void rows(CoefficientTable& table) {
+    const int listed = static_cast<int>(table.log2_fit_errors.size());
+    for (int row = 0; row < listed; ++row) text_ += row_line(table.row(row), row, table.log2_fit_errors[static_cast<size_t>(row)]);
+    if (listed < table.rows) text_ += free_rows_line(listed, table.rows);
+  }
+  void require(bool, const std::string&) const {}
+  static std::string line_break(size_t k) { return k % kEntriesPerLine == 0 ? "\n      " : ""; }
+
+ private:
+  std::string text_;
 };
 
 class Reader {
  public:
-  Reader(std::string_view text, const std::string& file) : text_(text), file_(file) { advance(); }
+  Reader(std::string_view text, const std::string& file) : text_(text), file_(file) {}
 
-  const Token& peek() const { return token_; }
-  Token take() {
-    const Token taken = token_;
-    if (taken.kind != Kind::End) advance();
-    return taken;
+  void line(std::string_view text) { expect(text); }
+  // Sets the flag by whether the text goes on like this.
+  void given(std::string_view text, bool& flag) const { flag = text_.substr(at_).starts_with(text); }
+
+  template <class T>
+  void constant(const char* name, T& value, std::string_view note = {}) {
+    begin_ = at_;
+    expect(constant_begin<T>(name));
+    take(value, ";");
+    at_ = begin_;
+    expect(constant_line(name, value, note));
   }
 
-  [[noreturn]] void fail(int line, const std::string& why) const { throw SpecError(fmt::format("{}:{}: {}", file_, line, why)); }
+  void word(std::string_view begin, std::string& value) {
+    expect(begin);
+    begin_ = at_;
+    value = token("\n");
+    // What a compiler could take for the end of the comment, or its continuation.
+    require_plain(value);
+    require(value.back() != ' ', "a blank at the end of a line");
+    expect("\n");
+  }
 
-  // One token of the fixed text. A token list is written as in the header, blanks between tokens.
-  void expect(std::string_view words) {
-    while (!words.empty()) {
-      const size_t blank = std::min(words.find(' '), words.size());
-      const Token token = take();
-      if (token.text != words.substr(0, blank))
-        fail(token.line, fmt::format("expected '{}', found {}", words.substr(0, blank), shown(token)));
-      words.remove_prefix(std::min(blank + 1, words.size()));
+  void breaks(std::vector<float>& values, int count) {
+    begin_ = at_;
+    for (int k = 0; k < count; ++k) {
+      if (k > 0) expect(", ");
+      take(values.emplace_back(), ",}");
+    }
+    at_ = begin_;
+    expect(breaks_text(values));
+  }
+
+  void entries(std::vector<std::uint16_t>& values, int count) {
+    for (size_t k = 0; k < static_cast<size_t>(count); ++k) {
+      if (k > 0) expect(k % kEntriesPerLine == 0 ? "," : ", ");
+      expect(Printer::line_break(k));
+      constexpr size_t kLength = 6;
+      const std::string_view digits = text_.substr(at_, kLength);
+      std::uint16_t value = 0;
+      if (digits.size() < kLength || std::from_chars(digits.data() + 2, digits.data() + kLength, value, 16).ptr != digits.data() + kLength) {
+        fail(at_, "expected 16 bits in hexadecimal");
+      }
+      expect(literal(value));
+      values.push_back(value);
     }
   }
 
-  Token expect_kind(Kind kind, std::string_view what) {
-    const Token token = take();
-    if (token.kind != kind) fail(token.line, fmt::format("expected {}, found {}", what, shown(token)));
-    return token;
+  void rows(CoefficientTable& table) {
+    const auto words = static_cast<size_t>(table.words);
+    for (int row = 0; row < table.rows && text_.substr(at_).starts_with(kRowBegin); ++row) {
+      begin_ = at_;
+      at_ += kRowBegin.size();
+      for (size_t word = 0; word < words; ++word) {
+        if (word > 0) expect(", ");
+        take(table.values.emplace_back(), ",}");
+      }
+      expect(fmt::format("}},  // row {}: A <= 2^", row));
+      double log2_fit_error = 0;
+      take(log2_fit_error, "\n");
+      at_ = begin_;
+      expect(row_line({table.values.data() + static_cast<size_t>(row) * words, words}, row, log2_fit_error));
+      table.log2_fit_errors.push_back(log2_fit_error);
+    }
+    const int listed = static_cast<int>(table.log2_fit_errors.size());
+    require_at(at_, listed > 0, "a table without rows");
+    if (listed < table.rows) expect(free_rows_line(listed, table.rows));
+    table.values.resize(static_cast<size_t>(table.rows) * words);
   }
 
-  bool accept(std::string_view symbol) {
-    if (token_.text != symbol || token_.kind == Kind::End) return false;
-    advance();
-    return true;
-  }
-
-  std::string shown(const Token& token) const {
-    constexpr size_t kShown = 40;
-    if (token.kind == Kind::End) return "the end of the file";
-    return fmt::format("'{}'", token.text.substr(0, kShown));
-  }
+  // Of what was read last.
+  void require(bool holds, const std::string& why) const { require_at(begin_, holds, why); }
+  void end() const { require_at(at_, at_ == text_.size(), "the header goes on after its end"); }
 
  private:
-  void advance();
+  [[noreturn]] void fail(size_t at, const std::string& why) const {
+    const std::string_view before = text_.substr(0, at);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const size_t column = at - (before.rfind('\n') + 1) + 1;  // rfind's npos + 1 is 0
+    throw SpecError(fmt::format("{}:{}:{}: {}", file_, line, column, why));
+  }
+  void require_at(size_t at, bool holds, const std::string& why) const {
+    if (!holds) fail(at, why);
+  }
+
+  // What stands at a place, as far as it fits into a message.
+  static std::string shown(std::string_view text) {
+    constexpr size_t kShown = 40;
+    if (text.empty()) return "the end of the file";
+    std::string result;
+    for (const char c : text.substr(0, std::min(kShown, std::max<size_t>(text.find('\n'), 1)))) {
+      const auto byte = static_cast<unsigned char>(c);
+      result += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
+    }
+    return fmt::format("'{}'", result);
+  }
+
+  void expect(std::string_view expected) {
+    const std::string_view found = text_.substr(at_, expected.size());
+    if (found == expected) {
+      at_ += expected.size();
+      return;
+    }
+    const auto differs = static_cast<size_t>(std::mismatch(found.begin(), found.end(), expected.begin()).first - found.begin());
+    fail(at_ + differs, fmt::format("expected {}, found {}", shown(expected.substr(differs)), shown(text_.substr(at_ + differs))));
+  }
+
+  // As far as one of the ends, on this line.
+  std::string token(std::string_view ends) {
+    constexpr size_t kLongest = 1000;
+    const std::string_view rest = text_.substr(at_, kLongest);
+    const size_t length = std::min(rest.find_first_of(ends), rest.find('\n'));
+    if (length == std::string_view::npos) fail(at_, fmt::format("expected {} after this", shown(ends.substr(0, 1))));
+    at_ += length;
+    return std::string(rest.substr(0, length));
+  }
+
+  void require_plain(const std::string& value) const {
+    require(!value.empty() && std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~' && c != '\\' && c != '"' && c != '?'; }),
+            "expected printable characters other than \\, \" and ?");
+  }
+
+  void take(std::string& value, std::string_view) {
+    const size_t begin = at_;
+    std::string text = token(";");
+    if (text.size() < 2 || text.front() != '"' || text.back() != '"') fail(begin, "expected a string");
+    value = text.substr(1, text.size() - 2);
+    require_plain(value);
+  }
+  void take(bool& value, std::string_view ends) {
+    const size_t begin = at_;
+    const std::string text = token(ends);
+    if (text != "true" && text != "false") fail(begin, fmt::format("expected true or false, found {}", shown(text)));
+    value = text == "true";
+  }
+  void take(int& value, std::string_view ends) {
+    const size_t begin = at_;
+    const std::string text = token(ends);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || std::abs(static_cast<double>(value)) > kMostInteger)
+      fail(begin, fmt::format("expected an integer, found {}", shown(text)));
+  }
+  void take(float& value, std::string_view ends) { take_real(value, ends, [](const char* text, char** end) { return std::strtof(text, end); }); }
+  void take(double& value, std::string_view ends) { take_real(value, ends, [](const char* text, char** end) { return std::strtod(text, end); }); }
+
+  // Rounds what is no number of the type; its line then prints otherwise than it stands.
+  template <class Float, class Parse>
+  void take_real(Float& value, std::string_view ends, Parse parse) {
+    const size_t begin = at_;
+    const std::string text = token(ends);
+    char* end = nullptr;
+    value = parse(text.c_str(), &end);
+    if (end == text.c_str() || !std::isfinite(value)) fail(begin, fmt::format("expected a finite number, found {}", shown(text)));
+  }
 
   std::string_view text_;
   const std::string& file_;
   size_t at_ = 0;
-  int line_ = 1;
-  Token token_{Kind::End, {}, 1};
+  size_t begin_ = 0;  // where what was read last begins
 };
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool one_of(const std::string& value, std::initializer_list<std::string_view> choices) {
+  return std::find(choices.begin(), choices.end(), value) != choices.end();
+}
 
-void Reader::advance() {
-  while (at_ < text_.size()) {
-    const char c = text_[at_];
-    if (c == '\n') ++line_;
-    if (c == ' ' || c == '\n') {
-      ++at_;
-    } else if (text_.substr(at_, 2) == "//") {
-      const size_t end = std::min(text_.find('\n', at_), text_.size());
-      // A comment that ends in a backslash swallows the next line in C++: the compiler would not see what this reader sees.
-      if (text_[end - 1] == '\\') fail(line_, "a comment ends in a backslash");
-      at_ = end;
-    } else {
-      break;
+template <class Text>
+void choice(Text& t, const char* name, std::string& value, std::initializer_list<std::string_view> choices) {
+  t.constant(name, value);
+  t.require(one_of(value, choices), fmt::format("{} = '{}' is unknown", name, value));
+}
+
+template <class Text>
+void within(Text& t, const char* name, int& value, int least, int most) {
+  t.constant(name, value);
+  t.require(value >= least && value <= most, fmt::format("{} = {} is outside [{}, {}]", name, value, least, most));
+}
+
+template <class Text>
+void power_of_two(Text& t, const char* name, int& value) {
+  within(t, name, value, 1, kMaxRows);
+  t.require(std::has_single_bit(static_cast<unsigned>(value)), fmt::format("{} = {} is not a power of two", name, value));
+}
+
+template <class Text>
+void table(Text& t, const char* name, const char* rows_name, const char* words_text, CoefficientTable& values, int rows, int words) {
+  if constexpr (std::is_same_v<Text, Reader>) values.rows = rows, values.words = words;
+  t.line(table_begin(name, rows_name, words_text));
+  t.rows(values);
+  t.line("    }};\n  }\n");
+}
+
+template <class Text>
+void describe_names(Text& t, HeaderNames& h) {
+  t.line("// GENERATED by outgrad emit. DO NOT EDIT.\n");
+  t.word("// command: ./outgrad emit ", h.fit_path);
+  t.word("// spec sha256: ", h.spec_sha256);
+  constexpr size_t kDigits = 64;
+  t.require(h.spec_sha256.size() == kDigits && h.spec_sha256.find_first_not_of("0123456789abcdef") == std::string::npos,
+            "expected 64 hexadecimal digits");
+}
+
+// The header's own name is read before the struct's, which follows from it: the reader looks ahead.
+template <class Text>
+void describe_function(Text& t, HeaderNames& h) {
+  t.constant("kName", h.name);
+  t.require(std::all_of(h.name.begin(), h.name.end(), [](char c) { return c == '_' || std::isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'z'); }) &&
+                !std::isdigit(static_cast<unsigned char>(h.name[0])),
+            "kName is not a lower-case identifier");
+  t.constant("kActivation", h.activation);
+  t.constant("kFunction", h.function);
+  if constexpr (std::is_same_v<Text, Reader>) {
+    // The text of a function is parsed here once, so that what follows can rely on it.
+    try {
+      Function::parse(h.function);
+    } catch (const SpecError& error) {
+      t.require(false, fmt::format("kFunction: {}", error.what()));
     }
   }
-  const size_t begin = at_;
-  Kind kind = Kind::Symbol;
-  if (begin == text_.size()) {
-    token_ = {Kind::End, {}, line_};
-    return;
-  }
-  const char first = text_[begin];
-  const auto run = [&](auto&& inside) {
-    while (at_ < text_.size() && inside(text_[at_])) ++at_;
+  if (h.activation == "expression") t.constant("kXLimit", h.x_limit, "the claims are about |x| <= kXLimit alone");
+}
+
+template <class Text>
+void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims) {
+  t.line(fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R "
+                     "regret)\n",
+                     h.activation == "expression" ? "|x| <= kXLimit" : "real x"));
+  t.constant("kT", claims.total, "sup |g(y, m) - f'(x)|");
+  t.constant("kO", claims.oracle, "half the longest range of f' over one (y, m)");
+  t.constant("kR", claims.regret, "sup |g(y, m) - middle of that range|");
+}
+
+template <class Text>
+void describe(Text& t, BackwardHeader& h) {
+  choice(t, "kFormat", h.format, {"f32", "f16", "bf16"});
+  t.constant("kClass", h.accuracy);
+  const bool relative = h.accuracy.starts_with("rel:");
+  within(t, "kDegree", h.degree, 1, kMaxDegree);
+  within(t, "kRows", h.rows, 1, kMaxRows);
+  const auto require_mask = [&] {  // of rows that are picked by low bits
+    t.require(std::has_single_bit(static_cast<unsigned>(h.rows)), fmt::format("kRows = {} is not a power of two", h.rows));
   };
-  if (first == '#') {
-    kind = Kind::Directive;
-    run([](char c) { return c != '\n'; });
-  } else if (first == '"') {
-    kind = Kind::String;
-    ++at_;
-    run([](char c) { return c != '"' && c != '\n' && c != '\\'; });
-    if (at_ == text_.size() || text_[at_] != '"') fail(line_, "a string does not end");
-    ++at_;
-  } else if (std::isdigit(static_cast<unsigned char>(first))) {
-    kind = Kind::Number;
-    run([&](char c) {
-      const char before = at_ > begin ? text_[at_ - 1] : '\0';
-      return is_word(c) || c == '.' || ((c == '+' || c == '-') && (before == 'p' || before == 'e'));
-    });
-  } else if (is_word(first)) {
-    kind = Kind::Word;
-    run(is_word);
-  } else if (text_.substr(begin, 2) == "::") {
-    at_ += 2;
-  } else if (std::string_view("{}()[];,=<>+-*").find(first) != std::string_view::npos) {
-    ++at_;
-  } else {
-    fail(line_, fmt::format("unexpected character 0x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(first))));
-  }
-  token_ = {kind, text_.substr(begin, at_ - begin), line_};
-}
-
-// A floating literal whose value is exactly a number of `Float`: a rounded literal would make the text and the proof differ.
-template <class Float>
-Float read_floating(Reader& reader) {
-  const bool negative = reader.accept("-");
-  const Token token = reader.expect_kind(Kind::Number, "a number");
-  std::string digits(token.text);
-  const bool hex = digits.starts_with("0x");
-  const bool suffix = std::is_same_v<Float, float> && digits.ends_with('f') && (!hex || digits.find('p') != std::string::npos);
-  if (suffix) digits.pop_back();
-  if (std::is_same_v<Float, float> && !suffix) reader.fail(token.line, fmt::format("{} is not a float literal", reader.shown(token)));
-  const bool floating = digits.find(hex ? "p" : ".") != std::string::npos || (!hex && digits.find('e') != std::string::npos);
-  if (std::is_same_v<Float, double> && digits == "0") return negative ? -0.0 : 0.0;
-  if (!floating || digits.size() > 64) reader.fail(token.line, fmt::format("{} is not a floating literal", reader.shown(token)));
-  mpfr_t value;
-  mpfr_init2(value, 64);
-  char* end = nullptr;
-  const int inexact = mpfr_strtofr(value, digits.c_str(), &end, 0, MPFR_RNDN);
-  const bool whole = *end == '\0' && mpfr_number_p(value);
-  const Float result = static_cast<Float>(std::is_same_v<Float, float> ? mpfr_get_flt(value, MPFR_RNDN) : mpfr_get_d(value, MPFR_RNDN));
-  const bool exact = whole && inexact == 0 && std::isfinite(result) && mpfr_cmp_d(value, static_cast<double>(result)) == 0;
-  mpfr_clear(value);
-  if (!whole) reader.fail(token.line, fmt::format("{} is not a number", reader.shown(token)));
-  if (!exact) reader.fail(token.line, fmt::format("{} is not exactly a finite {}", reader.shown(token), suffix ? "float" : "double"));
-  return negative ? -result : result;
-}
-
-int read_integer(Reader& reader) {
-  const bool negative = reader.accept("-");
-  const Token token = reader.expect_kind(Kind::Number, "an integer");
-  constexpr size_t kDigits = 9;  // fits an int
-  if (token.text.size() > kDigits || token.text.find_first_not_of("0123456789") != std::string_view::npos ||
-      (token.text.size() > 1 && token.text[0] == '0')) {
-    reader.fail(token.line, fmt::format("{} is not a decimal integer", reader.shown(token)));
-  }
-  int value = 0;
-  for (const char digit : token.text) value = 10 * value + (digit - '0');
-  return negative ? -value : value;
-}
-
-std::string read_string(Reader& reader) {
-  const Token token = reader.expect_kind(Kind::String, "a string");
-  return std::string(token.text.substr(1, token.text.size() - 2));
-}
-
-bool read_boolean(Reader& reader) {
-  const Token token = reader.expect_kind(Kind::Word, "true or false");
-  if (token.text != "true" && token.text != "false")
-    reader.fail(token.line, fmt::format("expected true or false, found {}", reader.shown(token)));
-  return token.text == "true";
-}
-
-using Value = std::variant<std::string, int, float, double, bool>;
-
-// The members of the struct, as found; `take_*` hands each out once, and what is left over was not expected.
-class Members {
- public:
-  explicit Members(Reader& reader);
-
-  template <class T>
-  T take(const std::string& name) {
-    const auto found = values_.find(name);
-    if (found == values_.end()) reader_.fail(line_, fmt::format("{} is missing", name));
-    const auto* value = std::get_if<T>(&found->second.first);
-    if (!value) reader_.fail(found->second.second, fmt::format("{} has the wrong type", name));
-    T result = *value;
-    values_.erase(found);
-    return result;
-  }
-
-  int take_within(const std::string& name, int least, int most) {
-    const int line = values_.contains(name) ? values_.at(name).second : line_;
-    const int value = take<int>(name);
-    if (value < least || value > most) reader_.fail(line, fmt::format("{} = {} is outside [{}, {}]", name, value, least, most));
-    return value;
-  }
-
-  std::vector<float> take_breaks() {
-    if (!breaks_) reader_.fail(line_, "break_at() is missing");
-    std::vector<float> breaks = std::move(*breaks_);
-    breaks_.reset();
-    return breaks;
-  }
-
-  std::vector<std::uint16_t> take_entries() {
-    if (!entries_) reader_.fail(line_, "entries() is missing");
-    std::vector<std::uint16_t> entries = std::move(*entries_);
-    entries_.reset();
-    return entries;
-  }
-
-  int line_of(const std::string& name) const { return values_.contains(name) ? values_.at(name).second : line_; }
-  bool has(const std::string& name) const { return values_.contains(name); }
-
-  CoefficientTable take_table(const std::string& name) {
-    const auto found = tables_.find(name);
-    if (found == tables_.end()) reader_.fail(line_, fmt::format("the table {}() is missing", name));
-    CoefficientTable table = std::move(found->second);
-    tables_.erase(found);
-    return table;
-  }
-
-  void expect_nothing_left() const {
-    if (!values_.empty()) reader_.fail(values_.begin()->second.second, fmt::format("unknown constant {}", values_.begin()->first));
-    if (breaks_) reader_.fail(line_, "unexpected break_at()");
-    if (entries_) reader_.fail(line_, "unexpected entries()");
-    if (!tables_.empty()) reader_.fail(line_, fmt::format("unknown table {}()", tables_.begin()->first));
-  }
-
- private:
-  void read_constant(const Token& type);
-  void read_table();
-  void read_breaks();
-  void read_entries();
-  int integer_constant(const Token& token) const;
-
-  Reader& reader_;
-  int line_;
-  std::map<std::string, std::pair<Value, int>> values_;
-  std::map<std::string, CoefficientTable> tables_;
-  std::optional<std::vector<float>> breaks_;
-  std::optional<std::vector<std::uint16_t>> entries_;
-};
-
-Members::Members(Reader& reader) : reader_(reader), line_(reader.peek().line) {
-  while (!reader_.accept("}")) {
-    reader_.expect("static");
-    if (reader_.accept("OUTGRAD_HD")) {
-      reader_.expect("constexpr");
-      const Token type = reader_.take();
-      if (type.text == "Table") {
-        reader_.expect("<");
-        read_table();
-      } else if (type.text == "float") {
-        read_breaks();
-      } else if (type.text == "Entries") {
-        read_entries();
-      } else {
-        reader_.fail(type.line, fmt::format("unexpected type {}", reader_.shown(type)));
-      }
-    } else {
-      reader_.expect("constexpr");
-      read_constant(reader_.take());
-    }
-  }
-}
-
-void Members::read_constant(const Token& type) {
-  if (type.text == "const") reader_.expect("char *");
-  const Token name = reader_.expect_kind(Kind::Word, "a constant's name");
-  reader_.expect("=");
-  Value value;
-  if (type.text == "const") {
-    value = read_string(reader_);
-  } else if (type.text == "int") {
-    value = read_integer(reader_);
-  } else if (type.text == "bool") {
-    value = read_boolean(reader_);
-  } else if (type.text == "float") {
-    value = read_floating<float>(reader_);
-  } else if (type.text == "double") {
-    value = read_floating<double>(reader_);
-  } else {
-    reader_.fail(type.line, fmt::format("unexpected type {}", reader_.shown(type)));
-  }
-  reader_.expect(";");
-  if (!values_.emplace(std::string(name.text), std::pair{std::move(value), name.line}).second) {
-    reader_.fail(name.line, fmt::format("{} is defined twice", name.text));
-  }
-}
-
-int Members::integer_constant(const Token& token) const {
-  const auto found = values_.find(std::string(token.text));
-  const int* value = found == values_.end() ? nullptr : std::get_if<int>(&found->second.first);
-  if (!value) reader_.fail(token.line, fmt::format("{} is not an integer constant defined above", reader_.shown(token)));
-  return *value;
-}
-
-// `break_at(int k) { constexpr float at[] = {...}; return at[k]; }`
-void Members::read_breaks() {
-  const int line = reader_.peek().line;
-  reader_.expect("break_at ( int k ) { constexpr float at [ ] = {");
-  std::vector<float> breaks;
-  do {
-    if (breaks.size() == kMaxRows) reader_.fail(reader_.peek().line, "too many break points");
-    breaks.push_back(read_floating<float>(reader_));
-  } while (reader_.accept(","));
-  reader_.expect("} ; return at [ k ] ; }");
-  if (breaks_) reader_.fail(line, "break_at() is defined twice");
-  breaks_ = std::move(breaks);
-}
-
-// `Entries<kEntries> entries() { return {{ 0x3800, ... }}; }`, as many entries as declared.
-void Members::read_entries() {
-  reader_.expect("<");
-  const Token size = reader_.expect_kind(Kind::Word, "the number of entries");
-  const int count = integer_constant(size);
-  if (count < 1 || count > kMaxEntries) reader_.fail(size.line, fmt::format("{} = {} is outside [1, {}]", size.text, count, kMaxEntries));
-  reader_.expect("> entries ( ) { return { {");
-  std::vector<std::uint16_t> entries;
-  do {
-    const Token token = reader_.expect_kind(Kind::Number, "an entry");
-    constexpr size_t kDigits = 4;
-    if (token.text.size() != 2 + kDigits || !token.text.starts_with("0x") ||
-        token.text.substr(2).find_first_not_of("0123456789abcdef") != std::string_view::npos) {
-      reader_.fail(token.line, fmt::format("{} is not 16 bits in hexadecimal", reader_.shown(token)));
-    }
-    int value = 0;
-    for (const char digit : token.text.substr(2)) value = 16 * value + (digit <= '9' ? digit - '0' : digit - 'a' + 10);
-    if (static_cast<int>(entries.size()) == count) reader_.fail(token.line, "more entries than declared");
-    entries.push_back(static_cast<std::uint16_t>(value));
-  } while (reader_.accept(","));
-  if (static_cast<int>(entries.size()) != count) reader_.fail(reader_.peek().line, "fewer entries than declared");
-  reader_.expect("} } ; }");
-  if (entries_) reader_.fail(size.line, "entries() is defined twice");
-  entries_ = std::move(entries);
-}
-
-// `kRows, kDegree + 2> table() { return {{ {...}, ... }}; }`, or `kRows, kWords>`; the sizes are constants that were read before.
-void Members::read_table() {
-  const Token rows = reader_.expect_kind(Kind::Word, "the number of rows");
-  reader_.expect(",");
-  const Token degree = reader_.expect_kind(Kind::Word, "the degree or the words of a row");
-  const bool from_degree = reader_.accept("+");
-  const int more = from_degree ? read_integer(reader_) : 0;
-  reader_.expect(">");
-  const Token name = reader_.expect_kind(Kind::Word, "the table's name");
-  CoefficientTable table;
-  table.rows = integer_constant(rows);
-  if (table.rows < 1 || table.rows > kMaxRows)
-    reader_.fail(rows.line, fmt::format("{} = {} is outside [1, {}]", rows.text, table.rows, kMaxRows));
-  const int of_degree = integer_constant(degree);
-  if (of_degree < 1 || of_degree > kMaxDegree)
-    reader_.fail(degree.line, fmt::format("{} = {} is outside [1, {}]", degree.text, of_degree, kMaxDegree));
-  if (from_degree && (more < 2 || more > 3)) reader_.fail(degree.line, "a row has a centre, degree + 1 coefficients and at most a scale");
-  table.words = of_degree + more;
-  reader_.expect("( ) { return { {");
-  // Rows that are never asked for may be left out at the end: they are zeros, for a compiler as here.
-  while (reader_.accept("{")) {
-    if (table.values.size() == static_cast<size_t>(table.rows) * table.words) reader_.fail(reader_.peek().line, "more rows than declared");
-    for (int word = 0; word < table.words; ++word) {
-      if (word > 0) reader_.expect(",");
-      table.values.push_back(read_floating<float>(reader_));
-    }
-    reader_.expect("}");
-    if (!reader_.accept(",")) break;
-  }
-  if (table.values.empty()) reader_.fail(reader_.peek().line, "a table without rows");
-  table.values.resize(static_cast<size_t>(table.rows) * table.words);
-  reader_.expect("} } ; }");
-  if (!tables_.emplace(std::string(name.text), std::move(table)).second) {
-    reader_.fail(name.line, fmt::format("the table {}() is defined twice", name.text));
-  }
-}
-
-int take_rows(Members& members, const std::string& name, Reader& reader) {
-  const int rows = members.take_within(name, 1, kMaxRows);
-  if (!std::has_single_bit(static_cast<unsigned>(rows)))
-    reader.fail(reader.peek().line, fmt::format("{} = {} is not a power of two", name, rows));
-  return rows;
-}
-
-CoefficientTable take_shaped(Members& members, const std::string& name, int rows, int words, Reader& reader) {
-  CoefficientTable table = members.take_table(name);
-  if (table.rows != rows || table.words != words) {
-    reader.fail(reader.peek().line,
-                fmt::format("the table {}() is {} x {} where {} x {} is expected", name, table.rows, table.words, rows, words));
-  }
-  return table;
-}
-
-// The text of a function is parsed here once, so that what follows can rely on it.
-std::string take_function(Members& members, Reader& reader) {
-  const int line = members.line_of("kFunction");
-  const std::string text = members.take<std::string>("kFunction");
-  try {
-    Function::parse(text);
-  } catch (const SpecError& error) {
-    reader.fail(line, fmt::format("kFunction: {}", error.what()));
-  }
-  return text;
-}
-
-std::string take_choice(Members& members, const std::string& name, std::initializer_list<std::string_view> choices, Reader& reader) {
-  const int line = members.line_of(name);
-  const std::string value = members.take<std::string>(name);
-  if (std::find(choices.begin(), choices.end(), value) == choices.end())
-    reader.fail(line, fmt::format("{} = '{}' is unknown", name, value));
-  return value;
-}
-
-StorageClaims take_storage(Members& members) {
-  StorageClaims claims;
-  claims.total = members.take<double>("kT");
-  claims.oracle = members.take<double>("kO");
-  claims.regret = members.take<double>("kR");
-  return claims;
-}
-
-BackwardHeader read_backward(Members& members, Reader& reader) {
-  BackwardHeader h;
-  h.name = members.take<std::string>("kName");
-  h.activation = members.take<std::string>("kActivation");
-  h.function = take_function(members, reader);
-  h.format = take_choice(members, "kFormat", {"f32", "f16", "bf16"}, reader);
-  h.accuracy = members.take<std::string>("kClass");
-  h.degree = members.take_within("kDegree", 1, kMaxDegree);
-  const int rows_line = members.line_of("kRows");
-  h.rows = members.take_within("kRows", 1, kMaxRows);
-  h.scheme = members.take_within("kScheme", 0, 2);
-  h.operations = members.take<int>("kOperations");
-  h.centred = members.take<bool>("kCentred");
-  h.exact_limits = members.take<bool>("kExactLimits");
-  h.masked = members.take<bool>("kMasked");
+  within(t, "kScheme", h.scheme, 0, 2);
+  t.constant("kOperations", h.operations);
+  t.constant("kCentred", h.centred);
+  t.constant("kExactLimits", h.exact_limits);
+  t.constant("kMasked", h.masked);
   if (h.masked) {
-    h.y_hi = members.take<float>("kYHi");
-    h.y_lo = members.take<float>("kYLo");
-    h.t_min = members.take<float>("kTMin");
-    h.s_min = members.take<float>("kSMin");
+    t.line("  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n");
+    t.constant("kYHi", h.y_hi);
+    t.constant("kYLo", h.y_lo);
+    t.constant("kTMin", h.t_min);
+    t.constant("kSMin", h.s_min);
   } else {
-    h.y_min = members.take<float>("kYMin");
+    t.line("  // coordinate: y itself\n");
+    t.constant("kYMin", h.y_min);
   }
-  h.y_max = members.take<float>("kYMax");
-  h.has_breaks = members.take<bool>("kHasBreaks");
-  if (h.has_breaks) {
-    if (h.rows > 1) h.breaks = members.take_breaks();
-    if (static_cast<int>(h.breaks.size()) != h.rows - 1)
-      reader.fail(rows_line, fmt::format("{} break points for {} rows", h.breaks.size(), h.rows));
-  } else {
-    h.index_scale = members.take<float>("kIndexScale");
-    h.index_bias = members.take<float>("kIndexBias");
+  t.constant("kYMax", h.y_max, ": g has its limit from here on");
+  t.constant("kHasBreaks", h.has_breaks);
+  if (h.has_breaks && h.rows > 1) {
+    t.line("  // row = how many of these the coordinate has reached\n  static OUTGRAD_HD constexpr float break_at(int k) {\n    constexpr float at[] = {");
+    t.breaks(h.breaks, h.rows - 1);
+    t.line("};\n    return at[k];\n  }\n");
   }
-  h.has_left = members.take<bool>("kHasLeft");
+  if (!h.has_breaks) {
+    t.line(fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", h.masked ? "s" : "y"));
+    t.constant("kIndexScale", h.index_scale);
+    t.constant("kIndexBias", h.index_bias);
+    require_mask();
+  }
+  t.constant("kHasLeft", h.has_left);
   if (h.has_left) {
-    h.left_y = members.take<float>("kLeftY");
-    h.left_bits = members.take_within("kLeftBits", 1, kMaxOctaveBits);
-    h.left_row = members.take<int>("kLeftRow");
-    h.left_knee = members.take<int>("kLeftKnee");
-    h.left_base = members.take<int>("kLeftBase");
+    t.line("  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first "
+           "kLeftBits fraction bits of y\n");
+    t.constant("kLeftY", h.left_y);
+    within(t, "kLeftBits", h.left_bits, 1, kMaxOctaveBits);
+    t.constant("kLeftRow", h.left_row);
+    t.constant("kLeftKnee", h.left_knee);
+    t.constant("kLeftBase", h.left_base);
+    require_mask();
   }
-  // Rows that are picked by low bits.
-  if ((!h.has_breaks || h.has_left) && !std::has_single_bit(static_cast<unsigned>(h.rows))) {
-    reader.fail(rows_line, fmt::format("kRows = {} is not a power of two", h.rows));
-  }
-  h.has_right = members.take<bool>("kHasRight");
+  t.constant("kHasRight", h.has_right);
   if (h.has_right) {
-    h.right_s = members.take<float>("kRightS");
-    if (members.has("kRightBoth")) h.right_both = members.take<bool>("kRightBoth");
+    t.given("  // from |s|", h.right_both);
+    t.line(fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", h.right_both ? "|s|" : "s"));
+    t.constant("kRightS", h.right_s);
+    if (h.right_both) t.line("  static constexpr bool kRightBoth = true;\n");
   }
-  if (members.has("kTwoWord")) h.two_word = members.take<bool>("kTwoWord");
-  h.bound_a = members.take<double>("kA");
-  if (h.masked) h.bound_k = members.take<double>("kK");
-  h.bound_b = members.take<double>("kB");
-  if (h.format == "f32" && !h.accuracy.starts_with("rel:")) h.bound_ab = members.take<double>("kAB");
+  constexpr std::string_view kTwoWordText =
+      "  // the result is c0 plus the rest: a row's last word is the low part of c0\n  static constexpr bool kTwoWord = true;\n";
+  t.given(kTwoWordText, h.two_word);
+  if (h.two_word) t.line(kTwoWordText);
+  t.line("  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n");
+  t.constant("kA", h.bound_a, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|");
+  if (h.masked) t.constant("kK", h.bound_k, "sup |g(s_c(y)) - g(s(y))| over the stored y");
+  t.constant("kB", h.bound_b, "sup |fp32 sequence - exact sequence|");
+  if (h.format == "f32" && !relative) t.constant("kAB", h.bound_ab, "sup over the rows of A + B");
   if (h.two_word) {
-    h.bound_ulp = members.take<double>("kUlp");
-    h.ulp_from = members.take<double>("kUlpFrom");
+    t.constant("kUlp", h.bound_ulp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom");
+    t.constant("kUlpFrom", h.ulp_from, "");
   }
-  if (h.format != "f32") h.storage = take_storage(members);
-  h.table = take_shaped(members, "table", h.rows, h.degree + (h.two_word ? 3 : 2), reader);
-  return h;
+  if (h.format != "f32") describe_storage(t, h, h.storage);
+  t.line(h.centred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
+                   : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n");
+  const int extra = h.two_word ? 3 : 2;
+  table(t, "table", "kRows", h.two_word ? "kDegree + 3" : "kDegree + 2", h.table, h.rows, h.degree + extra);
 }
 
-TableHeader read_direct_table(Members& members, Reader& reader) {
-  TableHeader h;
-  h.name = members.take<std::string>("kName");
-  h.activation = members.take<std::string>("kActivation");
-  h.function = take_function(members, reader);
-  h.format = take_choice(members, "kFormat", {"f16", "bf16", "e4m3", "e5m2"}, reader);
-  h.accuracy = members.take<std::string>("kClass");
-  h.entry_format = take_choice(members, "kEntryFormat", {"f16", "bf16"}, reader);
-  const int entries_line = members.line_of("kEntries");
-  const int count = members.take_within("kEntries", 1, kMaxEntries);
-  h.index_operations = members.take<int>("kIndexOperations");
-  h.masked = members.take<bool>("kMasked");
-  h.entries = members.take_entries();
-  if (static_cast<int>(h.entries.size()) != count) reader.fail(entries_line, "kEntries is not the number of entries");
-  const auto segment = [&](const std::string& name) {
+template <class Text>
+void describe(Text& t, TableHeader& h) {
+  choice(t, "kFormat", h.format, {"f16", "bf16", "e4m3", "e5m2"});
+  t.constant("kClass", h.accuracy);
+  choice(t, "kEntryFormat", h.entry_format, {"f16", "bf16"});
+  int count = static_cast<int>(h.entries.size());
+  within(t, "kEntries", count, 1, kMaxEntries);
+  t.constant("kIndexOperations", h.index_operations);
+  t.constant("kMasked", h.masked);
+  t.line("  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; left: m = 0\n");
+  const auto segment = [&](const std::string& name, TableHeader::Segment& s) {
     constexpr int kMostMagnitude = 0x7fff;
-    TableHeader::Segment s;
-    const int line = members.line_of("k" + name + "Base");
-    s.first = members.take_within("k" + name + "First", 0, kMostMagnitude);
-    s.last = members.take_within("k" + name + "Last", s.first, kMostMagnitude);
-    s.base = members.take<int>("k" + name + "Base");
-    if (s.base < 0 || s.base + s.last - s.first >= count) reader.fail(line, fmt::format("the segment {} leaves the table", name));
-    return s;
+    within(t, (name + "First").c_str(), s.first, 0, kMostMagnitude);
+    within(t, (name + "Last").c_str(), s.last, s.first, kMostMagnitude);
+    t.constant((name + "Base").c_str(), s.base);
+    t.require(s.base >= 0 && s.base + s.last - s.first < count, fmt::format("the segment of {} leaves the table", name));
   };
-  h.upper = segment("Upper");
-  h.lower = segment("Lower");
-  if (h.masked) h.left = segment("Left");
-  h.storage = take_storage(members);
-  return h;
+  segment("kUpper", h.upper);
+  segment("kLower", h.lower);
+  if (h.masked) segment("kLeft", h.left);
+  describe_storage(t, h, h.storage);
+  t.line("  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{");
+  t.entries(h.entries, count);
+  t.line("\n    }};\n  }\n");
 }
 
-ForwardHeader read_forward(Members& members, Reader& reader) {
-  ForwardHeader h;
-  h.name = members.take<std::string>("kName");
-  h.activation = members.take<std::string>("kActivation");
-  h.function = take_function(members, reader);
-  h.x_star = members.take<float>("kXStar");
-  h.x_min = members.take<float>("kXMin");
-  h.x_max = members.take<float>("kXMax");
-  h.tail_x = members.take<float>("kTailX");
-  h.degree = members.take_within("kDegree", 1, kMaxDegree);
-  h.rows = take_rows(members, "kRows", reader);
-  h.index_scale = members.take<float>("kIndexScale");
-  h.index_bias = members.take<float>("kIndexBias");
-  h.tail_degree = members.take_within("kTailDegree", 1, kMaxDegree);
-  h.tail_rows = take_rows(members, "kTailRows", reader);
-  h.tail_index_scale = members.take<float>("kTailIndexScale");
-  h.tail_index_bias = members.take<float>("kTailIndexBias");
-  if (members.has("kUlp")) h.ulp = members.take<double>("kUlp");
-  h.bound_a = members.take<double>("kA");
-  h.table = take_shaped(members, "table", h.rows, h.degree + 2, reader);
-  h.tail = take_shaped(members, "tail", h.tail_rows, h.tail_degree + 3, reader);
-  return h;
+template <class Text>
+void describe(Text& t, ForwardHeader& h) {
+  t.constant("kXStar", h.x_star, ": the least float with m = 1");
+  t.constant("kXMin", h.x_min, ": f rounds to -0 below");
+  t.constant("kXMax", h.x_max, ": f rounds to x from here on");
+  t.constant("kTailX", h.tail_x, ": below, the tail table");
+  t.line("  // core: row = bits(fma(x, kIndexScale, kIndexBias)) mod kRows, f = p(x - centre)\n");
+  within(t, "kDegree", h.degree, 1, kMaxDegree);
+  power_of_two(t, "kRows", h.rows);
+  t.constant("kIndexScale", h.index_scale);
+  t.constant("kIndexBias", h.index_bias);
+  t.line("  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n");
+  within(t, "kTailDegree", h.tail_degree, 1, kMaxDegree);
+  power_of_two(t, "kTailRows", h.tail_rows);
+  t.constant("kTailIndexScale", h.tail_index_scale);
+  t.constant("kTailIndexBias", h.tail_index_bias);
+  t.constant("kA", h.bound_a, "sup |p/f - 1|, proven");
+  table(t, "table", "kRows", "kDegree + 2", h.table, h.rows, h.degree + 2);
+  table(t, "tail", "kTailRows", "kTailDegree + 3", h.tail, h.tail_rows, h.tail_degree + 3);
 }
 
-RoundedForwardHeader read_rounded_forward(Members& members, Reader& reader) {
-  RoundedForwardHeader h;
-  h.name = members.take<std::string>("kName");
-  h.activation = members.take<std::string>("kActivation");
-  h.function = take_function(members, reader);
-  h.format = members.take<std::string>("kFormat");
-  h.accuracy = members.take<std::string>("kClass");
-  h.x_star = members.take<float>("kXStar");
-  h.x_min = members.take<float>("kXMin");
-  h.x_max = members.take<float>("kXMax");
-  h.tie = members.take<float>("kTie");
-  const int words = members.take_within("kWords", 4, 4);
-  h.rows = take_rows(members, "kRows", reader);
-  h.core_first = members.take_within("kCoreFirst", 0, h.rows - 1);
-  h.core_rows = members.take_within("kCoreRows", 1, h.rows);
-  h.index_scale = members.take<float>("kIndexScale");
-  h.index_bias = members.take<float>("kIndexBias");
-  h.quartic_shift = members.take_within("kQuarticShift", 16, 20);
-  h.bound_a = members.take<double>("kA");
-  h.bound_core = members.take<double>("kCoreA");
-  h.table = take_shaped(members, "table", h.rows, words, reader);
+template <class Text>
+void describe(Text& t, RoundedForwardHeader& h) {
+  choice(t, "kFormat", h.format, {"f16", "bf16"});
+  t.constant("kClass", h.accuracy);
+  t.constant("kXStar", h.x_star, ": the least float with m = 1");
+  t.constant("kXMin", h.x_min, ": v = max(x, kXMin); f rounds to -0 here and below");
+  t.constant("kXMax", h.x_max, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
+  t.constant("kTie", h.tie, ": f = v p + kTie, with the sign of x");
+  t.line("  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale\n");
+  power_of_two(t, "kRows", h.rows);
+  int words = 4;
+  within(t, "kWords", words, 4, 4);
+  within(t, "kCoreFirst", h.core_first, 0, h.rows - 1);
+  within(t, "kCoreRows", h.core_rows, 1, h.rows);
+  t.constant("kIndexScale", h.index_scale);
+  t.constant("kIndexBias", h.index_bias);
+  within(t, "kQuarticShift", h.quartic_shift, 16, 20);
+  t.constant("kA", h.bound_a, "sup |x p/f - 1| for x >= kXMin, proven");
+  t.constant("kCoreA", h.bound_core, "the same over the rows from kCoreFirst on");
+  t.line("  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n");
+  table(t, "table", "kRows", "kWords", h.table, h.rows, words);
+}
+
+template <class Text, class H>
+void describe_whole(Text& t, H& h, const std::string& type) {
+  describe_names(t, h);
+  t.line(fmt::format("#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated {{\n\nstruct {} {{\n", type));
+  describe_function(t, h);
+  describe(t, h);
+  t.line("};\n\n}  // namespace outgrad::kernels::generated\n");
+}
+
+// What a header is called: kName, which the struct's own name is made of.
+std::string name_in(std::string_view text) {
+  constexpr std::string_view kBegin = "kName = \"";
+  const size_t at = text.find(kBegin);
+  if (at == std::string_view::npos) return "";
+  constexpr size_t kLongest = 200;
+  const std::string_view rest = text.substr(at + kBegin.size(), kLongest);
+  return std::string(rest.substr(0, std::min(rest.find('"'), rest.size())));
+}
+
+template <class H>
+Header read_as(std::string_view text, const std::string& file) {
+  H h;
+  Reader reader(text, file);
+  describe_whole(reader, h, struct_name(name_in(text)));
+  reader.end();
+  h.file = file;
   return h;
 }
 
 }  // namespace
 
+std::string print_header(const Header& header) {
+  return std::visit(
+      [](auto h) {
+        Printer printer;
+        describe_whole(printer, h, struct_name(h.name));
+        return printer.text();
+      },
+      header);
+}
+
 Header parse_header(std::string_view text, const std::string& file) {
   constexpr std::string_view kBanner = "// GENERATED by outgrad emit. DO NOT EDIT.\n";
-  if (text.size() > kMaxFileBytes) throw SpecError(fmt::format("{}:1: {} bytes is too long for a coefficient header", file, text.size()));
-  if (!text.starts_with(kBanner)) throw SpecError(fmt::format("{}:1: not a generated coefficient header", file));
-  Reader reader(text, file);
-  for (const std::string_view directive : {"#pragma once", "#include \"kernels/table.h\""}) {
-    const Token token = reader.take();
-    if (token.text != directive) reader.fail(token.line, fmt::format("expected '{}', found {}", directive, reader.shown(token)));
-  }
-  reader.expect("namespace outgrad :: kernels :: generated { struct");
-  const std::string name(reader.expect_kind(Kind::Word, "the struct's name").text);
-  reader.expect("{");
-  Members members(reader);
-  reader.expect("; }");
-  if (reader.peek().kind != Kind::End)
-    reader.fail(reader.peek().line, fmt::format("unexpected {} after the namespace", reader.shown(reader.peek())));
-  Header header;
-  if (members.has("kTailRows")) {
-    header = read_forward(members, reader);
-  } else if (members.has("kQuarticShift")) {
-    header = read_rounded_forward(members, reader);
-  } else if (members.has("kEntries")) {
-    header = read_direct_table(members, reader);
-  } else {
-    header = read_backward(members, reader);
-  }
-  members.expect_nothing_left();
-  std::visit([&](auto& h) { h.file = file, h.struct_name = name; }, header);
-  return header;
+  if (text.size() > kMaxFileBytes) throw SpecError(fmt::format("{}:1:1: {} bytes is too long for a coefficient header", file, text.size()));
+  if (!text.starts_with(kBanner)) throw SpecError(fmt::format("{}:1:1: not a generated coefficient header", file));
+  // A constant that only headers of this kind have.
+  const auto has = [&](std::string_view name) { return text.find(fmt::format(" {} = ", name)) != std::string_view::npos; };
+  if (has("kTailRows")) return read_as<ForwardHeader>(text, file);
+  if (has("kQuarticShift")) return read_as<RoundedForwardHeader>(text, file);
+  if (has("kEntries")) return read_as<TableHeader>(text, file);
+  return read_as<BackwardHeader>(text, file);
 }
 
 Header read_header(const std::string& path) { return parse_header(kernels::read_file(path), path); }

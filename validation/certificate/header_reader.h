@@ -1,9 +1,10 @@
-// Reads the text of a generated coefficient header as data, so that what is proved is what the compiler will see.
+// A generated coefficient header as data, and its one text.
 //
-// The accepted language is exactly what `outgrad emit` writes: banner, `#pragma once`, the include of kernels/table.h, one struct of
-// `static constexpr` literals, its tables and break points. Anything else is rejected with "file:line: why": a lenient reader could prove a
-// header that a compiler reads differently. Sizes are bounded before anything is allocated, so a hostile file costs no more than its
-// length.
+// Every header has one canonical text: banner, `#pragma once`, the include of kernels/table.h, one struct of `static constexpr` literals
+// in a fixed order, each line with the comment that follows from its value, its tables and break points. The same description of those
+// lines prints and reads them (header_reader.cpp), and a byte that differs, in a comment or a blank too, is refused with
+// "file:line:column: why": so what is proved is what a compiler reads. Sizes are bounded before anything is allocated, so a hostile file
+// costs no more than its length.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,8 @@ struct CoefficientTable {
   int rows = 0;
   int words = 0;
   std::vector<float> values;
+  /// What the header claims of each row's own A, as log2: of the rows that it lists; those after them are zeros that no argument asks for.
+  std::vector<double> log2_fit_errors;
 
   std::span<const float> row(int k) const { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
   std::span<float> row(int k) { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
@@ -31,10 +34,18 @@ struct StorageClaims {
   double total = 0, oracle = 0, regret = 0;
 };
 
+/// What every header says of itself.
+struct HeaderNames {
+  std::string file;                   // as messages name it
+  std::string fit_path, spec_sha256;  // where it came from; nothing is proved of these two
+  std::string name, activation, function;
+  double x_limit = 0;  // of a user's expression: the claims are about |x| <= x_limit
+};
+
 /// g = f'(f^-1(y)) from (y, m): constants in the order of the header. `table`: centre, c0, ..., c_degree and,
 /// in a two-word header, the low part of c0.
-struct BackwardHeader {
-  std::string file, struct_name, name, activation, function, format, accuracy;
+struct BackwardHeader : HeaderNames {
+  std::string format, accuracy;
   int degree = 0, rows = 0, scheme = 0, operations = 0;
   bool centred = true, exact_limits = false, masked = true;
   float y_hi = 0, y_lo = 0, t_min = 0, s_min = 0;  // masked
@@ -57,12 +68,12 @@ struct BackwardHeader {
 };
 
 /// g of each stored y from a table of 16-bit entries.
-struct TableHeader {
+struct TableHeader : HeaderNames {
   /// Entries base ... base + last - first for the magnitude bits first ... last of y; magnitudes outside are taken to the nearest.
   struct Segment {
     int first = 0, last = 0, base = 0;
   };
-  std::string file, struct_name, name, activation, function, format, accuracy, entry_format;
+  std::string format, accuracy, entry_format;
   int index_operations = 0;
   bool masked = true;
   Segment upper, lower, left;  // sign bit of y clear, set; m = 0 (masked)
@@ -71,21 +82,19 @@ struct TableHeader {
 };
 
 /// y = f(x): `table` as above over the core, `tail` with one more word, the power-of-two scale.
-struct ForwardHeader {
-  std::string file, struct_name, name, activation, function;
+struct ForwardHeader : HeaderNames {
   float x_star = 0, x_min = 0, x_max = 0, tail_x = 0;
   int degree = 0, rows = 0;
   float index_scale = 0, index_bias = 0;
   int tail_degree = 0, tail_rows = 0;
   float tail_index_scale = 0, tail_index_bias = 0;
-  double ulp = 0;  // 0 if not claimed; proved by the exhaustive sweep, not from the header
   double bound_a = 0;
   CoefficientTable table, tail;
 };
 
 /// y = f(x) rounded to a 16-bit format: f = x p(u). `table`: c0, c1, c2, c3, whose bits, shifted left by quartic_shift, are those of c4.
-struct RoundedForwardHeader {
-  std::string file, struct_name, name, activation, function, format, accuracy;
+struct RoundedForwardHeader : HeaderNames {
+  std::string format, accuracy;
   float x_star = 0, x_min = 0, x_max = 0, tie = 0;
   int rows = 0, core_first = 0, core_rows = 0;
   float index_scale = 0, index_bias = 0;
@@ -96,7 +105,10 @@ struct RoundedForwardHeader {
 
 using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader>;
 
-/// Parses a header's text; `file` only names it in messages. Throws kernels::SpecError ("file:line: why"), nothing else.
+/// The header's canonical text.
+std::string print_header(const Header& header);
+
+/// Parses a header's text, which must be the canonical one; `file` only names it in messages. Throws kernels::SpecError ("file:line:column: why"), nothing else.
 Header parse_header(std::string_view text, const std::string& file);
 
 /// Reads and parses. Throws SpecError; kernels::IoError if the file cannot be read.

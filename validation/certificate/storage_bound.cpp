@@ -7,8 +7,11 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <vector>
 
+#include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/deployed.h"
 #include "validation/exact/activation.h"
 
@@ -16,6 +19,25 @@ namespace outgrad::validation {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// How far a claim may be above what is seen: the fitter's enclosures of tails are no narrower. Below kLeastClaim no claim of a sup says anything.
+constexpr double kEnclosureRoom = 0x1p-12, kLeastClaim = 0x1p-60;
+
+struct Layout {
+  int exponent_bits, mantissa_bits;
+  bool has_infinity;
+};
+
+Layout layout_of(const std::string& format) {
+  return format == "f16" ? Layout{5, 10, true} : format == "bf16" ? Layout{8, 7, true} : format == "e5m2" ? Layout{5, 2, true} : Layout{4, 3, false};
+}
+
+// The distance of numbers of the format at magnitude |v|.
+double ulp_at(const std::string& format, double v) {
+  const Layout layout = layout_of(format);
+  const int least = 2 - (1 << (layout.exponent_bits - 1));  // exponent of the least normal number
+  return std::ldexp(1.0, (v == 0 ? least : std::max(std::ilogb(v), least)) - layout.mantissa_bits);
+}
 
 struct Stored {
   std::uint32_t code;
@@ -29,14 +51,7 @@ struct StoredNumbers {
   double end = kInfinity;  // what lies beyond is stored as a NaN
 
   explicit StoredNumbers(const std::string& format) {
-    struct Layout {
-      int exponent_bits, mantissa_bits;
-      bool has_infinity;
-    };
-    const Layout layout = format == "f16"    ? Layout{5, 10, true}
-                          : format == "bf16" ? Layout{8, 7, true}
-                          : format == "e5m2" ? Layout{5, 2, true}
-                                             : Layout{4, 3, false};
+    const Layout layout = layout_of(format);
     const int bias = (1 << (layout.exponent_bits - 1)) - 1, width = layout.exponent_bits + layout.mantissa_bits;
     const std::uint32_t sign = 1u << width, hidden = 1u << layout.mantissa_bits;
     const std::uint32_t infinity = ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits;
@@ -69,38 +84,37 @@ struct Place {
   double g_low = 0, g_high = 0;
 };
 
-class Enumeration {
+// Where f reaches the boundaries of a format, on each of its stretches: a matter of the activation and the format alone.
+class Preimages {
  public:
-  Enumeration(const std::string& activation, const std::string& function, const std::string& format, bool masked,
-              const StorageClaims& claims, std::function<float(std::uint32_t, double, bool)> gradient)
-      : activation_(activation_of(activation, function, masked)), numbers_(format), masked_(masked), gradient_(std::move(gradient)) {
-    const std::array names{"T", "O", "R"};
-    const std::array bounds{claims.total, claims.oracle, claims.regret};
-    for (size_t k = 0; k < 3; ++k) findings_[k] = Finding{names[k], Verdict::Holds, bounds[k], 0, "", {}};
+  Preimages(const std::string& activation, const std::string& function, const std::string& format, bool masked)
+      : activation_(activation_of(activation, function, masked)), numbers_(format), masked_(masked) {
+    if (masked) {
+      for (const bool m : {true, false}) stretches_.push_back(locate_all(activation_.only(), m));
+    } else {
+      for (const Formula& formula : activation_.formulas()) stretches_.push_back(locate_all(formula, true));
+    }
   }
 
-  std::array<Finding, 3> run() {
-    if (masked_) {
-      stretch(activation_.only(), true, false);
-      stretch(activation_.only(), false, false);
-    } else {
-      for (const Formula& formula : activation_.formulas()) stretch(formula, true, &formula != &activation_.formulas().front());
-    }
-    for (Finding& finding : findings_) {
-      if (finding.verdict == Verdict::Holds && !(finding.proven <= finding.claim)) {
-        finding.verdict = Verdict::Undecided;
-        finding.why = "not decided";
-      }
-      if (finding.verdict == Verdict::Holds) {
-        finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[&finding - findings_.data()].first,
-                                  at_[&finding - findings_.data()].second);
-        if (activation_.limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
-      }
-    }
-    return findings_;
-  }
+  /// Right of the minimum and left of it; without a mask one a formula.
+  struct Stretch {
+    const Formula& formula;
+    bool m;
+    std::vector<Place> places;
+  };
+  const Activation& activation() const { return activation_; }
+  const StoredNumbers& numbers() const { return numbers_; }
+  const std::vector<Stretch>& stretches() const { return stretches_; }
 
  private:
+  Stretch locate_all(const Formula& formula, bool m) const {
+    const std::vector<double>& b = numbers_.boundaries;
+    std::vector<Place> places(b.size());
+#pragma omp parallel for schedule(dynamic, 64)
+    for (size_t i = 0; i < b.size(); ++i) places[i] = locate(formula, m, b[i]);
+    return {formula, m, std::move(places)};
+  }
+
   // An approximate argument between two ends, f(low) < y < f(high).
   static double approximate(const Function& f, double low, double high, double y) {
     for (int step = 0; step < 40; ++step) {
@@ -153,18 +167,93 @@ class Enumeration {
     return {Place::Inside, root.lower(), root.upper(), g.lower(), g.upper()};
   }
 
-  // `above_zero`: ELU's second formula, which begins at y = +0; its first ends there.
-  void stretch(const Formula& formula, bool m, bool above_zero) {
-    const std::vector<double>& b = numbers_.boundaries;
-    std::vector<Place> places(b.size());
-#pragma omp parallel for schedule(dynamic, 64)
-    for (size_t i = 0; i < b.size(); ++i) places[i] = locate(formula, m, b[i]);
-    const Place before = masked_ ? Place{Place::Before, activation_.x_star().lower(), activation_.x_star().upper(), 0, 0} : Place{};
-    const bool ends_at_zero = formula.high == 0;
-    for (size_t i = 0; i < numbers_.numbers.size(); ++i) {
-      const Stored& y = numbers_.numbers[i];
-      const double lower_end = i == 0 ? -kInfinity : b[i - 1];
-      const Place low = i == 0 ? before : places[i - 1], high = i < b.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
+  const Activation& activation_;
+  StoredNumbers numbers_;
+  bool masked_;
+  std::vector<Stretch> stretches_;
+};
+
+// Made once for headers that follow each other: several fits of one activation, or one header damaged in many ways.
+std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, bool masked) {
+  static std::mutex mutex;
+  static std::string last_key;
+  static std::shared_ptr<const Preimages> last;
+  const std::string key = fmt::format("{}\n{}\n{}\n{}", activation, function, format, masked);
+  const std::lock_guard lock(mutex);
+  if (key != last_key) {
+    last = std::make_shared<const Preimages>(activation, function, format, masked);
+    last_key = key;
+  }
+  return last;
+}
+
+class Enumeration {
+ public:
+  Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
+              const std::string& entry_format, std::function<float(std::uint32_t, double, bool)> gradient)
+      : preimages_(preimages_of(h.activation, h.function, format, masked)), masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
+    const std::array names{"T", "O", "R"};
+    const std::array bounds{claims.total, claims.oracle, claims.regret};
+    for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
+    class_ = read_class(accuracy);
+    if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
+    seen_.resize(findings_.size()), at_.resize(findings_.size());
+  }
+
+  std::vector<Finding> run() {
+    for (const Preimages::Stretch& stretch : preimages_->stretches()) judge_all(stretch);
+    for (size_t k = 0; k < findings_.size(); ++k) conclude(k);
+    if (class_.kind == ClassKind::stored || class_.kind == ClassKind::oracle) findings_.push_back(judge_class());
+    return std::move(findings_);
+  }
+
+ private:
+  void conclude(size_t k) {
+    Finding& finding = findings_[k];
+    if (finding.verdict == Verdict::Holds && !(finding.proven <= finding.claim)) {
+      finding.verdict = Verdict::Undecided;
+      finding.why = "not decided";
+    }
+    if (finding.verdict != Verdict::Holds) return;
+    // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
+    if (k < 3 && finding.claim > seen_[k] * (1 + kEnclosureRoom) + kLeastClaim) {
+      finding.verdict = Verdict::Violated;
+      finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
+      finding.witness = Witness{at_[k].first, finding.proven, finding.claim};
+      return;
+    }
+    finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[k].first, at_[k].second);
+    if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
+  }
+
+  // T of the class against the least O that is proven, not against the header's.
+  Finding judge_class() const {
+    const Finding& total = findings_[0];
+    const double room = class_.kind == ClassKind::oracle ? ulp_at(entry_format_, largest_) / 2 : 0, ratio = class_.kind == ClassKind::oracle ? 1 : class_.bound;
+    const auto allowed = [&](double oracle, double outward) {
+      return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward);
+    };
+    Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim, "", {}};
+    if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
+      finding.verdict = Verdict::Violated;
+    } else if (!(total.claim <= finding.claim)) {
+      finding.verdict = Verdict::Undecided;
+    }
+    finding.why = fmt::format("T / O is {:.6g}, by the least O that is proven", total.claim / seen_[1]);
+    return finding;
+  }
+
+  void judge_all(const Preimages::Stretch& stretch) {
+    const auto& [formula, m, places] = stretch;
+    const auto& [numbers, boundaries, end] = preimages_->numbers();
+    const Activation& activation = preimages_->activation();
+    const Place before = masked_ ? Place{Place::Before, activation.x_star().lower(), activation.x_star().upper(), 0, 0} : Place{};
+    // ELU's second formula begins at y = +0; its first ends there.
+    const bool ends_at_zero = formula.high == 0, above_zero = !masked_ && &formula != &activation.formulas().front();
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const Stored& y = numbers[i];
+      const double lower_end = i == 0 ? -kInfinity : boundaries[i - 1];
+      const Place low = i == 0 ? before : places[i - 1], high = i < boundaries.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
       if (high.kind == Place::Before) continue;  // f does not come down to y
       // f keeps below its supremum, and m = 0 below the limit on the left.
       const Interval& tail = m ? formula.high_values : formula.low_values;
@@ -194,7 +283,8 @@ class Enumeration {
         if (!m) x_low = std::min(x_low, formula.far_low);
       } else if (masked_) {
         join(0, 0);  // f'(x*)
-        x_low = std::min(x_low, activation_.x_star().lower()), x_high = std::max(x_high, activation_.x_star().upper());
+        const Interval& x_star = preimages_->activation().x_star();
+        x_low = std::min(x_low, x_star.lower()), x_high = std::max(x_high, x_star.upper());
       } else {
         join_interval(formula.low_slopes);
         x_low = std::min(x_low, formula.far_low);
@@ -209,42 +299,54 @@ class Enumeration {
     const auto down = [](double v) { return std::max(std::nextafter(v, -kInfinity), 0.0); };
     const double total = up(std::max(g - least, most - g)), total_seen = down(std::max(g - least_up, most_down - g));
     const double oracle = up(most - least) / 2, oracle_seen = down(most_down - least_up) / 2;
-    // |g - (lo + hi) / 2|, lo in [least, least_up], hi in [most_down, most].
-    const Interval regret_range =
-        Interval(g) - (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
-    const std::array proven{total, oracle, regret_range.magnitude()};
-    const std::array seen{total_seen, oracle_seen, regret_range.mignitude()};
-    for (size_t k = 0; k < 3; ++k) {
-      Finding& finding = findings_[k];
-      if (!(proven[k] <= finding.proven)) finding.proven = std::isnan(proven[k]) ? kInfinity : proven[k], at_[k] = {y.value, m};
-      if (seen[k] > finding.claim && finding.verdict != Verdict::Violated) {
-        finding.verdict = Verdict::Violated;
-        finding.witness = Witness{y.value, g, least + (most - least) / 2};
-        finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where f' takes [{:.9g}, {:.9g}] and g = {:.9g}", finding.name,
-                                  seen[k], y.value, m, least, most, g);
-      }
+    // lo in [least, least_up], hi in [most_down, most].
+    const Interval middle = (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
+    const Interval regret_range = Interval(g) - middle;
+    enter(0, total, total_seen, y, m, g, least, most);
+    enter(1, oracle, oracle_seen, y, m, g, least, most);
+    enter(2, regret_range.magnitude(), regret_range.mignitude(), y, m, g, least, most);
+    // (y = -0, m = 0) is g = 0 by the kernels' contract.
+    if (class_.kind == ClassKind::ulp && !(y.value == 0 && std::signbit(y.value) && masked_ && !m)) {
+      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()), regret_range.mignitude() / ulp_at(format_, middle.magnitude()), y, m, g,
+            least, most);
+    }
+    largest_ = std::max(largest_, std::fabs(g));
+  }
+
+  void enter(size_t k, double proven, double seen, const Stored& y, bool m, double g, double least, double most) {
+    Finding& finding = findings_[k];
+    if (!(proven <= finding.proven)) finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {y.value, m};
+    if (seen > seen_[k]) seen_[k] = seen;
+    if (seen > finding.claim && finding.verdict != Verdict::Violated) {
+      finding.verdict = Verdict::Violated;
+      finding.witness = Witness{y.value, g, least + (most - least) / 2};
+      finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where f' takes [{:.9g}, {:.9g}] and g = {:.9g}", finding.name, seen,
+                                y.value, m, least, most, g);
     }
   }
 
-  const Activation& activation_;
-  StoredNumbers numbers_;
+  std::shared_ptr<const Preimages> preimages_;
   bool masked_;
+  std::string format_, entry_format_;
   std::function<float(std::uint32_t, double, bool)> gradient_;
-  std::array<Finding, 3> findings_;
-  std::array<std::pair<double, bool>, 3> at_{};
+  AccuracyClass class_;
+  std::vector<Finding> findings_;               // T, O, R, and the class ulp
+  std::vector<double> seen_;                    // what each certainly reaches
+  std::vector<std::pair<double, bool>> at_;     // where it is largest
+  double largest_ = 0;                          // |g|
   long pairs_ = 0;
 };
 
 }  // namespace
 
-std::array<Finding, 3> prove_storage(const BackwardHeader& h) {
-  return Enumeration(h.activation, h.function, h.format, h.masked, h.storage,
+std::vector<Finding> prove_storage(const BackwardHeader& h) {
+  return Enumeration(h, h.format, h.masked, h.accuracy, h.storage, "",
                      [&h](std::uint32_t, double y, bool m) { return deployed_gradient(h, static_cast<float>(y), m); })
       .run();
 }
 
-std::array<Finding, 3> prove_storage(const TableHeader& h) {
-  return Enumeration(h.activation, h.function, h.format, h.masked, h.storage,
+std::vector<Finding> prove_storage(const TableHeader& h) {
+  return Enumeration(h, h.format, h.masked, h.accuracy, h.storage, h.entry_format,
                      [&h](std::uint32_t code, double, bool m) { return deployed_entry(h, code, m); })
       .run();
 }

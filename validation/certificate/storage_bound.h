@@ -7,15 +7,17 @@
 // e4m3, which makes a NaN, stand for nothing and are left out. f32 is not enumerated.
 #pragma once
 
-#include <array>
+#include <vector>
 
 #include "validation/certificate/header_reader.h"
 #include "validation/certificate/verdict.h"
 
 namespace outgrad::validation {
 
-/// T = sup |g - f'|, O = sup of half the range of f', R = sup |g - middle of the range| against the claims, in this order.
-std::array<Finding, 3> prove_storage(const BackwardHeader& h);
-std::array<Finding, 3> prove_storage(const TableHeader& h);
+/// T = sup |g - f'|, O = sup of half the range of f', R = sup |g - middle of the range| against the claims, in this order. A claim must hold, and
+/// be reached: one above what is seen is Violated too. Then what the class promises, where that is about the stored y: in ulp, "ulp"; T
+/// against the least O that is proven, "class" (stored, oracle).
+std::vector<Finding> prove_storage(const BackwardHeader& h);
+std::vector<Finding> prove_storage(const TableHeader& h);
 
 }  // namespace outgrad::validation

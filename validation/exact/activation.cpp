@@ -31,9 +31,9 @@ namespace {
 using kernels::SpecError;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kTail = 0x1p-80;         // far below every claim, far above an Interval's rounding
+constexpr double kTail = 0x1p-150;        // far below an ulp of the least g of bf16, 2^-133, far above an Interval's rounding
 constexpr int kFirstTail = 4;             // the facts above hold from here on
-constexpr int kLastTail = 4096;           // a swish so flat that its tails begin later is not covered
+constexpr int kLastTail = 8192;           // a swish so flat that its tails begin later is not covered
 constexpr double kBracket = 0x1p-40;      // f' moves by about its square over a bracket
 constexpr double kScanStep = 0.37109375;  // not a divisor of anything: zeros of f'' should not be cuts
 constexpr int kMaxParts = 20000;          // the known activations take a few hundred

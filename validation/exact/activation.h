@@ -4,7 +4,7 @@
 // Everything is isolated from the text of the function by intervals: a scan cuts the line into pieces on which f'' keeps its sign, so that
 // f' is monotone there and its range lies between its values at the ends; what is left over are brackets of width 2^-40 around the zeros
 // of f''. Signs of f' at the cuts then prove that f has exactly one minimum, or that it rises. Beyond [far_low, far_high], where f' is
-// within 2^-80 of its limit, analytic facts about each known activation take over (activation.cpp); for a user's expression there are
+// within 2^-150 of its limit, analytic facts about each known activation take over (activation.cpp); for a user's expression there are
 // none, and its domain ends at |x| = 64.
 #pragma once
 

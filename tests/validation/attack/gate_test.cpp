@@ -69,7 +69,7 @@ TEST(Gate, ACommentThatSwallowsARowIsFalse) {
     Library library;
     const Claims claims = batch.claims(0);
     const Truth& truth = library.truth(claims);
-    EXPECT_FALSE(judge(library, claims, batch.run(0, truth.points, truth.minimum)).empty());
+    EXPECT_FALSE(judge(library, claims, batch.run(0, truth.points)).empty());
     EXPECT_TRUE(mutant.refused_by_definition);
   }
   EXPECT_TRUE(tried);

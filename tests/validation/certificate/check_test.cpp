@@ -261,7 +261,7 @@ TEST(Deployed, CellsAreWhatTheIndexSelects) {
 
 TEST(Check, HonestSamplesHold) {
   for (const BackwardHeader* h : all_samples()) {
-    const CheckReport report = check_header(parse_header(header_text(*h), "sample.h"));
+    const CheckReport report = check_header(parse_header(print_header(*h), "sample.h"));
     EXPECT_EQ(report.verdict(), Verdict::Holds) << h->activation << "\n" << to_text(report);
     EXPECT_EQ(report.findings.size(), 3u + (h->masked ? 1u : 0u) + (h->format == "f32" ? 1u : 3u));
     for (const Finding& finding : report.findings) EXPECT_LE(finding.proven, finding.claim) << finding.name;
@@ -430,6 +430,35 @@ int held(bool of_gelu) {
 TEST(Check, CommittedHeadersOfGeluHold) { EXPECT_GE(held(true), 13); }
 
 TEST(CheckExhaustive, CommittedHeadersOfOtherActivationsHold) { EXPECT_GE(held(false), 27); }
+
+// A row far below the header's kA is held to what it says of itself.
+TEST(Check, EachRowsOwnClaimIsProven) {
+  for (const BackwardHeader* h : {&bf16_sample(), &f32_sample()}) {
+    EXPECT_EQ(prove_fit(*h, h->bound_a).verdict, Verdict::Holds) << h->name;
+    for (const Cell& cell : backward_cells(*h)) {
+      BackwardHeader damaged = *h;
+      damaged.table.log2_fit_errors[static_cast<size_t>(cell.row)] = std::log2(prove_cell(*h, cell, h->bound_a).observed) - 0.01;
+      const Finding finding = prove_fit(damaged, h->bound_a);
+      EXPECT_EQ(finding.verdict, Verdict::Violated) << h->name << " row " << cell.row;
+      EXPECT_EQ(finding.why.find(fmt::format("row {} ", cell.row)), 0u) << finding.why;
+    }
+  }
+}
+
+TEST(Check, TheDomainOfAnExpressionIsAClaim) {
+  SampleShape shape;
+  shape.activation = "expression", shape.format = "f32", shape.rows = 32, shape.has_left = true;
+  BackwardHeader h = make_sample(shape);
+  EXPECT_EQ(check_structure(h).verdict, Verdict::Holds);
+  EXPECT_NE(print_header(h).find("static constexpr double kXLimit = 0x1p+6;"), std::string::npos);
+  for (const double limit : {0.0, 63.0, 128.0}) {
+    h.x_limit = limit;
+    EXPECT_EQ(check_structure(h).verdict, Verdict::Violated) << limit;
+  }
+  BackwardHeader known = f32_sample();
+  known.x_limit = 64;
+  EXPECT_EQ(check_structure(known).verdict, Verdict::Violated);
+}
 
 }  // namespace
 }  // namespace outgrad::validation

@@ -115,12 +115,12 @@ TEST(Mutation, EveryStructuralDamageFails) {
       {"kK negative", [](BackwardHeader& h) { h.bound_k = -h.bound_k; }},
   };
   for (const bool has_left : {false, true}) {
-    ASSERT_EQ(check_header(parse_header(header_text(sample(has_left)), "sample.h")).verdict(), Verdict::Holds);
+    ASSERT_EQ(check_header(parse_header(print_header(sample(has_left)), "sample.h")).verdict(), Verdict::Holds);
     for (const auto& [what, damage] : damages) {
       BackwardHeader h = sample(has_left);
       damage(h);
       if (what == "kSMin's sign" && has_left) continue;  // not part of the sequence
-      EXPECT_NE(check_header(parse_header(header_text(h), "sample.h"), Findings::to_failure).verdict(), Verdict::Holds)
+      EXPECT_NE(check_header(parse_header(print_header(h), "sample.h"), Findings::to_failure).verdict(), Verdict::Holds)
           << what << (has_left ? ", f32" : ", bf16");
     }
   }
@@ -247,7 +247,7 @@ TEST(Mutation, RoundedForwardDamageFails) {
 }
 
 TEST(Mutation, WrongShapeIsNotAHeader) {
-  const std::string text = header_text(sample(false));
+  const std::string text = print_header(sample(false));
   for (const char* line : {"kDegree = 5", "kDegree = 7", "kRows = 8"}) {
     std::string damaged = text;
     const std::string name(line, std::string_view(line).find(' '));

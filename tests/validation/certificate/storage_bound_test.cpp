@@ -68,7 +68,7 @@ TEST(Storage, CoversAndMeetsDenseSamples) {
 TableHeader make_table(const std::string& name, const std::string& format) {
   TableHeader h;
   const ReferenceFunction& f = reference_function(name);
-  h.file = "table.h", h.struct_name = "Table", h.name = "table", h.activation = name, h.function = f.function, h.format = format,
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "table", h.activation = name, h.function = f.function, h.format = format,
   h.accuracy = "oracle";
   h.entry_format = "f16", h.masked = f.masked, h.index_operations = f.masked ? 12 : 8;
   const int digits = format == "e4m3" ? 3 : 2, least = format == "e4m3" ? -6 : -14, most = format == "e4m3" ? 0x7e : 0x7b;
@@ -105,7 +105,7 @@ TEST(Storage, DirectTablesReachTheLimit) {
   for (const char* name : {"gelu", "silu", "tanh"}) {
     for (const char* format : {"e4m3", "e5m2"}) {
       const TableHeader h = make_table(name, format);
-      const CheckReport report = check_header(parse_header(header_text(h), "table.h"));
+      const CheckReport report = check_header(parse_header(print_header(h), "table.h"));
       EXPECT_EQ(report.verdict(), Verdict::Holds) << name << " " << to_text(report);
       EXPECT_LE(h.storage.total, h.storage.oracle + 0.004) << name << " " << format;  // half an ulp of f16 below 2 is 2^-11; sampling
       EXPECT_GT(h.storage.oracle, 0.03) << name;
@@ -124,6 +124,56 @@ TEST(Storage, DirectTablesReachTheLimit) {
       fails("an entry",
             [&](TableHeader& d) { d.entries[static_cast<size_t>(d.upper.base) + (d.format == "e4m3" ? 0x30 : 0x38)] = 0x4400; });
     }
+  }
+}
+
+BackwardHeader committed(const char* name) {
+  return std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+}
+
+std::string failures_of(const BackwardHeader& h) {
+  std::string names;
+  for (const Finding& finding : prove_storage(h)) {
+    if (finding.verdict != Verdict::Holds) names += (names.empty() ? "" : ", ") + finding.name;
+  }
+  return names;
+}
+
+// A class that compares T with O is no stronger than what is known of O from below.
+TEST(Storage, ClaimsAboveTheTruthFail) {
+  BackwardHeader h = committed("gelu_bf16_stored");
+  EXPECT_EQ(failures_of(h), "");
+  h.storage.oracle = h.storage.total;
+  EXPECT_EQ(failures_of(h), "O");
+  for (double StorageClaims::*claim : {&StorageClaims::total, &StorageClaims::oracle, &StorageClaims::regret}) {
+    BackwardHeader doubled = committed("gelu_bf16");
+    doubled.storage.*claim *= 2;
+    EXPECT_NE(failures_of(doubled), "");
+  }
+  // T far above O, and both claims raised to cover it.
+  h = committed("gelu_bf16_stored");
+  for (int row = 0; row < h.rows; ++row) h.table.row(row)[1] += row == 3 ? 0.01f : 0.0f;
+  h.storage.regret = 1;
+  h.storage.total = h.storage.oracle = prove_storage(h)[0].proven * (1 + 0x1p-40);
+  EXPECT_EQ(check_structure(h).verdict, Verdict::Holds);
+  EXPECT_EQ(failures_of(h), "O, R, class");
+}
+
+// The last rows of the left segment, where an absolute bound has nothing to say.
+TEST(Storage, ClassInUlpsIsProven) {
+  for (const char* name : {"gelu_f16_ulp", "gelu_bf16_ulp"}) {
+    BackwardHeader h = committed(name);
+    EXPECT_EQ(failures_of(h), "") << name;
+    int damaged = 0;
+    for (int row = h.left_row; row < h.rows; ++row) {
+      constexpr float kSmall = 0x1p-13f;
+      const auto words = h.table.row(row);
+      if (!(std::fabs(words[1]) < kSmall)) continue;
+      for (size_t word = 1; word < words.size(); ++word) words[word] *= 1.5f;
+      ++damaged;
+    }
+    EXPECT_GE(damaged, 10) << name;
+    EXPECT_EQ(failures_of(h), "ulp") << name;
   }
 }
 
