@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, stability, report, train.
+// outgrad-check: the second witness. Subcommands check, validate, stability, report, train, attack.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
+#include "validation/attack/attack_command.h"
 #include "validation/certificate/check.h"
 #include "validation/norms/stability_command.h"
 #include "validation/report/report_command.h"
@@ -51,6 +52,7 @@ int run(int argc, char** argv) {
   validation::add_stability(app, status);
   validation::add_report(app, status);
   validation::add_train(app, status);
+  validation::add_attack(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -90,6 +90,18 @@ void add_norms(const Results& results, std::vector<Requirement>& rows) {
   add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
 }
 
+/// What the gate found; where it has not run there is no line.
+void add_certificates(const Results& results, std::vector<Requirement>& rows) {
+  if (!results.certificates) return;
+  const CertificateAttack& attack = *results.certificates;
+  const auto add = [&](const std::string& quantity, std::int64_t value) {
+    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value), "searched", kCertificateAttackCommand});
+  };
+  add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
+  add(fmt::format("false headers emitted, of {} random specifications", attack.specifications), attack.false_claims);
+  add("hangs and internal errors of both", attack.broken);
+}
+
 std::string figure(const std::optional<double>& value, Requirement::Kind kind) { return value ? figure(*value, kind) : "-"; }
 
 }  // namespace
@@ -118,6 +130,7 @@ std::vector<Requirement> requirements(const Results& results) {
   std::vector<Requirement> rows;
   for (const Targets& targets : kTargets) add_format(results, targets, rows);
   add_norms(results, rows);
+  add_certificates(results, rows);
   return rows;
 }
 

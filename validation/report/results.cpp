@@ -414,6 +414,20 @@ AttackFile read_attack(const std::string& file) {
   return attack;
 }
 
+CertificateAttack read_certificate_attack(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.certificate_attack/1");
+  const Node mutations = node["mutations"], specifications = node["specifications"];
+  CertificateAttack attack;
+  attack.mutants = mutations["tried"].count(), attack.killed = mutations["killed"].count(), attack.harmless = mutations["harmless"].count();
+  attack.survived = mutations["survived"].count();
+  attack.specifications = specifications["tried"].count(), attack.fitted = specifications["fitted"].count(), attack.refused = specifications["refused"].count();
+  attack.undecided = specifications["undecided"].count(), attack.false_claims = specifications["false"].count();
+  attack.broken = mutations["internal"].count() + specifications["hung"].count() + specifications["memory"].count() + specifications["internal"].count();
+  return attack;
+}
+
 /// A number, or nothing where there is null: the run diverged.
 std::optional<double> maybe(const Node& node) {
   if (node.null()) return {};
@@ -589,7 +603,13 @@ Results read_results(const std::string& folder, const std::string& headers) {
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
   for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));
-  for (const std::string& file : files_in(in / "attack", ".json")) results.attacks.push_back(read_attack(file));
+  for (const std::string& file : files_in(in / "attack", ".json")) {
+    if (fs::path(file).filename() == "certificates.json") {
+      results.certificates = read_certificate_attack(file);
+    } else {
+      results.attacks.push_back(read_attack(file));
+    }
+  }
   for (const std::string& file : files_in(in / "training", ".json")) results.training.push_back(read_training(file));
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
   expect_agreement(results);

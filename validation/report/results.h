@@ -1,6 +1,6 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1,
+// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1, outgrad.certificate_attack/1,
 // outgrad.training/1, outgrad.tune/1); nothing of the programs that wrote it is linked here. What is missing is an empty list; what is
 // malformed is a SpecError "file: place: why".
 #pragma once
@@ -176,6 +176,13 @@ struct ParetoResult {
   std::vector<ParetoPointResult> points;
 };
 
+/// attack/certificates.json: damaged headers and random specifications against `check`.
+struct CertificateAttack {
+  std::int64_t mutants = 0, killed = 0, harmless = 0, survived = 0;
+  std::int64_t specifications = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0;
+  std::int64_t broken = 0;  ///< hangs, internal errors, and fits that ran out of memory
+};
+
 struct Results {
   std::vector<BackwardHeader> backward;
   std::vector<ForwardHeader> forward;
@@ -187,6 +194,7 @@ struct Results {
   std::vector<TuningResult> tuning;
   std::vector<ParetoResult> pareto;
   std::vector<AttackFile> attacks;
+  std::optional<CertificateAttack> certificates;
   std::vector<TrainingResult> training;
   std::vector<std::string> warnings;  // "file:line: why": what was passed over
 

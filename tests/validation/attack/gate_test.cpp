@@ -1,0 +1,134 @@
+// The gate's own power: each rule of `check` is switched off in turn, and something must survive; and the gate over the committed headers, where nothing may.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/attack/brute_force.h"
+#include "validation/attack/gate.h"
+#include "validation/attack/mutation.h"
+#include "validation/attack/process.h"
+#include "validation/attack/specification.h"
+
+namespace outgrad::validation::gate {
+namespace {
+
+std::string committed(const std::string& name) { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/") + name + ".h"); }
+
+Options options_of(const std::string& only, size_t most = 0) {
+  Options options;
+  options.toolchain = default_toolchain();
+  options.only = only, options.most = most, options.passes = 10;
+  return options;
+}
+
+// Where damage is done at one place alone and the rest of the header is true, a checker without the rule for that place has nothing to say.
+Answer switched_off(const std::string&, const std::string&) { return {true, ""}; }
+
+// The four defects the gate was made for, by hand: what `check` forgave must come out as survivors of a checker without the rule.
+TEST(Gate, ARuleThatIsSwitchedOffIsFound) {
+  struct Defect {
+    const char *header, *place, *claim;
+  };
+  for (const Defect& defect : {
+           Defect{"gelu_bf16", "kK", "kK"},                         // a false K, as printed for y* just above -2^k
+           Defect{"gelu_bf16_ulp", "row 140, word 2", "kClass"},    // a row of the far left tail, whose ulps nobody counted
+           Defect{"gelu_bf16_stored", "kO", "kO"},                  // kO from above only
+           Defect{"gelu_bf16_stored", "kClass", "kClass"},          // T beyond RHO times the least O
+           Defect{"gelu_bf16", "kTMin", "kT"},                      // a constant on which every claim rests
+           Defect{"gelu_forward_bf16", "kQuarticShift", "rounded"}  // of a forward
+       }) {
+    Options options = options_of(defect.place);
+    options.checker = switched_off;
+    const HeaderResult result = attack_header(defect.header, committed(defect.header), {committed(defect.header)}, options);
+    EXPECT_EQ(result.baseline, "") << defect.header;
+    EXPECT_GT(result.total().survived, 0) << defect.header << " " << defect.place;
+    bool named = false;
+    for (const MutantFailure& failure : result.failures) named = named || failure.why.find(defect.claim) != std::string::npos;
+    EXPECT_TRUE(named) << defect.header << " " << defect.place;
+    options.checker = check_text;
+    options.most = 3;
+    EXPECT_EQ(attack_header(defect.header, committed(defect.header), {committed(defect.header)}, options).total().internal, 0);
+  }
+}
+
+// A comment that ends in a backslash and a blank: g++ and clang++ join it with the next line, a reader that does not sees a row that is not there.
+TEST(Gate, ACommentThatSwallowsARowIsFalse) {
+  const std::string text = committed("gelu_bf16");
+  const std::vector<Site> sites = sites_of(text);
+  Random random(1);
+  bool tried = false;
+  for (size_t i = 0; i < sites.size() && !tried; ++i) {
+    if (sites[i].kind != Site::Kind::comment || text.substr(sites[i].begin, 8) != " row 13:") continue;
+    tried = true;
+    const Mutant mutant = mutant_of(text, sites, i, 5, text, random);
+    const ScratchFolder folder;
+    const CompiledBatch batch(default_toolchain(), folder.path(), {mutant.text});
+    ASSERT_TRUE(batch.compiles(0));
+    Library library;
+    const Claims claims = batch.claims(0);
+    const Truth& truth = library.truth(claims);
+    EXPECT_FALSE(judge(library, claims, batch.run(0, truth.points)).empty());
+    EXPECT_TRUE(mutant.refused_by_definition);
+  }
+  EXPECT_TRUE(tried);
+}
+
+TEST(Gate, AHeaderThatDoesNotCompileIsFalse) {
+  Options options = options_of("kRows");
+  options.checker = switched_off;
+  const HeaderResult result = attack_header("gelu_bf16", committed("gelu_bf16"), {}, options);
+  EXPECT_GT(result.total().survived, 0);
+  bool named = false;
+  for (const MutantFailure& failure : result.failures) named = named || failure.why.find("compile") != std::string::npos;
+  EXPECT_TRUE(named);
+}
+
+TEST(Gate, ACheckerThatBreaksDownIsAnInternalError) {
+  Options options = options_of("kO");
+  options.checker = [](const std::string& text, const std::string&) -> Answer {
+    if (text.size() % 2 == 0) throw std::runtime_error("broken");
+    std::abort();
+  };
+  const HeaderResult result = attack_header("gelu_e4m3_oracle", committed("gelu_e4m3_oracle"), {}, options);
+  EXPECT_GT(result.total().internal, 0);
+  EXPECT_EQ(result.total().internal + result.total().harmless, result.total().tried);
+}
+
+TEST(Gate, UnitsAddUpAndAreReadBack) {
+  HeaderResult header;
+  header.header = "a", header.kinds["constants: sign"] = {3, 2, 1, 0, 0};
+  SpecificationResult block;
+  block.tried = 20, block.fitted = 5, block.refused = 15, block.reasons["no"] = 15;
+  Units units{{"header a", to_json(header)}, {"specifications 0", to_json(block)}};
+  const nlohmann::json all = document(units, 1);
+  EXPECT_TRUE(holds(all));
+  EXPECT_EQ(all["mutations"]["killed"], 2);
+  EXPECT_EQ(all["specifications"]["refused"], 15);
+  EXPECT_EQ(units_of(all, "file"), units);
+  header.kinds["constants: sign"] = {3, 1, 1, 1, 0};
+  units["header a"] = to_json(header);
+  EXPECT_FALSE(holds(document(units, 1)));
+  block.hung = 1;
+  EXPECT_FALSE(holds(document({{"specifications 0", to_json(block)}}, 1)));
+  EXPECT_THROW(units_of(nlohmann::json{{"schema", "other"}}, "file"), kernels::SpecError);
+}
+
+// The seed alone decides, and half the functions have their minimum next to a power of two or a limit of their own.
+TEST(Gate, SpecificationsAreTheSameForASeed) {
+  Random first(11), second(11);
+  std::set<std::string> functions, formats;
+  for (int i = 0; i < 200; ++i) {
+    const Specification a = random_specification(first), b = random_specification(second);
+    EXPECT_EQ(a.json, b.json);
+    EXPECT_LE(a.function.size(), 200u);
+    const nlohmann::json parsed = nlohmann::json::parse(a.json);
+    functions.insert(a.function), formats.insert(parsed["format"]);
+  }
+  EXPECT_GT(functions.size(), 150u);
+  EXPECT_EQ(formats.size(), 5u);
+}
+
+}  // namespace
+}  // namespace outgrad::validation::gate

@@ -1,0 +1,56 @@
+// Processes that crash, hang or grow do so alone.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "kernels/host/errors.h"
+#include "validation/attack/process.h"
+
+namespace outgrad::validation::gate {
+namespace {
+
+TEST(AttackProcess, StatusErrorsAndSignalsComeBack) {
+  const Ending ending = run_program({"sh", "-c", "echo lost; echo kept >&2; exit 5"}, {});
+  EXPECT_EQ(ending.status, 5);
+  EXPECT_EQ(ending.errors, "kept\n");
+  EXPECT_EQ(run_program({"sh", "-c", "kill -SEGV $$"}, {}).signal, SIGSEGV);
+  EXPECT_THROW(run_program({"/nonexistent/program"}, {}), kernels::EnvironmentError);
+}
+
+TEST(AttackProcess, AHangEndsAtItsLimit) {
+  const Ending ending = run_program({"sh", "-c", "while :; do :; done"}, {1, std::uint64_t{1} << 30});
+  EXPECT_TRUE(ending.hung);
+  EXPECT_LT(ending.cpu_s, 3);
+}
+
+TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
+  const std::vector<std::string> lines = run_guarded(
+      6,
+      [](size_t i) -> std::string {
+        if (i == 1) std::abort();
+        if (i == 2) throw kernels::SpecError("two");
+        if (i == 3)
+          for (volatile int forever = 0;; forever = forever + 1) {
+          }
+        if (i == 4) return std::to_string(std::vector<char>(std::size_t{3} << 30, 1).size());
+        return "line\n" + std::to_string(i);
+      },
+      {1, std::uint64_t{2} << 30}, [](size_t i, const Ending& ending) { return std::to_string(i) + (ending.hung ? " hung" : " fell"); });
+  EXPECT_EQ(lines, (std::vector<std::string>{"line 0", "1 fell", "exception: two", "3 hung", "exception: std::bad_alloc", "line 5"}));
+}
+
+TEST(AttackProcess, AFolderGoesWithWhatItHolds) {
+  std::string path;
+  {
+    const ScratchFolder folder;
+    path = folder.path();
+    std::filesystem::create_directories(path + "/a/b");
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace outgrad::validation::gate

@@ -1,0 +1,68 @@
+// What the brute force holds to be true, beside f' at single x: nothing it says of a stored output may leave out an x that rounds to it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "kernels/formats.h"
+#include "validation/attack/truth.h"
+#include "validation/random.h"
+
+namespace outgrad::validation::gate {
+namespace {
+
+std::uint32_t code_of(const std::string& format, float y) {
+  return format == "bf16" ? kernels::narrow<kernels::BF16>(y).bits : format == "f16" ? kernels::narrow<kernels::F16>(y).bits : kernels::narrow<kernels::F8E4M3>(y).bits;
+}
+
+TEST(Truth, TheRangeOfAnOutputHoldsEveryGradientBehindIt) {
+  for (const auto& [name, text, format] : {std::tuple{"gelu", "x*normal_cdf(x)", "bf16"}, {"silu", "x*sigmoid(x)", "f16"}, {"tanh", "tanh(x)", "bf16"}, {"gelu", "x*normal_cdf(x)", "e4m3"},
+                                           {"expression", "x*sigmoid(x)+0.3", "bf16"}}) {
+    const Curve curve(formula_of(name, text), std::string(name) == "expression" ? 64 : kEndOfLine);
+    ASSERT_EQ(curve.problem(), "");
+    const Truth truth = backward_truth(curve, format);
+    std::map<std::pair<bool, std::uint32_t>, Known> known;
+    for (size_t i = 0; i < truth.points.size(); ++i)
+      if (truth.known[i].stored) known[{truth.points[i].m, truth.points[i].code}] = truth.known[i];
+    Random random(7);
+    int at_ends = 0;
+    for (int i = 0; i < 4000; ++i) {
+      const double x = random.chance(0.3) ? static_cast<double>(curve.x_star()) + random.uniform(-0.3, 0.3) : random.uniform(-12, 12);
+      const Jet<Real> jet = curve.formula().at(Real(x));
+      const bool m = !curve.masked() || Real(x) >= curve.x_star();
+      // Rounded twice, by way of fp32: a neighbour is as good where that matters.
+      const auto y = static_cast<float>(jet.value);
+      if (y == 0) continue;
+      const auto found = known.find({m, code_of(format, y)});
+      ASSERT_NE(found, known.end()) << text << " at " << x;
+      const double slope = static_cast<double>(jet.slope), room = 1e-7;
+      EXPECT_LE(found->second.low, slope + room) << text << " at " << x;
+      EXPECT_GE(found->second.high, slope - room) << text << " at " << x;
+      at_ends += slope - found->second.low < 0.02 * (found->second.high - found->second.low);
+    }
+    EXPECT_GT(at_ends, 10) << text;  // and the ranges are no wider than that
+  }
+}
+
+TEST(Truth, ASlopeIsThatOfItsOwnOutput) {
+  const Curve curve(formula_of("gelu", "x*normal_cdf(x)"), kEndOfLine);
+  for (const bool m : {true, false}) {
+    double near = curve.first_guess(-0.1, m);
+    for (const double y : {-0.16997, -0.1, -1e-3, -1e-30}) {
+      const Curve::Preimage x = curve.preimage(Real(y), m, near);
+      const Jet<Real> jet = curve.formula().at(x.x);
+      EXPECT_LT(static_cast<double>(abs(jet.value / Real(y) - 1)), 1e-25) << y;
+      EXPECT_LT(std::fabs(static_cast<double>(jet.slope) - static_cast<double>(x.slope)), 1e-17) << y;
+      EXPECT_EQ(m, x.x > curve.x_star());
+    }
+  }
+}
+
+TEST(Truth, FunctionsThatHaveNoSuchGradientAreNamed) {
+  EXPECT_EQ(Curve(Formula("sin(x)"), 64).problem(), "f has several stationary points");
+  EXPECT_EQ(Curve(Formula("-x"), 64).problem(), "f falls");
+  EXPECT_EQ(Curve(Formula("-x^2"), 64).problem(), "f has a maximum");
+}
+
+}  // namespace
+}  // namespace outgrad::validation::gate

@@ -1,0 +1,190 @@
+// Arguments, units of work that are done once, and the table of `outgrad attack`.
+#include "validation/attack/attack_command.h"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/attack/gate.h"
+
+namespace outgrad::validation {
+
+using kernels::SpecError;
+
+namespace {
+
+struct Arguments {
+  std::string size = "small", only, out, shard, fitter;
+  std::vector<std::string> headers, merge;
+  std::optional<size_t> mutations, passes, specifications;
+  std::uint64_t seed = 1;
+  bool json = false, fresh = false;
+};
+
+// Mutants of a header, kinds of damage of each coefficient and comment, specifications.
+struct Size {
+  size_t mutations, passes, specifications;
+};
+// One header of each kind and format, those whose truth is quickly found.
+constexpr std::array kSmallHeaders{"elu_bf16", "gelu_e4m3_oracle", "gelu_f16", "gelu_f32", "gelu_forward_bf16", "tanh_f16"};
+// Full: over 20,000 mutants of the committed headers and 2,000 specifications; tables of a thousand rows and entries by the thousand are thinned.
+constexpr Size kFull{700, 1, 2000}, kSmall{40, 1, 4};
+
+std::string digest(const std::string& text) {
+  unsigned char bytes[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  if (EVP_Digest(text.data(), text.size(), bytes, &size, EVP_sha256(), nullptr) != 1) throw kernels::EnvironmentError("SHA-256 failed");
+  std::string hex;
+  for (unsigned int i = 0; i < 8; ++i) hex += fmt::format("{:02x}", bytes[i]);
+  return hex;
+}
+
+std::vector<std::string> committed_headers(const std::string& sources, bool all) {
+  std::vector<std::string> files;
+  if (!all) {
+    for (const char* name : kSmallHeaders) files.push_back(sources + "/kernels/generated/" + name + ".h");
+    return files;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(sources + "/kernels/generated")) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".h") && !name.starts_with("tuned_")) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// outgrad-fit stands beside this executable.
+std::string default_fitter() { return std::filesystem::read_symlink("/proc/self/exe").replace_filename("outgrad-fit").string(); }
+
+void read_shard(const std::string& text, int& shard, int& shards) {
+  if (text.empty()) return;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%d/%d%c", &shard, &shards, &rest) != 2 || shards < 1 || shard < 0 || shard >= shards) {
+    throw SpecError("attack", "--shard", "'" + text + "' is not i/n with 0 <= i < n");
+  }
+}
+
+gate::Units stored_units(const std::string& file) {
+  return gate::units_of(nlohmann::json::parse(kernels::read_file(file), nullptr, false), file);
+}
+
+void print(const nlohmann::json& document) {
+  const auto& mutations = document.at("mutations");
+  const auto& specifications = document.at("specifications");
+  const auto row = [](const std::string& name, const nlohmann::json& tally) {
+    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", name, tally.at("tried").get<std::int64_t>(), tally.at("killed").get<std::int64_t>(), tally.at("harmless").get<std::int64_t>(),
+               tally.at("survived").get<std::int64_t>(), tally.at("internal").get<std::int64_t>());
+  };
+  if (mutations.at("tried") > 0) {
+    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", "headers", "tried", "killed", "harmless", "survived", "internal");
+    for (const auto& [header, tally] : mutations.at("by_header").items()) row(header, tally);
+    fmt::print("by damage\n");
+    for (const auto& [kind, tally] : mutations.at("by_kind").items()) row("  " + kind, tally);
+    row("all", mutations);
+    for (const auto& [header, why] : mutations.at("false_headers").items()) fmt::print("FALSE AS IT IS {}: {}\n", header, why.get<std::string>());
+    for (const auto& failure : mutations.at("failures")) {
+      fmt::print("{}: {}, {}: {}\n", failure.at("header").get<std::string>(), failure.at("place").get<std::string>(), failure.at("kind").get<std::string>(),
+                 failure.at("why").get<std::string>());
+    }
+  }
+  if (specifications.at("tried") > 0) {
+    fmt::print("specifications: {} tried, {} fitted and true, {} refused, {} undecided, {} false ({} of them accepted by check), {} hung, {} out of memory, {} internal errors; longest fit {:.1f} s\n",
+               specifications.at("tried").get<std::int64_t>(), specifications.at("fitted").get<std::int64_t>(), specifications.at("refused").get<std::int64_t>(),
+               specifications.at("undecided").get<std::int64_t>(), specifications.at("false").get<std::int64_t>(), specifications.at("survived").get<std::int64_t>(),
+               specifications.at("hung").get<std::int64_t>(), specifications.at("memory").get<std::int64_t>(), specifications.at("internal").get<std::int64_t>(),
+               specifications.at("longest_cpu_s").get<double>());
+    for (const auto& [reason, times] : specifications.at("reasons").items()) fmt::print("  {:>5} {}\n", times.get<std::int64_t>(), reason);
+    for (const auto& failure : specifications.at("failures")) {
+      fmt::print("{}: {}\n  {}", failure.at("outcome").get<std::string>(), failure.at("why").get<std::string>(), failure.at("specification").get<std::string>());
+    }
+  }
+}
+
+void run(const Arguments& arguments, int& status) {
+  gate::Units units;
+  if (!arguments.merge.empty()) {
+    for (const std::string& file : arguments.merge) units.merge(stored_units(file));
+  } else {
+    if (arguments.size != "small" && arguments.size != "full") throw SpecError("attack", "--size", "'" + arguments.size + "' is not small or full");
+    const Size size = arguments.size == "full" ? kFull : kSmall;
+    gate::Options options;
+    options.toolchain = gate::default_toolchain();
+    options.seed = arguments.seed, options.only = arguments.only;
+    options.most = arguments.mutations.value_or(size.mutations), options.passes = arguments.passes.value_or(size.passes);
+    options.specifications = arguments.specifications.value_or(size.specifications);
+    options.fitter = arguments.fitter.empty() ? default_fitter() : arguments.fitter;
+    read_shard(arguments.shard, options.shard, options.shards);
+    if (options.specifications > 0 && !std::filesystem::exists(options.fitter)) throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
+    const std::vector<std::string> files = arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
+    std::vector<std::string> texts;
+    for (const std::string& file : files) texts.push_back(kernels::read_file(file));
+    gate::Units stored;
+    if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out)) stored = stored_units(arguments.out);
+    const auto done = [&](const std::string& name, const std::string& key, auto&& work) {
+      const auto old = stored.find(name);
+      if (old != stored.end() && old->second.value("key", "") == key) {
+        units[name] = old->second;
+        return;
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      nlohmann::json unit = work();
+      unit["key"] = key;
+      units[name] = std::move(unit);
+      fmt::print(stderr, "{}: {:.0f} s\n", name, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      if (!arguments.out.empty()) kernels::write_file(arguments.out, gate::document(units, arguments.seed).dump(1) + "\n");
+    };
+    if (options.most > 0 || arguments.mutations.value_or(1) > 0) {
+      for (size_t i = 0; i < files.size(); ++i) {
+        if (static_cast<int>(i % static_cast<size_t>(options.shards)) != options.shard) continue;
+        const std::string name = std::filesystem::path(files[i]).stem().string();
+        done("header " + name, digest(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only, texts[i])),
+             [&] { return gate::to_json(gate::attack_header(name, texts[i], texts, options)); });
+      }
+    }
+    for (size_t block = 0; block * gate::kBlock < options.specifications; ++block) {
+      if (static_cast<int>(block % static_cast<size_t>(options.shards)) != options.shard) continue;
+      const size_t count = std::min(gate::kBlock, options.specifications - block * gate::kBlock);
+      done(fmt::format("specifications {}", block), digest(fmt::format("{} {} {}", options.seed, block, count)),
+           [&] { return gate::to_json(gate::attack_specifications(block, options)); });
+    }
+  }
+  const nlohmann::json document = gate::document(units, arguments.seed);
+  if (!arguments.out.empty()) kernels::write_file(arguments.out, document.dump(1) + "\n");
+  if (arguments.json) {
+    fmt::print("{}\n", document.dump(1));
+  } else {
+    print(document);
+  }
+  if (!gate::holds(document)) status = kernels::kExitViolated;
+}
+
+}  // namespace
+
+void add_attack(CLI::App& app, int& status) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("attack", "Damaged headers and random specifications against check, beside a brute force that shares nothing with it");
+  command->add_option("--size", arguments->size, "small (what the suite runs) or full (hours)")->capture_default_str();
+  command->add_option("--headers", arguments->headers, "Generated headers to damage (default: all committed ones; small: one of each kind)");
+  command->add_option("--mutations", arguments->mutations, "Mutants of each header, at most; 0: no headers");
+  command->add_option("--passes", arguments->passes, "Kinds of damage that each coefficient and comment gets");
+  command->add_option("--only", arguments->only, "Damage at places of this name or kind alone: kO, strings, comments, ...");
+  command->add_option("--specifications", arguments->specifications, "Random specifications");
+  command->add_option("--seed", arguments->seed, "The same seed, the same damage")->capture_default_str();
+  command->add_option("--shard", arguments->shard, "i/n: only every n-th header and block of specifications, from the i-th on");
+  command->add_option("--merge", arguments->merge, "Results of shards to put together instead of working");
+  command->add_option("--fitter", arguments->fitter, "outgrad-fit, if not the one beside this program");
+  command->add_option("--out", arguments->out, "Where the results go; what is there already is not done again");
+  command->add_flag("--fresh", arguments->fresh, "Do everything again");
+  command->add_flag("--json", arguments->json, "Print the results as JSON");
+  command->callback([arguments, &status] { run(*arguments, status); });
+}
+
+}  // namespace outgrad::validation

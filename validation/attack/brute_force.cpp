@@ -1,0 +1,278 @@
+// Suprema over the outcomes, beside the claims.
+#include "validation/attack/brute_force.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
+
+namespace outgrad::validation::gate {
+namespace {
+
+// A claim is printed to 53 bits and rounded up, a figure that was seen carries the rounding of long double: what is less than this beyond a claim is not called false.
+constexpr double kRelativeRoom = 0x1p-40, kAbsoluteRoom = 0x1p-60;
+// By how much kO may exceed the least error that any function reaches. It is quoted to five digits, and T/O decides at 1.01.
+constexpr double kOracleRoom = 0x1p-20;
+// Where a user's expression is claimed, unless its header says otherwise.
+constexpr double kExpressionEnd = 64;
+
+std::string text_of(const char* text) { return text ? text : ""; }
+
+// A figure and where it was greatest.
+struct Peak {
+  double value = 0, at = 0;
+  bool m = true;
+  void raise(double seen, const Point& point) {
+    if (seen > value || std::isnan(seen)) value = std::isnan(seen) ? std::numeric_limits<double>::infinity() : seen, at = point.at, m = point.m;
+  }
+};
+
+bool exceeds(double seen, double claimed) { return seen > claimed * (1 + kRelativeRoom) + kAbsoluteRoom; }
+
+// "abs:2^-10" -> abs, 2^-10. False where the bound is no number.
+bool read_class(const std::string& accuracy, std::string& kind, double& bound) {
+  const size_t colon = accuracy.find(':');
+  kind = accuracy.substr(0, colon);
+  bound = 0;
+  if (colon == std::string::npos) return kind == "oracle" || kind == "rounded";
+  std::string number = accuracy.substr(colon + 1);
+  const bool power = number.starts_with("2^");
+  if (power) number.erase(0, 2);
+  char* end = nullptr;
+  bound = std::strtod(number.c_str(), &end);
+  if (power) bound = std::exp2(bound);
+  return !number.empty() && *end == '\0' && bound > 0 && std::isfinite(bound) && (kind == "abs" || kind == "rel" || kind == "ulp" || kind == "stored");
+}
+
+class Judgement {
+ public:
+  Judgement(Library& library, const Claims& claims, std::span<const Outcome> outcomes)
+      : library_(library), claims_(claims), truth_(library.truth(claims)), outcomes_(outcomes) {}
+
+  std::vector<Falsehood> falsehoods;
+  Sight sight;
+
+  void run() {
+    switch (claims_.kind) {
+      case Claims::Kind::backward:
+      case Claims::Kind::table: gradient(); break;
+      case Claims::Kind::forward:
+      case Claims::Kind::rounded: forward(); break;
+    }
+  }
+
+ private:
+  void claim(const std::string& name, const Peak& peak, double claimed) {
+    if (std::isnan(claimed)) return;
+    sight.shares[name] = peak.value / claimed;
+    if (exceeds(peak.value, claimed)) falsehoods.push_back({name, peak.value, claimed, peak.at, peak.m});
+  }
+  void require(bool holds, const std::string& name, double got, double want, const Point& point = {}) {
+    if (!holds) falsehoods.push_back({name, got, want, point.at, point.m});
+  }
+
+  void gradient() {
+    const std::string format = text_of(claims_.format), accuracy = text_of(claims_.accuracy);
+    std::string kind;
+    double bound = 0;
+    require(read_class(accuracy, kind, bound), "kClass", 0, 0);
+    const bool relative = kind == "rel", direct = claims_.kind == Claims::Kind::table;
+    Peak total, regret, ulps, fit, rounding, entry_error, sharp;
+    std::map<std::uint32_t, std::pair<double, double>> rows;  // A and B as seen, row by row
+    std::uint32_t end_row = ~0u;
+    float end = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < outcomes_.size(); ++i) {
+      const Point& point = truth_.points[i];
+      if (!point.m && point.traced && point.at > end) end = point.at, end_row = outcomes_[i].row;
+    }
+    for (size_t i = 0; i < outcomes_.size(); ++i) {
+      const Point& point = truth_.points[i];
+      const Known& known = truth_.known[i];
+      const Outcome& outcome = outcomes_[i];
+      const double g = outcome.got;
+      if (known.limit != Known::Limit::none) {
+        if (!direct) limit(point, known, g);
+        continue;
+      }
+      if (known.stored) {
+        const double middle = (known.low + known.high) / 2;
+        total.raise(std::max(known.high - g, g - known.low), point);
+        regret.raise(std::fabs(g - middle), point);
+        // (y = -0, m = 0) is g = 0 by contract.
+        if (point.m || point.at != 0) ulps.raise(std::fabs(g - middle) / ulp_of(format, middle), point);
+        // "oracle": T <= O + half an ulp of the entry.
+        if (direct) entry_error.raise(std::max(known.high - g, g - known.low) - ulp_of(text_of(claims_.entry_format), g) / 2, point);
+      }
+      if (!point.traced) continue;
+      if (point.traced && claims_.operations >= 0 && outcome.operations != claims_.operations && falsehoods.size() < 8) {
+        require(false, "kOperations", outcome.operations, claims_.operations, point);
+      }
+      auto& [row_fit, row_rounding] = rows[outcome.row];
+      rounding.raise(outcome.rounding, point);
+      row_rounding = std::max(row_rounding, outcome.rounding);
+      if (!known.sloped) continue;
+      const bool by_ratio = relative && outcome.row != end_row;
+      const double error = static_cast<double>(std::fabs(by_ratio ? outcome.star / known.slope - 1 : outcome.star - known.slope));
+      fit.raise(error, point);
+      row_fit = std::max(row_fit, error);
+      // Where a row is evaluated at y itself nothing but A and B stands between g and f'.
+      if (!std::isnan(claims_.ulp) && std::fabs(g) >= claims_.ulp_from && claims_.right_both && static_cast<double>(point.root) >= 2 * claims_.right_s) {
+        sharp.raise(static_cast<double>(std::fabs(static_cast<long double>(outcome.got) - known.slope)) / ulp_of("f32", g), point);
+      }
+    }
+    if (!direct) {
+      for (const auto& [row, errors] : rows) sight.row_fits[static_cast<int>(row)] = errors.first;
+      claim("kA", fit, claims_.a);
+      claim("kB", rounding, claims_.b);
+      if (kind == "abs") require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
+      if (relative) require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
+      if (!std::isnan(claims_.ab)) {
+        Peak both;
+        for (const auto& [row, errors] : rows) both.value = std::max(both.value, errors.first + errors.second);
+        // The two were not seen at one point, and the header's is a bound on their sum.
+        claim("kAB", both, claims_.ab);
+      }
+      if (claims_.masked) {
+        Peak coordinate;
+        float at = 0;
+        coordinate.value = library_.coordinate_error(claims_, at);
+        coordinate.at = at;
+        claim("kK", coordinate, claims_.k);
+      }
+      if (!std::isnan(claims_.ulp)) {
+        claim("kUlp", sharp, claims_.ulp);
+        if (kind == "ulp") require(!exceeds(sharp.value, bound), "kClass", sharp.value, bound);
+      }
+    } else {
+      const int operations = claims_.masked ? 12 : 8;  // kernels/direct.h
+      require(claims_.index_operations == operations, "kIndexOperations", operations, claims_.index_operations);
+      if (kind == "oracle") require(!exceeds(entry_error.value, truth_.oracle), "kClass", entry_error.value, truth_.oracle);
+    }
+    if (format == "f32") return;
+    claim("kT", total, claims_.t);
+    claim("kR", regret, claims_.r);
+    Peak oracle;
+    oracle.value = truth_.oracle;
+    claim("kO", oracle, claims_.o);
+    require(!(claims_.o > truth_.oracle * (1 + kOracleRoom)), "kO", truth_.oracle, claims_.o);
+    if (kind == "stored") require(!exceeds(total.value, bound * truth_.oracle), "kClass", total.value / truth_.oracle, bound);
+    if (kind == "ulp" && !direct) require(!exceeds(ulps.value, bound), "kClass", ulps.value, bound, {static_cast<float>(ulps.at), 0, ulps.m});
+  }
+
+  void limit(const Point& point, const Known& known, double g) {
+    if (known.limit == Known::Limit::nan) return require(std::isnan(g), "NaN", g, kAbsent, point);
+    const double want = known.limit == Known::Limit::left ? truth_.left_limit : truth_.right_limit;
+    if (claims_.exact_limits) {
+      require(static_cast<float>(g) == static_cast<float>(want), "kExactLimits", g, want, point);
+    } else {
+      require(!exceeds(std::fabs(g - want), claims_.a + claims_.b), "kA + kB at a limit", std::fabs(g - want), claims_.a + claims_.b, point);
+    }
+  }
+
+  void forward() {
+    const bool small = claims_.kind == Claims::Kind::rounded;
+    const std::string format = small ? text_of(claims_.format) : "f32";
+    const Curve& curve = library_.curve(text_of(claims_.activation), text_of(claims_.function));
+    Peak fit, core;
+    const double star = static_cast<double>(curve.x_star());
+    const auto x_star = static_cast<float>(star), least = x_star < star ? std::nextafter(x_star, 1e9f) : x_star;
+    require(claims_.x_star == least, "kXStar", least, claims_.x_star);
+    if (small) require(text_of(claims_.accuracy) == "rounded", "kClass", 0, 0);
+    for (size_t i = 0; i < outcomes_.size(); ++i) {
+      const Point& point = truth_.points[i];
+      const Known& known = truth_.known[i];
+      const Outcome& outcome = outcomes_[i];
+      const double x = point.at;
+      if (falsehoods.size() > 8) break;
+      require(outcome.bit == (x >= star), "the mask bit", outcome.bit, x >= star, point);
+      if (small) {
+        const float y = format == "f16" ? kernels::widen(kernels::narrow<kernels::F16>(outcome.got)) : kernels::widen(kernels::narrow<kernels::BF16>(outcome.got));
+        require(y == known.low && std::signbit(y) == std::signbit(x), "rounded", y, known.low, point);
+        if (x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
+        if (x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
+      } else {
+        // Half the gap to the float below decides that f(x) < x rounds to x.
+        const long double gap = x - static_cast<long double>(std::nextafter(point.at, -1e9f));
+        if (x >= claims_.x_max) require(outcome.got == point.at && x - known.slope <= gap / 2, "kXMax", static_cast<double>(known.slope), x, point);
+        if (x < claims_.x_min) require(outcome.got == 0 && std::signbit(outcome.got) && std::fabs(known.slope) <= 0x1p-150L, "kXMin", outcome.got, 0, point);
+      }
+      // Beyond its ends a forward is not p; next to 0 the exact product falls out of long double's range of normal ratios.
+      if (!point.traced || x < claims_.x_min || x >= claims_.x_max || std::fabs(x) < 0x1p-100) continue;
+      const auto error = static_cast<double>(std::fabs(outcome.star / known.slope - 1));
+      fit.raise(error, point);
+      if (small && static_cast<int>(outcome.row) >= claims_.core_first) core.raise(error, point);
+    }
+    claim("kA", fit, claims_.a);
+    if (small) claim("kCoreA", core, claims_.core_a);
+  }
+
+  Library& library_;
+  const Claims& claims_;
+  const Truth& truth_;
+  std::span<const Outcome> outcomes_;
+};
+
+}  // namespace
+
+std::string Falsehood::text() const { return fmt::format("{}: {:.9g} seen at {:.9g}{}, claimed {:.9g}", claim, seen, at, m ? "" : ", m = 0", claimed); }
+
+const Curve& Library::curve(const std::string& activation, const std::string& function) {
+  auto& curve = curves_[{activation, function}];
+  if (!curve) curve = std::make_unique<Curve>(formula_of(activation, function), activation == "expression" ? kExpressionEnd : kEndOfLine);
+  return *curve;
+}
+
+const Truth& Library::truth(const Claims& claims) {
+  const bool backward = claims.kind == Claims::Kind::backward || claims.kind == Claims::Kind::table;
+  const std::string activation = text_of(claims.activation), function = text_of(claims.function);
+  const std::string format = claims.kind == Claims::Kind::forward ? "f32" : text_of(claims.format);
+  auto& truth = truths_[{activation, function, format, backward}];
+  if (!truth) truth = std::make_unique<Truth>(backward ? backward_truth(curve(activation, function), format) : forward_truth(curve(activation, function), format));
+  return *truth;
+}
+
+double Library::coordinate_error(const Claims& c, float& at) {
+  const std::vector<double> constants{c.y_hi,    c.y_lo, c.t_min, std::isnan(c.s_min) ? 0 : c.s_min,   c.y_max, std::isnan(c.left_y) ? 0 : c.left_y, std::isnan(c.right_s) ? 0 : c.right_s,
+                                      double(c.has_left), double(c.has_right), double(c.right_both)};
+  const auto [entry, fresh] = coordinates_.try_emplace({text_of(c.activation), text_of(c.function), text_of(c.format), constants});
+  if (fresh) entry->second.first = gate::coordinate_error(curve(text_of(c.activation), text_of(c.function)), truth(c), c, entry->second.second);
+  at = entry->second.second;
+  return entry->second.first;
+}
+
+std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
+  const std::string activation = text_of(claims.activation), function = text_of(claims.function), format = text_of(claims.format);
+  const bool forward = claims.kind == Claims::Kind::forward;
+  const bool known_format = forward || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
+                            (claims.kind == Claims::Kind::backward && format == "f32");
+  if (!known_format) return {{"kFormat", 0, 0, 0, true}};
+  try {
+    const Curve& curve = library.curve(activation, function);
+    if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};
+    if (!curve.problem().empty()) return {{"kFunction: " + curve.problem(), 0, 0, 0, true}};
+    if (curve.masked() != (claims.masked || claims.kind == Claims::Kind::forward)) return {{"kMasked", 0, 0, 0, true}};
+  } catch (const kernels::SpecError& error) {
+    return {{std::string("kFunction: ") + error.what(), 0, 0, 0, true}};
+  }
+  return {};
+}
+
+std::vector<Falsehood> judge(Library& library, const Claims& claims, std::span<const Outcome> outcomes) {
+  Judgement judgement(library, claims, outcomes);
+  judgement.run();
+  return std::move(judgement.falsehoods);
+}
+
+Sight sight_of(Library& library, const Claims& claims, std::span<const Outcome> outcomes) {
+  Judgement judgement(library, claims, outcomes);
+  judgement.run();
+  return std::move(judgement.sight);
+}
+
+}  // namespace outgrad::validation::gate

@@ -1,0 +1,380 @@
+// Batches of mutants and blocks of specifications, each judged in a process of its own.
+#include "validation/attack/gate.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "validation/attack/brute_force.h"
+#include "validation/attack/mutation.h"
+#include "validation/attack/process.h"
+#include "validation/attack/specification.h"
+#include "validation/certificate/check.h"
+#include "validation/json_node.h"
+
+namespace outgrad::validation::gate {
+namespace {
+
+constexpr const char* kSchema = "outgrad.certificate_attack/1";
+// What one specification may take on one core, and bad input of any kind.
+constexpr Limits kLimits{60, std::uint64_t{2} << 30};
+// So many mutants share a translation unit: what is included costs little beside them, and the compiler stays small.
+constexpr size_t kBatch = 48;
+
+// Which part of a judgement a process was at when it fell, in memory that outlives it.
+class Stage {
+ public:
+  enum Name : int { brute_force, check };
+  Stage() : at_(static_cast<int*>(mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    if (at_ == MAP_FAILED) throw kernels::EnvironmentError("attack: no shared memory");
+  }
+  ~Stage() { munmap(at_, sizeof(int)); }
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+  void set(Name name) { *at_ = name; }
+  Name get() const { return static_cast<Name>(*at_); }
+
+ private:
+  int* at_;
+};
+
+std::string ending_text(const Ending& ending) {
+  return ending.hung ? fmt::format("no end in {} s", kLimits.cpu_s) : ending.signal ? fmt::format("signal {}", ending.signal) : fmt::format("exit status {}", ending.status);
+}
+
+// The falsehoods of one header of a batch, in words; empty where none was seen.
+std::string falsehoods_of(const CompiledBatch& batch, size_t index, Library& library) {
+  if (!batch.compiles(index)) return "does not compile";
+  const Claims claims = batch.claims(index);
+  std::vector<Falsehood> found = judge_subject(library, claims);
+  if (found.empty()) {
+    const Truth& truth = library.truth(claims);
+    found = judge(library, claims, batch.run(index, truth.points));
+  }
+  std::string text;
+  for (const Falsehood& falsehood : found) {
+    text += (text.empty() ? "" : "; ") + falsehood.text();
+    if (text.size() > 300) break;
+  }
+  return text;
+}
+
+// One word for the outcome, then why.
+std::string verdict_of_checker(const Checker& checker, const std::string& text, const std::string& name, const std::string& falsehood) {
+  try {
+    const Answer answer = checker(text, name);
+    return answer.holds ? "survived\t" + falsehood : "killed\t" + answer.why;
+  } catch (const kernels::SpecError& error) {
+    return std::string("killed\t") + error.what();
+  } catch (const std::exception& error) {
+    return std::string("internal\t") + error.what();
+  }
+}
+
+std::pair<std::string, std::string> split(const std::string& line) {
+  const size_t tab = line.find('\t');
+  return tab == std::string::npos ? std::pair{line, std::string()} : std::pair{line.substr(0, tab), line.substr(tab + 1)};
+}
+
+void count(HeaderResult& result, const Mutant& mutant, const std::string& line) {
+  const auto [outcome, why] = split(line);
+  MutantTally& tally = result.kinds[fmt::format("{}: {}", to_string(mutant.site.kind), mutant.kind)];
+  ++tally.tried;
+  if (outcome == "killed") {
+    ++tally.killed;
+  } else if (outcome == "harmless") {
+    ++tally.harmless;
+  } else {
+    ++(outcome == "survived" ? tally.survived : tally.internal);
+    result.failures.push_back({result.header, mutant.site.name, mutant.kind, outcome + ": " + why.substr(0, 400)});
+  }
+}
+
+// What the brute force has against the header as it is, and the state that all judgements of its mutants share: made here, before processes fork.
+std::map<int, double> look_at(const std::string& text, const Options& options, Library& library, HeaderResult& result) {
+  const ScratchFolder folder;
+  const CompiledBatch batch(options.toolchain, folder.path(), {text});
+  result.baseline = falsehoods_of(batch, 0, library);
+  if (!batch.compiles(0)) return {};
+  const Claims claims = batch.claims(0);
+  if (!judge_subject(library, claims).empty()) return {};
+  const Truth& truth = library.truth(claims);
+  Sight sight = sight_of(library, claims, batch.run(0, truth.points));
+  result.shares = std::move(sight.shares);
+  return std::move(sight.row_fits);
+}
+
+}  // namespace
+
+Answer check_text(const std::string& text, const std::string& name) {
+  const CheckReport report = check_header(parse_header(text, name), Findings::to_failure);
+  if (report.verdict() == Verdict::Holds) return {true, ""};
+  const Finding& last = report.findings.back();
+  return {false, fmt::format("{} {}: {}", last.name, to_string(last.verdict), last.why)};
+}
+
+void MutantTally::add(const MutantTally& other) {
+  tried += other.tried, killed += other.killed, harmless += other.harmless, survived += other.survived, internal += other.internal;
+}
+
+MutantTally HeaderResult::total() const {
+  MutantTally sum;
+  for (const auto& [kind, tally] : kinds) sum.add(tally);
+  return sum;
+}
+
+HeaderResult attack_header(const std::string& name, const std::string& text, const std::vector<std::string>& donors, const Options& options) {
+  HeaderResult result;
+  result.header = name;
+  Library library;
+  const std::map<int, double> row_fits = look_at(text, options, library, result);
+  // The name enters the seed: headers have the same places, and should not get the same damage.
+  std::uint64_t seed = options.seed;
+  for (const char c : name) seed = seed * 0x100000001b3u ^ static_cast<unsigned char>(c);
+  Random random(seed);
+  std::vector<Site> sites = sites_of(text);
+  if (!options.only.empty()) std::erase_if(sites, [&](const Site& site) { return site.name != options.only && to_string(site.kind) != options.only; });
+  std::vector<Mutant> mutants;
+  std::set<std::string> known{text};
+  for (const auto& [site, damage] : plan(sites, options.passes, options.most, random)) {
+    Mutant mutant = mutant_of(text, sites, site, damage, donors.empty() ? text : donors[random.below(donors.size())], random);
+    if (known.insert(mutant.text).second) mutants.push_back(std::move(mutant));
+  }
+  for (size_t begin = 0; begin < mutants.size(); begin += kBatch) {
+    const std::span<const Mutant> batch_of(mutants.data() + begin, std::min(kBatch, mutants.size() - begin));
+    const ScratchFolder folder;
+    std::vector<std::string> texts;
+    std::vector<size_t> place(batch_of.size());
+    for (size_t i = 0; i < batch_of.size(); ++i) {
+      place[i] = texts.size();
+      if (!batch_of[i].refused_by_definition && !batch_of[i].row_claim) texts.push_back(batch_of[i].text);
+    }
+    const CompiledBatch batch(options.toolchain, folder.path(), texts);
+    Stage stage;
+    const auto checked = [&](size_t i, const std::string& falsehood) {
+      stage.set(Stage::check);
+      return verdict_of_checker(options.checker, batch_of[i].text, name, falsehood);
+    };
+    std::vector<size_t> crashed;
+    const std::vector<std::string> lines = run_guarded(
+        batch_of.size(),
+        [&](size_t i) {
+          const Mutant& mutant = batch_of[i];
+          if (mutant.refused_by_definition) return checked(i, "not what emit writes");
+          if (mutant.row_claim) {
+            const auto seen = row_fits.find(mutant.row_claim->row);
+            const double claimed = std::exp2(mutant.row_claim->log2);
+            if (seen == row_fits.end() || seen->second <= claimed) return std::string("harmless");
+            return checked(i, fmt::format("row {}: A of {:.9g} seen, {:.9g} claimed", seen->first, seen->second, claimed));
+          }
+          stage.set(Stage::brute_force);
+          const std::string falsehood = falsehoods_of(batch, place[i], library);
+          return falsehood.empty() ? std::string("harmless") : checked(i, falsehood);
+        },
+        kLimits,
+        [&](size_t i, const Ending& ending) {
+          if (stage.get() == Stage::check) return "internal\tcheck: " + ending_text(ending);
+          crashed.push_back(i);  // a kernel that breaks down is false
+          return "crashed\t" + ending_text(ending);
+        });
+    const std::vector<std::string> after = run_guarded(
+        crashed.size(), [&](size_t k) { return checked(crashed[k], "the compiled header breaks down: " + split(lines[crashed[k]]).second); }, kLimits,
+        [&](size_t, const Ending& ending) { return "internal\tcheck: " + ending_text(ending); });
+    for (size_t i = 0; i < batch_of.size(); ++i) {
+      const auto fell = std::find(crashed.begin(), crashed.end(), i);
+      count(result, batch_of[i], fell == crashed.end() ? lines[i] : after[static_cast<size_t>(fell - crashed.begin())]);
+    }
+  }
+  return result;
+}
+
+namespace {
+
+// A refusal's message without its numbers, names and place: what is counted.
+std::string reason_of(std::string message) {
+  if (const size_t line = message.find('\n'); line != std::string::npos) message.resize(line);
+  // "outgrad: FUNCTION: [PLACE]: WHY"
+  if (const size_t place = message.find("]: "); place != std::string::npos) message.erase(0, place + 3);
+  static const std::regex quoted("'[^']*'"), number("[-+]?(0x)?[0-9][0-9a-fA-F.]*([ep][-+]?[0-9]+)?"), path("[^ ]*/[^ :]*: "), lists("\\[[^\\]]*\\]");
+  message = std::regex_replace(message, quoted, "'..'");
+  message = std::regex_replace(message, path, "");
+  message = std::regex_replace(message, lists, "[..]");
+  message = std::regex_replace(message, number, "N");
+  return message.substr(0, 160);
+}
+
+// One specification from fit to verdict: "OUTCOME\tcpu seconds\twhy".
+std::string judged(const Specification& spec, const std::string& folder, const Options& options) {
+  const std::string input = folder + "/attacked.json", fit = folder + "/fit.json", header = folder + "/attacked.h";
+  for (const std::string& old : {fit, header}) std::filesystem::remove(old);
+  std::ofstream(input) << spec.json;
+  const Ending fitted = run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1"}, kLimits);
+  const auto line = [&](const char* outcome, const std::string& why) { return fmt::format("{}\t{:.1f}\t{}", outcome, fitted.cpu_s, why); };
+  // The statuses of the contract are 0, 1 and 2; 3 would be this machine's fault, and a limit of memory is ours.
+  const auto broken = [&](const Ending& ending, const char* step) -> std::string {
+    if (ending.hung) return line("hung", step);
+    if (ending.errors.find("out of memory") != std::string::npos) return line("memory", step);
+    if (ending.signal != 0 || ending.status > 2 || ending.errors.find("internal error") != std::string::npos) {
+      return line("internal", fmt::format("{}: {} {}", step, ending_text(ending), ending.errors.substr(0, 300)));
+    }
+    return {};
+  };
+  if (const std::string why = broken(fitted, "fit"); !why.empty()) return why;
+  if (fitted.status != 0) return line("refused", reason_of(fitted.errors));
+  const Ending emitted = run_program({options.fitter, "emit", fit, "--out", header}, kLimits);
+  if (const std::string why = broken(emitted, "emit"); !why.empty()) return why;
+  if (emitted.status != 0) return line("internal", "emit refuses what fit wrote: " + emitted.errors.substr(0, 300));
+  const std::string text = kernels::read_file(header);
+  Library library;
+  const CompiledBatch batch(options.toolchain, folder, {text});
+  const std::string falsehood = falsehoods_of(batch, 0, library);
+  const auto [verdict, why] = split(verdict_of_checker(options.checker, text, "attacked.h", ""));
+  if (verdict == "internal") return line("internal", "check: " + why);
+  if (!falsehood.empty()) return line(verdict == "survived" ? "survived" : "false", falsehood);
+  return verdict == "survived" ? line("fitted", "") : line("undecided", reason_of("check: " + why));
+}
+
+}  // namespace
+
+void SpecificationResult::add(const SpecificationResult& other) {
+  tried += other.tried, fitted += other.fitted, refused += other.refused, undecided += other.undecided, false_claims += other.false_claims, hung += other.hung;
+  internal += other.internal, memory += other.memory, survived += other.survived;
+  longest_cpu_s = std::max(longest_cpu_s, other.longest_cpu_s);
+  for (const auto& [reason, times] : other.reasons) reasons[reason] += times;
+  failures.insert(failures.end(), other.failures.begin(), other.failures.end());
+}
+
+SpecificationResult attack_specifications(size_t block, const Options& options) {
+  const size_t begin = block * kBlock, end = std::min(begin + kBlock, options.specifications);
+  std::vector<Specification> specs;
+  Random random(options.seed * 0x9e3779b97f4a7c15u + block);
+  for (size_t i = begin; i < end; ++i) specs.push_back(random_specification(random));
+  const ScratchFolder folder;
+  const std::vector<std::string> lines = run_guarded(
+      specs.size(), [&](size_t i) { return judged(specs[i], folder.path(), options); }, kLimits,
+      [&](size_t, const Ending& ending) { return "internal\t0\tthe judgement itself: " + ending_text(ending); });
+  SpecificationResult result;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto [outcome, rest] = split(lines[i]);
+    const auto [seconds, why] = split(rest);
+    ++result.tried;
+    result.longest_cpu_s = std::max(result.longest_cpu_s, std::strtod(seconds.c_str(), nullptr));
+    if (outcome == "fitted") {
+      ++result.fitted;
+      continue;
+    }
+    if (outcome == "refused" || outcome == "undecided") {
+      ++(outcome == "refused" ? result.refused : result.undecided);
+      ++result.reasons[why];
+      continue;
+    }
+    if (outcome == "false" || outcome == "survived") {
+      ++result.false_claims;
+      result.survived += outcome == "survived";
+    } else if (outcome == "hung") {
+      ++result.hung;
+    } else if (outcome == "memory") {
+      ++result.memory;
+    } else {
+      ++result.internal;
+    }
+    result.failures.push_back({specs[i].json, outcome, outcome == lines[i] ? lines[i] : why.substr(0, 400)});
+  }
+  return result;
+}
+
+// ---- results ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+nlohmann::json to_json(const MutantTally& tally) {
+  return {{"tried", tally.tried}, {"killed", tally.killed}, {"harmless", tally.harmless}, {"survived", tally.survived}, {"internal", tally.internal}};
+}
+
+MutantTally tally_of(const JsonNode& node) {
+  return {node["tried"].count(), node["killed"].count(), node["harmless"].count(), node["survived"].count(), node["internal"].count()};
+}
+
+}  // namespace
+
+nlohmann::json to_json(const HeaderResult& result) {
+  nlohmann::json kinds = nlohmann::json::object(), failures = nlohmann::json::array();
+  for (const auto& [kind, tally] : result.kinds) kinds[kind] = to_json(tally);
+  for (const MutantFailure& failure : result.failures) failures.push_back({{"place", failure.place}, {"kind", failure.kind}, {"why", failure.why}});
+  return {{"header", result.header}, {"baseline", result.baseline}, {"shares", result.shares}, {"kinds", std::move(kinds)}, {"failures", std::move(failures)}};
+}
+
+nlohmann::json to_json(const SpecificationResult& result) {
+  nlohmann::json failures = nlohmann::json::array();
+  for (const SpecificationFailure& failure : result.failures) failures.push_back({{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
+  return {{"tried", result.tried},       {"fitted", result.fitted},     {"refused", result.refused}, {"undecided", result.undecided}, {"false", result.false_claims},
+          {"survived", result.survived}, {"hung", result.hung},         {"memory", result.memory},   {"internal", result.internal},   {"longest_cpu_s", result.longest_cpu_s},
+          {"reasons", result.reasons},   {"failures", std::move(failures)}};
+}
+
+nlohmann::json document(const Units& units, std::uint64_t seed) {
+  MutantTally all;
+  std::map<std::string, MutantTally> kinds;
+  nlohmann::json headers = nlohmann::json::object(), survivors = nlohmann::json::array(), baselines = nlohmann::json::object();
+  SpecificationResult specifications;
+  const std::string file = "units";
+  for (const auto& [name, unit] : units) {
+    const JsonNode node(unit, file, name);
+    if (!unit.contains("header")) {
+      SpecificationResult block;
+      block.tried = node["tried"].count(), block.fitted = node["fitted"].count(), block.refused = node["refused"].count(), block.undecided = node["undecided"].count();
+      block.false_claims = node["false"].count(), block.survived = node["survived"].count(), block.hung = node["hung"].count(), block.memory = node["memory"].count();
+      block.internal = node["internal"].count();
+      block.longest_cpu_s = unit.at("longest_cpu_s").get<double>();
+      block.reasons = unit.at("reasons").get<std::map<std::string, std::int64_t>>();
+      for (const JsonNode& failure : node["failures"].items()) block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
+      specifications.add(block);
+      continue;
+    }
+    MutantTally header;
+    for (const auto& [kind, tally] : unit.at("kinds").items()) {
+      const MutantTally counted = tally_of(node["kinds"][kind]);
+      header.add(counted);
+      kinds[kind].add(counted);
+    }
+    all.add(header);
+    const std::string of = node["header"].text();
+    headers[of] = to_json(header);
+    if (!node["baseline"].text().empty()) baselines[of] = node["baseline"].text();
+    for (const JsonNode& failure : node["failures"].items()) {
+      survivors.push_back({{"header", of}, {"place", failure["place"].text()}, {"kind", failure["kind"].text()}, {"why", failure["why"].text()}});
+    }
+  }
+  nlohmann::json by_kind = nlohmann::json::object();
+  for (const auto& [kind, tally] : kinds) by_kind[kind] = to_json(tally);
+  nlohmann::json mutations = to_json(all);
+  mutations["by_header"] = std::move(headers), mutations["by_kind"] = std::move(by_kind), mutations["failures"] = std::move(survivors);
+  mutations["false_headers"] = std::move(baselines);
+  return {{"schema", kSchema}, {"seed", seed}, {"mutations", std::move(mutations)}, {"specifications", to_json(specifications)}, {"units", units}};
+}
+
+Units units_of(const nlohmann::json& document, const std::string& file) {
+  const JsonNode node(document, file, "");
+  if (node["schema"].text() != kSchema) node["schema"].fail(fmt::format("is not {}", kSchema));
+  if (!document.contains("units") || !document.at("units").is_object()) node.fail("'units' is missing");
+  return document.at("units").get<Units>();
+}
+
+bool holds(const nlohmann::json& document) {
+  const nlohmann::json &mutations = document.at("mutations"), &specifications = document.at("specifications");
+  const auto none = [](const nlohmann::json& of, const char* key) { return of.at(key).get<std::int64_t>() == 0; };
+  return none(mutations, "survived") && none(mutations, "internal") && mutations.at("false_headers").empty() && none(specifications, "false") &&
+         none(specifications, "hung") && none(specifications, "memory") && none(specifications, "internal");
+}
+
+}  // namespace outgrad::validation::gate

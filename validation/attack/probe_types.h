@@ -1,0 +1,46 @@
+// What the brute force asks a compiled header, and what it is told: shared by the gate and by the shared libraries that it compiles.
+//
+// Plain data without a dependency, because it is included beside every mutant.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace outgrad::validation::gate {
+
+/// A place where the header is evaluated: y and the mask bit, or x of a forward header.
+struct Point {
+  float at = 0;
+  std::uint32_t code = 0;  ///< its bits in the header's format, of a direct table
+  bool m = true;
+  bool traced = false;   ///< evaluated in exact arithmetic too
+  long double root = 0;  ///< of y: the true sqrt(y - y*), whatever constants the header has
+};
+
+struct Outcome {
+  float got = 0;              ///< g in fp32, as kernels compute it; f(x) of a forward header
+  bool bit = false;           ///< the mask bit that a forward computes
+  std::uint32_t row = 0;      ///< which the true coordinate selects
+  long double star = 0;       ///< its polynomial in exact arithmetic, at the true coordinate
+  double rounding = 0;        ///< |got - the same operations in exact arithmetic|
+  int operations = 0;         ///< fma, sub and mul that were performed
+};
+
+inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+
+/// What the compiler sees of a header's constants; NaN, -1 or null where it has none of the name.
+struct Claims {
+  enum class Kind { backward, table, forward, rounded } kind = Kind::backward;
+  const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr, *accuracy = nullptr, *entry_format = nullptr;
+  bool masked = true, exact_limits = false, has_left = false, has_right = false, right_both = false;
+  int operations = -1, index_operations = -1, core_first = -1;
+  double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent, right_s = kAbsent;
+  double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent;
+  double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent, ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
+};
+
+using ClaimsFunction = void (*)(Claims*);
+using ProbeFunction = void (*)(const Point*, std::size_t, Outcome*);
+
+}  // namespace outgrad::validation::gate

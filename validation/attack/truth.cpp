@@ -1,0 +1,391 @@
+// Preimages by Newton's method, and tables of what they say about every stored output.
+#include "validation/attack/truth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "kernels/formats.h"
+
+namespace outgrad::validation::gate {
+namespace {
+
+constexpr double kScanStep = 1.0 / 32, kScanEnd = 64;
+
+Real root_of(const Formula& f, Real low, Real high, bool of_bend) {
+  const auto value = [&](const Real& x) {
+    const Jet<Real> jet = f.at(x);
+    return of_bend ? jet.bend : jet.slope;
+  };
+  const bool rises = value(high) > 0;
+  constexpr int kHalvings = 180;
+  for (int i = 0; i < kHalvings; ++i) {
+    const Real middle = (low + high) / 2;
+    ((value(middle) > 0) == rises ? high : low) = middle;
+  }
+  return (low + high) / 2;
+}
+
+// One search, over double or Real: stops when a step is below `tolerance`, relative to 1 + |x|. `direction` is the sign of f' on the branch.
+template <class T>
+Jet<T> newton(const Formula& f, const T& y, T low, T high, int direction, const T& tolerance, T& x) {
+  using std::abs;
+  Jet<T> jet{};
+  constexpr int kMostSteps = std::is_same_v<T, double> ? 60 : 400;
+  for (int i = 0; i < kMostSteps; ++i) {
+    if (!(x > low && x < high)) x = (low + high) / 2;
+    jet = f.at(x);
+    const T missing = y - jet.value;
+    if (missing == 0) break;
+    ((missing > 0) == (direction > 0) ? low : high) = x;
+    T step = missing / jet.slope;
+    const T next = x + step;
+    if (!(next > low && next < high)) step = (low + high) / 2 - x;
+    if (!(abs(step) > tolerance * (T(1) + abs(x)))) break;
+    x += step;
+  }
+  return jet;
+}
+
+long double true_root(const Curve& curve, double y) {
+  const Real t = Real(y) - curve.y_star();
+  return t > 0 ? static_cast<long double>(sqrt(t)) : 0;
+}
+
+// The range of f' between two preimages.
+void range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Preimage& b, Known& known) {
+  const Real low = std::min(a.x, b.x), high = std::max(a.x, b.x);
+  long double least = std::min(a.slope, b.slope), most = std::max(a.slope, b.slope);
+  for (const Real& x : curve.inflections()) {
+    if (!(x > low && x < high)) continue;
+    const auto slope = static_cast<long double>(curve.formula().at(x).slope);
+    least = std::min(least, slope), most = std::max(most, slope);
+  }
+  known.low = static_cast<double>(least), known.high = static_cast<double>(most);
+}
+
+// The stored numbers of a format with their codes, in numeric order; -0 is left to m = 0.
+struct Stored {
+  float value;
+  std::uint32_t code;
+};
+
+std::vector<Stored> numbers_of(const std::string& format) {
+  std::vector<Stored> numbers;
+  for (std::uint32_t code = 0; code < codes_of(format); ++code) {
+    const float value = widened(format, code);
+    if (!std::isnan(value)) numbers.push_back({value, code});
+  }
+  std::stable_sort(numbers.begin(), numbers.end(), [](const Stored& a, const Stored& b) {
+    return a.value != b.value ? a.value < b.value : std::signbit(a.value) && !std::signbit(b.value);
+  });
+  return numbers;
+}
+
+// Midway between neighbours: where rounding to nearest changes its mind. Towards infinity as if the format went on.
+double midpoint(const std::string& format, float a, float b) {
+  if (std::isinf(b)) return static_cast<double>(a) + ulp_of(format, a) / 2;
+  if (std::isinf(a)) return static_cast<double>(b) - ulp_of(format, b) / 2;
+  return (static_cast<double>(a) + static_cast<double>(b)) / 2;
+}
+
+}  // namespace
+
+std::uint32_t codes_of(const std::string& format) { return format == "e4m3" || format == "e5m2" ? 1u << 8 : 1u << 16; }
+
+float widened(const std::string& format, std::uint32_t code) {
+  if (format == "bf16") return kernels::widen(kernels::BF16{static_cast<kernels::u16>(code)});
+  if (format == "f16") return kernels::widen(kernels::F16{static_cast<kernels::u16>(code)});
+  if (format == "e4m3") return kernels::widen(kernels::F8E4M3{static_cast<kernels::u8>(code)});
+  if (format == "e5m2") return kernels::widen(kernels::F8E5M2{static_cast<kernels::u8>(code)});
+  throw std::invalid_argument("no stored format of this name: " + format);
+}
+
+double ulp_of(const std::string& format, double v) {
+  struct Shape {
+    int fraction, least;  // bits of the fraction, exponent of the least normal number
+  };
+  const Shape shape = format == "f32" ? Shape{23, -126} : format == "bf16" ? Shape{7, -126} : format == "f16" ? Shape{10, -14} : format == "e4m3" ? Shape{3, -6} : Shape{2, -14};
+  const int exponent = v == 0 ? shape.least : std::max(std::ilogb(v), shape.least);
+  return std::ldexp(1.0, exponent - shape.fraction);
+}
+
+Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
+  const double scan = std::min(end, kScanEnd);
+  std::vector<Real> stationary;
+  Jet<Real> before = f_.at(Real(-scan));
+  int falls_first = before.slope < 0;
+  for (double x = -scan + kScanStep; x <= scan; x += kScanStep) {
+    const Jet<Real> here = f_.at(Real(x));
+    const Real from = Real(x - kScanStep), to = Real(x);
+    if ((before.slope < 0) != (here.slope < 0) && before.slope != 0 && here.slope != 0) stationary.push_back(root_of(f_, from, to, false));
+    if ((before.bend < 0) != (here.bend < 0) && before.bend != 0 && here.bend != 0) inflections_.push_back(root_of(f_, from, to, true));
+    before = here;
+  }
+  low_ = {f_.at(Real(-end)), -end}, high_ = {f_.at(Real(end)), end};
+  masked_ = !stationary.empty();
+  if (stationary.size() > 1) problem_ = "f has several stationary points";
+  if (stationary.empty() && falls_first != 0) problem_ = "f falls";
+  if (stationary.size() == 1 && falls_first == 0) problem_ = "f has a maximum";
+  if (masked_) x_star_ = stationary.front(), y_star_ = f_.at(x_star_).value;
+}
+
+double Curve::first_guess(double y, bool m) const {
+  if (!masked_) return 0;
+  const double bend = static_cast<double>(f_.at(x_star_).bend), above = y - static_cast<double>(y_star_), star = static_cast<double>(x_star_);
+  const double away = std::sqrt(std::max(above, 0x1p-100) * 2 / std::max(bend, 1e-9));
+  return m ? star + std::min(away, 4.0) : star - std::min(away, 4.0);
+}
+
+Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
+  const bool rises = m || !masked_;
+  const End& far = rises ? high_ : low_;
+  if (y >= far.jet.value) return {true, false, Real(far.x), static_cast<long double>(far.jet.slope)};
+  if (masked_ && y <= y_star_) return {false, true, x_star_, 0};
+  if (!masked_ && y <= low_.jet.value) return {false, true, Real(low_.x), static_cast<long double>(low_.jet.slope)};
+  const Real low = rises ? (masked_ ? x_star_ : Real(low_.x)) : Real(low_.x), high = rises ? Real(high_.x) : x_star_;
+  const int direction = rises ? 1 : -1;
+  double rough = near;
+  const auto wanted = static_cast<double>(y);
+  const Jet<double> reached = newton<double>(f_, wanted, static_cast<double>(low), static_cast<double>(high), direction, 0x1p-46, rough);
+  Preimage found;
+  // Where terms cancel a double shows nothing of f: then the neighbour is the better place to begin.
+  found.x = Real(std::fabs(reached.value - wanted) <= 0x1p-30 * std::fabs(wanted) ? rough : near);
+  // What is left is added to f' by its own derivative, an error of the third derivative times 2^-80.
+  const Jet<Real> jet = newton<Real>(f_, y, low, high, direction, Real(0x1p-40), found.x);
+  const Real step = (y - jet.value) / jet.slope;
+  found.slope = static_cast<long double>(jet.slope + jet.bend * step);
+  found.x += step;
+  near = static_cast<double>(found.x);
+  return found;
+}
+
+namespace {
+
+// The points of one branch of a format whose numbers are counted.
+void add_stored(const Curve& curve, const std::string& format, bool m, const std::vector<Stored>& numbers, Truth& truth) {
+  const bool limited = curve.end() < kEndOfLine;
+  double near = curve.first_guess(0, m);
+  bool first = true, flat = false;
+  Curve::Preimage below;
+  long double flat_slope = 0;
+  const bool tiny = codes_of(format) < 1u << 16;
+  const long double far_slope = static_cast<long double>(curve.formula().at(Real(m ? curve.end() : -curve.end())).slope);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const Stored& y = numbers[i];
+    if (std::isinf(y.value) && y.value < 0) continue;
+    // +0 and -0 are two codes of one number: what rounds to -0 ends at 0, where +0 begins.
+    const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value, last_is_twin = i > 0 && numbers[i - 1].value == y.value;
+    const double upper = next_is_twin ? 0.0
+                         : i + 1 < numbers.size()
+                             ? midpoint(format, y.value, numbers[i + 1].value)
+                             : format == "e4m3" ? 464.0 : std::numeric_limits<double>::infinity();
+    if (curve.masked() && Real(upper) <= curve.y_star()) continue;
+    if (first) {
+      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1].value, y.value) : -std::numeric_limits<double>::infinity();
+      near = curve.first_guess(lower, m);
+      below = curve.preimage(Real(lower), m, near);
+      first = false;
+    }
+    if (below.beyond && limited) break;  // nothing is claimed further out
+    Curve::Preimage above;
+    if (std::isinf(upper) || (flat && !limited)) {
+      above = {true, false, Real(m ? curve.end() : -curve.end()), flat ? flat_slope : far_slope};
+    } else {
+      above = curve.preimage(Real(upper), m, near);
+    }
+    if (above.before) {
+      below = above;
+      continue;
+    }
+    // f' no longer moves and x is y but for a constant: there is nothing further out to look for.
+    if (!flat && m && upper > 64 && std::fabs(above.slope - far_slope) < 0x1p-70L) flat = true, flat_slope = far_slope;
+    if (below.beyond && above.beyond && !flat) break;  // f has ended
+    Known known;
+    known.stored = true;
+    range_between(curve, below, above, known);
+    Point point;
+    point.at = y.value, point.code = y.code, point.m = m, point.root = curve.masked() ? true_root(curve, std::isinf(y.value) ? 0x1p127 : y.value) : 0;
+    point.traced = !tiny && std::isfinite(y.value);
+    truth.points.push_back(point);
+    truth.known.push_back(known);
+    truth.oracle = std::max(truth.oracle, (known.high - known.low) / 2);
+    if (!tiny && std::isfinite(upper) && !above.beyond && static_cast<double>(static_cast<float>(upper)) == upper) {
+      Point between;
+      between.at = static_cast<float>(upper), between.m = m, between.traced = true;
+      between.root = curve.masked() ? true_root(curve, upper) : 0;
+      Known slope;
+      slope.sloped = true, slope.slope = above.slope;
+      truth.points.push_back(between);
+      truth.known.push_back(slope);
+    }
+    below = above;
+  }
+}
+
+// f32: places spread over every scale of the coordinate, on both branches.
+std::vector<float> strata(const Curve& curve, bool m) {
+  std::vector<float> at;
+  const auto add = [&](double y) {
+    if (std::isfinite(y) && std::fabs(y) <= 3e38) at.push_back(static_cast<float>(y));
+  };
+  constexpr int kUniform = 3000, kPerOctave = 6;
+  if (curve.masked()) {
+    const double star = static_cast<double>(curve.y_star());
+    // From y = y* + 12 on every f' here is at its limit.
+    const double s_end = m ? std::sqrt(12.0) : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
+    for (int i = 0; i <= kUniform; ++i) add(star + std::pow(s_end * i / kUniform, 2));
+    for (double t = 1; t > 0x1p-40; t *= 0.75) add(star + t);
+    float lowest = static_cast<float>(star);
+    for (int i = 0; i < 64; ++i) at.push_back(lowest), lowest = std::nextafter(lowest, 1e9f);
+  } else {
+    const double low = std::max(static_cast<double>(curve.formula().at(-60.0).value), -20.0), high = std::min(static_cast<double>(curve.formula().at(60.0).value), 20.0);
+    for (int i = 0; i <= kUniform; ++i) add(low + (high - low) * i / kUniform);
+  }
+  for (double y = 0x1p10; y >= 0x1p-149; y *= std::exp2(-1.0 / kPerOctave)) {
+    if (m) add(y);
+    add(-y);
+  }
+  std::sort(at.begin(), at.end());
+  at.erase(std::unique(at.begin(), at.end()), at.end());
+  return at;
+}
+
+}  // namespace
+
+namespace {
+
+// Where g is its limit by contract. An expression's f' at the end of its line is not the limit.
+void add_limits(const Curve& curve, Truth& truth) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto add = [&](float y, bool m, Known::Limit limit) {
+    Point point;
+    point.at = y, point.m = m;
+    Known known;
+    known.limit = limit;
+    truth.points.push_back(point);
+    truth.known.push_back(known);
+  };
+  for (const bool m : {true, false}) add(std::numeric_limits<float>::quiet_NaN(), m, Known::Limit::nan);
+  if (curve.end() < kEndOfLine) return;
+  add(kInfinity, true, Known::Limit::right);
+  if (!curve.masked()) return add(-kInfinity, true, Known::Limit::left);
+  add(-0.0f, false, Known::Limit::left);
+  add(1.0f, false, Known::Limit::left);
+}
+
+}  // namespace
+
+Truth backward_truth(const Curve& curve, const std::string& format) {
+  Truth truth;
+  truth.left_limit = static_cast<double>(curve.formula().at(Real(-curve.end())).slope);
+  truth.right_limit = static_cast<double>(curve.formula().at(Real(curve.end())).slope);
+  if (codes_of(format) == 1u << 16) add_limits(curve, truth);
+  if (format == "f32") {
+    for (const bool m : {true, false}) {
+      if (!m && !curve.masked()) break;
+      double near = curve.first_guess(-1, m);
+      for (const float y : strata(curve, m)) {
+        const Curve::Preimage x = curve.preimage(Real(y), m, near);
+        if (x.before || x.beyond) continue;
+        Point point;
+        point.at = y, point.m = m, point.traced = true, point.root = curve.masked() ? true_root(curve, y) : 0;
+        Known known;
+        known.sloped = true, known.slope = x.slope;
+        truth.points.push_back(point);
+        truth.known.push_back(known);
+      }
+    }
+    return truth;
+  }
+  const std::vector<Stored> numbers = numbers_of(format);
+  add_stored(curve, format, true, numbers, truth);
+  if (curve.masked()) add_stored(curve, format, false, numbers, truth);
+  return truth;
+}
+
+namespace {
+
+// The number of a 16-bit format nearest to v, ties to even.
+float rounded(const std::string& format, const Real& v) {
+  float guess = static_cast<float>(v);
+  std::uint32_t code = format == "bf16" ? kernels::narrow<kernels::BF16>(guess).bits : kernels::narrow<kernels::F16>(guess).bits;
+  const std::uint32_t sign = code & 0x8000u;
+  // The first rounding may have moved v across a midpoint, so a neighbour may be nearer.
+  for (int turn = 0; turn < 2; ++turn) {
+    const std::uint32_t magnitude = code & 0x7fffu;
+    const Real size = abs(v);
+    const double here = std::fabs(static_cast<double>(widened(format, code)));
+    if (std::isinf(here)) break;
+    const double up = here + ulp_of(format, here) / 2, down = magnitude == 0 ? -1 : (here + std::fabs(static_cast<double>(widened(format, code - 1)))) / 2;
+    if (size > Real(up) || (size == Real(up) && magnitude % 2 == 1)) {
+      code = sign | (magnitude + 1);
+    } else if (size < Real(down) || (size == Real(down) && magnitude % 2 == 1)) {
+      code = sign | (magnitude - 1);
+    }
+  }
+  return widened(format, code);
+}
+
+}  // namespace
+
+Truth forward_truth(const Curve& curve, const std::string& format) {
+  Truth truth;
+  const auto add = [&](float x, bool stored) {
+    Point point;
+    point.at = x, point.traced = true;
+    Known known;
+    const Real value = curve.formula().at(Real(x)).value;
+    known.sloped = true, known.slope = static_cast<long double>(value);
+    if (stored) known.stored = true, known.low = known.high = static_cast<double>(rounded(format, value));
+    truth.points.push_back(point);
+    truth.known.push_back(known);
+  };
+  if (format != "f32") {
+    for (std::uint32_t code = 0; code < codes_of(format); ++code) {
+      const float x = widened(format, code);
+      if (std::isfinite(x)) add(x, true);
+    }
+    return truth;
+  }
+  constexpr int kUniform = 12000;
+  constexpr double kLow = -15, kHigh = 8;
+  for (int i = 0; i <= kUniform; ++i) add(static_cast<float>(kLow + (kHigh - kLow) * i / kUniform), false);
+  for (double x = 0.5; x >= 0x1p-126; x *= 0.75) add(static_cast<float>(x), false), add(static_cast<float>(-x), false);
+  return truth;
+}
+
+double coordinate_error(const Curve& curve, const Truth& truth, const Claims& claims, float& at) {
+  double largest = 0;
+  const double star = static_cast<double>(curve.y_star());
+  for (const bool m : {true, false}) {
+    double near_true = curve.first_guess(star, m), near_moved = near_true, last = 0;
+    int taken = 0;
+    for (size_t i = 0; i < truth.points.size(); ++i) {
+      const Point& point = truth.points[i];
+      const Known& known = truth.known[i];
+      if (point.m != m || !(known.stored || known.sloped) || !std::isfinite(point.at)) continue;
+      if (claims.kind == Claims::Kind::backward && !known.stored && std::string(claims.format) != "f32") continue;  // midpoints are not stored
+      const double y = point.at, above = y - star;
+      constexpr int kAll = 200;
+      if (taken > kAll && above < last * 1.05) continue;
+      ++taken, last = above;
+      const double s_c = std::sqrt(std::max(y - claims.y_hi - claims.y_lo, claims.t_min));
+      if (m && claims.has_right && s_c >= claims.right_s) continue;
+      if (!m && claims.has_left && y > claims.left_y) continue;
+      if (!m && claims.right_both && s_c >= claims.right_s) continue;
+      if (!m && !claims.has_left && -s_c < claims.s_min) continue;
+      if (y > claims.y_max) continue;
+      const Real t = Real(y) - Real(claims.y_hi) - Real(claims.y_lo), floor = Real(claims.t_min);
+      const Curve::Preimage right = curve.preimage(Real(y), m, near_true);
+      const Curve::Preimage moved = curve.preimage(curve.y_star() + (t > floor ? t : floor), m, near_moved);
+      if (moved.beyond || right.beyond) continue;
+      const auto error = static_cast<double>(std::fabs(moved.slope - right.slope));
+      if (error > largest) largest = error, at = point.at;
+    }
+  }
+  return largest;
+}
+
+}  // namespace outgrad::validation::gate
