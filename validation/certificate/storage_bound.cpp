@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -20,8 +21,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How far a claim may be above what is seen: the fitter's enclosures of tails are no narrower. Below kLeastClaim no claim of a sup says anything.
-constexpr double kEnclosureRoom = 0x1p-12, kLeastClaim = 0x1p-60;
+// How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
+constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};
+// Below it no claim of a sup says anything.
+constexpr double kLeastClaim = 0x1p-60;
 
 struct Layout {
   int exponent_bits, mantissa_bits;
@@ -218,7 +221,7 @@ class Enumeration {
     }
     if (finding.verdict != Verdict::Holds) return;
     // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on them.
-    if (k < 3 && finding.claim > seen_[k] * (1 + kEnclosureRoom) + kLeastClaim) {
+    if (k < kEnclosureRoom.size() && finding.claim > seen_[k] * (1 + kEnclosureRoom[k]) + kLeastClaim) {
       finding.verdict = Verdict::Violated;
       finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
       finding.witness = Witness{at_[k].first, finding.proven, finding.claim};
