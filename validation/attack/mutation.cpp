@@ -139,7 +139,7 @@ std::string with_fitting_comment(const std::string& text, size_t at) {
   const size_t equals = line.find(" = "), semicolon = line.find(";  // ");
   if (!line.starts_with("  static constexpr ") || equals == std::string::npos || semicolon == std::string::npos) return text;
   const double value = std::strtod(line.c_str() + equals + 3, nullptr);
-  std::string comment = line.substr(semicolon + 5);
+  std::string comment = line.substr(semicolon + 6);
   const bool bound = line.starts_with("  static constexpr double ");
   const size_t note = bound && !comment.starts_with("2^") ? 0 : std::min(comment.find(':'), comment.size());
   const std::string rest = note == 0 ? ": " + comment : comment.substr(note);
@@ -148,7 +148,7 @@ std::string with_fitting_comment(const std::string& text, size_t at) {
   } else {
     comment = fmt::format("{:.9g}{}", value, rest);
   }
-  return text.substr(0, begin) + line.substr(0, semicolon + 5) + comment + text.substr(end);
+  return text.substr(0, begin) + line.substr(0, semicolon + 6) + comment + text.substr(end);
 }
 
 // "row K: A <= 2^N" with nothing after it.

@@ -11,7 +11,8 @@
 namespace outgrad::validation::gate {
 namespace {
 
-constexpr double kScanStep = 1.0 / 32, kScanEnd = 64;
+// The scan begins off the grid of simple fractions, where symmetric functions have their zeros: at one of them a sign would change unseen.
+constexpr double kScanStep = 1.0 / 32, kScanEnd = 64, kScanOffset = 0.01237;
 
 Real root_of(const Formula& f, Real low, Real high, bool of_bend) {
   const auto value = [&](const Real& x) {
@@ -114,9 +115,9 @@ double ulp_of(const std::string& format, double v) {
 Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
   const double scan = std::min(end, kScanEnd);
   std::vector<Real> stationary;
-  Jet<Real> before = f_.at(Real(-scan));
+  Jet<Real> before = f_.at(Real(-scan + kScanOffset));
   int falls_first = before.slope < 0;
-  for (double x = -scan + kScanStep; x <= scan; x += kScanStep) {
+  for (double x = -scan + kScanOffset + kScanStep; x <= scan; x += kScanStep) {
     const Jet<Real> here = f_.at(Real(x));
     const Real from = Real(x - kScanStep), to = Real(x);
     if ((before.slope < 0) != (here.slope < 0) && before.slope != 0 && here.slope != 0) stationary.push_back(root_of(f_, from, to, false));

@@ -32,9 +32,8 @@ TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
       [](size_t i) -> std::string {
         if (i == 1) std::abort();
         if (i == 2) throw kernels::SpecError("two");
-        if (i == 3)
-          for (volatile int forever = 0;; forever = forever + 1) {
-          }
+        for (volatile bool forever = i == 3; forever;) {
+        }
         if (i == 4) return std::to_string(std::vector<char>(std::size_t{3} << 30, 1).size());
         return "line\n" + std::to_string(i);
       },
