@@ -282,11 +282,25 @@ struct ProductBody {
   }
 };
 
-// A rounded forward's rows for vectors: the kCoreRows common ones from kCoreFirst on, found by the low bits of the row, and all of them.
-template <class Core, class All>
+// A rounded forward's rows for vectors: the kCoreRows common ones from kCoreFirst on, found by the low bits of the row, all of them, and those of
+// NearRows.
+template <class Core, class All, class Near>
 struct SplitRows {
   Core core;
   All all;
+  Near near;
+};
+
+// 32 rows of a rounded forward about x = 0 as a fit whose q are 2^23 to 2^23 + 31: for x in their cells, where nothing is clamped. kFirst is even,
+// so that q rounds to even where the whole fit's does.
+template <class Forward>
+struct NearRows : Forward {
+  static constexpr int kRows = 32;
+  static constexpr int kMiddle = static_cast<int>(Forward::kIndexBias - 0x1p23f);             // the row of x = 0
+  static constexpr int kEnd = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);  // the row of kXMax, which is clamped there
+  static constexpr int kFirst = (kMiddle + kRows / 2 < kEnd ? kMiddle - kRows / 2 : kEnd - kRows) / 2 * 2;
+  static constexpr float kIndexBias = Forward::kIndexBias - static_cast<float>(kFirst);
+  static_assert(kFirst >= 0 && (static_cast<float>(kFirst - kMiddle) - 0.5f) / Forward::kIndexScale >= Forward::kXMin);
 };
 
 // f(x) in fp32, fit to be narrowed to the format. From kXMax on p is 1; at kXMin and below the result narrows to -0.
@@ -305,6 +319,13 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& f
     y = evaluate_product(ops, fit, table, q, w, v);
   }
   return ops.signed_as(y, x);  // kTie would give -0 another sign
+}
+
+// The same where every x is in a cell of NearRows and q = forward_index(x).
+template <class Ops, class Forward, class TableView>
+OUTGRAD_HD typename Ops::Value evaluate_near(const Ops& ops, const NearRows<Forward>& fit, const TableView& table, const typename Ops::Value& q,
+                                             const typename Ops::Value& x) {
+  return ops.signed_as(evaluate_product(ops, fit, table, q, x, x), x);
 }
 
 // m = [x >= x*]; 0 for a NaN.

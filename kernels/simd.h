@@ -256,6 +256,17 @@ struct Avx512 {
     return any(nudge) ? _mm512_mask_add_ps(a, nudge, a, splat(tie)) : a;
   }
 
+  static OUTGRAD_HD Int or_different(Int so_far, Int a, Int b) {
+    constexpr int kOrXor = 0xf6;  // so_far | (a ^ b), bit by bit
+    return _mm512_ternarylogic_epi32(so_far, a, b, kOrXor);
+  }
+  static OUTGRAD_HD bool any_bit(Int a, Int of) { return _mm512_test_epi32_mask(a, of) != 0; }
+  // The smaller |a|; of a NaN and a number the number.
+  static OUTGRAD_HD Float smaller_magnitude(Float a, Float b) {
+    constexpr int kLeastMagnitude = 0b1010;
+    return _mm512_range_ps(a, b, kLeastMagnitude);
+  }
+
   static OUTGRAD_HD Float gather(const float* column, Int row) { return _mm512_i32gather_ps(row, column, sizeof(float)); }
   // column[row mod kRows] for a 64-byte aligned column of kRows >= 16 floats.
   template <int kRows>
@@ -339,16 +350,16 @@ struct Avx512 {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed(to, value));
     }
   }
-  // Two vectors of 16-bit elements, a first: one whole cache line to stream.
-  template <bool kStreaming, class T>
+  // Two vectors of 16-bit elements, a first: one whole cache line to stream. kOrdinary: none is a NaN or subnormal in fp32.
+  template <bool kStreaming, bool kOrdinary = false, class T>
   static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
-    store_line<kStreaming>(to, narrowed_pair(to, a, b));
+    store_line<kStreaming>(to, narrowed_pair<kOrdinary>(to, a, b));
   }
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_even_odd(T* to, Float even, Float odd) {
     const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,
                                        17, 1, 16, 0);
-    store_line<kStreaming>(to, _mm512_permutexvar_epi16(order, narrowed_pair(to, even, odd)));
+    store_line<kStreaming>(to, _mm512_permutexvar_epi16(order, narrowed_pair<false>(to, even, odd)));
   }
 
  private:
@@ -375,19 +386,20 @@ struct Avx512 {
     const Mask nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(select(nan, splat(kCanonicalNanBf16), rounded));
   }
-  template <class T>
+  template <bool kOrdinary, class T>
   static OUTGRAD_HD __m512i narrowed_pair(const T* format, Float a, Float b) {
 #ifdef __AVX512BF16__
     if constexpr (sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16) {
       // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN payloads, both rare.
       constexpr int kNanOrSubnormal = 0x01 | 0x80 | 0x20;
-      const Mask special_a = _mm512_fpclass_ps_mask(a, kNanOrSubnormal), special_b = _mm512_fpclass_ps_mask(b, kNanOrSubnormal);
-      if (__builtin_expect(_kortestz_mask16_u8(special_a, special_b), 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
+      const auto special = [](Float v) { return _mm512_fpclass_ps_mask(v, kNanOrSubnormal); };
+      if (kOrdinary || __builtin_expect(_kortestz_mask16_u8(special(a), special(b)), 1))
+        return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
     }
 #endif
     if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
       // One comparison tells whether either has a NaN, which is rare.
-      if (__builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0, 1)) {
+      if (kOrdinary || __builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0, 1)) {
         const __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
         return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
       }
@@ -455,6 +467,9 @@ struct LaneOps {
   }
   OUTGRAD_HD Value fma(const Value& a, const Value& b, const Value& c) const {
     return each<Value>([&](int i) { return Isa::fma(a.v[i], b.v[i], c.v[i]); });
+  }
+  OUTGRAD_HD Value add(const Value& a, const Value& b) const {
+    return each<Value>([&](int i) { return Isa::add(a.v[i], b.v[i]); });
   }
   OUTGRAD_HD Value sub(const Value& a, const Value& b) const {
     return each<Value>([&](int i) { return Isa::sub(a.v[i], b.v[i]); });
@@ -576,6 +591,24 @@ struct LaneOps {
     }
   }
 
+  // Whether all q are of 2^23, ..., 2^23 + rows - 1, rows a power of two.
+  OUTGRAD_HD bool all_rows(const Value& q, int rows) const
+    requires requires { Isa::or_different(Isa::bits(q.v[0]), Isa::bits(q.v[0]), Isa::bits(q.v[0])); }
+  {
+    typename Isa::Int different = Isa::splat(0);
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kCount; ++i) different = Isa::or_different(different, Isa::bits(q.v[i]), Isa::bits(Isa::splat(0x1p23f)));
+    return !Isa::any_bit(different, Isa::splat(-rows));
+  }
+  // Whether no number is of a magnitude below `least`.
+  OUTGRAD_HD bool none_below(const Value& a, float least) const {
+    typename Isa::Float smallest = a.v[0];
+    OUTGRAD_UNROLL
+    for (int i = 1; i < kCount; ++i) smallest = Isa::smaller_magnitude(smallest, a.v[i]);
+    if constexpr (kCount == 1) smallest = Isa::smaller_magnitude(smallest, smallest);
+    return !Isa::any(Isa::less(smallest, Isa::splat(least)));
+  }
+
   // Direct tables (kernels/direct.h).
   OUTGRAD_HD Row low_bits(const Row& row, int bits) const {
     return each<Row>([&](int i) { return Isa::bit_and(row.v[i], Isa::splat(bits)); });
@@ -610,14 +643,14 @@ struct LaneOps {
     static_assert(!kEvenOdd);
     return each<Row>([&](int i) { return Isa::load_codes(from + i * Isa::kLanes); });
   }
-  template <bool kStreaming, class T>
+  template <bool kStreaming, bool kOrdinary = false, class T>
   OUTGRAD_HD void store(T* to, const Value& value) const {
     if constexpr (kEvenOdd) {
       OUTGRAD_UNROLL
       for (int i = 0; i < kCount; i += 2) Isa::template store_even_odd<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
     } else if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(to, value.v[0], value.v[1]); }) {
       OUTGRAD_UNROLL
-      for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
+      for (int i = 0; i < kCount; i += 2) Isa::template store_pair<kStreaming, kOrdinary>(to + i * Isa::kLanes, value.v[i], value.v[i + 1]);
     } else {
       OUTGRAD_UNROLL
       for (int i = 0; i < kCount; ++i) Isa::template store<kStreaming>(to + i * Isa::kLanes, value.v[i]);
@@ -661,5 +694,16 @@ struct LaneOps {
   }
 };
 #endif
+
+// Lanes for values that are neither NaN nor subnormal nor so small that `nudged` would change them, nor will their results be.
+template <class Lanes>
+struct OrdinaryLanes : Lanes {
+  using Value = typename Lanes::Value;
+  OUTGRAD_HD Value nudged(const Value& a, float) const { return a; }
+  template <bool kStreaming, class T>
+  OUTGRAD_HD void store(T* to, const Value& value) const {
+    Lanes::template store<kStreaming, true>(to, value);
+  }
+};
 
 }  // namespace outgrad::kernels

@@ -336,8 +336,8 @@ std::optional<std::string> without_model(const Variant& variant) {
   const KernelId kernel = variant.problem.kernel;
   if (kernel != KernelId::kGeluForward && kernel != KernelId::kGeluBackward && kernel != KernelId::kBiasGeluForward)
     return std::string("there is a model of gelu_forward, gelu_backward and bias_gelu_forward, not of ") + autotune::name_of(kernel);
-  if (kernel == KernelId::kGeluForward && bytes_of(variant.problem.format) < static_cast<int>(sizeof(float)))
-    return "a forward of 16 bits looks up its outputs by code: there is no model of that";
+  if (kernel == KernelId::kGeluForward && bytes_of(variant.problem.format) < static_cast<int>(sizeof(float)) && variant.gelu().vector_bits == 256)
+    return "a forward of 16 bits in vectors of 256 bits looks up its outputs by code: there is no model of that";
   if (variant.gelu().vector_bits == 0) return "scalar code has no model";
   return std::nullopt;
 }

@@ -1,6 +1,6 @@
 // What is known of a CPU variant's speed without running it: the time per element that its machine code, its memory traffic and the way it is cut into tasks
 // leave possible. Results are predictions, and are marked so wherever they are shown. Of GELU's kernels with vectors, with and without a bias; bias's backward
-// has passes beside its loop, the norms have several loops, and GELU's forward of 16 bits looks up its outputs: of those there is no model.
+// has passes beside its loop, the norms have several loops, and GELU's forward of 16 bits in vectors of 256 looks up its outputs: of those there is no model.
 //
 // The model, in clocks per trip of the loop over elements (autotune/cpu/code.h: a trip without side channels), loads from the first-level cache:
 //   issue    the largest of: macro-operations / dispatch width, a gather's micro-code beside them; for every set of vector pipes the work that only those can

@@ -78,9 +78,8 @@ template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming, cl
 OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
   constexpr LanesOf<S, kCount> kOps{};
   for (; i + kOps.kElements <= end; i += kOps.kElements, j += kOps.kElements) {
-    const auto z = kOps.sub(kOps.load(x + i), kOps.negate(kOps.load(bias + j)));
-    kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, z));
-    kOps.template store<kStreaming>(y + i, gelu_forward_value<T>(kOps, Forward{}, kForwardColumns<Forward>, z));
+    fetch_ahead<kStreaming>(x + i, kOps.kElements);
+    forward_pack<Forward, T, kStreaming>(kOps, kOps.add(kOps.load(x + i), kOps.load(bias + j)), y + i, mask + i / 8);
   }
   return i;
 }
@@ -90,7 +89,7 @@ OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 
   constexpr LanesOf<S, kCount> kOps{};
   for (; i + kOps.kElements <= end; i += kOps.kElements, sums += kOps.kElements) {
     const auto product = activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, kOps.load_mask(mask + i / 8));
-    kOps.template store<false>(sums, kOps.sub(kOps.load(sums), kOps.negate(product)));
+    kOps.template store<false>(sums, kOps.add(kOps.load(sums), product));
     kOps.template store<kStreaming>(dx + i, product);
   }
   return i;

@@ -72,6 +72,32 @@ TYPED_TEST(Bias, ForwardIsTheSumThenGelu) {
   }
 }
 
+// The vectors' short way is for packs whose every z lies in the rows about 0: z on the edges of all cells and one float beside them, and among 63
+// that lie there one, at any place, that does not or is rounded in another way.
+TYPED_TEST(Bias, PacksOfAnyCompanyAreTheSame) {
+  const auto beside = [](float z, int steps) { return __builtin_bit_cast(float, __builtin_bit_cast(u32, z) + static_cast<u32>(steps)); };
+  std::vector<float> z;
+  for (int eighths = -80; eighths <= 80; ++eighths) {
+    for (const int steps : {-1, 0, 1}) z.push_back(eighths == 0 ? 0x1p-99f : beside(0.125f * static_cast<float>(eighths), steps));
+  }
+  z.resize(z.size() / 64 * 64);
+  std::vector<float> guests = {0.0f, -0.0f, __builtin_nanf(""), -__builtin_nanf(""), __builtin_inff(), -__builtin_inff(), 0x1p21f, -0x1p21f, 0x1p127f};
+  for (int exponent = -149; exponent <= -20; ++exponent) {
+    for (const float sign : {1.0f, -1.0f}) guests.push_back(sign * __builtin_ldexpf(1.37f, exponent));
+  }
+  for (int quarters = 9; quarters <= 64; ++quarters) {
+    for (const float sign : {1.0f, -1.0f}) guests.push_back(sign * 0.25f * static_cast<float>(quarters));
+  }
+  for (size_t guest = 0; guest < guests.size(); ++guest) {
+    for (size_t i = 0; i < 64; ++i) z.push_back(i == guest * 7 % 64 ? guests[guest] : 0.1f * static_cast<float>(i) - 3.0f);
+  }
+  const std::vector<TypeParam> zeros(z.size(), narrow<TypeParam>(-0.0f));  // -0 + z is z
+  const Shape one_row{1, static_cast<i64>(z.size())};
+  expect_forward<widest(1, 1)>(one_row, zeros, z);
+  expect_forward<widest(2, 1)>(one_row, zeros, z);
+  expect_forward<widest(4, 1)>(one_row, zeros, z);
+}
+
 // A large matrix whose rows begin on cache lines is streamed past the cache; one that does not is not.
 TEST(BiasStreaming, GivesTheSameBits) {
   for (const i64 n : {1024, 1016}) {

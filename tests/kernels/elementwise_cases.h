@@ -39,13 +39,13 @@ void expect_backward(const patterns::Backward<T>& a, const std::vector<T>& expec
   }
 }
 
-// At once, and in parts of `part` elements: a large array of 16-bit elements goes by the table of all outputs, a small one does not.
+// At once, and in parts: AVX2 has a large array of 16-bit elements by the table of all outputs, a small one not.
 template <CpuSchedule S, class Forward, class T>
 void expect_forward(const std::vector<T>& x, const std::vector<T>& expected, const std::vector<u32>& expected_mask) {
   if constexpr (kAvailable<S.vector_bits>) {
     constexpr i64 kPart = i64{1} << 15;
     static_assert(kPart < detail::kCodes);
-    if (const i64 n = static_cast<i64>(x.size()); sizeof(T) == 2 && n > kPart) {
+    if (const i64 n = static_cast<i64>(x.size()); detail::kGoesByCode<T, S> && n > kPart) {
       std::vector<T> y(x.size());
       std::vector<u32> mask(expected_mask.size(), ~0u);
       for (i64 i = 0; i < n; i += kPart) {

@@ -30,9 +30,7 @@ void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n
   if constexpr (S.vector_bits > 0) {
     constexpr kernels::detail::LanesOf<S, S.unroll> kOps{};
     for (; i + kOps.kElements <= n; i += kOps.kElements) {
-      const auto wide = kOps.load(x + i);
-      kOps.store_mask(bytes + i / 8, kernels::evaluate_mask(kOps, Forward{}, wide));
-      kOps.template store<false>(y + i, kernels::gelu_forward_value<T>(kOps, Forward{}, kernels::detail::kForwardColumns<Forward>, wide));
+      kernels::detail::forward_pack<Forward, T, false>(kOps, kOps.load(x + i), y + i, bytes + i / 8);
     }
   }
   for (; i < n; ++i) {
