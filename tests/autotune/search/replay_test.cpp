@@ -98,7 +98,8 @@ TEST(Replay, LeavesOutPointsOfLessAccurateFitsUnlessAsked) {
   const Recording left = eligible_part(recording, Accuracy::kAsDefault);
   ASSERT_EQ(left.points.size(), 1u);
   EXPECT_EQ(left.evaluations.size(), 1u);
-  EXPECT_EQ(left.name_of(0), "fit=" + nlohmann::json(all.front()->type).dump() + ",unroll=1");
+  EXPECT_EQ(left.name_of(0), recording.name_of(0));
+  EXPECT_EQ(left.labels[0][left.points.position(0, 0)], all.front()->type);
   EXPECT_EQ(left.best_ms(), recording.evaluations[0].time_ms);
   recording.kernel = "somebody's";
   EXPECT_EQ(eligible_part(recording, Accuracy::kAsDefault).points.size(), all.size());
