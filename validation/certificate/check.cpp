@@ -195,6 +195,8 @@ Finding check_structure(const BackwardHeader& h) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   conditions.require(activation.problem().empty(), activation.problem());
   if (!activation.problem().empty()) return conditions.finding();
+  // The proof of A takes what lies beyond a clamp from the formula of that end alone.
+  if (activation.formulas().size() > 1) conditions.require(h.y_min < 0 && h.y_max > 0, "kYMin and kYMax do not lie on both sides of 0, where two formulas meet");
   const float lowest = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min;
   if (!h.has_breaks)
     require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows, h.masked ? "s" : "y");

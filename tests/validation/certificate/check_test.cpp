@@ -460,5 +460,16 @@ TEST(Check, TheDomainOfAnExpressionIsAClaim) {
   EXPECT_EQ(check_structure(known).verdict, Verdict::Violated);
 }
 
+// ELU's two formulas meet at 0: with y clamped to kYMax = -2^-41 every y above it has the wrong g, by less than is seen of one formula alone.
+TEST(Check, AClampOnTheWrongSideOfTwoFormulasFails) {
+  for (const char* name : {"elu_bf16", "elu_f16", "elu_f32"}) {
+    const auto h = std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+    EXPECT_EQ(check_structure(h).verdict, Verdict::Holds) << name;
+    BackwardHeader damaged = h;
+    damaged.y_max = -h.y_max;
+    EXPECT_NE(check_header(damaged, Findings::to_failure).verdict(), Verdict::Holds) << name;
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::validation
