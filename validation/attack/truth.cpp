@@ -116,10 +116,13 @@ Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
   const double scan = std::min(end, kScanEnd);
   std::vector<Real> stationary;
   Jet<Real> before = f_.at(Real(-scan + kScanOffset));
-  int falls_first = before.slope < 0;
+  // By the first slope that is not lost: where 1 + erf is exactly 0 in Real, f has none.
+  const auto sign = [](const Real& slope) { return slope < 0 ? -1 : slope > 0 ? 1 : 0; };
+  int first = sign(before.slope);
   for (double x = -scan + kScanOffset + kScanStep; x <= scan; x += kScanStep) {
     const Jet<Real> here = f_.at(Real(x));
     const Real from = Real(x - kScanStep), to = Real(x);
+    if (first == 0) first = sign(here.slope);
     if ((before.slope < 0) != (here.slope < 0) && before.slope != 0 && here.slope != 0) stationary.push_back(root_of(f_, from, to, false));
     if ((before.bend < 0) != (here.bend < 0) && before.bend != 0 && here.bend != 0) inflections_.push_back(root_of(f_, from, to, true));
     before = here;
@@ -127,8 +130,8 @@ Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
   low_ = {f_.at(Real(-end)), -end}, high_ = {f_.at(Real(end)), end};
   masked_ = !stationary.empty();
   if (stationary.size() > 1) problem_ = "f has several stationary points";
-  if (stationary.empty() && falls_first != 0) problem_ = "f falls";
-  if (stationary.size() == 1 && falls_first == 0) problem_ = "f has a maximum";
+  if (stationary.empty() && first < 0) problem_ = "f falls";
+  if (stationary.size() == 1 && first > 0) problem_ = "f has a maximum";
   if (masked_) x_star_ = stationary.front(), y_star_ = f_.at(x_star_).value;
 }
 

@@ -62,6 +62,8 @@ TEST(Truth, FunctionsThatHaveNoSuchGradientAreNamed) {
   EXPECT_EQ(Curve(Formula("sin(x)"), 64).problem(), "f has several stationary points");
   EXPECT_EQ(Curve(Formula("-x"), 64).problem(), "f falls");
   EXPECT_EQ(Curve(Formula("-x^2"), 64).problem(), "f has a maximum");
+  // Far to the left 1 + erf is exactly 0 in Real, and f has no slope there.
+  EXPECT_EQ(Curve(Formula("x*(1+erf((1.238*x+0.161*x^3)))/2"), 64).problem(), "");
 }
 
 }  // namespace
