@@ -95,6 +95,12 @@ class JsonNode {
       }
     }
   }
+  std::vector<std::string> keys() const {
+    if (!value_.is_object()) fail("is not an object");
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : value_.items()) keys.push_back(key);
+    return keys;
+  }
   std::size_t size() const { return value_.size(); }
   const nlohmann::json& raw() const { return value_; }
   /// The bounds of a stability analysis: null where nothing holds.

@@ -2,7 +2,6 @@
 #include "validation/attack/attack_command.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,9 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "validation/attack/gate.h"
+#include "validation/certificate/header_reader.h"
+#include "validation/shard.h"
+#include "validation/sweep/digest.h"
 
 namespace outgrad::validation {
 
@@ -38,13 +40,13 @@ constexpr std::array kSmallHeaders{"elu_bf16", "gelu_e4m3_oracle", "gelu_f16", "
 // Full: over 20,000 mutants of the committed headers and 2,000 specifications; tables of a thousand rows and entries by the thousand are thinned.
 constexpr Size kFull{700, 1, 2000}, kSmall{40, 1, 4};
 
-std::string digest(const std::string& text) {
-  unsigned char bytes[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  if (EVP_Digest(text.data(), text.size(), bytes, &size, EVP_sha256(), nullptr) != 1) throw kernels::EnvironmentError("SHA-256 failed");
-  std::string hex;
-  for (unsigned int i = 0; i < 8; ++i) hex += fmt::format("{:02x}", bytes[i]);
-  return hex;
+// Of what a unit's result depends on: as many digits as tell units apart.
+std::string key_of(const std::string& text) {
+  constexpr size_t kDigits = 16;
+  Sha256 sha256;
+  sha256.add(text.data(), text.size());
+  const Sha256::Digest digest = sha256.digest();
+  return hex({reinterpret_cast<const char*>(digest.data()), digest.size()}).substr(0, kDigits);
 }
 
 std::vector<std::string> committed_headers(const std::string& sources, bool all) {
@@ -63,18 +65,6 @@ std::vector<std::string> committed_headers(const std::string& sources, bool all)
 
 // outgrad-fit stands beside this executable.
 std::string default_fitter() { return std::filesystem::read_symlink("/proc/self/exe").replace_filename("outgrad-fit").string(); }
-
-void read_shard(const std::string& text, int& shard, int& shards) {
-  if (text.empty()) return;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%d/%d%c", &shard, &shards, &rest) != 2 || shards < 1 || shard < 0 || shard >= shards) {
-    throw SpecError("attack", "--shard", "'" + text + "' is not i/n with 0 <= i < n");
-  }
-}
-
-gate::Units stored_units(const std::string& file) {
-  return gate::units_of(nlohmann::json::parse(kernels::read_file(file), nullptr, false), file);
-}
 
 void print(const nlohmann::json& document) {
   const auto& mutations = document.at("mutations");
@@ -111,7 +101,11 @@ void print(const nlohmann::json& document) {
 void run(const Arguments& arguments, int& status) {
   gate::Units units;
   if (!arguments.merge.empty()) {
-    for (const std::string& file : arguments.merge) units.merge(stored_units(file));
+    for (const std::string& file : arguments.merge) {
+      for (auto& [name, unit] : gate::read_units(file, arguments.seed)) {
+        if (!units.emplace(name, unit).second) throw SpecError(file, name, "is in another file too");
+      }
+    }
   } else {
     if (arguments.size != "small" && arguments.size != "full") throw SpecError("attack", "--size", "'" + arguments.size + "' is not small or full");
     const Size size = arguments.size == "full" ? kFull : kSmall;
@@ -121,19 +115,19 @@ void run(const Arguments& arguments, int& status) {
     options.most = arguments.mutations.value_or(size.mutations), options.passes = arguments.passes.value_or(size.passes);
     options.specifications = arguments.specifications.value_or(size.specifications);
     options.fitter = arguments.fitter.empty() ? default_fitter() : arguments.fitter;
-    read_shard(arguments.shard, options.shard, options.shards);
+    const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
+    const auto ours = [&](size_t number) { return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1); };
     if (options.specifications > 0 && !std::filesystem::exists(options.fitter)) throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files = arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
     std::vector<std::string> texts;
-    for (const std::string& file : files) texts.push_back(kernels::read_file(file));
-    gate::Units stored;
-    if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out)) stored = stored_units(arguments.out);
+    for (const std::string& file : files) {
+      texts.push_back(kernels::read_file(file));
+      if (!arguments.headers.empty()) parse_header(texts.back(), file);  // damage is done to headers
+    }
+    // What another run left stays, but for units that depend on something else by now.
+    if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out)) units = gate::read_units(arguments.out, arguments.seed);
     const auto done = [&](const std::string& name, const std::string& key, auto&& work) {
-      const auto old = stored.find(name);
-      if (old != stored.end() && old->second.value("key", "") == key) {
-        units[name] = old->second;
-        return;
-      }
+      if (const auto old = units.find(name); old != units.end() && old->second.at("key") == key) return;
       const auto begin = std::chrono::steady_clock::now();
       nlohmann::json unit = work();
       unit["key"] = key;
@@ -141,18 +135,18 @@ void run(const Arguments& arguments, int& status) {
       fmt::print(stderr, "{}: {:.0f} s\n", name, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       if (!arguments.out.empty()) kernels::write_file(arguments.out, gate::document(units, arguments.seed).dump(1) + "\n");
     };
-    if (options.most > 0 || arguments.mutations.value_or(1) > 0) {
+    if (options.most > 0) {
       for (size_t i = 0; i < files.size(); ++i) {
-        if (static_cast<int>(i % static_cast<size_t>(options.shards)) != options.shard) continue;
+        if (!ours(i)) continue;
         const std::string name = std::filesystem::path(files[i]).stem().string();
-        done("header " + name, digest(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only, texts[i])),
+        done("header " + name, key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only, texts[i])),
              [&] { return gate::to_json(gate::attack_header(name, texts[i], texts, options)); });
       }
     }
     for (size_t block = 0; block * gate::kBlock < options.specifications; ++block) {
-      if (static_cast<int>(block % static_cast<size_t>(options.shards)) != options.shard) continue;
+      if (!ours(block)) continue;
       const size_t count = std::min(gate::kBlock, options.specifications - block * gate::kBlock);
-      done(fmt::format("specifications {}", block), digest(fmt::format("{} {} {}", options.seed, block, count)),
+      done(fmt::format("specifications {}", block), key_of(fmt::format("{} {} {}", options.seed, block, count)),
            [&] { return gate::to_json(gate::attack_specifications(block, options)); });
     }
   }
@@ -178,10 +172,10 @@ void add_attack(CLI::App& app, int& status) {
   command->add_option("--only", arguments->only, "Damage at places of this name or kind alone: kO, strings, comments, ...");
   command->add_option("--specifications", arguments->specifications, "Random specifications");
   command->add_option("--seed", arguments->seed, "The same seed, the same damage")->capture_default_str();
-  command->add_option("--shard", arguments->shard, "i/n: only every n-th header and block of specifications, from the i-th on");
+  command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge: every n-th header and block of specifications");
   command->add_option("--merge", arguments->merge, "Results of shards to put together instead of working");
   command->add_option("--fitter", arguments->fitter, "outgrad-fit, if not the one beside this program");
-  command->add_option("--out", arguments->out, "Where the results go; what is there already is not done again");
+  command->add_option("--out", arguments->out, "Where the results go; units that are there already are kept, and not done again");
   command->add_flag("--fresh", arguments->fresh, "Do everything again");
   command->add_flag("--json", arguments->json, "Print the results as JSON");
   command->callback([arguments, &status] { run(*arguments, status); });

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
@@ -322,6 +321,32 @@ nlohmann::json to_json(const SpecificationResult& result) {
           {"reasons", result.reasons},   {"failures", std::move(failures)}};
 }
 
+namespace {
+
+SpecificationResult specifications_from(const JsonNode& node) {
+  SpecificationResult block;
+  block.tried = node["tried"].count(), block.fitted = node["fitted"].count(), block.refused = node["refused"].count(), block.undecided = node["undecided"].count();
+  block.false_claims = node["false"].count(), block.survived = node["survived"].count(), block.hung = node["hung"].count(), block.memory = node["memory"].count();
+  block.internal = node["internal"].count();
+  block.longest_cpu_s = node["longest_cpu_s"].finite();
+  for (const std::string& reason : node["reasons"].keys()) block.reasons[reason] = node["reasons"][reason].count();
+  for (const JsonNode& failure : node["failures"].items()) block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
+  return block;
+}
+
+HeaderResult header_from(const JsonNode& node) {
+  HeaderResult result;
+  result.header = node["header"].text(), result.baseline = node["baseline"].text();
+  for (const std::string& kind : node["kinds"].keys()) result.kinds[kind] = tally_of(node["kinds"][kind]);
+  for (const std::string& claim : node["shares"].keys()) result.shares[claim] = node["shares"][claim].bound();  // of a claim of 0
+  for (const JsonNode& failure : node["failures"].items()) {
+    result.failures.push_back({result.header, failure["place"].text(), failure["kind"].text(), failure["why"].text()});
+  }
+  return result;
+}
+
+}  // namespace
+
 nlohmann::json document(const Units& units, std::uint64_t seed) {
   MutantTally all;
   std::map<std::string, MutantTally> kinds;
@@ -330,29 +355,17 @@ nlohmann::json document(const Units& units, std::uint64_t seed) {
   const std::string file = "units";
   for (const auto& [name, unit] : units) {
     const JsonNode node(unit, file, name);
-    if (!unit.contains("header")) {
-      SpecificationResult block;
-      block.tried = node["tried"].count(), block.fitted = node["fitted"].count(), block.refused = node["refused"].count(), block.undecided = node["undecided"].count();
-      block.false_claims = node["false"].count(), block.survived = node["survived"].count(), block.hung = node["hung"].count(), block.memory = node["memory"].count();
-      block.internal = node["internal"].count();
-      block.longest_cpu_s = unit.at("longest_cpu_s").get<double>();
-      block.reasons = unit.at("reasons").get<std::map<std::string, std::int64_t>>();
-      for (const JsonNode& failure : node["failures"].items()) block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
-      specifications.add(block);
+    if (!node.has("header")) {
+      specifications.add(specifications_from(node));
       continue;
     }
-    MutantTally header;
-    for (const auto& [kind, tally] : unit.at("kinds").items()) {
-      const MutantTally counted = tally_of(node["kinds"][kind]);
-      header.add(counted);
-      kinds[kind].add(counted);
-    }
-    all.add(header);
-    const std::string of = node["header"].text();
-    headers[of] = to_json(header);
-    if (!node["baseline"].text().empty()) baselines[of] = node["baseline"].text();
-    for (const JsonNode& failure : node["failures"].items()) {
-      survivors.push_back({{"header", of}, {"place", failure["place"].text()}, {"kind", failure["kind"].text()}, {"why", failure["why"].text()}});
+    const HeaderResult header = header_from(node);
+    for (const auto& [kind, tally] : header.kinds) kinds[kind].add(tally);
+    all.add(header.total());
+    headers[header.header] = to_json(header.total());
+    if (!header.baseline.empty()) baselines[header.header] = header.baseline;
+    for (const MutantFailure& failure : header.failures) {
+      survivors.push_back({{"header", failure.header}, {"place", failure.place}, {"kind", failure.kind}, {"why", failure.why}});
     }
   }
   nlohmann::json by_kind = nlohmann::json::object();
@@ -363,11 +376,23 @@ nlohmann::json document(const Units& units, std::uint64_t seed) {
   return {{"schema", kSchema}, {"seed", seed}, {"mutations", std::move(mutations)}, {"specifications", to_json(specifications)}, {"units", units}};
 }
 
-Units units_of(const nlohmann::json& document, const std::string& file) {
-  const JsonNode node(document, file, "");
-  if (node["schema"].text() != kSchema) node["schema"].fail(fmt::format("is not {}", kSchema));
-  if (!document.contains("units") || !document.at("units").is_object()) node.fail("'units' is missing");
-  return document.at("units").get<Units>();
+Units read_units(const std::string& file, std::uint64_t seed) {
+  const nlohmann::json json = read_json(file);
+  const JsonNode node(json, file, "");
+  node.expect_schema(kSchema);
+  if (static_cast<std::uint64_t>(node["seed"].count()) != seed) node["seed"].fail(fmt::format("is not {}: other damage (--seed, or --fresh to begin anew)", seed));
+  Units units;
+  for (const std::string& name : node["units"].keys()) {
+    const JsonNode unit = node["units"][name];
+    unit["key"].text();
+    if (unit.has("header")) {
+      header_from(unit);
+    } else {
+      specifications_from(unit);
+    }
+    units[name] = unit.raw();
+  }
+  return units;
 }
 
 bool holds(const nlohmann::json& document) {

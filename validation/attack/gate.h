@@ -31,8 +31,7 @@ struct Options {
   size_t passes = 1;          ///< kinds of damage that each coefficient gets
   size_t most = 0;            ///< mutants of one header, 0 for no limit
   std::string only;           ///< damage is done at places of this name or kind alone ("kO", "comments"); empty: everywhere
-  size_t specifications = 0;  ///< of all shards together
-  int shard = 0, shards = 1;  ///< of headers, and of blocks of specifications
+  size_t specifications = 0;
   std::string fitter;         ///< the executable outgrad-fit
   Toolchain toolchain;
   Checker checker = check_text;
@@ -85,8 +84,8 @@ nlohmann::json to_json(const SpecificationResult& result);
 
 /// Schema "outgrad.certificate_attack/1": totals, by header and by kind of damage, and the units they are made of.
 nlohmann::json document(const Units& units, std::uint64_t seed);
-/// The units of a document. Throws kernels::SpecError where it is none.
-Units units_of(const nlohmann::json& document, const std::string& file);
+/// The units of a result file. Throws kernels::SpecError "file: place: why" where it is none, or another seed's.
+Units read_units(const std::string& file, std::uint64_t seed);
 /// Whether nothing survived, was false, hung or broke down.
 bool holds(const nlohmann::json& document);
 

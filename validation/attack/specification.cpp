@@ -117,7 +117,7 @@ std::string function_of(Random& random) {
   } else if (random.chance(0.15)) {
     f += fmt::format("{:+.2g}", random.uniform(-1, 1));
   }
-  constexpr size_t kLongest = 200;  // what the budget of a minute is about
+  constexpr size_t kLongest = 200;  // a minute is promised for specifications whose function is no longer
   return f.size() <= kLongest ? f : f.substr(0, kLongest);
 }
 

@@ -6,7 +6,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -17,12 +16,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
 #include "validation/sweep/shipped.h"
@@ -98,18 +97,6 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
   std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(result),
                [&](const Shipped* one) { return arguments.fit.empty() ? one->deployed : has(wanted, one->fit); });
   return result;
-}
-
-/// "i/n", 1 <= i <= n.
-void parse_shard(const std::string& text, SweepOptions& options) {
-  constexpr int kMostShards = 1024;  // a shard has at least one chunk
-  const char* const end = text.data() + text.size();
-  const auto [slash, first_error] = std::from_chars(text.data(), end, options.shard);
-  if (first_error == std::errc() && slash != end && *slash == '/') {
-    const auto [rest, second_error] = std::from_chars(slash + 1, end, options.shards);
-    if (second_error == std::errc() && rest == end && 1 <= options.shard && options.shard <= options.shards && options.shards <= kMostShards) return;
-  }
-  throw SpecError("validate", "--shard", fmt::format("'{}' is not i/n with 1 <= i <= n <= {}", text, kMostShards));
 }
 
 /// What a sweep decides: the limits of validation/sweep/targets.h for deployed kernels, and the claims of the header; a violation is exit status 1.
@@ -325,7 +312,10 @@ bool validate(const Arguments& arguments) {
   options.threads = ranks.threads(arguments.threads);
   omp_set_num_threads(options.threads);  // of what is built before the sweep, too
   options.ranks = &ranks;
-  if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
+  if (!arguments.shard.empty()) {
+    const Shard shard = read_shard(arguments.shard, "validate");
+    options.shard = shard.index, options.shards = shard.count;
+  }
   std::vector<std::pair<Subject, std::string>> subjects;  // with the fit's name
   std::vector<DomainPart> parts;
   const bool merges = !arguments.merge.empty();

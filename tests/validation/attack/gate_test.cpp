@@ -1,4 +1,4 @@
-// The gate's own power: each rule of `check` is switched off in turn, and something must survive; and the gate over the committed headers, where nothing may.
+// The gate's own power: before a checker that accepts everything, damage at the places that `check` once forgave must come out as survivors.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -23,11 +23,11 @@ Options options_of(const std::string& only, size_t most = 0) {
   return options;
 }
 
-// Where damage is done at one place alone and the rest of the header is true, a checker without the rule for that place has nothing to say.
-Answer switched_off(const std::string&, const std::string&) { return {true, ""}; }
+// Where damage is done at one place alone and the rest of the header is true, a checker without the rule for that place has nothing to say either.
+Answer accept_all(const std::string&, const std::string&) { return {true, ""}; }
 
 // The four defects the gate was made for, by hand: what `check` forgave must come out as survivors of a checker without the rule.
-TEST(Gate, ARuleThatIsSwitchedOffIsFound) {
+TEST(Gate, WhatCheckOnceForgaveSurvivesACheckerThatAcceptsAll) {
   struct Defect {
     const char *header, *place, *claim;
   };
@@ -40,7 +40,7 @@ TEST(Gate, ARuleThatIsSwitchedOffIsFound) {
            Defect{"gelu_forward_bf16", "kQuarticShift", "rounded"}  // of a forward
        }) {
     Options options = options_of(defect.place);
-    options.checker = switched_off;
+    options.checker = accept_all;
     const HeaderResult result = attack_header(defect.header, committed(defect.header), {committed(defect.header)}, options);
     EXPECT_EQ(result.baseline, "") << defect.header;
     EXPECT_GT(result.total().survived, 0) << defect.header << " " << defect.place;
@@ -77,7 +77,7 @@ TEST(Gate, ACommentThatSwallowsARowIsFalse) {
 
 TEST(Gate, AHeaderThatDoesNotCompileIsFalse) {
   Options options = options_of("kRows");
-  options.checker = switched_off;
+  options.checker = accept_all;
   const HeaderResult result = attack_header("gelu_bf16", committed("gelu_bf16"), {}, options);
   EXPECT_GT(result.total().survived, 0);
   bool named = false;
@@ -103,16 +103,55 @@ TEST(Gate, UnitsAddUpAndAreReadBack) {
   block.tried = 20, block.fitted = 5, block.refused = 15, block.reasons["no"] = 15;
   Units units{{"header a", to_json(header)}, {"specifications 0", to_json(block)}};
   const nlohmann::json all = document(units, 1);
+  Units keyed = units;
+  for (auto& [name, unit] : keyed) unit["key"] = "0";
   EXPECT_TRUE(holds(all));
   EXPECT_EQ(all["mutations"]["killed"], 2);
   EXPECT_EQ(all["specifications"]["refused"], 15);
-  EXPECT_EQ(units_of(all, "file"), units);
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/result.json";
+  kernels::write_file(file, document(keyed, 1).dump());
+  EXPECT_EQ(read_units(file, 1), keyed);
+  EXPECT_THROW(read_units(file, 2), kernels::SpecError);  // another seed's damage
   header.kinds["constants: sign"] = {3, 1, 1, 1, 0};
   units["header a"] = to_json(header);
   EXPECT_FALSE(holds(document(units, 1)));
   block.hung = 1;
   EXPECT_FALSE(holds(document({{"specifications 0", to_json(block)}}, 1)));
-  EXPECT_THROW(units_of(nlohmann::json{{"schema", "other"}}, "file"), kernels::SpecError);
+}
+
+// Each value of a result in turn is missing, or of another type: one line with the file and the place, nothing else.
+TEST(Gate, DamagedResultsAreRefusedWithTheirPlace) {
+  HeaderResult header;
+  header.header = "a", header.kinds["constants: sign"] = {3, 2, 1, 0, 0}, header.shares["kA"] = 0.5, header.failures.push_back({"a", "kA", "sign", "why"});
+  SpecificationResult block;
+  block.tried = 2, block.refused = 2, block.reasons["no"] = 2, block.failures.push_back({"spec", "hung", "why"});
+  Units units{{"header a", to_json(header)}, {"specifications 0", to_json(block)}};
+  for (auto& [name, unit] : units) unit["key"] = "0";
+  const nlohmann::json all = document(units, 1);
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/result.json";
+  const auto refused = [&](const std::string& text) {
+    kernels::write_file(file, text);
+    try {
+      read_units(file, 1);
+    } catch (const kernels::SpecError& error) {
+      return std::string(error.what()).starts_with(file + ": ") && std::string(error.what()).find('\n') == std::string::npos;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused(""));
+  EXPECT_TRUE(refused("[]"));
+  EXPECT_TRUE(refused(all.dump().substr(0, 100)));
+  int places = 0;
+  const nlohmann::json flat = nlohmann::json{{"schema", all["schema"]}, {"seed", 1}, {"units", all["units"]}}.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    nlohmann::json other = all;
+    other[nlohmann::json::json_pointer(pointer)] = nlohmann::json::array({nlohmann::json::object()});
+    EXPECT_TRUE(refused(other.dump())) << pointer;
+    ++places;
+  }
+  EXPECT_GT(places, 25);
 }
 
 // The seed alone decides, and half the functions have their minimum next to a power of two or a limit of their own.
