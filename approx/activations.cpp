@@ -69,8 +69,18 @@ class GradientTails {
 
  private:
   static void include(Range& r, const Range& s) { r = {std::max(r.below, s.below), std::max(r.above, s.above)}; }
-  /// Over [a, b] (mirrored for the left side), both ends widened by an ulp.
-  static Range distance(const Activation& f, double a, double b, bool right) {
+  static bool bounded(const Range& r) { return std::isfinite(r.below) && std::isfinite(r.above); }
+  /// Over [a, b] (mirrored for the left side), both ends widened by an ulp. An exponential that spans many octaves of its argument's ball has no enclosure: its
+  /// halves may have one.
+  static Range distance(const Activation& f, double a, double b, bool right, int halvings = kHalvings) {
+    const Range whole = undivided_distance(f, a, b, right);
+    if (bounded(whole) || halvings == 0) return whole;
+    const double middle = 0.5 * (a + b);
+    Range worst = distance(f, a, middle, right, halvings - 1);
+    if (bounded(worst)) include(worst, distance(f, middle, b, right, halvings - 1));
+    return worst;
+  }
+  static Range undivided_distance(const Activation& f, double a, double b, bool right) {
     a = std::nextafter(a, -INFINITY);
     b = std::nextafter(b, INFINITY);
     if (right && f.linear_from_zero && a >= 0) return {0, 0};
@@ -94,11 +104,11 @@ class GradientTails {
     for (int k = 2 * kCells; k-- > 0; stage.tick()) {
       Range worst = suffix[static_cast<size_t>(k) + 1];
       const double a = (k - kCells) * step;
-      for (int i = 0; i < kParts; ++i) include(worst, distance(f, a + step * i / kParts, a + step * (i + 1) / kParts, right));
+      for (int i = 0; i < kParts && bounded(worst); ++i) include(worst, distance(f, a + step * i / kParts, a + step * (i + 1) / kParts, right));
       suffix[static_cast<size_t>(k)] = worst;
     }
   }
-  static constexpr int kCells = 512, kParts = 4, kFineParts = 16;
+  static constexpr int kCells = 512, kParts = 4, kFineParts = 16, kHalvings = 8;
   std::once_flag once_[2];
   std::vector<Range> suffix_[2];
 };

@@ -198,7 +198,9 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
       if (!masked && bottom <= near_value) include_tail(high ? high->x : Ball(-f.reach), false);
       if (!high && !below_reach) include_tail(low ? low->x : Ball(rising ? f.reach : -f.reach), rising);
       if (high && (low || masked)) widen_between(composite, low ? low->x : composite.x_star(), high->x, interval, parts);
-      if (!(interval.lo <= interval.hi)) throw kernels::SpecError("undecided: a storage interval is not finite");
+      if (!(interval.lo <= interval.hi && std::isfinite(interval.lo) && std::isfinite(interval.hi))) {
+        throw kernels::SpecError(fmt::format("undecided: the range of f' over the x that y = {:.6g} stands for has no finite bounds", interval.y));
+      }
       intervals.push_back(interval);
     }
   };

@@ -55,6 +55,18 @@ TEST(Activations, EluIsLinearFromZeroOn) {
   EXPECT_LE(joint[1].lower(), 1.5 * std::exp(-0.5));
 }
 
+// exp of a ball some octaves wide may hold 0 or what lies below it, and 1/(1 + exp) then has no enclosure: the formula's T was infinite.
+TEST(Activations, TailsDoNotDependOnHowAGateIsWritten) {
+  const Activation written_out = activation_from_expression("x*1/(1+exp(-(x+0.168*x^3)))"), by_name = activation_from_expression("x*sigmoid(x+0.168*x^3)");
+  for (const bool right : {false, true}) {
+    for (double x = -1; x < 8; x += 0.37) {
+      const Activation::TailRange a = written_out.gradient_tail_range(Ball(right ? x : -x), right), b = by_name.gradient_tail_range(Ball(right ? x : -x), right);
+      EXPECT_NEAR(a.below, b.below, 0.02 * b.below + 0x1p-45) << x;
+      EXPECT_NEAR(a.above, b.above, 0.02 * b.above + 0x1p-45) << x;
+    }
+  }
+}
+
 TEST(Activations, UnknownNameIsRefused) { EXPECT_THROW(find_activation("relu"), kernels::SpecError); }
 
 }  // namespace

@@ -114,8 +114,11 @@ class Judgement {
         require(false, "kOperations", outcome.operations, claims_.operations, point);
       }
       auto& [row_fit, row_rounding] = rows[outcome.row];
-      rounding.raise(outcome.rounding, point);
-      row_rounding = std::max(row_rounding, outcome.rounding);
+      // B is about the y that are stored, A about every real x.
+      if (known.stored || format == "f32") {
+        rounding.raise(outcome.rounding, point);
+        row_rounding = std::max(row_rounding, outcome.rounding);
+      }
       if (!known.sloped) continue;
       const bool by_ratio = relative && outcome.row != end_row;
       const double error = static_cast<double>(std::fabs(by_ratio ? outcome.star / known.slope - 1 : outcome.star - known.slope));

@@ -25,7 +25,8 @@ struct TracedOps {
 
   k::FloatOps fp32{};
   bool at_truth = false;                // the second trace
-  long double root = 0;                 // its coordinate
+  long double root = 0;                 // its coordinate,
+  float row_root = 0;                   // and what chooses the row
   float tie = __builtin_nanf("");       // the term that decides a forward's ties, no part of its polynomial
   mutable int operations = 0;
   mutable Row last_row = 0;
@@ -46,7 +47,7 @@ struct TracedOps {
     return {fp32.mul(a.v, b.v), a.exact * b.exact};
   }
   Value sqrt(const Value& a) const {
-    if (at_truth) return {static_cast<float>(root), root};
+    if (at_truth) return {row_root, root};
     return {fp32.sqrt(a.v), __builtin_sqrtl(a.exact)};
   }
   Value negate(const Value& a) const { return {-a.v, -a.exact}; }
@@ -138,17 +139,19 @@ void trace(TracedOps ops, Outcome& outcome, Evaluate&& evaluate) {
   outcome.row = ops.last_row;
 }
 
-// The true root, but for the ends of the rows in s, which the header's own constants decide: beyond them arguments are clamped or the left segment begins.
+// The true root, but for the ends of the rows in s, which the header's own constants decide: arguments beyond kYMax are clamped, and next to the left segment the
+// true root may lie an ulp further out than the last one that chooses a row.
 template <class Fit>
-long double within_cells(const Point& point) {
-  long double end = __builtin_inf();
+void set_root(TracedOps& ops, const Point& point) {
+  ops.root = point.root, ops.row_root = static_cast<float>(point.root);
   if constexpr (requires { Fit::kYHi; }) {
-    end = k::evaluate_coordinate(k::FloatOps{}, Fit{}, Fit::kYMax, true);
+    const float clamped = k::evaluate_coordinate(k::FloatOps{}, Fit{}, Fit::kYMax, true);
+    if (ops.root > clamped) ops.root = ops.row_root = clamped;
     if constexpr (requires { Fit::kLeftY; }) {
-      if (!point.m) end = -k::evaluate_coordinate(k::FloatOps{}, Fit{}, Fit::kLeftY, false);
+      const float last = -k::evaluate_coordinate(k::FloatOps{}, Fit{}, Fit::kLeftY, false);
+      if (!point.m && ops.row_root > last) ops.row_root = last;
     }
   }
-  return point.root < end ? point.root : end;
 }
 
 template <class Fit>
@@ -185,7 +188,7 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
       static constexpr auto kTable = k::table_of<Fit>();
       const float one = 1;
       outcome.got = k::activation_backward_value<Fit>(k::FloatOps{}, kTable, &one, &point.at, point.m);
-      ops.root = within_cells<Fit>(point);
+      set_root<Fit>(ops, point);
       if (point.traced) trace(ops, outcome, [&](const TracedOps& traced) { return k::evaluate_backward(traced, Fit{}, kTable, at, point.m); });
     }
   }

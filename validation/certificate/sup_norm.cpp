@@ -90,6 +90,12 @@ std::pair<double, double> maximum_over_grid(const Interpolant& p, int n) {
 
 SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, double claim) {
   SupNorm result;
+  const auto look_at = [&](double x) {
+    const double seen = error.at(x).mignitude();
+    if (!(seen < result.observed)) result.observed = seen, result.at = x;
+    if (seen > claim) result.verdict = Verdict::Violated;
+  };
+  look_at(low + (high - low) / 2);
   std::vector<std::pair<double, double>> pending{{low, high}};
   int intervals = 0;
   while (!pending.empty()) {
@@ -106,8 +112,9 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
         if (result.verdict == Verdict::Holds) result.verdict = Verdict::Undecided, result.at = middle;
       }
     };
-    const double truncated = truncation(error, middle, radius, claim * kTruncation);
-    if (!(truncated <= claim * kTruncation) && !(radius == 0)) {
+    // Once the claim is refuted it is no measure of what matters: one of 0 would halve intervals to the last.
+    const double tolerance = std::max(claim, result.observed) * kTruncation, truncated = truncation(error, middle, radius, tolerance);
+    if (!(truncated <= tolerance) && !(radius == 0)) {
       halve();
       continue;
     }
@@ -120,11 +127,7 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
       const double x = std::clamp(middle + radius * at, a, b);
       // A finer grid cannot help once a sample itself exceeds the claim.
       if (bound <= claim || largest > claim || n == kGrids.back()) {
-        if (!(largest < result.observed)) {
-          const double seen = error.at(x).mignitude();
-          if (!(seen < result.observed)) result.observed = seen, result.at = x;
-          if (seen > claim) result.verdict = Verdict::Violated;
-        }
+        if (!(largest < result.observed)) look_at(x);
         break;
       }
     }

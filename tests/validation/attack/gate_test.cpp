@@ -75,6 +75,16 @@ TEST(Gate, ACommentThatSwallowsARowIsFalse) {
   EXPECT_TRUE(tried);
 }
 
+// What the brute force once called false and was not: B away from the stored y, and A at the last y of the left segment, where a moved y_c moves the deployed root
+// by an ulp but not the true one.
+TEST(Gate, TrueClaimsAreNotCalledFalse) {
+  for (const auto& [header, place] : {std::pair{"elu_f16", "kB"}, std::pair{"quick_gelu_f32", "kYLo"}}) {
+    const HeaderResult result = attack_header(header, committed(header), {committed(header)}, options_of(place));
+    EXPECT_GT(result.total().tried, 5) << header;
+    for (const MutantFailure& failure : result.failures) ADD_FAILURE() << header << " " << failure.place << ", " << failure.kind << ": " << failure.why;
+  }
+}
+
 TEST(Gate, AHeaderThatDoesNotCompileIsFalse) {
   Options options = options_of("kRows");
   options.checker = accept_all;
