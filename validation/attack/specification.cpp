@@ -20,44 +20,74 @@ const char* one_of(const std::array<const char*, N>& of, Random& random) {
 
 std::string number(double v, int digits) { return fmt::format("{:.{}g}", v, digits); }
 
-// A polynomial that rises through 0, as the argument of a gate.
+// Formulas are written with X where x may be stretched.
+
+// A polynomial that rises, as the argument of a gate.
 std::string argument(Random& random) {
   const double scale = std::exp2(random.uniform(-1, 1.5));
   switch (random.below(5)) {
-    case 0: return "x";
-    case 1: return fmt::format("({}*x+{}*x^3)", number(scale, 4), number(random.uniform(0.01, 0.2), 3));
-    case 2: return fmt::format("({}*x{:+.3g})", number(scale, 5), random.uniform(-0.5, 0.5));
-    case 3: return fmt::format("(x+{}*x^3)", number(random.uniform(0.01, 0.2), 3));
-    default: return fmt::format("({}*x)", number(scale, 5));
+    case 0: return "X";
+    case 1: return fmt::format("({}*X+{}*X^3)", number(scale, 4), number(random.uniform(0.01, 0.2), 3));
+    case 2: return fmt::format("({}*X{:+.3g})", number(scale, 5), random.uniform(-0.5, 0.5));
+    case 3: return fmt::format("(X+{}*X^3)", number(random.uniform(0.01, 0.2), 3));
+    default: return fmt::format("({}*X)", number(scale, 5));
   }
 }
 
+// From 0 to 1.
 std::string gate(Random& random) {
   const std::string of = argument(random);
-  switch (random.below(5)) {
+  switch (random.below(6)) {
     case 0: return "normal_cdf(" + of + ")";
     case 1: return "(1+tanh(" + of + "))/2";
     case 2: return "(1+erf(" + of + "))/2";
     case 3: return "1/(1+exp(-" + of + "))";
+    case 4: return "tanh(softplus(" + of + "))";
     default: return "sigmoid(" + of + ")";
   }
 }
 
-std::string smooth(Random& random) {
-  // The fitter takes no limits of f' but 0 and 1: a quarter have others.
-  switch (random.below(20)) {
-    case 0: return "x*tanh(softplus(" + argument(random) + "))";
-    case 1: return "softplus(" + argument(random) + ")";
-    case 2: return "log(1+exp(x))";
-    case 3: return "tanh(" + argument(random) + ")";
-    case 4: return "erf(" + argument(random) + ")";
-    case 5: return fmt::format("sqrt(x^2+{})", number(std::exp2(random.uniform(-3, 2)), 3));
-    case 6: return "x*erf(" + argument(random) + ")";
-    case 7: return "x*tanh(" + argument(random) + ")";
-    case 8: return fmt::format("{}*x+{}", number(random.uniform(0.2, 1.2), 3), "tanh(" + argument(random) + ")");
-    case 9: return "softplus(x)+softplus(-" + argument(random) + ")";
+// With a minimum, and slopes that settle at 0 and 1: what the fitter is for.
+std::string gated(Random& random) {
+  switch (random.below(6)) {
+    case 0: return fmt::format("x*{}*{}", gate(random), gate(random));
+    case 1: {
+      const double share = random.uniform(0.1, 0.9);
+      return fmt::format("x*({0:.3g}*{2}+{1:.3g}*{3})", share, 1 - std::strtod(fmt::format("{:.3g}", share).c_str(), nullptr), gate(random), gate(random));
+    }
     default: return "x*" + gate(random);
   }
+}
+
+// Without a minimum, slopes that settle at 0 or 1 all the same.
+std::string rising(Random& random) {
+  switch (random.below(6)) {
+    case 0: return "softplus(x)";
+    case 1: return "log(1+exp(x))";
+    case 2: return gate(random);
+    case 3: return fmt::format("{}*{}", number(random.uniform(0.3, 3), 3), gate(random));
+    case 4: return "tanh(" + argument(random) + ")";
+    default: return "erf(" + argument(random) + ")";
+  }
+}
+
+// Smooth, and with limits that the fitter has to refuse, or nearly so.
+std::string refusable(Random& random) {
+  switch (random.below(6)) {
+    case 0: return fmt::format("sqrt(x^2+{})", number(std::exp2(random.uniform(-3, 2)), 3));
+    case 1: return "x*erf(" + argument(random) + ")";
+    case 2: return "softplus(" + argument(random) + ")";
+    case 3: return fmt::format("{}*x+tanh({})", number(random.uniform(0.2, 1.2), 3), argument(random));
+    case 4: return gated(random) + fmt::format("{:+.3g}*x", random.uniform(-0.3, 0.3));
+    default: return "softplus(x)+softplus(-" + argument(random) + ")";
+  }
+}
+
+std::string stretched(const std::string& formula, double by) {
+  const std::string with = by == 1 ? "x" : "(" + number(by, 7) + "*x)";
+  std::string text;
+  for (const char c : formula) c == 'X' ? text += with : text += c;
+  return text;
 }
 
 // Anything at all, by depth.
@@ -96,38 +126,54 @@ std::optional<double> minimum_of(const std::string& function) {
   return std::isfinite(value) && value <= least + 1e-6 ? std::optional(value) : std::nullopt;
 }
 
-// y* moved next to a power of two, a few ulps of a 16-bit format to one side or the other.
-std::string beside_a_power(const std::string& function, Random& random) {
-  const std::optional<double> minimum = minimum_of(function);
-  if (!minimum) return function;
-  const double power = random.sign() * std::exp2(-static_cast<double>(random.below(6)) + 1);
-  const double wanted = power * (1 + random.sign() * std::exp2(-random.uniform(7, 14)));
-  if (random.chance(0.4) && *minimum < -0.01 && wanted < 0) return fmt::format("{}*{}", number(wanted / *minimum, 7), function);
-  return fmt::format("{}{:+.7g}", function, wanted - *minimum);
+// |y*| next to a power of two, a few ulps of a 16-bit format to one side or the other: that of x G(b x) is that of x G(x) over b.
+std::string beside_a_power(const std::string& formula, Random& random) {
+  const std::string plain = stretched(formula, 1);
+  const std::optional<double> minimum = minimum_of(plain);
+  if (!minimum || !(*minimum < 0)) return plain;
+  const double power = std::exp2(std::floor(std::log2(-*minimum)) + static_cast<double>(random.below(5)) - 2);
+  return stretched(formula, -*minimum / (power * (1 + random.sign() * std::exp2(-random.uniform(7, 14)))));
 }
 
 std::string function_of(Random& random) {
-  std::string f = random.chance(0.85) ? smooth(random) : anything(random, 3);
-  if (random.chance(0.06)) f += fmt::format("{:+.3g}*x", random.uniform(-0.3, 0.3));
-  if (random.chance(0.35)) {
-    try {
-      f = beside_a_power(f, random);
-    } catch (const kernels::SpecError&) {  // too long: as it is, then
+  const double drawn = random.uniform();
+  std::string f;
+  if (drawn < 0.6) {
+    const std::string formula = gated(random);
+    f = stretched(formula, 1);
+    if (random.chance(0.5)) {
+      try {
+        f = beside_a_power(formula, random);
+      } catch (const kernels::SpecError&) {  // too long to be read: as it is, then
+      }
     }
-  } else if (random.chance(0.15)) {
-    f += fmt::format("{:+.2g}", random.uniform(-1, 1));
+  } else {
+    f = stretched(drawn < 0.82 ? rising(random) : drawn < 0.92 ? refusable(random) : anything(random, 3), 1);
   }
+  if (random.chance(0.08)) f += fmt::format("{:+.2g}", random.uniform(-1, 1));
   constexpr size_t kLongest = 200;  // a minute is promised for specifications whose function is no longer
   return f.size() <= kLongest ? f : f.substr(0, kLongest);
 }
 
-std::string layout_of(const std::string& format, const std::string& kind, Random& random) {
+// Bits that rows of this degree and number can be expected to reach over the few units in which f' moves, to within some.
+int reachable_bits(const std::string& format, int degree, int rows, Random& random) {
+  const double bits = (degree + 1) * (0.5 + std::log2(static_cast<double>(rows))) + random.uniform(-7, 1);
+  return static_cast<int>(std::lround(std::clamp(bits, 3.0, format == "f32" ? 22.0 : 12.0)));
+}
+
+struct Layout {
+  int degree, rows;
+  std::string keys;
+};
+
+Layout layout_of(const std::string& format, const std::string& kind, Random& random) {
   int rows = 1 << random.below(6);  // 1 to 32
   if (kind == "ulp" || kind == "rel") rows = 1 << (4 + random.below(5));
-  std::string keys = fmt::format(", \"degree\": {}", 1 + random.below(format == "f32" ? 7 : 5));
-  bool left = false;
+  const int degree = 1 + static_cast<int>(random.below(format == "f32" ? 7 : 5));
+  std::string keys = fmt::format(", \"degree\": {}", degree);
+  bool left = false, levelled = false;
   if (random.chance(0.5) && rows >= 8) {
-    const int edge = -1 - static_cast<int>(random.below(5)), halves = static_cast<int>(random.below(3));
+    const int edge = -2 - static_cast<int>(random.below(5)), halves = static_cast<int>(random.below(3));
     const int bits = random.chance(0.15) ? 2 : 1;
     int octaves = 2 + static_cast<int>(random.below(static_cast<size_t>(rows) / 4 + 2));
     const int merge = std::max(edge - halves - octaves, -149);
@@ -139,13 +185,19 @@ std::string layout_of(const std::string& format, const std::string& kind, Random
                           bits > 1 ? fmt::format(R"(, "octave_bits": {})", bits) : "");
     }
   }
-  if (!left) keys += kind == "abs" && random.chance(0.12) ? R"(, "split": "levelled")" : fmt::format(", \"cells\": {}", rows);
-  if (random.chance(0.15)) keys += fmt::format(", \"right_from\": {}", number(random.uniform(0.1, 2), 3));
-  if (random.chance(0.05)) keys += ", \"both_sides\": true";
+  if (!left) {
+    levelled = kind == "abs" && random.chance(0.12);
+    keys += levelled ? R"(, "split": "levelled")" : fmt::format(", \"cells\": {}", rows);
+  }
+  // One in twenty where there is no room for it.
+  if (random.chance(levelled || rows == 1 ? 0.05 : 0.15)) {
+    keys += fmt::format(", \"right_from\": {}", number(random.uniform(0.1, 2), 3));
+    if (random.chance(left ? 0.3 : 0.05)) keys += ", \"both_sides\": true";
+  }
   if (random.chance(0.15)) keys += fmt::format(", \"y_max\": {}", number(std::exp2(random.uniform(-1, 4)), 4));
   if (random.chance(0.2)) keys += fmt::format(", \"scheme\": \"{}\"", random.chance(0.5) ? "estrin" : "even_odd");
   if (random.chance(0.1)) keys += ", \"centred\": false";
-  return keys;
+  return {degree, rows, keys};
 }
 
 }  // namespace
@@ -174,17 +226,18 @@ Specification random_specification(Random& random) {
     spec.function = function_of(random);
     definition = fmt::format(R"("expression": "{}")", spec.function);
   }
-  const int bits = wide ? 8 + static_cast<int>(random.below(15)) : 5 + static_cast<int>(random.below(8));
+  const Layout layout = layout_of(format, kind, random);
+  const int bits = reachable_bits(format, layout.degree, layout.rows, random);
   const std::string target = kind == "oracle"   ? "oracle"
                              : kind == "stored" ? fmt::format("stored:{}", number(1.005 + random.uniform() * 0.3, 4))
                              : kind == "ulp"    ? fmt::format("ulp:{}", number(random.uniform(0.6, 3), 2))
                                                 : fmt::format("{}:2^-{}", kind, bits);
   spec.json = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "backward", {}, "format": "{}", "target": "{}")", definition, format, target);
   if (kind != "oracle") {
-    spec.json += layout_of(format, kind, random);
+    spec.json += layout.keys;
     if (kind == "stored") {
       spec.json += fmt::format(R"(, "storage": {{"regret": "2^-{}"}})", 4 + random.below(6));
-    } else if (random.chance(0.4)) {
+    } else if (random.chance(kind == "abs" && !wide ? 0.4 : 0.04)) {
       spec.json += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", number(1.01 + random.uniform(), 4), 3 + random.below(8),
                                !wide && kind == "abs" && random.chance(0.4) ? R"(, "programme": true)" : "");
     }
