@@ -62,13 +62,13 @@ void add_table(Fingerprint& fingerprint) {
 
 /// What the header says of itself.
 template <class Fit>
-std::vector<Claim> claims_of(bool own_forward) {
+std::vector<Claim> claims_of() {
   std::vector<Claim> claims;
   if constexpr (requires { Fit::kT; }) {
     claims.push_back({Claim::kTotal, Fit::kT});
     claims.push_back({Claim::kOracle, Fit::kO});
   } else if constexpr (requires { Fit::kB; }) {
-    // Between f'(x) and the kernel lie what storing a correctly rounded y costs, and what the header bounds: of each row A + B where it says so.
+    // Between f' at y itself and the kernel lies what the header bounds: of each row A + B where it says so.
     double evaluation = 0;
     if constexpr (requires { Fit::kAB; }) {
       evaluation = Fit::kAB;
@@ -76,7 +76,7 @@ std::vector<Claim> claims_of(bool own_forward) {
       evaluation = Fit::kA + Fit::kB;
     }
     if constexpr (requires { Fit::kK; }) evaluation += Fit::kK;
-    if (!own_forward) claims.push_back({Claim::kBeyondStorage, std::nextafter(evaluation, 2.0)});
+    claims.push_back({Claim::kEvaluation, std::nextafter(evaluation, 2.0)});
   }
   return claims;
 }
@@ -125,7 +125,7 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
       backward(dx, y, mask, dx, n);
     };
   }
-  subject.claims = detail::claims_of<Fit>(false);
+  subject.claims = detail::claims_of<Fit>();
   if constexpr (requires { Fit::kExactLimits; }) {
     if (!Fit::kExactLimits) subject.limit_error = Fit::kA + Fit::kB;
   }
@@ -165,7 +165,7 @@ Subject make_subject(const FloatFormat& format) {
       kernels::gelu_forward<Forward, float, kSchedule>(x, y, mask, n);
     }
   };
-  subject.claims = detail::claims_of<Fit>(true);
+  subject.claims = detail::claims_of<Fit>();
 
   Fingerprint fingerprint;
   detail::add_table<Fit>(fingerprint);

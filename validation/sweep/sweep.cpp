@@ -16,6 +16,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -201,7 +202,11 @@ class BlockSweeper {
         oracle_(subject.activation->oracle()),
         segment_(segment),
         digests_(digests),
-        buffers_(std::make_unique<Buffers>()) {}
+        buffers_(std::make_unique<Buffers>()) {
+    for (const Claim& claim : subject.claims) {
+      if (claim.what == Claim::kEvaluation) evaluation_claim_ = claim.limit;
+    }
+  }
 
   float* x() { return buffers_->x; }
 
@@ -236,6 +241,7 @@ class BlockSweeper {
 
     std::fill_n(b.mask, kMaskWords, right ? ~0u : 0u);
     if (!all_rounded) evaluate(subject_.derivative, b.y_true, b.g);
+    if (evaluation_claim_) measure_deviation(*evaluation_claim_);
     track_runs();
     if (subject_.activation != &kGelu) return;  // other forwards' ranges are GELU's
     if (b.x[n - 1] >= kForeignLeft && b.x[0] <= kForeignRight) measure_foreign();
@@ -349,6 +355,27 @@ class BlockSweeper {
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.reach[i] - b.want[i]);
     raise(segment_.storage[right_], b.y_true, [&](std::int64_t i) { return b.reach[i]; }, [&](std::int64_t i) { return b.want[i]; });
+  }
+
+  /// D: g against f' at the argument of y itself, for every y where it is a formula in y, else where T is above the claim: there the storage of y has to account for it.
+  void measure_deviation(double claim) {
+    Buffers& b = *buffers_;
+    Maximum& maximum = segment_.deviation[right_];
+    if (subject_.activation->slope_of_value) {
+#pragma omp simd
+      for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.g[i] - b.reach[i]);
+      return raise(maximum, b.y_true, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.reach[i]; });
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < n_; ++i) b.error[i] = magnitude_of(b.g[i] - b.want[i]);
+    if (top_of(b.error, n_) <= claim - kSweepMargin) return;
+    double exact = 0;
+    for (std::int64_t i = 0, last = -1; i < n_; ++i) {
+      if (b.error[i] <= claim - kSweepMargin) continue;
+      if (last < 0 || std::bit_cast<std::uint32_t>(b.y_true[i]) != std::bit_cast<std::uint32_t>(b.y_true[last])) exact = oracle_->derivative_at_value(b.y_true[i], right_);
+      last = i;
+      maximum.raise({magnitude_of(b.g[i] - exact), b.x[i], b.y_true[i], b.g[i], exact});
+    }
   }
 
   void measure_curve() {
@@ -675,6 +702,7 @@ class BlockSweeper {
   const Stored stored_;
   const Reference& reference_;
   const std::unique_ptr<Oracle> oracle_;
+  std::optional<double> evaluation_claim_;
   Segment& segment_;
   OutputDigests& digests_;
   std::unique_ptr<Buffers> buffers_;
@@ -745,6 +773,7 @@ void Segment::append(Segment next, const Stored& stored_as) {
   raise_all(oracle, next.oracle);
   raise_all(regret, next.regret);
   raise_all(storage, next.storage);
+  raise_all(deviation, next.deviation);
   raise_all(forward_ulp, next.forward_ulp);
   flat += next.flat;
   raise_all(gradient_ulp, next.gradient_ulp);
@@ -940,7 +969,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
 
   static const Ranks kAlone;
   const Ranks& ranks = options.ranks ? *options.ranks : kAlone;
-  const nlohmann::ordered_json header{{"schema", "outgrad.sweep-log/3"},
+  const nlohmann::ordered_json header{{"schema", "outgrad.sweep-log/4"},
                                       {"subject", subject.name},
                                       {"format", subject.format.name},
                                       {"identity", subject.identity},

@@ -73,7 +73,7 @@ struct Stored {
 struct Claim {
   static constexpr const char* kTotal = "T";              // kT: over all real x that a stored y stands for, by correct rounding
   static constexpr const char* kOracle = "O";             // kO, likewise
-  static constexpr const char* kBeyondStorage = "T - C";  // kA + kB + kK
+  static constexpr const char* kEvaluation = "D";         // kA + kB + kK
 
   std::string what;
   double limit;
@@ -214,6 +214,7 @@ struct Segment {
   std::int64_t wrong_special = 0;     // NaN or infinite x not treated as kernels/gelu.h specifies
   std::vector<Mismatch> examples;     // the first few misrounded y
   PerBranch total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
+  PerBranch deviation;  // D, of a subject with a claim about it: |g(y) - f'| at an x with f(x) = y, at every swept y or at those whose T is above the claim
   std::array<Maximum, kForwardRegions> forward_ulp;
   std::int64_t flat = 0;  // |f'| < kLeastUlpGradient: no error in ulp
   std::array<Maximum, kGradientRegions> gradient_ulp;       // of dx at dy = 1

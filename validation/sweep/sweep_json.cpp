@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kernels::SpecError;
 
-constexpr const char* kPartSchema = "outgrad.sweep-part/5";
+constexpr const char* kPartSchema = "outgrad.sweep-part/6";
 constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
 constexpr std::array<const char*, 3> kOutputNames{"y", "mask", "dx"};
@@ -99,6 +99,7 @@ void for_each_maxima(Segment_& s, F f) {
   f("O", s.oracle);
   f("R", s.regret);
   f("C", s.storage);
+  f("D", s.deviation);
   f("forward_ulp", s.forward_ulp);
   f("gradient_ulp", s.gradient_ulp);
   f("gradient_relative", s.gradient_relative);
@@ -362,6 +363,7 @@ Json report_json(const Subject& subject, const std::vector<DomainResult>& result
     domain["O"] = describe(all.oracle);
     domain["R"] = describe(all.regret);
     domain["C"] = subject.code ? Json() : describe(all.storage);
+    if (result.max(all.deviation) >= 0) domain["D"] = describe(all.deviation);
     domain["T_over_O"] = result.ratio();
     domain["rms_T"] = result.rms;
     domain["under"] = under_json(subject, result);

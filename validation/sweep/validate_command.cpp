@@ -118,8 +118,8 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
     // Of a y that is not the correctly rounded one the header says nothing.
     if (claim.what == Claim::kTotal && all.misrounded == 0) gates.push_back({"T within the header's kT", result.max(all.total) + kSweepMargin, claim.limit});
     if (claim.what == Claim::kOracle) gates.push_back({"O within the header's kO", result.max(all.oracle) + kSweepMargin, claim.limit});
-    if (claim.what == Claim::kBeyondStorage) {
-      gates.push_back({"T - C within the header's A + B + K", result.max(all.total) + 2 * kSweepMargin - result.max(all.storage), claim.limit});
+    if (claim.what == Claim::kEvaluation) {
+      gates.push_back({"D within the header's A + B + K", std::max(result.max(all.deviation), 0.0) + kSweepMargin, claim.limit});
     }
   }
   // Where f rises, nothing but the header's claims: T and O lie close to half the step of y everywhere.

@@ -45,6 +45,11 @@ double excess(const Subject& subject, const DomainResult& result) {
   return most;
 }
 
+double claimed(const Subject& subject, const char* what) {
+  const auto claim = std::find_if(subject.claims.begin(), subject.claims.end(), [what](const Claim& c) { return c.what == what; });
+  return claim == subject.claims.end() ? 0 : claim->limit;
+}
+
 TEST(Shipped, ListsEveryCommittedBackwardHeader) {
   std::set<std::string> listed, committed;
   std::map<std::pair<std::string, std::string>, int> deployed;
@@ -165,6 +170,33 @@ TEST(Shipped, AChangedCoefficientBreaksTheHeadersClaim) {
   EXPECT_GT((excess_of<Changed<SoftplusBf16, 0, 1>, BF16>(kBf16)), 0.1);
   EXPECT_GT((excess_of<Changed<SiluF16, 0, 1>, F16>(kF16)), 0.1);
   EXPECT_GT((excess_of<Changed<MishBf16, 3, 1>, BF16>(kBf16)), 0.1);
+}
+
+// Storing y costs 3.9e-5 next to x*: compared by their maxima, T and C once forgave as much everywhere.
+TEST(Shipped, AnErrorOfF32BelowTheCostOfStorageElsewhereIsSeen) {
+  for (const auto& [fit, x] : {std::pair{"silu_f32", 1.5f}, std::pair{"tanh_f32", 0.5f}}) {
+    const auto one = std::find_if(shipped().begin(), shipped().end(), [fit = fit](const Shipped& s) { return s.fit == fit; });
+    ASSERT_NE(one, shipped().end());
+    Subject subject = one->make();
+    subject.distributions.clear();
+    const Domain domain{kF32};
+    const std::int64_t at = domain.first_right(x), star = domain.first_right(one->activation->masked() ? one->activation->x_star : 0.25f);
+    const double claim = claimed(subject, Claim::kEvaluation);
+    const auto deviation = [&](std::int64_t begin, std::int64_t end) {
+      Segment s = sweep_range(subject, domain, begin, end);
+      s.close(subject.stored());
+      return std::max(s.deviation[0].value, s.deviation[1].value) + kSweepMargin;
+    };
+    EXPECT_LE(deviation(star - 40'000, star + 40'000), claim) << fit;
+    EXPECT_LE(deviation(at, at + 5'000), claim) << fit;
+    const auto sound = subject.derivative;
+    const double y_at = one->activation->oracle()->value(x, kF32);
+    subject.derivative = [sound, y_at, error = static_cast<float>(1.5 * claim)](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
+      sound(y, mask, g, n);
+      for (std::int64_t i = 0; i < n; ++i) g[i] += std::fabs(y[i] - y_at) < 1e-4 ? error : 0;
+    };
+    EXPECT_GT(deviation(at, at + 5'000), claim) << fit;
+  }
 }
 
 }  // namespace
