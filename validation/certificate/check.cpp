@@ -128,10 +128,10 @@ CheckReport prove(const Header& h, Findings wanted) {
     add([&] { return prove_storage(h); });
     return report;
   } else {
-    add([&] { return prove_fit(h, h.bound_a); });
+    add([&] { return prove_fit(h, h.bound_a, wanted); });
   }
   if constexpr (std::is_same_v<Header, RoundedForwardHeader>) {
-    add([&] { return prove_fit(h, h.bound_core, true); });
+    add([&] { return prove_fit(h, h.bound_core, wanted, true); });
     add([&] { return prove_rounded(h); });
   }
   if constexpr (std::is_same_v<Header, BackwardHeader>) {

@@ -33,9 +33,6 @@ Finding check_structure(const ForwardHeader& h);
 Finding check_structure(const TableHeader& h);
 Finding check_structure(const RoundedForwardHeader& h);
 
-/// How far a check goes: all findings, or up to the first that does not hold.
-enum class Findings { all, to_failure };
-
 /// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R) only if it holds, since they assume it.
 CheckReport check_header(const Header& header, Findings wanted = Findings::all);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -299,11 +300,16 @@ const CoefficientTable& table_of(const ForwardHeader& h, const Cell& cell) { ret
 const CoefficientTable& table_of(const RoundedForwardHeader& h, const Cell&) { return h.table; }
 
 template <class Header>
-Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells, const char* quantity) {
+Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells, const char* quantity, Findings wanted) {
   Finding finding{"A", Verdict::Holds, claim, 0, "", {}};
   std::vector<SupNorm> parts(cells.size());
+  std::atomic<bool> refuted = false;
 #pragma omp parallel for schedule(dynamic)
-  for (size_t i = 0; i < cells.size(); ++i) parts[i] = prove_cell(h, cells[i], claim_of(table_of(h, cells[i]), cells[i], claim));
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (refuted) continue;
+    parts[i] = prove_cell(h, cells[i], claim_of(table_of(h, cells[i]), cells[i], claim));
+    if (wanted == Findings::to_failure && parts[i].verdict == Verdict::Violated) refuted = true;
+  }
   SupNorm total;
   for (size_t i = 0; i < cells.size(); ++i) {
     const Cell& cell = cells[i];
@@ -351,20 +357,20 @@ SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim
   return bound_sup_norm(ratio_error(number / static_cast<double>(h.index_scale), coefficients_of(h, cell.row)), cell.low, cell.high, claim);
 }
 
-Finding prove_fit(const BackwardHeader& h, double claim) {
+Finding prove_fit(const BackwardHeader& h, double claim, Findings wanted) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   const bool relative = h.accuracy.starts_with("rel:");
-  Finding finding = prove_all(h, claim, backward_cells(h), relative ? "abs(p / g - 1) >=" : "abs(p - g) >=");
+  Finding finding = prove_all(h, claim, backward_cells(h), relative ? "abs(p / g - 1) >=" : "abs(p - g) >=", wanted);
   if (activation.limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   return finding;
 }
 
-Finding prove_fit(const ForwardHeader& h, double claim) { return prove_all(h, claim, forward_cells(h), "abs(p / f - 1) >="); }
+Finding prove_fit(const ForwardHeader& h, double claim, Findings wanted) { return prove_all(h, claim, forward_cells(h), "abs(p / f - 1) >=", wanted); }
 
-Finding prove_fit(const RoundedForwardHeader& h, double claim, bool core) {
+Finding prove_fit(const RoundedForwardHeader& h, double claim, Findings wanted, bool core) {
   std::vector<Cell> cells = forward_cells(h);
   if (core) std::erase_if(cells, [](const Cell& cell) { return cell.left; });
-  Finding finding = prove_all(h, claim, cells, "abs(x p / f - 1) >=");
+  Finding finding = prove_all(h, claim, cells, "abs(x p / f - 1) >=", wanted);
   if (core) finding.name = "A, core";
   return finding;
 }

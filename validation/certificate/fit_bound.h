@@ -25,9 +25,9 @@ SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim);
 SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim);
 
 /// The claim kA over all cells, each held to its row's own claim as well; `proven` is the maximum.
-Finding prove_fit(const BackwardHeader& h, double claim);
-Finding prove_fit(const ForwardHeader& h, double claim);
+Finding prove_fit(const BackwardHeader& h, double claim, Findings wanted = Findings::all);
+Finding prove_fit(const ForwardHeader& h, double claim, Findings wanted = Findings::all);
 /// core: over the rows from core_first on alone.
-Finding prove_fit(const RoundedForwardHeader& h, double claim, bool core = false);
+Finding prove_fit(const RoundedForwardHeader& h, double claim, Findings wanted = Findings::all, bool core = false);
 
 }  // namespace outgrad::validation

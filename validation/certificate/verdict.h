@@ -10,6 +10,9 @@ namespace outgrad::validation {
 /// Undecided is never a pass.
 enum class Verdict { Holds, Violated, Undecided };
 
+/// How far a check goes: all findings, or up to the first that does not hold, whose `proven` and witness may then be those of a part.
+enum class Findings { all, to_failure };
+
 /// Where a claim fails. A: x, the error there, the claim. K, B: y, the g that is there, the g that should be.
 struct Witness {
   double at = 0;

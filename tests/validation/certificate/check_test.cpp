@@ -278,6 +278,7 @@ TEST(Check, DamagedSamplesFail) {
     EXPECT_GE(fit.proven, observed - 1e-15) << h.activation;  // the samples' own rounding
     if (observed > 1e-15) {                                   // ELU's rows are g itself
       EXPECT_EQ(prove_fit(h, 0.99 * observed).verdict, Verdict::Violated) << h.activation;
+      EXPECT_EQ(prove_fit(h, 0.99 * observed, Findings::to_failure).verdict, Verdict::Violated) << h.activation;
     }
     EXPECT_NE(prove_rounding(h, 0x1p-45).verdict, Verdict::Holds) << h.activation;
     if (h.masked) {
