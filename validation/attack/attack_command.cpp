@@ -103,7 +103,8 @@ void run(const Arguments& arguments, int& status) {
   if (!arguments.merge.empty()) {
     for (const std::string& file : arguments.merge) {
       for (auto& [name, unit] : gate::read_units(file, arguments.seed)) {
-        if (!units.emplace(name, unit).second) throw SpecError(file, name, "is in another file too");
+        const auto [known, is_new] = units.emplace(name, unit);
+        if (!is_new && known->second != unit) throw SpecError(file, name, "is in another file too, with other results");
       }
     }
   } else {
