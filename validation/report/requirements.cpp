@@ -98,7 +98,7 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
     rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value), "searched", kCertificateAttackCommand});
   };
   add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
-  add(fmt::format("false headers emitted, of {} random specifications", attack.specifications), attack.false_claims);
+  if (attack.specifications > 0) add(fmt::format("false headers emitted, of {} random specifications", attack.specifications), attack.false_claims);
   add("hangs and internal errors of both", attack.broken);
 }
 
