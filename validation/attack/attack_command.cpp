@@ -120,7 +120,8 @@ void run(const Arguments& arguments, int& status) {
     const auto ours = [&](size_t number) { return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1); };
     if (options.specifications > 0 && !std::filesystem::exists(options.fitter)) throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files = arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
-    std::vector<std::string> texts;
+    std::vector<std::string> texts, donors;  // what is taken from other headers is taken from the same ones, whichever are damaged
+    for (const std::string& file : committed_headers(options.toolchain.sources, true)) donors.push_back(kernels::read_file(file));
     for (const std::string& file : files) {
       texts.push_back(kernels::read_file(file));
       if (!arguments.headers.empty()) parse_header(texts.back(), file);  // damage is done to headers
@@ -141,14 +142,15 @@ void run(const Arguments& arguments, int& status) {
         if (!ours(i)) continue;
         const std::string name = std::filesystem::path(files[i]).stem().string();
         done("header " + name, key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only, texts[i])),
-             [&] { return gate::to_json(gate::attack_header(name, texts[i], texts, options)); });
+             [&] { return gate::to_json(gate::attack_header(name, texts[i], donors, options)); });
       }
     }
     for (size_t block = 0; block * gate::kBlock < options.specifications; ++block) {
       if (!ours(block)) continue;
-      const size_t count = std::min(gate::kBlock, options.specifications - block * gate::kBlock);
-      done(fmt::format("specifications {}", block), key_of(fmt::format("{} {} {}", options.seed, block, count)),
-           [&] { return gate::to_json(gate::attack_specifications(block, options)); });
+      const std::vector<gate::Specification> specs = gate::specifications_of(block, options);
+      std::string text;
+      for (const gate::Specification& spec : specs) text += spec.json;
+      done(fmt::format("specifications {}", block), key_of(text), [&] { return gate::to_json(gate::attack_specifications(specs, options)); });
     }
   }
   const nlohmann::json document = gate::document(units, arguments.seed);

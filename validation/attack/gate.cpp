@@ -17,7 +17,6 @@
 #include "validation/attack/brute_force.h"
 #include "validation/attack/mutation.h"
 #include "validation/attack/process.h"
-#include "validation/attack/specification.h"
 #include "validation/certificate/check.h"
 #include "validation/json_node.h"
 
@@ -253,11 +252,15 @@ void SpecificationResult::add(const SpecificationResult& other) {
   failures.insert(failures.end(), other.failures.begin(), other.failures.end());
 }
 
-SpecificationResult attack_specifications(size_t block, const Options& options) {
+std::vector<Specification> specifications_of(size_t block, const Options& options) {
   const size_t begin = block * kBlock, end = std::min(begin + kBlock, options.specifications);
   std::vector<Specification> specs;
   Random random(options.seed * 0x9e3779b97f4a7c15u + block);
   for (size_t i = begin; i < end; ++i) specs.push_back(random_specification(random));
+  return specs;
+}
+
+SpecificationResult attack_specifications(const std::vector<Specification>& specs, const Options& options) {
   const ScratchFolder folder;
   const std::vector<std::string> lines = run_guarded(
       specs.size(), [&](size_t i) { return judged(specs[i], folder.path(), options); }, kLimits,

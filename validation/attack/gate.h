@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "validation/attack/compiled.h"
+#include "validation/attack/specification.h"
 
 namespace outgrad::validation::gate {
 
@@ -74,8 +75,9 @@ struct SpecificationResult {
 };
 
 inline constexpr size_t kBlock = 20;
-/// The specifications of one block of kBlock, or what is left of `options.specifications`.
-SpecificationResult attack_specifications(size_t block, const Options& options);
+/// Those of one block of kBlock, or what is left of `options.specifications`.
+std::vector<Specification> specifications_of(size_t block, const Options& options);
+SpecificationResult attack_specifications(const std::vector<Specification>& specs, const Options& options);
 
 /// Units of work by name, as stored between runs: "header NAME" and "specifications K".
 using Units = std::map<std::string, nlohmann::json>;

@@ -49,14 +49,13 @@ std::string gate(Random& random) {
 
 // With a minimum, and slopes that settle at 0 and 1: what the fitter is for.
 std::string gated(Random& random) {
-  switch (random.below(6)) {
-    case 0: return fmt::format("x*{}*{}", gate(random), gate(random));
-    case 1: {
-      const double share = random.uniform(0.1, 0.9);
-      return fmt::format("x*({0:.3g}*{2}+{1:.3g}*{3})", share, 1 - std::strtod(fmt::format("{:.3g}", share).c_str(), nullptr), gate(random), gate(random));
-    }
-    default: return "x*" + gate(random);
-  }
+  const size_t kind = random.below(6);
+  const std::string first = gate(random);  // arguments of a call are drawn in no certain order
+  if (kind > 1) return "x*" + first;
+  const std::string second = gate(random);
+  if (kind == 0) return fmt::format("x*{}*{}", first, second);
+  const int percent = 10 + static_cast<int>(random.below(81));
+  return fmt::format("x*({}*{}+{}*{})", number(percent / 100.0, 2), first, number((100 - percent) / 100.0, 2), second);
 }
 
 // Without a minimum, slopes that settle at 0 or 1 all the same.
@@ -65,7 +64,10 @@ std::string rising(Random& random) {
     case 0: return "softplus(x)";
     case 1: return "log(1+exp(x))";
     case 2: return gate(random);
-    case 3: return fmt::format("{}*{}", number(random.uniform(0.3, 3), 3), gate(random));
+    case 3: {
+      const std::string factor = number(random.uniform(0.3, 3), 3);
+      return factor + "*" + gate(random);
+    }
     case 4: return "tanh(" + argument(random) + ")";
     default: return "erf(" + argument(random) + ")";
   }
@@ -77,8 +79,14 @@ std::string refusable(Random& random) {
     case 0: return fmt::format("sqrt(x^2+{})", number(std::exp2(random.uniform(-3, 2)), 3));
     case 1: return "x*erf(" + argument(random) + ")";
     case 2: return "softplus(" + argument(random) + ")";
-    case 3: return fmt::format("{}*x+tanh({})", number(random.uniform(0.2, 1.2), 3), argument(random));
-    case 4: return gated(random) + fmt::format("{:+.3g}*x", random.uniform(-0.3, 0.3));
+    case 3: {
+      const std::string slope = number(random.uniform(0.2, 1.2), 3);
+      return slope + "*x+tanh(" + argument(random) + ")";
+    }
+    case 4: {
+      const std::string f = gated(random);
+      return f + fmt::format("{:+.3g}*x", random.uniform(-0.3, 0.3));
+    }
     default: return "softplus(x)+softplus(-" + argument(random) + ")";
   }
 }
@@ -94,17 +102,21 @@ std::string stretched(const std::string& formula, double by) {
 std::string anything(Random& random, int depth) {
   if (depth == 0) return random.chance(0.7) ? "x" : number(random.uniform(-3, 3), 3);
   const auto part = [&] { return anything(random, depth - 1 - static_cast<int>(random.below(2) & static_cast<size_t>(depth > 1))); };
-  switch (random.below(8)) {
-    case 0: return "(" + part() + "+" + part() + ")";
-    case 1: return "(" + part() + "-" + part() + ")";
-    case 2: return part() + "*" + part();
-    case 3: return "(" + part() + ")/(" + part() + ")";
-    case 4: return fmt::format("({})^{}", part(), 1 + random.below(4));
-    default: {
-      constexpr std::array<const char*, 11> kFunctions{"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "erf", "normal_cdf", "abs", "sin", "cos"};
-      return std::string(one_of(kFunctions, random)) + "(" + part() + ")";
-    }
+  const size_t kind = random.below(8);
+  const std::string first = part();  // operands are drawn in no certain order
+  if (kind < 4) {
+    constexpr std::array<const char*, 4> kPatterns{"({}+{})", "({}-{})", "{}*{}", "({})/({})"};
+    return fmt::format(fmt::runtime(kPatterns[kind]), first, part());
   }
+  if (kind == 4) return fmt::format("({})^{}", first, 1 + random.below(4));
+  constexpr std::array<const char*, 11> kFunctions{"exp", "log", "sqrt", "tanh", "sigmoid", "softplus", "erf", "normal_cdf", "abs", "sin", "cos"};
+  return fmt::format("{}({})", one_of(kFunctions, random), first);
+}
+
+// A factor a few ulps of a 16-bit format off 1.
+double beside_one(Random& random) {
+  const double sign = random.sign();
+  return 1 + sign * std::exp2(-random.uniform(7, 14));
 }
 
 // y* of a function with one minimum on [-8, 8], as a scan in double sees it.
@@ -132,7 +144,7 @@ std::string beside_a_power(const std::string& formula, Random& random) {
   const std::optional<double> minimum = minimum_of(plain);
   if (!minimum || !(*minimum < 0)) return plain;
   const double power = std::exp2(std::floor(std::log2(-*minimum)) + static_cast<double>(random.below(5)) - 2);
-  return stretched(formula, -*minimum / (power * (1 + random.sign() * std::exp2(-random.uniform(7, 14)))));
+  return stretched(formula, -*minimum / (power * beside_one(random)));
 }
 
 std::string function_of(Random& random) {
@@ -218,7 +230,7 @@ Specification random_specification(Random& random) {
     definition = fmt::format(R"("activation": "{}")", spec.function);
     // Swish's y* is -0.278/beta: this beta puts it next to a power of two.
     if (spec.function == "swish") {
-      const double beta = 0.27846454276107 * std::exp2(static_cast<double>(random.below(4))) * (1 - random.sign() * std::exp2(-random.uniform(7, 14)));
+      const double octaves = static_cast<double>(random.below(4)), beta = 0.27846454276107 * std::exp2(octaves) * beside_one(random);
       definition += fmt::format(R"(, "parameters": {{"beta": {:.7g}}})", beta);
       spec.function += fmt::format(" {:.7g}", beta);
     }
@@ -238,8 +250,10 @@ Specification random_specification(Random& random) {
     if (kind == "stored") {
       spec.json += fmt::format(R"(, "storage": {{"regret": "2^-{}"}})", 4 + random.below(6));
     } else if (random.chance(kind == "abs" && !wide ? 0.4 : 0.04)) {
-      spec.json += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", number(1.01 + random.uniform(), 4), 3 + random.below(8),
-                               !wide && kind == "abs" && random.chance(0.4) ? R"(, "programme": true)" : "");
+      const std::string ratio = number(1.01 + random.uniform(), 4);
+      const size_t regret = 3 + random.below(8);
+      const bool programme = !wide && kind == "abs" && random.chance(0.4);
+      spec.json += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", ratio, regret, programme ? R"(, "programme": true)" : "");
     }
   } else if (random.chance(0.3)) {
     spec.json += R"(, "entries": "bf16")";
