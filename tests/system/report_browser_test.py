@@ -193,6 +193,7 @@ LAYOUT = """(() => {
   return {
     width: document.documentElement.scrollWidth, body: document.body.scrollWidth, wide: wide.slice(0, 5), flat, plots: svgs.length,
     font: Math.min(...svgs.map(s => s.getBoundingClientRect().width / s.viewBox.baseVal.width * 9)),
+    cut: [...document.querySelectorAll('#summary .scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label')),
     verdict: document.querySelector('.verdict').getBoundingClientRect().bottom, summary: document.querySelector('#summary').getBoundingClientRect().bottom,
   };
 })()"""
@@ -252,6 +253,7 @@ def check_report(browser, url, keep):
         with open(os.path.join(keep, name + "-curves.png"), "wb") as file:
             file.write(browser.screenshot(size))
         check_picture(browser.screenshot(size, 0.25), name + ", curves", dark)
+    expect(not layouts["desktop"]["cut"], f"tables of the summary that show a part only: {layouts['desktop']['cut']}")
     expect(layouts["desktop"]["summary"] <= DESKTOP[1] + 20, f"the summary ends at {layouts['desktop']['summary']} px, not on the first screen")
 
     structure = browser.value(STRUCTURE)

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 #include "validation/report/sections.h"
 
@@ -58,9 +59,11 @@ Section inputs_section(const Results& results) {
   list("audit", results.foreign);
   list("stability", results.stability);
   list("attack", results.attacks);
+  if (results.certificates) list("attack", std::span(&*results.certificates, 1));
   list("front", results.pareto);
   list("training", results.training);
   list("tuning", results.tuning);
+  section.blocks.push_back(sources(results));
   section.blocks.push_back(std::move(files));
   for (const std::string& warning : results.warnings) section.blocks.push_back(Paragraph{"Warning: " + quoted(warning), Tone::bad});
   return section;
@@ -74,7 +77,7 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                     verdict_of(rows),
                     key_figures(results, rows),
                     {matrix(rows)},
-                    remarks(results, rows),
+                    remarks(rows),
                     {}};
   document.sections = {curves_section(results),   limits_section(results),       pareto_section(results),       channels_section(results),
                        attack_section(results),   coverage_section(results),     often_section(results),        others_section(results),

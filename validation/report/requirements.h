@@ -16,7 +16,7 @@ const char* to_string(RequirementVerdict verdict);
 /// One requirement on one format. A value that is not a number fails.
 struct Requirement {
   enum class Kind { error, ratio, ulp, count };
-  std::string format, quantity;  // format: "norms" where all formats are judged together
+  std::string format, quantity;  // format: "norms" or "certificates" where all formats are judged together
   Kind kind = Kind::error;
   std::optional<double> limit;  // none: reported only
   std::optional<double> value;  // an upper bound of the quantity; none: not measured

@@ -419,7 +419,7 @@ CertificateAttack read_certificate_attack(const std::string& file) {
   const Node node(json, file, "");
   node.expect_schema("outgrad.certificate_attack/1");
   const Node mutations = node["mutations"], specifications = node["specifications"];
-  CertificateAttack attack;
+  CertificateAttack attack{.file = file};
   attack.mutants = mutations["tried"].count(), attack.killed = mutations["killed"].count(), attack.harmless = mutations["harmless"].count();
   attack.survived = mutations["survived"].count();
   attack.specifications = specifications["tried"].count(), attack.fitted = specifications["fitted"].count(), attack.refused = specifications["refused"].count();

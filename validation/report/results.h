@@ -178,6 +178,7 @@ struct ParetoResult {
 
 /// attack/certificates.json: damaged headers and random specifications against `check`.
 struct CertificateAttack {
+  std::string file;
   std::int64_t mutants = 0, killed = 0, harmless = 0, survived = 0;
   std::int64_t specifications = 0, fitted = 0, refused = 0, undecided = 0, false_claims = 0;
   std::int64_t broken = 0;  ///< hangs, internal errors, and fits that ran out of memory

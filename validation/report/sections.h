@@ -12,10 +12,14 @@ namespace outgrad::validation {
 // ---- summary.cpp: what a reader takes away
 page::Verdict verdict_of(const std::vector<Requirement>& rows);
 page::Tiles key_figures(const Results& results, const std::vector<Requirement>& rows);
-/// Every requirement by format.
+/// Every requirement on one format, formats side by side.
 page::Table matrix(const std::vector<Requirement>& rows);
-/// What holds, fails, is only reported, was not measured; where the data came from.
-std::vector<page::Block> remarks(const Results& results, const std::vector<Requirement>& rows);
+/// Every other requirement: those on norms and on certificates.
+page::Table of_all_formats(const std::vector<Requirement>& rows);
+/// The requirements of of_all_formats(), then what holds; and, where there is such, what fails, is only reported, was not measured.
+std::vector<page::Block> remarks(const std::vector<Requirement>& rows);
+/// How many files of each kind the report was made from.
+page::Paragraph sources(const Results& results);
 page::Section requirements_section(const std::vector<Requirement>& rows);
 
 // ---- curves.cpp: errors over x and y

@@ -43,8 +43,9 @@ figcaption { font-size: 13.5px; color: var(--soft); margin: 6px 0; max-width: 11
 #summary figure { margin: 8px 0; }
 #summary h3 { margin: 10px 0 0; font-size: 14px; }
 #summary .beside p { font-size: 13.5px; margin: 2px 0 6px; }
-.beside { display: grid; grid-template-columns: minmax(0, max-content) minmax(240px, 1fr); gap: 0 36px; }
+.beside { display: grid; grid-template-columns: minmax(0, 2fr) minmax(240px, 1fr); gap: 0 36px; }
 .beside > div { min-width: 0; }
+.beside > div + div th { white-space: normal; }
 #summary td, #summary th { padding-top: 3px; padding-bottom: 3px; }
 .scroll { overflow-x: auto; max-width: 100%; }
 .scroll:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }

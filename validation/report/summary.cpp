@@ -15,8 +15,6 @@ using namespace page;
 
 namespace {
 
-constexpr const char* kNorms = "norms";
-
 std::string counted(std::size_t n, const char* one, const char* many) { return fmt::format("{} {}", n, n == 1 ? one : many); }
 
 std::vector<const Requirement*> with(const std::vector<Requirement>& rows, RequirementVerdict verdict) {
@@ -45,21 +43,24 @@ std::string line_of(const Requirement& row) {
   return name;
 }
 
+bool is_of_a_format(const Requirement& row) {
+  return std::any_of(kTargets.begin(), kTargets.end(), [&](const Targets& targets) { return row.format == targets.format; });
+}
+
+/// The figure and its limit, with a mark that says without colour whether it holds.
+Cell judged(const Requirement& row) {
+  const char* const mark = row.verdict() == RequirementVerdict::pass ? "\u2713\u00a0" : row.verdict() == RequirementVerdict::fail ? "\u2717\u00a0" : "";
+  return Cell(row.value ? mark + figure(*row.value, row.kind) + (row.limit ? " \u2264\u00a0" + figure(*row.limit, row.kind) : "") : "not measured",
+              tone_of(row.verdict()));
+}
+
 }  // namespace
 
 Table matrix(const std::vector<Requirement>& rows) {
   Table table{"What must hold and what was found: upper bounds, rounded up.", "./outgrad report", {words("requirement")}, {}};
   for (const Targets& targets : kTargets) table.columns.push_back({targets.format, "found, at most"});
-  const auto cell = [](const Requirement& row) {
-    const char* const mark = row.verdict() == RequirementVerdict::pass   ? "\u2713\u00a0"
-                             : row.verdict() == RequirementVerdict::fail ? "\u2717\u00a0"
-                                                                         : "";
-    return Cell(row.value ? mark + figure(*row.value, row.kind) + (row.limit ? " \u2264\u00a0" + figure(*row.limit, row.kind) : "")
-                          : "not measured",
-                tone_of(row.verdict()));
-  };
   for (const Requirement& row : rows) {
-    if (row.format == kNorms) continue;
+    if (!is_of_a_format(row)) continue;
     const std::string name = line_of(row);
     auto line = std::find_if(table.rows.begin(), table.rows.end(), [&](const auto& one) { return one[0].text == name; });
     if (line == table.rows.end()) {
@@ -68,12 +69,16 @@ Table matrix(const std::vector<Requirement>& rows) {
       line->resize(table.columns.size(), Cell("", Tone::muted));
     }
     for (size_t i = 0; i < kTargets.size(); ++i) {
-      if (row.format == kTargets[i].format) (*line)[i + 1] = cell(row);
+      if (row.format == kTargets[i].format) (*line)[i + 1] = judged(row);
     }
   }
+  return table;
+}
+
+Table of_all_formats(const std::vector<Requirement>& rows) {
+  Table table{"What attacks on all formats together found.", "./outgrad report", {words("requirement"), {"found", "at most"}}, {}};
   for (const Requirement& row : rows) {
-    if (row.format == kNorms)
-      table.rows.push_back({"LayerNorm, RMSNorm: " + row.quantity, cell(row), Cell("all formats", Tone::muted), Cell("")});
+    if (!is_of_a_format(row)) table.rows.push_back({row.format + ": " + row.quantity, judged(row)});
   }
   return table;
 }
@@ -161,12 +166,13 @@ Verdict verdict_of(const std::vector<Requirement>& rows) {
   return verdict;
 }
 
-std::vector<Block> remarks(const Results& results, const std::vector<Requirement>& rows) {
-  std::vector<Block> blocks;
-  const auto say = [&](const char* what, RequirementVerdict verdict, const char* none) {
+std::vector<Block> remarks(const std::vector<Requirement>& rows) {
+  std::vector<Block> blocks{of_all_formats(rows)};
+  const auto say = [&](const char* what, RequirementVerdict verdict) {
     const auto found = with(rows, verdict);
+    if (found.empty()) return;
     blocks.push_back(Heading{what});
-    blocks.push_back(Paragraph{found.empty() ? none : listed(found) + ".", found.empty() ? Tone::muted : tone_of(verdict)});
+    blocks.push_back(Paragraph{listed(found) + ".", tone_of(verdict)});
   };
   const auto holding = with(rows, RequirementVerdict::pass);
   blocks.push_back(Heading{"What holds"});
@@ -176,10 +182,13 @@ std::vector<Block> remarks(const Results& results, const std::vector<Requirement
     if (n > 0) ways += fmt::format("{}{} {}", ways.empty() ? "" : ", ", n, way);
   }
   blocks.push_back(Paragraph{holding.empty() ? "Nothing was shown to hold." : fmt::format("{} requirements: {}.", holding.size(), ways)});
-  say("What fails", RequirementVerdict::fail, "Nothing that was measured.");
-  say("What is only reported", RequirementVerdict::reported, "Nothing.");
-  say("What was not measured", RequirementVerdict::not_measured, "Nothing.");
-  blocks.push_back(Heading{"Where the data came from"});
+  say("What fails", RequirementVerdict::fail);
+  say("What is only reported", RequirementVerdict::reported);
+  say("What was not measured", RequirementVerdict::not_measured);
+  return blocks;
+}
+
+Paragraph sources(const Results& results) {
   std::string from;
   const auto add = [&](std::size_t n, const char* one, const char* many) {
     if (n > 0) from += (from.empty() ? "" : ", ") + counted(n, one, many);
@@ -190,13 +199,11 @@ std::vector<Block> remarks(const Results& results, const std::vector<Requirement
   add(results.foreign.size(), "sweep of others' coefficients", "sweeps of others' coefficients");
   add(results.stability.size(), "stability analysis", "stability analyses");
   add(results.attacks.size(), "search against the norms' bounds", "searches against the norms' bounds");
+  add(results.certificates ? 1 : 0, "attack on the certificates", "attacks on the certificates");
   add(results.pareto.size(), "front", "fronts");
   add(results.training.size(), "training study", "training studies");
   add(results.tuning.size(), "tuned problem", "tuned problems");
-  blocks.push_back(
-      Paragraph{from + ". The command named below every table and plot writes the files that it shows; all of them stand under Inputs.",
-                Tone::muted});
-  return blocks;
+  return {from + ". The command named below every table and plot writes the files that it shows.", Tone::muted};
 }
 
 Section requirements_section(const std::vector<Requirement>& rows) {

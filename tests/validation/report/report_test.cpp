@@ -591,6 +591,23 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
   EXPECT_NE(text.find("1.23e+05"), std::string::npos) << "what clamping gamma costs";
   EXPECT_NE(text.find("| +0.013 | \\[-0.25, +0.5\\] |"), std::string::npos) << "a difference with its interval";
 
+  // Each requirement has its cell on the first screen, those of no format in particular too.
+  results.certificates = CertificateAttack{.file = "certificates.json", .mutants = 7, .specifications = 3};
+  const std::vector<Requirement> rows = requirements(results);
+  const auto figures = [](const page::Table& table) {
+    std::ptrdiff_t filled = 0;
+    for (const auto& row : table.rows) {
+      const auto n = std::count_if(row.begin() + 1, row.end(), [](const page::Cell& cell) { return !cell.text.empty(); });
+      EXPECT_GE(n, 1) << row[0].text;
+      filled += n;
+    }
+    return filled;
+  };
+  const page::Document attacked = document();
+  EXPECT_EQ(figures(std::get<page::Table>(attacked.summary.at(0))) + figures(std::get<page::Table>(attacked.remarks.at(0))),
+            static_cast<std::ptrdiff_t>(rows.size()));
+  results.certificates.reset();
+
   results.sweeps[0].domains[0].ratio = 2;  // bf16
   const page::Document bad = document();
   EXPECT_EQ(bad.verdict.tone, page::Tone::bad);
