@@ -10,13 +10,13 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/tasks.h"
 
 #include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
 
 namespace outgrad::approx {
@@ -148,59 +148,45 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
   return chosen;
 }
 
-void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    try {
-      Piece& p = pieces[i];
-      if (p.constant) {
-        p.centre = p.anchor->centre;
-        p.c.assign(static_cast<size_t>(degree) + 1, 0.0f);
-        p.c[0] = p.anchor->c0;
-        rows.tick();
-        continue;
-      }
-      if (!p.storage_aware) fit_row(composite, p, degree);
-      if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
-        throw SpecError(fmt::format(
-            "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
-            p.row, p.v_lo, p.v_hi, p.degree));
-      }
-      if (p.lower_bound > p.allowed) continue;  // reported for all pieces together
-      p.certified = certify_approximation(composite, p, 0);
-      if (p.target != Target::value_relative) p.minimax_certified = certify_minimax(composite, p);
-      if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
-      if (p.two_word) p.ulp = certify_ulp(*model, p);
-    } catch (...) {
-#pragma omp critical
-      if (!failure) failure = std::current_exception();
-    }
-    rows.tick();
+void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
+  if (p.constant) {
+    p.centre = p.anchor->centre;
+    p.c.assign(static_cast<size_t>(degree) + 1, 0.0f);
+    p.c[0] = p.anchor->c0;
+    return;
   }
+  if (!p.storage_aware) fit_row(composite, p, degree);
+  if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
+    throw SpecError(fmt::format(
+        "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier", p.row,
+        p.v_lo, p.v_hi, p.degree));
+  }
+  if (p.lower_bound > p.allowed) return;  // reported for all pieces together
+  p.certified = certify_approximation(composite, p, 0);
+  if (p.target != Target::value_relative) p.minimax_certified = certify_minimax(composite, p);
+  if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
+  if (p.two_word) p.ulp = certify_ulp(*model, p);
+}
+
+void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
+  kernels::for_each_task(pieces.size(), 0, [&](size_t i) {
+    fit_piece(composite, pieces[i], degree, model);
+    rows.tick();
+  });
   flint_cleanup();
-  if (failure) std::rethrow_exception(failure);
 }
 
 /// The bounds of rows whose coefficients were found elsewhere.
 void certify_pieces(const Composite& composite, BackwardModel& model, Stage& rows) {
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (size_t i = 0; i < model.pieces.size(); ++i) {
-    try {
-      Piece& p = model.pieces[i];
-      const Samples samples = sample(composite, p, kSamples);
-      p.observed = measure(samples, {p.centre, p.c, p.c0_low, 0});
-      p.certified = certify_approximation(composite, p, 0);
-      p.evaluation = certify_evaluation(model, p);
-    } catch (...) {
-#pragma omp critical
-      if (!failure) failure = std::current_exception();
-    }
+  kernels::for_each_task(model.pieces.size(), 0, [&](size_t i) {
+    Piece& p = model.pieces[i];
+    const Samples samples = sample(composite, p, kSamples);
+    p.observed = measure(samples, {p.centre, p.c, p.c0_low, 0});
+    p.certified = certify_approximation(composite, p, 0);
+    p.evaluation = certify_evaluation(model, p);
     rows.tick();
-  }
+  });
   flint_cleanup();
-  if (failure) std::rethrow_exception(failure);
 }
 
 /// Of a row of a fit in ulps where |g| >= least.

@@ -9,10 +9,10 @@
 #include "approx/witness.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "kernels/host/tasks.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <omp.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -20,7 +20,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -125,17 +124,8 @@ void require_programs(const std::vector<approx::WitnessScript>& scripts) {
 std::vector<approx::Witnessed> run_scripts(const std::vector<approx::WitnessScript>& scripts, const std::string& folder, double limit_s,
                                            int threads) {
   std::vector<approx::Witnessed> results(scripts.size());
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads > 0 ? threads : omp_get_num_procs())
-  for (size_t i = 0; i < scripts.size(); ++i) {
-    try {
-      results[i] = approx::run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s);
-    } catch (...) {
-#pragma omp critical
-      failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+  kernels::for_each_task(scripts.size(), threads,
+                         [&](size_t i) { results[i] = approx::run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s); });
   return results;
 }
 

@@ -3,14 +3,13 @@
 #include "approx/progress.h"
 #include "approx/remez.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/tasks.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
 
 namespace outgrad::approx {
@@ -435,18 +434,10 @@ ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int thr
     if (result.boxes + open.size() > most_boxes) return result;
     result.deepest = depth;
     std::vector<Outcome> outcomes(open.size());
-    std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads > 0 ? threads : omp_get_num_procs())
-    for (size_t k = 0; k < open.size(); ++k) {
-      try {
-        Outcome& o = outcomes[k];
-        o.refutation = refute(problem, open[k].box, open[k].guess, o.level, o.axis);
-      } catch (...) {
-#pragma omp critical
-        failure = std::current_exception();
-      }
-    }
-    if (failure) std::rethrow_exception(failure);
+    kernels::for_each_task(open.size(), threads, [&](size_t k) {
+      Outcome& o = outcomes[k];
+      o.refutation = refute(problem, open[k].box, open[k].guess, o.level, o.axis);
+    });
     result.boxes += open.size();
     stage.tick(static_cast<std::int64_t>(open.size()));
     std::vector<Node> next;

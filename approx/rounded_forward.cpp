@@ -6,13 +6,13 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/tasks.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <optional>
 
@@ -374,31 +374,23 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
 RoundedForwardModel fit_rounded_forward(const Composite& composite, const RoundedForwardSpec& spec, const std::string& name, Stage& rows) {
   RoundedForwardModel m = laid_out(composite, spec);
   rows.expect(static_cast<std::int64_t>(m.pieces.size()));
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (size_t i = 0; i < m.pieces.size(); ++i) {
-    try {
-      Piece& p = m.pieces[i];
-      if (p.constant) {
-        p.c = {1, 0, 0, 0, 0};
-        p.observed = std::abs(1 / composite.quotient(Ball(p.v_lo), Ball(0.0), 1, 1)[0].to_double() - 1);
-      } else {
-        RowFitter fitter(composite, m, p);
-        fitter.fit();
-        if (fitter.misrounded() > 0) {
-          throw SpecError(fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, or another quartic_shift", name,
-                                      p.row, p.v_lo, p.v_hi, fitter.misrounded()));
-        }
+  kernels::for_each_task(m.pieces.size(), 0, [&](size_t i) {
+    Piece& p = m.pieces[i];
+    if (p.constant) {
+      p.c = {1, 0, 0, 0, 0};
+      p.observed = std::abs(1 / composite.quotient(Ball(p.v_lo), Ball(0.0), 1, 1)[0].to_double() - 1);
+    } else {
+      RowFitter fitter(composite, m, p);
+      fitter.fit();
+      if (fitter.misrounded() > 0) {
+        throw SpecError(fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, or another quartic_shift", name,
+                                    p.row, p.v_lo, p.v_hi, fitter.misrounded()));
       }
-      p.certified = certify_approximation(composite, p, 0);
-    } catch (...) {
-#pragma omp critical
-      if (!failure) failure = std::current_exception();
     }
+    p.certified = certify_approximation(composite, p, 0);
     rows.tick();
-  }
+  });
   flint_cleanup();
-  if (failure) std::rethrow_exception(failure);
   for (const Piece& p : m.pieces) {
     m.kA = std::max(m.kA, p.certified);
     if (p.row >= m.kCoreFirst) m.kCoreA = std::max(m.kCoreA, p.certified);

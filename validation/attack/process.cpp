@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -21,8 +22,6 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// A process that waits for nothing uses no processor time: the clock ends it after so many times its limit.
-constexpr int kClockFactor = 10;
 constexpr size_t kMostErrors = size_t{1} << 16;
 
 double seconds(const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); }
@@ -59,10 +58,12 @@ bool read_all(int descriptor, int clock_s, Take&& take) {
   char buffer[1 << 14];
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return true;
     pollfd waiting{descriptor, POLLIN, 0};
-    if (poll(&waiting, 1, static_cast<int>(left)) < 0 && errno != EINTR) return false;
-    if (waiting.revents == 0) continue;
+    if (poll(&waiting, 1, static_cast<int>(std::max<decltype(left)>(left, 0))) < 0 && errno != EINTR) return false;
+    if (waiting.revents == 0) {
+      if (left > 0) continue;
+      return true;  // only where nothing has come: who was stopped meanwhile, as a laptop is, finds what its child wrote
+    }
     const ssize_t got = read(descriptor, buffer, sizeof buffer);
     if (got == 0) return false;
     if (got > 0) take(std::string_view(buffer, static_cast<size_t>(got)));
@@ -115,7 +116,7 @@ Ending run_program(const std::vector<std::string>& words, const Limits& limits) 
   }
   close(ends[1]);
   std::string errors;
-  const bool late = read_all(ends[0], kClockFactor * limits.cpu_s, [&](std::string_view part) { errors += part.substr(0, kMostErrors - std::min(kMostErrors, errors.size())); });
+  const bool late = read_all(ends[0], limits.clock_factor * limits.cpu_s, [&](std::string_view part) { errors += part.substr(0, kMostErrors - std::min(kMostErrors, errors.size())); });
   close(ends[0]);
   Ending ending = wait_for(child, late);
   ending.errors = std::move(errors);
@@ -156,7 +157,7 @@ std::vector<std::string> run_guarded(size_t count, const std::function<std::stri
     }
     close(ends[1]);
     std::string pending;
-    const bool late = read_all(ends[0], static_cast<int>(kClockFactor * limits.cpu_s * (count - first)), [&](std::string_view part) {
+    const bool late = read_all(ends[0], static_cast<int>(static_cast<size_t>(limits.clock_factor * limits.cpu_s) * (count - first)), [&](std::string_view part) {
       pending += part;
       for (size_t end = pending.find('\n'); end != std::string::npos; end = pending.find('\n')) {
         lines.push_back(pending.substr(0, end));

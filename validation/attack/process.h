@@ -11,12 +11,13 @@ namespace outgrad::validation::gate {
 struct Limits {
   int cpu_s = 60;
   std::uint64_t memory_bytes = std::uint64_t{2} << 30;  ///< of address space
+  int clock_factor = 10;  ///< who waits uses no processor time: the clock is up after so many times cpu_s
 };
 
 struct Ending {
   int status = 0;     ///< exit status, -1 if a signal ended it
   int signal = 0;
-  bool hung = false;  ///< ended by its limit of processor time, or of waiting
+  bool hung = false;  ///< ended by its limit of processor time, or by the clock
   double cpu_s = 0;
   std::string errors;  ///< the first 64 KiB of stderr
 };

@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <stdexcept>
 #include <utility>
+
+#include "kernels/host/tasks.h"
 
 namespace outgrad::validation {
 namespace {
@@ -149,23 +150,9 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
   for (float at = left_; at < end; at += kWidestCell) {
     if (inner == 0 || at >= kWidestCell || at < -kWidestCell) stretches.emplace_back(at, at + kWidestCell);
   }
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::size_t i = 0; i < stretches.size(); ++i) {
-    std::vector<Cell> found;
-    std::exception_ptr thrown;
-    try {
-      cover(f, stretches[i].first, stretches[i].second, found);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-#pragma omp critical
-    {
-      cells_.insert(cells_.end(), found.begin(), found.end());
-      if (thrown) failure = thrown;
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+  std::vector<std::vector<Cell>> found(stretches.size());
+  kernels::for_each_task(stretches.size(), 0, [&](std::size_t i) { cover(f, stretches[i].first, stretches[i].second, found[i]); });
+  for (const std::vector<Cell>& cells : found) cells_.insert(cells_.end(), cells.begin(), cells.end());
   std::sort(cells_.begin(), cells_.end(), [](const Cell& a, const Cell& b) { return a.from < b.from; });
 
   constexpr float kEnd = std::numeric_limits<float>::infinity();

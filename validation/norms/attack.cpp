@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/host/errors.h"
+#include "kernels/host/tasks.h"
 #include "validation/random.h"
 
 namespace outgrad::validation {
@@ -772,18 +772,10 @@ std::vector<AttackResult> attack_all(const AttackOptions& options) {
   const auto weight = [&](const AttackCase& c) { return std::sqrt(std::clamp(static_cast<double>(c.layer.n), kShort, kLong) / kShort); };
   double weights = 0;
   for (const AttackCase& c : cases) weights += weight(c);
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic)
-  for (size_t k = 0; k < cases.size(); ++k) {
-    try {
-      constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15u;
-      results[k] = attack(cases[k], options.evaluations * weight(cases[k]) / weights, options.seed + kStride * (k + 1), options.tamper);
-    } catch (...) {
-#pragma omp critical
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+  kernels::for_each_task(cases.size(), 0, [&](size_t k) {
+    constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15u;
+    results[k] = attack(cases[k], options.evaluations * weight(cases[k]) / weights, options.seed + kStride * (k + 1), options.tamper);
+  });
   return results;
 }
 

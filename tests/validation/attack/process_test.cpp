@@ -26,6 +26,15 @@ TEST(AttackProcess, AHangEndsAtItsLimit) {
   EXPECT_LT(ending.cpu_s, 3);
 }
 
+// As a suspended machine, or a job that gives way: the caller sleeps past the clock, the child ended long before.
+TEST(AttackProcess, WhoWasStoppedDoesNotCallTheOtherHung) {
+  const Ending ending = run_program({"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent) >/dev/null 2>&1 & echo done >&2; kill -STOP $parent"}, {1, std::uint64_t{1} << 30, 1});
+  EXPECT_FALSE(ending.hung);
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.errors, "done\n");
+  EXPECT_TRUE(run_program({"sleep", "30"}, {1, std::uint64_t{1} << 30, 1}).hung);
+}
+
 TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
   const std::vector<std::string> lines = run_guarded(
       6,
