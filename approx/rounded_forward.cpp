@@ -86,6 +86,19 @@ unsigned correct_code(const Composite& composite, const StoredFormat& stored, fl
   return sign | magnitude;
 }
 
+/// How many x of the format the row with p = 1 rounds wrongly: those of its cell and all beyond.
+int misrounded_where_constant(const Composite& composite, const RoundedForwardModel& m, const Piece& piece) {
+  const StoredFormat stored{m.format};
+  const OneRow row{{1, 0, 0, 0}};
+  int wrong = 0;
+  for (unsigned code = stored.code(static_cast<float>(piece.v_lo)); std::isfinite(stored.at(code)); ++code) {
+    const float x = stored.at(code);
+    if (x < m.kXMax && kernels::forward_index(kernels::FloatOps{}, m, x) != 0x1p23f + static_cast<float>(piece.row)) continue;
+    wrong += stored.code(deployed(m, row, x)) != correct_code(composite, stored, x);
+  }
+  return wrong;
+}
+
 /// An x of the format, and the p about f(x)/x that give the right y.
 struct Point {
   float x;
@@ -379,6 +392,9 @@ RoundedForwardModel fit_rounded_forward(const Composite& composite, const Rounde
     if (p.constant) {
       p.c = {1, 0, 0, 0, 0};
       p.observed = std::abs(1 / composite.quotient(Ball(p.v_lo), Ball(0.0), 1, 1)[0].to_double() - 1);
+      if (const int wrong = misrounded_where_constant(composite, m, p); wrong > 0) {
+        throw SpecError(fmt::format("{}: x_max: {} x of the format from {:.4f} on are not their own rounded f(x): a larger x_max", name, wrong, p.v_lo));
+      }
     } else {
       RowFitter fitter(composite, m, p);
       fitter.fit();
