@@ -114,10 +114,10 @@ class GradientTails {
 };
 
 double Activation::value(double x) const {
-  if (linear_from_zero && x >= 0) return x;
   // A user's own may cancel in double, log(1 + exp(-50)) for one: it is evaluated in balls.
-  return name == "expression" ? (*expression)(Ball(x)).to_double() : (*expression)(x);
+  return name == "expression" ? (*expression)(Ball(x)).to_double() : rough_value(x);
 }
+double Activation::rough_value(double x) const { return linear_from_zero && x >= 0 ? x : (*expression)(x); }
 Real Activation::value_real(const Real& x) const { return linear_from_zero && x >= 0 ? x : (*expression)(x); }
 Ball Activation::value_ball(const Ball& x) const {
   if (!linear_from_zero || x.negative()) return (*expression)(x);

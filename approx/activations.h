@@ -31,6 +31,8 @@ struct Activation {
   bool linear_from_zero = false;  ///< f(x) = x for x >= 0; the expression holds below
 
   [[nodiscard]] double value(double x) const;
+  /// In double arithmetic throughout, where a user's own may cancel: any number at all, and fast.
+  [[nodiscard]] double rough_value(double x) const;
   [[nodiscard]] Real value_real(const Real& x) const;
   [[nodiscard]] Ball value_ball(const Ball& x) const;
   [[nodiscard]] Series value_series(const Series& x) const;

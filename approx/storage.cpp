@@ -30,20 +30,31 @@ class Inverse {
   /// Endpoints that enclose the x with f(x) = y; y is between f at the two ends of the branch. The last answer starts the next search:
   /// neighbours of the grid are asked one after the other.
   [[nodiscard]] Ball operator()(const Ball& y) {
-    const double target = y.to_double();
     const auto& f = composite_.activation();
-    // f rises away from the end of a masked branch, and everywhere on an increasing one.
-    const bool rising = right_ || !composite_.masked();
-    double low = rising && right_ ? end_ : std::min(end_, far_), high = std::max(end_, far_);
+    // What double arithmetic finds costs a tenth, and the bracket proves it or does not.
+    constexpr double kWidest = 0x1p-14;
+    if (const auto found = bracketed(y, root(y.to_double(), [&](double x) { return f.rough_value(x); }), kBracket)) return *found;
+    if (const auto found = bracketed(y, root(y.to_double(), [&](double x) { return f.value(x); }), kWidest)) return *found;
+    // Next to x* the root is flat: the regular coordinate s resolves it.
+    return composite_.enclose_argument_of(y, right_);
+  }
+
+ private:
+  /// f rises away from the end of a masked branch, and everywhere on an increasing one.
+  [[nodiscard]] bool rising() const { return right_ || !composite_.masked(); }
+
+  template <class Value>
+  [[nodiscard]] double root(double target, Value&& value_at) {
+    double low = right_ ? end_ : std::min(end_, far_), high = std::max(end_, far_);
     if (right_ && far_ < target + 1) high = target + 1;  // f(x) > x - 1/2 right of 0 wherever f is unbounded
     double x = last_;
     if (!(x > low && x < high)) x = 0.5 * (low + high);
     for (int step = 0; step < 200; ++step) {
-      const double value = f.value(x) - target;
+      const double value = value_at(x) - target;
       if (value == 0) break;
-      ((value < 0) == rising ? low : high) = x;
+      ((value < 0) == rising() ? low : high) = x;
       // The slope of the secant through a point 2^-20 away is good enough for Newton: bisection takes over where it is not.
-      const double h = 0x1p-20 * std::max(1.0, std::abs(x)), slope = (f.value(x + h) - f.value(x - h)) / (2 * h);
+      const double h = 0x1p-20 * std::max(1.0, std::abs(x)), slope = (value_at(x + h) - value_at(x - h)) / (2 * h);
       double next = x - value / slope;
       if (!(next > low && next < high)) next = 0.5 * (low + high);
       if (std::abs(next - x) <= 0x1p-52 * std::max(1.0, std::abs(x))) {
@@ -53,17 +64,22 @@ class Inverse {
       x = next;
     }
     last_ = x;
-    for (double width = kBracket * std::max(1.0, std::abs(x)); width < 0x1p-10 * std::max(1.0, std::abs(x)); width *= 16) {
-      const Ball below(x - width), above(x + width);
-      Ball at_below = f.value_ball(below) - y, at_above = f.value_ball(above) - y;
-      if (!rising) std::swap(at_below, at_above);
-      if (at_below.negative() && at_above.positive()) return Ball::hull(below, above);
-    }
-    // Next to x* the root is flat: the regular coordinate s resolves it.
-    return composite_.enclose_argument_of(y, right_);
+    return x;
   }
 
- private:
+  /// The least bracket about x, up to `widest` relative to max(|x|, 1), over which f passes y.
+  [[nodiscard]] std::optional<Ball> bracketed(const Ball& y, double x, double widest) const {
+    const auto& f = composite_.activation();
+    const double scale = std::max(1.0, std::abs(x));
+    for (double width = kBracket; width <= widest; width *= 16) {
+      const Ball below(x - width * scale), above(x + width * scale);
+      Ball at_below = f.value_ball(below) - y, at_above = f.value_ball(above) - y;
+      if (!rising()) std::swap(at_below, at_above);
+      if (at_below.negative() && at_above.positive()) return Ball::hull(below, above);
+    }
+    return {};
+  }
+
   const Composite& composite_;
   bool right_;
   double end_ = 0, far_ = 0, last_ = std::numeric_limits<double>::quiet_NaN();

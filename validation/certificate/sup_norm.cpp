@@ -99,7 +99,7 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
   std::vector<std::pair<double, double>> pending{{low, high}};
   int intervals = 0;
   while (!pending.empty()) {
-    const auto [a, b] = pending.back();
+    const double a = pending.back().first, b = pending.back().second;  // clang 14 captures no structured bindings
     pending.pop_back();
     const double middle = a + (b - a) / 2;
     const double radius = std::max((Interval(b) - middle).upper(), (Interval(middle) - a).upper());

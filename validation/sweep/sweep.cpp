@@ -989,7 +989,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
     }
   }
   const nlohmann::json agreed = nlohmann::json::parse(ranks.broadcast(nlohmann::json{{"header", header}, {"missing", missing}}.dump()));
-  if (agreed["header"] != header) {
+  if (agreed["header"] != nlohmann::json(header)) {
     throw SpecError("validate", fmt::format("rank {}", ranks.rank()), fmt::format("sweeps {}, where rank 0 sweeps {}", header.dump(), agreed["header"].dump()));
   }
   missing = agreed["missing"].get<std::vector<std::size_t>>();
