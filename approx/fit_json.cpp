@@ -265,6 +265,8 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     document = json::parse(text);
   } catch (const json::parse_error& error) {
     throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
+  } catch (const json::out_of_range&) {
+    throw SpecError(path, "JSON", "a number is beyond double's range");
   }
   const Node j(document, path, "");
   if (j["schema"].text() != "outgrad.fit/2") j["schema"].fail("is unknown; known: outgrad.fit/2");

@@ -289,7 +289,7 @@ BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, cons
   Layout layout(composite, spec, constants, target);
   if (composite.activation().linear_from_zero) {
     layout.linear_core();
-  } else if (spec.split == Split::uniform && spec.cells > 1) {
+  } else if (spec.split == Split::uniform && (spec.cells > 1 || spec.left)) {  // break points would be counted through the left segment's rows
     layout.uniform_core();
   } else {
     layout.broken_core(breaks);

@@ -235,7 +235,7 @@ Spec parse_spec(const std::string& text, const std::string& path) {
   } catch (const json::parse_error& error) {
     throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
   } catch (const json::out_of_range&) {
-    throw SpecError(path, "top level", "is not JSON that can be represented: a number is out of range");
+    throw SpecError(path, "JSON", "a number is beyond double's range");
   }
   Reader r(document, path, "");
   if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");

@@ -140,8 +140,8 @@ inline nlohmann::json parse_json(const std::string& text, const std::string& fil
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     throw kernels::SpecError(file, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const nlohmann::json::exception& error) {
-    throw kernels::SpecError(file, "JSON", error.what());  // a number beyond double
+  } catch (const nlohmann::json::out_of_range&) {  // whose text quotes all of the number
+    throw kernels::SpecError(file, "JSON", "a number is beyond double's range");
   }
 }
 

@@ -38,8 +38,8 @@ Json parse(const std::string& path, const std::string& text) {
     const std::size_t end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     throw kernels::SpecError(path, "line " + std::to_string(line), end == text.size() ? "the file ends early" : "not JSON");
-  } catch (const json::exception& error) {  // a number beyond double's range
-    throw kernels::SpecError(path, "JSON", error.what());
+  } catch (const json::out_of_range&) {  // whose text quotes all of the number
+    throw kernels::SpecError(path, "JSON", "a number is beyond double's range");
   }
 }
 

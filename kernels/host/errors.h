@@ -63,8 +63,11 @@ class IoError : public std::runtime_error {
   int error_number_;
 };
 
-// Prints "outgrad: <message>" as exactly one line: control characters, which a hostile file may have put there, become blanks.
+// Prints "outgrad: <message>" as exactly one line that a person can read: control characters, which a hostile file may have put there,
+// become blanks, and of a message that quotes too much of a file its middle is left out.
 inline void print_error_line(std::string message) {
+  constexpr std::size_t kFirst = 1200, kLast = 300;
+  if (message.size() > kFirst + kLast) message.replace(kFirst, message.size() - kFirst - kLast, " ... ");
   for (char& c : message) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }

@@ -97,6 +97,15 @@ TEST(Fit, UnreachableTargetNamesTheProvenLowerBound) {
   }
 }
 
+// A finding of the gate: break points were counted through the left segment's rows, beyond the last one.
+TEST(Fit, OneCellMayStandBesideALeftSegment) {
+  const Fit one = fit(parse_spec(R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
+                                     "degree": 5, "cells": 1, "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})", "spec.json"), 0);
+  EXPECT_EQ(one.backward->pieces.size(), 8u);
+  EXPECT_LE(one.backward->kA, 0x1p-5);
+  EXPECT_LE(one.backward->kT, one.backward->kO + 0x1p-5 + one.backward->kK);
+}
+
 TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   const auto refusal = [](const std::string& function, const std::string& more) {
     const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "bf16", "target": "abs:2^-8", )"
@@ -125,6 +134,7 @@ TEST(Fit, JsonRoundTripsAndRefusesDamage) {
   for (size_t cut = 0; cut + 2 < text.size(); cut += 37) {
     EXPECT_THROW(fit_from_json(text.substr(0, cut), path), kernels::SpecError) << cut;
   }
+  EXPECT_THROW(fit_from_json("{\"schema\": 1e999}", path), kernels::SpecError) << "not an internal error";
   // Every character replaced in turn: refused with a SpecError, or still a well-formed fit.
   for (size_t i = 0; i < text.size(); i += 11) {
     std::string damaged = text;

@@ -55,7 +55,7 @@ TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
   EXPECT_EQ(refusal("[1]"), "spec.json: top level: must be an object");
   EXPECT_EQ(refusal("{"), "spec.json: byte 2: is not JSON");
-  EXPECT_EQ(refusal("{\"schema\": 1e999}"), "spec.json: top level: is not JSON that can be represented: a number is out of range");
+  EXPECT_EQ(refusal("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
 }
 
 TEST(Spec, WhatItQuotesStaysShort) {

@@ -69,6 +69,21 @@ TEST(Storage, TailsLieOnTheSideWhereFIs) {
   }
 }
 
+// A finding of the gate: a user's tail was bounded by more than f' takes there, and R, measured against the middle, was claimed too small.
+TEST(Storage, ATailBoundThatIsNotAttainedDoesNotWidenTheRange) {
+  const Composite composite(activation_from_expression("x*normal_cdf(10.8794*x)"));
+  double least = 0;
+  for (int k = 0; k < 20000; ++k) least = std::min(least, static_cast<double>(composite.gradient_at(composite.argument_of(Real(-0x1p-10), false) - Real(k * 0x1p-14))));
+  int seen = 0;
+  for (const StorageInterval& i : storage_intervals(composite, Format::e4m3)) {
+    if (i.y != 0 || i.m) continue;
+    ++seen;
+    EXPECT_NEAR(i.lo, least, 1e-10);
+    EXPECT_NEAR(i.hi, 0, 1e-10);
+  }
+  EXPECT_EQ(seen, 1);
+}
+
 TEST(Storage, DirectTableIsWithinHalfAnUlpOfTheOracle) {
   for (const Format format : {Format::bf16, Format::e4m3, Format::e5m2}) {
     const Composite& c = composite_of("gelu");

@@ -68,6 +68,8 @@ TEST(ForeignReader, RefusesInOneLineWithThePlace) {
     EXPECT_EQ(why.find('\n'), std::string::npos);
     EXPECT_LT(why.size(), 200u) << why;
   };
+  // A finding of the fuzzer: the whole number was quoted.
+  EXPECT_EQ(refusal("{\"schema\": " + std::string(400, '7') + "}"), "file.json: JSON: a number is beyond double's range");
   expect([](Json& j) { j["schema"] = "outgrad.foreign/2"; }, "schema: is not outgrad.foreign/1");
   expect([](Json& j) { j["activation"] = "relu"; }, "activation: 'relu' is not one of gelu, silu");
   expect([](Json& j) { j["kind"] = "table"; }, "kind: ");
