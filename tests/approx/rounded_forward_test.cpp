@@ -45,7 +45,7 @@ unsigned deployed(const RoundedForwardModel& m, float x) {
 
 template <class T>
 void expect_every_x_rounded(const RoundedForwardModel& m) {
-  int wrong = 0, ties = 0;
+  int wrong = 0;
   for (unsigned code = 0; code < 0x10000; ++code) {
     const float x = kernels::widen(T{static_cast<kernels::u16>(code)});
     if (std::isnan(x)) continue;
@@ -63,13 +63,12 @@ void expect_every_x_rounded(const RoundedForwardModel& m) {
     for (const unsigned other : {magnitude + 1, magnitude - (magnitude > 0 ? 1 : 0)}) {
       if (other == magnitude || !std::isfinite(value(other))) continue;
       const long double theirs = std::abs(value(sign | other) - f);
-      wrong += distance > theirs;
-      ties += distance == theirs;
+      // Next to 0 long double loses what f(x) has beyond x/2, which is positive: a tie goes up.
+      wrong += distance > theirs || (distance == theirs && value(got) < value(sign | other));
     }
     wrong += !std::isfinite(value(got)) || (sign != 0) != std::signbit(x);
   }
   EXPECT_EQ(wrong, 0);
-  EXPECT_LT(ties, 0x10000 / 2) << "only x so small that f(x) is x/2 in long double";
 }
 
 TEST(RoundedForward, EveryXOfTheFormatIsRoundedCorrectly) {

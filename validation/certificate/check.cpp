@@ -204,9 +204,10 @@ Finding check_structure(const BackwardHeader& h) {
     const float g = deployed_gradient(h, y, m);
     const double limit = limit_of(slopes);
     if (h.exact_limits && activation.limited()) {
-      // At kExpressionEnd a user's f' has not reached its limit, 0 or 1. It is as near as a specification has to come; A, T and R hold g to f' itself.
+      // At kExpressionEnd a user's f' has not reached its limit, 0 or 1: it is as near as a specification has to come, and no further off than A + B.
       constexpr double kSettled = 0x1p-20;
-      conditions.require((g == 0 || g == 1) && (Interval(g) - slopes).magnitude() <= kSettled, fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+      conditions.require((g == 0 || g == 1) && (Interval(g) - slopes).magnitude() <= std::min(kSettled, h.bound_a + h.bound_b),
+                         fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
     } else if (h.exact_limits) {
       conditions.require(g == static_cast<float>(limit), fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
     } else {
