@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "validation/certificate/accuracy_class.h"
@@ -113,8 +114,12 @@ class Preimages {
   Stretch locate_all(const Formula& formula, bool m) const {
     const std::vector<double>& b = numbers_.boundaries;
     std::vector<Place> places(b.size());
-#pragma omp parallel for schedule(dynamic, 64)
-    for (size_t i = 0; i < b.size(); ++i) places[i] = locate(formula, m, b[i]);
+    constexpr size_t kRun = 64;
+#pragma omp parallel for schedule(dynamic)
+    for (size_t begin = 0; begin < b.size(); begin += kRun) {
+      double near = std::numeric_limits<double>::quiet_NaN();
+      for (size_t i = begin; i < std::min(begin + kRun, b.size()); ++i) places[i] = locate(formula, m, b[i], near);
+    }
     return {formula, m, std::move(places)};
   }
 
@@ -134,36 +139,57 @@ class Preimages {
     return x;
   }
 
-  // Where f = y on the stretch of the formula right (m) or left of its minimum.
-  Place locate(const Formula& formula, bool m, double y) const {
+  // The same where f's digits are lost in double; both ends keep their side of y.
+  static double bisect(const Function& f, double low, double high, bool rises, double y) {
+    for (int step = 0; step < 12; ++step) {
+      const double middle = low + (high - low) / 2;
+      (certainly_less(f.at<0>(Interval(middle))[0], Interval(y)) == rises ? low : high) = middle;
+    }
+    return low + (high - low) / 2;
+  }
+
+  // Where f = y near `guess`, which is improved; nothing where Number's digits do not tell.
+  template <class Number>
+  static std::optional<Place> isolate(const Function& f, bool m, double y, double& guess) {
+    auto at_guess = f.at<1>(Number(guess));
+    // Where f is small, double may have lost it (1 + tanh, log(1 + exp)): Newton's steps on log |f|, almost a straight line there.
+    for (int step = 0; step < 8 && std::fabs(y) < 0x1p-10; ++step) {
+      if (!(at_guess[0].width() < 0x1p-50 * std::fabs(y))) return {};
+      const double ratio = at_guess[0].middle() / y, moved = std::log(ratio) * at_guess[0].middle() / at_guess[1].middle();
+      if (!std::isfinite(moved) || std::fabs(moved) < 0x1p-47 * std::fabs(guess) || std::fabs(ratio - 1) < 0x1p-50) break;
+      guess -= moved;
+      at_guess = f.at<1>(Number(guess));
+    }
+    const Number x(guess);
+    double radius = 0x1p-46 * std::max(1.0, std::fabs(guess));
+    for (int attempt = 0; attempt < 4; ++attempt, radius *= 64) {
+      const Number around = x + symmetric(Number(radius));
+      const auto d = f.at<2>(around);
+      if (!(m ? d[1].positive() : d[1].negative())) break;
+      const Number step = (Number(y) - at_guess[0]) / d[1];
+      // Newton's image inside `around` holds the one zero of f - y there, and f' has the sign of this stretch.
+      if (!(step.magnitude() < radius)) continue;
+      const Number g = at_guess[1] + d[2] * step, root = x + step;
+      return Place{Place::Inside, root.lower(), root.upper(), g.lower(), g.upper()};
+    }
+    return {};
+  }
+
+  // Where f = y on the stretch of the formula right (m) or left of its minimum. `near` is where the last boundary was that only Interval could
+  // tell, or NaN: the next lies beside it.
+  Place locate(const Formula& formula, bool m, double y, double& near) const {
     const Function& f = formula.f;
     if (masked_ && certainly_less(Interval(y), activation_.y_star())) return {};
     const Interval& tail = m ? formula.high_values : formula.low_values;
     if (!(y < tail.lower()) || std::isinf(y)) return {Place::Tail, 0, 0, 0, 0};
     if (!masked_ && y <= formula.low_values.lower()) return {};
     if (!masked_ && !(y > formula.low_values.upper())) return {Place::LowTail, 0, 0, 0, 0};
-    const double bottom = masked_ ? activation_.x_star().middle() : formula.far_low;
-    double guess = approximate(f, bottom, m ? formula.far_high : formula.far_low, y);
-    auto at_guess = f.at<1>(MediumInterval(guess));
-    // Where f is small, double may have lost it (1 + tanh, log(1 + exp)): Newton's steps on log |f|, almost a straight line there.
-    for (int step = 0; step < 8 && std::fabs(y) < 0x1p-10; ++step) {
-      const double ratio = at_guess[0].middle() / y, moved = std::log(ratio) * at_guess[0].middle() / at_guess[1].middle();
-      if (!std::isfinite(moved) || std::fabs(moved) < 0x1p-47 * std::fabs(guess) || std::fabs(ratio - 1) < 0x1p-50) break;
-      guess -= moved;
-      at_guess = f.at<1>(MediumInterval(guess));
-    }
-    const MediumInterval x(guess);
-    double radius = 0x1p-46 * std::max(1.0, std::fabs(guess));
-    for (int attempt = 0; attempt < 4; ++attempt, radius *= 64) {
-      const MediumInterval around = x + symmetric(MediumInterval(radius));
-      const auto d = f.at<2>(around);
-      if (!(m ? d[1].positive() : d[1].negative())) break;
-      const MediumInterval step = (MediumInterval(y) - at_guess[0]) / d[1];
-      // Newton's image inside `around` holds the one zero of f - y there, and f' has the sign of this stretch.
-      if (!(step.magnitude() < radius)) continue;
-      const MediumInterval g = at_guess[1] + d[2] * step, root = x + step;
-      return {Place::Inside, root.lower(), root.upper(), g.lower(), g.upper()};
-    }
+    const double bottom = masked_ ? activation_.x_star().middle() : formula.far_low, top = m ? formula.far_high : formula.far_low;
+    double guess = approximate(f, bottom, top, y);
+    if (const auto place = isolate<MediumInterval>(f, m, y, guess)) return *place;
+    if (std::isnan(near)) near = bisect(f, std::min(bottom, top), std::max(bottom, top), m, y);
+    if (const auto place = isolate<Interval>(f, m, y, near)) return *place;
+    near = std::numeric_limits<double>::quiet_NaN();
     const Interval root =
         !masked_ ? formula.inverse(y) : activation_.inverse_signed_root(sqrt(Interval(y) - activation_.y_star()) * (m ? 1.0 : -1.0));
     const Interval g = f.at<1>(root)[1];
