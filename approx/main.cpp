@@ -28,13 +28,6 @@ namespace {
 
 using namespace outgrad;
 
-void write_output(const std::string& path, const std::string& content) {
-  const auto folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // a failure shows, with its reason, when the file is opened
-  kernels::write_file(path, content);
-}
-
 /// Draws on a terminal's stderr, once a second, how far the job of this scope is; leaves nothing behind.
 class ProgressLine {
  public:
@@ -161,7 +154,7 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
   std::vector<approx::WitnessScript> scripts;
   for (const approx::Piece& piece : fit.backward->pieces) {
     scripts.push_back(approx::sollya_fit_script(fit.name, fit.function, piece, x_star));
-    write_output(folder + "/" + scripts.back().name, scripts.back().text);
+    kernels::write_file(folder + "/" + scripts.back().name, scripts.back().text);
   }
   require_programs(scripts);
   fmt::print("row   ours, certified   Sollya, certified   Sollya/ours   fpminimax s   norm s\n");
@@ -250,7 +243,7 @@ int decide(const approx::Spec& spec, approx::ReachQuestion question, bool least,
     if (!json) fmt::print("{}\n", describe(spec.name, answer));
   }
   text += "]\n";
-  if (!output.empty()) write_output(output, text);
+  if (!output.empty()) kernels::write_file(output, text);
   if (json) fmt::print("{}", text);
   const bool proven = answers.back().result.verdict == approx::ReachVerdict::out_of_reach;
   return proven && (!least || answers.size() == 2) ? kernels::kExitHolds : kernels::kExitViolated;
@@ -334,7 +327,7 @@ int run(int argc, char** argv) {
       return fit_of(approx::read_spec(input), input, threads);
     }();
     const std::string text = approx::to_json(result);
-    write_output(output.empty() ? "out/fits/" + result.name + ".json" : output, text);
+    kernels::write_file(output.empty() ? "out/fits/" + result.name + ".json" : output, text);
     fmt::print("{}\n", json ? text : summary(result));
     return 0;
   }
@@ -357,7 +350,7 @@ int run(int argc, char** argv) {
     }
     const approx::Fit subject = approx::fit_from_json(kernels::read_file(input), input);
     const std::vector<approx::WitnessScript> scripts = approx::witness_scripts(subject, input);
-    for (const approx::WitnessScript& script : scripts) write_output(folder + "/" + script.name, script.text);
+    for (const approx::WitnessScript& script : scripts) kernels::write_file(folder + "/" + script.name, script.text);
     if (prove) return confirm(subject, scripts, folder, limit_s, threads);
     fmt::print("{}: {} scripts in {}\n", subject.name, scripts.size(), folder);
     return kernels::kExitHolds;
@@ -379,7 +372,7 @@ int run(int argc, char** argv) {
     const ProgressLine line(name + " " + format);
     const approx::ParetoCandidates candidates = approx::pareto_candidates(name, member.substr(1, member.size() - 2), of, threads);
     const approx::ParetoFront front = approx::pareto_front(candidates, threads);
-    write_output(output.empty() ? "out/pareto/" + name + "_" + format + ".json" : output, approx::to_json(front, name));
+    kernels::write_file(output.empty() ? "out/pareto/" + name + "_" + format + ".json" : output, approx::to_json(front, name));
     for (const approx::ParetoPoint& p : front.points) {
       fmt::print("{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name, p.merit.work, p.merit.depth, p.merit.table_bytes,
                  power(p.merit.a_plus_b), p.oracle > 0 ? fmt::format("{:.4f} O", p.merit.total / p.oracle) : "-", power(p.merit.regret));
@@ -400,12 +393,12 @@ int run(int argc, char** argv) {
       headers.push_back(approx::emit_header(fit_of(spec, input, threads), banner_path));
       points.tick();
     }
-    for (size_t i = 0; i < specs.size(); ++i) write_output(folder + "/" + specs[i].name + ".h", headers[i]);
+    for (size_t i = 0; i < specs.size(); ++i) kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
     return 0;
   }
   const approx::Fit result = approx::fit_from_json(text, input);
   const std::string banner_path = recorded.empty() ? "notebooks_data/fits/" + result.name + ".json" : recorded;
-  write_output(output.empty() ? "out/generated/" + result.name + ".h" : output, approx::emit_header(result, banner_path));
+  kernels::write_file(output.empty() ? "out/generated/" + result.name + ".h" : output, approx::emit_header(result, banner_path));
   return 0;
 }
 

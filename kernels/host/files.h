@@ -2,7 +2,8 @@
 //
 // An output is written under a temporary name in the folder of its target, synced, then renamed over the target: readers see the old
 // file or the whole new one, also after a crash. A symbolic link is followed, so the link itself survives; a device or pipe
-// (/dev/stdout, /dev/null) is written directly, because renaming over it would replace the device.
+// (/dev/stdout, /dev/null) is written directly, because renaming over it would replace the device. A folder that is not there is made:
+// what took an hour to compute is not lost for want of one.
 #pragma once
 
 #include <fcntl.h>
@@ -126,6 +127,7 @@ class OutputFile {
     }
     const fs::path resolved = fs::weakly_canonical(path, ignored);
     target_ = ignored ? path : resolved.string();
+    fs::create_directories(folder_of(target_), ignored);  // a failure shows, with its reason, when the file is opened
     open_temporary();
   }
   OutputFile(const OutputFile&) = delete;

@@ -119,7 +119,7 @@ TEST_F(Files, DevicesArePreservedAndLinksFollowed) {
 
 TEST_F(Files, BadPathsAreBadInput) {
   for (const auto& attempt : {std::function<void()>([&] { read_file(path("absent")); }), std::function<void()>([&] { read_file(folder_.string()); }),
-                              std::function<void()>([&] { write_file(path("absent/a"), "x"); }),
+                              std::function<void()>([&] { write_file("/dev/null/a", "x"); }),
                               std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
     try {
       attempt();
@@ -128,6 +128,11 @@ TEST_F(Files, BadPathsAreBadInput) {
       EXPECT_EQ(exit_status_of(error), kExitBadInput) << error.what();
     }
   }
+}
+
+TEST_F(Files, TheFolderOfAnOutputIsMade) {
+  write_file(path("absent/in/absent"), "x");
+  EXPECT_EQ(read_file(path("absent/in/absent")), "x");
 }
 
 TEST_F(Files, NamesAsLongAsTheSystemAllowsCanBeWritten) {

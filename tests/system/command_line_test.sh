@@ -70,7 +70,8 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 stability --attack --gamma 1,2
   refuses 2 train --ways apex
   refuses 2 stability --attack --attack-formats f8
-  refuses 2 stability --attack --out absent/attack.out
+  refuses 2 stability --attack --out input.json/attack.out
+  refuses 2 attack --specifications 0 --out input.json/attack.out
   refuses 2 validate --foreign input.json --format f32 --out sweep.out
   refuses 2 validate --activation gelu --format bf16 --activations input.json --out sweep.out
   refuses 2 check absent.h

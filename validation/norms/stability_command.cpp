@@ -2,13 +2,10 @@
 #include "validation/norms/stability_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -210,10 +207,8 @@ int run_attack(const Arguments& arguments) {
   const AttackOptions& options = arguments.attack_options;
   if (!(options.evaluations >= 1 && options.evaluations <= 1e15)) throw SpecError("stability", "--evaluations", "must be between 1 and 1e15");
   if (options.max_columns < 1) throw SpecError("stability", "--max-columns", "must be at least 1");
-  // Before minutes of work, not after them.
-  if (const std::filesystem::path folder = std::filesystem::path(arguments.out).parent_path();
-      !arguments.out.empty() && ::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
-    throw kernels::IoError(arguments.out, "write", errno);
+  // Whether it can be written is known before minutes of work, not after them.
+  if (!arguments.out.empty()) kernels::OutputFile(arguments.out);
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<AttackResult> results = attack_all(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

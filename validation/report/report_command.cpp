@@ -40,9 +40,6 @@ bool report(const Arguments& arguments) {
   const std::vector<Requirement> rows = requirements(results);
   const page::Document document = compose(results, rows);
   const std::string html = to_html(document), markdown = to_markdown(document, "index.html");
-  std::error_code error;
-  fs::create_directories(out, error);
-  if (error) throw kernels::IoError(out.string(), "create", error.value());
   kernels::write_file((out / "index.html").string(), html);
   kernels::write_file((out / "report.md").string(), markdown);
   fmt::print("{}", arguments.json ? to_json(rows).dump(1) + "\n" : to_text(rows));

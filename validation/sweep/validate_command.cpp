@@ -263,7 +263,6 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
                   bool quiet, nlohmann::ordered_json& json) {
   const auto start = std::chrono::steady_clock::now();
   const bool writes = options.ranks->rank() == 0;
-  if (const auto folder = std::filesystem::path(out).parent_path(); writes && !folder.empty()) std::filesystem::create_directories(folder);
   const std::vector<Domain> domains = subject.domains();
   if (!merges) {
     options.log = out + ".chunks";

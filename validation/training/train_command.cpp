@@ -2,10 +2,8 @@
 #include "validation/training/train_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -133,10 +131,8 @@ void run(Arguments& arguments) {
     names.push_back(options.ways.back().name);
   }
   expect_different("--ways", names);
-  // Before minutes of work, not after them.
-  if (const std::filesystem::path folder = std::filesystem::path(arguments.out).parent_path();
-      !arguments.out.empty() && ::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
-    throw kernels::IoError(arguments.out, "write", errno);
+  // Whether it can be written is known before minutes of work, not after them.
+  if (!arguments.out.empty()) kernels::OutputFile(arguments.out);
 
   const auto begin = std::chrono::steady_clock::now();
   const TrainingResult result = train(options);

@@ -340,7 +340,7 @@ TEST_F(TrainCommand, RefusesBadInput) {
   refused({"--learning-rate", "nan"}, "--learning-rate");
   EXPECT_THROW(run({"--steps", "many"}), CLI::ParseError);
   EXPECT_THROW(run({"--ways", file("absent.json")}), kernels::IoError);
-  EXPECT_THROW(run({"--out", file("absent/folder.json")}), kernels::IoError);
+  EXPECT_THROW(run({"--out", "/dev/null/folder.json"}), kernels::IoError);
   kernels::write_file(file("torn.json"), "{\"schema\"");
   EXPECT_THROW(run({"--ways", file("torn.json")}), SpecError);
 }
