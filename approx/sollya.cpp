@@ -34,7 +34,7 @@ std::string polynomial(const Piece& piece, size_t first = 0, const char* u = "x"
   return p;
 }
 
-/// The functions that Sollya has not got.
+/// The functions that Sollya lacks.
 constexpr const char* kPrelude = R"(sigmoid = 1 / (1 + exp(-x));
 softplus = log1p(exp(x));
 normal_cdf = erfc(-x / sqrt(2)) / 2;

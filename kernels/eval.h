@@ -26,7 +26,7 @@
 // cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
 // centred arguments keep u small, hence the rounding of the steps too. With kTwoWord a last word follows, the low part of c0: the result is
 // then c0 plus something small, rounded once for all that matters. `fit` may be an object of a generated header's struct (all
-// members static) or any object with the same members; members of parts that a fit has not got may be absent.
+// members static) or any object with the same members; members for parts that a fit lacks may be absent.
 #pragma once
 
 #include "kernels/formats.h"

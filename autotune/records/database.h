@@ -1,7 +1,7 @@
 // The tuning database: JSON Lines, one line per candidate, append-only, safe for several writers.
 //
 // The schema is `outgrad.tune/1` (autotune/README.md lists its keys). A reader meets lines cut short by a crash, lines of other programs
-// and lines that somebody edited: each is a warning with path and line, never an error. A line of a newer version of the schema is one:
+// and lines that somebody edited: each is a warning with path and line, never an error. A line of a newer version of the schema is an error:
 // the file belongs to a newer program, whose records this one would misread or mix with its own.
 #pragma once
 

@@ -34,7 +34,7 @@ OUTGRAD_HD constexpr void pin(Table<Rows, Words>& table, int row, float centre, 
   table.w[row][1] = value;
 }
 
-// What every backward fit here has unless it says otherwise; members of parts that a fit has not got are absent, as in generated headers.
+// What every backward fit here has unless it says otherwise; members for parts that a fit lacks are absent, as in generated headers.
 template <int Rows, int Degree, int Scheme = kHorner, bool Centred = true>
 struct Common {
   static constexpr const char* kActivation = "gelu";

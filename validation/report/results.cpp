@@ -263,7 +263,7 @@ void add_record(const Node& record, TuningResult& result) {
 }
 
 /// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
-/// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another schema, is a warning, as for the tuner itself.
+/// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another program, is a warning, as for the tuner itself.
 /// In a published database what a run's lines share stands in a line of its own, and truth values that are false are left out.
 void read_tuning(const std::string& file, Results& results) {
   struct Line {
@@ -281,6 +281,10 @@ void read_tuning(const std::string& file, Results& results) {
     nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     const bool ours = json.is_object() && json.contains("schema") && json["schema"] == "outgrad.tune/1";
     if (!ours) {
+      // The file belongs to another program of ours, whose records would be missed in silence.
+      const std::string schema = json.is_object() ? json.value("schema", nlohmann::json()).dump() : "";
+      if (schema.starts_with("\"outgrad.tune/"))
+        throw kernels::SpecError(fmt::format("{}:{}", file, number), "schema", fmt::format("{} is not outgrad.tune/1, which this program reads", schema.substr(0, 40)));
       results.warnings.push_back(fmt::format("{}:{}: not a record of outgrad.tune/1, ignored", file, number));
       continue;
     }

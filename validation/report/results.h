@@ -93,13 +93,13 @@ struct Rejection {
   std::string variant, stage, reason, detail;
 };
 
-/// The latest run of the tuner on one kernel and format.
 /// The fastest timed candidate of a certified fit, as a ratio of the default's time to its own.
 struct FitSpeed {
   std::string name, accuracy;
   double speedup = 1, low = 1, high = 1;
 };
 
+/// The latest run of the tuner on one kernel and format.
 struct TuningResult {
   std::string file, kernel, format, size, device, compiler, time;  // size: "16384x1024", or the number of elements
   int threads = 0;

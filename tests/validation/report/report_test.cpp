@@ -424,6 +424,17 @@ TEST_F(Report, TheLastRunCountsWhateverItsDateAndBrokenLinesAreWarnings) {
   EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:2: "), std::string::npos);
 }
 
+TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
+  const std::string place = "tuned/tune_cpu.jsonl";
+  write(place, R"({"schema": "outgrad.tune/2", "variant": "best"})" "\n");
+  try {
+    read();
+    FAIL() << "a newer record was passed over";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: \"outgrad.tune/2\" is not outgrad.tune/1"), std::string::npos) << error.what();
+  }
+}
+
 // The fastest variant of each fit counts, and the sentence on the default class follows from its interval.
 TEST_F(Report, SaysWhatAnAccuracyClassCosts) {
   const auto page_with = [&](double low, double high) {
