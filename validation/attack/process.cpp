@@ -51,23 +51,25 @@ std::uint64_t address_space() {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Reads until the writers are gone or the clock is up; says whether it was.
+// Reads until the writers are gone or the clock is up; says whether it was. The clock counts the time spent waiting, and of each wait no more than was
+// asked for: a job that was stopped and goes on has lost nothing.
 template <class Take>
 bool read_all(int descriptor, int clock_s, Take&& take) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(clock_s);
+  using std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kWait(200);
+  steady_clock::duration left = std::chrono::seconds(clock_s);
   char buffer[1 << 14];
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+  while (left.count() > 0) {
     pollfd waiting{descriptor, POLLIN, 0};
-    if (poll(&waiting, 1, static_cast<int>(std::max<decltype(left)>(left, 0))) < 0 && errno != EINTR) return false;
-    if (waiting.revents == 0) {
-      if (left > 0) continue;
-      return true;  // only where nothing has come: who was stopped meanwhile, as a laptop is, finds what its child wrote
-    }
+    const auto begin = steady_clock::now();
+    if (poll(&waiting, 1, static_cast<int>(kWait.count())) < 0 && errno != EINTR) return false;
+    left -= std::min<steady_clock::duration>(kWait, steady_clock::now() - begin);
+    if (waiting.revents == 0) continue;
     const ssize_t got = read(descriptor, buffer, sizeof buffer);
     if (got == 0) return false;
     if (got > 0) take(std::string_view(buffer, static_cast<size_t>(got)));
   }
+  return true;
 }
 
 Ending wait_for(pid_t child, bool clock_is_up) {

@@ -33,6 +33,12 @@ TEST(AttackProcess, WhoWasStoppedDoesNotCallTheOtherHung) {
   EXPECT_EQ(ending.status, 0);
   EXPECT_EQ(ending.errors, "done\n");
   EXPECT_TRUE(run_program({"sleep", "30"}, {1, std::uint64_t{1} << 30, 1}).hung);
+  // Both stopped, as a job that is suspended: the child has not ended when they go on.
+  const Ending both = run_program(
+      {"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent; sleep 0.1; kill -CONT $$) >/dev/null 2>&1 & kill -STOP $parent; kill -STOP $$; echo done >&2"},
+      {1, std::uint64_t{1} << 30, 1});
+  EXPECT_FALSE(both.hung);
+  EXPECT_EQ(both.errors, "done\n");
 }
 
 TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
