@@ -117,7 +117,7 @@ std::vector<Stored> stored_numbers(Format format) {
 /// too wide to come to an end within a minute.
 constexpr int kMostParts = 1 << 20;
 
-/// What an interval of f' may be too wide by.
+/// What an interval of f' is widened by without a further look.
 constexpr double kNegligible = 0x1p-40;
 
 /// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times the length, piece by piece.
@@ -133,6 +133,7 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   constexpr int kDeepest = 30;
   const Ball middle = (from + to) * Ball(0.5), g = composite.gradient(middle, 1)[0];
   if (excess < kNegligible || depth == kDeepest) {
+    if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi) interval.slack = std::max(interval.slack, excess);
     interval.lo = std::min(interval.lo, g.lower() - excess);
     interval.hi = std::max(interval.hi, g.upper() + excess);
     return;
@@ -242,7 +243,7 @@ StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, For
   for (const StorageInterval& i : intervals) {
     const auto g = static_cast<double>(gradient(i));
     if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
-    const double off = std::abs(g - i.middle());
+    const double off = std::abs(g - i.middle()) + i.slack / 2;
     e.total = std::max(e.total, std::max(g - i.lo, i.hi - g));
     e.oracle = std::max(e.oracle, i.half());
     e.regret = std::max(e.regret, off);

@@ -18,7 +18,8 @@ struct StorageInterval {
   std::uint32_t code;  ///< the bits of y in the format
   float y;
   bool m;              ///< the branch: right of x*; true for an increasing f
-  double lo, hi;       ///< encloses f' over the preimage, to 2^-40 of its length or 2^-45
+  double lo, hi;       ///< encloses f' over the preimage
+  double slack = 0;    ///< how much further than f' either end may lie, beyond 2^-45
   [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
   [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
 };

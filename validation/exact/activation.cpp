@@ -108,7 +108,9 @@ void scan(Formula& formula, double a, double b) {
     scan(formula, middle, b);
     return;
   }
-  const Interval slopes = bend == 0 ? d[1] : hull(formula.f.at<1>(Interval(a))[1], formula.f.at<1>(Interval(b))[1]);
+  // Over a bracket by the mean value: f' itself, evaluated there, is as wide as the bracket is long.
+  const auto slope_at = [&](double x) { return formula.f.at<1>(Interval(x))[1]; };
+  const Interval slopes = bend == 0 ? slope_at(middle) + d[2] * (Interval(a, b) - middle) : hull(slope_at(a), slope_at(b));
   formula.parts.push_back({a, b, bend, slopes});
 }
 

@@ -136,6 +136,19 @@ TEST(Activation, InverseAndSlopeAgreeWithTheCurve) {
   }
 }
 
+// Where f'' may be 0 the range of f' is that of a curve about its top: a true header whose largest R lies there was undecided.
+TEST(Activation, OverABracketOfAnInflectionTheSlopeHardlyMoves) {
+  int brackets = 0;
+  for (const char* function : {"(1+tanh(1.2497*x))/2", "x*sigmoid(x)"}) {
+    for (const Formula::Part& part : activation_of("expression", function, function[0] == 'x').only().parts) {
+      if (part.bend != 0) continue;
+      ++brackets;
+      EXPECT_LE(part.slopes.width(), 0x1p-70) << function << " at " << part.low;
+    }
+  }
+  EXPECT_GE(brackets, 3);
+}
+
 // The range of f' over an interval holds every value and is not longer than they require.
 TEST(Activation, RangesOfTheSlopeAreTight) {
   std::mt19937_64 random(7);
