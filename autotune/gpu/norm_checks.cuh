@@ -90,18 +90,22 @@ struct NormCase {
   Array<float> gamma, beta, rstd, dgamma, dbeta, workspace;
 };
 
+// Both norms with a residual between the formats: the body is one template.
+template <class T>
+using ResidualNormCase = NormCase<sizeof(T) == 4 ? Norm::rms : Norm::layer, T, true>;
+
 template <class T>
 void norm_equality(Report& report, i64 rows, i64 n) {
   matrix_equality<T>(report, NormCase<Norm::layer, T>(rows, n));
   matrix_equality<T>(report, NormCase<Norm::rms, T>(rows, n));
-  // Both norms with a residual between the formats: the body is one template.
-  matrix_equality<T>(report, NormCase<sizeof(T) == 4 ? Norm::rms : Norm::layer, T, true>(rows, n));
+  matrix_equality<T>(report, ResidualNormCase<T>(rows, n));
 }
 
 template <class T>
 void norm_streams(Report& report, i64 rows, i64 n) {
   stream_equality<T>(report, NormCase<Norm::layer, T>(rows, n));
   stream_equality<T>(report, NormCase<Norm::rms, T>(rows, n));
+  stream_equality<T>(report, ResidualNormCase<T>(rows, n));
 }
 
 }  // namespace outgrad::autotune::gpu

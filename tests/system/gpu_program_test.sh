@@ -47,6 +47,7 @@ expect 0 "equal" "$program" equality --reduced --out "$work/equality.json"
 has equality.json '"complete": true'
 expect 0 "graph" "$program" streams --reduced --out "$work/streams.json"
 has streams.json '"what": "layernorm 333 x 77, graph", "format": "f32"'
+has streams.json '"what": "residual layernorm 333 x 77, graph", "format": "bf16"'
 
 expect 0 "of copy" "$program" time --reduced --budget 1 --out "$work/time.json"
 has time.json '"schema": "outgrad.gpu_time/2".*"complete": true'
