@@ -33,8 +33,11 @@ class Inverse {
     const auto& f = composite_.activation();
     // What double arithmetic finds costs a tenth, and the bracket proves it or does not.
     constexpr double kWidest = 0x1p-14;
-    if (const auto found = bracketed(y, root(y.to_double(), [&](double x) { return f.rough_value(x); }), kBracket)) return *found;
-    if (const auto found = bracketed(y, root(y.to_double(), [&](double x) { return f.value(x); }), kWidest)) return *found;
+    const Values exact = f.name == "expression" ? Values::dear : Values::cheap;  // Activation::value
+    const double neighbour = last_;
+    if (const auto found = bracketed(y, root(y.to_double(), Values::cheap, [&](double x) { return f.rough_value(x); }), kBracket)) return *found;
+    last_ = neighbour;
+    if (const auto found = bracketed(y, root(y.to_double(), exact, [&](double x) { return f.value(x); }), kWidest)) return *found;
     // Next to x* the root is flat: the regular coordinate s resolves it.
     return composite_.enclose_argument_of(y, right_);
   }
@@ -43,18 +46,28 @@ class Inverse {
   /// f rises away from the end of a masked branch, and everywhere on an increasing one.
   [[nodiscard]] bool rising() const { return right_ || !composite_.masked(); }
 
+  /// Dear values are used twice: the slope is that of the step before.
+  enum class Values { cheap, dear };
+
   template <class Value>
-  [[nodiscard]] double root(double target, Value&& value_at) {
+  [[nodiscard]] double root(double target, Values values, Value&& value_at) {
     double low = right_ ? end_ : std::min(end_, far_), high = std::max(end_, far_);
     if (right_ && far_ < target + 1) high = target + 1;  // f(x) > x - 1/2 right of 0 wherever f is unbounded
     double x = last_;
     if (!(x > low && x < high)) x = 0.5 * (low + high);
+    double slope = 0, x_before = std::numeric_limits<double>::quiet_NaN(), value_before = 0;
     for (int step = 0; step < 200; ++step) {
       const double value = value_at(x) - target;
       if (value == 0) break;
       ((value < 0) == rising() ? low : high) = x;
       // The slope of the secant through a point 2^-20 away is good enough for Newton: bisection takes over where it is not.
-      const double h = 0x1p-20 * std::max(1.0, std::abs(x)), slope = (value_at(x + h) - value_at(x - h)) / (2 * h);
+      const double h = 0x1p-20 * std::max(1.0, std::abs(x));
+      if (values == Values::cheap || step == 0) {
+        slope = (value_at(x + h) - value_at(x - h)) / (2 * h);
+      } else if (std::abs(x - x_before) > 0x1p-10 * h) {
+        slope = (value - value_before) / (x - x_before);
+      }
+      x_before = x, value_before = value;
       double next = x - value / slope;
       if (!(next > low && next < high)) next = 0.5 * (low + high);
       if (std::abs(next - x) <= 0x1p-52 * std::max(1.0, std::abs(x))) {
