@@ -45,7 +45,7 @@ figcaption { font-size: 13.5px; color: var(--soft); margin: 6px 0; max-width: 11
 #summary .beside p { font-size: 13.5px; margin: 2px 0 6px; }
 .beside { display: grid; grid-template-columns: minmax(0, 2fr) minmax(240px, 1fr); gap: 0 36px; }
 .beside > div { min-width: 0; }
-.beside > div + div th { white-space: normal; }
+.beside > div + div th { white-space: normal; min-width: 0; }
 #summary td, #summary th { padding-top: 3px; padding-bottom: 3px; }
 .scroll { overflow-x: auto; max-width: 100%; }
 .scroll:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
