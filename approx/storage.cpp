@@ -33,7 +33,7 @@ class Inverse {
     const auto& f = composite_.activation();
     // What double arithmetic finds costs a tenth, and the bracket proves it or does not.
     constexpr double kWidest = 0x1p-14;
-    const Values exact = f.name == "expression" ? Values::dear : Values::cheap;  // Activation::value
+    const Values exact = f.name == "expression" ? Values::dear : Values::cheap;  // a user's own is evaluated by balls
     const double neighbour = last_;
     if (const auto found = bracketed(y, root(y.to_double(), Values::cheap, [&](double x) { return f.rough_value(x); }), kBracket)) return *found;
     last_ = neighbour;
@@ -224,8 +224,10 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
           x = next;
           off = f.gradient_tail_range(x, to_the_right);
         }
-        interval.lo = std::min(interval.lo, std::nextafter(limit - off.below, -INFINITY));
-        interval.hi = std::max(interval.hi, std::nextafter(limit + off.above, INFINITY));
+        const double low_end = std::nextafter(limit - off.below, -INFINITY), high_end = std::nextafter(limit + off.above, INFINITY);
+        if (f.name == "expression" && interval.lo <= interval.hi) interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
+        interval.lo = std::min(interval.lo, low_end);
+        interval.hi = std::max(interval.hi, high_end);
       };
       // The preimage begins at x* (or in the left tail), ends in the branch's own tail, or lies between two edges.
       const bool from_start = bottom <= near_value && !(Ball(bottom) - least).positive();

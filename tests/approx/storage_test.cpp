@@ -98,6 +98,19 @@ TEST(Storage, TheRegretIsNoLessThanItIsWhereTheRangeEndsAtAnInflection) {
   EXPECT_LE(Real(errors.regret), exact + Real(0x1p-39));
 }
 
+// 0 < f' = 2 y (1 - y) of the logistic function, below 2^-182 at the ends of a user's domain: what a tail's bound reaches below 0 is slack.
+TEST(Storage, WhatATailsBoundAddsIsKnownToTheRegret) {
+  int seen = 0;
+  for (const StorageInterval& i : storage_intervals(Composite(activation_from_expression("(1+tanh(x))/2")), Format::e5m2)) {
+    if (i.y != 0 && i.y != 1) continue;
+    ++seen;
+    EXPECT_LT(i.lo, 0);
+    EXPECT_GE(i.slack, -i.lo - 0x1p-45) << i.y;
+    EXPECT_LE(i.slack, 0x1p-38) << i.y;
+  }
+  EXPECT_EQ(seen, 2);
+}
+
 TEST(Storage, DirectTableIsWithinHalfAnUlpOfTheOracle) {
   for (const Format format : {Format::bf16, Format::e4m3, Format::e5m2}) {
     const Composite& c = composite_of("gelu");

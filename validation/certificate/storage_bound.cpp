@@ -139,7 +139,7 @@ class Preimages {
     return x;
   }
 
-  // The same where f's digits are lost in double; both ends keep their side of y.
+  // The same where f's digits are lost in double: to 2^-6 of the 64 that a user's domain reaches, from where `isolate` converges or says so.
   static double bisect(const Function& f, double low, double high, bool rises, double y) {
     for (int step = 0; step < 12; ++step) {
       const double middle = low + (high - low) / 2;
@@ -154,7 +154,7 @@ class Preimages {
     auto at_guess = f.at<1>(Number(guess));
     // Where f is small, double may have lost it (1 + tanh, log(1 + exp)): Newton's steps on log |f|, almost a straight line there.
     for (int step = 0; step < 8 && std::fabs(y) < 0x1p-10; ++step) {
-      if (!(at_guess[0].width() < 0x1p-50 * std::fabs(y))) return {};
+      if (!(at_guess[0].width() < 0x1p-50 * std::fabs(y))) return {};  // fewer digits of f than the end of these steps asks for
       const double ratio = at_guess[0].middle() / y, moved = std::log(ratio) * at_guess[0].middle() / at_guess[1].middle();
       if (!std::isfinite(moved) || std::fabs(moved) < 0x1p-47 * std::fabs(guess) || std::fabs(ratio - 1) < 0x1p-50) break;
       guess -= moved;

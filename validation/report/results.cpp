@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 #include <tuple>
 
 #include "kernels/host/errors.h"
@@ -262,6 +263,17 @@ void add_record(const Node& record, TuningResult& result) {
   result.confidence = speedup["confidence"].real();
 }
 
+/// "outgrad.tune/2", "outgrad.tune/1.1".
+bool is_newer_tuning(std::string_view schema) {
+  constexpr std::string_view kFamily = "outgrad.tune/";
+  if (!schema.starts_with(kFamily)) return false;
+  schema.remove_prefix(kFamily.size());
+  unsigned version = 0;
+  const auto [end, error] = std::from_chars(schema.data(), schema.data() + schema.size(), version);
+  if (error == std::errc::result_out_of_range) return true;
+  return error == std::errc() && (version > 1 || (version == 1 && end != schema.data() + schema.size() && *end == '.'));
+}
+
 /// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
 /// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another program, is a warning, as for the tuner itself.
 /// In a published database what a run's lines share stands in a line of its own, and truth values that are false are left out.
@@ -281,10 +293,9 @@ void read_tuning(const std::string& file, Results& results) {
     nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     const bool ours = json.is_object() && json.contains("schema") && json["schema"] == "outgrad.tune/1";
     if (!ours) {
-      // The file belongs to another program of ours, whose records would be missed in silence.
-      const std::string schema = json.is_object() ? json.value("schema", nlohmann::json()).dump() : "";
-      if (schema.starts_with("\"outgrad.tune/"))
-        throw kernels::SpecError(fmt::format("{}:{}", file, number), "schema", fmt::format("{} is not outgrad.tune/1, which this program reads", schema.substr(0, 40)));
+      // The file belongs to a newer program, whose records would be missed in silence.
+      if (json.is_object() && json.contains("schema") && json["schema"].is_string() && is_newer_tuning(json["schema"].get<std::string>()))
+        throw kernels::SpecError(fmt::format("{}:{}", file, number), "schema", fmt::format("{} is newer than outgrad.tune/1, which this program reads", json["schema"].dump().substr(0, 40)));
       results.warnings.push_back(fmt::format("{}:{}: not a record of outgrad.tune/1, ignored", file, number));
       continue;
     }

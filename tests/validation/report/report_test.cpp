@@ -425,13 +425,19 @@ TEST_F(Report, TheLastRunCountsWhateverItsDateAndBrokenLinesAreWarnings) {
 }
 
 TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
-  const std::string place = "tuned/tune_cpu.jsonl";
-  write(place, R"({"schema": "outgrad.tune/2", "variant": "best"})" "\n");
-  try {
-    read();
-    FAIL() << "a newer record was passed over";
-  } catch (const kernels::SpecError& error) {
-    EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: \"outgrad.tune/2\" is not outgrad.tune/1"), std::string::npos) << error.what();
+  const auto only_line = [&](const std::string& schema) { write("tuned/tune_cpu.jsonl", R"({"schema": ")" + schema + R"(", "variant": "best"})" "\n"); };
+  for (const std::string schema : {"outgrad.tune/2", "outgrad.tune/1.1", "outgrad.tune/99999999999"}) {
+    only_line(schema);
+    try {
+      read();
+      FAIL() << schema << " was passed over";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: \"" + schema + "\" is newer than outgrad.tune/1"), std::string::npos) << error.what();
+    }
+  }
+  for (const std::string schema : {"outgrad.tune/0", "outgrad.tune/x", "another/2"}) {
+    only_line(schema);
+    EXPECT_EQ(read().warnings.size(), 1u) << schema;
   }
 }
 
