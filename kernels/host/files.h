@@ -213,4 +213,13 @@ void write_array(const std::string& path, std::span<const T> elements) {
   file.commit();
 }
 
+// Throws what writing the file would throw, where that can be told beforehand: before an hour of work, not after it. Makes the folder. Pipes and
+// devices are not asked: a pipe's reader would take the question for the end.
+inline void require_writable(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status)) return;
+  static_cast<void>(OutputFile(path));
+}
+
 }  // namespace outgrad::kernels

@@ -1,9 +1,12 @@
 // Outputs appear whole or not at all, errors are one line with the right exit status, arrays have the size asked for.
 #include "kernels/host/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -133,6 +136,24 @@ TEST_F(Files, BadPathsAreBadInput) {
 TEST_F(Files, TheFolderOfAnOutputIsMade) {
   write_file(path("absent/in/absent"), "x");
   EXPECT_EQ(read_file(path("absent/in/absent")), "x");
+}
+
+TEST_F(Files, WhetherAFileCanBeWrittenIsToldBeforehand) {
+  write_file(path("there"), "old");
+  require_writable(path("there"));
+  require_writable(path("new/one"));
+  EXPECT_EQ(read_file(path("there")), "old");
+  EXPECT_TRUE(fs::is_empty(path("new")));
+  EXPECT_THROW(require_writable(path("there/in it")), IoError);
+  EXPECT_THROW(require_writable(folder_.string()), IoError);
+  // The reader of a pipe does not take the question for the end.
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const int reader = ::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  require_writable(path("pipe"));
+  pollfd event{reader, POLLIN, 0};
+  EXPECT_EQ(::poll(&event, 1, 0), 0) << "revents " << event.revents;
+  ::close(reader);
 }
 
 TEST_F(Files, NamesAsLongAsTheSystemAllowsCanBeWritten) {

@@ -126,8 +126,7 @@ void run(const Arguments& arguments, int& status) {
       texts.push_back(kernels::read_file(file));
       if (!arguments.headers.empty()) parse_header(texts.back(), file);  // damage is done to headers
     }
-    // Whether it can be written is known before hours of work, not after them.
-    if (!arguments.out.empty()) kernels::OutputFile(arguments.out);
+    if (!arguments.out.empty()) kernels::require_writable(arguments.out);
     // What another run left stays, but for units that depend on something else by now.
     if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out)) units = gate::read_units(arguments.out, arguments.seed);
     const auto done = [&](const std::string& name, const std::string& key, auto&& work) {

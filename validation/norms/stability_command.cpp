@@ -207,8 +207,7 @@ int run_attack(const Arguments& arguments) {
   const AttackOptions& options = arguments.attack_options;
   if (!(options.evaluations >= 1 && options.evaluations <= 1e15)) throw SpecError("stability", "--evaluations", "must be between 1 and 1e15");
   if (options.max_columns < 1) throw SpecError("stability", "--max-columns", "must be at least 1");
-  // Whether it can be written is known before minutes of work, not after them.
-  if (!arguments.out.empty()) kernels::OutputFile(arguments.out);
+  if (!arguments.out.empty()) kernels::require_writable(arguments.out);
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<AttackResult> results = attack_all(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -131,8 +131,7 @@ void run(Arguments& arguments) {
     names.push_back(options.ways.back().name);
   }
   expect_different("--ways", names);
-  // Whether it can be written is known before minutes of work, not after them.
-  if (!arguments.out.empty()) kernels::OutputFile(arguments.out);
+  if (!arguments.out.empty()) kernels::require_writable(arguments.out);
 
   const auto begin = std::chrono::steady_clock::now();
   const TrainingResult result = train(options);
