@@ -22,12 +22,12 @@ struct CpuNormForwardSchedule {
   int threads = 0;                  // 0 = all
   int vector_bits = 0;              // 0 = scalar, 256, 512
   int vectors = 2;                  // side by side in the passes that write a row, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
-  int rows = 2;                     // of 16-bit elements taken together, 1 to 8, of fp32 half as many: gamma and beta are read once for all, and the
-                                    // end of one row's sum hides behind the others
+  int rows = 4;                     // of 16-bit elements taken together, 1 to 8, of fp32 half as many: gamma and beta are read once for all, and the
+                                    // end of one row's sum hides behind the others; they are written while the sums over the next ones are taken
   int task_elements = 1 << 16;      // a task is as many whole rows as have so many elements, but one at least
   bool streaming_stores = false;    // write past the cache where rows are whole cache lines and the output is large
-  Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it, `rows_ahead`
-  int rows_ahead = 1;                          // times the rows taken together
+  Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it
+  int rows_ahead = 1;                          // 1: of the rows to be summed next; 2: of those after them; and so on
 };
 
 // Of a norm's backward on the host.
@@ -36,14 +36,14 @@ struct CpuNormBackwardSchedule {
   int vector_bits = 0;            // 0 = scalar, 256, 512
   int vectors = 2;                // side by side in the pass that writes dx, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
   int rows = 4;                   // of 16-bit elements taken together, 1 to 8, of fp32 half as many: what there is for each column is read, and its
-                                  // sums are written, once for all
+                                  // sums are written, once for all; dx is written while the next ones' sums are taken
   int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the largest machines' cores, and few enough
                                   // that the tasks' partial sums stay small beside the tensors
   int fold_columns = 1024;        // of dgamma and dbeta to a task of the last pass, which adds the tasks' sums: runs of 4 KiB of each
   bool streaming_stores = false;  // as in the forward
-  Prefetch prefetch = Prefetch::second_level;  // of dy and y, `rows_ahead`; measured on Zen 4: fetching into the first level costs more than it
+  Prefetch prefetch = Prefetch::second_level;  // of dy, y and what is added to dx; measured on Zen 4: fetching into the first level costs more than it
                                                // saves, as its few outstanding misses are then all in use
-  int rows_ahead = 1;                          // times the rows taken together
+  int rows_ahead = 1;                          // as in the forward
 };
 
 // Of GELU's kernels on the host, with or without a bias.

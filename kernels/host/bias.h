@@ -88,6 +88,8 @@ template <class Fit, class T, CpuSchedule S, int kCount, bool kStreaming>
 OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx, float*& sums) {
   constexpr LanesOf<S, kCount> kOps{};
   for (; i + kOps.kElements <= end; i += kOps.kElements, sums += kOps.kElements) {
+    fetch_ahead<kStreaming>(y + i, kOps.kElements);
+    fetch_ahead<kStreaming>(dy + i, kOps.kElements);
     const auto product = activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, kOps.load_mask(mask + i / 8));
     kOps.template store<false>(sums, kOps.add(kOps.load(sums), product));
     kOps.template store<kStreaming>(dx + i, product);

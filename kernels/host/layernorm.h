@@ -407,30 +407,28 @@ OUTGRAD_HD float fold_lanes(const float* sums) {
   }
 }
 
-// Has kCount elements fetched.
-template <Prefetch kPrefetch, int kCount, class T>
-OUTGRAD_HD void prefetch(const T* source) {
+// Has the elements that one strip covers fetched.
+template <Prefetch kPrefetch, class Io, class T>
+OUTGRAD_HD void prefetch(Io, const T* source) {
   constexpr int kLine = 64;
-  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
   constexpr int kRead = 0;
   constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
-  if constexpr (kPrefetch != Prefetch::none) {
+  if constexpr (kPrefetch != Prefetch::none && Io::kWidth > 1) {
     OUTGRAD_UNROLL
     for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
   }
 }
 
-// Has the elements that one strip covers fetched.
-template <Prefetch kPrefetch, class Io, class T>
-OUTGRAD_HD void prefetch(Io, const T* source) {
-  if constexpr (Io::kWidth > 1) prefetch<kPrefetch, Io::kWidth>(source);
-}
+struct Nothing {
+  OUTGRAD_HD void operator()() const {}
+};
 
 // The tree's sums over one row of n elements of T. A group's steps are stored and then folded in place: all 16 KiB at most that this
 // needs are at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack while both are in use.
-// Whole steps of `ahead`, another row, are fetched meanwhile: sums read nothing but the caches, which leaves memory idle.
-template <class Lane, class T = float, Prefetch kPrefetch = Prefetch::none, class Terms>
-Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, const T* ahead = nullptr) {
+// meanwhile() is called before each step: sums read nothing but the caches, which would leave memory idle.
+template <class Lane, class T = float, class Terms, class Meanwhile = Nothing>
+Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanwhile = {}) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
   alignas(64) float values[kGroupSteps * kWords];
   alignas(64) float sums[kWords];
@@ -438,10 +436,7 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, const T* ahead = 
   for (i64 group = 0; group < steps; group += kGroupSteps) {
     int count = static_cast<int>(std::min<i64>(kGroupSteps, steps - group));
     for (int q = 0; q < count; ++q) {
-      if constexpr (LaneIo<Lane>::kWidth > 1 && kPrefetch != Prefetch::none) {
-        const i64 first = (group + q) * kStepTerms;
-        if (n - first >= kStepTerms) prefetch<kPrefetch, kStepTerms>(ahead + first);
-      }
+      meanwhile();
       step_sums<Lane, T>(terms, n, group + q, values + q * kWords);
     }
     for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
@@ -477,18 +472,56 @@ __attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body
   for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
 }
 
-// body(LaneIo<...>, j) over the columns [0, n): strips of kCount vectors, then vectors, then single elements.
+// body(LaneIo<...>, j) over the columns [j, end): strips of kCount vectors, then vectors, then single elements.
 template <class Lane, int kCount, class Body>
-OUTGRAD_HD void for_columns(i64 n, const Body& body) {
+OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   using Strip = typename StripOf<Lane, kCount>::Strip;
-  i64 j = 0;
-  for (; n - j >= LaneIo<Strip>::kWidth; j += LaneIo<Strip>::kWidth) body(LaneIo<Strip>{}, j);
+  for (; end - j >= LaneIo<Strip>::kWidth; j += LaneIo<Strip>::kWidth) body(LaneIo<Strip>{}, j);
   if constexpr (LaneIo<Strip>::kWidth > LaneIo<Lane>::kWidth) {
-    for (; n - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
+    for (; end - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
   }
   if constexpr (LaneIo<Lane>::kWidth > 1) {
-    if (j < n) for_single_columns(j, n, body);
+    if (j < end) for_single_columns(j, end, body);
   }
+}
+
+// Writes rows whose sums are taken, a part of their columns at each call. Calls come with the steps of the next rows' sums, kSteps to 256 columns, so that
+// memory and arithmetic are at work at the same time. Rows::write(from, to) writes columns [from, to); `from` is whole strips of kCount vectors.
+template <class Rows, class Lane, int kCount, int kSteps>
+class WriteInParts {
+ public:
+  explicit WriteInParts(i64 n) : n_(n), next_(n) {}
+
+  void begin(const Rows& rows) {
+    rows_ = rows;
+    next_ = 0;
+  }
+  OUTGRAD_HD void operator()() {
+    if (n_ - next_ < kPart) return;
+    rows_.write(next_, next_ + kPart);
+    next_ += kPart;
+  }
+  __attribute__((noinline)) void rest() {
+    if (next_ == n_) return;
+    rows_.write(next_, n_);
+    next_ = n_;
+  }
+
+ private:
+  static constexpr i64 kStrip = LaneIo<typename StripOf<Lane, kCount>::Strip>::kWidth;
+  static constexpr i64 kPart = (kStepTerms / kSteps + kStrip - 1) / kStrip * kStrip;
+
+  Rows rows_{};
+  i64 n_;
+  i64 next_;
+};
+
+// How far ahead of row r and column j of kRows rows, one behind the other, its share of another kRows rows lies. Two rows in one page of 4 KiB, read side by
+// side, confuse the hardware's own fetching (Sapphire Rapids): rows so short are fetched as they lie in memory.
+template <int kRows, class T, class Io>
+OUTGRAD_HD i64 place_ahead(Io, int r, i64 j, i64 n) {
+  constexpr i64 kPageBytes = 4096;
+  return n * static_cast<i64>(sizeof(T)) < kPageBytes ? kRows * j + r * Io::kWidth : r * n + j;
 }
 
 template <bool kStreaming, class Io, class T>
@@ -563,6 +596,12 @@ struct RowTasks {
   i64 task_rows;
 };
 
+// The first of `together` rows to fetch while the sums of as many from `row` on are taken.
+template <class Arrays>
+i64 rows_to_fetch(const Arrays& a, i64 row, int together) {
+  return std::min(row + a.rows_ahead * together, a.rows - together);
+}
+
 // What the tasks of a forward share.
 template <class T>
 struct ForwardArrays {
@@ -576,62 +615,84 @@ struct ForwardArrays {
   T* y;
   float* rstd;
   SideBuffer<float> side;
-  i64 rows_ahead;  // how far ahead of the rows that are written rows are fetched
+  i64 rows_ahead;
 };
 
-// Rows row .. row + kRows - 1: each step for all of them before the next one, so that the end of one row's sum, a chain of folds, a division and a
-// root, hides behind the others. While the last sums are taken, the rows ahead are fetched.
-template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
-void forward_rows(const ForwardArrays<T>& a, i64 row) {
-  using Lane = LaneOf<L>;
-  const i64 n = a.n;
-  T* y[kRows];
-  const T* x_ahead[kRows];
-  const T* residual_ahead[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    y[r] = a.y + (row + r) * n;
-    const i64 ahead = std::min(row + r + a.rows_ahead * kRows, a.rows - 1) * n;
-    x_ahead[r] = a.x + ahead;
-    residual_ahead[r] = a.added.residual ? a.added.residual + ahead : x_ahead[r];
-  }
-  const T* x[kRows];
+// Rows row .. row + kRows - 1 of a forward, whose sums are taken.
+template <class T, RowLoops L, bool kStreaming, int kRows>
+struct NormedRows {
+  const ForwardArrays<T>* a;
+  const T* x;  // what is normed: of a residual form z
+  T* y;
+  i64 ahead;   // elements from the arrays' first to that of the rows to fetch meanwhile
   float mean[kRows];
   float rstd[kRows];
+
+  OUTGRAD_HD void write(i64 from, i64 to) const {
+    const NormedRows rows = *this;
+    const i64 n = a->n;
+    const float* const gamma = a->gamma;
+    const float* const beta = a->beta;
+    const T* const x_ahead = a->x + ahead;
+    const T* const residual_ahead = a->added.residual ? a->added.residual + ahead : nullptr;
+    for_columns<LaneOf<L>, L.vectors>(from, to, [=](auto io, i64 j) __attribute__((always_inline)) {
+      using Value = typename decltype(io)::Value;
+      const Value g = gamma ? io.load(gamma + j) : io.splat(1.0f);
+      const Value b = beta ? io.load(beta + j) : io.splat(kMissingTerm);
+      OUTGRAD_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const i64 place = place_ahead<kRows, T>(io, r, j, n);
+        prefetch<L.prefetch>(io, x_ahead + place);
+        if (residual_ahead) prefetch<L.prefetch>(io, residual_ahead + place);
+        store_as<kStreaming>(io, rows.y + r * n + j,
+                             forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]), io.splat(rows.rstd[r]), g, b));
+      }
+    });
+  }
+};
+
+// The sums over rows row .. row + kRows - 1, and what of them is not written column by column. Each step for all of them before the next one, so that
+// the end of one row's sum, a chain of folds, a division and a root, hides behind the others.
+template <Norm N, class T, RowLoops L, bool kStreaming, int kRows, class Meanwhile>
+NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row, Meanwhile& meanwhile) {
+  using Lane = LaneOf<L>;
+  const i64 n = a.n;
+  const i64 at = row * n;
+  const Residual<T> added = a.added;
+  NormedRows<T, L, kStreaming, kRows> rows{&a, (added.residual ? added.z : a.x) + at, a.y + at, rows_to_fetch(a, row + kRows, kRows) * n, {}, {}};
   for (int r = 0; r < kRows; ++r) {
-    x[r] = a.x + (row + r) * n;
-    if (a.added.residual) {
-      const T* const x_row = x[r];
-      const T* const residual_row = a.added.residual + (row + r) * n;
-      T* const z_row = a.added.z + (row + r) * n;  // stored through the caches: it is read at once
-      for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
-        io.store(z_row + j, add_rn(io.load(x_row + j), io.load(residual_row + j)));
+    const T* const x = rows.x + r * n;
+    if (added.residual) {
+      const i64 first = at + r * n;
+      for_columns<Lane, L.vectors>(0, n, [=, from = a.x](auto io, i64 j) __attribute__((always_inline)) {  // stored through the caches: it is read at once
+        io.store(added.z + first + j, add_rn(io.load(from + first + j), io.load(added.residual + first + j)));
       });
-      x[r] = z_row;
     }
-    mean[r] = N == Norm::layer ? mean_of(row_sums<Lane, T>(MeanTerms<T>{x[r]}, n).v[0], n) : 0.0f;
+    if constexpr (N == Norm::layer) rows.mean[r] = mean_of(row_sums<Lane, T>(MeanTerms<T>{x}, n).v[0], n);
   }
   for (int r = 0; r < kRows; ++r) {
-    rstd[r] = rstd_of(row_sums<Lane, T, L.prefetch>(VarianceTerms<T>{x[r], mean[r]}, n, x_ahead[r]).v[0], n, a.eps);
-    a.rstd[row + r] = rstd[r];
+    const VarianceTerms<T> terms{rows.x + r * n, rows.mean[r]};
+    a.rstd[row + r] = rows.rstd[r] = rstd_of(row_sums<Lane, T>(terms, n, meanwhile).v[0], n, a.eps);
   }
   for (int r = 0; r < kRows; ++r) {
     for (i64 k = 0; k < a.side.count; ++k) {
-      a.side.x_hat[(row + r) * a.side.count + k] = normalised(widen(x[r][a.side.channels[k]]), mean[r], rstd[r]);
+      a.side.x_hat[(row + r) * a.side.count + k] = normalised(widen(rows.x[r * n + a.side.channels[k]]), rows.mean[r], rows.rstd[r]);
     }
   }
-  const T* const residual = a.added.residual;
-  const float* const gamma = a.gamma;
-  const float* const beta = a.beta;
-  for_columns<Lane, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
-    using Value = typename decltype(io)::Value;
-    const Value g = gamma ? io.load(gamma + j) : io.splat(1.0f);
-    const Value b = beta ? io.load(beta + j) : io.splat(kMissingTerm);
-    OUTGRAD_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (residual) prefetch<L.prefetch>(io, residual_ahead[r] + j);
-      store_as<kStreaming>(io, y[r] + j, forward_output<Value>(io.load(x[r] + j), io.splat(mean[r]), io.splat(rstd[r]), g, b));
-    }
-  });
+  return rows;
+}
+
+// Rows [row, end) as far as they are whole groups of kRows; returns where it stopped.
+template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
+i64 forward_rows(const ForwardArrays<T>& a, i64 row, i64 end) {
+  WriteInParts<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kRows> writer(a.n);
+  for (; end - row >= kRows; row += kRows) {
+    const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
+    writer.rest();
+    writer.begin(rows);
+  }
+  writer.rest();
+  return row;
 }
 
 template <Norm N, class T, RowLoops L, bool kStreaming>
@@ -640,10 +701,8 @@ void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
     i64 row = task * how.task_rows;
     const i64 end = std::min(a.rows, row + how.task_rows);
     constexpr int kTogether = kRowsTogether<L, T>;
-    for (; end - row >= kTogether; row += kTogether) forward_rows<N, T, L, kStreaming, kTogether>(a, row);
-    if constexpr (kTogether > 1) {
-      for (; row < end; ++row) forward_rows<N, T, L, kStreaming, 1>(a, row);
-    }
+    row = forward_rows<N, T, L, kStreaming, kTogether>(a, row, end);
+    if constexpr (kTogether > 1) forward_rows<N, T, L, kStreaming, 1>(a, row, end);
     end_streaming<kStreaming>();
   });
 }
@@ -684,18 +743,12 @@ inline i64 backward_task_words(i64 slots, i64 tasks, i64 n) {
   return (pending * 2 + 2) * column_stride(n);
 }
 
-// What the pass that writes dx needs of one row. The rows ahead are those to fetch meanwhile. All of a column is loaded before any of
-// it is stored.
-template <class T, class Centred>
+// What the pass that writes dx needs of one row.
+template <class Centred>
 struct GradientRow {
-  const T* dy;
   Centred output;
   NegatedMeans means;
   float rstd;
-  const T* dz_next;  // residual forms: added to the gradient
-  T* dx;
-  const T* dy_ahead;
-  const T* y_ahead;
 };
 
 // Sums over rows, for each column: dgamma's, [n], and a stride further on dbeta's.
@@ -705,39 +758,6 @@ struct ColumnSums {
   float* to;          // where the result goes: may be `from` or `onto`
   i64 stride;
 };
-
-// dx of kRows rows, and their terms added to the sums, one row after the other.
-template <Norm N, RowLoops L, bool kStreaming, bool kResidual, int kRows, class T, class Centred>
-void write_gradients(const GradientRow<T, Centred> (&rows)[kRows], const NormColumns& columns, i64 n, const ColumnSums& sums) {
-  for_columns<LaneOf<L>, L.vectors>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
-    using Io = decltype(io);
-    using Value = typename Io::Value;
-    constexpr bool kShift = N == Norm::layer;
-    const Value gamma = Io::load(columns.gamma + j);
-    const Value reciprocal = Io::load(columns.reciprocal + j);
-    Value dgamma = sums.from ? Io::load(sums.from + j) : Io::splat(0.0f);
-    Value dbeta = kShift && sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f);
-    OUTGRAD_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const GradientRow<T, Centred>& row = rows[r];
-      prefetch<L.prefetch>(io, row.dy_ahead + j);
-      prefetch<L.prefetch>(io, row.y_ahead + j);
-      const Value d = Io::load(row.dy + j);
-      const Value c = row.output.template centred<Value>(j);
-      dgamma = fma_rn(d, c, dgamma);
-      if constexpr (kShift) dbeta = add_rn(dbeta, d);
-      Value gradient = input_gradient(d, c, gamma, reciprocal, Io::splat(row.means.m1), Io::splat(row.means.m2), Io::splat(row.rstd));
-      if constexpr (kResidual) gradient = add_rn(gradient, Io::load(row.dz_next + j));
-      store_as<kStreaming>(io, row.dx + j, gradient);
-    }
-    if (sums.onto) dgamma = add_rn(Io::load(sums.onto + j), dgamma);
-    Io::store(sums.to + j, dgamma);
-    if constexpr (kShift) {
-      if (sums.onto) dbeta = add_rn(Io::load(sums.onto + sums.stride + j), dbeta);
-      Io::store(sums.to + sums.stride + j, dbeta);
-    }
-  });
-}
 
 // What the tasks of a backward share.
 template <class T>
@@ -788,7 +808,7 @@ void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
   const auto stage = [=](auto io, i64 j, const float* beta, float* to) __attribute__((always_inline)) {
     io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j));
   };
-  for_columns<Lane, 1>(a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
+  for_columns<Lane, 1>(0, a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
   i64 begin = 0;
   if constexpr (kOrdered<Lane, T>) {
     constexpr int kBlock = kChunkTerms * LaneIo<Lane>::kWidth;
@@ -810,17 +830,72 @@ void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
 // sum[j] += term[j], j < n, over words of scratch.
 template <class Lane>
 OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
-  for_columns<Lane, 1>(n, [=](auto io, i64 j) __attribute__((always_inline)) {
+  for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) {
     io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j)));
   });
 }
 
-// What the pass over `together` rows needs of one of them, its sums among it.
-template <Norm N, class Lane, Prefetch kPrefetch, class Centred, bool kResidual, class T>
-GradientRow<T, Centred> gradient_row(const BackwardArrays<T>& a, i64 row, int together, const StagedRow& staged) {
+// Rows `first` .. first + kRows - 1 of a backward, whose sums are taken: dx, and their terms added to the sums over rows, one row after the other. All of a
+// column is loaded before any of it is stored.
+template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows>
+struct GradientRows {
+  const BackwardArrays<T>* a;
+  i64 first;
+  ColumnSums over_rows;
+  GradientRow<Centred> of[kRows];
+
+  OUTGRAD_HD void write(i64 from, i64 to) const {
+    const i64 n = a->n;
+    const i64 at = first * n;
+    const i64 ahead = rows_to_fetch(*a, first + kRows, kRows) * n;
+    const T* const dy = a->dy + at;
+    const T* const dz_next = kResidual ? a->dz_next + at : nullptr;
+    T* const dx = a->dx + at;
+    const T* const dy_ahead = a->dy + ahead;
+    const T* const y_ahead = a->y + ahead;
+    const T* const dz_next_ahead = kResidual ? a->dz_next + ahead : nullptr;
+    const float* const gammas = a->columns.gamma;
+    const float* const reciprocals = a->columns.reciprocal;
+    const GradientRows rows = *this;
+    for_columns<LaneOf<L>, L.vectors>(from, to, [=](auto io, i64 j) __attribute__((always_inline)) {
+      using Io = decltype(io);
+      using Value = typename Io::Value;
+      constexpr bool kShift = N == Norm::layer;
+      const Value gamma = Io::load(gammas + j);
+      const Value reciprocal = Io::load(reciprocals + j);
+      const ColumnSums& sums = rows.over_rows;
+      Value dgamma = sums.from ? Io::load(sums.from + j) : Io::splat(0.0f);
+      Value dbeta = kShift && sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f);
+      OUTGRAD_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const i64 place = place_ahead<kRows, T>(io, r, j, n);
+        prefetch<L.prefetch>(io, dy_ahead + place);
+        prefetch<L.prefetch>(io, y_ahead + place);
+        if constexpr (kResidual) prefetch<L.prefetch>(io, dz_next_ahead + place);
+        const GradientRow<Centred>& row = rows.of[r];
+        const Value d = Io::load(dy + r * n + j);
+        const Value c = row.output.template centred<Value>(j);
+        dgamma = fma_rn(d, c, dgamma);
+        if constexpr (kShift) dbeta = add_rn(dbeta, d);
+        Value gradient = input_gradient(d, c, gamma, reciprocal, Io::splat(row.means.m1), Io::splat(row.means.m2), Io::splat(row.rstd));
+        if constexpr (kResidual) gradient = add_rn(gradient, Io::load(dz_next + r * n + j));
+        store_as<kStreaming>(io, dx + r * n + j, gradient);
+      }
+      if (sums.onto) dgamma = add_rn(Io::load(sums.onto + j), dgamma);
+      Io::store(sums.to + j, dgamma);
+      if constexpr (kShift) {
+        if (sums.onto) dbeta = add_rn(Io::load(sums.onto + sums.stride + j), dbeta);
+        Io::store(sums.to + sums.stride + j, dbeta);
+      }
+    });
+  }
+};
+
+// What the pass that writes it needs of a row, its sums among it.
+template <Norm N, class Lane, class Centred, class T, class Meanwhile>
+GradientRow<Centred> gradient_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged, Meanwhile& meanwhile) {
   const i64 at = row * a.n;
-  const i64 ahead = std::min(row + a.rows_ahead * together, a.rows - 1) * a.n;
-  GradientRow<T, Centred> result{a.dy + at, {}, {}, a.rstd[row], kResidual ? a.dz_next + at : nullptr, a.dx + at, a.dy + ahead, a.y + ahead};
+  GradientRow<Centred> result{{}, {}, a.rstd[row]};
   Centred summed;
   if constexpr (std::is_same_v<Centred, CentredStaged>) {
     stage_row<Lane>(a, row, staged);
@@ -831,7 +906,7 @@ GradientRow<T, Centred> gradient_row(const BackwardArrays<T>& a, i64 row, int to
     summed = {a.y + at, a.ordered_beta};
   }
   const GradientTerms<N, T, Centred> terms{a.dy + at, a.ordered_gamma, summed};
-  result.means = negated_means<N>(row_sums<Lane, T, kResidual ? kPrefetch : Prefetch::none>(terms, a.n, result.dz_next), a.n);
+  result.means = negated_means<N>(row_sums<Lane, T>(terms, a.n, meanwhile), a.n);
   return result;
 }
 
@@ -853,21 +928,24 @@ void backward_passes(const BackwardArrays<T>& a) {
       const i64 end = slot_begin(a.rows, slots, slot + 1);
       float* const before = top - 2 * stride;  // of an odd slot: its even neighbour's sums
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
+      constexpr bool kStaged = std::is_same_v<Centred, CentredStaged>;
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
-        GradientRow<T, Centred> gradients[kRows];
-        for (int r = 0; r < kRows; ++r) {
-          gradients[r] = gradient_row<N, Lane, L.prefetch, Centred, kResidual>(a, row + r, kRows, {staged, staged + stride});
+        WriteInParts<GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kRows> writer(n);
+        for (; end - row >= kRows; row += kRows) {
+          const bool completes_pair = k % 2 == 1 && row + kRows == end;
+          GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows> rows{
+              &a, row, {row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride}, {}};
+          if constexpr (kStaged) writer.rest();  // there is room for one row
+          for (int r = 0; r < kRows; ++r) rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
+          writer.rest();
+          writer.begin(rows);
         }
-        const bool completes_pair = k % 2 == 1 && row + kRows == end;
-        const ColumnSums sums{row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride};
-        write_gradients<N, L, kStreaming, kResidual>(gradients, a.columns, n, sums);
+        writer.rest();
+        return row;
       };
-      i64 row = begin;
-      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;
-      for (; end - row >= kTogether; row += kTogether) take_rows(std::integral_constant<int, kTogether>{}, row);
-      if constexpr (kTogether > 1) {
-        for (; row < end; ++row) take_rows(std::integral_constant<int, 1>{}, row);
-      }
+      constexpr int kTogether = kStaged ? 1 : kRowsTogether<L, T>;
+      const i64 row = take_rows(std::integral_constant<int, kTogether>{}, begin);
+      if constexpr (kTogether > 1) take_rows(std::integral_constant<int, 1>{}, row);
       if (k % 2 == 0) top += 2 * stride;
       for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete
         top -= 2 * stride;
