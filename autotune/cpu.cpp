@@ -98,7 +98,9 @@ class CpuDevice : public TuningDevice {
   Backend backend() const override { return Backend::kCpu; }
   const RunIdentity& run() const override { return run_; }
   MeasureSettings measure() const override { return {}; }
-  i64 elements_for(const Problem& problem) const override { return autotune::elements_for(problem, cpu_); }
+  i64 elements_for(const Problem& problem, double seconds) const override {
+    return autotune::elements_for(problem, cpu_, seconds, calls_of_search(batch(), measure()));
+  }
 
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
     Fits fits = fits_within(problem, choices_.accuracy);  // a norm's are none

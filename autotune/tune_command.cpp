@@ -144,21 +144,33 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     for (const std::string& warning : source->warnings) kernels::print_error_line("warning: " + warning);
   if (!as_json) std::printf("%s\n", device.description().c_str());
 
+  // What is to be searched, what nobody has searched before first: a run whose budget was short of some goes on with them.
+  struct Part {
+    Problem problem;
+    std::vector<json> known;
+  };
+  std::vector<Part> parts;
+  for (const Problem& unsized : problems) {
+    // By the whole budget, so that the next run knows what this one measured.
+    const Problem problem = sized_within(unsized, device.elements_for(unsized, budget / static_cast<double>(problems.size())));
+    Part& part = parts.emplace_back(Part{problem, {}});
+    if (options.has("fresh")) continue;
+    for (const Database* source : {&database, &published})
+      for (json& record : known_of(*source, device.run(), problem)) part.known.push_back(std::move(record));
+  }
+  std::stable_partition(parts.begin(), parts.end(), [](const Part& part) { return part.known.empty(); });
+
   constexpr std::size_t kSeeds = 4;  // of a problem, from other devices and sizes
   std::vector<json> winners, summaries;
-  for (std::size_t p = 0; p < problems.size(); ++p) {
-    const Problem problem = sized_within(problems[p], device.elements_for(problems[p]));
-    settings.seconds = (budget - elapsed()) / static_cast<double>(problems.size() - p);
-    if (settings.seconds <= 0 && p > 0) {
-      std::fprintf(stderr, "outgrad: warning: tune: %s: not tuned, the budget of %.0f s is spent\n", problem.name().c_str(), budget);
-      continue;
-    }
+  std::size_t begun = 0;
+  for (Part& part : parts) {
+    const Problem& problem = part.problem;
+    settings.seconds = (budget - elapsed()) / static_cast<double>(parts.size() - begun);
+    if (settings.seconds <= 0 && begun > 0) break;
+    ++begun;
     const std::unique_ptr<Tunable> space = device.space_of(problem, shard.index, shard.count);
     if (!as_json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
-    Known known;
-    if (!options.has("fresh"))
-      for (const Database* source : {&database, &published})
-        for (json& record : known_of(*source, device.run(), problem)) known.records.push_back(std::move(record));
+    Known known{std::move(part.known), {}};
     if (key)
       known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format),
                                     problem.elements(), kSeeds, accuracy);
@@ -167,6 +179,8 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }
+  for (std::size_t p = begun; p < parts.size(); ++p)
+    kernels::print_error_line("warning: tune: " + parts[p].problem.name() + ": not tuned, the budget is spent");
   // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the header is for whoever it is given to.
   if (options.has("publish")) publish_command(out, accuracy);
   std::vector<json> records = load_database(database_path).records;
@@ -183,6 +197,8 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   } else {
     std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
     print_accuracy(problems, chosen, key);
+    if (begun < parts.size())
+      std::printf("%zu of %zu problems were searched in the budget of %.0f s; the same command again goes on with the others\n", begun, parts.size(), budget);
   }
   return kernels::kExitHolds;
 }

@@ -22,7 +22,8 @@ class TuningDevice {
   // How its kernels are run; the seed, the log and the size are the command's.
   virtual MeasureSettings measure() const = 0;
   virtual std::size_t batch() const { return 8; }  // points that share their rounds
-  virtual kernels::i64 elements_for(const Problem& problem) const = 0;  // where --elements says nothing
+  // Where --elements says nothing: what can be searched in so many seconds.
+  virtual kernels::i64 elements_for(const Problem& problem, double seconds) const = 0;
   // Points out of the `shard`-th of `shards` parts.
   virtual std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) = 0;
   virtual Backend backend() const = 0;

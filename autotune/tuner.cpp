@@ -257,6 +257,8 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
               m.ceiling_name.c_str());
   if (m.gain)
     std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high, normal.name().c_str());
+  else if (static_cast<int>(m.final_ceiling_ns.size()) - m.discarded_rounds < kLeastRounds)
+    std::printf("kept the default: too noisy");
   else
     std::printf("no gain over the default");
   std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.final_ceiling_ns.size());
@@ -266,14 +268,16 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
                   why->detail.c_str());
 }
 
-i64 elements_for(const Problem& problem, const CpuIdentity& cpu) {
+i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds, int calls) {
   constexpr i64 kLeast = i64{1} << 24;  // tens of milliseconds even where no cache size is known
+  constexpr double kBytesPerThread = 10e9;
   constexpr i64 kFloor = i64{1} << 20;  // below this a call is too short to time, whatever the memory
   const double bytes = problem.bytes_per_element();
   const double wanted = 4 * static_cast<double>(cpu.l3_bytes) * cpu.sockets_seen / bytes;
   const double affordable = static_cast<double>(available_memory_bytes()) / 4 / bytes;
+  const double in_time = seconds / 2 / calls * kBytesPerThread * cpu.threads / bytes;
   i64 elements = kLeast;
-  while (static_cast<double>(elements) < wanted) elements *= 2;
+  while (static_cast<double>(elements) < std::min(wanted, in_time / 2)) elements *= 2;
   while (elements > kFloor && static_cast<double>(elements) > affordable) elements /= 2;
   return elements;
 }

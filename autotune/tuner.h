@@ -46,8 +46,9 @@ struct Measurement {
   bool decided = false;  // there were final rounds
 };
 
-// Elements per array so that what one call touches is four times the last cache level, within a quarter of the free memory.
-kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu);
+// Elements per array so that what one call touches is four times the last cache level; within a quarter of the free memory, and so few that `calls`
+// calls take half of the seconds at most, at 10 GB/s a thread. A virtual machine of a few threads may name the cache of a machine of a hundred.
+kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds, int calls);
 
 // Takes the compiled candidates of one problem to verified or rejected, in child processes; where the first of them, the default, crashes or
 // hangs, the others stay as they are. Throws EnvironmentError when a child

@@ -175,7 +175,9 @@ class GpuDevice : public TuningDevice {
     return settings;
   }
   std::size_t batch() const override { return 16; }  // runs are short, and a process with an open device costs a second
-  i64 elements_for(const Problem& problem) const override { return gpu::elements_for(problem, device_); }
+  i64 elements_for(const Problem& problem, double /*seconds: a call takes milliseconds at most*/) const override {
+    return gpu::elements_for(problem, device_);
+  }
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
     return std::make_unique<GpuTunable>(problem, accuracy_, device_.limits, compiling_, shard, shards);
   }

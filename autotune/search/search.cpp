@@ -186,6 +186,10 @@ class Search {
 
 }  // namespace
 
+int calls_of_search(std::size_t batch, const MeasureSettings& measure) {
+  return static_cast<int>(batch + 2) * measure.screening_rounds + (measure.finalists + 2) * measure.final_rounds;
+}
+
 SearchResult search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run, const std::string& database_path,
                     std::vector<json>& winners) {
   return Search(space, settings, known, run, database_path).run(winners);

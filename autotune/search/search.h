@@ -39,6 +39,9 @@ struct SearchSettings {
   std::function<void(const std::string&)> progress;  // one line, several times a second at most
 };
 
+// Calls of a search's first batch and finals, the ceiling's and the default's among them.
+int calls_of_search(std::size_t batch, const MeasureSettings& measure);
+
 struct SearchResult {
   std::vector<Candidate> finalists;  // the default first
   Measurement final;

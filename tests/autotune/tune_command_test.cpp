@@ -31,6 +31,29 @@ TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
   EXPECT_THROW(tune_command({"--out", folder / "file/out"}), kernels::IoError);
 }
 
+// The second run begins with what the first one's budget was too short for.
+TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
+  const TemporaryFolder folder;
+  const auto tune = [&] {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32,bf16", "--evaluations", "1", "--elements", "65536",
+                            "--budget", "1"}),
+              0);
+    return testing::internal::GetCapturedStdout();
+  };
+  const auto formats = [&] {
+    std::set<std::string> found;
+    for (const nlohmann::json& record : load_database(folder / "tune_cpu.jsonl").records) found.insert(record["format"]);
+    return found;
+  };
+  // A problem has a compiler to start, so that one of them is longer than a second.
+  const std::string first = tune();
+  EXPECT_NE(first.find("1 of 2 problems were searched in the budget of 1 s; the same command again goes on with the others\n"), std::string::npos) << first;
+  EXPECT_EQ(formats(), (std::set<std::string>{"f32"}));
+  const std::string second = tune();
+  EXPECT_EQ(formats(), (std::set<std::string>{"bf16", "f32"})) << second;
+}
+
 TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
   const TemporaryFolder folder;
   const auto tune = [&](const std::string& format) {

@@ -26,6 +26,24 @@ CompileSettings compile_settings(const TemporaryFolder& folder) {
   return settings;
 }
 
+// Four times the last cache, unless the time is too short for that; never so few that a call is too short to time.
+TEST(Tuner, ArraysAreAsLargeAsTheCacheAsksForAndTheTimeAllows) {
+  const Problem problem{KernelId::kGeluBackward, FormatId::kF32};
+  CpuIdentity cpu;
+  cpu.threads = 2;
+  cpu.l3_bytes = 480 << 20;
+  constexpr int kCalls = 224;
+  const auto seconds_of = [&](kernels::i64 elements) { return static_cast<double>(elements) * problem.bytes_per_element() * kCalls / (2 * 10e9); };
+  const kernels::i64 patient = elements_for(problem, cpu, 1e6, kCalls);
+  EXPECT_GE(static_cast<double>(patient) * problem.bytes_per_element(), 4.0 * static_cast<double>(cpu.l3_bytes));
+  for (const double seconds : {10.0, 20.0, 40.0}) {
+    const kernels::i64 elements = elements_for(problem, cpu, seconds, kCalls);
+    EXPECT_LT(elements, patient) << seconds;
+    EXPECT_LE(seconds_of(elements), seconds / 2) << seconds;
+  }
+  EXPECT_EQ(elements_for(problem, cpu, 0, kCalls), 1 << 24);
+}
+
 TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const TemporaryFolder folder;
   const Problem problem{KernelId::kGeluBackward, FormatId::kF32, 1, 1 << 20};
