@@ -23,7 +23,7 @@ struct CpuNormForwardSchedule {
   int vector_bits = 0;              // 0 = scalar, 256, 512
   int vectors = 2;                  // side by side in the passes that write a row, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
   int rows = 4;                     // of 16-bit elements taken together, 1 to 8, of fp32 half as many: gamma and beta are read once for all, and the
-                                    // end of one row's sum hides behind the others; they are written while the sums over the next ones are taken
+                                    // end of one row's sum hides behind the others; streamed, they are written while the next ones are summed
   int task_elements = 1 << 16;      // a task is as many whole rows as have so many elements, but one at least
   bool streaming_stores = false;    // write past the cache where rows are whole cache lines and the output is large
   Prefetch prefetch = Prefetch::second_level;  // of x and what is added to it
@@ -36,7 +36,7 @@ struct CpuNormBackwardSchedule {
   int vector_bits = 0;            // 0 = scalar, 256, 512
   int vectors = 2;                // side by side in the pass that writes dx, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
   int rows = 4;                   // of 16-bit elements taken together, 1 to 8, of fp32 half as many: what there is for each column is read, and its
-                                  // sums are written, once for all; dx is written while the next ones' sums are taken
+                                  // sums are written, once for all; streamed, dx is written while the next ones are summed
   int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the largest machines' cores, and few enough
                                   // that the tasks' partial sums stay small beside the tensors
   int fold_columns = 1024;        // of dgamma and dbeta to a task of the last pass, which adds the tasks' sums: runs of 4 KiB of each

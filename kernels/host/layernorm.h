@@ -485,21 +485,30 @@ OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   }
 }
 
-// Writes rows whose sums are taken, a part of their columns at each call. Calls come with the steps of the next rows' sums, kSteps to 256 columns, so that
-// memory and arithmetic are at work at the same time. Rows::write(from, to) writes columns [from, to); `from` is whole strips of kCount vectors.
-template <class Rows, class Lane, int kCount, int kSteps>
-class WriteInParts {
+// Whether rows are written while the sums over the next ones are taken: where the stores wait for memory. Of single rows, and from cache to cache, it was
+// measured to cost more than it saves.
+template <bool kStreaming, int kRows>
+inline constexpr bool kWritesMeanwhile = kStreaming && kRows > 1;
+
+// Writes groups of kRows rows whose sums are taken: at once, or a part of their columns at each call. Calls come with the steps of the next group's sums,
+// kRows to 256 columns, so that memory and arithmetic are at work at the same time. Rows::write(from, to) writes columns [from, to); `from` is whole
+// strips of kCount vectors.
+template <class Rows, class Lane, int kCount, bool kStreaming, int kRows>
+class RowWriter {
  public:
-  explicit WriteInParts(i64 n) : n_(n), next_(n) {}
+  explicit RowWriter(i64 n) : n_(n), next_(n) {}
 
   void begin(const Rows& rows) {
     rows_ = rows;
     next_ = 0;
+    if constexpr (!kWritesMeanwhile<kStreaming, kRows>) rest();
   }
   OUTGRAD_HD void operator()() {
-    if (n_ - next_ < kPart) return;
-    rows_.write(next_, next_ + kPart);
-    next_ += kPart;
+    if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
+      if (n_ - next_ < kPart) return;
+      rows_.write(next_, next_ + kPart);
+      next_ += kPart;
+    }
   }
   __attribute__((noinline)) void rest() {
     if (next_ == n_) return;
@@ -509,7 +518,7 @@ class WriteInParts {
 
  private:
   static constexpr i64 kStrip = LaneIo<typename StripOf<Lane, kCount>::Strip>::kWidth;
-  static constexpr i64 kPart = (kStepTerms / kSteps + kStrip - 1) / kStrip * kStrip;
+  static constexpr i64 kPart = (kStepTerms / kRows + kStrip - 1) / kStrip * kStrip;
 
   Rows rows_{};
   i64 n_;
@@ -596,10 +605,11 @@ struct RowTasks {
   i64 task_rows;
 };
 
-// The first of `together` rows to fetch while the sums of as many from `row` on are taken.
-template <class Arrays>
-i64 rows_to_fetch(const Arrays& a, i64 row, int together) {
-  return std::min(row + a.rows_ahead * together, a.rows - together);
+// The first of the kRows rows to fetch while those from `row` on are written.
+template <bool kStreaming, int kRows, class Arrays>
+OUTGRAD_HD i64 rows_to_fetch(const Arrays& a, i64 row) {
+  const i64 groups = a.rows_ahead + (kWritesMeanwhile<kStreaming, kRows> ? 1 : 0);
+  return std::min(row + groups * kRows, a.rows - kRows);
 }
 
 // What the tasks of a forward share.
@@ -659,7 +669,7 @@ NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row
   const i64 n = a.n;
   const i64 at = row * n;
   const Residual<T> added = a.added;
-  NormedRows<T, L, kStreaming, kRows> rows{&a, (added.residual ? added.z : a.x) + at, a.y + at, rows_to_fetch(a, row + kRows, kRows) * n, {}, {}};
+  NormedRows<T, L, kStreaming, kRows> rows{&a, (added.residual ? added.z : a.x) + at, a.y + at, rows_to_fetch<kStreaming, kRows>(a, row) * n, {}, {}};
   for (int r = 0; r < kRows; ++r) {
     const T* const x = rows.x + r * n;
     if (added.residual) {
@@ -685,7 +695,7 @@ NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row
 // Rows [row, end) as far as they are whole groups of kRows; returns where it stopped.
 template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
 i64 forward_rows(const ForwardArrays<T>& a, i64 row, i64 end) {
-  WriteInParts<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kRows> writer(a.n);
+  RowWriter<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kStreaming, kRows> writer(a.n);
   for (; end - row >= kRows; row += kRows) {
     const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
     writer.rest();
@@ -847,7 +857,7 @@ struct GradientRows {
   OUTGRAD_HD void write(i64 from, i64 to) const {
     const i64 n = a->n;
     const i64 at = first * n;
-    const i64 ahead = rows_to_fetch(*a, first + kRows, kRows) * n;
+    const i64 ahead = rows_to_fetch<kStreaming, kRows>(*a, first) * n;
     const T* const dy = a->dy + at;
     const T* const dz_next = kResidual ? a->dz_next + at : nullptr;
     T* const dx = a->dx + at;
@@ -928,14 +938,12 @@ void backward_passes(const BackwardArrays<T>& a) {
       const i64 end = slot_begin(a.rows, slots, slot + 1);
       float* const before = top - 2 * stride;  // of an odd slot: its even neighbour's sums
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
-      constexpr bool kStaged = std::is_same_v<Centred, CentredStaged>;
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
-        WriteInParts<GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kRows> writer(n);
+        RowWriter<GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kStreaming, kRows> writer(n);
         for (; end - row >= kRows; row += kRows) {
           const bool completes_pair = k % 2 == 1 && row + kRows == end;
           GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows> rows{
               &a, row, {row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top, stride}, {}};
-          if constexpr (kStaged) writer.rest();  // there is room for one row
           for (int r = 0; r < kRows; ++r) rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
           writer.rest();
           writer.begin(rows);
@@ -943,7 +951,7 @@ void backward_passes(const BackwardArrays<T>& a) {
         writer.rest();
         return row;
       };
-      constexpr int kTogether = kStaged ? 1 : kRowsTogether<L, T>;
+      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;  // there is room for one staged row
       const i64 row = take_rows(std::integral_constant<int, kTogether>{}, begin);
       if constexpr (kTogether > 1) take_rows(std::integral_constant<int, 1>{}, row);
       if (k % 2 == 0) top += 2 * stride;
