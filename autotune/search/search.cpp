@@ -94,11 +94,11 @@ class Search {
     }
   }
 
-  // Of the default and these, in at least so many seconds.
+  // Of the default and these, in at least so many seconds; else in half of those that are left, as what is compiled has to be run, too.
   std::vector<Candidate> compiled(std::vector<std::shared_ptr<const AnyVariant>> variants, double least_seconds) {
     const auto began = Clock::now();
     variants.insert(variants.begin(), baseline_);
-    std::vector<Candidate> candidates = space_.compile(variants, std::max(least_seconds, settings_.seconds - seconds_since(began_)));
+    std::vector<Candidate> candidates = space_.compile(variants, std::max(least_seconds, (settings_.seconds - seconds_since(began_)) / 2));
     result_.seconds.compile += seconds_since(began);
     return candidates;
   }

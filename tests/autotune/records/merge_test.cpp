@@ -15,6 +15,7 @@
 #include "autotune/tune_command.h"
 #include "kernels/host/files.h"
 #include "tests/autotune/records/tuning_records.h"
+#include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
@@ -394,20 +395,28 @@ TEST(Publish, RefusesAFileOfANewerProgram) {
   ASSERT_EQ(known.warnings.size(), 1u) << "a search does without it";
 }
 
-// Runs the command with notebooks_data in a folder of the test's.
+// The sources without notebooks_data, in the test's folder: what is published of this machine is none of the test's, and what it publishes stays there.
+class WithoutNotebooksData {
+ public:
+  explicit WithoutNotebooksData(const TemporaryFolder& folder) : variable_("OUTGRAD_SOURCE_DIR", linked(folder)) {}
+
+ private:
+  static std::string linked(const TemporaryFolder& folder) {
+    std::filesystem::create_directories(folder / "sources");
+    for (const char* name : {"kernels", "autotune"}) std::filesystem::create_symlink(source_root() + "/" + name, folder / "sources/" + name);
+    return folder / "sources";
+  }
+  ScopedVariable variable_;
+};
+
 TEST(Publish, IsWhatTuneDoesWithPublish) {
   const TemporaryFolder folder;
-  std::filesystem::create_directories(folder / "sources");
-  for (const char* name : {"kernels", "autotune"}) std::filesystem::create_symlink(source_root() + "/" + name, folder / "sources/" + name);
-  const char* before = std::getenv("OUTGRAD_SOURCE_DIR");
-  const std::string old = before != nullptr ? before : "";
-  ::setenv("OUTGRAD_SOURCE_DIR", (folder / "sources").c_str(), 1);
+  const WithoutNotebooksData sources(folder);
   testing::internal::CaptureStdout();
   const int status = tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "20",
                                    "--out", folder / "out", "--json"});
   const Database known = known_records(*device_key(to_json(identify_cpu())));
   testing::internal::GetCapturedStdout();
-  before != nullptr ? ::setenv("OUTGRAD_SOURCE_DIR", old.c_str(), 1) : ::unsetenv("OUTGRAD_SOURCE_DIR");
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(known.warnings.empty());
   ASSERT_FALSE(known.records.empty());
@@ -422,6 +431,7 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
 // and a line that somebody edited costs the default of its problem, not the run.
 TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   const TemporaryFolder folder;
+  const WithoutNotebooksData nothing_published(folder);
   const SourceHashes sources = hash_sources(source_root());
   const Problem sure{KernelId::kGeluForward, FormatId::kF32}, edited{KernelId::kGeluForward, FormatId::kBf16};
   std::vector<json> records;

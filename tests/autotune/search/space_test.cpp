@@ -276,9 +276,9 @@ TEST(CpuSpace, NameSpeaks) {
   EXPECT_EQ(backward.loop_name(), "bf16.v512.x3.r4.k0.f0.nt.l2a0.t0");
   EXPECT_EQ(backward.schedule_text(), "{0, 512, 3, 4, 32, 1024, true, Prefetch::second_level, 2}");
   const Variant forward{{KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
-  EXPECT_EQ(forward.name(), "f16.s.x2.r2.b65536.wb.l2a1.t1");
+  EXPECT_EQ(forward.name(), "f16.s.x2.r4.b65536.wb.l2a1.t1");
   EXPECT_EQ(forward.body(), "using namespace outgrad::kernels; outgrad::autotune::run_rmsnorm_forward<F16, "
-                            "CpuNormForwardSchedule{1, 0, 2, 2, 65536, false, Prefetch::second_level, 1}>(a);");
+                            "CpuNormForwardSchedule{1, 0, 2, 4, 65536, false, Prefetch::second_level, 1}>(a);");
 }
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
