@@ -198,7 +198,8 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
     print_accuracy(problems, chosen, key);
     if (begun < parts.size())
-      std::printf("%zu of %zu problems were searched in the budget of %.0f s; the same command again goes on with the others\n", begun, parts.size(), budget);
+      std::printf("%zu of %zu problems were searched in the budget of %.0f s; the same command again%s goes on with the others\n", begun, parts.size(), budget,
+                  options.has("fresh") ? ", without --fresh," : "");
   }
   return kernels::kExitHolds;
 }

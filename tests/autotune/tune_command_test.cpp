@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "autotune/records/database.h"
 #include "kernels/host/files.h"
@@ -34,11 +36,17 @@ TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
 // The second run begins with what the first one's budget was too short for.
 TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
   const TemporaryFolder folder;
-  const auto tune = [&] {
+  // A compiler that takes longer than the budget on any machine.
+  const std::string compiler = folder / "slow-compiler";
+  kernels::write_file(compiler, "#!/bin/sh\nsleep 1.1\nexec c++ \"$@\"\n");
+  std::filesystem::permissions(compiler, std::filesystem::perms::owner_all);
+  const ScopedVariable variable("CXX", compiler);
+  const auto tune = [&](const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32,bf16", "--evaluations", "1", "--elements", "65536",
+                                      "--budget", "1"};
+    words.insert(words.end(), more.begin(), more.end());
     testing::internal::CaptureStdout();
-    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32,bf16", "--evaluations", "1", "--elements", "65536",
-                            "--budget", "1"}),
-              0);
+    EXPECT_EQ(tune_command(words), 0);
     return testing::internal::GetCapturedStdout();
   };
   const auto formats = [&] {
@@ -46,12 +54,15 @@ TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
     for (const nlohmann::json& record : load_database(folder / "tune_cpu.jsonl").records) found.insert(record["format"]);
     return found;
   };
-  // A problem has a compiler to start, so that one of them is longer than a second.
   const std::string first = tune();
   EXPECT_NE(first.find("1 of 2 problems were searched in the budget of 1 s; the same command again goes on with the others\n"), std::string::npos) << first;
   EXPECT_EQ(formats(), (std::set<std::string>{"f32"}));
   const std::string second = tune();
   EXPECT_EQ(formats(), (std::set<std::string>{"bf16", "f32"})) << second;
+  // It would begin with the first one again; what is compiled already would take no time.
+  std::filesystem::remove_all(folder / "variants");
+  const std::string fresh = tune({"--fresh"});
+  EXPECT_NE(fresh.find("the same command again, without --fresh, goes on"), std::string::npos) << fresh;
 }
 
 TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
