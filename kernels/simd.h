@@ -695,6 +695,14 @@ struct LaneOps {
 };
 #endif
 
+// What was streamed before is visible to other threads after this.
+template <bool kStreaming>
+OUTGRAD_HD void end_streaming() {
+#ifdef OUTGRAD_AVX2
+  if constexpr (kStreaming) _mm_sfence();
+#endif
+}
+
 // Lanes for values that are neither NaN nor subnormal nor so small that `nudged` would change them, nor will their results be.
 template <class Lanes>
 struct OrdinaryLanes : Lanes {

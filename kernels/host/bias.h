@@ -127,9 +127,7 @@ void bias_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u8* mask
     if (end == elements) {
       for (i64 byte = (end + 7) / 8; byte % 4 != 0; ++byte) mask[byte] = 0;
     }
-#ifdef OUTGRAD_AVX2
-    if constexpr (kStreaming) _mm_sfence();
-#endif
+    end_streaming<kStreaming>();
   });
 }
 
@@ -153,9 +151,6 @@ void bias_backward_row(const T* dy, const T* y, const u8* mask, i64 i, i64 end, 
     *sums = add_rn(*sums, product);
     dx[i] = narrow<T>(product);
   }
-#ifdef OUTGRAD_AVX2
-  if constexpr (kStreaming) _mm_sfence();
-#endif
 }
 
 }  // namespace detail
@@ -185,7 +180,7 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   if (rows * n == 0) return;
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
-    detail::column_sums<detail::ColumnIo<S>>(rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
+    detail::column_sums<detail::ColumnIo<S>, kStreaming>(rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
       detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, bytes, row * n, row * n + n, dx, sums);
     });
   };

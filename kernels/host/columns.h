@@ -3,13 +3,25 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 
 #include "kernels/host/parallel.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
+#include "kernels/simd.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 namespace detail {
+
+inline constexpr i64 kLineWords = 16;
+
+// Arrays of n words of scratch lie so far apart: whole cache lines, as a vector that crosses two costs twice.
+inline i64 column_stride(i64 n) { return (n + kLineWords - 1) / kLineWords * kLineWords; }
+
+// Words from `words` to the next cache line: less than kLineWords.
+inline i64 line_offset(const float* words) {
+  return static_cast<i64>((kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
+}
 
 // Tasks share the slots evenly. A power of two that depends on the shape alone, so the scratch does too; enough for the largest
 // machines' cores, few enough that the tasks' partial sums stay small beside the tensors.
@@ -18,34 +30,38 @@ inline i64 column_tasks(i64 slots) { return std::min<i64>(slots, 128); }
 // A task's scratch: pending sums of complete subtrees of its slots, at most one per level and the one that grows.
 inline i64 column_task_words(i64 rows, i64 n) {
   const i64 slots = slot_count(rows, n);
-  return n * static_cast<i64>(std::bit_width(static_cast<u64>(slots / column_tasks(slots))));
+  return column_stride(n) * static_cast<i64>(std::bit_width(static_cast<u64>(slots / column_tasks(slots))));
 }
 
 // fp32 words of scratch that column_sums needs.
-inline i64 column_words(i64 rows, i64 n) { return column_tasks(slot_count(rows, n)) * column_task_words(rows, n); }
+inline i64 column_words(i64 rows, i64 n) { return kLineWords - 1 + column_tasks(slot_count(rows, n)) * column_task_words(rows, n); }
 
-// result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a row's n terms to sums[0 .. n) and may
-// do more with the row: it is called once for each. Io: how vectors of columns are read, added and written. The scratch's content does not matter.
-template <class Io, class AddRow>
-void column_sums(i64 rows, i64 n, int threads, float* scratch, float* result, const AddRow& add_row) {
+// result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a row's n terms to sums[0 .. n), which begin on a
+// cache line, and may do more with the row, stream some of it (kStreaming): it is called once for each. Io: how vectors of columns are read, added and
+// written. The content of the scratch, column_words(rows, n) words, does not matter.
+template <class Io, bool kStreaming, class AddRow>
+void column_sums(i64 rows, i64 n, int threads, float* words, float* result, const AddRow& add_row) {
   const i64 slots = slot_count(rows, n), tasks = column_tasks(slots), task_slots = slots / tasks, task_words = column_task_words(rows, n);
+  const i64 stride = column_stride(n);
+  float* const scratch = words + line_offset(words);
   const auto add_columns = [](float* sum, const float* term, i64 begin, i64 end) {
     i64 j = begin;
     for (; end - j >= Io::kWidth; j += Io::kWidth) Io::store(sum + j, Io::add(Io::load(sum + j), Io::load(term + j)));
     for (; j < end; ++j) sum[j] = add_rn(sum[j], term[j]);
   };
   parallel_for(tasks, threads, [&](i64 task) {
-    float* top = scratch + task * task_words;  // a stack of [n]
+    float* top = scratch + task * task_words;  // a stack of [stride]
     for (i64 k = 0; k < task_slots; ++k) {
       std::fill(top, top + n, 0.0f);
       const i64 slot = task * task_slots + k;
       for (i64 row = slot_begin(rows, slots, slot); row < slot_begin(rows, slots, slot + 1); ++row) add_row(row, top);
-      top += n;
+      top += stride;
       for (i64 complete = k + 1; complete % 2 == 0; complete /= 2) {  // two neighbours of equal size are complete: add them
-        top -= n;
-        add_columns(top - n, top, 0, n);
+        top -= stride;
+        add_columns(top - stride, top, 0, n);
       }
     }
+    end_streaming<kStreaming>();
   });
   // The upper levels of the slots' tree, a block of columns to each task. 1024 columns: 4 KiB runs of every task's sums.
   constexpr i64 kBlock = 1024;

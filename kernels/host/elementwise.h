@@ -215,9 +215,7 @@ void backward_range(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i
     if constexpr (Fit::kMasked) m = (mask[i / 8] >> (i % 8) & 1) != 0;
     dx[i] = activation_backward_element<Fit>(kRowTable<Fit>, dy[i], y[i], m);
   }
-#ifdef OUTGRAD_AVX2
-  if constexpr (kStreaming) _mm_sfence();  // streamed data is visible to other threads before the join
-#endif
+  end_streaming<kStreaming>();
 }
 
 // What becomes of a pack's z in format T: the mask bits and y, stored as T or in fp32. Where all of them are near, as almost always, nothing is to be
@@ -266,9 +264,7 @@ void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
     }
     mask[i / 8] = static_cast<u8>(byte);
   }
-#ifdef OUTGRAD_AVX2
-  if constexpr (kStreaming) _mm_sfence();
-#endif
+  end_streaming<kStreaming>();
 }
 
 // A 16-bit x has so few values that AVX2 has a large array for less by the table of all their outputs, which stays in a core's own cache: two

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/host/columns.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
 #include "kernels/host/refusal.h"
@@ -426,7 +427,8 @@ struct Nothing {
 
 // The tree's sums over one row of n elements of T. A group's steps are stored and then folded in place: all 16 KiB at most that this
 // needs are at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack while both are in use.
-// meanwhile() is called before each step: sums read nothing but the caches, which would leave memory idle.
+// meanwhile() is called after each step: sums read nothing but the caches, which would leave memory idle. After, because what it does first may wait for the
+// end of the sums before these.
 template <class Lane, class T = float, class Terms, class Meanwhile = Nothing>
 Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanwhile = {}) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
@@ -436,8 +438,8 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanw
   for (i64 group = 0; group < steps; group += kGroupSteps) {
     int count = static_cast<int>(std::min<i64>(kGroupSteps, steps - group));
     for (int q = 0; q < count; ++q) {
-      meanwhile();
       step_sums<Lane, T>(terms, n, group + q, values + q * kWords);
+      meanwhile();
     }
     for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2); half > 0; half /= 2) {
       for (int q = 0; q + half < count; ++q) add_words<Lane, kWords>(values + q * kWords, values + (q + half) * kWords);
@@ -551,14 +553,6 @@ bool rows_stream(const T* output, i64 rows, i64 n) {
   const i64 row_bytes = n * static_cast<i64>(sizeof(T));
   return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % kLine == 0 && row_bytes % kLine == 0 &&
          rows * row_bytes >= kPrivateCacheBytes;
-}
-
-// Streamed data is visible to other threads after this.
-template <bool kStreaming>
-OUTGRAD_HD void end_streaming() {
-#ifdef OUTGRAD_AVX2
-  if constexpr (kStreaming) _mm_sfence();
-#endif
 }
 
 // --- Contracts -------------------------------------------------------------------------------------------------------------------
@@ -734,17 +728,8 @@ void norm_forward(const char* function, const T* x, const Residual<T>& added, co
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
-inline constexpr i64 kLineWords = 16;
 inline constexpr i64 kHostColumnArrays = kColumnArrays + 2;  // gamma and beta once more, ordered
 inline constexpr i64 kMostTasks = 128;  // of any schedule: what the workspace is for
-
-// Arrays of n words of scratch lie so far apart: whole cache lines, as a vector that crosses two costs twice.
-inline i64 column_stride(i64 n) { return (n + kLineWords - 1) / kLineWords * kLineWords; }
-
-// Words from `words` to the next cache line: less than kLineWords.
-inline i64 line_offset(const float* words) {
-  return static_cast<i64>((kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
-}
 
 // A task's scratch, where `tasks` share the slots: pending sums of complete subtrees of its slots, at most one per level and the one that grows,
 // and two rows of c. All tasks together need the more, the more they are.

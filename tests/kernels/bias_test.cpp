@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "kernels/fits.h"
@@ -153,6 +155,27 @@ TYPED_TEST(Bias, BackwardIsTheProductsAndTheirTreeOverRows) {
     expect_backward<kPlain>(shape, dy, y);
     expect_backward<widest(1, 1)>(shape, dy, y);
     expect_backward<widest(4, 2)>(shape, dy, y);
+  }
+}
+
+// Wherever in a cache line it begins, a workspace is enough, to its last word and not beyond, and the sums are the same.
+TEST(BiasContract, AWorkspaceBeginsAtAnyWord) {
+  using Fit = DefaultFit<float>::Type;
+  constexpr float kGuard = 7.0f;
+  for (const Shape& shape : kShapes) {
+    const auto elements = static_cast<size_t>(shape.rows * shape.n), words = static_cast<size_t>(bias_backward_workspace(shape.rows, shape.n));
+    const std::vector<float> dy(elements, 1.5f), y(elements, 0.75f);
+    std::vector<u32> mask((elements + 31) / 32);
+    std::vector<float> dx(elements), sums(static_cast<size_t>(shape.n)), expected;
+    for (size_t begin = 0; begin <= 16; ++begin) {
+      std::vector<float> storage(begin + words + 1, kGuard);
+      bias_gelu_backward<Fit, float, widest(4, 2)>(dy.data(), y.data(), mask.data(), shape.rows, shape.n, dx.data(), sums.data(),
+                                                   std::span<float>(storage).subspan(begin, words));
+      if (begin == 0) expected = sums;
+      EXPECT_EQ(sums, expected) << shape.rows << " x " << shape.n << ", word " << begin;
+      EXPECT_EQ(storage.back(), kGuard) << shape.rows << " x " << shape.n << ", word " << begin;
+      EXPECT_EQ(std::count(storage.begin(), storage.begin() + static_cast<std::ptrdiff_t>(begin), kGuard), begin);
+    }
   }
 }
 
