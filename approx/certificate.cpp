@@ -18,11 +18,9 @@ constexpr slong kTerms = 10;
 constexpr double kExcess = 1.008;
 /// A point closer than this to a removable singularity is moved away by twice as much before the quotient is expanded there.
 constexpr double kGuard = 0x1p-15;
-/// Factor over every double operation on error bounds below; each expression rounds fewer than 16 times.
-constexpr double kUp = 1 + 0x1p-48;
 
 /// Maximum of bounds. std::max would drop a NaN, the magnitude of a ball that could not decide.
-double larger(double worst, double bound) {
+double larger_bound(double worst, double bound) {
   if (!std::isfinite(bound)) throw kernels::SpecError("undecided: a bound is not finite");
   return std::max(worst, bound);
 }
@@ -180,7 +178,7 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
     pending.pop_back();
     const double bound = model_bound(composite, piece, polynomial, a, b);
     if (bound <= accept) {
-      worst = larger(worst, bound);
+      worst = larger_bound(worst, bound);
       continue;
     }
     const double mid = 0.5 * (a + b);
@@ -196,7 +194,7 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
     const Ball u = Ball::hull(composite.coordinate(piece.coordinate, Ball(x), 1)[0], Ball(end)) - polynomial.centre;
     Ball p = polynomial.c.back();
     for (size_t k = polynomial.c.size() - 1; k-- > 0;) p = p * u + polynomial.c[k];
-    worst = larger(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
+    worst = larger_bound(worst, ((p - Ball(limit)).magnitude() + gradient_bound.magnitude()) * kUp);
   };
   const Activation& f = composite.activation();
   // Beyond the tail's start a relative error has no meaning for stored y: they are below the least normal number, and the limit is 0.
@@ -270,7 +268,7 @@ double certify_evaluation(const BackwardModel& model, const Piece& piece) {
   // Room for a second proof to round its own sums in: many a bound here is a half ulp to the last bit.
   constexpr double kRoom = 1 + 0x1p-20;
   double worst = 0;
-  over_evaluations(model, piece, [&](const Tracked& p) { worst = larger(worst, p.error); });
+  over_evaluations(model, piece, [&](const Tracked& p) { worst = larger_bound(worst, p.error); });
   return worst * kRoom;
 }
 
@@ -281,7 +279,7 @@ double certify_ulp(const BackwardModel& model, const Piece& piece) {
   over_evaluations(model, piece, [&](const Tracked& p) {
     if (p.exact.magnitude() + piece.certified < kUlpFrom) return;  // not a number is not skipped: it is undecided below
     const double least = std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
-    worst = larger(worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
+    worst = larger_bound(worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
   });
   constexpr double kRoom = 1 + 0x1p-12;  // of the second proof's, as for A
   return worst * kRoom;
@@ -304,20 +302,20 @@ double certify_beyond(const Composite& composite, const BackwardModel& model, do
   const double y_star = composite.y_star().to_double();
   constexpr double kRatio = 1.09;  // 8 cells an octave: the enclosures of f''/f' stay within a third of its range
   const double reach = composite.activation().value(composite.activation().reach);  // beyond, the tail bound speaks
-  for (double t = last - y_star; t < reach; t *= kRatio) worst = larger(worst, change(y_star + t, y_star + t * kRatio, true));
-  worst = larger(worst, 2 * composite.activation().right_gradient_tail(Ball(composite.activation().reach * 0.99)).magnitude());
+  for (double t = last - y_star; t < reach; t *= kRatio) worst = larger_bound(worst, change(y_star + t, y_star + t * kRatio, true));
+  worst = larger_bound(worst, 2 * composite.activation().right_gradient_tail(Ball(composite.activation().reach * 0.99)).magnitude());
   // Left: to the identity coordinate, or towards 0-, where |g| itself bounds the difference.
   const bool to_edge = model.kHasLeft && storage == 0;
   const double end = to_edge ? static_cast<double>(model.kLeftY) : -8 * std::max(shift, 0x1p-60);
   for (double y = last; y < end;) {
     const double next = std::min(end, std::min(y_star + (y - y_star) * kRatio, y / kRatio));
-    worst = larger(worst, change(y, next, false));
+    worst = larger_bound(worst, change(y, next, false));
     y = next;
   }
   if (!to_edge) {
     // Between there and 0- both g lie within the tail's bound of their limit 0.
     const Ball x = composite.enclose_argument_of(Ball(end - shift), false);
-    worst = larger(worst, 2 * composite.activation().left_gradient_tail(x).magnitude());
+    worst = larger_bound(worst, 2 * composite.activation().left_gradient_tail(x).magnitude());
   }
   return worst;
 }
@@ -347,10 +345,10 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
       Ball t_c;
       arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(static_cast<double>(model.kTMin)).raw(), kPrecisionBits);
       const Ball exact = t.positive() ? gradient_of_root(t, right) : Ball(0.0);
-      worst = larger(worst, (gradient_of_root(t_c, right) - exact).magnitude());
+      worst = larger_bound(worst, (gradient_of_root(t_c, right) - exact).magnitude());
     }
   }
-  return larger(worst, certify_beyond(composite, model, last, 0));
+  return larger_bound(worst, certify_beyond(composite, model, last, 0));
 }
 
 double certify_storage_beyond(const Composite& composite, const BackwardModel& model) {
@@ -364,7 +362,7 @@ double certify_storage_beyond(const Composite& composite, const BackwardModel& m
       const Series g = composite.gradient(x, 2);
       const double spacing = 0x1p-23 * composite.activation().value_ball(x).magnitude();
       // Either the change over half a spacing, or, where f has all but settled, the whole range of f' there.
-      worst = larger(worst, std::min((abs(g[1]) / abs(g[0])).magnitude() * spacing, 2 * g[0].magnitude()));
+      worst = larger_bound(worst, std::min((abs(g[1]) / abs(g[0])).magnitude() * spacing, 2 * g[0].magnitude()));
     }
     return worst;
   }

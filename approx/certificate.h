@@ -10,6 +10,9 @@
 
 namespace outgrad::approx {
 
+/// Factor over every double operation on error bounds; each expression rounds fewer than 16 times.
+inline constexpr double kUp = 1 + 0x1p-48;
+
 /// Upper bound of |p - g| (or of |p scale/f - 1|, |p x/f - 1|) over the piece, tails included, at most 1% above `piece.observed` or `floor`.
 double certify_approximation(const Composite& composite, const Piece& piece, double floor);
 

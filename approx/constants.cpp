@@ -13,12 +13,12 @@ namespace outgrad::approx {
 namespace {
 
 /// Ranges are listed up to this share of |s| = sqrt(-y*), where the left branch ends.
-constexpr double kReach = 0.6;
+constexpr double kListedShare = 0.6;
 
 /// g up to there by barycentric interpolation in 33 Chebyshev points: error below 1e-12, nothing beside R >= 1e-6.
 class LocalGradient {
  public:
-  explicit LocalGradient(const Composite& composite) : reach_(kReach * std::sqrt(-composite.y_star().to_double())) {
+  explicit LocalGradient(const Composite& composite) : reach_(kListedShare * std::sqrt(-composite.y_star().to_double())) {
     for (int k = 0; k < kPoints; ++k) {
       const double node = reach_ * std::cos(std::numbers::pi * k / (kPoints - 1));
       s_.push_back(node);
@@ -86,8 +86,6 @@ std::vector<StoredRange> intervals_of_format(const Composite& composite, Format 
 constexpr int kTubeSamples = 64;
 /// Share of the target that the tube leaves to what lies between its samples and to fp32 coefficients.
 constexpr double kTubeRoom = 0x1p-7;
-/// Coefficients are rounded to fp32 after the fit: ranges are taken this much shorter, more than fp32 Horner steps on |p| < 2 can lose.
-constexpr double kRoundingRoom = 0x1p-21;
 
 /// A row that is fitted to the ranges in it.
 struct ProgrammedRow {

@@ -30,7 +30,7 @@ struct Constant {
 };
 
 /// One operation; the operands are earlier nodes.
-struct Node {
+struct Operation {
   Kind kind;
   size_t a = 0, b = 0;  ///< `a` of a constant is its index
   int exponent = 0;
@@ -41,7 +41,7 @@ struct Node {
 
 /// A list in which operands stand before what uses them, so that the length of a text costs no stack.
 struct Expression::Program {
-  std::vector<Node> nodes;  ///< the last is the whole
+  std::vector<Operation> nodes;  ///< the last is the whole
   std::vector<Constant> constants;
 };
 
@@ -76,7 +76,7 @@ class Parser {
     return true;
   }
   /// @return the index of the node.
-  size_t add(const Node& node) {
+  size_t add(const Operation& node) {
     // A fit evaluates f some hundred thousand times: this many parts take minutes.
     constexpr size_t kMostParts = 256;
     if (program_.nodes.size() == kMostParts) fail(at_, "an expression has at most 256 numbers, variables and operations");
@@ -252,7 +252,7 @@ template <class T>
 T evaluate(const Expression::Program& program, const T& x) {
   std::vector<T> values;
   values.reserve(program.nodes.size());
-  for (const Node& n : program.nodes) {
+  for (const Operation& n : program.nodes) {
     values.push_back([&]() -> T {
       switch (n.kind) {
         case Kind::constant: return constant_as(program.constants[n.a], x);
@@ -277,7 +277,7 @@ Expression::Expression(const std::string& text) : text_(text), program_(Parser(t
 
 size_t Expression::size() const {
   size_t operations = 0;
-  for (const Node& n : program_->nodes) operations += 1 + static_cast<size_t>(std::abs(n.exponent));
+  for (const Operation& n : program_->nodes) operations += 1 + static_cast<size_t>(std::abs(n.exponent));
   return operations;
 }
 

@@ -27,13 +27,11 @@ using kernels::SpecError;
 /// Samples a piece is fitted on: 256 resolve the maxima of a degree-12 error to 1/1000 of their height.
 constexpr int kSamples = 256;
 /// Share of the target that the best real coefficients may take up before their degree is raised.
-constexpr double kRoundingRoom = 0.9;
+constexpr double kOneWordRoom = 0.9;
 /// The same of two-word rows, whose c1 may lose as much again.
 constexpr double kTwoWordRoom = 0.25;
 /// What A may take of an ulp, class ulp of an f32 fit.
 constexpr double kUlpShare = 1.0 / 8;
-/// Factor over sums of bounds in double.
-constexpr double kUp = 1 + 0x1p-48;
 
 /// One row evaluated as the kernel does.
 struct RowOps : kernels::FloatOps {
@@ -135,7 +133,7 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
   const Samples samples = sample(composite, p, kSamples);
   p.degree = degree;
   if (p.target != Target::value_relative) {
-    const double room = p.two_word ? kTwoWordRoom : kRoundingRoom;
+    const double room = p.two_word ? kTwoWordRoom : kOneWordRoom;
     while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
   }
   const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);

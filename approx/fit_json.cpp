@@ -191,7 +191,7 @@ int scheme_from(const Node& node) {
 }
 
 /// A table larger than this is none of ours.
-constexpr int kMostRows = 4096;
+constexpr int kMostRowsRead = 4096;
 
 }  // namespace
 
@@ -307,7 +307,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     BackwardModel m;
     m.format = format_from(j["format"]);
     m.kDegree = j["degree"].integer(1, 16);
-    m.kRows = j["rows"].integer(1, kMostRows);
+    m.kRows = j["rows"].integer(1, kMostRowsRead);
     m.kScheme = scheme_from(j["scheme"]);
     m.kCentred = constants["centred"].boolean();
     m.kExactLimits = constants["exact_limits"].boolean();
@@ -326,7 +326,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kHasLeft = constants["has_left"].boolean();
     m.kLeftY = constants["left_y"].single();
     m.kLeftBits = constants["left_bits"].integer(1, 4);
-    m.kLeftRow = constants["left_row"].integer(0, kMostRows);
+    m.kLeftRow = constants["left_row"].integer(0, kMostRowsRead);
     m.kLeftKnee = constants["left_knee"].integer(0, 256 << m.kLeftBits);
     m.kLeftBase = constants["left_base"].integer(0, 256 << m.kLeftBits);
     m.kHasRight = constants["has_right"].boolean();
@@ -359,7 +359,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     const auto part = [&](const char* name, int& degree, int& rows, float& scale, float& bias, std::vector<Piece>& pieces) {
       const Node node = j[name];
       degree = node["degree"].integer(1, 16);
-      rows = node["rows"].integer(1, kMostRows);
+      rows = node["rows"].integer(1, kMostRowsRead);
       scale = node["index_scale"].single();
       bias = node["index_bias"].single();
       pieces = pieces_from_json(node["pieces"], Target::value_relative, degree, rows);
@@ -370,7 +370,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
   } else if (kind == "rounded_forward") {
     RoundedForwardModel m;
     m.format = format_from(j["format"]);
-    m.kRows = j["rows"].integer(1, kMostRows);
+    m.kRows = j["rows"].integer(1, kMostRowsRead);
     m.kCoreRows = j["core_rows"].integer(1, m.kRows);
     m.kQuarticShift = j["quartic_shift"].integer(16, 20);
     m.kXStar = constants["x_star"].single();

@@ -11,7 +11,7 @@ namespace outgrad::approx {
 namespace {
 
 /// Exactly, in Gappa's notation: integer b exponent.
-std::string number(double d) {
+std::string dyadic(double d) {
   if (d == 0) return "0";
   int exponent = 0;
   auto mantissa = static_cast<long long>(std::ldexp(std::frexp(d, &exponent), 53));
@@ -20,7 +20,7 @@ std::string number(double d) {
   return fmt::format("{}b{}", mantissa, exponent);
 }
 
-std::string operand(double d) { return d < 0 ? "(" + number(d) + ")" : number(d); }
+std::string operand(double d) { return d < 0 ? "(" + dyadic(d) + ")" : dyadic(d); }
 
 /// y, a float.
 constexpr const char* kInput = "@rnd = float<ieee_32, ne>;\ny = rnd(y_);\n";
@@ -167,18 +167,18 @@ std::string script(const std::string& name, const BackwardModel& model, const Pi
       name, piece.row, piece.evaluation, power_of_two(piece.evaluation), c.comment, kGappaOption);
   text += kInput + ops.definitions;
   const bool constant = c.floor.deployed && c.floor.exact;
-  const std::string goal = fmt::format("{} - {} in [-{}, {}]", g.rounded, g.exact, number(piece.evaluation), number(piece.evaluation));
+  const std::string goal = fmt::format("{} - {} in [-{}, {}]", g.rounded, g.exact, dyadic(piece.evaluation), dyadic(piece.evaluation));
   const bool depends_on_y = !constant && !(c.left_end.deployed && c.left_end.exact);
   // Where one s is clamped and the other is not, s_min lies between them: they differ from it by no more than from one another.
   std::string between, hint;
   if (c.left_end.deployed != c.left_end.exact) {
     const Written& s = ops.root;
-    const std::string end = number(-static_cast<double>(model.kSMin));
+    const std::string end = dyadic(-static_cast<double>(model.kSMin));
     between = fmt::format("{} {} {} /\\ {} {} {} /\\ ", s.rounded, c.left_end.deployed ? ">=" : "<=", end, s.exact, c.left_end.exact ? ">=" : "<=", end);
     hint = c.left_end.deployed ? fmt::format("{} -> {} - ({} - {});\n", s.exact, s.rounded, s.rounded, s.exact) :
                                  fmt::format("{} -> {} + ({} - {});\n", s.rounded, s.exact, s.rounded, s.exact);
   }
-  text += depends_on_y ? fmt::format("{{ {}y in [{}, {}] -> {} }}\n", between, number(c.y_lo), number(c.y_hi), goal) : fmt::format("{{ {} }}\n", goal);
+  text += depends_on_y ? fmt::format("{{ {}y in [{}, {}] -> {} }}\n", between, dyadic(c.y_lo), dyadic(c.y_hi), goal) : fmt::format("{{ {} }}\n", goal);
   text += hint + ops.hints;
   if (u.rounded != u.exact && g.middle != g.exact) {
     text += fmt::format("{} - {} -> ({} - {}) * {};\n", g.middle, g.exact, u.rounded, u.exact, g.slope);
@@ -268,11 +268,11 @@ std::string floor_script(const std::string& name, const BackwardModel& model, co
   const Written y{"y", "y", "y", ""};
   Written t = ops.sub(y, ops.constant(model.kYHi));
   if (model.kYLo != 0.0f) t = ops.sub(t, ops.constant(model.kYLo));
-  const std::string t_min = number(static_cast<double>(model.kTMin));
+  const std::string t_min = dyadic(static_cast<double>(model.kTMin));
   std::string text = fmt::format("# {}, row {}: the computed and the exact t are on the same side of t_min.\n", name, piece.row) + kInput;
   text += ops.definitions;
-  text += fmt::format("{{ (y in [{}, {}] -> {} <= {} /\\ {} <= {}) /\\ (y in [{}, {}] -> {} >= {} /\\ {} >= {}) }}\n", number(-kLargest),
-                      number(static_cast<double>(last)), t.rounded, t_min, t.exact, t_min, number(static_cast<double>(first)), number(kLargest), t.rounded,
+  text += fmt::format("{{ (y in [{}, {}] -> {} <= {} /\\ {} <= {}) /\\ (y in [{}, {}] -> {} >= {} /\\ {} >= {}) }}\n", dyadic(-kLargest),
+                      dyadic(static_cast<double>(last)), t.rounded, t_min, t.exact, t_min, dyadic(static_cast<double>(first)), dyadic(kLargest), t.rounded,
                       t_min, t.exact, t_min);
   return text;
 }
@@ -284,14 +284,14 @@ std::string end_script(const std::string& name, const BackwardModel& model, cons
   BackwardModel open = model;
   open.kHasLeft = true;  // without the clamp
   const Written s = kernels::evaluate_coordinate(ops, open, y, false);
-  const std::string s_min = number(static_cast<double>(model.kSMin));
+  const std::string s_min = dyadic(static_cast<double>(model.kSMin));
   const double end = end_of_table(model);
   std::string text = fmt::format("# {}, row {}: away from the end of the table the computed and the exact s are on the same side of s_min.\n", name, piece.row);
   text += kInput;
   text += ops.definitions;
   text += fmt::format("{{ (y in [{}, {}] -> {} >= {} /\\ {} >= {}) /\\ (y in [{}, {}] -> {} <= {} /\\ {} <= {}) }}\n",
-                      number(static_cast<double>(above_floor(model))), number(end - kEndReach), s.rounded, s_min, s.exact, s_min,
-                      number(end + kEndReach), number(std::max(static_cast<double>(model.kYMax), end + kEndReach)), s.rounded, s_min, s.exact, s_min);
+                      dyadic(static_cast<double>(above_floor(model))), dyadic(end - kEndReach), s.rounded, s_min, s.exact, s_min,
+                      dyadic(end + kEndReach), dyadic(std::max(static_cast<double>(model.kYMax), end + kEndReach)), s.rounded, s_min, s.exact, s_min);
   return text;
 }
 

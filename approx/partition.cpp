@@ -37,9 +37,9 @@ float float_above(double d) {
 }
 
 /// Builds a model's rows one after the other.
-class Layout {
+class RowBuilder {
  public:
-  Layout(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) : composite_(composite), spec_(spec) {
+  RowBuilder(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) : composite_(composite), spec_(spec) {
     m.format = spec.format;
     m.kDegree = spec.degree;
     m.kScheme = spec.scheme;
@@ -280,13 +280,13 @@ class Layout {
 }  // namespace
 
 std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) {
-  const Layout layout(composite, spec, constants, target);
+  const RowBuilder layout(composite, spec, constants, target);
   return {layout.begin(), layout.end()};
 }
 
 BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target,
                       const std::vector<float>& breaks) {
-  Layout layout(composite, spec, constants, target);
+  RowBuilder layout(composite, spec, constants, target);
   if (composite.activation().linear_from_zero) {
     layout.linear_core();
   } else if (spec.split == Split::uniform && (spec.cells > 1 || spec.left)) {  // break points would be counted through the left segment's rows

@@ -7,8 +7,8 @@
 
 namespace outgrad::approx {
 
-using Matrix = Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic>;
-using Vector = Eigen::Matrix<long double, Eigen::Dynamic, 1>;
+using LongMatrix = Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic>;
+using LongVector = Eigen::Matrix<long double, Eigen::Dynamic, 1>;
 
 std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree, double centre) {
   // One value of p serves all that share a v.
@@ -33,8 +33,8 @@ std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& range
   const auto rows = static_cast<Eigen::Index>(v.size());
   // Columns of unit size beside the exchange's column of signs: tolerances may be as small as 2^-133.
   const long double least = *std::min_element(w.begin(), w.end());
-  Matrix columns(rows, free);
-  Vector target(rows);
+  LongMatrix columns(rows, free);
+  LongVector target(rows);
   for (Eigen::Index i = 0; i < rows; ++i) {
     const auto k = static_cast<size_t>(i);
     const long double u = (static_cast<long double>(v[k]) - centre) / reach;
@@ -44,7 +44,7 @@ std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& range
   }
   ProgrammeSolution s;
   if (rows == free) {  // interpolation
-    const Vector c = columns.fullPivLu().solve(target);
+    const LongVector c = columns.fullPivLu().solve(target);
     s.level = s.error = 0;
     for (int j = 0; j < free; ++j) s.c.push_back(static_cast<double>(c[j] * least));
   } else {

@@ -11,6 +11,10 @@ struct Range {
   double v, middle, tolerance;
 };
 
+/// Coefficients are rounded to fp32 after the fit: tolerances are held this much below what is asked for, which is more than fp32 Horner
+/// steps on |p| < 2 can lose.
+inline constexpr double kRoundingRoom = 0x1p-21;
+
 struct ProgrammeSolution {
   std::vector<double> c;  ///< in powers of v - centre
   double level, error;    ///< of the weighted problem: error <= 1 serves every range, level > 1 proves that nothing does

@@ -53,20 +53,20 @@ bool usable(const ReachPair& pair, const ReachBox& box) {
   return std::isfinite(box.hi[kRightAxis]) || pair.y <= box.lo[kRightAxis];
 }
 
-struct Range {
+struct CoordinateRange {
   double lo, hi;
   [[nodiscard]] double mid() const { return 0.5 * (lo + hi); }
   [[nodiscard]] double radius() const { return 0.5 * (hi - lo); }
 };
 
 /// In double, for the search alone.
-Range range_of(const ReachProblem& problem, const ReachPair& pair, const ReachBox& box) {
+CoordinateRange range_of(const ReachProblem& problem, const ReachPair& pair, const ReachBox& box) {
   double lo = magnitude_at<double>(problem.domain, pair, box, End::least), hi = magnitude_at<double>(problem.domain, pair, box, End::most);
   if (box.region != ReachRegion::far) {
     lo *= 1 - kCoordinateRounding;
     hi *= 1 + kCoordinateRounding;
   }
-  return pair.m ? Range{lo, hi} : Range{-hi, -lo};
+  return pair.m ? CoordinateRange{lo, hi} : CoordinateRange{-hi, -lo};
 }
 
 Ball ball_of(const ReachProblem& problem, const ReachPair& pair, const ReachBox& box) {
@@ -91,7 +91,7 @@ struct Spread {
   double value, most;  ///< q at the middle; |q - value| over the range at most
 };
 
-Spread spread_of(const std::vector<double>& q, const Range& range) {
+Spread spread_of(const std::vector<double>& q, const CoordinateRange& range) {
   std::array<double, kernels::kLargestDegree + 1> c{};
   std::copy(q.begin(), q.end(), c.begin());
   const double middle = range.mid();
@@ -170,7 +170,7 @@ std::vector<Sample> samples_of(const ReachProblem& problem, const ReachBox& box,
     if (!usable(pair, box)) continue;
     const double v = range_of(problem, pair, middle).mid();
     double w = 0.5 * (pair.hi - pair.lo);
-    const Range range = range_of(problem, pair, box);
+    const CoordinateRange range = range_of(problem, pair, box);
     const double r = std::max(range.hi - v, v - range.lo);
     double moved = 0;
     for (const std::vector<double>& q : movers) moved = std::max(moved, spread_of(q, {v - r, v + r}).most);

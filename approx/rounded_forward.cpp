@@ -22,7 +22,7 @@ namespace {
 using kernels::SpecError;
 
 /// Samples of a row's tube, at the extrema of a Chebyshev polynomial; 80 resolve the maxima of a degree-4 error to 1/1000 of their height.
-constexpr int kSamples = 80;
+constexpr int kChebyshevSamples = 80;
 /// The least tube tried: half of fp32's last rounding.
 constexpr double kLeastTube = 0x1p-25;
 /// A tube that serves no candidate is widened by so much, so often: from 2^-25 to 2^-17.
@@ -33,7 +33,7 @@ constexpr double kSmall = 0x1p-20;
 /// Neighbours of the best c4 tried on either side: its last bit moves p by up to 2^-27, and c3's grid with it.
 constexpr int kQuartics = 6;
 /// Width of the search after c3, c2 and c1.
-constexpr size_t kBeam = 60;
+constexpr size_t kKeptCandidates = 60;
 /// x at which the deployed error of candidates that round correctly is compared.
 constexpr int kProbes = 2000;
 
@@ -165,8 +165,8 @@ class RowFitter {
 
   void sample() {
     const double middle = 0.5 * (piece_.v_lo + piece_.v_hi), half = 0.5 * (piece_.v_hi - piece_.v_lo);
-    for (int i = 0; i < kSamples; ++i) {
-      const double v = middle - half * std::cos(3.141592653589793 * i / (kSamples - 1));
+    for (int i = 0; i < kChebyshevSamples; ++i) {
+      const double v = middle - half * std::cos(3.141592653589793 * i / (kChebyshevSamples - 1));
       const double ratio = ratio_at(v);
       samples_.push_back({v, ratio, std::abs(ratio)});
     }
@@ -227,7 +227,7 @@ class RowFitter {
   };
   static void keep_best(std::vector<Candidate>& beam) {
     std::stable_sort(beam.begin(), beam.end(), [](const Candidate& a, const Candidate& b) { return a.error < b.error; });
-    if (beam.size() > kBeam) beam.resize(kBeam);
+    if (beam.size() > kKeptCandidates) beam.resize(kKeptCandidates);
   }
 
   void search(double tube) {

@@ -14,7 +14,6 @@
 namespace outgrad::approx {
 namespace {
 
-using nlohmann::json;
 using kernels::SpecError;
 
 /// For a message, which may quote a key or value of any length.
@@ -26,37 +25,37 @@ std::string brief(const std::string& text) {
 /// One JSON object of the spec; says where a value is wrong and refuses keys it was not asked for.
 class Reader {
  public:
-  Reader(const json& object, std::string path, std::string place) : object_(object), path_(std::move(path)), place_(std::move(place)) {
+  Reader(const nlohmann::json& object, std::string path, std::string place) : object_(object), path_(std::move(path)), place_(std::move(place)) {
     if (!object_.is_object()) fail("", "must be an object");
   }
   [[noreturn]] void fail(const std::string& key, const std::string& why) const {
     const std::string place = place_.empty() ? key : key.empty() ? place_ : place_ + "." + key;
     throw SpecError(path_, place.empty() ? "top level" : brief(place), brief(why));
   }
-  const json& at(const std::string& key) {
+  const nlohmann::json& at(const std::string& key) {
     seen_.insert(key);
     if (!object_.contains(key)) fail(key, "is missing");
     return object_.at(key);
   }
   std::string text(const std::string& key) {
-    const json& v = at(key);
+    const nlohmann::json& v = at(key);
     if (!v.is_string()) fail(key, "must be a string");
     return v.get<std::string>();
   }
   int integer(const std::string& key, int lo, int hi) {
-    const json& v = at(key);
+    const nlohmann::json& v = at(key);
     if (!v.is_number_integer()) fail(key, "must be an integer");
     const auto i = v.is_number_unsigned() && v.get<uint64_t>() > INT64_MAX ? INT64_MAX : v.get<int64_t>();
     if (i < lo || i > hi) fail(key, fmt::format("{} is outside {} .. {}", i, lo, hi));
     return static_cast<int>(i);
   }
   bool boolean(const std::string& key) {
-    const json& v = at(key);
+    const nlohmann::json& v = at(key);
     if (!v.is_boolean()) fail(key, "must be true or false");
     return v.get<bool>();
   }
   double number(const std::string& key, double lo, double hi) {
-    const json& v = at(key);
+    const nlohmann::json& v = at(key);
     if (!v.is_number()) fail(key, "must be a number");
     const double d = v.get<double>();
     if (!(d >= lo && d <= hi)) fail(key, fmt::format("{} is outside {} .. {}", d, lo, hi));
@@ -79,7 +78,7 @@ class Reader {
   }
 
  private:
-  const json& object_;
+  const nlohmann::json& object_;
   std::string path_, place_;
   std::set<std::string> seen_;
 };
@@ -229,12 +228,12 @@ std::string sha256_hex(const std::string& bytes) {
 }
 
 Spec parse_spec(const std::string& text, const std::string& path) {
-  json document;
+  nlohmann::json document;
   try {
-    document = json::parse(text);
-  } catch (const json::parse_error& error) {
+    document = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
     throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
-  } catch (const json::out_of_range&) {
+  } catch (const nlohmann::json::out_of_range&) {
     throw SpecError(path, "JSON", "a number is beyond double's range");
   }
   Reader r(document, path, "");

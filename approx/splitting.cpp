@@ -17,7 +17,7 @@ namespace {
 
 /// Points of the curve (v, g) that stand for it: a row of a 16-row split sees 250 of them.
 constexpr int kPoints = 4001;
-constexpr size_t kMostRows = 32;
+constexpr size_t kMostLevelledRows = 32;
 /// Room left to the rounding of coefficients and to what a thinned curve does not show.
 constexpr double kRoom = 0.88;
 
@@ -97,9 +97,9 @@ std::vector<size_t> greedy(const Curve& curve, int degree, double level, size_t 
 std::vector<float> levelled_breaks(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target) {
   const auto [begin, end] = core_range(composite, spec, constants, target);
   const Curve curve = sample_curve(composite, begin, end);
-  std::vector<size_t> ends = greedy(curve, spec.degree, kRoom * target, kMostRows);
-  if (ends.size() > kMostRows) {
-    throw kernels::SpecError(fmt::format("split: degree {} needs more than {} rows for 2^{:.2f}", spec.degree, kMostRows, std::log2(target)));
+  std::vector<size_t> ends = greedy(curve, spec.degree, kRoom * target, kMostLevelledRows);
+  if (ends.size() > kMostLevelledRows) {
+    throw kernels::SpecError(fmt::format("split: degree {} needs more than {} rows for 2^{:.2f}", spec.degree, kMostLevelledRows, std::log2(target)));
   }
   // Level: the least error at which as many rows still reach from end to end.
   double lo = 0, hi = kRoom * target;

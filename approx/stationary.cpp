@@ -38,19 +38,19 @@ Local expand(const Activation& a, const Ball& x) {
 
 /// What stands in the way on an interval that stays undecided however small it is. The proof has failed by then; these are samples.
 std::string obstacle(const Activation& a, double lo, double hi) {
-  constexpr double kFar = 64;
+  constexpr double kFarWidths = 64;
   // Relative difference across a few 2^-20 that only a discontinuity explains.
   constexpr double kJump = 0x1p-10;
   const double width = hi - lo, x_left = std::max(lo - width, -a.reach), x_right = std::min(hi + width, a.reach);
   const Local left = expand(a, Ball(x_left)), right = expand(a, Ball(x_right));
   if (!a.value_ball(interval(lo, hi)).finite() || !a.value_ball(Ball(0.5 * (lo + hi))).finite()) {
     if (!left.value.finite() || !right.value.finite()) return fmt::format("f is not defined at x = {:.10g}", left.value.finite() ? x_right : x_left);
-    const Ball far_left = a.value_ball(Ball(lo - kFar * width)), far_right = a.value_ball(Ball(hi + kFar * width));
+    const Ball far_left = a.value_ball(Ball(lo - kFarWidths * width)), far_right = a.value_ball(Ball(hi + kFarWidths * width));
     // A logarithm grows by a quarter over six octaves at 2^-20; what is bounded does not.
     constexpr double kGrowth = 1.25;
     const double near = std::max(left.value.magnitude(), right.value.magnitude()), far = std::max(far_left.magnitude(), far_right.magnitude());
     if (near > kGrowth * far) {
-      return fmt::format("a pole: |f| grows from {:.3g} to {:.3g} as the distance shrinks from {:.3g} to {:.3g}", far, near, kFar * width, width);
+      return fmt::format("a pole: |f| grows from {:.3g} to {:.3g} as the distance shrinks from {:.3g} to {:.3g}", far, near, kFarWidths * width, width);
     }
     const double step = std::abs(right.value.to_double() - left.value.to_double());
     const double slope = std::max(left.slope.magnitude(), right.slope.magnitude());
@@ -153,21 +153,21 @@ Minimum enclose(const Activation& activation, double lo, double hi) {
 enum class Shape { falling, rising, minimum, maximum, convex, concave, flat };
 
 /// A subinterval and what is proven of f there.
-struct Part {
+struct Subinterval {
   double lo, hi;
   Shape shape;
 };
 
 /// [-reach, reach] from left to right, neighbours of one shape as one.
-std::vector<Part> cover(const Activation& activation, size_t most_work) {
-  std::vector<Part> pending, decided;
+std::vector<Subinterval> cover(const Activation& activation, size_t most_work) {
+  std::vector<Subinterval> pending, decided;
   // Parts over which exponentials keep their order of magnitude.
   constexpr int kStart = 128;
   const double unit = 2 * activation.reach / kStart;
   for (int k = kStart; k-- > 0;) pending.push_back({-activation.reach + k * unit, -activation.reach + (k + 1) * unit, Shape::flat});
   size_t work = 0;
   while (!pending.empty()) {
-    Part p = pending.back();
+    Subinterval p = pending.back();
     pending.pop_back();
     const Local f = expand(activation, interval(p.lo, p.hi));
     work += activation.expression->size();
@@ -201,10 +201,10 @@ std::vector<Part> cover(const Activation& activation, size_t most_work) {
   return decided;
 }
 
-bool stationary(const Part& p) { return p.shape == Shape::minimum || p.shape == Shape::maximum; }
+bool stationary(const Subinterval& p) { return p.shape == Shape::minimum || p.shape == Shape::maximum; }
 
 /// f' is monotone on a convex or concave part: its signs at the ends say whether it has one zero there or none.
-void resolve(const Activation& activation, Part& p) {
+void resolve(const Activation& activation, Subinterval& p) {
   if (p.shape != Shape::convex && p.shape != Shape::concave) return;
   const Ball lo = expand(activation, Ball(p.lo)).slope, hi = expand(activation, Ball(p.hi)).slope;
   if (lo.negative() && hi.negative()) {
@@ -228,16 +228,16 @@ void resolve(const Activation& activation, Part& p) {
   }
 }
 
-std::string described(const Part& p) { return fmt::format("a {} in [{:.10g}, {:.10g}]", p.shape == Shape::minimum ? "minimum" : "maximum", p.lo, p.hi); }
+std::string described(const Subinterval& p) { return fmt::format("a {} in [{:.10g}, {:.10g}]", p.shape == Shape::minimum ? "minimum" : "maximum", p.lo, p.hi); }
 
 }  // namespace
 
 Landscape survey(Activation& activation, size_t most_work) {
-  std::vector<Part> parts = cover(activation, most_work);
-  const Part* turn = nullptr;
-  const Part* falling = nullptr;
+  std::vector<Subinterval> parts = cover(activation, most_work);
+  const Subinterval* turn = nullptr;
+  const Subinterval* falling = nullptr;
   bool rises = false;
-  for (Part& p : parts) {
+  for (Subinterval& p : parts) {
     resolve(activation, p);
     const bool at_an_end = &p == &parts.front() || &p == &parts.back();
     if (p.shape == Shape::flat && !at_an_end) {

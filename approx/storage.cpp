@@ -17,7 +17,7 @@ namespace {
 /// Brackets of an argument are this wide, relative to max(|x|, 1): double Newton is within 2^-48, and f' moves by as little.
 constexpr double kBracket = 0x1p-46;
 /// Claims are rounded up by this much: more than the brackets and the double sums below can be off.
-constexpr double kUp = 1 + 0x1p-30;
+constexpr double kClaimUp = 1 + 0x1p-30;
 constexpr double kAbove = 0x1p-43;
 
 /// An argument with f(x) = y up to the bracket's width, on the branch right of `from` (or left of it).
@@ -264,7 +264,7 @@ StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, For
     e.regret = std::max(e.regret, off);
     if (i.m || i.y != 0) e.worst_ulp = std::max(e.worst_ulp, off / ulp_of(format, i.middle()));
   }
-  for (double* bound : {&e.total, &e.oracle, &e.regret, &e.worst_ulp}) *bound = *bound * kUp + kAbove;
+  for (double* bound : {&e.total, &e.oracle, &e.regret, &e.worst_ulp}) *bound = *bound * kClaimUp + kAbove;
   return e;
 }
 

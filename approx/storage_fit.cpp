@@ -13,9 +13,6 @@
 namespace outgrad::approx {
 namespace {
 
-/// Coefficients are rounded to fp32 after the fit: tolerances are held this much below what is asked for, which is more than fp32 Horner
-/// steps on |p| < 2 can lose.
-constexpr double kRoundingRoom = 0x1p-21;
 /// Precision of the search for the least T/O.
 constexpr double kRatioStep = 0x1p-12;
 

@@ -19,6 +19,7 @@
 
 #include "autotune/sha256.h"
 #include "autotune/sources.h"
+#include "autotune/timing.h"
 #include "kernels/host/files.h"
 
 #ifndef OUTGRAD_CXX_COMPILER
@@ -30,8 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Starts a command with stdout and stderr in a file, as its own process group, so that a kill reaches the compiler proper.
 pid_t start(const std::vector<std::string>& command, const std::string& output) {

@@ -5,6 +5,7 @@
 // disturbed shows in its ceiling; such rounds are kept as data and left out of every figure.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -31,6 +32,8 @@ struct Workload {
 // caller's back has a clock of its own.
 using Stopwatch = std::function<double(const std::function<void()>&)>;
 double steady_ns(const std::function<void()>& run);
+// Of the steady clock.
+double seconds_since(std::chrono::steady_clock::time_point start);
 
 // Rounds of one or several workloads; times in ns, indexed [workload][round].
 class Rounds {

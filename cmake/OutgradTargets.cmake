@@ -23,11 +23,30 @@ function(outgrad_flags target native)
   endif()
 endfunction()
 
+# The sources of each folder of a target as one unit: most of the time of each by itself goes into the same headers and the same templates. Not for the
+# kernels and their tests, whose templates differ. A type of a source's own in a class of its header (an implementation behind a pointer) is no mistake.
+function(outgrad_together target)
+  if(NOT OUTGRAD_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER "${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # A static library of one folder; includes are rooted at the repository.
 function(outgrad_library target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE" "" "")
   add_library(${target} STATIC ${arg_UNPARSED_ARGUMENTS})
   outgrad_flags(${target} ${arg_NATIVE})
+  outgrad_together(${target})
   target_include_directories(${target} PUBLIC ${OUTGRAD_GENERATED} "${PROJECT_SOURCE_DIR}")
 endfunction()
 

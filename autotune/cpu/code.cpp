@@ -67,11 +67,8 @@ bool is_prefix(std::string_view word) {
   return std::find(std::begin(kPrefixes), std::end(kPrefixes), word) != std::end(kPrefixes);
 }
 
-bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-
-bool is_jump(const Instruction& instruction) { return instruction.opcode.front() == 'j'; }
 bool goes_on(const Instruction& instruction) {
-  return !starts_with(instruction.opcode, "jmp") && !starts_with(instruction.opcode, "ret") && instruction.opcode != "ud2" && instruction.opcode != "hlt";
+  return !instruction.opcode.starts_with("jmp") && !instruction.opcode.starts_with("ret") && instruction.opcode != "ud2" && instruction.opcode != "hlt";
 }
 
 using Edges = std::vector<std::vector<std::size_t>>;  // by instruction: those that may be next
@@ -187,12 +184,12 @@ int stored_bytes(const Instruction& instruction, bool frame_pointer) {
   if (instruction.operands.size() < 2) return 0;
   const std::string& to = instruction.operands.back();
   if (!is_memory(to) || is_on_stack(to, frame_pointer)) return 0;
-  if (std::none_of(std::begin(kVectorStores), std::end(kVectorStores), [&](std::string_view name) { return starts_with(opcode, name); })) return 0;
+  if (std::none_of(std::begin(kVectorStores), std::end(kVectorStores), [&](std::string_view name) { return opcode.starts_with(name); })) return 0;
   const int bytes = vector_bits(instruction) / kByte;
-  return starts_with(opcode, "vpmov") || starts_with(opcode, "vcvtps2ph") || starts_with(opcode, "vextract") ? bytes / 2 : bytes;
+  return opcode.starts_with("vpmov") || opcode.starts_with("vcvtps2ph") || opcode.starts_with("vextract") ? bytes / 2 : bytes;
 }
 
-bool is_streaming(const Instruction& instruction) { return starts_with(instruction.opcode, "vmovnt"); }
+bool is_streaming(const Instruction& instruction) { return instruction.opcode.starts_with("vmovnt"); }
 
 // The fewest instructions from the entry to `to`, it not included.
 std::size_t fewest_before(const Edges& edges, std::size_t to) {
@@ -265,6 +262,8 @@ std::optional<Trip> trip_of(const Function& function, const Edges& edges, const 
 
 }  // namespace
 
+bool is_jump(const Instruction& instruction) { return instruction.opcode.front() == 'j'; }
+
 bool is_memory(std::string_view operand) { return operand.find('(') != std::string_view::npos && operand.front() != '*'; }
 
 int vector_bits(const Instruction& instruction) {
@@ -296,7 +295,7 @@ std::vector<Function> read_disassembly(std::string_view text, const std::string&
       inside = true;
       continue;
     }
-    if (starts_with(rest, "Disassembly of section")) {
+    if (rest.starts_with("Disassembly of section")) {
       inside = false;
       continue;
     }

@@ -30,6 +30,7 @@ std::string disassembled(const std::string& object);
 // Bits of the widest vector register among the operands; 0: there is none.
 int vector_bits(const Instruction& instruction);
 bool is_memory(std::string_view operand);
+bool is_jump(const Instruction& instruction);
 
 // One trip of a loop that stores vectors, on its way without side channels: of all ways through the loop that make all its stores, the one with the fewest
 // instructions. Where elements are rare that need more (GELU's left tail, NaNs), this is what most trips do.

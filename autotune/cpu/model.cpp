@@ -55,24 +55,21 @@ constexpr double kAcrossLanes = 2;
 // width and 5 are each load's: of 2 and 4 elements. That wider ones take clocks in proportion to their operations is an assumption.
 constexpr double kGatherFixed = 7, kGatherOperations = 24, kGatherClocks = 5, kGatherElements = 4;
 
-bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-
 bool is_register(std::string_view operand) { return !operand.empty() && operand.front() == '%'; }
 
 // Nothing is done for them but renaming.
 bool is_plain_move(const Instruction& instruction) {
   const auto& operands = instruction.operands;
-  const bool moves = instruction.opcode == "mov" || starts_with(instruction.opcode, "vmova") || starts_with(instruction.opcode, "vmovu") ||
-                     starts_with(instruction.opcode, "vmovdq");
+  const bool moves = instruction.opcode == "mov" || instruction.opcode.starts_with("vmova") || instruction.opcode.starts_with("vmovu") ||
+                     instruction.opcode.starts_with("vmovdq");
   return moves && operands.size() == 2 && is_register(operands[0]) && is_register(operands[1]) && operands[1].find('{') == std::string::npos;
 }
 
 bool is_comparison(const Instruction& instruction) { return instruction.opcode == "cmp" || instruction.opcode == "test"; }
-bool is_jump(const Instruction& instruction) { return instruction.opcode.front() == 'j'; }
 
 // Of a register all widths and parts are one: "zmm7", "rax".
 std::string whole_register(std::string_view name) {
-  if (starts_with(name, "xmm") || starts_with(name, "ymm")) return "zmm" + std::string(name.substr(3));
+  if (name.starts_with("xmm") || name.starts_with("ymm")) return "zmm" + std::string(name.substr(3));
   if (name.size() >= 2 && name[0] == 'r' && std::isdigit(static_cast<unsigned char>(name[1])) != 0) {
     while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back())) == 0) name.remove_suffix(1);
     return std::string(name);
@@ -104,7 +101,7 @@ Access access_of(const Instruction& instruction) {
   Access access;
   const auto& operands = instruction.operands;
   // What writes flags alone.
-  const bool compares = is_comparison(instruction) || starts_with(instruction.opcode, "kortest") || instruction.opcode == "vptest" || is_jump(instruction);
+  const bool compares = is_comparison(instruction) || instruction.opcode.starts_with("kortest") || instruction.opcode == "vptest" || is_jump(instruction);
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const std::string& operand = operands[i];
     const bool destination = i + 1 == operands.size() && !compares;
@@ -128,9 +125,9 @@ Access access_of(const Instruction& instruction) {
     // The destination is a source too: where elements of it stay, of three-operand sums, and of what has one operand or two without a "v".
     const bool merges = operand.find("{%k") != std::string::npos && operand.find("{z}") == std::string::npos && registers.front().front() != 'k';
     const std::string& opcode = instruction.opcode;
-    const bool accumulates = starts_with(opcode, "vfm") || starts_with(opcode, "vfnm") || starts_with(opcode, "vpermt2") || starts_with(opcode, "vpermi2") ||
-                             starts_with(opcode, "vgather") || starts_with(opcode, "vpgather") || starts_with(opcode, "vpternlog") ||
-                             (opcode.front() != 'v' && opcode.front() != 'k' && !starts_with(opcode, "mov") && !starts_with(opcode, "lea"));
+    const bool accumulates = opcode.starts_with("vfm") || opcode.starts_with("vfnm") || opcode.starts_with("vpermt2") || opcode.starts_with("vpermi2") ||
+                             opcode.starts_with("vgather") || opcode.starts_with("vpgather") || opcode.starts_with("vpternlog") ||
+                             (opcode.front() != 'v' && opcode.front() != 'k' && !opcode.starts_with("mov") && !opcode.starts_with("lea"));
     if (merges || accumulates) access.reads.push_back(registers.front());
   }
   return access;
@@ -252,14 +249,14 @@ const Core& this_core() {
 Cost cost_of(const Core& core, const Instruction& instruction) {
   constexpr int kElementBits = 32;
   Cost cost;
-  if (starts_with(instruction.opcode, "nop") || instruction.opcode == "endbr64") return cost;
+  if (instruction.opcode.starts_with("nop") || instruction.opcode == "endbr64") return cost;
   const int bits = vector_bits(instruction);
   const double halves = std::max(1.0, static_cast<double>(bits) / core.pipe_bits);  // 256-bit parts
   const bool writes_memory = !instruction.operands.empty() && is_memory(instruction.operands.back()) && !is_comparison(instruction);
   bool reads_memory = false;
   for (std::size_t i = 0; i < instruction.operands.size(); ++i)
     reads_memory = reads_memory || (is_memory(instruction.operands[i]) && (i + 1 < instruction.operands.size() || is_comparison(instruction)));
-  if (starts_with(instruction.opcode, "vgather") || starts_with(instruction.opcode, "vpgather")) {
+  if (instruction.opcode.starts_with("vgather") || instruction.opcode.starts_with("vpgather")) {
     const double elements = static_cast<double>(bits) / kElementBits;
     const double operations = kGatherFixed + (kGatherOperations - kGatherFixed) / kGatherElements * elements;
     cost.gather = true;
@@ -268,10 +265,10 @@ Cost cost_of(const Core& core, const Instruction& instruction) {
     cost.latency = kLoadLatency + cost.microcode;
     return cost;
   }
-  if (starts_with(instruction.opcode, "lea")) reads_memory = false;
+  if (instruction.opcode.starts_with("lea")) reads_memory = false;
   if (is_plain_move(instruction)) return cost;
-  const bool only_moves = starts_with(instruction.opcode, "vmov") || starts_with(instruction.opcode, "vbroadcast") ||
-                          starts_with(instruction.opcode, "vpbroadcast") || starts_with(instruction.opcode, "kmov");
+  const bool only_moves = instruction.opcode.starts_with("vmov") || instruction.opcode.starts_with("vbroadcast") ||
+                          instruction.opcode.starts_with("vpbroadcast") || instruction.opcode.starts_with("kmov");
   if (reads_memory) cost.loads = halves, cost.latency = kLoadLatency;
   if (writes_memory) cost.stores = halves;
   const bool vector = instruction.opcode.front() == 'v' || instruction.opcode.front() == 'k';
@@ -281,10 +278,10 @@ Cost cost_of(const Core& core, const Instruction& instruction) {
   }
   const bool masked_move = only_moves && instruction.operands.back().find("{%k") != std::string::npos;
   if (only_moves && !masked_move && (reads_memory || writes_memory)) return cost;
-  cost.permute = starts_with(instruction.opcode, "vperm") || starts_with(instruction.opcode, "vpshuf") || starts_with(instruction.opcode, "vshuf");
-  const bool across_lanes = starts_with(instruction.opcode, "vperm") && !starts_with(instruction.opcode, "vpermil");
+  cost.permute = instruction.opcode.starts_with("vperm") || instruction.opcode.starts_with("vpshuf") || instruction.opcode.starts_with("vshuf");
+  const bool across_lanes = instruction.opcode.starts_with("vperm") && !instruction.opcode.starts_with("vpermil");
   for (const Row& row : kZen4) {
-    if (!starts_with(instruction.opcode, row.opcode)) continue;
+    if (!instruction.opcode.starts_with(row.opcode)) continue;
     cost.pipes = row.pipes;
     cost.pipe_clocks = row.clocks * (instruction.opcode.front() == 'k' ? 1 : across_lanes ? std::max(kAcrossLanes, halves) : halves);
     cost.latency += row.latency;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSuccess = 0;           // NVRTC_SUCCESS
+constexpr int kNvrtcSuccess = 0;      // NVRTC_SUCCESS
 constexpr int kCompilationError = 6;  // NVRTC_ERROR_COMPILATION
 constexpr int kNoBuiltins = 7;        // NVRTC_ERROR_BUILTIN_OPERATION_FAILURE
 
@@ -119,10 +119,10 @@ Nvrtc::Nvrtc() {
   load(library, path_, "nvrtcDestroyProgram", destroy_);
   load(library, path_, "nvrtcGetErrorString", error_string_);
   int major = 0, minor = 0, count = 0;
-  if (version_of(&major, &minor) != kSuccess || architecture_count(&count) != kSuccess || count <= 0)
+  if (version_of(&major, &minor) != kNvrtcSuccess || architecture_count(&count) != kNvrtcSuccess || count <= 0)
     throw kernels::EnvironmentError(path_ + " does not say its version");
   std::vector<int> numbers(static_cast<std::size_t>(count));
-  if (supported(numbers.data()) != kSuccess) throw kernels::EnvironmentError(path_ + " does not say its architectures");
+  if (supported(numbers.data()) != kNvrtcSuccess) throw kernels::EnvironmentError(path_ + " does not say its architectures");
   version_ = std::to_string(major) + "." + std::to_string(minor);
   load_builtins(builtins_name(), reinterpret_cast<const void*>(version_of));
   std::sort(numbers.begin(), numbers.end());
@@ -143,7 +143,7 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
   std::vector<const char*> texts, names;
   for (const EmbeddedSource& header : embedded_kernels()) texts.push_back(header.text), names.push_back(header.name);
   Program program = nullptr;
-  if (create_(&program, source.c_str(), "variant.cu", static_cast<int>(texts.size()), texts.data(), names.data()) != kSuccess)
+  if (create_(&program, source.c_str(), "variant.cu", static_cast<int>(texts.size()), texts.data(), names.data()) != kNvrtcSuccess)
     throw kernels::EnvironmentError("nvrtcCreateProgram failed");
   const struct Owner {
     const Nvrtc& nvrtc;
@@ -155,20 +155,20 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
   const int status = compile_(program, static_cast<int>(std::size(options)), options);
   std::size_t size = 0;
   std::string log;
-  if (log_size_(program, &size) == kSuccess && size > 0) {
+  if (log_size_(program, &size) == kNvrtcSuccess && size > 0) {
     log.resize(size);
-    if (log_(program, log.data()) != kSuccess) log.clear();
+    if (log_(program, log.data()) != kNvrtcSuccess) log.clear();
     while (!log.empty() && log.back() == '\0') log.pop_back();
   }
   if (status == kCompilationError) return CompileError{first_error(log)};
   const std::string failure = "nvrtcCompileProgram: " + std::string(error_string_(status)) + " (status " + std::to_string(status) + ")";
   if (status == kNoBuiltins)
     throw kernels::EnvironmentError(failure + ": " + path_ + " works with " + builtins_name() + ", which is neither beside it nor on the loader's path");
-  if (status != kSuccess) throw std::runtime_error(failure);
+  if (status != kNvrtcSuccess) throw std::runtime_error(failure);
   GpuCode code;
-  if (cubin_size_(program, &size) != kSuccess) throw std::runtime_error("nvrtcGetCUBINSize failed");
+  if (cubin_size_(program, &size) != kNvrtcSuccess) throw std::runtime_error("nvrtcGetCUBINSize failed");
   code.cubin.resize(size);
-  if (cubin_(program, code.cubin.data()) != kSuccess) throw std::runtime_error("nvrtcGetCUBIN failed");
+  if (cubin_(program, code.cubin.data()) != kNvrtcSuccess) throw std::runtime_error("nvrtcGetCUBIN failed");
   code.kernels = read_ptxas_report(log);
   return code;
 }

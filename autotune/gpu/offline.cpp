@@ -33,8 +33,6 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kCacheSchema = "outgrad.gpu_code/2";
 constexpr long long kCompilerMemory = 8LL << 30;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // Of a program's kernels.
 using Facts = std::variant<Pruned, std::vector<CodeFacts>>;
 

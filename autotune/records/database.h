@@ -36,6 +36,13 @@ Database load_database(const std::string& path);
 // A record as one line, without its end: keys in order, bytes that are no UTF-8 replaced.
 std::string line_of(const nlohmann::json& record);
 
+// The text at a key of a JSON object; empty where there is none.
+template <class Json>
+std::string text_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
+}
+
 // Whether a record of this schema was made by a rule of accuracy before the present one: of a backward with a fit, it does not say whether that is as
 // accurate as the default. Its search could choose what none may choose now; parse_database() leaves such records out.
 bool is_of_an_earlier_rule(const nlohmann::json& record);

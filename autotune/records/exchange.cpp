@@ -133,12 +133,6 @@ std::vector<double> numbers_at(const Json& object, const char* key) {
   return numbers;
 }
 
-template <class Json>
-std::string text_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
-}
-
 // The one objective is time: shorter is better, failures apart.
 template <class Json>
 void require_time(const Json& objective, const Collector& collector, const std::string& place) {

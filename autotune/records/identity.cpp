@@ -15,13 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-// One line, whatever a file holds: control characters become blanks.
-std::string line_of(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  return text;
-}
-
 // The words of `isa` in one order, so that a system which lists its flags in another is the same device.
 std::string sorted_words(const std::string& isa) {
   std::istringstream text(isa);
@@ -39,13 +32,13 @@ std::string family_of(const std::string& architecture) {
   return end == 0 ? architecture : architecture.substr(0, end - 1) + "x";
 }
 
-std::optional<std::string> text_at(const json& object, const char* key) {
+std::optional<std::string> optional_text_at(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) return std::nullopt;
   return found->get<std::string>();
 }
 
-std::optional<long long> count_at(const json& object, const char* key) {
+std::optional<long long> optional_count_at(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer()) return std::nullopt;
   if (found->is_number_unsigned() && found->get<std::uint64_t>() > std::uint64_t{std::numeric_limits<long long>::max()}) return std::nullopt;
@@ -53,8 +46,8 @@ std::optional<long long> count_at(const json& object, const char* key) {
   return value < 0 ? std::nullopt : std::optional(value);
 }
 
-std::optional<int> small_count_at(const json& object, const char* key) {
-  const std::optional<long long> value = count_at(object, key);
+std::optional<int> optional_small_count_at(const json& object, const char* key) {
+  const std::optional<long long> value = optional_count_at(object, key);
   return value && *value <= std::numeric_limits<int>::max() ? std::optional(static_cast<int>(*value)) : std::nullopt;
 }
 
@@ -76,40 +69,46 @@ std::string DeviceKey::slug() const {
 }
 
 DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa) {
-  const std::string vectors = std::to_string(vector_bits) + "-bit vectors", code = vectors + ", " + line_of(sorted_words(isa));
-  return {"cpu: " + line_of(model) + ", " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") + code, "cpu: " + code, "cpu: " + vectors};
+  const std::string vectors = std::to_string(vector_bits) + "-bit vectors", code = vectors + ", " + one_line(sorted_words(isa));
+  return {"cpu: " + one_line(model) + ", " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") + code, "cpu: " + code, "cpu: " + vectors};
 }
 
 DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms, long long memory_bytes) {
-  const std::string arch = line_of(architecture);
+  const std::string arch = one_line(architecture);
   const long long gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // to nearest
-  return {"cuda: " + line_of(name) + ", " + arch + ", " + std::to_string(sms) + " SMs, " + std::to_string(gib) + " GiB", "cuda: " + arch,
+  return {"cuda: " + one_line(name) + ", " + arch + ", " + std::to_string(sms) + " SMs, " + std::to_string(gib) + " GiB", "cuda: " + arch,
           "cuda: " + family_of(arch)};
 }
 
 std::optional<DeviceKey> device_key(const json& device) {
   if (!device.is_object()) return std::nullopt;
-  const auto kind = text_at(device, "kind"), architecture = text_at(device, "architecture");
+  const auto kind = optional_text_at(device, "kind"), architecture = optional_text_at(device, "architecture");
   if (kind == "cpu") {
-    const auto model = text_at(device, "model"), isa = text_at(device, "isa");
-    const auto threads = small_count_at(device, "threads"), vector_bits = small_count_at(device, "vector_bits");
+    const auto model = optional_text_at(device, "model"), isa = optional_text_at(device, "isa");
+    const auto threads = optional_small_count_at(device, "threads"), vector_bits = optional_small_count_at(device, "vector_bits");
     if (!model || !isa || !threads || !vector_bits) return std::nullopt;
     return cpu_key(*model, *threads, *vector_bits, *isa);
   }
   if (kind == "cuda") {
-    const auto name = text_at(device, "name");
-    const auto sms = small_count_at(device, "sms");
-    const auto memory = count_at(device, "memory_bytes");
+    const auto name = optional_text_at(device, "name");
+    const auto sms = optional_small_count_at(device, "sms");
+    const auto memory = optional_count_at(device, "memory_bytes");
     if (!name || !architecture || !sms || !memory) return std::nullopt;
     return cuda_key(*name, *architecture, *sms, *memory);
   }
   if (kind == "offline") {
-    const auto board = text_at(device, "board");
+    const auto board = optional_text_at(device, "board");
     if (!board || !architecture) return std::nullopt;
-    const std::string arch = line_of(*architecture);
-    return DeviceKey{"predicted: " + arch + " as on " + line_of(*board), "cuda: " + arch, "cuda: " + family_of(arch), /*predicted=*/true};
+    const std::string arch = one_line(*architecture);
+    return DeviceKey{"predicted: " + arch + " as on " + one_line(*board), "cuda: " + arch, "cuda: " + family_of(arch), /*predicted=*/true};
   }
   return std::nullopt;
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  return text;
 }
 
 const char* name_of(Rung rung) {

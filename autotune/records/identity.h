@@ -27,6 +27,8 @@ struct DeviceKey {
 DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa);
 // Memory counts in whole GiB: what a driver keeps for itself differs by megabytes between its versions.
 DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms, long long memory_bytes);
+// One line, whatever a file holds: control characters become blanks.
+std::string one_line(std::string text);
 // Of a record's "device". Nothing where that does not say which device it is.
 std::optional<DeviceKey> device_key(const nlohmann::json& device);
 

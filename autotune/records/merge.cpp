@@ -28,11 +28,6 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-std::string text_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 // flaw_of() lets counts and truths pass as what they are, so that these need no check of their own beyond the key's presence.
 i64 count_at(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -252,12 +247,6 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
     problem.conflicts.push_back(std::to_string(claimed.size()) + " winners in as many runs: by evidence " +
                                 (problem.gain ? problem.variants[problem.winner].name() : std::string("the default stays")));
   return problem;
-}
-
-std::string one_line(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  return text;
 }
 
 json to_json(const Interval& interval) {

@@ -10,6 +10,7 @@
 
 #include "autotune/records/database.h"
 #include "autotune/records/identity.h"
+#include "autotune/timing.h"
 #include "autotune/tuner.h"
 
 namespace outgrad::autotune {
@@ -18,8 +19,6 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The parameters of points that the file has already.
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {

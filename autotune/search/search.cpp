@@ -10,14 +10,13 @@
 #include <unordered_map>
 
 #include "autotune/sha256.h"
+#include "autotune/timing.h"
 
 namespace outgrad::autotune {
 namespace {
 
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // What ties a record to a point: its parameters, and the text of a fit that is not the program's own.
 std::string key_of(const json& parameters, const std::string& header_sha256) { return parameters.dump() + header_sha256; }

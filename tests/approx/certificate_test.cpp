@@ -1,8 +1,7 @@
 #include "approx/certificate.h"
 
-#include "approx/fit.h"
 #include "kernels/eval.h"
-#include "kernels/host/files.h"
+#include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
 
@@ -11,16 +10,6 @@
 
 namespace outgrad::approx {
 namespace {
-
-const Composite& gelu() {
-  static const Composite composite(find_activation("gelu"));
-  return composite;
-}
-
-Fit committed(const std::string& name) {
-  const std::string path = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/" + name + ".json";
-  return fit_from_json(kernels::read_file(path), path);
-}
 
 /// |p - g| (or relative) at a point, in multi-precision.
 double error_at(const Piece& p, double x) {

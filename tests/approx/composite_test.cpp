@@ -1,14 +1,11 @@
 #include "approx/composite.h"
 
+#include "tests/approx/shared.h"
+
 #include <gtest/gtest.h>
 
 namespace outgrad::approx {
 namespace {
-
-const Composite& gelu() {
-  static const Composite composite(find_activation("gelu"));
-  return composite;
-}
 
 TEST(Composite, SignedRootSquaresToTheDistanceFromTheMinimum) {
   for (const double x : {-8.0, -2.0, -1.0, -0.7518, -0.7517, -0.5, 0.0, 3.0}) {

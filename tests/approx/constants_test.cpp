@@ -5,6 +5,7 @@
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
 
@@ -16,19 +17,12 @@
 namespace outgrad::approx {
 namespace {
 
-const std::string kRoot = OUTGRAD_SOURCE_DIR;
-
 std::string spec_text(const std::string& name) { return kernels::read_file(kRoot + "/approx/specs/" + name + ".json"); }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
-}
-
-Fit committed(const std::string& name) {
-  const std::string path = kRoot + "/notebooks_data/fits/" + name + ".json";
-  return fit_from_json(kernels::read_file(path), path);
 }
 
 const Piece& row_at_0(const BackwardModel& m) {
@@ -64,12 +58,12 @@ std::pair<double, double> errors_over_own_arguments(const BackwardModel& m, cons
   return {total / oracle, regret};
 }
 
-constexpr double kRatio = 1.02;
+constexpr double kDefaultRatio = 1.02;
 
 TEST(Constants, DefaultsOfGeluAreWithinTwoPerCentOfTheOracleOverAllRealArguments) {
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
     const BackwardModel m = *committed(name).backward;
-    EXPECT_LE(m.kT, kRatio * m.kO) << name;
+    EXPECT_LE(m.kT, kDefaultRatio * m.kO) << name;
   }
   EXPECT_LE(committed("gelu_f16").backward->kR, 0x1p-11);
   EXPECT_LE(committed("gelu_bf16").backward->kR, 0x1p-9);
@@ -79,10 +73,10 @@ TEST(Constants, DefaultsOfGeluAreWithinTwoPerCentOfTheOracleOverTheArgumentsOfTh
   const Activation f = find_activation("gelu");
   const double x_star = Composite(f).x_star().to_double();
   const auto [f16_ratio, f16_regret] = errors_over_own_arguments<kernels::F16>(*committed("gelu_f16").backward, f, x_star);
-  EXPECT_LE(f16_ratio, kRatio);
+  EXPECT_LE(f16_ratio, kDefaultRatio);
   EXPECT_LE(f16_regret, 0x1p-11);
   const auto [bf16_ratio, bf16_regret] = errors_over_own_arguments<kernels::BF16>(*committed("gelu_bf16").backward, f, x_star);
-  EXPECT_LE(bf16_ratio, kRatio);
+  EXPECT_LE(bf16_ratio, kDefaultRatio);
   EXPECT_LE(bf16_regret, 0x1p-9);
 }
 
@@ -119,7 +113,7 @@ TEST(Constants, WhereTwoPerCentIsMissedNoFunctionReachesIt) {
     EXPECT_GE(proven, least) << name;
     EXPECT_LE(committed(name).expected_ratio, proven + 0.001) << name;
   }
-  EXPECT_LE(NearMinimum(Composite(find_activation("gelu")), Format::bf16).least_ratio(), kRatio);
+  EXPECT_LE(NearMinimum(Composite(find_activation("gelu")), Format::bf16).least_ratio(), kDefaultRatio);
 }
 
 TEST(Constants, TheProgrammeIsFor16BitFormatsOfClassAbs) {

@@ -3,6 +3,7 @@
 #include "approx/emit.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "tests/approx/shared.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,17 +13,10 @@
 namespace outgrad::approx {
 namespace {
 
-const std::string kRoot = OUTGRAD_SOURCE_DIR;
-
 std::vector<std::string> committed_fits() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/notebooks_data/fits")) names.push_back(entry.path().stem().string());
   return names;
-}
-
-Fit committed(const std::string& name) {
-  const std::string path = kRoot + "/notebooks_data/fits/" + name + ".json";
-  return fit_from_json(kernels::read_file(path), path);
 }
 
 class CommittedFit : public testing::TestWithParam<std::string> {};

@@ -3,6 +3,7 @@
 #include "approx/certificate.h"
 #include "approx/witness.h"
 #include "kernels/host/files.h"
+#include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,15 +16,8 @@
 namespace outgrad::approx {
 namespace {
 
-/// Far above what a script takes on a busy machine (4 s).
-constexpr double kLimit = 120;
 /// For scripts that must fail: Gappa searches on for long when it finds no proof.
 constexpr double kPatience = 8;
-
-Fit committed(const std::string& name) {
-  const std::string path = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/" + name + ".json";
-  return fit_from_json(kernels::read_file(path), path);
-}
 
 class Gappa : public testing::TestWithParam<std::string> {
  protected:
@@ -36,7 +30,7 @@ class Gappa : public testing::TestWithParam<std::string> {
   void TearDown() override {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
-  Witnessed judge(const WitnessScript& script, double limit_s = kLimit) const {
+  Witnessed judge(const WitnessScript& script, double limit_s = kScriptLimit) const {
     const std::string path = (folder_ / script.name).string();
     kernels::write_file(path, script.text);
     return run_witness(script, path, limit_s);

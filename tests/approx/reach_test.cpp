@@ -3,6 +3,7 @@
 #include "approx/fit.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
 
@@ -13,11 +14,6 @@
 
 namespace outgrad::approx {
 namespace {
-
-const Composite& gelu() {
-  static const Composite composite(find_activation("gelu"));
-  return composite;
-}
 
 const std::vector<StorageInterval>& intervals() {
   static const std::vector<StorageInterval> all = storage_intervals(gelu(), Format::bf16);

@@ -11,14 +11,10 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
+#include "tests/approx/shared.h"
 
 namespace outgrad::approx {
 namespace {
-
-const Composite& gelu() {
-  static const Composite composite(find_activation("gelu"));
-  return composite;
-}
 
 RoundedForwardSpec spec_of(Format format) { return read_spec(std::string(OUTGRAD_SOURCE_DIR "/approx/specs/gelu_forward_") + to_string(format) + ".json").rounded.value(); }
 

@@ -4,6 +4,7 @@
 #include "approx/witness.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,14 +16,6 @@
 
 namespace outgrad::approx {
 namespace {
-
-/// Far above what a script takes on a busy machine (1 s).
-constexpr double kLimit = 120;
-
-Fit committed(const std::string& name) {
-  const std::string path = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/" + name + ".json";
-  return fit_from_json(kernels::read_file(path), path);
-}
 
 Real x_star() { return Composite(find_activation("gelu")).x_star().mid(); }
 
@@ -40,7 +33,7 @@ class Sollya : public testing::TestWithParam<std::string> {
   Witnessed judge(const WitnessScript& script) const {
     const std::string path = (folder_ / script.name).string();
     kernels::write_file(path, script.text);
-    return run_witness(script, path, kLimit);
+    return run_witness(script, path, kScriptLimit);
   }
 
  private:

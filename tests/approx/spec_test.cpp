@@ -13,7 +13,7 @@ namespace {
 
 const std::string kSpec = kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/approx/specs/gelu_f32.json");
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_spec(const std::string& text) {
   try {
     parse_spec(text, "spec.json");
   } catch (const kernels::SpecError& error) {
@@ -38,33 +38,34 @@ TEST(Spec, ReadsTheCommittedOne) {
 }
 
 TEST(Spec, SaysFilePlaceAndReason) {
-  EXPECT_EQ(refusal(with("\"gelu\"", "\"relu\"")),
+  EXPECT_EQ(refusal_of_spec(with("\"gelu\"", "\"relu\"")),
             "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
-  EXPECT_EQ(refusal(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2");
-  EXPECT_EQ(refusal(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
-  EXPECT_EQ(refusal(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
-  EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
-  EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
+  EXPECT_EQ(refusal_of_spec(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2");
+  EXPECT_EQ(refusal_of_spec(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
+  EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
+  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
+  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
             "spec.json: activation: give either it or an expression");
-  EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
-  EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 6.5")), "spec.json: degree: must be an integer");
-  EXPECT_EQ(refusal(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
-  EXPECT_EQ(refusal(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")), "spec.json: x: is not a key of this schema");
-  EXPECT_EQ(refusal(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6.5")), "spec.json: degree: must be an integer");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")), "spec.json: x: is not a key of this schema");
+  EXPECT_EQ(refusal_of_spec(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
             "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");
-  EXPECT_EQ(refusal(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
-  EXPECT_EQ(refusal("[1]"), "spec.json: top level: must be an object");
-  EXPECT_EQ(refusal("{"), "spec.json: byte 2: is not JSON");
-  EXPECT_EQ(refusal("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
+  EXPECT_EQ(refusal_of_spec(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
+  EXPECT_EQ(refusal_of_spec("[1]"), "spec.json: top level: must be an object");
+  EXPECT_EQ(refusal_of_spec("{"), "spec.json: byte 2: is not JSON");
+  EXPECT_EQ(refusal_of_spec("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
 }
 
 TEST(Spec, WhatItQuotesStaysShort) {
   const std::string rubbish(100000, 'x');
-  EXPECT_LT(refusal(with("\"degree\": 6", "\"degree\": 6, \"" + rubbish + "\": 1")).size(), 600U);
+  EXPECT_LT(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"" + rubbish + "\": 1")).size(), 600U);
   for (const char* value : {"outgrad.spec/2", "gelu_f32", "backward", "f32", "abs:2^-26.2"}) {
-    EXPECT_LT(refusal(with(value, value + rubbish)).size(), 600U) << value;
+    EXPECT_LT(refusal_of_spec(with(value, value + rubbish)).size(), 600U) << value;
   }
-  EXPECT_EQ(refusal(with("\"activation\": \"gelu\"", "\"expression\": \"x+\\n1\"")), "spec.json: expression: column 3: the byte 0x0a is not expected here");
+  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x+\\n1\"")),
+            "spec.json: expression: column 3: the byte 0x0a is not expected here");
 }
 
 TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {
@@ -75,7 +76,7 @@ TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {
   for (int i = 0; i < 20000; ++i) {
     std::string text = kSpec;
     for (int k = 0; k <= i % 3; ++k) text[place(random)] = static_cast<char>(byte(random));
-    refused += refusal(text) != "accepted";
+    refused += refusal_of_spec(text) != "accepted";
   }
   EXPECT_GT(refused, 15000);
 }

@@ -18,7 +18,7 @@ Minimum minimum_of(const std::string& name) {
   return survey(a).minimum.value();
 }
 
-std::string refusal(const std::string& expression) {
+std::string refusal_of_survey(const std::string& expression) {
   try {
     Activation a = activation_from_expression(expression);
     survey(a);
@@ -90,7 +90,7 @@ TEST(Stationary, AUsersOwnMishHasMishsMinimum) {
 
 TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
   const auto expect = [](const std::string& text, const std::string& why) {
-    const std::string message = refusal(text);
+    const std::string message = refusal_of_survey(text);
     EXPECT_NE(message.find(why), std::string::npos) << text << ": " << message;
     EXPECT_EQ(message.rfind(text + ": [", 0), 0U) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
@@ -125,14 +125,16 @@ TEST(Stationary, WhatHasNoPlaceHereIsRefusedWithThePlace) {
   for (const auto& [text, place] : {std::pair("1/x", 0.0), std::pair("1/(x-0.3)^2", 0.3), std::pair("abs(x+1/7)", -1.0 / 7), std::pair("x^3", 0.0),
                                     std::pair("x+sigmoid(1/(x-40.3))", 40.3)}) {
     double lo = NAN, hi = NAN;
-    const std::string message = refusal(text);
+    const std::string message = refusal_of_survey(text);
     ASSERT_EQ(std::sscanf(message.c_str() + std::string(text).size(), ": [%lf, %lf]", &lo, &hi), 2) << message;
     EXPECT_LT(lo, place) << message;
     EXPECT_GT(hi, place) << message;
     EXPECT_LT(hi - lo, 0x1p-14) << message;
   }
   // The refusals are not of everything.
-  for (const char* text : {"x*sigmoid(x)", "-exp(-x^2)", "sigmoid(x-3)", "x/(1+exp(-x))", "0.5*x*(1+erf(x/sqrt(2)))"}) EXPECT_EQ(refusal(text), "accepted");
+  for (const char* text : {"x*sigmoid(x)", "-exp(-x^2)", "sigmoid(x-3)", "x/(1+exp(-x))", "0.5*x*(1+erf(x/sqrt(2)))"}) {
+    EXPECT_EQ(refusal_of_survey(text), "accepted");
+  }
 }
 
 TEST(Stationary, GivesUpInsteadOfHanging) {
@@ -141,7 +143,7 @@ TEST(Stationary, GivesUpInsteadOfHanging) {
   for (int i = 0; i < 48; ++i) long_text += "+exp(x/" + std::to_string(100 + i) + ")";
   for (const std::string& text : {std::string("sin(3000*x)"), long_text}) {
     const auto start = std::chrono::steady_clock::now();
-    const std::string message = refusal(text);
+    const std::string message = refusal_of_survey(text);
     EXPECT_NE(message.find("cannot be decided: gave up after"), std::string::npos) << message;
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
   }

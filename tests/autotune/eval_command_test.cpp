@@ -25,13 +25,13 @@ using kernels::F16;
 using kernels::i64;
 using kernels::u32;
 
-struct Outcome {
+struct CommandResult {
   int status;
   std::string output;  // stdout and stderr
 };
 
-Outcome tune(const std::string& arguments) {
-  Outcome outcome{-1, {}};
+CommandResult tune(const std::string& arguments) {
+  CommandResult outcome{-1, {}};
   FILE* pipe = ::popen((std::string(OUTGRAD_BINARY_DIR "/outgrad-tune ") + arguments + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> block;
@@ -94,7 +94,7 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
     std::vector<u32> mask((kElements + 31) / 32);
     fits_of({KernelId::kGeluForward, format}).front()->reference({{x.data(), y.data(), mask.data()}, 1, static_cast<i64>(kElements)});
     write("x", x);
-    const Outcome forward = tune("eval --op forward --activation gelu --format " + name + option("x") + option("y") + option("mask"));
+    const CommandResult forward = tune("eval --op forward --activation gelu --format " + name + option("x") + option("y") + option("mask"));
     ASSERT_EQ(forward.status, 0) << forward.output;
     EXPECT_EQ(forward.output, "");
     EXPECT_EQ(bits<T>("y"), bits_of(y)) << name;
@@ -104,7 +104,7 @@ TEST_F(Eval, GeluGivesTheReferenceBitsInEveryFormat) {
         .front()
         ->reference({{dy.data(), y.data(), mask.data(), dx.data()}, 1, static_cast<i64>(kElements)});
     write("dy", dy);
-    const Outcome backward =
+    const CommandResult backward =
         tune("eval --op backward --activation gelu --format " + name + option("dy") + option("y") + option("mask") + option("dx"));
     ASSERT_EQ(backward.status, 0) << backward.output;
     EXPECT_EQ(bits<T>("dx"), bits_of(dx)) << name;
@@ -134,13 +134,13 @@ TEST_F(Eval, NormsGiveTheReferenceBits) {
       kernels::rmsnorm_forward<float, kScalar>(x.data(), gamma.data(), kRows, kCols, 1e-3f, y.data(), rstd.data());
       kernels::rmsnorm_backward<float, kScalar>(dy.data(), y.data(), gamma.data(), rstd.data(), kRows, kCols, dx.data(), dgamma.data());
     }
-    const Outcome forward =
+    const CommandResult forward =
         tune("eval --op " + op + "_forward --eps 1e-3" + shape + parameters + option("x") + option("y") + option("rstd"));
     ASSERT_EQ(forward.status, 0) << forward.output;
     EXPECT_EQ(bits<float>("y"), bits_of(y));
     EXPECT_EQ(bits<float>("rstd"), bits_of(rstd));
-    const Outcome backward = tune("eval --op " + op + "_backward" + shape + parameters + option("dy") + option("y") + option("rstd") +
-                                  option("dx") + option("dgamma") + (layer ? option("dbeta") : ""));
+    const CommandResult backward = tune("eval --op " + op + "_backward" + shape + parameters + option("dy") + option("y") + option("rstd") +
+                                        option("dx") + option("dgamma") + (layer ? option("dbeta") : ""));
     ASSERT_EQ(backward.status, 0) << backward.output;
     EXPECT_EQ(bits<float>("dx"), bits_of(dx));
     EXPECT_EQ(bits<float>("dgamma"), bits_of(dgamma));
@@ -187,9 +187,9 @@ TEST_F(Eval, ACommittedHeaderGivesThePlainBytes) {
     write("dy", patterns<T>(kElements, 31)), write("y", patterns<T>(kElements, 32));
     write("mask", patterns<u32>((kElements + 31) / 32, 33));
     const std::string arrays = option("dy") + option("y") + option("mask");
-    const Outcome plain = tune("eval --op backward --activation gelu --format " + format + arrays + option("dx"));
+    const CommandResult plain = tune("eval --op backward --activation gelu --format " + format + arrays + option("dx"));
     ASSERT_EQ(plain.status, 0) << plain.output;
-    const Outcome given = tune("eval --op backward --header " + kGenerated + "gelu_" + format + ".h" + arrays + " --dx " + folder_ / "other");
+    const CommandResult given = tune("eval --op backward --header " + kGenerated + "gelu_" + format + ".h" + arrays + " --dx " + folder_ / "other");
     ASSERT_EQ(given.status, 0) << given.output;
     EXPECT_EQ(given.output, "");
     EXPECT_EQ(kernels::read_file(folder_ / "other"), kernels::read_file(folder_ / "dx")) << format;
@@ -201,8 +201,8 @@ TEST_F(Eval, ACommittedHeaderGivesThePlainBytes) {
   write("x", patterns<BF16>(20'011, 34));
   const std::string x = " --format bf16" + option("x");
   ASSERT_EQ(tune("eval --op forward --activation gelu" + x + option("y") + option("mask")).status, 0);
-  const Outcome given = tune("eval --op forward --activation gelu --header " + kGenerated + "gelu_forward_bf16.h" + x + " --y " + folder_ / "y2" + " --mask " +
-                             folder_ / "mask2");
+  const CommandResult given = tune("eval --op forward --activation gelu --header " + kGenerated + "gelu_forward_bf16.h" + x + " --y " + folder_ / "y2" +
+                                   " --mask " + folder_ / "mask2");
   ASSERT_EQ(given.status, 0) << given.output;
   EXPECT_EQ(kernels::read_file(folder_ / "y2"), kernels::read_file(folder_ / "y"));
   EXPECT_EQ(kernels::read_file(folder_ / "mask2"), kernels::read_file(folder_ / "mask"));
@@ -218,7 +218,7 @@ TEST_F(Eval, ATableHeaderGivesItsScalarKernelsBits) {
     run_backward<Table, T, kReferenceSchedule, Y>({{dy.data(), y.data(), mask.data(), dx.data()}, 1, static_cast<i64>(kElements)});
     write("dy", dy), write("y", y), write("mask", mask);
     kernels::write_file(folder_ / "made_up.h", header_text<Table>());
-    const Outcome given = tune("eval --op backward --header " + folder_ / "made_up.h" + options + option("dy") + option("y") + option("dx"));
+    const CommandResult given = tune("eval --op backward --header " + folder_ / "made_up.h" + options + option("dy") + option("y") + option("dx"));
     ASSERT_EQ(given.status, 0) << given.output;
     EXPECT_EQ(bits<T>("dx"), bits_of(dx));
   };
@@ -234,7 +234,7 @@ class EvalOnDevice : public Eval {
     Eval::SetUp();
     ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
     write("probe", std::vector<float>(1));
-    const Outcome probe = tune("eval --op forward --activation gelu --format f32 --device cuda:0" + option("probe", "x") + option("y") + option("mask"));
+    const CommandResult probe = tune("eval --op forward --activation gelu --format f32 --device cuda:0" + option("probe", "x") + option("y") + option("mask"));
     if (probe.status == 3 && probe.output.find("NVRTC") != std::string::npos) GTEST_SKIP() << probe.output;
   }
   void TearDown() override {
@@ -251,7 +251,7 @@ class EvalOnDevice : public Eval {
       host += option(output);
       device += option("device_" + output, output);
     }
-    const Outcome on_host = tune(host), on_device = tune(device);
+    const CommandResult on_host = tune(host), on_device = tune(device);
     ASSERT_EQ(on_host.status, 0) << on_host.output;
     ASSERT_EQ(on_device.status, 0) << command << ": " << on_device.output;
     EXPECT_EQ(on_device.output, "");
@@ -290,7 +290,7 @@ TEST_F(EvalOnDevice, RefusesInOneLine) {
   write("x", uniform(64, 54, -1, 1)), write("gamma", std::vector<float>(64)), write("rstd", std::vector<float>(1)), write("mask", std::vector<u32>(2));
   const std::string forward = "eval --op forward --activation gelu --format f32" + option("x") + option("y") + option("mask", "mask");
   const auto refused = [&](const std::string& command, int status, const std::string& says) {
-    const Outcome outcome = tune(command);
+    const CommandResult outcome = tune(command);
     EXPECT_EQ(outcome.status, status) << command << ": " << outcome.output;
     EXPECT_TRUE(is_one_line(outcome.output)) << outcome.output;
     EXPECT_NE(outcome.output.find(says), std::string::npos) << outcome.output;
@@ -358,7 +358,7 @@ TEST_F(Eval, BadHeadersAreOneLineStatusTwoAndNoOutput) {
   };
   for (const Case& which : cases) {
     kernels::write_file(folder_ / "h.h", which.text);
-    const Outcome outcome = tune(which.command);
+    const CommandResult outcome = tune(which.command);
     EXPECT_EQ(outcome.status, 2) << which.command << "\n" << outcome.output;
     EXPECT_TRUE(is_one_line(outcome.output)) << outcome.output;
     EXPECT_NE(outcome.output.find(which.says), std::string::npos) << which.says << "\n" << outcome.output;
@@ -366,7 +366,7 @@ TEST_F(Eval, BadHeadersAreOneLineStatusTwoAndNoOutput) {
   }
   // Code that does not survive its call is the header's fault, found in a child process.
   kernels::write_file(folder_ / "h.h", changed("};\n\n}", "};\n\nnamespace { const int crash = (__builtin_trap(), 0); }\n\n}"));
-  const Outcome crashed = tune(backward + arrays);
+  const CommandResult crashed = tune(backward + arrays);
   EXPECT_EQ(crashed.status, 2);
   EXPECT_TRUE(is_one_line(crashed.output)) << crashed.output;
   EXPECT_NE(crashed.output.find("its kernel: killed by signal"), std::string::npos) << crashed.output;
@@ -375,7 +375,7 @@ TEST_F(Eval, BadHeadersAreOneLineStatusTwoAndNoOutput) {
 TEST_F(Eval, AHeaderWithoutACompilerIsTheEnvironments) {
   write("dy", std::vector<BF16>(64)), write("y", std::vector<BF16>(64)), write("mask", std::vector<u32>(2));
   ::setenv("CXX", "/no/such/compiler", 1);
-  const Outcome outcome =
+  const CommandResult outcome =
       tune("eval --op backward --header " + kGenerated + "gelu_bf16.h" + option("dy") + option("y") + option("mask") + option("dx"));
   ::unsetenv("CXX");
   EXPECT_EQ(outcome.status, 3) << outcome.output;
@@ -430,7 +430,7 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
       "tune --device replay:x",
       "tune --budget 0"};
   for (const std::string& command : commands) {
-    const Outcome outcome = tune(command);
+    const CommandResult outcome = tune(command);
     EXPECT_EQ(outcome.status, 2) << command << "\n" << outcome.output;
     EXPECT_TRUE(is_one_line(outcome.output)) << command << "\n" << outcome.output;
     for (const char* name : {"out", "m", "dx"}) EXPECT_FALSE(std::filesystem::exists(folder_ / name)) << command;
@@ -442,18 +442,18 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
 
 TEST_F(Eval, SaysWhatRanWhereAsked) {
   write("x", std::vector<float>(64)), write("rstd", std::vector<float>(8));
-  const Outcome gelu = tune("eval --op forward --activation gelu --format f32 --json" + option("x") + option("y") + option("mask"));
+  const CommandResult gelu = tune("eval --op forward --activation gelu --format f32 --json" + option("x") + option("y") + option("mask"));
   EXPECT_EQ(gelu.output, "{\"op\":\"forward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
-  const Outcome backward = tune("eval --op backward --activation gelu --format f32 --json --dy " + folder_ / "x" + " --y " + folder_ / "x" +
-                                option("mask") + option("dx"));
+  const CommandResult backward = tune("eval --op backward --activation gelu --format f32 --json --dy " + folder_ / "x" + " --y " + folder_ / "x" +
+                                      option("mask") + option("dx"));
   const nlohmann::json said = nlohmann::json::parse(backward.output, nullptr, false);
   ASSERT_TRUE(said.is_object()) << backward.output;
   EXPECT_EQ(said["fit"]["name"], kernels::generated::GeluF32::kName);
   EXPECT_EQ(said["fit"]["class"], kernels::generated::GeluF32::kClass);
   EXPECT_EQ(said["fit"]["a_plus_b"], kernels::generated::GeluF32::kA + kernels::generated::GeluF32::kB);
   EXPECT_TRUE(said["fit"]["r"].is_null()) << "f32's is not enumerated over real x";
-  const Outcome norm = tune("eval --op rmsnorm_backward --format f32 --rows 8 --cols 8 --json --dy " + folder_ / "x" + " --y " +
-                            folder_ / "x" + option("rstd") + option("dx"));
+  const CommandResult norm = tune("eval --op rmsnorm_backward --format f32 --rows 8 --cols 8 --json --dy " + folder_ / "x" + " --y " +
+                                  folder_ / "x" + option("rstd") + option("dx"));
   EXPECT_EQ(norm.output, "{\"op\":\"rmsnorm_backward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
 }
 
@@ -461,12 +461,12 @@ TEST_F(Eval, AFullDiskAndAMissingDriverAreTheEnvironments) {
   write("x", std::vector<float>(64));
   const std::string forward = "eval --op forward --activation gelu --format f32" + option("x") + option("mask");
   if (std::filesystem::exists("/dev/full")) {
-    const Outcome full = tune(forward + " --y /dev/full");
+    const CommandResult full = tune(forward + " --y /dev/full");
     EXPECT_EQ(full.status, 3) << full.output;
     EXPECT_TRUE(is_one_line(full.output)) << full.output;
     EXPECT_FALSE(std::filesystem::exists(folder_ / "mask"));
   }
-  const Outcome cuda = tune(forward + option("y") + " --device cuda:9999");
+  const CommandResult cuda = tune(forward + option("y") + " --device cuda:9999");
   EXPECT_TRUE(is_one_line(cuda.output)) << cuda.output;
   EXPECT_EQ(cuda.status, 3) << cuda.output;
 }

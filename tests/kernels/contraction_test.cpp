@@ -29,7 +29,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-TEST(Contraction, HashesAgreeAcrossFlags) {
+TEST(ContractionExhaustive, HashesAgreeAcrossFlags) {
   const std::vector<std::string> programs = split(OUTGRAD_HASH_PROGRAMS, ':');
   if (programs.size() < 2) GTEST_SKIP() << "tests/kernels/hash_programs.cmake is not part of this build";
   const std::string expected = output_of(programs.front());
@@ -37,7 +37,7 @@ TEST(Contraction, HashesAgreeAcrossFlags) {
   for (size_t i = 1; i < programs.size(); ++i) EXPECT_EQ(output_of(programs[i]), expected) << programs[i];
 }
 
-TEST(Contraction, ScalarAndVectorLinesAgree) {
+TEST(ContractionExhaustive, ScalarAndVectorLinesAgree) {
   const std::vector<std::string> programs = split(OUTGRAD_HASH_PROGRAMS, ':');
   if (programs.empty()) GTEST_SKIP() << "tests/kernels/hash_programs.cmake is not part of this build";
   for (const std::string& program : programs) {

@@ -1,4 +1,10 @@
 # Programs that print hashes of results, built for several machines and with several sets of flags, whose outputs must agree.
+#
+# One of them, `portable`, is part of every build. The others take minutes to compile, so they wait for the tests labelled `exhaustive`, for which
+# kernels.hash_programs builds them.
+add_custom_target(outgrad-hash-programs)
+add_test(NAME kernels.hash_programs COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target outgrad-hash-programs)
+set_tests_properties(kernels.hash_programs PROPERTIES LABELS exhaustive TIMEOUT 3600 FIXTURES_SETUP exhaustive-kernels)
 
 # hash_main.cpp under flags that change what a compiler may fuse and which instructions it has; contraction_test compares the outputs.
 include(CheckCXXCompilerFlag)
@@ -11,12 +17,12 @@ function(outgrad_hash_program name)
   if(NOT OUTGRAD_HASH_FLAGS_${name})
     return()
   endif()
-  add_executable(outgrad-hash-${name} "${PROJECT_SOURCE_DIR}/tests/kernels/hash_main.cpp")
+  add_executable(outgrad-hash-${name} EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/kernels/hash_main.cpp")
   target_compile_features(outgrad-hash-${name} PRIVATE cxx_std_20)
   target_compile_options(outgrad-hash-${name} PRIVATE ${ARGN})
   target_include_directories(outgrad-hash-${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(outgrad-hash-${name} PRIVATE OpenMP::OpenMP_CXX)
-  add_dependencies(outgrad-kernels-tests outgrad-hash-${name})
+  add_dependencies(outgrad-hash-programs outgrad-hash-${name})
   set(OUTGRAD_HASH_PROGRAMS ${OUTGRAD_HASH_PROGRAMS} "$<TARGET_FILE:outgrad-hash-${name}>" PARENT_SCOPE)
 endfunction()
 
@@ -63,7 +69,7 @@ function(outgrad_c_hash_machine name)
   endif()
   add_custom_command(OUTPUT "${program}" COMMAND ${arg_CXX} -fopenmp ${static} ${objects} -o "${program}" DEPENDS ${objects} VERBATIM)
   add_custom_target(outgrad-machine-${name} DEPENDS "${program}")
-  add_dependencies(outgrad-kernels-tests outgrad-machine-${name})
+  add_dependencies(outgrad-hash-programs outgrad-machine-${name})
   set(command ${arg_EMULATOR} "${program}")
   list(TRANSFORM command REPLACE "(.+)" "'\\1'")
   list(JOIN command " " command)
@@ -74,6 +80,7 @@ set(outgrad_host CXX ${CMAKE_CXX_COMPILER} CC ${CMAKE_C_COMPILER})
 if(OUTGRAD_LIBRARY AND OUTGRAD_X86)
   outgrad_c_hash_machine(contracted ${outgrad_host} FLAGS -O3 -march=native -ffp-contract=fast)
   outgrad_c_hash_machine(portable ${outgrad_host} FLAGS -O3 -march=native -mno-avx2 -mno-fma -mno-avx512f -ffp-contract=fast)
+  add_dependencies(outgrad-kernels-tests outgrad-machine-portable)
   outgrad_c_hash_machine(plain ${outgrad_host} FLAGS -O0 -mavx2 -mfma -mf16c)
   find_program(OUTGRAD_CLANG_CXX clang++)
   find_program(OUTGRAD_CLANG_CC clang)

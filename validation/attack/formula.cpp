@@ -16,7 +16,7 @@ namespace outgrad::validation::gate {
 namespace {
 
 constexpr int kDeepest = 64, kLargestExponent = 64;
-constexpr size_t kMostSteps = 512;
+constexpr size_t kMostOperations = 512;
 
 double complementary_error(double x) { return std::erfc(x); }
 Real complementary_error(const Real& x) {
@@ -80,7 +80,7 @@ class FormulaParser {
     return true;
   }
   void add(Formula::Step step) {
-    if (steps_.size() == kMostSteps) fail("too long");
+    if (steps_.size() == kMostOperations) fail("too long");
     steps_.push_back(std::move(step));
   }
   void add(Op op) { add(Formula::Step{op, 0, 0, {}}); }

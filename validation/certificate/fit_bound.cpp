@@ -11,11 +11,11 @@
 
 #include "validation/certificate/gelu_interval.h"
 #include "validation/exact/activation.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Interval polynomial(std::span<const float> coefficients, const Interval& u) {
   Interval p = static_cast<double>(coefficients.back());

@@ -16,14 +16,14 @@ namespace outgrad::validation {
 namespace {
 
 template <class T>
-constexpr int kInfinity = std::is_same_v<T, kernels::F16> ? 0x7c00 : 0x7f80;  // its bits
+constexpr int kInfinityBits = std::is_same_v<T, kernels::F16> ? 0x7c00 : 0x7f80;  // its bits
 
 // Midway from |value| to the next number of the format towards infinity or 0; past the largest number where infinity takes over.
 template <class T>
 double midpoint(std::uint16_t magnitude, bool outward) {
   const auto value = [](int bits) { return static_cast<double>(kernels::widen(T{static_cast<std::uint16_t>(bits)})); };
-  const double largest = value(kInfinity<T> - 1), beyond = largest + (largest - value(kInfinity<T> - 2));
-  const auto number = [&](int bits) { return bits == kInfinity<T> ? beyond : value(bits); };
+  const double largest = value(kInfinityBits<T> - 1), beyond = largest + (largest - value(kInfinityBits<T> - 2));
+  const auto number = [&](int bits) { return bits == kInfinityBits<T> ? beyond : value(bits); };
   return (number(magnitude) + number(outward ? magnitude + 1 : magnitude - 1)) / 2;
 }
 
@@ -33,7 +33,7 @@ Finding prove(const RoundedForwardHeader& h) {
   int wrong = 0, undecided = 0, total = 0;
 #pragma omp parallel for schedule(dynamic, 256) reduction(+ : wrong, undecided, total)
   for (int code = 0; code < 0x10000; ++code) {
-    if ((code & 0x7fff) > kInfinity<T>) continue;  // NaN: check_structure
+    if ((code & 0x7fff) > kInfinityBits<T>) continue;  // NaN: check_structure
     const float x = kernels::widen(T{static_cast<std::uint16_t>(code)});
     const std::uint16_t y = kernels::narrow<T>(deployed_forward(h, x)).bits;
     ++total;
@@ -47,8 +47,8 @@ Finding prove(const RoundedForwardHeader& h) {
       const auto magnitude = static_cast<std::uint16_t>(y & 0x7fff);
       const bool sign = ((y ^ code) & 0x8000) == 0;
       const Interval low = magnitude == 0 ? Interval(-1) : Interval(midpoint<T>(magnitude, false));  // f has the sign of x
-      const Interval high = magnitude >= kInfinity<T> ? Interval(std::numeric_limits<double>::max()) : Interval(midpoint<T>(magnitude, true));
-      right = sign && magnitude <= kInfinity<T> && !certainly_less(f, low) && !certainly_less(high, f);
+      const Interval high = magnitude >= kInfinityBits<T> ? Interval(std::numeric_limits<double>::max()) : Interval(midpoint<T>(magnitude, true));
+      right = sign && magnitude <= kInfinityBits<T> && !certainly_less(f, low) && !certainly_less(high, f);
       refuted = !right;
       if (right && !(certainly_less(low, f) && certainly_less(f, high))) right = false, refuted = false;
     }

@@ -16,11 +16,11 @@
 #include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/deployed.h"
 #include "validation/exact/activation.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
 constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};

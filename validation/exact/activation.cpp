@@ -24,13 +24,13 @@
 #include <tuple>
 
 #include "kernels/host/errors.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
 
 using kernels::SpecError;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kFirstTail = 4;             // the facts above hold from here on
 constexpr int kLastTail = 4096;           // a swish so flat that its tails begin later is not covered
 constexpr double kBracket = 0x1p-40;      // f' moves by about its square over a bracket

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/host/tasks.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
@@ -113,7 +114,6 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
   if (!activation.problem().empty()) throw std::logic_error("reference: " + activation.problem());
   const Formula& formula = activation.formulas().front();
   const Function& f = formula.f;
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const auto value = [&](double x) { return f.at<0>(Interval(x))[0]; };
 
   left_ = first_integer(-1, "left", [&](double x) {

@@ -12,6 +12,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/host/tasks.h"
+#include "validation/limits.h"
 #include "validation/random.h"
 
 namespace outgrad::validation {
@@ -23,7 +24,6 @@ using kernels::SpecError;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr NormPeer kPeerKinds[kPeers] = {NormPeer::kFromInput, NormPeer::kClampedGamma, NormPeer::kUnguarded};
 constexpr double kUp = 1 + 0x1p-40;  // more than the roundings of the few double operations that it covers
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/host/errors.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 
@@ -24,7 +25,6 @@ using kernels::SpecError;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUnit = 0x1p-24;  // fp32's unit roundoff, e in stability.h
 constexpr double kFp32Overflow = 0x1p127;  // half of the first magnitude that rounds to infinity: room for every relative error in sight
 

@@ -12,34 +12,34 @@ using namespace page;
 
 namespace {
 
-struct Domain {
+struct Formats {  // of a sweep: that y is stored in, and that of its x
   const char *y, *x;
 };
-constexpr std::array<Domain, 5> kDomains{{{"f32", "f32"}, {"f16", "f16"}, {"f16", "f32"}, {"bf16", "bf16"}, {"bf16", "f32"}}};
+constexpr std::array<Formats, 5> kDomains{{{"f32", "f32"}, {"f16", "f16"}, {"f16", "f32"}, {"bf16", "bf16"}, {"bf16", "f32"}}};
 
 constexpr size_t kLinesOfPlot = 20;  // fits, one below another
 
 enum class Coverage { none, certified, enumerated, swept };
 
-struct Line {
+struct FitCoverage {
   std::string fit;
   std::array<Coverage, kDomains.size()> of{};
 };
 
-const SweptDomain* swept(const Results& results, const std::string& fit, const Domain& domain) {
+const SweptDomain* swept(const Results& results, const std::string& fit, const Formats& formats) {
   const SweepResult* sweep = results.sweep_of_fit(fit);
-  if (!sweep || sweep->format != domain.y) return nullptr;
+  if (!sweep || sweep->format != formats.y) return nullptr;
   for (const SweptDomain& one : sweep->domains) {
-    if (one.x_format == domain.x) return &one;
+    if (one.x_format == formats.x) return &one;
   }
   return nullptr;
 }
 
 /// Fits whose y has one of these formats, in the order of their names.
-std::vector<Line> lines_of(const Results& results) {
-  std::vector<Line> lines;
+std::vector<FitCoverage> lines_of(const Results& results) {
+  std::vector<FitCoverage> lines;
   const auto add = [&](const std::string& name, const std::string& format, bool enumerated) {
-    Line line{name, {}};
+    FitCoverage line{name, {}};
     bool any = false;
     for (size_t i = 0; i < kDomains.size(); ++i) {
       if (format != kDomains[i].y) continue;
@@ -51,14 +51,14 @@ std::vector<Line> lines_of(const Results& results) {
   for (const BackwardHeader& header : results.backward) add(header.name, header.format, header.storage.oracle > 0);
   for (const TableHeader& header : results.tables) add(header.name, header.format, header.storage.oracle > 0);
   for (const SweepResult& sweep : results.sweeps) {  // whose header is not here
-    if (std::none_of(lines.begin(), lines.end(), [&](const Line& line) { return line.fit == sweep.fit; }))
+    if (std::none_of(lines.begin(), lines.end(), [&](const FitCoverage& line) { return line.fit == sweep.fit; }))
       add(sweep.fit, sweep.format, false);
   }
-  std::sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.fit < b.fit; });
+  std::sort(lines.begin(), lines.end(), [](const FitCoverage& a, const FitCoverage& b) { return a.fit < b.fit; });
   return lines;
 }
 
-Plot coverage_plot(const std::vector<Line>& lines) {
+Plot coverage_plot(const std::vector<FitCoverage>& lines) {
   std::string data;
   for (const Coverage kind : {Coverage::swept, Coverage::enumerated, Coverage::certified}) {
     for (size_t i = 0; i < lines.size(); ++i) {
@@ -99,7 +99,7 @@ Section coverage_section(const Results& results) {
   section.blocks.push_back(Paragraph{
       "A sweep that has not met every bit pattern of its domain is refused by this report: the count of patterns is the format's, NaN and "
       "infinities among them."});
-  if (const std::vector<Line> lines = lines_of(results); !lines.empty()) {
+  if (const std::vector<FitCoverage> lines = lines_of(results); !lines.empty()) {
     std::vector<Plot> plots;
     for (size_t from = 0; from < lines.size(); from += kLinesOfPlot) {
       const auto begin = lines.begin() + static_cast<std::ptrdiff_t>(from);

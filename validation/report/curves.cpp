@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "validation/sweep/sweep.h"
 #include "validation/sweep/targets.h"
 
 namespace outgrad::validation {
@@ -16,8 +17,7 @@ using namespace page;
 
 namespace {
 
-constexpr double kReach = 8;           // of the curves that sweeps leave
-constexpr size_t kMostBins = 500;      // more would share a pixel
+constexpr size_t kMostPoints = 500;     // more would share a pixel
 constexpr double kNearMinimum = 0.25;  // of x*: where the storage of y alone makes errors that would flatten all others
 
 /// GELU, for the place of a bin on the axis of y.
@@ -25,11 +25,11 @@ double gelu(double x) { return x * 0.5 * std::erfc(-x * std::sqrt(0.5)); }
 
 double magnitude(const ErrorBin& bin) { return std::max(std::abs(bin.least), std::abs(bin.greatest)); }
 
-bool drawable(const ErrorBin& bin) { return std::abs(bin.x) <= kReach && std::isfinite(bin.least) && std::isfinite(bin.greatest); }
+bool drawable(const ErrorBin& bin) { return std::abs(bin.x) <= kCurveReach && std::isfinite(bin.least) && std::isfinite(bin.greatest); }
 
-/// Neighbours joined until there are at most kMostBins: least and greatest stay least and greatest.
+/// Neighbours joined until there are at most kMostPoints: least and greatest stay least and greatest.
 std::vector<ErrorBin> thinned(const std::vector<ErrorBin>& curve) {
-  const size_t join = (curve.size() + kMostBins - 1) / kMostBins;
+  const size_t join = (curve.size() + kMostPoints - 1) / kMostPoints;
   std::vector<ErrorBin> thin;
   for (size_t i = 0; i < curve.size(); i += join) {
     ErrorBin bin = curve[i];
@@ -65,7 +65,7 @@ Plot signed_plot(const SweptDomain& domain, const std::string& format, bool& cli
                       "plot data using 1:2:3 with filledcurves lc rgb blue title 'least to greatest error', data using 1:4 with lines lc "
                       "rgb orange lw 1 "
                       "title 'O, the floor', data using 1:(-$4) with lines lc rgb orange lw 1 notitle",
-                      kReach, -range, range, format),
+                      kCurveReach, -range, range, format),
           data};
 }
 
@@ -85,7 +85,7 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
       fmt::format(
           "set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**{5}\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
           "set title \"{3}: largest error of g over x\"\n{4}",
-          kReach, single ? -36 : -30, single ? -12 : -4, format, plot, 4),
+          kCurveReach, single ? -36 : -30, single ? -12 : -4, format, plot, 4),
       data};
 }
 
@@ -165,7 +165,7 @@ Plot activation_plot(const std::string& activation, const std::vector<const Swee
       fmt::format(
           "set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**-36:2**-4]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
           "set title \"{1}: largest error of g\" noenhanced\n{2}",
-          kReach, activation, plot),
+          kCurveReach, activation, plot),
       data};
 }
 

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -17,6 +16,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
 #include "validation/json_node.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 
@@ -25,7 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Node = JsonNode;
 

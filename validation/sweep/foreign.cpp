@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "validation/json_node.h"
+#include "validation/limits.h"
 #include "validation/sweep/fingerprint.h"
 
 namespace outgrad::validation {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kRun = 512;  // elements evaluated at once
 constexpr int kMostCodeBits = 8;    // more than y itself has in 8-bit formats is no saving
 

@@ -26,6 +26,7 @@
 #include "kernels/host/files.h"
 #include "kernels/host/parallel.h"
 #include "validation/exact/reference.h"
+#include "validation/limits.h"
 #include "validation/sweep/digest.h"
 #include "validation/sweep/sweep_json.h"
 
@@ -35,7 +36,6 @@ namespace {
 using kernels::IoError;
 using kernels::SpecError;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Two tables of doubles and a dozen arrays of this many elements stay in a core's second-level cache.
 constexpr std::int64_t kBlock = 2048;
 constexpr std::int64_t kMaskWords = kBlock / 32;

@@ -28,12 +28,12 @@
 
 #include "validation/exact/activation.h"
 #include "validation/exact/function_oracle.h"
+#include "validation/limits.h"
 #include "validation/sweep/sweep.h"
 
 namespace outgrad::validation {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// What the derivations of the tables ask for, checked by intervals. Throws std::logic_error.
 void require_minimum(const SweptActivation& of) {
@@ -101,11 +101,11 @@ double floor_of(const SweptActivation& of, const FloatFormat& format) {
   } else if (format.bits < 32) {
     floor = longest(0, finite);
   } else {
-    constexpr std::int64_t kNear = 64;
+    constexpr std::int64_t kNeighbours = 64;
     constexpr int kFarthest = 16, kPerUnit = 16;
     for (int k = -kFarthest * kPerUnit; k <= kFarthest * kPerUnit; ++k) {
       const std::int64_t at = domain.first_right(static_cast<double>(k) / kPerUnit);
-      floor = std::max(floor, longest(at - kNear, at + kNear));
+      floor = std::max(floor, longest(at - kNeighbours, at + kNeighbours));
     }
   }
   return floor - 2 * kSweepMargin;
@@ -158,11 +158,11 @@ void slope_of_sigmoid(const float* y, double* g, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) g[i] = y[i] * (1 - static_cast<double>(y[i]));
 }
 void slope_of_softplus(const float* y, double* g, std::int64_t n) {
-  constexpr std::int64_t kBlock = 512;
-  float negative[kBlock];
-  double lo[kBlock], hi[kBlock], slope[kBlock];
-  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - begin);
+  constexpr std::int64_t kStretch = 512;
+  float negative[kStretch];
+  double lo[kStretch], hi[kStretch], slope[kStretch];
+  for (std::int64_t begin = 0; begin < n; begin += kStretch) {
+    const std::int64_t count = std::min(kStretch, n - begin);
     for (std::int64_t i = 0; i < count; ++i) negative[i] = -std::min(y[begin + i], std::numeric_limits<float>::max());
     reference<9>().evaluate(negative, g + begin, lo, hi, slope, count);
     for (std::int64_t i = begin; i < begin + count; ++i) g[i] = -g[i];

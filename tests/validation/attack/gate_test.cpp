@@ -6,6 +6,7 @@
 
 #include "kernels/host/errors.h"
 #include "kernels/host/files.h"
+#include "tests/validation/attack/committed.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/formula.h"
 #include "validation/attack/gate.h"
@@ -15,8 +16,6 @@
 
 namespace outgrad::validation::gate {
 namespace {
-
-std::string committed(const std::string& name) { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/") + name + ".h"); }
 
 Options options_of(const std::string& only, size_t most = 0) {
   Options options;

@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/host/files.h"
+#include "tests/validation/attack/committed.h"
 #include "validation/attack/mutation.h"
 #include "validation/certificate/header_reader.h"
 
 namespace outgrad::validation::gate {
 namespace {
-
-std::string committed(const std::string& name) { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/kernels/generated/") + name + ".h"); }
 
 size_t count(const std::vector<Site>& sites, Site::Kind kind) {
   return static_cast<size_t>(std::count_if(sites.begin(), sites.end(), [&](const Site& site) { return site.kind == kind; }));

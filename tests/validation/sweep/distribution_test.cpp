@@ -33,7 +33,7 @@ double exact_mass(double a, double b, double sigma) {
   return mpfr_get_d(lower.get(), MPFR_RNDN);
 }
 
-std::string shipped() { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/activations/all-MiniLM-L6-v2.json"); }
+std::string committed_histogram() { return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/activations/all-MiniLM-L6-v2.json"); }
 
 TEST(Distribution, MassesOfPatternsAreThoseOfErfc) {
   for (const double sigma : {0.5, 1.0, 2.0}) {
@@ -79,7 +79,7 @@ TEST(Distribution, HistogramsSpreadEachBinEvenly) {
   EXPECT_EQ(d.mass(0.25, 0.75), 0.375);
   EXPECT_EQ(d.density(0.1), 1);
   EXPECT_EQ(d.density(1), 0);
-  const Distribution real = Distribution::parse(shipped(), "f");
+  const Distribution real = Distribution::parse(committed_histogram(), "f");
   EXPECT_NEAR(real.mass(-100, 100), 1, 1e-15);
   EXPECT_LT(real.reach()[0], -5);
   EXPECT_GT(real.reach()[1], 2);
@@ -119,7 +119,7 @@ Subject wavy(const FloatFormat& format) {
   subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) g[i] = (mask[i / 32] >> (i % 32) & 1 ? 1.0f : 0.5f) * std::sin(40 * y[i]);
   };
-  subject.distributions.push_back(Distribution::parse(shipped(), "f"));
+  subject.distributions.push_back(Distribution::parse(committed_histogram(), "f"));
   return subject;
 }
 

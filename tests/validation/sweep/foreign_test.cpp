@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string shipped(const std::string& name) {
+std::string committed_function(const std::string& name) {
   return kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/" + name + ".json");
 }
 
@@ -55,7 +55,7 @@ float g_of(const ForeignFunction& f, float y, bool right) {
 }
 
 TEST(ForeignReader, ReadsWhatIsShipped) {
-  for (const char* name : {"tempo_gelu", "tempo_gelu_centred", "regelu2", "resilu2"}) EXPECT_EQ(parse_foreign(shipped(name), name).name, name);
+  for (const char* name : {"tempo_gelu", "tempo_gelu_centred", "regelu2", "resilu2"}) EXPECT_EQ(parse_foreign(committed_function(name), name).name, name);
   EXPECT_EQ(refusal(one_piece().dump()), "");
 }
 
@@ -103,7 +103,7 @@ TEST(ForeignReader, RefusesInOneLineWithThePlace) {
   for (std::size_t length = 0; length < whole.size(); ++length) EXPECT_NE(refusal(whole.substr(0, length)), "") << length;
 
   const auto expect_steps = [](const std::function<void(Json&)>& spoil, const std::string& place) {
-    Json json = Json::parse(shipped("regelu2"));
+    Json json = Json::parse(committed_function("regelu2"));
     spoil(json);
     EXPECT_NE(refusal(json.dump()).find("file.json: " + place), std::string::npos) << place << " | " << refusal(json.dump());
   };
@@ -193,7 +193,7 @@ TEST(ForeignFunction, SignedRootsTakeTheSideOfTheMask) {
 }
 
 TEST(ForeignFunction, StepsCountTheThresholdsBelow) {
-  const ForeignFunction f = parse_foreign(shipped("regelu2"), "t");
+  const ForeignFunction f = parse_foreign(committed_function("regelu2"), "t");
   const std::vector<float> x{-INFINITY, -4, -3.1858810036855245f, -3, -0.001178821281161997f, 0, 3.190832613414926f, 3.2f, INFINITY, NAN};
   std::vector<float> code(x.size()), g(x.size());
   f.codes(x.data(), code.data(), static_cast<std::int64_t>(x.size()));
@@ -207,7 +207,7 @@ TEST(ForeignFunction, StepsCountTheThresholdsBelow) {
 
 /// Every pattern of the format.
 DomainResult sweep_of(const std::string& name, const FloatFormat& format) {
-  const Subject subject = make_subject(parse_foreign(shipped(name), name), format);
+  const Subject subject = make_subject(parse_foreign(committed_function(name), name), format);
   SweepOptions options;
   options.progress = false;
   const std::vector<Domain> domains{{format}};
@@ -240,7 +240,7 @@ TEST(ForeignSweep, TempoAddsWhereItShouldSubtract) {
   EXPECT_LT(published.all.total[1].x, 3.01f);
   const Domain f32{kF32};
   const std::int64_t at_three = f32.finite() / 2 + std::bit_cast<std::int32_t>(3.0f);
-  const Segment near = sweep_range(make_subject(parse_foreign(shipped("tempo_gelu"), "t"), kF32), f32, at_three, at_three + 40'000);
+  const Segment near = sweep_range(make_subject(parse_foreign(committed_function("tempo_gelu"), "t"), kF32), f32, at_three, at_three + 40'000);
   EXPECT_NEAR(near.total[1].value, 2.695, 0.001);
   EXPECT_LT(centred.all.total[1].value, 0.13);
   EXPECT_EQ(published.all.total[0].value, centred.all.total[0].value);
@@ -275,7 +275,7 @@ TEST(ForeignSweep, FloorsOfOHold) {
 
 // A part of a sweep of codes says so: merged elsewhere, its runs are joined as codes.
 TEST(ForeignSweep, CutsOfACodeAreJoined) {
-  const Subject subject = make_subject(parse_foreign(shipped("resilu2"), "t"), kF16);
+  const Subject subject = make_subject(parse_foreign(committed_function("resilu2"), "t"), kF16);
   const Domain domain{kF16};
   Segment whole = sweep_range(subject, domain, 0, domain.size()), joined;
   for (std::int64_t at = 0; at < domain.size(); at += 999) {
