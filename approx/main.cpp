@@ -290,7 +290,7 @@ int run(int argc, char** argv) {
   table->add_option("FIT", inputs, "fits, schema outgrad.fit/2")->required();
   CLI::App* pareto = app.add_subcommand("pareto", "the fits of an activation and format that no other beats in operations, bytes and errors");
   std::string activation, expression, format;
-  auto* by_name = pareto->add_option("--activation", activation, "gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
+  auto* by_name = pareto->add_option("--activation", activation, fmt::format("{}", fmt::join(approx::activation_names(), ", ")));
   pareto->add_option("--expression", expression, "a function of x in place of an activation")->excludes(by_name);
   std::optional<double> beta, alpha;
   pareto->add_option("--beta", beta, "of swish");

@@ -117,8 +117,8 @@ template <class T, class... Fit>
 constexpr FormatInfo info_of(FitList<Fit...>) {
   return {sizeof(T), {{Fit::kName, Fit::kMasked}...}};
 }
-constexpr FormatInfo kInfo[kFormats] = {info_of<float>(FitsOf<float>::Type{}), info_of<kernels::F16>(FitsOf<kernels::F16>::Type{}),
-                                        info_of<kernels::BF16>(FitsOf<kernels::BF16>::Type{})};
+constexpr FormatInfo kInfo[kFormats] = {info_of<float>(ActivationFits<float>::Type{}), info_of<kernels::F16>(ActivationFits<kernels::F16>::Type{}),
+                                        info_of<kernels::BF16>(ActivationFits<kernels::BF16>::Type{})};
 
 bool is_format(outgrad_format format) { return format >= 0 && format < kFormats; }
 bool is_kernel(outgrad_kernel kernel) { return kernel >= 0 && kernel < kKernels; }

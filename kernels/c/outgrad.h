@@ -32,7 +32,7 @@
 #include <stdint.h>
 
 #define OUTGRAD_VERSION_MAJOR 0
-#define OUTGRAD_VERSION_MINOR 1
+#define OUTGRAD_VERSION_MINOR 2
 #define OUTGRAD_VERSION_PATCH 0
 
 #if defined(__GNUC__)

@@ -4,76 +4,20 @@
 // types and the constants at the end.
 #pragma once
 
+#include "kernels/activations.h"
 #include "kernels/formats.h"
-#include "kernels/generated/elu_bf16.h"
-#include "kernels/generated/elu_f16.h"
-#include "kernels/generated/elu_f32.h"
-#include "kernels/generated/gelu_bf16.h"
-#include "kernels/generated/gelu_f16.h"
-#include "kernels/generated/gelu_f32.h"
-#include "kernels/generated/gelu_tanh_bf16.h"
-#include "kernels/generated/gelu_tanh_f16.h"
-#include "kernels/generated/gelu_tanh_f32.h"
-#include "kernels/generated/mish_bf16.h"
-#include "kernels/generated/mish_f16.h"
-#include "kernels/generated/mish_f32.h"
-#include "kernels/generated/quick_gelu_bf16.h"
-#include "kernels/generated/quick_gelu_f16.h"
-#include "kernels/generated/quick_gelu_f32.h"
-#include "kernels/generated/sigmoid_bf16.h"
-#include "kernels/generated/sigmoid_f16.h"
-#include "kernels/generated/sigmoid_f32.h"
-#include "kernels/generated/silu_bf16.h"
-#include "kernels/generated/silu_f16.h"
-#include "kernels/generated/silu_f32.h"
-#include "kernels/generated/softplus_bf16.h"
-#include "kernels/generated/softplus_f16.h"
-#include "kernels/generated/softplus_f32.h"
-#include "kernels/generated/swish_bf16.h"
-#include "kernels/generated/swish_f16.h"
-#include "kernels/generated/swish_f32.h"
-#include "kernels/generated/tanh_bf16.h"
-#include "kernels/generated/tanh_f16.h"
-#include "kernels/generated/tanh_f32.h"
 #include "kernels/layernorm.h"
 #include "kernels/portable.h"
 
 namespace outgrad::c {
 
+using kernels::ActivationFits;
+using kernels::FitList;
 using kernels::i64;
+using kernels::kActivations;
 using kernels::u32;
 
 inline constexpr int kFormats = 3;       // in the order of outgrad_format
-inline constexpr int kActivations = 10;  // in the order of outgrad_activation
-
-template <class... Fit>
-struct FitList {
-  static_assert(sizeof...(Fit) == kActivations);
-};
-
-// The fit of every activation for y stored as T.
-template <class T>
-struct FitsOf;
-template <>
-struct FitsOf<float> {
-  using Type = FitList<kernels::generated::GeluF32, kernels::generated::GeluTanhF32, kernels::generated::QuickGeluF32,
-                       kernels::generated::SiluF32, kernels::generated::SwishF32, kernels::generated::MishF32, kernels::generated::TanhF32,
-                       kernels::generated::SigmoidF32, kernels::generated::SoftplusF32, kernels::generated::EluF32>;
-};
-template <>
-struct FitsOf<kernels::F16> {
-  using Type = FitList<kernels::generated::GeluF16, kernels::generated::GeluTanhF16, kernels::generated::QuickGeluF16,
-                       kernels::generated::SiluF16, kernels::generated::SwishF16, kernels::generated::MishF16, kernels::generated::TanhF16,
-                       kernels::generated::SigmoidF16, kernels::generated::SoftplusF16, kernels::generated::EluF16>;
-};
-template <>
-struct FitsOf<kernels::BF16> {
-  using Type =
-      FitList<kernels::generated::GeluBf16, kernels::generated::GeluTanhBf16, kernels::generated::QuickGeluBf16,
-              kernels::generated::SiluBf16, kernels::generated::SwishBf16, kernels::generated::MishBf16, kernels::generated::TanhBf16,
-              kernels::generated::SigmoidBf16, kernels::generated::SoftplusBf16, kernels::generated::EluBf16>;
-};
-
 inline constexpr int kKernels = 12;  // in the order of outgrad_kernel
 
 // What runs a problem, and the rung of the ladder (kernels/ladder.h) that it was found on.

@@ -148,7 +148,7 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>) {
 template <class T>
 constexpr FormatKernels kernels_of() {
   static_assert(static_cast<int>(Norm::layer) == 0 && static_cast<int>(Norm::rms) == 1);
-  return kernels_of<T>(typename FitsOf<T>::Type{});
+  return kernels_of<T>(typename ActivationFits<T>::Type{});
 }
 
 }  // namespace

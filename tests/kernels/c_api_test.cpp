@@ -110,13 +110,9 @@ TEST(CInterface, ActivationsAreTheHeadersBits) {
   expect_activation_bits<BF16>();
 }
 
-// In the order of outgrad_activation.
-constexpr std::array<const char*, c::kActivations> kActivationNames = {"gelu", "gelu_tanh", "quick_gelu", "silu",     "swish",
-                                                                       "mish", "tanh",      "sigmoid",    "softplus", "elu"};
-
 template <class Fit, class T>
 void expect_fit(int activation) {
-  const std::string name = std::string(kActivationNames[static_cast<size_t>(activation)]) + "_" + Format<T>::kName;
+  const std::string name = std::string(kActivationNames[activation]) + "_" + Format<T>::kName;
   EXPECT_EQ(Fit::kName, name);
   EXPECT_STREQ(outgrad_fit_name(activation, kFormatOf<T>), name.c_str());
   const auto a = patterns::backward<T>();
@@ -134,9 +130,9 @@ void expect_fits(c::FitList<Fit...>) {
 }
 
 TEST(CInterface, EveryBackwardIsItsHeadersBits) {
-  expect_fits<float>(c::FitsOf<float>::Type{});
-  expect_fits<F16>(c::FitsOf<F16>::Type{});
-  expect_fits<BF16>(c::FitsOf<BF16>::Type{});
+  expect_fits<float>(c::ActivationFits<float>::Type{});
+  expect_fits<F16>(c::ActivationFits<F16>::Type{});
+  expect_fits<BF16>(c::ActivationFits<BF16>::Type{});
 }
 
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
@@ -512,7 +508,7 @@ TEST(CInterface, FusedFormsRefuseWithoutWriting) {
 // --- What runs -------------------------------------------------------------------------------------------------------------------
 
 TEST(CInterface, SaysWhatItRuns) {
-  EXPECT_STREQ(outgrad_version(), "0.1.0");
+  EXPECT_STREQ(outgrad_version(), "0.2.0");
   const std::string isa = outgrad_instruction_set();
   EXPECT_TRUE(isa == "baseline" || isa == "avx2" || isa == "avx512" || isa == "avx512_bf16") << isa;
   EXPECT_STREQ(outgrad_fit_name(OUTGRAD_GELU_TANH, OUTGRAD_F16), "gelu_tanh_f16");

@@ -415,7 +415,7 @@ struct FirstFit<c::FitList<Fit, Others...>> {
 
 template <class T>
 void call_scalar(const Call& c) {
-  using Gelu = typename FirstFit<typename c::FitsOf<T>::Type>::Type;
+  using Gelu = typename FirstFit<typename c::ActivationFits<T>::Type>::Type;
   const T *const x = c.at<T>(kX), *const dy = c.at<T>(kDy), *const residual = c.at<T>(kResidual), *const dz_next = c.at<T>(kDzNext);
   T *const y = c.at<T>(kY), *const z = c.at<T>(kZ), *const dx = c.at<T>(kDx);
   float *const gamma = c.at<float>(kGamma), *const beta = c.at<float>(kBeta), *const rstd = c.at<float>(kRstd);
@@ -428,7 +428,7 @@ void call_scalar(const Call& c) {
       return gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, y, c.at<u32>(kMask), c.n);
     case kActivationBackward:
     case kGeluBackward:
-      return scalar_backward_of<T>(typename c::FitsOf<T>::Type{}, c);
+      return scalar_backward_of<T>(typename c::ActivationFits<T>::Type{}, c);
     case kBiasForward:
       return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
     case kBiasBackward:
@@ -638,8 +638,8 @@ constexpr std::array<FitBounds, c::kActivations> all_bounds(c::FitList<Fit...>) 
   return {bounds_of<Fit>()...};
 }
 
-constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {all_bounds(c::FitsOf<float>::Type{}), all_bounds(c::FitsOf<F16>::Type{}),
-                                                                           all_bounds(c::FitsOf<BF16>::Type{})};
+constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {all_bounds(c::ActivationFits<float>::Type{}), all_bounds(c::ActivationFits<F16>::Type{}),
+                                                                           all_bounds(c::ActivationFits<BF16>::Type{})};
 
 class Case {
  public:

@@ -9,7 +9,7 @@ printf '#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n' | 
   { echo "SKIPPED: clang++ has no OpenMP (Debian: libomp-dev)"; exit 77; }
 folder=$build/clang log=$build/clang.log
 { cmake -S "$root" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++ -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_LIBRARY=OFF \
-    -DOUTGRAD_INSTALL=OFF -DOUTGRAD_CUDA=OFF -DOUTGRAD_WERROR=OFF -DOUTGRAD_UNITY=OFF &&
+    -DOUTGRAD_INSTALL=OFF -DOUTGRAD_CUDA=OFF -DOUTGRAD_WERROR=OFF &&
   cmake --build "$folder" --target outgrad-tune -j "$(nproc)"; } > "$log" 2>&1 || { grep -m 5 -E 'error' "$log" || tail -n 5 "$log"; fail "clang does not build outgrad-tune: $log"; }
 ! grep -m 5 'warning:' "$log" || fail "clang warns"
 # 4096 elements, of bytes that are no pattern of numbers.

@@ -135,6 +135,7 @@ TEST(Layering, OurIncludesAreRootedAndExist) {
 TEST(Layering, EverySourceIsNamedInTheBuild) {
   const std::string lists = read(kRoot / "CMakeLists.txt");
   for (const std::string& file : sources()) {
+    if (file.starts_with("kernels/generated/")) continue;  // the fitter's, listed as they are
     EXPECT_NE(lists.find(file), std::string::npos) << file << " is not named in CMakeLists.txt";
   }
   const std::string test_list = read(kRoot / "tests/CMakeLists.txt");

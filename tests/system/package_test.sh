@@ -37,12 +37,12 @@ cp "$1/tests/examples/c/train_step.c" "$work/targets"
 cat >"$work/targets/CMakeLists.txt" <<'TEXT'
 cmake_minimum_required(VERSION 3.25)
 project(targets LANGUAGES C CXX)
-find_package(outgrad 0.1 REQUIRED COMPONENTS kernels outgrad static)
+find_package(outgrad 0.2 REQUIRED COMPONENTS kernels outgrad static)
 find_package(outgrad 99 QUIET)
 if(outgrad_FOUND)
   message(FATAL_ERROR "version 99 was found")
 endif()
-find_package(outgrad 0.1 REQUIRED)
+find_package(outgrad 0.2 REQUIRED)
 foreach(kind outgrad outgrad_static)
   add_executable(step_${kind} train_step.c)
   target_link_libraries(step_${kind} PRIVATE outgrad::${kind} m)
@@ -59,7 +59,7 @@ cp "$1/tests/examples/c/train_step.c" "$work/c"
 cat >"$work/c/CMakeLists.txt" <<'TEXT'
 cmake_minimum_required(VERSION 3.25)
 project(c LANGUAGES C)
-find_package(outgrad 0.1 REQUIRED COMPONENTS outgrad)
+find_package(outgrad 0.2 REQUIRED COMPONENTS outgrad)
 add_executable(step train_step.c)
 target_link_libraries(step PRIVATE outgrad::outgrad m)
 TEXT

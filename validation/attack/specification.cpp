@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "kernels/activations.h"
 #include "kernels/host/errors.h"
 #include "validation/attack/formula.h"
 
@@ -225,8 +226,7 @@ Specification random_specification(Random& random) {
   Specification spec;
   std::string definition;
   if (random.chance(0.12)) {
-    constexpr std::array<const char*, 10> kNames{"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"};
-    spec.function = one_of(kNames, random);
+    spec.function = one_of(std::to_array(kernels::kActivationNames), random);
     definition = fmt::format(R"("activation": "{}")", spec.function);
     // Swish's y* is -0.278/beta: this beta puts it next to a power of two.
     if (spec.function == "swish") {

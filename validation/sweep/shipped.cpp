@@ -10,34 +10,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "kernels/fits.h"
-#include "kernels/generated/elu_bf16.h"
-#include "kernels/generated/elu_f16.h"
-#include "kernels/generated/elu_f32.h"
-#include "kernels/generated/gelu_tanh_bf16.h"
-#include "kernels/generated/gelu_tanh_f16.h"
-#include "kernels/generated/gelu_tanh_f32.h"
-#include "kernels/generated/mish_bf16.h"
-#include "kernels/generated/mish_f16.h"
-#include "kernels/generated/mish_f32.h"
-#include "kernels/generated/quick_gelu_bf16.h"
-#include "kernels/generated/quick_gelu_f16.h"
-#include "kernels/generated/quick_gelu_f32.h"
-#include "kernels/generated/sigmoid_bf16.h"
-#include "kernels/generated/sigmoid_f16.h"
-#include "kernels/generated/sigmoid_f32.h"
-#include "kernels/generated/silu_bf16.h"
-#include "kernels/generated/silu_f16.h"
-#include "kernels/generated/silu_f32.h"
-#include "kernels/generated/softplus_bf16.h"
-#include "kernels/generated/softplus_f16.h"
-#include "kernels/generated/softplus_f32.h"
-#include "kernels/generated/swish_bf16.h"
-#include "kernels/generated/swish_f16.h"
-#include "kernels/generated/swish_f32.h"
-#include "kernels/generated/tanh_bf16.h"
-#include "kernels/generated/tanh_f16.h"
-#include "kernels/generated/tanh_f32.h"
+#include "kernels/activations.h"
 #include "kernels/tuned.h"
 #include "validation/sweep/subject.h"
 
@@ -89,17 +62,17 @@ void add(std::vector<Shipped>& list) {
   }
 }
 
-template <class... Fits>
-void add_all(std::vector<Shipped>& list) {
-  (add<Fits>(list), ...);
+// GELU has other fits beside the default.
+template <class Gelu, class... Fit>
+void add_others(std::vector<Shipped>& list, kernels::FitList<Gelu, Fit...>) {
+  (add<Fit>(list), ...);
 }
 
 std::vector<Shipped> list_all() {
-  using namespace kernels::generated;
   std::vector<Shipped> list;
-  add_all<EluBf16, EluF16, EluF32, GeluTanhBf16, GeluTanhF16, GeluTanhF32, MishBf16, MishF16, MishF32, QuickGeluBf16, QuickGeluF16, QuickGeluF32,
-          SigmoidBf16, SigmoidF16, SigmoidF32, SiluBf16, SiluF16, SiluF32, SoftplusBf16, SoftplusF16, SoftplusF32, SwishBf16, SwishF16, SwishF32, TanhBf16,
-          TanhF16, TanhF32>(list);
+  add_others(list, kernels::ActivationFits<float>::Type{});
+  add_others(list, kernels::ActivationFits<kernels::F16>::Type{});
+  add_others(list, kernels::ActivationFits<kernels::BF16>::Type{});
   kernels::for_each_fit([&](auto fit) { add<decltype(fit)>(list); });
   const auto place = [](const Shipped& s) {
     const auto& all = swept_activations();

@@ -1,0 +1,74 @@
+// The catalogue of activations: their names and, of each, the fit that the library uses for y stored in a format. Who adds an activation adds it here, at
+// the end of each list, and to outgrad_activation in kernels/c/outgrad.h. What f is stands elsewhere, twice: approx/activations.cpp, by which it is fitted,
+// and validation/exact/activation.cpp, by which the fit is checked.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "kernels/fits.h"
+#include "kernels/generated/elu_bf16.h"
+#include "kernels/generated/elu_f16.h"
+#include "kernels/generated/elu_f32.h"
+#include "kernels/generated/gelu_tanh_bf16.h"
+#include "kernels/generated/gelu_tanh_f16.h"
+#include "kernels/generated/gelu_tanh_f32.h"
+#include "kernels/generated/mish_bf16.h"
+#include "kernels/generated/mish_f16.h"
+#include "kernels/generated/mish_f32.h"
+#include "kernels/generated/quick_gelu_bf16.h"
+#include "kernels/generated/quick_gelu_f16.h"
+#include "kernels/generated/quick_gelu_f32.h"
+#include "kernels/generated/sigmoid_bf16.h"
+#include "kernels/generated/sigmoid_f16.h"
+#include "kernels/generated/sigmoid_f32.h"
+#include "kernels/generated/silu_bf16.h"
+#include "kernels/generated/silu_f16.h"
+#include "kernels/generated/silu_f32.h"
+#include "kernels/generated/softplus_bf16.h"
+#include "kernels/generated/softplus_f16.h"
+#include "kernels/generated/softplus_f32.h"
+#include "kernels/generated/swish_bf16.h"
+#include "kernels/generated/swish_f16.h"
+#include "kernels/generated/swish_f32.h"
+#include "kernels/generated/tanh_bf16.h"
+#include "kernels/generated/tanh_f16.h"
+#include "kernels/generated/tanh_f32.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
+// In the order of outgrad_activation.
+inline constexpr const char* kActivationNames[] = {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"};
+inline constexpr int kActivations = static_cast<int>(std::size(kActivationNames));
+
+// Fits of all activations, in their order.
+template <class... Fit>
+struct FitList {
+  static_assert(sizeof...(Fit) == kActivations, "a fit of each activation");
+  static_assert([]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return ((std::string_view(Fit::kActivation) == kActivationNames[kIndex]) && ...);
+  }(std::make_index_sequence<sizeof...(Fit)>{}), "fits in the order of the activations");
+};
+
+// The fits for y stored as T: ActivationFits<T>::Type.
+template <class T>
+struct ActivationFits;
+template <>
+struct ActivationFits<float> {
+  using Type = FitList<DefaultFit<float>::Type, generated::GeluTanhF32, generated::QuickGeluF32, generated::SiluF32, generated::SwishF32, generated::MishF32,
+                       generated::TanhF32, generated::SigmoidF32, generated::SoftplusF32, generated::EluF32>;
+};
+template <>
+struct ActivationFits<F16> {
+  using Type = FitList<DefaultFit<F16>::Type, generated::GeluTanhF16, generated::QuickGeluF16, generated::SiluF16, generated::SwishF16, generated::MishF16,
+                       generated::TanhF16, generated::SigmoidF16, generated::SoftplusF16, generated::EluF16>;
+};
+template <>
+struct ActivationFits<BF16> {
+  using Type = FitList<DefaultFit<BF16>::Type, generated::GeluTanhBf16, generated::QuickGeluBf16, generated::SiluBf16, generated::SwishBf16,
+                       generated::MishBf16, generated::TanhBf16, generated::SigmoidBf16, generated::SoftplusBf16, generated::EluBf16>;
+};
+
+}  // namespace outgrad::kernels
