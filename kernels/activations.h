@@ -3,11 +3,7 @@
 // and validation/exact/activation.cpp, by which the fit is checked.
 #pragma once
 
-#include <cstddef>
-#include <iterator>
-#include <string_view>
-#include <utility>
-
+#include "kernels/direct.h"
 #include "kernels/fits.h"
 #include "kernels/generated/elu_bf16.h"
 #include "kernels/generated/elu_f16.h"
@@ -41,15 +37,23 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // In the order of outgrad_activation.
 inline constexpr const char* kActivationNames[] = {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"};
-inline constexpr int kActivations = static_cast<int>(std::size(kActivationNames));
+inline constexpr int kActivations = sizeof(kActivationNames) / sizeof(*kActivationNames);
+
+namespace detail {
+
+template <class... Fit>
+OUTGRAD_HD constexpr bool follow_the_names() {
+  int index = 0;
+  return (same_text(Fit::kActivation, kActivationNames[index++]) && ...);
+}
+
+}  // namespace detail
 
 // Fits of all activations, in their order.
 template <class... Fit>
 struct FitList {
   static_assert(sizeof...(Fit) == kActivations, "a fit of each activation");
-  static_assert([]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return ((std::string_view(Fit::kActivation) == kActivationNames[kIndex]) && ...);
-  }(std::make_index_sequence<sizeof...(Fit)>{}), "fits in the order of the activations");
+  static_assert(detail::follow_the_names<Fit...>(), "fits in the order of the activations");
 };
 
 // The fits for y stored as T: ActivationFits<T>::Type.

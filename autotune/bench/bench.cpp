@@ -215,7 +215,7 @@ int bench_command(const std::vector<std::string>& args) {
   require_cpu_device(options);
   if (options.has("tuned")) return compare_command(options);
   options.refuse_all_but("bench without --tuned", {"device", "format", "elements", "rounds", "seed", "json"});
-  const std::string format = options.one_of("format", {"all", "f32", "f16", "bf16"});
+  const std::vector<std::string> formats = options.several_of("format", {"all", "f32", "f16", "bf16"});
   const i64 wanted = options.integer("elements", i64{1} << 26, kCols, i64{1} << 32);
   const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
@@ -225,7 +225,7 @@ int bench_command(const std::vector<std::string>& args) {
   json groups = json::array();
   if (!as_json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
   for (const FormatId f : kAllFormats) {
-    if (format != "all" && format != name_of(f)) continue;
+    if (std::find(formats.begin(), formats.end(), name_of(f)) == formats.end()) continue;
     const BenchGroup group = run_bench(f, bench_elements(f, wanted), rounds, seed);
     if (as_json)
       groups.push_back(to_json(group));

@@ -89,7 +89,11 @@ if [[ -x $2/outgrad-fit ]]; then
 fi
 for command in tune eval bench; do
   refuses 2 "$command" --frobnicate
+  "$root/outgrad" "$command" --help >input.help
+  [[ $(grep -o 'outgrad [a-z]*' input.help | sort -u) == "outgrad $command" ]] || fail "$command --help is about another command"
 done
+refuses 2 bench --format bf16,f8
+refuses 2 bench --format bf16,bf16
 refuses 2 eval
 refuses 2 eval --op frob
 refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y absent --mask absent --dx dx.out
