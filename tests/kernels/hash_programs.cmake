@@ -1,6 +1,6 @@
 # Programs that print hashes of results, built for several machines and with several sets of flags, whose outputs must agree.
 #
-# One of them, `portable`, is part of every build. The others take minutes to compile, so they wait for the tests labelled `exhaustive`, for which
+# One of them, the C library's `portable`, is part of every build. The others take minutes to compile, so they wait for the tests labelled `exhaustive`, for which
 # kernels.hash_programs builds them.
 add_custom_target(outgrad-hash-programs)
 add_test(NAME kernels.hash_programs COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target outgrad-hash-programs)

@@ -638,7 +638,8 @@ constexpr std::array<FitBounds, c::kActivations> all_bounds(c::FitList<Fit...>) 
   return {bounds_of<Fit>()...};
 }
 
-constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {all_bounds(c::ActivationFits<float>::Type{}), all_bounds(c::ActivationFits<F16>::Type{}),
+constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {all_bounds(c::ActivationFits<float>::Type{}),
+                                                                           all_bounds(c::ActivationFits<F16>::Type{}),
                                                                            all_bounds(c::ActivationFits<BF16>::Type{})};
 
 class Case {

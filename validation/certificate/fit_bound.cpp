@@ -16,7 +16,6 @@
 namespace outgrad::validation {
 namespace {
 
-
 Interval polynomial(std::span<const float> coefficients, const Interval& u) {
   Interval p = static_cast<double>(coefficients.back());
   for (size_t k = coefficients.size() - 1; k-- > 0;) p = p * u + static_cast<double>(coefficients[k]);

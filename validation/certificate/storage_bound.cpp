@@ -21,7 +21,6 @@
 namespace outgrad::validation {
 namespace {
 
-
 // How far a claim of T, O, R may be above what is seen: the fitter's enclosures of tails, where g is at a limit, are no narrower, and of O there is none.
 constexpr std::array kEnclosureRoom{0x1p-12, 0x1p-20, 0x1p-12};
 // Below it no claim of a sup says anything.

@@ -25,7 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-
 using Node = JsonNode;
 
 /// Regular files whose names end in `extension`, sorted: in a folder (Iterator = fs::directory_iterator) or also below it

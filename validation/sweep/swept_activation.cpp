@@ -34,7 +34,6 @@
 namespace outgrad::validation {
 namespace {
 
-
 /// What the derivations of the tables ask for, checked by intervals. Throws std::logic_error.
 void require_minimum(const SweptActivation& of) {
   if (!of.masked()) return;
