@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -33,10 +35,11 @@ Range operator*(const Range& v, const Range& w) {
   return {least, most};
 }
 
-// Half an ulp of fp32 at magnitude v: the largest error of rounding anything up to v.
+// Half an ulp of fp32 at magnitude v: the largest error of rounding anything up to v. By the bits of v, as it stands in the innermost loops.
 double half_ulp(double v) {
-  constexpr int kLeastExponent = -126;
-  return std::ldexp(1.0, std::max(v > 0 ? std::ilogb(v) : kLeastExponent, kLeastExponent) - 24);
+  constexpr double kLeastNormal = 0x1p-126;
+  constexpr std::uint64_t kExponent = 0x7ff0'0000'0000'0000;
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(v > kLeastNormal ? v : kLeastNormal) & kExponent) * 0x1p-24;
 }
 
 // The largest power of two that divides every float of magnitude >= v.
