@@ -1,5 +1,5 @@
 // The catalogue of activations: their names and, of each, the fit that the library uses for y stored in a format. Who adds an activation adds it here, at
-// the end of each list, and to outgrad_activation in kernels/c/outgrad.h. What f is stands elsewhere, twice: approx/activations.cpp, by which it is fitted,
+// the end of each list, and to outgrad_activation in kernels/c/outgrad.h. What f is stands elsewhere, twice: approx/function/activations.cpp, by which it is fitted,
 // and validation/exact/activation.cpp, by which the fit is checked.
 #pragma once
 

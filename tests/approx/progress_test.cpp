@@ -1,8 +1,8 @@
 #include "approx/progress.h"
 
-#include "approx/composite.h"
-#include "approx/spec.h"
-#include "approx/storage.h"
+#include "approx/function/composite.h"
+#include "approx/function/storage.h"
+#include "approx/model/spec.h"
 
 #include <gtest/gtest.h>
 

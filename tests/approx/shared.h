@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "approx/fit.h"
+#include "approx/model/fit.h"
 #include "kernels/host/files.h"
 
 namespace outgrad::approx {

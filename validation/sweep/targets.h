@@ -28,7 +28,7 @@ inline constexpr std::array<Targets, 3> kTargets{{{"f32", 0x1p-26, 0x1p-23, 1.02
                                                   {"f16", 0x1p-13, 0x1p-12, 1.02, 0x1p-11, {}, {}, 0, 10},
                                                   {"bf16", 0x1p-10, 0x1p-9, 1.02, 0x1p-9, {}, {}, 0, 10}}};
 
-/// max T / max O of other activations' defaults. Two of them in bf16 leave no function of (y, bit) below 1.025 (approx/constants.h, least_ratio).
+/// max T / max O of other activations' defaults. Two of them in bf16 leave no function of (y, bit) below 1.025 (approx/search/constants.h, least_ratio).
 inline constexpr double kOtherRatio = 1.05;
 
 /// What a search against the bounds of LayerNorm and RMSNorm must show: no violation in so many evaluations, and by the median a bound at most

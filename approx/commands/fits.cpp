@@ -1,0 +1,171 @@
+// `outgrad fit`, `outgrad emit`, `outgrad table`: from specifications to fits, and from fits to what is read of them.
+
+#include "approx/commands/commands.h"
+#include "approx/model/emit.h"
+#include "approx/progress.h"
+#include "approx/search/fitter.h"
+#include "approx/search/pareto.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+namespace outgrad::approx {
+namespace {
+
+/// How far the rows' certified bounds are from what no polynomial of their degree can undercut, before and after rounding.
+std::string optimality(const BackwardModel& m) {
+  double before = 0, after = 0, observed = 0;
+  for (const Piece& p : m.pieces) {
+    if (p.storage_aware || !(p.lower_bound > 0x1p-55)) continue;  // rows that equal g have no ratio
+    before = std::max(before, p.minimax_certified / p.lower_bound);
+    after = std::max(after, p.certified / p.lower_bound);
+    observed = std::max(observed, p.certified / p.observed);
+  }
+  return fmt::format("certified/lower bound {:.4f} before, {:.4f} after rounding, certified/observed {:.4f}", before, after, observed);
+}
+
+std::string summary(const Fit& fit) {
+  if (fit.forward) return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(fit.forward->kA));
+  if (fit.rounded) {
+    return fmt::format("{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = {:.6g} <= {} (certified)", fit.name,
+                       power(fit.rounded->kA), fit.rounded->pieces[static_cast<size_t>(fit.rounded->kCoreFirst)].v_lo, power(fit.rounded->kCoreA));
+  }
+  if (fit.table) {
+    const TableModel& t = *fit.table;
+    return fmt::format("{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations", fit.name, t.kT, t.kO, t.kT / t.kO,
+                       power(t.kR), t.entries.size(), 2 * t.entries.size(), t.index_operations());
+  }
+  const BackwardModel& m = *fit.backward;
+  const Cost cost = cost_of(m);
+  std::string text =
+      fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name,
+                  power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+  if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
+  if (m.kTwoWord) {
+    text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(kUlpFrom));
+  } else if (fit.accuracy.starts_with("ulp")) {
+    text += fmt::format(", {:.3f} ulp", fit.worst_ulp);
+  }
+  if (fit.programme_dual > 0) {
+    text += fmt::format("; programme {:.4f}, dual bound {:.4f}", fit.programme_reached, fit.programme_dual);
+  } else {
+    text += "; " + optimality(m);
+  }
+  return text;
+}
+
+/// A row of the table of fits in approx/README.md.
+std::string table_row(const Fit& fit) {
+  if (fit.forward || fit.rounded) return "";
+  if (fit.table) {
+    const TableModel& t = *fit.table;
+    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(),
+                       2 * t.entries.size(), t.kT / t.kO, power(t.kR));
+  }
+  const BackwardModel& m = *fit.backward;
+  const Cost cost = cost_of(m);
+  double after = 0;
+  for (const Piece& p : m.pieces) {
+    if (!p.storage_aware && p.lower_bound > 0x1p-55) after = std::max(after, p.certified / p.lower_bound);
+  }
+  const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
+  std::string near = fit.programme_dual > 0 ? fmt::format("{:.3f} of {:.3f}", fit.programme_reached, fit.programme_dual)
+                     : after > 0            ? fmt::format("{:.3f}", after)
+                                            : "exact";
+  if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic, cost.table_bytes, power(m.kAB), ratio,
+                     m.kO > 0 ? power(m.kR) : "", near);
+}
+
+/// The fit of a specification read from `path`; a refusal names the specification or the file.
+Fit fit_of(const Spec& spec, const std::string& path, int threads) {
+  try {
+    return fit(spec, threads);
+  } catch (const kernels::SpecError& error) {
+    const std::string why = error.what();
+    throw kernels::SpecError(why.find(spec.name) == 0 ? why : path + ": " + why);
+  }
+}
+
+/// The headers of all points of a front: it is emitted whole or not at all.
+void emit_front(const std::string& text, const std::string& path, const std::string& folder, const std::string& banner_path) {
+  const std::vector<Spec> specs = specs_of_front(text, path);
+  const ProgressLine line(path);
+  Stage points("points", static_cast<std::int64_t>(specs.size()));
+  std::vector<std::string> headers;
+  for (const Spec& spec : specs) {
+    headers.push_back(emit_header(fit_of(spec, path, 0), banner_path));
+    points.tick();
+  }
+  for (size_t i = 0; i < specs.size(); ++i) kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
+}
+
+}  // namespace
+
+void add_fit(CLI::App& app, int&) {
+  struct Arguments {
+    std::string spec, out;
+    int threads = 0;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* const command = app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
+  command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
+  command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
+  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
+  command->add_flag("--json", arguments->json, "print the fit on stdout too");
+  command->callback([arguments] {
+    const auto& [spec, out, threads, json] = *arguments;
+    const Fit result = [&] {
+      const ProgressLine line(spec);
+      return fit_of(read_spec(spec), spec, threads);
+    }();
+    const std::string text = to_json(result);
+    kernels::write_file(out.empty() ? "out/fits/" + result.name + ".json" : out, text);
+    fmt::print("{}\n", json ? text : summary(result));
+  });
+}
+
+void add_emit(CLI::App& app, int&) {
+  struct Arguments {
+    std::string input, out, recorded;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* const command = app.add_subcommand("emit", "coefficient header from a fit, or those of every point of a front");
+  command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/2, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
+  command->add_option("--out", arguments->out,
+                      "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
+  command->add_option("--as", arguments->recorded,
+                      "path of FILE to name in the banner (default: notebooks_data/fits/NAME.json; of a front notebooks_data/pareto/FILE)");
+  command->callback([arguments] {
+    const auto& [input, out, recorded] = *arguments;
+    const std::string text = kernels::read_file(input);
+    const std::filesystem::path path(input);
+    if (is_front(text)) {
+      emit_front(text, input, out.empty() ? "out/generated/" + path.stem().string() : out,
+                 recorded.empty() ? "notebooks_data/pareto/" + path.filename().string() : recorded);
+      return;
+    }
+    const Fit subject = fit_from_json(text, input);
+    const std::string banner_path = recorded.empty() ? "notebooks_data/fits/" + subject.name + ".json" : recorded;
+    kernels::write_file(out.empty() ? "out/generated/" + subject.name + ".h" : out, emit_header(subject, banner_path));
+  });
+}
+
+void add_table(CLI::App& app, int&) {
+  auto files = std::make_shared<std::vector<std::string>>();
+  CLI::App* const command = app.add_subcommand("table", "the table of fits in approx/README.md, from fits");
+  command->add_option("FIT", *files, "fits, schema outgrad.fit/2")->required();
+  command->callback([files] {
+    fmt::print("| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    for (const std::string& file : *files) fmt::print("{}", table_row(fit_from_json(kernels::read_file(file), file)));
+  });
+}
+
+}  // namespace outgrad::approx

@@ -1,0 +1,66 @@
+#include "approx/function/format.h"
+
+#include "kernels/host/errors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace outgrad::approx {
+
+const char* to_string(Format f) {
+  switch (f) {
+    case Format::f32: return "f32";
+    case Format::f16: return "f16";
+    case Format::bf16: return "bf16";
+    case Format::e4m3: return "e4m3";
+    case Format::e5m2: return "e5m2";
+  }
+  return "";
+}
+
+Format format_of(const std::string& name) {
+  for (const Format f : kFormats) {
+    if (name == to_string(f)) return f;
+  }
+  throw kernels::SpecError("format '" + name + "' is unknown; known: f32, f16, bf16, e4m3, e5m2");
+}
+
+FormatShape shape_of(Format f) {
+  switch (f) {
+    case Format::f32: return {8, 23, true};
+    case Format::f16: return {5, 10, true};
+    case Format::bf16: return {8, 7, true};
+    case Format::e4m3: return {4, 3, false};
+    case Format::e5m2: return {5, 2, true};
+  }
+  return {};
+}
+
+int precision_bits(Format f) { return shape_of(f).fraction_bits + 1; }
+
+double decode(Format f, std::uint32_t code) {
+  const FormatShape shape = shape_of(f);
+  const std::uint32_t fraction = code & ((1U << shape.fraction_bits) - 1), most = (1U << shape.exponent_bits) - 1;
+  const std::uint32_t exponent = (code >> shape.fraction_bits) & most;
+  const double sign = (code >> shape.sign_bit() & 1U) != 0 ? -1.0 : 1.0;
+  const int bias = (1 << (shape.exponent_bits - 1)) - 1;
+  if (exponent == most && shape.has_infinity) return fraction == 0 ? sign * INFINITY : std::numeric_limits<double>::quiet_NaN();
+  if (exponent == most && fraction == (1U << shape.fraction_bits) - 1) return std::numeric_limits<double>::quiet_NaN();
+  const double significand = exponent == 0 ? fraction : fraction + (1U << shape.fraction_bits);
+  return sign * std::ldexp(significand, std::max<int>(static_cast<int>(exponent), 1) - bias - shape.fraction_bits);
+}
+
+double ulp_of(Format format, double g) {
+  const FormatShape shape = shape_of(format);
+  const int least = 2 - (1 << (shape.exponent_bits - 1));  // exponent of the least normal number
+  const int exponent = g == 0 ? least : std::max(std::ilogb(g), least);
+  return std::ldexp(1.0, exponent - shape.fraction_bits);
+}
+
+double next_number(Format format, double y) {
+  const double ulp = ulp_of(format, y), finer = y + 0.5 * ulp;
+  return y < 0 && ulp_of(format, finer) < ulp ? finer : y + ulp;
+}
+
+}  // namespace outgrad::approx

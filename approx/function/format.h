@@ -1,0 +1,33 @@
+/// Storage formats of y as the fitter sees them: their shapes, their numbers, their spacing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace outgrad::approx {
+
+/// Stored formats of activations; e4m3 and e5m2 are the 8-bit ones of the OCP specification (e4m3 has no infinity).
+enum class Format { f32, f16, bf16, e4m3, e5m2 };
+inline constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::e4m3, Format::e5m2};
+const char* to_string(Format f);
+/// @throws kernels::SpecError for an unknown name.
+Format format_of(const std::string& name);
+struct FormatShape {
+  int exponent_bits, fraction_bits;
+  bool has_infinity;
+  /// Where the sign stands in a code.
+  [[nodiscard]] int sign_bit() const { return exponent_bits + fraction_bits; }
+};
+FormatShape shape_of(Format f);
+/// Significand bits, the leading one included.
+int precision_bits(Format f);
+/// The number that `code` stands for; NaN and infinities as such.
+double decode(Format f, std::uint32_t code);
+
+/// The number of the format that follows y, which is one of its normal numbers or 0; the grid gets finer where a negative y is a power of two.
+double next_number(Format format, double y);
+
+/// One unit in the last place of the format at |g|, not below its least normal number's.
+double ulp_of(Format format, double g);
+
+}  // namespace outgrad::approx

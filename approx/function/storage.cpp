@@ -1,0 +1,259 @@
+#include "approx/function/storage.h"
+
+#include "approx/progress.h"
+#include "kernels/portable.h"
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace outgrad::approx {
+namespace {
+
+/// Brackets of an argument are this wide, relative to max(|x|, 1): double Newton is within 2^-48, and f' moves by as little.
+constexpr double kBracket = 0x1p-46;
+/// Claims are rounded up by this much: more than the brackets and the double sums below can be off.
+constexpr double kClaimUp = 1 + 0x1p-30;
+constexpr double kAbove = 0x1p-43;
+
+/// An argument with f(x) = y up to the bracket's width, on the branch right of `from` (or left of it).
+class Inverse {
+ public:
+  Inverse(const Composite& composite, bool right) : composite_(composite), right_(right) {
+    end_ = composite.masked() ? composite.x_star().to_double() : (right ? -composite.activation().reach : composite.activation().reach);
+    far_ = right ? composite.activation().reach : -composite.activation().reach;
+  }
+  /// Endpoints that enclose the x with f(x) = y; y is between f at the two ends of the branch. The last answer starts the next search:
+  /// neighbours of the grid are asked one after the other.
+  [[nodiscard]] Ball operator()(const Ball& y) {
+    const auto& f = composite_.activation();
+    // What double arithmetic finds costs a tenth, and the bracket proves it or does not.
+    constexpr double kWidest = 0x1p-14;
+    const Values exact = f.name == "expression" ? Values::dear : Values::cheap;  // a user's own is evaluated by balls
+    const double neighbour = last_;
+    if (const auto found = bracketed(y, root(y.to_double(), Values::cheap, [&](double x) { return f.rough_value(x); }), kBracket)) return *found;
+    last_ = neighbour;
+    if (const auto found = bracketed(y, root(y.to_double(), exact, [&](double x) { return f.value(x); }), kWidest)) return *found;
+    // Next to x* the root is flat: the regular coordinate s resolves it.
+    return composite_.enclose_argument_of(y, right_);
+  }
+
+ private:
+  /// f rises away from the end of a masked branch, and everywhere on an increasing one.
+  [[nodiscard]] bool rising() const { return right_ || !composite_.masked(); }
+
+  /// Dear values are used twice: the slope is that of the step before.
+  enum class Values { cheap, dear };
+
+  template <class Value>
+  [[nodiscard]] double root(double target, Values values, Value&& value_at) {
+    double low = right_ ? end_ : std::min(end_, far_), high = std::max(end_, far_);
+    if (right_ && far_ < target + 1) high = target + 1;  // f(x) > x - 1/2 right of 0 wherever f is unbounded
+    double x = last_;
+    if (!(x > low && x < high)) x = 0.5 * (low + high);
+    double slope = 0, x_before = std::numeric_limits<double>::quiet_NaN(), value_before = 0;
+    for (int step = 0; step < 200; ++step) {
+      const double value = value_at(x) - target;
+      if (value == 0) break;
+      ((value < 0) == rising() ? low : high) = x;
+      // The slope of the secant through a point 2^-20 away is good enough for Newton: bisection takes over where it is not.
+      const double h = 0x1p-20 * std::max(1.0, std::abs(x));
+      if (values == Values::cheap || step == 0) {
+        slope = (value_at(x + h) - value_at(x - h)) / (2 * h);
+      } else if (std::abs(x - x_before) > 0x1p-10 * h) {
+        slope = (value - value_before) / (x - x_before);
+      }
+      x_before = x, value_before = value;
+      double next = x - value / slope;
+      if (!(next > low && next < high)) next = 0.5 * (low + high);
+      if (std::abs(next - x) <= 0x1p-52 * std::max(1.0, std::abs(x))) {
+        x = next;
+        break;
+      }
+      x = next;
+    }
+    last_ = x;
+    return x;
+  }
+
+  /// The least bracket about x, up to `widest` relative to max(|x|, 1), over which f passes y.
+  [[nodiscard]] std::optional<Ball> bracketed(const Ball& y, double x, double widest) const {
+    const auto& f = composite_.activation();
+    const double scale = std::max(1.0, std::abs(x));
+    for (double width = kBracket; width <= widest; width *= 16) {
+      const Ball below(x - width * scale), above(x + width * scale);
+      Ball at_below = f.value_ball(below) - y, at_above = f.value_ball(above) - y;
+      if (!rising()) std::swap(at_below, at_above);
+      if (at_below.negative() && at_above.positive()) return Ball::hull(below, above);
+    }
+    return {};
+  }
+
+  const Composite& composite_;
+  bool right_;
+  double end_ = 0, far_ = 0, last_ = std::numeric_limits<double>::quiet_NaN();
+};
+
+/// The stored numbers of a format in ascending order: -0 and +0 apart, infinities left out.
+struct Stored {
+  std::uint32_t code;
+  double value;
+};
+
+/// Of f32 only the first above y*: beyond them a stored y stands for an interval below 2^-22, and bounds take over.
+std::vector<Stored> numbers_above_minimum(const Composite& composite) {
+  std::vector<Stored> all;
+  float y = std::nextafter(static_cast<float>(composite.y_star().lower()), -INFINITY);
+  for (int k = 0; k < kNearMinimum; ++k, y = std::nextafter(y, INFINITY)) all.push_back({kernels::bits_of(y), static_cast<double>(y)});
+  return all;
+}
+
+std::vector<Stored> stored_numbers(Format format) {
+  const FormatShape shape = shape_of(format);
+  const std::uint32_t half = 1U << shape.sign_bit();
+  std::vector<Stored> up;
+  for (std::uint32_t magnitude = 0; magnitude < half; ++magnitude) {
+    const double value = decode(format, magnitude);
+    if (std::isfinite(value)) up.push_back({magnitude, value});
+  }
+  std::vector<Stored> all;
+  for (size_t k = up.size(); k-- > 0;) all.push_back({up[k].code | half, -up[k].value});
+  all.insert(all.end(), up.begin(), up.end());
+  return all;
+}
+
+/// Parts that the preimages of a format may be cut into, all together: more than any of the built-in activations takes. What needs more has enclosures
+/// too wide to come to an end within a minute.
+constexpr int kMostParts = 1 << 20;
+
+/// What an interval of f' is widened by without a further look.
+constexpr double kNegligible = 0x1p-40;
+
+/// Takes in what f' does between the ends of a preimage: nothing where f'' keeps its sign, else |f''| times the length, piece by piece.
+/// @throws kernels::SpecError once `parts` are used up.
+void widen_between(const Composite& composite, const Ball& from, const Ball& to, StorageInterval& interval, int& parts, int depth = 0) {
+  const Ball slope = composite.gradient(Ball::hull(from, to), 2)[1];
+  if (slope.positive() || slope.negative()) return;
+  if (--parts < 0) {
+    throw kernels::SpecError(fmt::format("undecided: the range of f' between x = {:.6g} and {:.6g}, which y = {:.6g} stands for, after {} parts", from.to_double(),
+                                         to.to_double(), interval.y, kMostParts));
+  }
+  const double excess = slope.magnitude() * (to - from).magnitude();
+  constexpr int kDeepest = 30;
+  const Ball middle = (from + to) * Ball(0.5), g = composite.gradient(middle, 1)[0];
+  if (excess < kNegligible || depth == kDeepest) {
+    if (g.lower() - excess < interval.lo || g.upper() + excess > interval.hi) interval.slack = std::max(interval.slack, excess);
+    interval.lo = std::min(interval.lo, g.lower() - excess);
+    interval.hi = std::max(interval.hi, g.upper() + excess);
+    return;
+  }
+  interval.lo = std::min(interval.lo, g.lower());
+  interval.hi = std::max(interval.hi, g.upper());
+  widen_between(composite, from, middle, interval, parts, depth + 1);
+  widen_between(composite, middle, to, interval, parts, depth + 1);
+}
+
+}  // namespace
+
+std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format) {
+  if (format == Format::f32 && !composite.masked()) return {};
+  const std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
+  const Activation& f = composite.activation();
+  Stage stage("storage intervals", static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
+  std::vector<StorageInterval> intervals;
+  int parts = kMostParts;
+  const auto branch = [&](bool right) {
+    Inverse inverse(composite, right);
+    const bool masked = composite.masked();
+    const bool rising = right || !masked;
+    // The values f takes on the branch: from `least` (attained at x*, otherwise a limit) to `most`.
+    const Ball least = masked ? composite.y_star() : Ball(composite.left_limit());
+    const double most = rising ? composite.right_limit() : composite.left_limit();
+    // Arguments are looked for up to here; beyond, the tail bounds speak.
+    const double far_value = f.value_ball(Ball(rising ? f.reach : -f.reach)).lower(),
+                 near_value = masked ? least.lower() : f.value_ball(Ball(-f.reach)).upper();
+    struct Edge {
+      Ball x, g;  // an enclosure of the argument of a boundary, and of f' over it
+    };
+    const auto edge = [&](const Ball& y) {
+      Edge e;
+      e.x = inverse(y);
+      e.g = composite.gradient(e.x, 1)[0];
+      return e;
+    };
+    std::optional<Edge> previous;  // the upper boundary of the number before
+    for (size_t k = 0; k < stored.size(); ++k, stage.tick()) {
+      const double value = stored[k].value;
+      if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
+      // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.
+      const double bottom = k == 0 ? -INFINITY : 0.5 * (stored[k - 1].value + value);
+      const double top = k + 1 < stored.size() ? 0.5 * (value + stored[k + 1].value) : value + 0.5 * ulp_of(format, value);
+      if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
+      if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;
+      StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY};
+      const auto include = [&](const Ball& g) {
+        interval.lo = std::min(interval.lo, g.lower());
+        interval.hi = std::max(interval.hi, g.upper());
+      };
+      const auto include_tail = [&](Ball x, bool to_the_right) {
+        const double limit = to_the_right ? f.right_limit_gradient : f.left_limit_gradient;
+        Activation::TailRange off = f.gradient_tail_range(x, to_the_right);
+        // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is looked at, further out. The
+        // bounds of the built-in functions are attained nearly enough for every claim that ships to be proven again.
+        while (f.name == "expression" && x.magnitude() < f.reach) {
+          include(composite.gradient(x, 1)[0]);
+          if (limit - off.below >= interval.lo - kNegligible && limit + off.above <= interval.hi + kNegligible) break;
+          const Ball next = x + Ball(to_the_right ? 1.0 : -1.0);
+          widen_between(composite, to_the_right ? x : next, to_the_right ? next : x, interval, parts);
+          x = next;
+          off = f.gradient_tail_range(x, to_the_right);
+        }
+        const double low_end = std::nextafter(limit - off.below, -INFINITY), high_end = std::nextafter(limit + off.above, INFINITY);
+        if (f.name == "expression" && interval.lo <= interval.hi) interval.slack = std::max({interval.slack, interval.lo - low_end, high_end - interval.hi});
+        interval.lo = std::min(interval.lo, low_end);
+        interval.hi = std::max(interval.hi, high_end);
+      };
+      // The preimage begins at x* (or in the left tail), ends in the branch's own tail, or lies between two edges.
+      const bool from_start = bottom <= near_value && !(Ball(bottom) - least).positive();
+      const bool below_reach = !masked && top <= near_value;
+      std::optional<Edge> low, high;
+      if (!from_start && !(!masked && bottom <= near_value) && bottom < far_value) low = previous ? previous : std::optional(edge(Ball(bottom)));
+      if (top < far_value && !below_reach) high = edge(Ball(top));
+      previous = high;
+      if (low) include(low->g);
+      if (high) include(high->g);
+      if (!low && masked && from_start) include(Ball(0.0));
+      if (!masked && bottom <= near_value) include_tail(high ? high->x : Ball(-f.reach), false);
+      if (!high && !below_reach) include_tail(low ? low->x : Ball(rising ? f.reach : -f.reach), rising);
+      if (high && (low || masked)) widen_between(composite, low ? low->x : composite.x_star(), high->x, interval, parts);
+      if (!(interval.lo <= interval.hi && std::isfinite(interval.lo) && std::isfinite(interval.hi))) {
+        throw kernels::SpecError(fmt::format("undecided: the range of f' over the x that y = {:.6g} stands for has no finite bounds", interval.y));
+      }
+      intervals.push_back(interval);
+    }
+  };
+  branch(true);
+  if (composite.masked()) branch(false);
+  return intervals;
+}
+
+StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient) {
+  StorageErrors e;
+  for (const StorageInterval& i : intervals) {
+    const auto g = static_cast<double>(gradient(i));
+    if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
+    const double off = std::abs(g - i.middle()) + i.slack / 2;
+    e.total = std::max(e.total, std::max(g - i.lo, i.hi - g));
+    e.oracle = std::max(e.oracle, i.half());
+    e.regret = std::max(e.regret, off);
+    if (i.m || i.y != 0) e.worst_ulp = std::max(e.worst_ulp, off / ulp_of(format, i.middle()));
+  }
+  for (double* bound : {&e.total, &e.oracle, &e.regret, &e.worst_ulp}) *bound = *bound * kClaimUp + kAbove;
+  return e;
+}
+
+}  // namespace outgrad::approx

@@ -1,0 +1,44 @@
+/// The storage intervals: for every value that a 16- or 8-bit format can store, the range of true gradients that it may stand for.
+///
+/// A stored y stands for the real x with RN_format(f(x)) = y on its branch; their f'(x) fill an interval [lo, hi]. No function of
+/// (y, mask bit) errs by less than half its length: the oracle O. Everything about a 16-bit kernel follows from these intervals by
+/// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a target at all.
+#pragma once
+
+#include "approx/function/composite.h"
+#include "approx/function/format.h"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace outgrad::approx {
+
+struct StorageInterval {
+  std::uint32_t code;  ///< the bits of y in the format
+  float y;
+  bool m;              ///< the branch: right of x*; true for an increasing f
+  double lo, hi;       ///< encloses f' over the preimage
+  double slack = 0;    ///< how much further than f' either end may lie, beyond 2^-45
+  [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
+  [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
+};
+
+/// f32: this many numbers from y* on have their intervals listed.
+inline constexpr int kNearMinimum = 2048;
+
+/// All pairs (y, bit) that some real x reaches, each branch in ascending y; zeros of both signs count apart. Of f32 only the first
+/// above y*.
+/// The ends are proven: an argument is bracketed by the signs of f - boundary in balls, and f' is enclosed over the bracket.
+std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format);
+
+/// Proven by enumeration, rounded up.
+struct StorageErrors {
+  double total = 0;   ///< T = max |g(y, m) - f'(x)|
+  double oracle = 0;  ///< O
+  double regret = 0;  ///< R = max |g(y, m) - middle|
+  double worst_ulp = 0;  ///< max over the pairs of regret in ulp of the format at the middle; (y = -0, m = 0), whose g is 0 by contract, left out
+};
+StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient);
+
+}  // namespace outgrad::approx

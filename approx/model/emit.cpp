@@ -1,0 +1,238 @@
+#include "approx/model/emit.h"
+
+#include "approx/function/activations.h"
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+namespace outgrad::approx {
+namespace {
+
+/// gelu_f32 -> GeluF32.
+std::string type_name(const std::string& name) {
+  std::string r;
+  bool upper = true;
+  for (const char ch : name) {
+    if (ch == '_') {
+      upper = true;
+    } else {
+      r += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(ch))) : ch;
+      upper = false;
+    }
+  }
+  return r;
+}
+
+std::string literal(float f) { return fmt::format("{:a}f", static_cast<double>(f)); }
+
+std::string text_constant(const char* name, const std::string& value) { return fmt::format("  static constexpr const char* {} = \"{}\";\n", name, value); }
+std::string constant(const char* name, int value) { return fmt::format("  static constexpr int {} = {};\n", name, value); }
+std::string constant(const char* name, bool value) { return fmt::format("  static constexpr bool {} = {};\n", name, value); }
+std::string constant(const char* name, float value, const char* note) {
+  return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value), static_cast<double>(value), note);
+}
+std::string claim(const char* name, double value, const char* note) {
+  if (value == 0) return fmt::format("  static constexpr double {} = 0;  // {}\n", name, note);
+  return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value), note);
+}
+
+/// The words of a row as stored.
+std::string row_text(const Piece& p, bool with_scale) {
+  std::string words;
+  if (p.target == Target::ratio_relative) {  // the centre follows from the row, c4 from c3
+    for (size_t k = 0; k < RoundedForwardModel::kWords; ++k) words += (k == 0 ? "" : ", ") + literal(p.c[k]);
+  } else {
+    words = literal(p.centre);
+    for (const float c : p.c) words += ", " + literal(c);
+  }
+  if (p.two_word) words += ", " + literal(p.c0_low);
+  if (with_scale) words += ", " + literal(static_cast<float>(p.scale));
+  // Rounded up, as it is a claim; what is smaller than the least claim, 0 too, no proof by enclosures needs to reach.
+  constexpr double kHundredths = 100, kLeastClaim = 0x1p-60;
+  const double bound = std::ceil(std::log2(std::max(p.certified, kLeastClaim)) * kHundredths) / kHundredths;
+  return fmt::format("      {{{}}},  // row {}: A <= 2^{:.2f}\n", words, p.row, bound);
+}
+
+std::string table_text(const char* name, const char* rows, const std::string& words, const std::vector<Piece>& pieces, bool with_scale, int all_rows) {
+  std::string text = fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words, name);
+  for (const Piece& p : pieces) text += row_text(p, with_scale);
+  if (static_cast<int>(pieces.size()) < all_rows) {
+    text += fmt::format("      // rows {} to {} are never asked for\n", pieces.size(), all_rows - 1);
+  }
+  return text + "    }};\n  }\n";
+}
+
+/// A user's own function is certified on its domain only.
+bool limited(const Fit& fit) { return fit.activation == "expression"; }
+
+std::string storage_text(const Fit& fit, double total, double oracle, double regret) {
+  std::string t = fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)\n",
+                              limited(fit) ? "|x| <= kXLimit" : "real x");
+  t += claim("kT", total, "sup |g(y, m) - f'(x)|");
+  t += claim("kO", oracle, "half the longest range of f' over one (y, m)");
+  return t + claim("kR", regret, "sup |g(y, m) - middle of that range|");
+}
+
+std::string backward_body(const Fit& fit) {
+  const BackwardModel& m = *fit.backward;
+  std::string t;
+  t += text_constant("kFormat", to_string(m.format));
+  t += text_constant("kClass", fit.accuracy);
+  t += constant("kDegree", m.kDegree);
+  t += constant("kRows", m.kRows);
+  t += constant("kScheme", m.kScheme);
+  t += constant("kOperations", cost_of(m).arithmetic);
+  t += constant("kCentred", m.kCentred);
+  t += constant("kExactLimits", m.kExactLimits);
+  t += constant("kMasked", m.kMasked);
+  if (m.kMasked) {
+    t += "  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n";
+    t += constant("kYHi", m.kYHi, "");
+    t += constant("kYLo", m.kYLo, "");
+    t += constant("kTMin", m.kTMin, "");
+    t += constant("kSMin", m.kSMin, "");
+  } else {
+    t += "  // coordinate: y itself\n";
+    t += constant("kYMin", m.kYMin, "");
+  }
+  t += constant("kYMax", m.kYMax, ": g has its limit from here on");
+  t += constant("kHasBreaks", m.kHasBreaks);
+  if (m.kHasBreaks && m.kRows > 1) {
+    std::string words;
+    for (const float b : m.breaks) words += (words.empty() ? "" : ", ") + literal(b);
+    t += "  // row = how many of these the coordinate has reached\n";
+    t += fmt::format("  static OUTGRAD_HD constexpr float break_at(int k) {{\n    constexpr float at[] = {{{}}};\n    return at[k];\n  }}\n", words);
+  }
+  if (!m.kHasBreaks) {
+    t += fmt::format("  // row = bits(fma({}, kIndexScale, kIndexBias)) mod kRows\n", m.kMasked ? "s" : "y");
+    t += constant("kIndexScale", m.kIndexScale, "");
+    t += constant("kIndexBias", m.kIndexBias, "");
+  }
+  t += constant("kHasLeft", m.kHasLeft);
+  if (m.kHasLeft) {
+    t += "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = "
+         "exponent and first kLeftBits fraction bits of y\n";
+    t += constant("kLeftY", m.kLeftY, "");
+    t += constant("kLeftBits", m.kLeftBits);
+    t += constant("kLeftRow", m.kLeftRow);
+    t += constant("kLeftKnee", m.kLeftKnee);
+    t += constant("kLeftBase", m.kLeftBase);
+  }
+  t += constant("kHasRight", m.kHasRight);
+  if (m.kHasRight) {
+    t += fmt::format("  // from {} = kRightS on a row's polynomial is one in y\n", m.kRightBoth ? "|s|" : "s");
+    t += constant("kRightS", m.kRightS, "");
+    if (m.kRightBoth) t += constant("kRightBoth", true);
+  }
+  if (m.kTwoWord) t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" + constant("kTwoWord", true);
+  t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n";
+  const bool relative = std::any_of(m.pieces.begin(), m.pieces.end(), [](const Piece& p) { return p.target == Target::gradient_relative; });
+  t += claim("kA", m.kA, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|");
+  if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y");
+  t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|");
+  if (m.format == Format::f32 && !relative) t += claim("kAB", m.kAB, "sup over the rows of A + B");
+  if (m.kTwoWord) {
+    t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom");
+    t += claim("kUlpFrom", kUlpFrom, "");
+  }
+  if (m.format != Format::f32) t += storage_text(fit, m.kT, m.kO, m.kR);
+  t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
+                  : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
+  t += table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces, false, m.kRows);
+  return t;
+}
+
+std::string table_body(const Fit& fit) {
+  const TableModel& m = *fit.table;
+  std::string t;
+  t += text_constant("kFormat", to_string(m.format));
+  t += text_constant("kClass", fit.accuracy);
+  t += text_constant("kEntryFormat", to_string(m.entry_format));
+  t += constant("kEntries", static_cast<int>(m.entries.size()));
+  t += constant("kIndexOperations", m.index_operations());
+  t += constant("kMasked", m.kMasked);
+  t += "  // entry = base + clamp(bits of |y|, first, last) - first; upper: y's sign bit clear, lower: set; left: m = 0\n";
+  const auto segment = [&](const std::string& name, const TableModel::Segment& s) {
+    t += constant(("k" + name + "First").c_str(), s.first) + constant(("k" + name + "Last").c_str(), s.last) + constant(("k" + name + "Base").c_str(), s.base);
+  };
+  segment("Upper", m.upper);
+  segment("Lower", m.lower);
+  if (m.kMasked) segment("Left", m.left);
+  t += storage_text(fit, m.kT, m.kO, m.kR);
+  t += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
+  constexpr size_t kPerLine = 16;
+  for (size_t k = 0; k < m.entries.size(); ++k) t += fmt::format("{}0x{:04x}", k % kPerLine != 0 ? ", " : k == 0 ? "\n      " : ",\n      ", m.entries[k]);
+  return t + "\n    }};\n  }\n";
+}
+
+std::string forward_body(const Fit& fit) {
+  const ForwardModel& m = *fit.forward;
+  std::string t;
+  t += constant("kXStar", m.kXStar, ": the least float with m = 1");
+  t += constant("kXMin", m.kXMin, ": f rounds to -0 below");
+  t += constant("kXMax", m.kXMax, ": f rounds to x from here on");
+  t += constant("kTailX", m.kTailX, ": below, the tail table");
+  t += "  // core: row = bits(fma(x, kIndexScale, kIndexBias)) mod kRows, f = p(x - centre)\n";
+  t += constant("kDegree", m.kDegree);
+  t += constant("kRows", m.kRows);
+  t += constant("kIndexScale", m.kIndexScale, "");
+  t += constant("kIndexBias", m.kIndexBias, "");
+  t += "  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n";
+  t += constant("kTailDegree", m.kTailDegree);
+  t += constant("kTailRows", m.kTailRows);
+  t += constant("kTailIndexScale", m.kTailIndexScale, "");
+  t += constant("kTailIndexBias", m.kTailIndexBias, "");
+  t += claim("kA", m.kA, "sup |p/f - 1|, proven");
+  t += table_text("table", "kRows", "kDegree + 2", m.core, false, m.kRows);
+  t += table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, true, m.kTailRows);
+  return t;
+}
+
+std::string rounded_body(const Fit& fit) {
+  const RoundedForwardModel& m = *fit.rounded;
+  std::string t;
+  t += text_constant("kFormat", to_string(m.format));
+  t += text_constant("kClass", fit.accuracy);
+  t += constant("kXStar", m.kXStar, ": the least float with m = 1");
+  t += constant("kXMin", m.kXMin, ": v = max(x, kXMin); f rounds to -0 here and below");
+  t += constant("kXMax", m.kXMax, ": w = min(v, kXMax); f rounds to x from here on, and p is 1");
+  t += constant("kTie", m.kTie, ": f = v p + kTie, with the sign of x");
+  t += "  // q = fma(w, kIndexScale, kIndexBias), row = bits(q) mod kRows, u = w - (q - kIndexBias)/kIndexScale\n";
+  t += constant("kRows", m.kRows);
+  t += constant("kWords", RoundedForwardModel::kWords);
+  t += constant("kCoreFirst", m.kCoreFirst);
+  t += constant("kCoreRows", m.kCoreRows);
+  t += constant("kIndexScale", m.kIndexScale, "");
+  t += constant("kIndexBias", m.kIndexBias, "");
+  t += constant("kQuarticShift", m.kQuarticShift);
+  t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven");
+  t += claim("kCoreA", m.kCoreA, "the same over the rows from kCoreFirst on");
+  t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n";
+  t += table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
+  return t;
+}
+
+}  // namespace
+
+std::string emit_header(const Fit& fit, const std::string& fit_path) {
+  // A backslash at its end would make the next line part of the comment, with a blank behind it too.
+  const bool plain = std::all_of(fit_path.begin(), fit_path.end(), [](char c) { return c >= ' ' && c <= '~' && c != '\\' && c != '"' && c != '?'; });
+  if (fit_path.empty() || !plain || fit_path.back() == ' ') throw kernels::SpecError(fmt::format("{}: this path cannot stand in a header: printable characters other than \\, \" and ?", fit_path));
+  std::string t = "// GENERATED by outgrad emit. DO NOT EDIT.\n";
+  t += fmt::format("// command: ./outgrad emit {}\n// spec sha256: {}\n", fit_path, fit.spec_sha256);
+  t += "#pragma once\n\n#include \"kernels/table.h\"\n\nnamespace outgrad::kernels::generated {\n\n";
+  t += fmt::format("struct {} {{\n", type_name(fit.name));
+  t += text_constant("kName", fit.name);
+  t += text_constant("kActivation", fit.activation);
+  t += text_constant("kFunction", fit.function);
+  if (limited(fit)) t += claim("kXLimit", kExpressionDomain, "the claims are about |x| <= kXLimit alone");
+  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : fit.rounded ? rounded_body(fit) : forward_body(fit);
+  t += "};\n\n}  // namespace outgrad::kernels::generated\n";
+  return t;
+}
+
+}  // namespace outgrad::approx

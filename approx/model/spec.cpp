@@ -1,0 +1,286 @@
+#include "approx/model/spec.h"
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+namespace outgrad::approx {
+namespace {
+
+using kernels::SpecError;
+
+/// For a message, which may quote a key or value of any length.
+std::string brief(const std::string& text) {
+  constexpr size_t kLongest = 240;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+/// One JSON object of the spec; says where a value is wrong and refuses keys it was not asked for.
+class Reader {
+ public:
+  Reader(const nlohmann::json& object, std::string path, std::string place) : object_(object), path_(std::move(path)), place_(std::move(place)) {
+    if (!object_.is_object()) fail("", "must be an object");
+  }
+  [[noreturn]] void fail(const std::string& key, const std::string& why) const {
+    const std::string place = place_.empty() ? key : key.empty() ? place_ : place_ + "." + key;
+    throw SpecError(path_, place.empty() ? "top level" : brief(place), brief(why));
+  }
+  const nlohmann::json& at(const std::string& key) {
+    seen_.insert(key);
+    if (!object_.contains(key)) fail(key, "is missing");
+    return object_.at(key);
+  }
+  std::string text(const std::string& key) {
+    const nlohmann::json& v = at(key);
+    if (!v.is_string()) fail(key, "must be a string");
+    return v.get<std::string>();
+  }
+  int integer(const std::string& key, int lo, int hi) {
+    const nlohmann::json& v = at(key);
+    if (!v.is_number_integer()) fail(key, "must be an integer");
+    const auto i = v.is_number_unsigned() && v.get<uint64_t>() > INT64_MAX ? INT64_MAX : v.get<int64_t>();
+    if (i < lo || i > hi) fail(key, fmt::format("{} is outside {} .. {}", i, lo, hi));
+    return static_cast<int>(i);
+  }
+  bool boolean(const std::string& key) {
+    const nlohmann::json& v = at(key);
+    if (!v.is_boolean()) fail(key, "must be true or false");
+    return v.get<bool>();
+  }
+  double number(const std::string& key, double lo, double hi) {
+    const nlohmann::json& v = at(key);
+    if (!v.is_number()) fail(key, "must be a number");
+    const double d = v.get<double>();
+    if (!(d >= lo && d <= hi)) fail(key, fmt::format("{} is outside {} .. {}", d, lo, hi));
+    return d;
+  }
+  /// "2^-26" or "2^-12.5".
+  double power_of_two(const std::string& key) {
+    static const std::regex form("2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)");
+    const std::string s = text(key);
+    std::smatch match;
+    if (!std::regex_match(s, match, form)) fail(key, "'" + s + "' is not of the form 2^-N");
+    return std::exp2(std::stod(match[1]));
+  }
+  Reader object(const std::string& key) { return {at(key), path_, place_.empty() ? key : place_ + "." + key}; }
+  [[nodiscard]] bool has(const std::string& key) const { return object_.contains(key); }
+  void finish() const {
+    for (const auto& item : object_.items()) {
+      if (!seen_.contains(item.key())) fail(item.key(), "is not a key of this schema");
+    }
+  }
+
+ private:
+  const nlohmann::json& object_;
+  std::string path_, place_;
+  std::set<std::string> seen_;
+};
+
+Format parse_format(Reader& r, const std::string& key) {
+  try {
+    return format_of(r.text(key));
+  } catch (const SpecError& error) {
+    r.fail(key, error.what());
+  }
+}
+
+bool power_of_two_rows(int rows) { return rows > 0 && (rows & (rows - 1)) == 0; }
+
+/// A table larger than this is none of ours, and the index arithmetic of a fit counts on it.
+constexpr int kMostRows = 1024;
+
+/// "abs:2^-26", "rel:2^-10", "ulp:1", "stored:1.05", "oracle", "rounded".
+struct Accuracy {
+  AccuracyClass kind;
+  double bound;
+};
+
+Accuracy parse_accuracy(const Reader& r, const std::string& key, const std::string& text) {
+  static const std::regex power("(abs|rel):2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)"), ratio("(ulp|stored):([0-9]{1,2}(\\.[0-9]{1,4})?)");
+  std::smatch match;
+  if (text == "oracle") return {AccuracyClass::oracle, 0};
+  if (text == "rounded") return {AccuracyClass::rounded, 0};
+  if (std::regex_match(text, match, power)) return {match[1] == "abs" ? AccuracyClass::absolute : AccuracyClass::relative, std::exp2(std::stod(match[2]))};
+  if (std::regex_match(text, match, ratio)) {
+    const double bound = std::stod(match[2]);
+    const bool ulp = match[1] == "ulp";
+    if (bound < (ulp ? 0.25 : 1.0001)) r.fail(key, "'" + text + "' is out of reach of any function of the stored y");
+    return {ulp ? AccuracyClass::ulp : AccuracyClass::stored, bound};
+  }
+  r.fail(key, "'" + text + "' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
+}
+
+int parse_scheme(Reader& r, const std::string& key) {
+  if (!r.has(key)) return kernels::kHorner;
+  const std::string name = r.text(key);
+  for (const int scheme : {kernels::kHorner, kernels::kEstrin, kernels::kEvenOdd}) {
+    if (name == to_string_scheme(scheme)) return scheme;
+  }
+  r.fail(key, "'" + name + "' is unknown; known: horner, estrin, even_odd");
+}
+
+BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
+  BackwardSpec b{};
+  b.format = parse_format(r, "format");
+  b.accuracy = accuracy.kind;
+  if (b.accuracy == AccuracyClass::rounded) r.fail("target", "rounded is of a forward");
+  const bool small_format = b.format != Format::f32;
+  if ((b.accuracy == AccuracyClass::stored || b.accuracy == AccuracyClass::oracle) && !small_format) {
+    r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
+  }
+  if (b.accuracy == AccuracyClass::oracle) {
+    if (r.has("entries")) b.entries = parse_format(r, "entries");
+    if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
+    return b;
+  }
+  if (b.format == Format::e4m3 || b.format == Format::e5m2) r.fail("format", "8-bit formats have direct tables only (target oracle)");
+  b.degree = r.integer("degree", 1, 12);
+  b.scheme = parse_scheme(r, "scheme");
+  b.centred = !r.has("centred") || r.boolean("centred");
+  const bool in_ulps = b.accuracy == AccuracyClass::ulp && !small_format;
+  const bool storage_aware = b.accuracy == AccuracyClass::stored || (b.accuracy == AccuracyClass::ulp && small_format);
+  b.anchored = !storage_aware;
+  if (in_ulps && accuracy.bound <= 0.5) r.fail("target", "the last rounding alone may cost half an ulp");
+  if (in_ulps && (b.scheme != kernels::kHorner || !b.centred)) r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
+  if (r.has("split")) {
+    const std::string split = r.text("split");
+    if (split != "levelled") r.fail("split", "'" + split + "' is unknown; known: levelled (or give cells)");
+    if (b.accuracy != AccuracyClass::absolute) r.fail("split", "levelled is for targets abs:2^-N");
+    b.split = Split::levelled;
+  } else {
+    b.cells = r.integer("cells", 1, kMostRows);
+  }
+  if (r.has("y_max")) b.y_max = static_cast<float>(r.number("y_max", 0.01, 1e6));
+  int rows = b.cells;
+  if (r.has("left_segment")) {
+    Reader left = r.object("left_segment");
+    // 2^-149 is the least number of fp32.
+    b.left = LeftSegment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
+    if (left.has("octave_bits")) b.left->octave_bits = left.integer("octave_bits", 1, 4);
+    if (b.left->merge_log2 > b.left->edge_log2 - b.left->half_octaves) left.fail("merge_log2", "lies above the undivided octaves");
+    left.finish();
+    rows += b.left->rows();
+    if (b.split == Split::levelled) r.fail("left_segment", "a levelled split has none");
+  }
+  if (r.has("right_from")) {
+    b.right_from = r.number("right_from", 0, 100);
+    if (b.split == Split::levelled || b.cells == 1) r.fail("right_from", "is for uniform cells");
+    if (r.has("both_sides")) b.both_sides = r.boolean("both_sides");
+    if (b.both_sides && !b.left) r.fail("both_sides", "needs a left_segment, where m = 0 ends");
+  }
+  // A cell's index is taken modulo the number of rows.
+  if (b.split == Split::uniform && (!power_of_two_rows(rows) || rows > kMostRows) && (b.cells > 1 || b.left)) {
+    r.fail("cells", fmt::format("cells and rows of the left segment add up to {}, not to a power of two up to {}", rows, kMostRows));
+  }
+  if (r.has("storage")) {
+    Reader storage = r.object("storage");
+    b.storage = {storage_aware ? accuracy.bound : storage.number("ratio", 1.0001, 10), storage.power_of_two("regret"),
+                 storage.has("programme") && storage.boolean("programme")};
+    if (b.storage.programme && (b.accuracy != AccuracyClass::absolute || b.format == Format::f32)) {
+      storage.fail("programme", "is for a 16-bit format with an abs target");
+    }
+    storage.finish();
+  } else {
+    if (b.accuracy == AccuracyClass::stored) r.fail("storage", "is missing");
+    b.storage = {1.05, 1, false};
+  }
+  return b;
+}
+
+Cells parse_cells(Reader r) {
+  Cells c{r.integer("degree", 1, 12), r.integer("cells_per_unit", 1, 64), r.integer("rows", 1, 1024)};
+  if (!power_of_two_rows(c.rows)) r.fail("rows", "must be a power of two");
+  r.finish();
+  return c;
+}
+
+RoundedForwardSpec parse_rounded(Reader& r) {
+  RoundedForwardSpec s{};
+  s.format = parse_format(r, "format");
+  if (s.format != Format::f16 && s.format != Format::bf16) r.fail("format", "must be f16 or bf16: every x of the format is tried");
+  s.cells_per_unit = r.integer("cells_per_unit", 1, 64);
+  s.rows = r.integer("rows", 1, kMostRows);
+  s.core_rows = r.integer("core_rows", 1, s.rows);
+  for (const auto& [key, rows] : {std::pair{"cells_per_unit", s.cells_per_unit}, {"rows", s.rows}, {"core_rows", s.core_rows}}) {
+    if (!power_of_two_rows(rows)) r.fail(key, "must be a power of two");
+  }
+  s.quartic_shift = r.integer("quartic_shift", 16, 20);
+  s.x_max = static_cast<float>(r.number("x_max", 1, 32));
+  return s;
+}
+
+}  // namespace
+
+std::string sha256_hex(const std::string& bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1) throw std::runtime_error("SHA-256 failed");
+  std::string hex;
+  for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
+  return hex;
+}
+
+Spec parse_spec(const std::string& text, const std::string& path) {
+  nlohmann::json document;
+  try {
+    document = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw SpecError(path, fmt::format("byte {}", error.byte), "is not JSON");
+  } catch (const nlohmann::json::out_of_range&) {
+    throw SpecError(path, "JSON", "a number is beyond double's range");
+  }
+  Reader r(document, path, "");
+  if (const std::string schema = r.text("schema"); schema != "outgrad.spec/2") r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
+  Spec spec;
+  spec.name = r.text("name");
+  static const std::regex identifier("[a-z][a-z0-9_]{0,63}");
+  if (!std::regex_match(spec.name, identifier)) r.fail("name", "must be a lower-case identifier of up to 64 characters");
+  Parameters parameters;
+  if (r.has("parameters")) {
+    Reader p = r.object("parameters");
+    if (p.has("beta")) parameters.beta = p.number("beta", 1e-3, 1e3);
+    if (p.has("alpha")) parameters.alpha = p.number("alpha", 1e-3, 1e3);
+    p.finish();
+  }
+  const bool named = r.has("activation");
+  if (named == r.has("expression")) r.fail("activation", "give either it or an expression");
+  const std::string key = named ? "activation" : "expression", definition = r.text(key);
+  try {
+    spec.activation = named ? find_activation(definition, parameters) : activation_from_expression(definition);
+  } catch (const SpecError& error) {
+    r.fail(key, error.what());
+  }
+  spec.accuracy = r.text("target");
+  const Accuracy accuracy = parse_accuracy(r, "target", spec.accuracy);
+  spec.target = accuracy.bound;
+  const std::string kind = r.text("kind");
+  if (kind == "backward") {
+    spec.backward = parse_backward(r, accuracy);
+  } else if (kind == "forward") {
+    if (accuracy.kind != AccuracyClass::relative && accuracy.kind != AccuracyClass::rounded) {
+      r.fail("target", "must be rel:2^-N, or rounded for a 16-bit format: the forward is relative");
+    }
+    if (accuracy.kind == AccuracyClass::rounded) {
+      spec.rounded = parse_rounded(r);
+    } else {
+      spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
+    }
+  } else {
+    r.fail("kind", "'" + kind + "' is unknown; known: backward, forward");
+  }
+  r.finish();
+  spec.text = text;
+  spec.sha256 = sha256_hex(text);
+  return spec;
+}
+
+Spec read_spec(const std::string& path) { return parse_spec(kernels::read_file(path), path); }
+
+}  // namespace outgrad::approx

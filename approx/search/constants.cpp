@@ -1,0 +1,298 @@
+#include "approx/search/constants.h"
+
+#include "approx/search/programme.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <numbers>
+#include <utility>
+
+namespace outgrad::approx {
+namespace {
+
+/// Ranges are listed up to this share of |s| = sqrt(-y*), where the left branch ends.
+constexpr double kListedShare = 0.6;
+
+/// g up to there by barycentric interpolation in 33 Chebyshev points: error below 1e-12, nothing beside R >= 1e-6.
+class LocalGradient {
+ public:
+  explicit LocalGradient(const Composite& composite) : reach_(kListedShare * std::sqrt(-composite.y_star().to_double())) {
+    for (int k = 0; k < kPoints; ++k) {
+      const double node = reach_ * std::cos(std::numbers::pi * k / (kPoints - 1));
+      s_.push_back(node);
+      g_.push_back(static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(node)))));
+    }
+  }
+  double operator()(double s) const {
+    double above = 0, below = 0;
+    for (size_t k = 0; k < s_.size(); ++k) {
+      if (s == s_[k]) return g_[k];
+      const double weight = (k % 2 == 0 ? 1.0 : -1.0) * (k == 0 || k + 1 == s_.size() ? 0.5 : 1.0) / (s - s_[k]);
+      above += weight * g_[k];
+      below += weight;
+    }
+    return above / below;
+  }
+  [[nodiscard]] double reach() const { return reach_; }
+
+ private:
+  double reach_;
+  static constexpr int kPoints = 33;
+  std::vector<double> s_, g_;
+};
+
+/// Stored y beyond this many spacings above y* are not touched by the constants any more.
+constexpr int kHeights = 200;
+
+std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, double lowest, double spacing) {
+  std::vector<StoredRange> r;
+  for (int j = 0; j < kHeights; ++j) {
+    const double height = lowest + j;
+    if (std::sqrt((height + 1) * spacing) > g.reach()) break;
+    if (height <= -0.5) continue;
+    const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing), above = std::sqrt((height + 0.5) * spacing);
+    r.push_back({height, true, g(below), g(above)});
+    r.push_back({height, false, g(-above), g(-below)});
+  }
+  return r;
+}
+
+std::vector<StoredRange> intervals_of_format(const Composite& composite, Format format, double reach, double lowest, double spacing) {
+  const double x_star = composite.x_star().to_double(), y_star = composite.y_star().to_double();
+  const FormatShape shape = shape_of(format);
+  std::map<std::pair<int, bool>, StoredRange> found;
+  for (std::uint32_t code = 0; code < 2U << shape.sign_bit(); ++code) {
+    const double x = decode(format, code);
+    // A first look in double keeps those out that are far away.
+    if (!std::isfinite(x) || !(composite.activation().value(x) - y_star <= 1.01 * reach * reach)) continue;
+    const double height = (static_cast<double>(composite.value_at(Real(x)) - Real(y_star))) / spacing;
+    if (height * spacing > reach * reach) continue;
+    const int j = static_cast<int>(std::nearbyint(height - lowest));
+    if (j >= kHeights) continue;
+    const double g = static_cast<double>(composite.gradient_at(Real(x)));
+    auto [place, fresh] = found.try_emplace({j, x > x_star}, StoredRange{lowest + j, x > x_star, g, g});
+    place->second.lo = std::min(place->second.lo, g);
+    place->second.hi = std::max(place->second.hi, g);
+  }
+  std::vector<StoredRange> r;
+  for (const auto& entry : found) r.push_back(entry.second);
+  return r;
+}
+
+/// Samples of g that hold a row's polynomial in its tube: Chebyshev points, between 64 of which one of degree 4 leaves it by less than 1/100 of its
+/// width; the certificate has the last word.
+constexpr int kTubeSamples = 64;
+/// Share of the target that the tube leaves to what lies between its samples and to fp32 coefficients.
+constexpr double kTubeRoom = 0x1p-7;
+
+/// A row that is fitted to the ranges in it.
+struct ProgrammedRow {
+  double v_lo, v_hi, centre;
+  int degree;
+  std::vector<Range> tube;
+  [[nodiscard]] bool holds(double s) const { return s >= v_lo && s <= v_hi; }
+};
+
+double evaluate(const std::vector<double>& c, double u) {
+  double p = 0;
+  for (size_t k = c.size(); k-- > 0;) p = p * u + c[k];
+  return p;
+}
+
+}  // namespace
+
+class NearMinimum::Data {
+ public:
+  Data(const Composite& of, Format y_format)
+      : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format))) {
+    const double y_star = composite.y_star().to_double();
+    const double lowest = std::floor(y_star / spacing) - y_star / spacing;
+    const auto add = [&](std::vector<StoredRange> ranges) {
+      double oracle = 0;
+      for (const StoredRange& i : ranges) oracle = std::max(oracle, i.half());
+      domains.push_back({std::move(ranges), oracle});
+    };
+    add(intervals_of_reals(g, lowest, spacing));
+    if (format != Format::f32) add(intervals_of_format(composite, format, g.reach(), lowest, spacing));
+  }
+
+  /// The coordinate of a stored y with constants in units of the spacing.
+  [[nodiscard]] double coordinate(const StoredRange& i, double shift, double floor) const {
+    const double s = std::sqrt(std::max(i.height - shift, floor) * spacing);
+    return i.right ? s : -s;
+  }
+
+  [[nodiscard]] ProgrammedRow programmed(const Piece& p) const {
+    const double centre = p.centre_is_0 ? 0 : static_cast<double>(static_cast<float>(p.nominal_centre));
+    ProgrammedRow row{p.v_lo, p.v_hi, centre, static_cast<int>(p.c.size()) - 1, {}};
+    for (int k = 0; k < kTubeSamples; ++k) {
+      const double v = 0.5 * (p.v_lo + p.v_hi) - 0.5 * (p.v_hi - p.v_lo) * std::cos(std::numbers::pi * k / (kTubeSamples - 1));
+      row.tube.push_back({v, static_cast<double>(composite.gradient_at(composite.argument_of_root(Real(v)))), p.allowed * (1 - kTubeRoom)});
+    }
+    return row;
+  }
+
+  /// The best polynomial of a row when the goal is stretched: T/O - 1 and R by that factor.
+  [[nodiscard]] std::optional<ProgrammeSolution> solve(const ProgrammedRow& row, const StorageGoal& goal, double stretch, double shift, double floor) const {
+    std::vector<Range> ranges = row.tube;
+    for (const Domain& domain : domains) {
+      for (const StoredRange& i : domain.ranges) {
+        const double s = coordinate(i, shift, floor);
+        if (row.holds(s)) ranges.push_back({s, i.middle(), tolerance(goal, stretch, domain, i)});
+      }
+    }
+    std::stable_sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.v < b.v; });
+    return solve_programme(ranges, row.degree, row.centre);
+  }
+
+  struct Domain {
+    std::vector<StoredRange> ranges;
+    double oracle;
+  };
+  static double tolerance(const StorageGoal& goal, double stretch, const Domain& domain, const StoredRange& i) {
+    return std::min((1 + stretch * (goal.ratio - 1)) * domain.oracle - i.half(), stretch * goal.regret) - kRoundingRoom;
+  }
+
+  const Composite& composite;
+  Format format;
+  LocalGradient g;
+  double spacing;
+  std::vector<Domain> domains;
+};
+
+NearMinimum::NearMinimum(const Composite& composite, Format format) : data_(std::make_unique<const Data>(composite, format)) {}
+NearMinimum::~NearMinimum() = default;
+
+double NearMinimum::reach() const { return data_->g.reach(); }
+
+double NearMinimum::least_ratio() const {
+  double least = 1;
+  for (const Data::Domain& a : data_->domains) {
+    for (const Data::Domain& b : data_->domains) {
+      for (const StoredRange& i : a.ranges) {
+        for (const StoredRange& j : b.ranges) {
+          // A value within ratio O of both ends: hi - ratio O_a <= lo + ratio O_b.
+          if (i.height == j.height && i.right == j.right) least = std::max(least, (i.hi - j.lo) / (a.oracle + b.oracle));
+        }
+      }
+    }
+  }
+  return least;
+}
+
+CoordinateConstants NearMinimum::choose_constants(const StorageGoal& goal, const std::vector<Piece>& rows) const {
+  const Data& d = *data_;
+  std::vector<ProgrammedRow> programmed;
+  for (const Piece& row : rows) {
+    if (row.storage_aware) programmed.push_back(d.programmed(row));
+  }
+  struct Fitted {
+    double v_lo, v_hi, centre;
+    std::vector<double> c;
+  };
+  std::vector<Fitted> fitted;
+  for (const Piece& row : rows) {
+    if (row.c.empty() || row.coordinate != Coordinate::signed_root) continue;
+    fitted.push_back({row.v_lo, row.v_hi, static_cast<double>(row.centre), {row.c.begin(), row.c.end()}});
+  }
+  const auto deployed = [&](double s) {
+    for (const Fitted& row : fitted) {
+      if (s >= row.v_lo && s <= row.v_hi) return evaluate(row.c, s - row.centre);
+    }
+    return d.g(s);
+  };
+  struct Choice {
+    double shift = 0, floor = 0, cost = INFINITY, ratio = 0, regret = 0;
+  } best;
+  double stretch = 1;
+  const auto consider = [&](double shift, double floor) {
+    Choice c{shift, floor, 0, 0, 0};
+    std::vector<ProgrammeSolution> solved;
+    for (const ProgrammedRow& row : programmed) {
+      auto solution = d.solve(row, goal, stretch, shift, floor);
+      if (!solution || solution->error >= best.cost) return;
+      c.cost = std::max(c.cost, solution->error);
+      solved.push_back(std::move(*solution));
+    }
+    const auto gradient = [&](double s) {
+      for (size_t k = 0; k < programmed.size(); ++k) {
+        if (programmed[k].holds(s)) return evaluate(solved[k].c, s - programmed[k].centre);
+      }
+      return deployed(s);
+    };
+    for (const Data::Domain& domain : d.domains) {
+      double total = 0, regret = 0;
+      for (const StoredRange& i : domain.ranges) {
+        const double s = d.coordinate(i, shift, floor), off = std::abs(gradient(s) - i.middle());
+        regret = std::max(regret, off);
+        total = std::max(total, off + i.half());
+      }
+      c.ratio = std::max(c.ratio, total / domain.oracle);
+      c.regret = std::max(c.regret, regret);
+    }
+    // What a programme leaves unused of a goal it has reached is not for sale.
+    if (programmed.empty() || c.cost < 1) c.cost = std::max({c.cost, (c.ratio - 1) / (goal.ratio - 1), c.regret / goal.regret});
+    if (c.cost < best.cost) best = c;
+  };
+  // In units of the spacing: the optimum lies within half a spacing of y*; 1/50 first, then 1/1000 around the best.
+  constexpr double kLeast = 1.0 / 1024;  // the floor stays positive: the square root is of a normal number
+  // A goal that asks one (y, bit) for two gradients is stretched until it does not.
+  constexpr double kStretch = 1 + 0x1p-5;
+  while (true) {
+    for (int i = -15; i <= 25; ++i) {
+      for (int k = 0; k <= 35; ++k) consider(i / 50.0, std::max(kLeast, k / 50.0));
+    }
+    if (best.cost < INFINITY) break;
+    stretch *= kStretch;
+  }
+  for (double width : {1 / 250.0, 1 / 1000.0}) {
+    const Choice around = best;
+    for (int i = -5; i <= 5; ++i) {
+      for (int k = -5; k <= 5; ++k) consider(around.shift + i * width, std::max(kLeast, around.floor + k * width));
+    }
+  }
+  const double y_c_offset = best.shift * d.spacing;
+  const Real y_c = d.composite.y_star().mid() + Real(y_c_offset);
+  const auto y_hi = static_cast<float>(y_c);
+  // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
+  const float y_lo = d.format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
+  return {y_hi, y_lo, static_cast<float>(best.floor * d.spacing), best.ratio, best.regret};
+}
+
+bool NearMinimum::fit(const StorageGoal& goal, const CoordinateConstants& constants, Piece& row) const {
+  const Data& d = *data_;
+  const double shift = static_cast<double>(Real(constants.y_hi) + Real(constants.y_lo) - d.composite.y_star().mid()) / d.spacing;
+  const double floor = static_cast<double>(constants.t_min) / d.spacing;
+  const ProgrammedRow programmed = d.programmed(row);
+  const auto at = [&](double stretch) { return d.solve(programmed, goal, stretch, shift, floor); };
+  const auto serves = [](const std::optional<ProgrammeSolution>& s) { return s && s->error <= 1; };
+  auto found = at(1);
+  if (!serves(found)) {
+    constexpr double kMost = 1024, kStep = 0x1p-10;  // ranges that long ask for nothing: only the tube is left
+    double lo = 1, hi = 1;
+    while (!serves(found) && hi < kMost) {
+      lo = hi;
+      hi *= 2;
+      found = at(hi);
+    }
+    if (!serves(found)) return false;
+    while (hi - lo > kStep * hi) {
+      const double mid = 0.5 * (lo + hi);
+      if (auto tighter = at(mid); serves(tighter)) {
+        hi = mid;
+        found = std::move(tighter);
+      } else {
+        lo = mid;
+      }
+    }
+  }
+  row.centre = static_cast<float>(programmed.centre);
+  row.c.assign(found->c.begin(), found->c.end());
+  row.c0_low = 0;
+  row.degree = programmed.degree;
+  return true;
+}
+
+}  // namespace outgrad::approx

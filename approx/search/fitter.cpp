@@ -1,0 +1,439 @@
+#include "approx/search/fitter.h"
+
+#include "approx/progress.h"
+#include "approx/proof/certificate.h"
+#include "approx/search/constants.h"
+#include "approx/search/direct_table.h"
+#include "approx/search/partition.h"
+#include "approx/search/rounded_forward.h"
+#include "approx/search/rounding.h"
+#include "approx/search/splitting.h"
+#include "approx/search/storage_fit.h"
+#include "kernels/eval.h"
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/tasks.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace outgrad::approx {
+namespace {
+
+using kernels::SpecError;
+
+/// Samples a piece is fitted on: 256 resolve the maxima of a degree-12 error to 1/1000 of their height.
+constexpr int kSamples = 256;
+/// Share of the target that the best real coefficients may take up before their degree is raised.
+constexpr double kOneWordRoom = 0.9;
+/// The same of two-word rows, whose c1 may lose as much again.
+constexpr double kTwoWordRoom = 0.25;
+/// What A may take of an ulp, class ulp of an f32 fit.
+constexpr double kUlpShare = 1.0 / 8;
+
+/// One row evaluated as the kernel does.
+struct RowOps : kernels::FloatOps {
+  float lookup(const RoundedFit& fit, kernels::u32, int word) const {
+    return word == 0 ? fit.centre : fit.c[static_cast<size_t>(word) - 1];  // no forward row is a two-word one
+  }
+};
+
+float deployed_value(const RoundedFit& fit, double scale, float x) {
+  const float p = kernels::evaluate_row(RowOps{}, fit, 0U, static_cast<int>(fit.c.size()) - 1, x);
+  return scale == 1 ? p : kernels::mul_rn(p, static_cast<float>(scale));
+}
+
+/// The stored values of a 16-bit format that lie in a piece, with the exact f: probes of which fit rounds best. Those formats have forwards of
+/// their own; what is chosen by them stays what it was.
+template <class T>
+struct StoredArguments {
+  static constexpr double kLeastProbe = 0x1p-9;  // f is all but x/2 below it, on a tie of the format
+  std::vector<std::pair<float, Ball>> values;
+  StoredArguments(const Composite& composite, const Piece& piece) {
+    for (unsigned bits = 0; bits < 0x10000; ++bits) {
+      const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
+      const auto d = static_cast<double>(x);
+      if (std::abs(d) >= kLeastProbe && d >= piece.v_lo && d <= piece.v_hi)
+        values.emplace_back(x, composite.activation().value_ball(Ball(d)));
+    }
+  }
+  /// x whose narrowed value is not the correctly rounded f(x); no f(x) of these lies on a rounding boundary.
+  [[nodiscard]] int misrounded(const RoundedFit& fit, double scale) const {
+    int count = 0;
+    for (const auto& [x, exact] : values) {
+      const float y = kernels::widen(kernels::narrow<T>(deployed_value(fit, scale, x)));
+      const Ball off = abs(exact - Ball(static_cast<double>(y)));
+      const auto neighbour = [&](int step) {
+        const auto bits = kernels::narrow<T>(y).bits;
+        return static_cast<double>(kernels::widen(T{static_cast<kernels::u16>(bits + step)}));
+      };
+      const double y_d = static_cast<double>(y);
+      const double gap_out = std::abs(neighbour(+1) - y_d), gap_in = (kernels::narrow<T>(y).bits & 0x7fffU) == 0 ? gap_out : std::abs(neighbour(-1) - y_d);
+      const bool outward = (exact - Ball(y_d)).negative() == std::signbit(y);  // |exact| > |y|
+      if (off.upper() > 0.5 * (outward ? gap_out : gap_in)) ++count;
+    }
+    return count;
+  }
+};
+
+/// Largest error in ulp over some arguments of the piece, those next to the minimum counted fourfold: there, within 0.1 of x*, an
+/// error of y is magnified into the gradient (0.51 ulp are allowed, 2 elsewhere).
+struct UlpProbe {
+  struct Value {
+    float x;
+    double exact, weight;
+  };
+  std::vector<Value> values;
+  UlpProbe(const Composite& composite, const Piece& piece) {
+    const double x_star = composite.x_star().to_double();
+    constexpr double kNearMinimum = 0.1, kNearWeight = 4;
+    const bool near = piece.v_lo < x_star + kNearMinimum && piece.v_hi > x_star - kNearMinimum;
+    const int probes = near ? 400000 : 300;  // of 2^20 floats: y is rounded anew at each
+    for (int i = 0; i < probes; ++i) {
+      const auto x = static_cast<float>(piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 0.37) / probes);
+      if (x == 0) continue;
+      const bool weighted = std::abs(static_cast<double>(x) - x_star) <= kNearMinimum;
+      // 2^-50 relative, 2^-27 ulp: libm's erfc is good enough to choose by.
+      values.push_back({x, composite.activation().value(static_cast<double>(x)), weighted ? kNearWeight : 1.0});
+    }
+  }
+  [[nodiscard]] double worst(const RoundedFit& fit, double scale) const {
+    double worst = 0;
+    for (const auto& [x, exact, weight] : values) {
+      const double ulp = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
+      worst = std::max(worst, weight * std::abs(static_cast<double>(deployed_value(fit, scale, x)) - exact) / ulp);
+    }
+    return worst;
+  }
+};
+
+/// Among rounded fits: first those that round the 16-bit formats correctly, then the least error in ulp.
+const RoundedFit& choose_forward(const Composite& composite, const Piece& piece, const std::vector<RoundedFit>& fits, double target) {
+  const StoredArguments<kernels::F16> f16(composite, piece);
+  const StoredArguments<kernels::BF16> bf16(composite, piece);
+  const UlpProbe probe(composite, piece);
+  const RoundedFit* best = nullptr;
+  std::pair<int, double> least{};
+  for (const RoundedFit& fit : fits) {
+    if (best != nullptr && fit.error > target) continue;
+    const std::pair cost{f16.misrounded(fit, piece.scale) + bf16.misrounded(fit, piece.scale), probe.worst(fit, piece.scale)};
+    if (best == nullptr || cost < least) {
+      best = &fit;
+      least = cost;
+    }
+  }
+  return *best;
+}
+
+/// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as
+/// near to its bound.
+RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
+  const Samples samples = sample(composite, p, kSamples);
+  p.degree = degree;
+  if (p.target != Target::value_relative) {
+    const double room = p.two_word ? kTwoWordRoom : kOneWordRoom;
+    while (p.degree > 1 && minimax_level(samples, p, p.degree - 1) <= room * p.allowed) --p.degree;
+  }
+  const std::vector<RoundedFit> fits = fit_piece(samples, p, p.degree);
+  RoundedFit chosen = p.target != Target::value_relative ? fits.front() : choose_forward(composite, p, fits, p.allowed);
+  p.centre = chosen.centre;
+  p.c = chosen.c;
+  p.c0_low = chosen.c0_low;
+  p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
+  p.observed = chosen.error;
+  return chosen;
+}
+
+void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
+  if (p.constant) {
+    p.centre = p.anchor->centre;
+    p.c.assign(static_cast<size_t>(degree) + 1, 0.0f);
+    p.c[0] = p.anchor->c0;
+    return;
+  }
+  if (!p.storage_aware) fit_row(composite, p, degree);
+  if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
+    throw SpecError(fmt::format(
+        "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier", p.row,
+        p.v_lo, p.v_hi, p.degree));
+  }
+  if (p.lower_bound > p.allowed) return;  // reported for all pieces together
+  p.certified = certify_approximation(composite, p, 0);
+  if (p.target != Target::value_relative) p.minimax_certified = certify_minimax(composite, p);
+  if (model != nullptr) p.evaluation = certify_evaluation(*model, p);
+  if (p.two_word) p.ulp = certify_ulp(*model, p);
+}
+
+void fit_pieces(const Composite& composite, std::vector<Piece>& pieces, int degree, const BackwardModel* model, Stage& rows) {
+  kernels::for_each_task(pieces.size(), 0, [&](size_t i) {
+    fit_piece(composite, pieces[i], degree, model);
+    rows.tick();
+  });
+  flint_cleanup();
+}
+
+/// The bounds of rows whose coefficients were found elsewhere.
+void certify_pieces(const Composite& composite, BackwardModel& model, Stage& rows) {
+  kernels::for_each_task(model.pieces.size(), 0, [&](size_t i) {
+    Piece& p = model.pieces[i];
+    const Samples samples = sample(composite, p, kSamples);
+    p.observed = measure(samples, {p.centre, p.c, p.c0_low, 0});
+    p.certified = certify_approximation(composite, p, 0);
+    p.evaluation = certify_evaluation(model, p);
+    rows.tick();
+  });
+  flint_cleanup();
+}
+
+/// Of a row of a fit in ulps where |g| >= least.
+double allowed_error(double least) {
+  // ulp(1) counts for g next to 1, which is below it as well.
+  return kUlpShare * std::ldexp(1.0, std::ilogb(std::max(std::nextafter(least, 0.0), kUlpFrom)) - 23);
+}
+
+double worst_of(const std::vector<Piece>& pieces, double Piece::*member) {
+  double worst = 0;
+  for (const Piece& p : pieces) worst = std::max(worst, p.*member);
+  return worst;
+}
+
+void require_target(const std::string& name, const std::vector<Piece>& pieces) {
+  for (const Piece& p : pieces) {
+    if (p.lower_bound > p.allowed) {
+      throw SpecError(
+          fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than "
+                      "2^{:.2f} (proven)",
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
+                      std::log2(p.lower_bound)));
+    }
+  }
+  for (const Piece& p : pieces) {
+    if (p.certified > p.allowed) {
+      throw SpecError(
+          fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of "
+                      "degree {} errs by less than 2^{:.2f} (proven)",
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified),
+                      p.c.size() - 1, std::log2(p.lower_bound)));
+    }
+  }
+}
+
+/// What a specification asks of the shape of f.
+/// @throws kernels::SpecError
+void require_shape(const Composite& composite, const BackwardSpec& spec) {
+  if (!composite.masked()) {
+    if (spec.left) throw SpecError("left_segment: f rises: it has no branch left of a minimum");
+    if (spec.right_from) throw SpecError("right_from: f rises: every row is a polynomial in y already");
+    return;
+  }
+  // The branch m = 0 ends at y = -0, which kernels take for y > 0 there too. Beside the depth of the minimum a smaller limit moves that end by nothing.
+  constexpr double kSettledShare = 0x1p-10;
+  const double y_star = composite.y_star().to_double(), limit = composite.left_limit();
+  if (!(y_star < 0) || std::fabs(limit) > -y_star * kSettledShare) {
+    throw SpecError(fmt::format("f tends to {:.6g} at the left, from a minimum of {:.6g}: with a minimum f must tend to 0 there", limit, y_star));
+  }
+}
+
+ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& rows) {
+  ForwardModel m = lay_out(composite, *spec.forward);
+  rows.expect(static_cast<std::int64_t>(m.core.size() + m.tail.size()));
+  for (auto* pieces : {&m.core, &m.tail}) {
+    for (Piece& p : *pieces) p.allowed = spec.target;
+  }
+  fit_pieces(composite, m.core, m.kDegree, nullptr, rows);
+  fit_pieces(composite, m.tail, m.kTailDegree, nullptr, rows);
+  require_target(spec.name, m.core);
+  require_target(spec.name, m.tail);
+  m.kA = std::max(worst_of(m.core, &Piece::certified), worst_of(m.tail, &Piece::certified));
+  return m;
+}
+
+/// A backward fit, step by step: constants, layout, rows, bounds.
+class BackwardFitter {
+ public:
+  BackwardFitter(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals)
+      : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target), spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
+
+  void fit(Fit& result, Stage& rows) {
+    choose_constants();
+    lay_out_rows();
+    if (minimum_ && follows_g()) bend_rows_near_minimum();
+    rows.expect(static_cast<std::int64_t>(model_.pieces.size()));
+    if (storage_aware()) {
+      const StorageProgramme programme = fit_to_storage(model_, intervals_, spec_, target_);
+      result.programme_reached = programme.reached;
+      result.programme_dual = programme.dual;
+      certify_pieces(composite_, model_, rows);
+    } else {
+      fit_to_g(rows);
+    }
+    bound_sequence();
+    if (!intervals_.empty()) result.worst_ulp = bound_storage();
+    result.expected_ratio = constants_.expected_ratio;
+    result.expected_regret = constants_.expected_regret;
+    result.backward = std::move(model_);
+  }
+
+ private:
+  /// Ulps of an f32 gradient are bounded by A and B; those of a 16-bit format by enumeration.
+  [[nodiscard]] bool in_ulps() const { return spec_.accuracy == AccuracyClass::ulp && spec_.format == Format::f32; }
+  [[nodiscard]] bool storage_aware() const {
+    return spec_.accuracy == AccuracyClass::stored || (spec_.accuracy == AccuracyClass::ulp && spec_.format != Format::f32);
+  }
+  [[nodiscard]] bool follows_g() const { return !storage_aware() && !in_ulps(); }
+
+  /// What g may be off by where it is taken to have reached its limit. Storage-aware fits have no A to reach: the clamp lies where g is within a quarter of
+  /// what the class allows of its limit.
+  [[nodiscard]] double budget() const {
+    if (in_ulps()) return allowed_error(1);
+    if (spec_.accuracy == AccuracyClass::ulp) return target_ * ulp_of(spec_.format, 1);
+    return spec_.accuracy == AccuracyClass::stored ? spec_.storage.regret : target_;
+  }
+
+  void choose_constants() {
+    if (!composite_.masked()) return;
+    if (storage_aware() && spec_.cells == 1 && !spec_.left) {
+      const ClampedConstants found = search_constants(composite_, intervals_, spec_, target_);
+      constants_ = found.constants;
+      layout_.y_max = found.y_max;
+      layout_.s_min = found.s_min;
+    } else {
+      minimum_.emplace(composite_, spec_.format);
+      constants_ = minimum_->choose_constants(spec_.storage);
+    }
+  }
+
+  void lay_out_rows() {
+    if (spec_.split == Split::levelled) breaks_ = levelled_breaks(composite_, spec_, constants_, target_);
+    model_ = lay_out(composite_, layout_, constants_, budget(), breaks_);
+  }
+
+  /// The row that holds s = 0 is the one that the folded preimages of the lowest stored y can bend. Not in ulps: errors that are small beside O cannot
+  /// tell constants apart.
+  void bend_rows_near_minimum() {
+    fit_rows_within(minimum_->reach());
+    constants_ = minimum_->choose_constants(spec_.storage, model_.pieces);
+    lay_out_rows();
+    if (!spec_.storage.programme) return;
+    fit_rows_within(std::numeric_limits<double>::min());
+    for (Piece& p : model_.pieces) {
+      if (!p.storage_aware) continue;
+      const Samples of_g = sample(composite_, p, kSamples);
+      fit_piece(of_g, p, spec_.degree);  // what is reported is against g
+      p.storage_aware = minimum_->fit(spec_.storage, constants_, p);
+      p.observed = measure(of_g, {p.centre, p.c, p.c0_low, 0});
+    }
+  }
+
+  void fit_rows_within(double reach) {
+    for (Piece& p : model_.pieces) {
+      p.allowed = target_;
+      if (p.coordinate != Coordinate::signed_root || p.constant || p.v_lo >= reach || p.v_hi <= -reach) continue;
+      fit_row(composite_, p, spec_.degree);
+      const bool holds_0 = p.v_lo < 0 && p.v_hi > 0 && !p.left_tail && !p.right_tail && !p.anchor;
+      p.storage_aware = spec_.storage.programme && holds_0 && p.lower_bound <= p.allowed;
+    }
+  }
+
+  void fit_to_g(Stage& rows) {
+    for (Piece& p : model_.pieces) {
+      p.allowed = target_;
+      if (!in_ulps()) continue;
+      p.two_word = true;
+      const double a = static_cast<double>(composite_.gradient_at(p.x_lo)), b = static_cast<double>(composite_.gradient_at(p.x_hi));
+      p.allowed = allowed_error(a * b > 0 ? std::min(std::abs(a), std::abs(b)) : 0);
+    }
+    fit_pieces(composite_, model_.pieces, spec_.degree, &model_, rows);
+    require_target(name_, model_.pieces);
+    if (in_ulps()) require_ulps();
+  }
+
+  void require_ulps() {
+    model_.kUlp = worst_of(model_.pieces, &Piece::ulp);
+    if (model_.kUlp <= target_) return;
+    const auto worst = std::max_element(model_.pieces.begin(), model_.pieces.end(), [](const Piece& a, const Piece& b) { return a.ulp < b.ulp; });
+    throw SpecError(fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 "
+                                "smaller",
+                                name_, accuracy_, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
+  }
+
+  /// A, B, K and the limits of the whole.
+  void bound_sequence() {
+    BackwardModel& m = model_;
+    m.kA = worst_of(m.pieces, &Piece::certified);
+    m.kB = worst_of(m.pieces, &Piece::evaluation);
+    for (const Piece& p : m.pieces) m.kAB = std::max(m.kAB, (p.certified + p.evaluation) * kUp);
+    m.kK = certify_coordinate(composite_, m);
+    const Activation& f = composite_.activation();
+    m.kExactLimits = deployed_gradient(m, INFINITY, true) == static_cast<float>(f.right_limit_gradient) &&
+                     deployed_gradient(m, static_cast<float>(composite_.left_limit()) * (composite_.masked() ? -1.0f : 1.0f), false) ==
+                         static_cast<float>(f.left_limit_gradient);
+  }
+
+  /// T, O and R by enumeration. @return the regret in ulp of a 16-bit format at worst; the intervals of f32 are those next to the minimum, and say nothing of it.
+  double bound_storage() {
+    BackwardModel& m = model_;
+    const StorageErrors e = measure_storage(intervals_, spec_.format, [&](const StorageInterval& i) { return deployed_gradient(m, i.y, i.m); });
+    m.kT = e.total;
+    m.kO = e.oracle;
+    m.kR = e.regret;
+    if (spec_.format == Format::f32) {
+      const double beyond = (m.kA + m.kB + certify_storage_beyond(composite_, m)) * kUp;
+      m.kT = std::max(m.kT, beyond);
+      m.kR = std::max(m.kR, beyond);
+    }
+    const bool kept = spec_.accuracy == AccuracyClass::ulp ? e.worst_ulp <= target_ * (1 + 0x1p-16) : e.total <= target_ * e.oracle;
+    if (storage_aware() && !(kept && e.regret <= spec_.storage.regret)) {
+      throw SpecError(fmt::format("{}: as deployed T/O is {:.5f}, R 2^{:.2f}, {:.4f} ulp: rounding the coefficients lost the target {}", name_,
+                                  e.total / e.oracle, std::log2(e.regret), e.worst_ulp, accuracy_));
+    }
+    return spec_.format == Format::f32 ? 0 : e.worst_ulp;
+  }
+
+  const Composite& composite_;
+  const std::string& name_;
+  const std::string& accuracy_;
+  const double target_;
+  const BackwardSpec& spec_;
+  BackwardSpec layout_;  ///< the specification with the clamps that the constants were found with
+  const std::vector<StorageInterval>& intervals_;
+  CoordinateConstants constants_{0, 0, 0, 0, 0};
+  std::optional<NearMinimum> minimum_;
+  std::vector<float> breaks_;
+  BackwardModel model_;
+};
+
+}  // namespace
+
+Fit fit(const Spec& spec, int threads) {
+  omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
+  const Composite composite(spec.activation);
+  Fit result;
+  result.name = spec.name;
+  result.activation = spec.activation.name;
+  result.function = spec.activation.function;
+  result.accuracy = spec.accuracy;
+  result.spec_sha256 = spec.sha256;
+  result.target = spec.target;
+  Stage rows("rows");
+  if (spec.forward) {
+    result.forward = fit_forward(composite, spec, rows);
+  } else if (spec.rounded) {
+    result.rounded = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
+  } else {
+    require_shape(composite, *spec.backward);
+    const std::vector<StorageInterval> intervals = storage_intervals(composite, spec.backward->format);
+    if (spec.backward->accuracy == AccuracyClass::oracle) {
+      result.table = direct_table(composite, *spec.backward, intervals);
+    } else {
+      BackwardFitter(composite, spec, intervals).fit(result, rows);
+    }
+  }
+  return result;
+}
+
+}  // namespace outgrad::approx

@@ -1,0 +1,13 @@
+/// The fitter: from a specification to fp32 coefficients with proven bounds.
+#pragma once
+
+#include "approx/model/fit.h"
+#include "approx/model/spec.h"
+
+namespace outgrad::approx {
+
+/// Fits, rounds and certifies. The result does not depend on `threads` (0: all).
+/// @throws kernels::SpecError when the target is out of reach, with the proven lower bound.
+Fit fit(const Spec& spec, int threads);
+
+}  // namespace outgrad::approx

@@ -1,0 +1,25 @@
+/// The pieces of a fit: which row the deployed index arithmetic picks where, and so what each row must be good for.
+#pragma once
+
+#include "approx/search/constants.h"
+
+#include <utility>
+#include <vector>
+
+namespace outgrad::approx {
+
+/// Fills every constant of the model and lays out its pieces, not yet fitted. A piece's interval holds every coordinate value that can
+/// reach its row, the rounding of s and of the index included.
+/// `breaks` cut the core where the spec does not ask for uniform cells; none: one row.
+BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target,
+                      const std::vector<float>& breaks = {});
+
+/// The ends of the core's coordinate.
+std::pair<double, double> core_range(const Composite& composite, const BackwardSpec& spec, const CoordinateConstants& constants, double target);
+
+/// The least float with m = 1: from x* on.
+float least_with_bit(const Composite& composite);
+
+ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec);
+
+}  // namespace outgrad::approx

@@ -1,0 +1,301 @@
+#include "approx/search/rounding.h"
+
+#include "approx/search/remez.h"
+#include "kernels/host/errors.h"
+
+#include <boost/multiprecision/eigen.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace outgrad::approx {
+namespace {
+
+/// Centres tried around the nominal one, and how many of them are searched in depth. Among 2^17 some leave the residuals of c0 and c1
+/// both below about 1/350 ulp.
+constexpr int kCentres = 1 << 17;
+constexpr int kDeepCentres = 12;
+/// Of a two-word row: the residual of c1 alone has to be small, and rows are many.
+constexpr int kTwoWordCentres = 1 << 14, kTwoWordDeepCentres = 3;
+/// Width of the beam: more changed no fit by over 1%.
+constexpr size_t kBeam = 4;
+/// Fits returned for a centre: a forward fit also has to round the 16-bit formats correctly, which takes some choice.
+constexpr size_t kReturned = 8;
+/// The centre may move by this share of the piece's half-width: further out, |u| grows and with it the rounding of Horner's steps.
+constexpr double kCentreReach = 0.15;
+/// Samples of the residual on which the search works; the exchange's result is measured on all.
+constexpr size_t kSearchSamples = 128;
+/// The search compares levels; 1/1000 is finer than what a neighbouring float changes. Settled cases need under 30 exchanges.
+constexpr double kSearchTolerance = 1e-3;
+constexpr int kSearchRounds = 60;
+/// Share of the half-width next to an anchor that is left to the final measurement and the certificate.
+constexpr double kAnchorShadow = 0x1p-16;
+
+using RealMatrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic>;
+using RealVector = Eigen::Matrix<Real, Eigen::Dynamic, 1>;
+
+/// p(u + shift) from p(u).
+std::vector<Real> shifted(std::vector<Real> c, const Real& shift) {
+  for (size_t i = 0; i + 1 < c.size(); ++i) {
+    for (size_t k = c.size() - 1; k-- > i;) c[k] += shift * c[k + 1];
+  }
+  return c;
+}
+
+struct Candidate {
+  std::vector<float> c;
+  Eigen::VectorXd residual;  ///< weighted target minus what is fixed and the real minimax of the rest
+  Eigen::VectorXd pending;   ///< corrections of the still real coefficients
+  double level = 0;
+};
+
+/// Rounds the polynomial `real` about `centre`; `residual` is its weighted error at `u`. The best few, best first.
+std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float centre, const std::vector<double>& u, const std::vector<double>& weight,
+                              const Eigen::VectorXd& residual, const std::optional<float>& c0) {
+  const Eigen::Index rows = residual.size(), n = static_cast<Eigen::Index>(real.size());
+  Eigen::MatrixXd columns(rows, n);
+  for (Eigen::Index i = 0; i < rows; ++i) {
+    double power = weight[static_cast<size_t>(i)];
+    for (Eigen::Index k = 0; k < n; ++k, power *= u[static_cast<size_t>(i)]) columns(i, k) = power;
+  }
+  Eigen::VectorXd scale(n);  // columns of unit size: the exchange pivots on them
+  for (Eigen::Index k = 0; k < n; ++k) scale[k] = columns.col(k).cwiseAbs().maxCoeff();
+  std::vector<Candidate> beam{{{}, residual, Eigen::VectorXd::Zero(n), 0}};
+  for (Eigen::Index k = 0; k < n; ++k) {
+    std::vector<Candidate> next;
+    for (const Candidate& from : beam) {
+      const Real wanted = real[static_cast<size_t>(k)] + Real(from.pending[k]);
+      const float nearest = static_cast<float>(wanted);
+      std::array<float, 3> choices{nearest, std::nextafter(nearest, -INFINITY), std::nextafter(nearest, INFINITY)};
+      const size_t count = k == 0 && c0 ? 1 : choices.size();
+      if (count == 1) choices[0] = *c0;
+      for (size_t choice = 0; choice < count; ++choice) {
+        Candidate to = from;
+        to.c.push_back(choices[choice]);
+        const double moved = static_cast<double>(Real(choices[choice]) - real[static_cast<size_t>(k)]);
+        to.residual -= columns.col(k) * moved;
+        const Eigen::Index left = n - 1 - k;
+        if (left > 0) {
+          const Eigen::MatrixXd rest = columns.rightCols(left) * scale.tail(left).cwiseInverse().asDiagonal();
+          const auto best = exchange<double>(rest, to.residual, kSearchTolerance, kSearchRounds);
+          to.pending.tail(left) = best.coefficients.cwiseQuotient(scale.tail(left));
+          to.level = best.error;
+        } else {
+          to.level = to.residual.cwiseAbs().maxCoeff();
+        }
+        next.push_back(std::move(to));
+      }
+    }
+    std::stable_sort(next.begin(), next.end(), [](const Candidate& a, const Candidate& b) { return a.level < b.level; });
+    const size_t kept = k + 1 == n ? kReturned : kBeam;
+    if (next.size() > kept) next.resize(kept);
+    beam = std::move(next);
+  }
+  std::vector<RoundedFit> fits;
+  for (Candidate& c : beam) fits.push_back({centre, std::move(c.c), 0, c.level});
+  return fits;
+}
+
+/// A centre, and what rounding the two leading coefficients there costs at the piece's end.
+struct Centre {
+  float at;
+  double loss;
+};
+
+/// Centres whose leading coefficients are almost floats, best first; of two-word rows only c1 has to be. Extended precision leaves 40 bits
+/// below an ulp of fp32.
+std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width, bool two_word) {
+  const int tried = two_word ? kTwoWordCentres : kCentres;
+  std::vector<long double> c;
+  for (const Real& r : real) c.push_back(r.convert_to<long double>());
+  const double reach = kCentreReach * half_width;
+  const auto to_float = [](long double x) { return static_cast<long double>(static_cast<float>(x)); };
+  std::vector<Centre> centres;
+  for (int j = -tried / 2; j <= tried / 2; ++j) {
+    const auto at = static_cast<float>(nominal + reach * j / (tried / 2.0));
+    if (!centres.empty() && centres.back().at == at) continue;
+    const long double u = static_cast<long double>(at) - nominal;
+    long double value = c.back(), slope = 0;
+    for (size_t k = c.size() - 1; k-- > 0;) {
+      slope = slope * u + value;
+      value = value * u + c[k];
+    }
+    const long double loss = (two_word ? 0 : std::abs(value - to_float(value))) + half_width * std::abs(slope - to_float(slope));
+    centres.push_back({at, static_cast<double>(loss)});
+  }
+  const auto cheaper = [](const Centre& a, const Centre& b) { return a.loss < b.loss || (a.loss == b.loss && a.at < b.at); };
+  const size_t kept = std::min<size_t>(two_word ? kTwoWordDeepCentres : kDeepCentres, centres.size());
+  std::partial_sort(centres.begin(), centres.begin() + static_cast<std::ptrdiff_t>(kept), centres.end(), cheaper);
+  centres.resize(kept);
+  return centres;
+}
+
+}  // namespace
+
+Samples sample(const Composite& composite, const Piece& piece, int count) {
+  // Chebyshev points of the second kind in x; an even count avoids the exact middle, where a relative error may be 0/0.
+  std::vector<Real> arguments;
+  const auto place = [&](int i) { return Real(0.5) - Real(0.5) * cos(boost::math::constants::pi<Real>() * i / (count - 1)); };
+  for (int i = 0; i < count; ++i) arguments.push_back(piece.x_lo + (piece.x_hi - piece.x_lo) * place(i));
+  // A tail is long in x and short in the coordinate: there the maxima lie between points that are even in the coordinate.
+  if ((piece.left_tail || piece.right_tail) && piece.coordinate != Coordinate::argument) {
+    const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo), v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
+    for (int i = 1; i + 1 < count; ++i) {
+      const Real v = v_lo + (v_hi - v_lo) * place(i);
+      const Real x = piece.coordinate == Coordinate::signed_root
+                         ? composite.argument_of_root(v)
+                         : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
+      if (x > piece.x_lo && x < piece.x_hi) arguments.push_back(x);
+    }
+    std::sort(arguments.begin(), arguments.end());
+  }
+  Samples s;
+  for (const Real& x : arguments) {
+    s.v.push_back(composite.coordinate_at(piece.coordinate, x));
+    if (piece.target != Target::value_relative) {
+      s.target.push_back(composite.gradient_at(x));
+      const Real& g = s.target.back();
+      s.weight.push_back(piece.target == Target::gradient || g == 0 ? Real(1) : Real(1 / abs(g)));
+    } else {
+      const Real f = composite.value_at(x) / piece.scale;
+      s.target.push_back(f);
+      s.weight.push_back(1 / abs(f));
+    }
+  }
+  return s;
+}
+
+double measure(const Samples& s, const RoundedFit& fit) {
+  Real worst = 0;
+  for (size_t i = 0; i < s.v.size(); ++i) {
+    const Real u = s.v[i] - Real(fit.centre);
+    Real p = 0;
+    for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
+    p += Real(fit.c0_low);
+    worst = std::max<Real>(worst, abs(p - s.target[i]) * s.weight[i]);
+  }
+  return static_cast<double>(worst);
+}
+
+namespace {
+
+/// The real minimax problem of a piece, its argument scaled to about [-1, 1].
+struct RealProblem {
+  double nominal;
+  int first;  ///< c0 of an anchored piece is given
+  Real half_width;
+  std::vector<size_t> used;  ///< samples taken
+  RealMatrix columns;
+  RealVector target;
+};
+
+RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
+  RealProblem r;
+  const size_t count = s.v.size();
+  const auto [low, high] = std::minmax_element(s.v.begin(), s.v.end());
+  r.half_width = (*high - *low) / 2;
+  r.nominal = piece.anchor ? static_cast<double>(piece.anchor->centre) : piece.centre_is_0 ? 0 : piece.nominal_centre;
+  r.first = piece.anchor ? 1 : 0;
+  // No coefficient moves the error next to an anchor: samples there would only make the exchange degenerate.
+  for (size_t i = 0; i < count; ++i) {
+    if (!piece.anchor || abs(s.v[i] - Real(r.nominal)) > r.half_width * kAnchorShadow) r.used.push_back(i);
+  }
+  r.columns.resize(static_cast<Eigen::Index>(r.used.size()), degree + 1 - r.first);
+  r.target.resize(static_cast<Eigen::Index>(r.used.size()));
+  for (Eigen::Index row = 0; row < r.columns.rows(); ++row) {
+    const size_t i = r.used[static_cast<size_t>(row)];
+    const Real u = (s.v[i] - Real(r.nominal)) / r.half_width;
+    Real power = r.first == 0 ? s.weight[i] : Real(s.weight[i] * u);
+    for (int k = 0; k <= degree - r.first; ++k, power *= u) r.columns(row, k) = power;
+    r.target[row] = (s.target[i] - (piece.anchor ? Real(piece.anchor->c0) : Real(0))) * s.weight[i];
+  }
+  // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange needs more samples than unknowns.
+  const auto finite = [](const auto& m) { return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); }); };
+  if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
+    throw kernels::SpecError(
+        fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted",
+                    piece.row, piece.v_lo, piece.v_hi));
+  }
+  return r;
+}
+
+}  // namespace
+
+double minimax_level(const Samples& samples, const Piece& piece, int degree) {
+  const RealProblem problem = real_problem(samples, piece, degree);
+  constexpr double kRough = 1e-2;
+  return static_cast<double>(exchange<Real>(problem.columns, problem.target, kRough).error);
+}
+
+std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
+  const RealProblem problem = real_problem(s, piece, degree);
+  const double nominal = problem.nominal;
+  const int first = problem.first;
+  const Real& half_width = problem.half_width;
+  const std::vector<size_t>& used = problem.used;
+  const RealMatrix& columns = problem.columns;
+  const RealVector& target = problem.target;
+  const auto best = exchange<Real>(columns, target);
+  // A polynomial that equals its target leaves noise, which has no level to settle at.
+  constexpr double kNoise = 1e-40;
+  if (!best.settled && best.error > kNoise) throw kernels::SpecError("undecided: the minimax exchange of row " + std::to_string(piece.row) + " did not settle");
+  piece.lower_bound = std::nextafter(static_cast<double>(best.level), 0.0);
+  piece.minimax = static_cast<double>(best.error);
+  std::vector<Real> real(static_cast<size_t>(degree) + 1);
+  if (piece.anchor) real[0] = piece.anchor->c0;
+  Real unscale = 1;
+  for (int k = 0; k <= degree; ++k, unscale /= half_width) {
+    if (k >= first) real[static_cast<size_t>(k)] = best.coefficients[k - first] * unscale;
+  }
+  piece.real_centre = nominal;
+  piece.real = real;
+
+  const std::vector<Centre> centres = piece.anchor       ? std::vector<Centre>{{piece.anchor->centre, 0}}
+                                      : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
+                                                          : best_centres(real, nominal, static_cast<double>(half_width), piece.two_word);
+
+  // The residual of the real fit, once; a centre only changes the columns. All samples of the ends are kept.
+  const size_t stride = std::max<size_t>(1, used.size() / kSearchSamples);
+  std::vector<size_t> picked;
+  for (size_t i = 0; i < used.size(); i += stride) picked.push_back(i);
+  if (picked.back() != used.size() - 1) picked.push_back(used.size() - 1);
+  const RealVector error = target - columns * best.coefficients;
+  std::vector<RoundedFit> fits;
+  for (const Centre& centre : centres) {
+    Eigen::VectorXd residual(static_cast<Eigen::Index>(picked.size()));
+    std::vector<double> u, weight;
+    for (size_t i = 0; i < picked.size(); ++i) {
+      residual[static_cast<Eigen::Index>(i)] = static_cast<double>(error[static_cast<Eigen::Index>(picked[i])]);
+      u.push_back(static_cast<double>(s.v[used[picked[i]]] - Real(centre.at)));
+      weight.push_back(static_cast<double>(s.weight[used[picked[i]]]));
+    }
+    auto moved = shifted(real, Real(centre.at) - Real(nominal));
+    // What c0 loses its low part makes up for.
+    float c0_low = 0;
+    if (piece.two_word && !piece.anchor) {
+      const auto c0 = static_cast<float>(moved[0]);
+      c0_low = static_cast<float>(moved[0] - Real(c0));
+      moved[0] = c0;
+    }
+    auto rounded = round_coefficients(moved, centre.at, u, weight, residual, piece.anchor       ? std::optional(piece.anchor->c0)
+                                                                                           : piece.two_word ? std::optional(static_cast<float>(moved[0]))
+                                                                                                            : std::nullopt);
+    for (RoundedFit& fit : rounded) fit.c0_low = c0_low;
+    std::move(rounded.begin(), rounded.end(), std::back_inserter(fits));
+    // Plain rounding too: an exchange that did not settle has misled the search.
+    RoundedFit plain{centre.at, {}, c0_low, 0};
+    for (const Real& c : moved) plain.c.push_back(static_cast<float>(c));
+    fits.push_back(std::move(plain));
+  }
+  for (RoundedFit& fit : fits) fit.error = measure(s, fit);
+  std::stable_sort(fits.begin(), fits.end(), [](const RoundedFit& a, const RoundedFit& b) { return a.error < b.error; });
+  return fits;
+}
+
+}  // namespace outgrad::approx

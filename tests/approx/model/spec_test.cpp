@@ -1,0 +1,90 @@
+#include "approx/model/spec.h"
+
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace outgrad::approx {
+namespace {
+
+const std::string kSpec = kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/approx/specs/gelu_f32.json");
+
+std::string refusal_of_spec(const std::string& text) {
+  try {
+    parse_spec(text, "spec.json");
+  } catch (const kernels::SpecError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string with(const std::string& from, const std::string& to) {
+  std::string text = kSpec;
+  text.replace(text.find(from), from.size(), to);
+  return text;
+}
+
+TEST(Spec, ReadsTheCommittedOne) {
+  const Spec spec = parse_spec(kSpec, "spec.json");
+  EXPECT_EQ(spec.name, "gelu_f32");
+  EXPECT_EQ(spec.target, std::exp2(-26.2));
+  ASSERT_TRUE(spec.backward.has_value());
+  EXPECT_EQ(spec.backward->accuracy, AccuracyClass::absolute);
+  EXPECT_EQ(spec.backward->left->rows() + spec.backward->cells, 32);
+}
+
+TEST(Spec, SaysFilePlaceAndReason) {
+  EXPECT_EQ(refusal_of_spec(with("\"gelu\"", "\"relu\"")),
+            "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
+  EXPECT_EQ(refusal_of_spec(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2");
+  EXPECT_EQ(refusal_of_spec(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
+  EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
+  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
+  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"activation\": \"gelu\", \"expression\": \"x\"")),
+            "spec.json: activation: give either it or an expression");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 60")), "spec.json: degree: 60 is outside 1 .. 12");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6.5")), "spec.json: degree: must be an integer");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")), "spec.json: x: is not a key of this schema");
+  EXPECT_EQ(refusal_of_spec(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
+            "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");
+  EXPECT_EQ(refusal_of_spec(with("\"edge_log2\": -3", "\"edge_log2\": 7")), "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
+  EXPECT_EQ(refusal_of_spec("[1]"), "spec.json: top level: must be an object");
+  EXPECT_EQ(refusal_of_spec("{"), "spec.json: byte 2: is not JSON");
+  EXPECT_EQ(refusal_of_spec("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
+}
+
+TEST(Spec, WhatItQuotesStaysShort) {
+  const std::string rubbish(100000, 'x');
+  EXPECT_LT(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"" + rubbish + "\": 1")).size(), 600U);
+  for (const char* value : {"outgrad.spec/2", "gelu_f32", "backward", "f32", "abs:2^-26.2"}) {
+    EXPECT_LT(refusal_of_spec(with(value, value + rubbish)).size(), 600U) << value;
+  }
+  EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x+\\n1\"")),
+            "spec.json: expression: column 3: the byte 0x0a is not expected here");
+}
+
+TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {
+  std::mt19937 random(3);
+  std::uniform_int_distribution<size_t> place(0, kSpec.size() - 1);
+  std::uniform_int_distribution<int> byte(0, 255);
+  int refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string text = kSpec;
+    for (int k = 0; k <= i % 3; ++k) text[place(random)] = static_cast<char>(byte(random));
+    refused += refusal_of_spec(text) != "accepted";
+  }
+  EXPECT_GT(refused, 15000);
+}
+
+TEST(Spec, Sha256OfAbc) {
+  // FIPS 180-4's example.
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+}  // namespace
+}  // namespace outgrad::approx

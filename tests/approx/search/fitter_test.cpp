@@ -1,0 +1,144 @@
+#include "approx/search/fitter.h"
+
+#include "approx/model/emit.h"
+#include "kernels/host/errors.h"
+#include "kernels/host/files.h"
+#include "tests/approx/shared.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace outgrad::approx {
+namespace {
+
+std::vector<std::string> committed_fits() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/notebooks_data/fits")) names.push_back(entry.path().stem().string());
+  return names;
+}
+
+class CommittedFit : public testing::TestWithParam<std::string> {};
+
+TEST_P(CommittedFit, IsWhatFitAndEmitGiveByteForByte) {
+  const Spec spec = read_spec(kRoot + "/approx/specs/" + GetParam() + ".json");
+  const Fit result = fit(spec, 0);
+  const std::string text = to_json(result);
+  EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/" + GetParam() + ".json"));
+  EXPECT_EQ(emit_header(fit_from_json(text, "memory"), "notebooks_data/fits/" + GetParam() + ".json"),
+            kernels::read_file(kRoot + "/kernels/generated/" + GetParam() + ".h"));
+}
+
+/// Nearly optimal, row by row: what is certified against what no polynomial of the row's degree undercuts.
+TEST_P(CommittedFit, EveryMinimaxRowIsNearItsLowerBound) {
+  const Fit result = committed(GetParam());
+  if (!result.backward) GTEST_SKIP() << "no minimax rows: forward rows are chosen by ulp, direct tables have none";
+  constexpr double kEqual = 0x1p-48;  // a row that equals g has no ratio
+  for (const Piece& p : result.backward->pieces) {
+    EXPECT_LE(p.observed, p.certified) << p.row;
+    if (p.storage_aware || p.certified < kEqual) continue;
+    EXPECT_LE(p.lower_bound, p.minimax) << p.row;
+    EXPECT_LE(p.minimax_certified, 1.02 * p.lower_bound) << p.row;
+    EXPECT_LE(p.certified, 1.15 * p.lower_bound) << p.row;
+    EXPECT_LE(p.certified, 1.01 * p.observed) << p.row;
+  }
+}
+
+TEST_P(CommittedFit, KeepsItsClass) {
+  const Fit result = committed(GetParam());
+  if (result.table) {
+    EXPECT_LE(result.table->kT, result.table->kO + 0.5 * ulp_of(result.table->entry_format, 1));
+    return;
+  }
+  if (!result.backward) GTEST_SKIP() << "a forward fit";
+  const BackwardModel& m = *result.backward;
+  if (result.accuracy.starts_with("stored")) {
+    EXPECT_LE(m.kT, result.target * m.kO);
+    EXPECT_LE(m.kT / m.kO, 1.02 * result.programme_dual);
+  } else if (result.accuracy.starts_with("ulp")) {
+    EXPECT_LE(m.kTwoWord ? m.kUlp : result.worst_ulp, result.target);
+  } else {
+    EXPECT_LE(m.kA, result.target);
+  }
+}
+
+TEST(Fit, F32GeluReachesItsGoal) {
+  const BackwardModel m = *committed("gelu_f32").backward;
+  EXPECT_LE(m.kAB, 0x1p-23);
+  EXPECT_LE(cost_of(m).arithmetic, 11);
+  EXPECT_LE(cost_of(m).table_bytes, 1024);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, CommittedFit, testing::ValuesIn(committed_fits()), [](const auto& spec) { return spec.param; });
+
+TEST(Fit, SameBytesWithOneAndTwoThreadsAndTwice) {
+  const Spec spec = read_spec(kRoot + "/approx/specs/gelu_f16.json");
+  const std::string once = to_json(fit(spec, 1));
+  EXPECT_EQ(once, to_json(fit(spec, 2)));
+  EXPECT_EQ(once, to_json(fit(spec, 2)));
+}
+
+TEST(Fit, UnreachableTargetNamesTheProvenLowerBound) {
+  std::string text = kernels::read_file(kRoot + "/approx/specs/gelu_bf16.json");
+  text.replace(text.find("2^-10"), 5, "2^-40");
+  try {
+    fit(parse_spec(text, "spec.json"), 0);
+    FAIL() << "2^-40 was reached with degree 2";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_NE(std::string(error.what()).find("proven"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("out of reach"), std::string::npos) << error.what();
+  }
+}
+
+// A finding of the gate: break points were counted through the left segment's rows, beyond the last one.
+TEST(Fit, OneCellMayStandBesideALeftSegment) {
+  const Fit one = fit(parse_spec(R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
+                                     "degree": 5, "cells": 1, "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})", "spec.json"), 0);
+  EXPECT_EQ(one.backward->pieces.size(), 8u);
+  EXPECT_LE(one.backward->kA, 0x1p-5);
+  EXPECT_LE(one.backward->kT, one.backward->kO + 0x1p-5 + one.backward->kK);
+}
+
+TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
+  const auto refusal = [](const std::string& function, const std::string& more) {
+    const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "bf16", "target": "abs:2^-8", )"
+                                         R"("degree": 3, {}}})", function, more);
+    try {
+      fit(parse_spec(text, "spec.json"), 0);
+    } catch (const kernels::SpecError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const std::string left = R"("cells": 10, "left_segment": {"edge_log2": -3, "half_octaves": 2, "merge_log2": -6})";
+  EXPECT_NE(refusal(R"("activation": "sigmoid")", left).find("left_segment: f rises"), std::string::npos);
+  EXPECT_NE(refusal(R"("activation": "sigmoid")", left + R"(, "right_from": 0.4)").find("left_segment: f rises"), std::string::npos);
+  EXPECT_NE(refusal(R"("activation": "sigmoid")", R"("cells": 16, "right_from": 0.4)").find("right_from: f rises"), std::string::npos);
+  for (const char* function : {"x*sigmoid(x)+1", "x*sigmoid(x)-1", "x*sigmoid(x)+0.1"}) {
+    const std::string why = refusal(fmt::format(R"("expression": "{}")", function), R"("cells": 16)");
+    EXPECT_NE(why.find("with a minimum f must tend to 0"), std::string::npos) << function << ": " << why;
+  }
+}
+
+TEST(Fit, JsonRoundTripsAndRefusesDamage) {
+  const std::string path = kRoot + "/notebooks_data/fits/gelu_f16.json";
+  const std::string text = kernels::read_file(path);
+  EXPECT_EQ(to_json(fit_from_json(text, path)), text);
+  for (size_t cut = 0; cut + 2 < text.size(); cut += 37) {
+    EXPECT_THROW(fit_from_json(text.substr(0, cut), path), kernels::SpecError) << cut;
+  }
+  EXPECT_THROW(fit_from_json("{\"schema\": 1e999}", path), kernels::SpecError) << "not an internal error";
+  // Every character replaced in turn: refused with a SpecError, or still a well-formed fit.
+  for (size_t i = 0; i < text.size(); i += 11) {
+    std::string damaged = text;
+    damaged[i] = damaged[i] == '7' ? '"' : '7';
+    try {
+      emit_header(fit_from_json(damaged, path), path);
+    } catch (const kernels::SpecError&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::approx

@@ -1,0 +1,77 @@
+#include "approx/search/remez.h"
+
+#include "approx/function/scalars.h"
+
+#include <boost/multiprecision/eigen.hpp>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace outgrad::approx {
+namespace {
+
+using Matrix = Eigen::MatrixXd;
+using Vector = Eigen::VectorXd;
+
+Matrix powers(const Vector& x, int degree, int first = 0) {
+  Matrix m(x.size(), degree + 1 - first);
+  for (int k = first; k <= degree; ++k) m.col(k - first) = x.array().pow(k);
+  return m;
+}
+
+TEST(Remez, ChebyshevPolynomialIsTheErrorOfTheNextPower) {
+  // The best approximation of x^(n+1) from degree n on [-1, 1] errs by 2^-n.
+  const Vector x = Vector::LinSpaced(2001, -1, 1);
+  for (int n = 1; n <= 8; ++n) {
+    const auto best = exchange<double>(powers(x, n), x.array().pow(n + 1).matrix());
+    EXPECT_TRUE(best.settled);
+    EXPECT_NEAR(best.error, std::ldexp(1.0, -n), 1e-5 * std::ldexp(1.0, -n)) << n;
+    EXPECT_LE(best.level, std::ldexp(1.0, -n) * (1 + 1e-9)) << n;
+  }
+}
+
+TEST(Remez, NoCoefficientsUndercutTheLevel) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> unit(-1, 1);
+  const Vector x = Vector::LinSpaced(300, -0.4, 0.9);
+  for (int trial = 0; trial < 30; ++trial) {
+    const Vector target = x.unaryExpr([&](double) { return unit(random); });
+    const Matrix columns = powers(x, 4);
+    const auto best = exchange<double>(columns, target);
+    ASSERT_TRUE(best.settled);
+    for (int other = 0; other < 200; ++other) {
+      const Vector c = best.coefficients + Vector::NullaryExpr(5, [&](Eigen::Index) { return 0.05 * unit(random); });
+      EXPECT_GE((target - columns * c).cwiseAbs().maxCoeff(), best.level * (1 - 1e-12));
+    }
+  }
+}
+
+TEST(Remez, MissingPowersAndVanishingWeightsSettle) {
+  // sin(x) = x (...): only odd freedom matters, and the columns vanish at 0.
+  const Vector x = Vector::LinSpaced(400, 1e-3, 1);
+  const auto best = exchange<double>(powers(x, 5, 1), x.array().sin().matrix());
+  EXPECT_TRUE(best.settled);
+  EXPECT_LT(best.error, 2e-5);
+  EXPECT_GT(best.level, 1e-8);
+}
+
+TEST(Remez, MultiPrecisionSeesBelowDouble) {
+  const int degree = 12, samples = 200;
+  Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic> columns(samples, degree + 1);
+  Eigen::Matrix<Real, Eigen::Dynamic, 1> target(samples);
+  for (int i = 0; i < samples; ++i) {
+    const Real x = (Real(i) / (samples - 1) - Real(0.5)) / 4;
+    Real power = 1;
+    for (int k = 0; k <= degree; ++k, power *= x) columns(i, k) = power;
+    target[i] = exp(x);
+  }
+  const auto best = exchange<Real>(columns, target);
+  EXPECT_TRUE(best.settled);
+  // (1/8)^13 / (2^12 13!) = 2^-83.5.
+  EXPECT_LT(best.error, std::exp2(-82.5));
+  EXPECT_GT(best.level, std::exp2(-84.5));
+}
+
+}  // namespace
+}  // namespace outgrad::approx
