@@ -1,4 +1,4 @@
-// `outgrad-tune eval` through its command line: the right bytes, or one line, the right status and no file at all.
+// `outgrad-eval eval` through its command line: the right bytes, or one line, the right status and no file at all.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -32,7 +32,7 @@ struct CommandResult {
 
 CommandResult tune(const std::string& arguments) {
   CommandResult outcome{-1, {}};
-  FILE* pipe = ::popen((std::string(OUTGRAD_BINARY_DIR "/outgrad-tune ") + arguments + " 2>&1").c_str(), "r");
+  FILE* pipe = ::popen((std::string(OUTGRAD_BINARY_DIR "/outgrad-eval ") + arguments + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> block;
   while (std::fgets(block.data(), block.size(), pipe) != nullptr) outcome.output += block.data();
@@ -46,7 +46,7 @@ bool is_one_line(const std::string& text) { return text.rfind("outgrad: ", 0) ==
 class Eval : public testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(OUTGRAD_BINARY_DIR "/outgrad-tune")) GTEST_SKIP() << "outgrad-tune is not built";
+    if (!std::filesystem::exists(OUTGRAD_BINARY_DIR "/outgrad-eval")) GTEST_SKIP() << "outgrad-eval is not built";
   }
 
   template <class T>

@@ -1,0 +1,31 @@
+// outgrad-eval: the kernels as callers get them, on arrays in files (eval) and beside this machine's bandwidth (bench).
+#include "autotune/bench/bench.h"
+#include "autotune/commands.h"
+#include "autotune/eval_command.h"
+#include "kernels/host/errors.h"
+
+namespace {
+
+constexpr const char* kBenchUsage =
+    "usage: outgrad bench [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
+    "         the kernels beside this machine's bandwidth, and beside PyTorch if OUTGRAD_PYTHON names a Python that has it\n"
+    "       outgrad bench --tuned HEADER [--kernel K] [--format F] [--elements N] [--shape RxN,...] [--rounds N] [--seed N] [--out DIR] [--json]\n"
+    "         the entry points without a tuned header and with it, in the same rounds\n";
+
+constexpr const char* kEvalUsage =
+    "usage: outgrad eval --op OP --format f32|f16|bf16 [--device cpu|cuda:N] [--json] ...\n"
+    "         one kernel over raw little-endian arrays in files; OP is one of\n"
+    "         forward             --activation gelu --x X --y Y --mask M\n"
+    "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
+    "         forward, backward   --header FILE ... the kernel of a header that `emit` wrote, of any activation and format\n"
+    "         layernorm_forward   --rows R --cols N [--gamma G] [--beta B] [--eps E] --x X --y Y --rstd S\n"
+    "         layernorm_backward  --rows R --cols N --dy DY --y Y [--gamma G] [--beta B] --rstd S --dx DX [--dgamma DG] [--dbeta DB]\n"
+    "         rmsnorm_forward, rmsnorm_backward: the same without beta\n";
+
+constexpr outgrad::autotune::Command kCommands[] = {{"bench", kBenchUsage, outgrad::autotune::bench_command}, {"eval", kEvalUsage, outgrad::autotune::eval_command}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return outgrad::kernels::run_main([&] { return outgrad::autotune::run_command("outgrad-eval", kCommands, std::vector<std::string>(argv + 1, argv + argc)); });
+}
