@@ -7,8 +7,8 @@
 #include "approx/reach.h"
 #include "approx/sollya.h"
 #include "approx/witness.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "kernels/host/tasks.h"
 
 #include <CLI/CLI.hpp>

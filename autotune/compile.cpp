@@ -20,7 +20,7 @@
 #include "autotune/sha256.h"
 #include "autotune/sources.h"
 #include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #ifndef OUTGRAD_CXX_COMPILER
 #define OUTGRAD_CXX_COMPILER ""
@@ -65,7 +65,7 @@ std::vector<std::string> words_of(const std::string& text) {
 std::string version_of(std::vector<std::string> command) {
   if (command.empty()) return {};
   std::string path = (fs::temp_directory_path() / "outgrad-version-XXXXXX").string();
-  const kernels::detail::Descriptor file(::mkstemp(path.data()));
+  const kernels::Descriptor file(::mkstemp(path.data()));
   if (file.get() < 0) throw kernels::IoError(path, "create", errno);
   command.push_back("--version");
   const pid_t child = start(command, path);

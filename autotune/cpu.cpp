@@ -7,7 +7,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/device.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

@@ -8,7 +8,7 @@
 #include "autotune/bench/bench.h"
 #include "autotune/eval_command.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "autotune/sha256.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -62,7 +62,7 @@ SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources) {
   std::string code, coefficients;
   for (const auto& [name, text] : sources) {
     const std::size_t folder = name.rfind('/');
-    if (name.compare(folder + 1, 6, "tuned_") == 0) continue;
+    if (name.compare(folder + 1, 6, "tuned_") == 0 || name.starts_with("kernels/support/")) continue;
     (name.find("/generated/") != std::string::npos ? coefficients : code) += sha256(name + "\n" + code_of(text));
   }
   return {sha256(code), sha256(coefficients)};

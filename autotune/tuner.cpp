@@ -14,7 +14,7 @@
 #include "autotune/records/merge.h"
 #include "autotune/sha256.h"
 #include "autotune/verify.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -35,7 +35,7 @@ class LaunchLog {
   }
 
  private:
-  kernels::detail::Descriptor file_;
+  kernels::Descriptor file_;
 };
 
 IsolationLimits limits_of(const MeasureSettings& settings, Patience& patience) {

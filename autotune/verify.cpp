@@ -17,7 +17,7 @@
 
 #include "autotune/timing.h"
 #include "kernels/formats.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune {
 namespace {

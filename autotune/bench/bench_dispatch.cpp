@@ -19,7 +19,7 @@
 #include "autotune/timing.h"
 #include "autotune/workload.h"
 #include "kernels/c/outgrad.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "autotune/sha256.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

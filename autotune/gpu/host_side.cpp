@@ -4,7 +4,7 @@
 #include "kernels/fits.h"
 #include "kernels/host/api.h"
 #include "kernels/host/bias.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::gpu {
 template <class T>

@@ -22,7 +22,7 @@
 #include "autotune/sha256.h"
 #include "autotune/sources.h"
 #include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

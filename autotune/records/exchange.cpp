@@ -11,7 +11,7 @@
 #include "autotune/records/database.h"
 #include "autotune/records/identity.h"
 #include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "autotune/records/merge.h"
 #include "autotune/sha256.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

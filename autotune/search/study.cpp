@@ -23,7 +23,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/search/replay.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

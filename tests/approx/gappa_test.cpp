@@ -2,7 +2,7 @@
 
 #include "approx/certificate.h"
 #include "approx/witness.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "approx/certificate.h"
 #include "approx/witness.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>

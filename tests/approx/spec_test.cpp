@@ -1,7 +1,7 @@
 #include "approx/spec.h"
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include "autotune/timing.h"
 #include "autotune/variant.h"
 #include "kernels/fits.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "kernels/host/layernorm.h"
 #include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"

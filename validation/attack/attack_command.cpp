@@ -10,8 +10,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "validation/attack/gate.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/shard.h"

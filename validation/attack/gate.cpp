@@ -12,8 +12,8 @@
 #include <regex>
 #include <set>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/mutation.h"
 #include "validation/attack/process.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 #include "kernels/host/parallel.h"
 
 #ifdef OUTGRAD_HAS_MPI

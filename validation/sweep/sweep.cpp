@@ -22,8 +22,8 @@
 #include <utility>
 
 #include "kernels/formats.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "kernels/host/parallel.h"
 #include "validation/exact/reference.h"
 #include "validation/limits.h"

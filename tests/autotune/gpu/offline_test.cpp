@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "autotune/timing.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {

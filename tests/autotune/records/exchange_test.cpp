@@ -11,7 +11,7 @@
 
 #include "autotune/records/database.h"
 #include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
 

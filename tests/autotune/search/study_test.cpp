@@ -8,7 +8,7 @@
 
 #include "autotune/timing.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/validation/attack/committed.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/formula.h"

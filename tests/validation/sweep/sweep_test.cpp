@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "kernels/tuned.h"
 #include "validation/exact/reference.h"
 #include "validation/sweep/digest.h"

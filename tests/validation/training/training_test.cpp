@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "kernels/host/api.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
 #include "validation/exact/oracle.h"
 #include "validation/random.h"
