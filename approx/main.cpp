@@ -9,7 +9,7 @@
 #include "approx/witness.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "kernels/host/tasks.h"
+#include "kernels/support/parallel.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -19,7 +19,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/gpu/offline.h"
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 
 namespace outgrad::autotune {
@@ -277,7 +277,7 @@ std::string published_text(const std::vector<json>& records) {
   for (auto& [shared, own] : runs) {
     json run = json::parse(shared);
     run["schema"] = kSchema;
-    run["run"] = sha256(shared).substr(0, kNameDigits);
+    run["run"] = kernels::sha256(shared).substr(0, kNameDigits);
     text += line_of(run) + '\n';
     for (json& record : own) {
       record["of_run"] = run["run"];

@@ -81,10 +81,5 @@ TEST(Spec, MutationsAreRefusedOrParsedNeverFatal) {
   EXPECT_GT(refused, 15000);
 }
 
-TEST(Spec, Sha256OfAbc) {
-  // FIPS 180-4's example.
-  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-}
-
 }  // namespace
 }  // namespace outgrad::approx

@@ -53,9 +53,9 @@ const std::map<std::string, Layer> kLayers = {
     {"kernels", {{"kernels"}, {}}},
     {"kernels/support", {{"kernels", "kernels/support"}, {"nlohmann/json"}}},
     {"approx",
-     {{"kernels", "kernels/support", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h", "openssl/"}}},
+     {{"kernels", "kernels/support", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h"}}},
     {"validation",
-     {{"kernels", "kernels/support", "validation"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "openssl/", "mpi.h"}}},
+     {{"kernels", "kernels/support", "validation"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
 };
 

@@ -15,6 +15,9 @@
 #include "validation/attack/specification.h"
 
 namespace outgrad::validation::gate {
+
+using kernels::Random;
+
 namespace {
 
 Options options_of(const std::string& only, size_t most = 0) {
