@@ -17,10 +17,10 @@
 #include <sstream>
 #include <thread>
 
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 #include "autotune/sources.h"
 #include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #ifndef OUTGRAD_CXX_COMPILER
 #define OUTGRAD_CXX_COMPILER ""
@@ -65,7 +65,7 @@ std::vector<std::string> words_of(const std::string& text) {
 std::string version_of(std::vector<std::string> command) {
   if (command.empty()) return {};
   std::string path = (fs::temp_directory_path() / "outgrad-version-XXXXXX").string();
-  const kernels::detail::Descriptor file(::mkstemp(path.data()));
+  const kernels::Descriptor file(::mkstemp(path.data()));
   if (file.get() < 0) throw kernels::IoError(path, "create", errno);
   command.push_back("--version");
   const pid_t child = start(command, path);
@@ -197,8 +197,8 @@ Toolchain find_toolchain() {
   const SourceHashes hashes = hash_sources(toolchain.source_root);
   std::string abi;
   for (const char* name : {"arguments.h", "bias_abi.h", "norm_abi.h", "variant_abi.h"})
-    abi += sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
-  toolchain.headers_hash = sha256(hashes.kernels + hashes.coefficients + abi);
+    abi += kernels::sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
+  toolchain.headers_hash = kernels::sha256(hashes.kernels + hashes.coefficients + abi);
   return toolchain;
 }
 
@@ -240,7 +240,7 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
       Unit unit = std::move(waiting.front());
       waiting.pop_front();
       const std::string source = unit_source(unit.candidates);
-      unit.base = settings.cache_folder + "/" + sha256(common + source);
+      unit.base = settings.cache_folder + "/" + kernels::sha256(common + source);
       if (fs::exists(unit.base + ".so", error)) {
         take(unit, 0);
         ++done;
@@ -290,7 +290,7 @@ Compiled compile_source(const std::string& source, const std::string& symbol, co
                         const CompileSettings& settings) {
   create_folder(settings.cache_folder);
   std::error_code error;
-  const std::string base = settings.cache_folder + "/" + sha256(key_of(toolchain) + source);
+  const std::string base = settings.cache_folder + "/" + kernels::sha256(key_of(toolchain) + source);
   const std::string library = base + ".so", temporary = base + "." + std::to_string(::getpid()) + ".tmp";
   if (fs::exists(library, error)) return {library, symbol, 0};
   kernels::write_file(base + ".cpp", source);

@@ -7,7 +7,8 @@
 
 #include "autotune/compile.h"
 #include "autotune/device.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -63,7 +64,7 @@ class CpuTunable : public Tunable {
         // Where the fit leaves no choice of the placement, that is no difference.
         return wanted.at(item.key()) != item.value() && (item.key() != "table" || variant.fit == nullptr || variant.fit->has_rows);
       });
-      if (differing == 1) (variant.fit == origin.fit ? neighbours : variant.fit->header.empty() ? fits : own).push_back({next_random(seed), i});
+      if (differing == 1) (variant.fit == origin.fit ? neighbours : variant.fit->header.empty() ? fits : own).push_back({kernels::next_random(seed), i});
     }
     std::sort(neighbours.begin(), neighbours.end());
     neighbours.resize(std::min(neighbours.size(), kNeighbours));

@@ -14,7 +14,7 @@
 #include "autotune/header.h"
 #include "autotune/options.h"
 #include "kernels/host/api.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

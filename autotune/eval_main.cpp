@@ -2,7 +2,7 @@
 #include "autotune/bench/bench.h"
 #include "autotune/commands.h"
 #include "autotune/eval_command.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 
 #include "autotune/device.h"
 #include "autotune/isolate.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

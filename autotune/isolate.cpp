@@ -15,7 +15,7 @@
 #include <cstring>
 #include <new>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune {
 

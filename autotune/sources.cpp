@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <string_view>
 
-#include "autotune/sha256.h"
-#include "kernels/host/files.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -62,10 +62,10 @@ SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources) {
   std::string code, coefficients;
   for (const auto& [name, text] : sources) {
     const std::size_t folder = name.rfind('/');
-    if (name.compare(folder + 1, 6, "tuned_") == 0) continue;
-    (name.find("/generated/") != std::string::npos ? coefficients : code) += sha256(name + "\n" + code_of(text));
+    if (name.compare(folder + 1, 6, "tuned_") == 0 || name.starts_with("kernels/support/")) continue;
+    (name.find("/generated/") != std::string::npos ? coefficients : code) += kernels::sha256(name + "\n" + code_of(text));
   }
-  return {sha256(code), sha256(coefficients)};
+  return {kernels::sha256(code), kernels::sha256(coefficients)};
 }
 
 SourceHashes hash_sources(const std::string& include_root) {

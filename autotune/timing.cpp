@@ -6,6 +6,9 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/support/random.h"
+#include "kernels/support/statistics.h"
+
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -15,17 +18,10 @@ namespace {
 
 template <class Swap>
 void shuffle(std::size_t size, std::uint64_t& state, Swap&& swap) {
-  for (std::size_t i = size; i > 1; --i) swap(i - 1, static_cast<std::size_t>(next_random(state) % i));
+  for (std::size_t i = size; i > 1; --i) swap(i - 1, static_cast<std::size_t>(kernels::next_random(state) % i));
 }
 
 }  // namespace
-
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 double steady_ns(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();
@@ -68,14 +64,6 @@ std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double shar
   return kept;
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
 std::vector<double> kept_of(const std::vector<double>& values, const std::vector<bool>& kept) {
   std::vector<double> chosen;
   for (std::size_t r = 0; r < values.size() && r < kept.size(); ++r)
@@ -94,12 +82,12 @@ Interval ratio_interval(const std::vector<double>& numerator, const std::vector<
   constexpr int kResamples = 2000;  // the 0.5% tails then rest on ten resamples each
   std::vector<double> medians(kResamples);
   for (double& value : medians) {
-    for (double& ratio : resample) ratio = ratios[next_random(seed) % n];
-    value = median(resample);
+    for (double& ratio : resample) ratio = ratios[kernels::next_random(seed) % n];
+    value = kernels::median(resample);
   }
   std::sort(medians.begin(), medians.end());
   const auto tail = static_cast<std::size_t>((1 - kConfidence) / 2 * kResamples);
-  return {median(ratios), medians[tail], medians[kResamples - 1 - tail]};
+  return {kernels::median(ratios), medians[tail], medians[kResamples - 1 - tail]};
 }
 
 namespace {
@@ -140,7 +128,7 @@ Interval spearman_interval(const std::vector<double>& a, const std::vector<doubl
   std::vector<double> found, x(a.size()), y(a.size());
   for (int sample = 0; sample < kResamples; ++sample) {
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const std::size_t pair = next_random(seed) % a.size();
+      const std::size_t pair = kernels::next_random(seed) % a.size();
       x[i] = a[pair], y[i] = b[pair];
     }
     if (const double correlation = spearman(x, y); !std::isnan(correlation)) found.push_back(correlation);

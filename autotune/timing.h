@@ -60,7 +60,6 @@ class Rounds {
 // Which rounds are kept, given the ceiling's times; share = 0 keeps all.
 std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double share = kCeilingShare);
 
-double median(std::vector<double> values);  // NaN when empty
 std::vector<double> kept_of(const std::vector<double>& values, const std::vector<bool>& kept);
 
 struct Interval {
@@ -81,8 +80,5 @@ Interval spearman_interval(const std::vector<double>& a, const std::vector<doubl
 // all three arrays 64-byte aligned.
 void triad(const float* a, const float* b, float* out, long long n);  // out = a + 3 b: two reads, one write
 void copy(const float* a, float* out, long long n);                   // one read, one write
-
-// splitmix64: a full-period 64-bit generator in one line of state, so that a seed means the same order on every machine.
-std::uint64_t next_random(std::uint64_t& state);
 
 }  // namespace outgrad::autotune

@@ -21,7 +21,7 @@
 #include "autotune/search/recorder.h"
 #include "autotune/search/replay.h"
 #include "autotune/search/study.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

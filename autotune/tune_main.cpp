@@ -1,7 +1,7 @@
 // outgrad-tune: all that a GPU machine needs.
 #include "autotune/commands.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace {
 

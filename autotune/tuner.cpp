@@ -12,9 +12,10 @@
 
 #include "autotune/isolate.h"
 #include "autotune/records/merge.h"
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 #include "autotune/verify.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -35,7 +36,7 @@ class LaunchLog {
   }
 
  private:
-  kernels::detail::Descriptor file_;
+  kernels::Descriptor file_;
 };
 
 IsolationLimits limits_of(const MeasureSettings& settings, Patience& patience) {
@@ -203,7 +204,7 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
   if (variant.problem.over_rows()) record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
   if (variant.fit) {
     record["fit"] = fit_record(variant.problem, *variant.fit);
-    if (!variant.fit->header.empty()) record["fit"]["sha256"] = sha256(variant.fit->header);
+    if (!variant.fit->header.empty()) record["fit"]["sha256"] = kernels::sha256(variant.fit->header);
   }
   if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
   if (const auto* rejected = candidate.as<Rejected>()) {
@@ -223,7 +224,7 @@ json record_of(const Candidate& candidate, std::size_t index, const Measurement*
                  {"discarded_rounds", m->discarded_rounds},
                  {"finalist", final},
                  {"speedup", to_json(m->speedup[index])},
-                 {"gb_per_s", bytes / median(kept_of(ns, keep))},
+                 {"gb_per_s", bytes / kernels::median(kept_of(ns, keep))},
                  {"share_of_ceiling", m->share_of_ceiling[index]},
                  {"winner", m->decided && index == m->winner},
                  {"gain", index == m->winner && m->gain}});

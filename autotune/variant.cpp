@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "autotune/bias_abi.h"
-#include "autotune/timing.h"
 #include "kernels/fits.h"
 #include "kernels/formats.h"
 // The committed default whatever -DOUTGRAD_TUNED says: gains are measured against the same thing everywhere. Constants only are

@@ -15,9 +15,9 @@
 #include <immintrin.h>
 #endif
 
-#include "autotune/timing.h"
 #include "kernels/formats.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -109,18 +109,18 @@ std::vector<u32> argument_patterns(FormatId format, std::uint64_t& random) {
     for (u32 exponent = 0; exponent < 0x200u; ++exponent) {  // sign and exponent
       const u32 base = exponent << 23;
       patterns.insert(patterns.end(), {base, base | 1u, base | 0x7fffffu, base | 0x400000u});
-      for (int i = 0; i < 44; ++i) patterns.push_back(base | static_cast<u32>(next_random(random) & 0x7fffffu));
+      for (int i = 0; i < 44; ++i) patterns.push_back(base | static_cast<u32>(kernels::next_random(random) & 0x7fffffu));
     }
     // The branch point is the hard place: 4096 neighbours on each side of GELU's minimum in y and of its abscissa in x.
     for (const float centre : {-0.16997121f, -0.75179154f})
       for (int i = -4096; i < 4096; ++i) patterns.push_back(kernels::bits_of(centre) + static_cast<u32>(i));
     while (patterns.size() < kPatterns) {  // where the polynomials are: uniform in value
-      const double unit = static_cast<double>(next_random(random) >> 11) * 0x1p-53;
+      const double unit = static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53;
       patterns.push_back(kernels::bits_of(static_cast<float>(unit * 16 - 8)));
     }
   }
   // Neighbouring lanes must differ, or a lookup that mixes lanes up would pass.
-  for (std::size_t i = patterns.size(); i > 1; --i) std::swap(patterns[i - 1], patterns[next_random(random) % i]);
+  for (std::size_t i = patterns.size(); i > 1; --i) std::swap(patterns[i - 1], patterns[kernels::next_random(random) % i]);
   return patterns;
 }
 
@@ -129,7 +129,7 @@ u32 narrowed(FormatId format, float value) {
   return format == FormatId::kF16 ? kernels::narrow<kernels::F16>(value).bits : kernels::narrow<kernels::BF16>(value).bits;
 }
 
-double uniform(std::uint64_t& random) { return static_cast<double>(next_random(random) >> 11) * 0x1p-53; }
+double uniform(std::uint64_t& random) { return static_cast<double>(kernels::next_random(random) >> 11) * 0x1p-53; }
 double normal(std::uint64_t& random) {  // near enough: four uniform terms, of variance 1/12 each
   return (uniform(random) + uniform(random) + uniform(random) + uniform(random) - 2) * 1.7320508075688772;
 }
@@ -163,7 +163,7 @@ i64 special_every(i64 rows) { return rows < 4 * kSpecialKinds ? 2 : 4; }
 
 // Of a column: both signs; a few so small that their reciprocal is barely finite.
 float gamma_of(i64 j, std::uint64_t& random) {
-  const double size = 0.25 + 2 * uniform(random), sign = next_random(random) % 2 == 0 ? 1 : -1;
+  const double size = 0.25 + 2 * uniform(random), sign = kernels::next_random(random) % 2 == 0 ? 1 : -1;
   if (j % 16 == 9) return static_cast<float>(sign * 0x1p-30 * size);
   if (j % 64 == 35) return static_cast<float>(sign * 0x1p-127);  // subnormal, its reciprocal 2^127
   return static_cast<float>(sign * size);
@@ -257,12 +257,12 @@ Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem,
     if (operand.content == Content::kMask) {
       const i64 words = std::max<i64>(half / 32, 1);  // after them the patterns come again, with the opposite bits
       std::uint64_t drawn = random + static_cast<std::uint64_t>(i % words);
-      bits = static_cast<u32>(next_random(drawn) >> 32);
+      bits = static_cast<u32>(kernels::next_random(drawn) >> 32);
       if (i / words % 2 == 1) bits = ~bits;
     } else if (fill == Fill::kPatterns && matrix && is_argument(operand.content)) {
       bits = patterns_[static_cast<std::size_t>(i % half)];
     } else if (fill == Fill::kPatterns && matrix) {  // dy: 1 for half of them, so that g itself is compared
-      const std::uint64_t drawn = next_random(random);
+      const std::uint64_t drawn = kernels::next_random(random);
       bits = (drawn & 1) != 0 ? narrowed(format, 1) : static_cast<u32>(drawn >> 32) >> (32 - 8 * size);
     } else {
       float value = operand.content == Content::kGamma ? gamma_of(i, random) : plain_value(operand.content, random);

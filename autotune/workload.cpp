@@ -6,9 +6,9 @@
 #include <cstring>
 #include <new>
 
-#include "autotune/timing.h"
 #include "autotune/variant.h"
 #include "kernels/formats.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -67,7 +67,7 @@ std::vector<std::byte> drawn(Content content, Element element, FormatId format, 
   if (content != Content::kX && content != Content::kDy) seed += 1 + static_cast<std::uint64_t>(content);
   if (content == Content::kResult) return block;
   for (i64 i = 0; i < count; ++i) {
-    const auto uniform = [&] { return (static_cast<double>(next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
+    const auto uniform = [&] { return (static_cast<double>(kernels::next_random(seed) >> 11) + 1) * 0x1p-53; };  // in (0, 1]
     const double radius = std::sqrt(-2 * std::log(uniform()));
     const double normal = radius * std::cos(6.283185307179586 * uniform());  // Box and Muller
     store(element, format, block, static_cast<std::size_t>(i), value_of(content, normal, uniform()));

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::validation {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 #include "validation/attack/attack_command.h"
 #include "validation/certificate/check.h"
 #include "validation/norms/stability_command.h"

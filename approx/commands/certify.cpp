@@ -5,9 +5,9 @@
 #include "approx/proof/sollya.h"
 #include "approx/proof/witness.h"
 #include "approx/search/fitter.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
-#include "kernels/host/tasks.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "kernels/support/parallel.h"
 
 #include <fmt/format.h>
 

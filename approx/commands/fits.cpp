@@ -5,8 +5,8 @@
 #include "approx/progress.h"
 #include "approx/search/fitter.h"
 #include "approx/search/pareto.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 #include <fmt/format.h>
 

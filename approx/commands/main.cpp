@@ -3,7 +3,7 @@
 
 #include "approx/commands/commands.h"
 #include "approx/progress.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

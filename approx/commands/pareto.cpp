@@ -4,8 +4,8 @@
 
 #include "approx/commands/commands.h"
 #include "approx/function/activations.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

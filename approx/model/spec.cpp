@@ -1,10 +1,10 @@
 #include "approx/model/spec.h"
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/files.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -218,15 +218,6 @@ RoundedForwardSpec parse_rounded(Reader& r) {
 
 }  // namespace
 
-std::string sha256_hex(const std::string& bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1) throw std::runtime_error("SHA-256 failed");
-  std::string hex;
-  for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
-}
-
 Spec parse_spec(const std::string& text, const std::string& path) {
   nlohmann::json document;
   try {
@@ -277,7 +268,7 @@ Spec parse_spec(const std::string& text, const std::string& path) {
   }
   r.finish();
   spec.text = text;
-  spec.sha256 = sha256_hex(text);
+  spec.sha256 = kernels::sha256(text);
   return spec;
 }
 

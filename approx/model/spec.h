@@ -87,7 +87,4 @@ Spec read_spec(const std::string& path);
 /// The same from text; `path` is for messages.
 Spec parse_spec(const std::string& text, const std::string& path);
 
-/// Lower-case hexadecimal SHA-256.
-std::string sha256_hex(const std::string& bytes);
-
 }  // namespace outgrad::approx

@@ -2,7 +2,7 @@
 
 #include "approx/function/composite.h"
 #include "approx/proof/sollya.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 #include <fcntl.h>
 #include <poll.h>

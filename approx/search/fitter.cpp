@@ -12,7 +12,7 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/tasks.h"
+#include "kernels/support/parallel.h"
 
 #include <fmt/format.h>
 #include <omp.h>

@@ -3,7 +3,7 @@
 #include "approx/progress.h"
 #include "approx/search/remez.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/tasks.h"
+#include "kernels/support/parallel.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

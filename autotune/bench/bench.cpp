@@ -12,6 +12,7 @@
 #include "autotune/options.h"
 #include "autotune/workload.h"
 #include "kernels/host/api.h"
+#include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -183,7 +184,7 @@ void print(const BenchGroup& group) {
 
 }  // namespace
 
-double BenchGroup::gb_per_s(const BenchCase& which) const { return which.bytes / median(kept_of(which.ns, kept())); }
+double BenchGroup::gb_per_s(const BenchCase& which) const { return which.bytes / kernels::median(kept_of(which.ns, kept())); }
 
 Interval BenchGroup::share_of_triad(const BenchCase& which) const {
   const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept(), /*seed=*/1);

@@ -19,7 +19,8 @@
 #include "autotune/timing.h"
 #include "autotune/workload.h"
 #include "kernels/c/outgrad.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/statistics.h"
 
 namespace {
 
@@ -71,7 +72,7 @@ json measure(i64 n, int rounds) {
   const std::vector<bool> kept = kept_rounds(ns[0]);
   for (std::size_t k = 0; k < ways.size(); ++k) {
     const Interval ratio = ratio_interval(ns[k], ns[0], kept, /*seed=*/1);
-    ways[k]["ns_per_call"] = median(kept_of(ns[k], kept)) / static_cast<double>(calls);
+    ways[k]["ns_per_call"] = kernels::median(kept_of(ns[k], kept)) / static_cast<double>(calls);
     ways[k]["time_over_units"] = {{"median", ratio.median}, {"low", ratio.low}, {"high", ratio.high}, {"confidence", kConfidence}};
   }
   return {{"elements", n}, {"rounds", ns[0].size()}, {"discarded_rounds", std::count(kept.begin(), kept.end(), false)}, {"ways", ways}};

@@ -10,10 +10,11 @@
 #include "autotune/device.h"
 #include "autotune/executor.h"
 #include "autotune/records/tuned_header.h"
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 #include "autotune/workload.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -32,7 +33,7 @@ std::string source_of(const std::string& header, const std::string& root, Format
   std::vector<std::string> included = {root + "/autotune/entry_points.h", root + "/kernels/generated/tuned_default.h"};
   if (!header.empty()) included.push_back(header);
   std::string text;
-  for (const std::string& path : included) text += "// " + sha256(kernels::read_file(path)) + "\n";
+  for (const std::string& path : included) text += "// " + kernels::sha256(kernels::read_file(path)) + "\n";
   if (!header.empty()) text += "#define OUTGRAD_TUNED_HEADER \"" + header + "\"\n";
   text +=
       "#include \"autotune/entry_points.h\"\nusing namespace outgrad::kernels;\nusing namespace outgrad::autotune;\n#define EXPORTED "
@@ -67,7 +68,7 @@ json to_json(const Comparison& c) {
 
 Interval Comparison::gain() const { return ratio_interval(before_ns, after_ns, kept(), /*seed=*/1); }
 
-double Comparison::gb_per_s(const std::vector<double>& ns) const { return problem.bytes() / median(kept_of(ns, kept())); }
+double Comparison::gb_per_s(const std::vector<double>& ns) const { return problem.bytes() / kernels::median(kept_of(ns, kept())); }
 
 EntryPoints::EntryPoints(const std::string& header, const std::vector<Problem>& problems, const Toolchain& toolchain, const CompileSettings& settings) {
   const std::string path = header.empty() ? "" : std::filesystem::absolute(header).string();

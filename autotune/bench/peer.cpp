@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "autotune/compile.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune {
 

@@ -14,7 +14,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::cpu {
 namespace {
@@ -323,8 +323,8 @@ std::vector<Function> read_disassembly(std::string_view text, const std::string&
 std::string disassembled(const std::string& object) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw kernels::IoError("pipe", "create", errno);
-  const kernels::detail::Descriptor from(pipe[0]);
-  kernels::detail::Descriptor to(pipe[1]);
+  const kernels::Descriptor from(pipe[0]);
+  kernels::Descriptor to(pipe[1]);
   const pid_t child = ::fork();
   if (child < 0) throw kernels::IoError("objdump", "start", errno);
   if (child == 0) {
@@ -335,7 +335,7 @@ std::string disassembled(const std::string& object) {
     ::execlp("objdump", "objdump", "-d", "--no-show-raw-insn", object.c_str(), nullptr);
     ::_exit(kNoCommand);
   }
-  to = kernels::detail::Descriptor();
+  to = kernels::Descriptor();
   std::string text;
   std::array<char, 1 << 16> part{};
   for (;;) {

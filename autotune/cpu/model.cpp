@@ -9,7 +9,7 @@
 
 #include "autotune/device.h"
 #include "kernels/host/elementwise.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -16,7 +16,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/isolate.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "autotune/gpu/host_side.h"
 #include "autotune/gpu/stimulus.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune::gpu {
 

@@ -11,6 +11,7 @@
 #include "autotune/gpu/device_side.cuh"
 #include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/plan.h"
+#include "kernels/support/statistics.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -89,11 +90,6 @@ class Timer {
  private:
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 class Times {
  public:
@@ -252,7 +248,7 @@ class Times {
       std::vector<double> kept;
       for (size_t r = 0; r < copies.size(); ++r)
         if (best >= kCopyShareFloor * copies[r]) kept.push_back(which.us[r]);
-      return std::pair(median(kept), kept.size());
+      return std::pair(kernels::median(kept), kept.size());
     };
     const std::string shape = size.rows == 1 ? std::to_string(size.columns) : std::to_string(size.rows) + " x " + std::to_string(size.columns);
     const double copy_gb_per_s = 1e-3 * cases.front().bytes / median_of_kept(cases.front()).first;

@@ -1,25 +1,24 @@
 // Hashes chunks side by side, and reads what the sweeps found.
 #include "autotune/gpu/digests.h"
 
-#include <algorithm>
-#include <atomic>
-#include <cstdio>
-#include <exception>
-#include <mutex>
-#include <nlohmann/json.hpp>
-#include <thread>
+#include <omp.h>
 
-#include "autotune/sha256.h"
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/files.h"
+#include "kernels/support/parallel.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
 
 template <class T>
-Sha256::Digest digest_of_values(T* values, i64 n) {
+std::string digest_of_values(T* values, i64 n) {
   constexpr i64 kPiece = 16'384;  // stays in the first-level cache between the two passes
-  Sha256 sum;
+  kernels::Sha256 sum;
   for (i64 begin = 0; begin < n; begin += kPiece) {
     const i64 end = std::min(n, begin + kPiece);
     for (i64 i = begin; i < end; ++i) values[i] = from_bits<T>(kernels::canonical_bits(values[i]));
@@ -28,8 +27,8 @@ Sha256::Digest digest_of_values(T* values, i64 n) {
   return sum.digest();
 }
 
-Sha256::Digest digest_of_mask(const u32* mask, i64 n) {
-  Sha256 sum;
+std::string digest_of_mask(const u32* mask, i64 n) {
+  kernels::Sha256 sum;
   sum.add(mask, static_cast<std::size_t>((n + 31) / 32) * sizeof(u32));
   return sum.digest();
 }
@@ -42,38 +41,19 @@ OutputDigests digests_of(const std::function<std::unique_ptr<SweptOutputs<T>>()>
   constexpr i64 kChunk = std::min<u64>(kPatterns, kSweepChunk);
   constexpr std::size_t kChunks = kPatterns / kChunk;
   struct Digests {
-    Sha256::Digest y, mask, dx;
+    std::string y, mask, dx;
   };
   std::vector<Digests> digests(kChunks);
-  std::atomic<std::size_t> next = 0;
-  std::mutex failing;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    try {
-      const std::unique_ptr<SweptOutputs<T>> own = source();
-      for (std::size_t chunk; (chunk = next++) < kChunks;) {
-        const auto outputs = own->compute(chunk * static_cast<u64>(kChunk), kChunk);
-        digests[chunk] = {digest_of_values(outputs.y, kChunk), digest_of_mask(outputs.mask, kChunk), digest_of_values(outputs.dx, kChunk)};
-      }
-    } catch (...) {
-      const std::lock_guard lock(failing);
-      if (failure == nullptr) failure = std::current_exception();
-      next = kChunks;  // the others end with their chunk
-    }
-  };
-  std::vector<std::thread> workers;
-  const std::size_t count = std::clamp<std::size_t>(static_cast<std::size_t>(std::max(threads, 1)), 1, kChunks);
-  for (std::size_t i = 1; i < count; ++i) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
-  if (failure != nullptr) std::rethrow_exception(failure);
-  Sha256 y, mask, dx;
-  for (const Digests& of : digests) {
-    y.add(of.y.data(), of.y.size());
-    mask.add(of.mask.data(), of.mask.size());
-    dx.add(of.dx.data(), of.dx.size());
-  }
-  return {hex(y.digest()), hex(mask.digest()), hex(dx.digest())};
+  std::vector<std::unique_ptr<SweptOutputs<T>>> sources(static_cast<std::size_t>(std::max(threads, 1)));  // of each thread
+  kernels::for_each_task(kChunks, static_cast<int>(sources.size()), [&](std::size_t chunk) {
+    auto& own = sources[static_cast<std::size_t>(omp_get_thread_num())];
+    if (own == nullptr) own = source();
+    const auto outputs = own->compute(chunk * static_cast<u64>(kChunk), kChunk);
+    digests[chunk] = {digest_of_values(outputs.y, kChunk), digest_of_mask(outputs.mask, kChunk), digest_of_values(outputs.dx, kChunk)};
+  });
+  std::string y, mask, dx;
+  for (const Digests& of : digests) y += of.y, mask += of.mask, dx += of.dx;
+  return {kernels::sha256(y), kernels::sha256(mask), kernels::sha256(dx)};
 }
 template OutputDigests digests_of<float>(const std::function<std::unique_ptr<SweptOutputs<float>>()>&, int);
 template OutputDigests digests_of<kernels::F16>(const std::function<std::unique_ptr<SweptOutputs<kernels::F16>>()>&, int);

@@ -1,4 +1,4 @@
-// SHA-256 of GELU's outputs over every bit pattern of a format, as the exhaustive sweeps have it (validation/sweep/digest.h): what ties a device's
+// SHA-256 of GELU's outputs over every bit pattern of a format, as the exhaustive sweeps have it (validation/sweep/sweep.h): what ties a device's
 // bits to the sweeps' proofs.
 //
 // Outputs are y, the mask and dx of a forward and a backward pass at dy = 1 over the patterns in the sweeps' order (stimulus.h: swept), NaNs as the

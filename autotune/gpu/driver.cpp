@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "autotune/gpu/launches.cuh"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune::gpu {
 

@@ -25,6 +25,7 @@
 #include "autotune/gpu/device_times.h"
 #include "autotune/gpu/gelu_arguments.h"
 #include "autotune/gpu/norm_arguments.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -98,7 +99,7 @@ class ResultFile {
   }
   void write(const std::string& rows, bool complete) const {
     if (path_.empty()) return;
-    write_text(path_, head_ + ", \"complete\": " + (complete ? "true" : "false") + ",\n  \"" + key_ + "\": [\n    " + rows + "]}\n");
+    kernels::write_file(path_, head_ + ", \"complete\": " + (complete ? "true" : "false") + ",\n  \"" + key_ + "\": [\n    " + rows + "]}\n");
   }
 
  private:

@@ -4,7 +4,6 @@
 #include "kernels/fits.h"
 #include "kernels/host/api.h"
 #include "kernels/host/bias.h"
-#include "kernels/host/files.h"
 
 namespace outgrad::autotune::gpu {
 template <class T>
@@ -49,7 +48,6 @@ u64 host_hash(const std::vector<T>& array, u64 begin) {
   return sum;
 }
 
-void write_text(const std::string& path, const std::string& text) { kernels::write_file(path, text); }
 
 #define OUTGRAD_FOR_FORMAT(T)                                          \
   template void host_gelu_backward<T>(u64, i64, bool, GeluArrays<T>&); \

@@ -60,7 +60,4 @@ u64 host_hash(const std::vector<T>& array, u64 begin);
 
 inline constexpr float kEps = 1e-5f;
 
-// Replaces the file by the text, or throws IoError. Here because nvcc need not see <filesystem>.
-void write_text(const std::string& path, const std::string& text);
-
 }  // namespace outgrad::autotune::gpu

@@ -9,7 +9,7 @@
 
 #include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/layernorm.cuh"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

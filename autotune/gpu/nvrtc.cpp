@@ -10,7 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

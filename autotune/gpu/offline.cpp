@@ -19,10 +19,12 @@
 #include "autotune/isolate.h"
 #include "autotune/records/database.h"
 #include "autotune/records/tuned_header.h"
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 #include "autotune/sources.h"
 #include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/parallel.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -262,7 +264,7 @@ std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, 
     const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
       return item.key() != "table" && wanted.at(item.key()) != item.value();
     });
-    ranked.push_back({{static_cast<long>(differing), next_random(seed)}, i});
+    ranked.push_back({{static_cast<long>(differing), kernels::next_random(seed)}, i});
   }
   std::sort(ranked.begin(), ranked.end());
   std::vector<std::size_t> chosen;
@@ -307,7 +309,7 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   }
   std::vector<Program*> waiting;
   for (auto& [source, program] : programs) {
-    program.base = settings.cache_folder + "/" + sha256(key + source);
+    program.base = settings.cache_folder + "/" + kernels::sha256(key + source);
     if (std::filesystem::exists(program.base + ".json", error)) program.facts = facts_from(kernels::read_file(program.base + ".json"));
     if (!program.facts) waiting.push_back(&program);
   }
@@ -315,20 +317,12 @@ std::vector<Outcome> evaluate(const std::vector<GpuVariant>& variants, const Arc
   std::sort(waiting.begin(), waiting.end(), [](const Program* a, const Program* b) { return a->variants.front() < b->variants.front(); });
   Worker worker(waiting, variants, architecture, settings);
   const auto jobs = static_cast<std::size_t>(std::max(1, settings.jobs));
-  std::vector<std::exception_ptr> failures(jobs);
-  std::vector<std::thread> threads;
-  for (std::size_t job = 0; job < jobs; ++job) {
-    threads.emplace_back([&, job] {
-      try {
-        worker.run(job, jobs);
-      } catch (...) {
-        failures[job] = std::current_exception();
-      }
-    });
+  kernels::Failure failure;
+  {
+    std::vector<std::jthread> threads;  // not OpenMP's, which outlive their work: this process forks (autotune/isolate.h)
+    for (std::size_t job = 0; job < jobs; ++job) threads.emplace_back([&, job] { failure.guard([&] { worker.run(job, jobs); }, job); });
   }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  failure.rethrow();
   for (const Program* program : waiting)
     if (program->facts) kernels::write_file(program->base + ".json", to_json(*program->facts).dump() + "\n");
 

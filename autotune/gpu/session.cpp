@@ -12,8 +12,8 @@
 
 #include "autotune/gpu/nvrtc.h"
 #include "autotune/workload.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

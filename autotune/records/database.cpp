@@ -256,7 +256,7 @@ std::string line_of(const json& record) { return record.dump(-1, ' ', false, jso
 
 DatabaseLock::DatabaseLock(const std::string& path, bool create) {
   while (true) {
-    file_ = kernels::detail::Descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | (create ? O_CREAT : 0), 0666));
+    file_ = kernels::Descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | (create ? O_CREAT : 0), 0666));
     if (file_.get() < 0 && !create && errno == ENOENT) return;
     if (file_.get() < 0) throw kernels::IoError(path, "open", errno);
     while (::flock(file_.get(), LOCK_EX) != 0)  // released when the file is closed

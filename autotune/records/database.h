@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "autotune/accuracy.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 
@@ -58,7 +58,7 @@ class DatabaseLock {
   int descriptor() const { return file_.get(); }
 
  private:
-  kernels::detail::Descriptor file_;
+  kernels::Descriptor file_;
 };
 
 // Appends the records in one locked write, synced: all of them or, when the disk is full, none. A last line that a crash cut short is

@@ -13,8 +13,8 @@
 #include "autotune/gpu/offline.h"
 #include "autotune/records/database.h"
 #include "autotune/records/merge.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {

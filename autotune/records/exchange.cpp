@@ -10,8 +10,8 @@
 
 #include "autotune/records/database.h"
 #include "autotune/records/identity.h"
-#include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -260,7 +260,7 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
         for (const auto& measurement : *measurements)
           if (measurement.is_object() && text_at(measurement, "name") == "time" && measurement.contains("value") && measurement["value"].is_number())
             evaluation.time_ms = unit * measurement["value"].get<double>();
-      if (!evaluation.time_ms && !evaluation.times_ms.empty()) evaluation.time_ms = median(evaluation.times_ms);
+      if (!evaluation.time_ms && !evaluation.times_ms.empty()) evaluation.time_ms = kernels::median(evaluation.times_ms);
       if (!evaluation.time_ms) throw bad(place_of(i), "correct, but without a time");
     }
     collector.add(place_of(i), result["configuration"], std::move(evaluation));
@@ -326,7 +326,7 @@ Recording read_database(const std::string& path, std::string_view problem) {
     for (const double ns : numbers_at(rounds, "ns")) rows.samples_ms.push_back(ns * 1e-6);
     if (record.value("default", json()) == true) default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
   }
-  const double unit = default_ms.empty() ? 1 : median(default_ms);
+  const double unit = default_ms.empty() ? 1 : kernels::median(default_ms);
   std::vector<std::string> names;
   std::vector<std::vector<json>> labels;
   for (const auto& [text, rows] : points)
@@ -343,7 +343,7 @@ Recording read_database(const std::string& path, std::string_view problem) {
   for (auto& [text, rows] : points) {
     Evaluation evaluation;
     if (!rows.relative.empty())
-      evaluation.time_ms = unit * median(rows.relative);
+      evaluation.time_ms = unit * kernels::median(rows.relative);
     else if (!rows.failure.empty())
       evaluation.failure = rows.failure;
     else

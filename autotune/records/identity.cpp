@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "autotune/device.h"
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -65,7 +65,7 @@ std::string DeviceKey::slug() const {
       slug += '_';
   }
   while (!slug.empty() && slug.back() == '_') slug.pop_back();
-  return slug + "_" + sha256(device).substr(0, kHash);
+  return slug + "_" + kernels::sha256(device).substr(0, kHash);
 }
 
 DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const std::string& isa) {

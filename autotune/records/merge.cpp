@@ -19,8 +19,8 @@
 
 #include "autotune/compile.h"
 #include "autotune/gpu/offline.h"
-#include "autotune/sha256.h"
-#include "kernels/host/files.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -277,7 +277,7 @@ std::string published_text(const std::vector<json>& records) {
   for (auto& [shared, own] : runs) {
     json run = json::parse(shared);
     run["schema"] = kSchema;
-    run["run"] = sha256(shared).substr(0, kNameDigits);
+    run["run"] = kernels::sha256(shared).substr(0, kNameDigits);
     text += line_of(run) + '\n';
     for (json& record : own) {
       record["of_run"] = run["run"];
@@ -442,7 +442,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw kernels::IoError(folder, "create", error.value());
-  const kernels::detail::Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const kernels::Descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (lock.get() < 0) throw kernels::IoError(folder, "open", errno);
   while (::flock(lock.get(), LOCK_EX) != 0)
     if (errno != EINTR) throw kernels::IoError(folder, "lock", errno);

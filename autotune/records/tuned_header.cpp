@@ -11,9 +11,9 @@
 #include <tuple>
 
 #include "autotune/records/merge.h"
-#include "autotune/sha256.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -219,7 +219,7 @@ std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& de
   if (fit->contains("sha256")) {
     choice.fit_header = "fits/" + choice.fit + ".h";
     const std::string path = folder + "/" + choice.fit_header;
-    if (!std::filesystem::exists(path) || sha256(kernels::read_file(path)) != fit->value("sha256", "")) return std::nullopt;
+    if (!std::filesystem::exists(path) || kernels::sha256(kernels::read_file(path)) != fit->value("sha256", "")) return std::nullopt;
   }
   return choice;
 }

@@ -12,6 +12,7 @@
 #include "autotune/records/identity.h"
 #include "autotune/timing.h"
 #include "autotune/tuner.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -37,7 +38,7 @@ std::set<std::string> recorded(const std::string& path, const RunIdentity& run, 
 
 template <class Item>
 void shuffle(std::vector<Item>& items, std::uint64_t& state) {
-  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[next_random(state) % i]);
+  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[kernels::next_random(state) % i]);
 }
 
 // The times of one point and of the default beside it, round by round, of all passes.
@@ -58,7 +59,7 @@ class Recorder {
     compiling.variants_per_unit = static_cast<int>(kChunk) / compiling.jobs;
     // In a random order, but points that share a loop side by side: together they cost little more to compile than one.
     std::map<std::string, std::uint64_t> order;
-    for (const Variant& variant : variants) order.try_emplace(variant.loop_name(), next_random(random_));
+    for (const Variant& variant : variants) order.try_emplace(variant.loop_name(), kernels::next_random(random_));
     std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) { return order.at(a.loop_name()) < order.at(b.loop_name()); });
     std::vector<Candidate> chunk = {Candidate(default_variant(problem_))};
     auto next = variants.begin();

@@ -8,7 +8,7 @@
 
 #include "autotune/search/ranking.h"
 #include "autotune/variant.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 

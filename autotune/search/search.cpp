@@ -9,7 +9,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 #include "autotune/timing.h"
 
 namespace outgrad::autotune {
@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // What ties a record to a point: its parameters, and the text of a fit that is not the program's own.
 std::string key_of(const json& parameters, const std::string& header_sha256) { return parameters.dump() + header_sha256; }
 std::string key_of(const AnyVariant& variant) {
-  return key_of(variant.parameters(), variant.fit == nullptr || variant.fit->header.empty() ? "" : sha256(variant.fit->header));
+  return key_of(variant.parameters(), variant.fit == nullptr || variant.fit->header.empty() ? "" : kernels::sha256(variant.fit->header));
 }
 
 class Search {

@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "autotune/timing.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -76,7 +76,7 @@ std::optional<std::size_t> Points::find(const Point& values) const {
 
 Points Points::part(std::size_t index, std::size_t count) const {
   Points kept = *this;
-  std::erase_if(kept.ranks_, [&](std::uint64_t rank) { return next_random(rank) % count != index; });
+  std::erase_if(kept.ranks_, [&](std::uint64_t rank) { return kernels::next_random(rank) % count != index; });
   return kept;
 }
 

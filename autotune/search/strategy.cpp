@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "autotune/search/surrogate.h"
-#include "autotune/timing.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 
@@ -61,12 +61,12 @@ std::optional<std::size_t> Strategy::random_unseen() {
 std::size_t Strategy::below(std::size_t n) {
   // By rejection: the largest multiple of n keeps every remainder equally likely.
   const std::uint64_t limit = UINT64_MAX - UINT64_MAX % n;
-  std::uint64_t drawn = next_random(random_);
-  while (drawn >= limit) drawn = next_random(random_);
+  std::uint64_t drawn = kernels::next_random(random_);
+  while (drawn >= limit) drawn = kernels::next_random(random_);
   return static_cast<std::size_t>(drawn % n);
 }
 
-double Strategy::uniform() { return static_cast<double>(next_random(random_) >> 11) * 0x1p-53; }
+double Strategy::uniform() { return static_cast<double>(kernels::next_random(random_) >> 11) * 0x1p-53; }
 
 namespace {
 

@@ -16,14 +16,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "autotune/compile.h"
 #include "autotune/search/replay.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/parallel.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -52,30 +52,11 @@ std::size_t budget_of(const Recording& recording, double percent) {  // as kerne
   return static_cast<std::size_t>(std::max(1.0, std::floor(static_cast<double>(recording.points.size()) * percent / 100)));
 }
 
-// Calls work(0) ... work(count - 1) on all cores.
-void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next = 0;
-  std::exception_ptr failure;
-  std::mutex guard;
-  std::vector<std::jthread> threads;
-  for (unsigned t = 0; t < std::max(1U, std::thread::hardware_concurrency()); ++t)
-    threads.emplace_back([&] {
-      try {
-        for (std::size_t i = next++; i < count; i = next++) work(i);
-      } catch (...) {
-        const std::lock_guard lock(guard);
-        failure = std::current_exception();
-      }
-    });
-  threads.clear();
-  if (failure) std::rethrow_exception(failure);
-}
-
 std::vector<Entry> run_ours(const Cache& cache, const std::vector<std::string>& strategies, std::size_t seeds, const std::vector<double>& percents) {
   const std::size_t most = budget_of(cache.recording, *std::max_element(percents.begin(), percents.end()));
   std::vector<std::vector<Replay>> runs(strategies.size(), std::vector<Replay>(seeds));
   std::vector<std::atomic<double>> seconds(strategies.size());
-  in_parallel(strategies.size() * seeds, [&](std::size_t i) {
+  kernels::for_each_task(strategies.size() * seeds, 0, [&](std::size_t i) {
     const auto began = std::chrono::steady_clock::now();
     const auto strategy = make_strategy(strategies[i / seeds], cache.recording.points, 1 + i % seeds);
     runs[i / seeds][i % seeds] = replay(cache.recording, *strategy, most);

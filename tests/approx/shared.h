@@ -4,7 +4,7 @@
 #include <string>
 
 #include "approx/model/fit.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::approx {
 

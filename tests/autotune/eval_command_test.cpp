@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <span>
 
-#include "autotune/timing.h"
 #include "autotune/variant.h"
 #include "kernels/fits.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/random.h"
 #include "kernels/host/layernorm.h"
 #include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"
@@ -74,7 +74,7 @@ template <class T>
 std::vector<T> patterns(std::size_t n, std::uint64_t seed) {
   std::vector<T> values(n);
   for (T& value : values) {
-    const auto bits = static_cast<u32>(next_random(seed) >> 32);
+    const auto bits = static_cast<u32>(kernels::next_random(seed) >> 32);
     std::memcpy(&value, &bits, sizeof value);
   }
   return values;
@@ -82,7 +82,7 @@ std::vector<T> patterns(std::size_t n, std::uint64_t seed) {
 
 std::vector<float> uniform(std::size_t n, std::uint64_t seed, float low, float high) {
   std::vector<float> values(n);
-  for (float& value : values) value = low + (high - low) * static_cast<float>(next_random(seed) >> 40) * 0x1p-24f;
+  for (float& value : values) value = low + (high - low) * static_cast<float>(kernels::next_random(seed) >> 40) * 0x1p-24f;
   return values;
 }
 

@@ -10,7 +10,7 @@
 #include "autotune/tuner.h"
 #include "kernels/fits.h"
 #include "kernels/generated/gelu_f32_rel.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {

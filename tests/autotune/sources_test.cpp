@@ -39,6 +39,7 @@ TEST(SourceHashes, FollowTheCodeAndTheNames) {
   EXPECT_NE(changed(1, "kernels/generated/b.h", "int c;").coefficients, plain.coefficients);
   EXPECT_EQ(changed(1, "kernels/generated/b.h", "int c;").kernels, plain.kernels);
   EXPECT_EQ(hash_of({sources[0], sources[1], {"kernels/generated/tuned_default.h", "int t;"}}), plain);
+  EXPECT_EQ(hash_of({sources[0], sources[1], {"kernels/support/files.h", "int f;"}}), plain);
 }
 
 }  // namespace

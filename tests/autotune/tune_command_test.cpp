@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "autotune/records/database.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 

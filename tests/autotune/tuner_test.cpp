@@ -11,7 +11,7 @@
 
 #include "autotune/isolate.h"
 #include "autotune/verify.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"

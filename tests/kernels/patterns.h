@@ -7,22 +7,18 @@
 
 #include "kernels/formats.h"
 #include "kernels/portable.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::kernels::patterns {
 
-// A full-period 64-bit generator (splitmix64): the same numbers on every platform.
+// 32 bits at a time.
 class Random {
  public:
-  explicit Random(u64 seed) : state_(seed) {}
-  u32 next() {
-    u64 z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return static_cast<u32>((z ^ (z >> 31)) >> 32);
-  }
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  u32 next() { return static_cast<u32>(next_random(state_) >> 32); }
 
  private:
-  u64 state_;
+  std::uint64_t state_;
 };
 
 // f32: per sign and exponent (subnormals, infinities and NaNs are two of the exponents) the edges of the binade, the midpoints of

@@ -3,7 +3,8 @@
 A block of a page begins with its language. `sh`: commands, run in the order of the page, each block by one shell that ends
 at the first failure. `sh gpu`: the same, on a machine that may have neither a GPU nor a CUDA toolkit: there exit status 3,
 "the environment lacks something", is the other right end. `LANGUAGE PATH`: a file, written before what follows runs.
-The pictures of how_it_works.md are drawn again.
+The pictures of how_it_works.md are drawn again. A source file that a page names exists, and where a row of a table names files and
+then functions, these stand in them.
 
 usage: docs_test.py REPOSITORY BUILD
 """
@@ -17,6 +18,8 @@ import tempfile
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+FILE = re.compile(r"`((?:approx|autotune|docs|kernels|tests|validation)/[\w./]+\.\w+)`")
+NAME = re.compile(r"`(\w+)`")
 LACKING = 3
 LIMIT_S = 300
 
@@ -39,9 +42,22 @@ def run_block(code, place, folder, environment, may_lack):
     return False
 
 
+def names_hold(page, text, repository):
+    """Files that the page names exist, NAME.h aside; in a row of a table the cell behind a cell of files has names from them."""
+    missing = [path for path in FILE.findall(text) if "NAME" not in path and not (repository / path).exists()]
+    for line in text.splitlines():
+        cells = line.split("|")
+        for files, names in zip(cells, cells[1:]):
+            sources = "".join((repository / path).read_text() for path in FILE.findall(files) if (repository / path).exists())
+            missing += [f"{name} of {files.strip()}" for name in NAME.findall(names) if sources and not re.search(rf"\b{name}\b", sources)]
+    for what in missing:
+        print(f"FAILED: {page.name}: no {what}")
+    return not missing
+
+
 def page_holds(page, repository, environment):
     text = page.read_text()
-    holds = True
+    holds = names_hold(page, text, repository)
     for target in LINK.findall(BLOCK.sub("", text)):
         if not (page.parent / target).exists():
             print(f"FAILED: {page.name}: no {target}")

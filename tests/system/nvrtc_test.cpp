@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "autotune/gpu/nvrtc.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::tests {
 namespace {

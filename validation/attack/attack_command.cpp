@@ -10,12 +10,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "validation/attack/gate.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/shard.h"
-#include "validation/sweep/digest.h"
+#include "kernels/support/digest.h"
 
 namespace outgrad::validation {
 
@@ -43,10 +43,7 @@ constexpr Size kFull{900, 1, 2000}, kSmall{40, 1, 4};
 // Of what a unit's result depends on: as many digits as tell units apart.
 std::string key_of(const std::string& text) {
   constexpr size_t kDigits = 16;
-  Sha256 sha256;
-  sha256.add(text.data(), text.size());
-  const Sha256::Digest digest = sha256.digest();
-  return hex({reinterpret_cast<const char*>(digest.data()), digest.size()}).substr(0, kDigits);
+  return kernels::sha256(text).substr(0, kDigits);
 }
 
 std::vector<std::string> committed_headers(const std::string& sources, bool all) {

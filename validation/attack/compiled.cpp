@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 #include "validation/attack/process.h"
 
 namespace outgrad::validation::gate {

@@ -12,8 +12,8 @@
 #include <regex>
 #include <set>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/mutation.h"
 #include "validation/attack/process.h"
@@ -139,7 +139,7 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
   // The name enters the seed: headers have the same places, and should not get the same damage.
   std::uint64_t seed = options.seed;
   for (const char c : name) seed = seed * 0x100000001b3u ^ static_cast<unsigned char>(c);
-  Random random(seed);
+  kernels::Random random(seed);
   std::vector<Site> sites = sites_of(text);
   if (!options.only.empty()) std::erase_if(sites, [&](const Site& site) { return site.name != options.only && to_string(site.kind) != options.only; });
   std::vector<Mutant> mutants;
@@ -255,7 +255,7 @@ void SpecificationResult::add(const SpecificationResult& other) {
 std::vector<Specification> specifications_of(size_t block, const Options& options) {
   const size_t begin = block * kBlock, end = std::min(begin + kBlock, options.specifications);
   std::vector<Specification> specs;
-  Random random(options.seed * 0x9e3779b97f4a7c15u + block);
+  kernels::Random random(options.seed * 0x9e3779b97f4a7c15u + block);
   for (size_t i = begin; i < end; ++i) specs.push_back(random_specification(random));
   return specs;
 }

@@ -13,6 +13,9 @@
 #include <span>
 
 namespace outgrad::validation::gate {
+
+using kernels::Random;
+
 namespace {
 
 constexpr std::array<const char*, 10> kNumberDamages{"one ulp up", "one ulp down", "a few ulps", "a thousandth", "a factor up", "a factor down", "a large factor", "sign", "zero", "swapped"};

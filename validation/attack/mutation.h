@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "validation/random.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::validation::gate {
 
@@ -46,10 +46,10 @@ size_t damages_of(Site::Kind kind);
 const char* damage_name(Site::Kind kind, size_t damage);
 
 /// The mutant by that damage; text equal to the header's where the damage changes nothing there (zero is not negated). donor: another header.
-Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t site, size_t damage, const std::string& donor, Random& random);
+Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t site, size_t damage, const std::string& donor, kernels::Random& random);
 
 /// Which (site, damage) pairs to try: every constant, string and comment by every kind of damage, coefficients by `passes` kinds each, chosen at random, and no more
 /// than `most` of all in an even choice; 0 for no limit.
-std::vector<std::pair<size_t, size_t>> plan(const std::vector<Site>& sites, size_t passes, size_t most, Random& random);
+std::vector<std::pair<size_t, size_t>> plan(const std::vector<Site>& sites, size_t passes, size_t most, kernels::Random& random);
 
 }  // namespace outgrad::validation::gate

@@ -17,7 +17,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::validation::gate {
 namespace {

@@ -12,6 +12,9 @@
 #include "validation/attack/formula.h"
 
 namespace outgrad::validation::gate {
+
+using kernels::Random;
+
 namespace {
 
 template <size_t N>

@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "validation/random.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::validation::gate {
 
@@ -18,6 +18,6 @@ struct Specification {
 };
 
 /// The same from a seed on every machine, but for the last digits of a shift, which are libm's.
-Specification random_specification(Random& random);
+Specification random_specification(kernels::Random& random);
 
 }  // namespace outgrad::validation::gate

@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "validation/exact/function.h"
 
 namespace outgrad::validation {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "kernels/host/tasks.h"
+#include "kernels/support/parallel.h"
 #include "validation/limits.h"
 
 namespace outgrad::validation {

@@ -11,12 +11,14 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/tasks.h"
+#include "kernels/support/parallel.h"
+#include "kernels/support/random.h"
+#include "kernels/support/statistics.h"
 #include "validation/limits.h"
-#include "validation/random.h"
 
 namespace outgrad::validation {
 
+using kernels::Random;
 using kernels::i32;
 using kernels::i64;
 using kernels::Norm;
@@ -665,13 +667,6 @@ class CaseAttack {
   AttackResult result_;
 };
 
-double median(std::vector<double> values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 std::string hex(double value) { return fmt::format("{:a}", value); }
 
 nlohmann::json hex_list(const std::vector<float>& values) {
@@ -800,12 +795,12 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
       summary.largest_tightness = std::max(summary.largest_tightness, tally.tightness());
     }
   }
-  for (int g = 0; g < kGradients; ++g) summary.median_tightness[g] = median(each[g]);
-  for (const auto& [format, tightness] : dx_of) summary.median_dx_by_format[format] = median(tightness);
+  for (int g = 0; g < kGradients; ++g) summary.median_tightness[g] = kernels::median(each[g]);
+  for (const auto& [format, tightness] : dx_of) summary.median_dx_by_format[format] = kernels::median(tightness);
   constexpr double kAsked = 4;
   const auto within = std::ranges::count_if(all, [](double tightness) { return tightness <= kAsked; });
   if (!all.empty()) summary.share_within_4 = static_cast<double>(within) / static_cast<double>(all.size());
-  summary.median_tightness_all = median(all);
+  summary.median_tightness_all = kernels::median(all);
   return summary;
 }
 

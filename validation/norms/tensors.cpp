@@ -21,8 +21,8 @@
 #include <string_view>
 
 #include "kernels/formats.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::validation {
 

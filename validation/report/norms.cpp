@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <map>
 
+#include "kernels/support/statistics.h"
+
 namespace outgrad::validation {
 
 using namespace page;
@@ -145,13 +147,6 @@ Table layers_table(const StabilityFile& file) {
 
 constexpr std::array<const char*, 3> kGradients{"dx", "dgamma", "dbeta"};
 
-double median(std::vector<double> values) {
-  if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 /// Tightness of every case over the length of its rows.
 Plot tightness_plot(const AttackFile& attack, const std::string& format) {
   constexpr double kMost = 1e4;  // rows of one or two elements, whose gradients all but vanish, lie beyond
@@ -202,7 +197,7 @@ void add_groups(const AttackFile& attack, const char* what, Key key, Table& tabl
           }
           cases += gradient == kGradients[0] ? 1 : 0;
         }
-        medians.push_back(found.empty() ? Cell("-", Tone::muted) : Cell(scientific(median(found))));
+        medians.push_back(found.empty() ? Cell("-", Tone::muted) : Cell(scientific(kernels::median(found))));
       }
     }
     row.emplace_back(fmt::format("{}", cases));

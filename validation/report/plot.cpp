@@ -16,8 +16,8 @@
 #include <regex>
 #include <string_view>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::validation {
 

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <tuple>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "validation/json_node.h"
 #include "validation/limits.h"
 

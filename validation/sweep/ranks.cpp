@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/parallel.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/parallel.h"
 
 #ifdef OUTGRAD_HAS_MPI
 #include <mpi.h>
@@ -32,11 +32,11 @@ bool under_mpirun() {
 #ifdef OUTGRAD_HAS_MPI
 enum Tag { kAsk = 1, kTask, kResult, kParted };
 
-/// Rank 0's answers to the others until each of them has parted, or `stop`.
-void serve(int others, const std::atomic<bool>& stop, const std::function<std::int64_t()>& next,
+/// Rank 0's answers to the others until each of them has parted, or something failed here.
+void serve(int others, const kernels::Failure& failure, const std::function<std::int64_t()>& next,
            const std::function<void(std::int64_t, const std::string&)>& collect) {
   constexpr auto kPause = std::chrono::microseconds(200);  // MPI waits by spinning; a task takes a thousand times this
-  while (others > 0 && !stop) {
+  while (others > 0 && !failure.happened()) {
     int waiting = 0;
     MPI_Status status;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &waiting, &status);
@@ -111,18 +111,8 @@ std::string Ranks::broadcast(std::string text) const {
 
 void Ranks::share(std::int64_t tasks, int threads, const std::function<std::string(std::int64_t)>& work,
                   const std::function<void(std::int64_t, const std::string&)>& collect) const {
-  std::atomic<bool> stop = false;
-  std::exception_ptr failure;
-  std::mutex failing, collecting;
-  const auto guarded = [&](const auto& step) {
-    try {
-      step();
-    } catch (...) {
-      const std::lock_guard lock(failing);
-      if (!failure) failure = std::current_exception();
-      stop = true;
-    }
-  };
+  kernels::Failure failure;
+  std::mutex collecting;
   std::atomic<std::int64_t> first = 0;
   std::function<std::int64_t()> next = [&] {
     const std::int64_t task = first++;
@@ -136,7 +126,7 @@ void Ranks::share(std::int64_t tasks, int threads, const std::function<std::stri
   std::thread service;
   std::mutex messages;  // one thread at a time is in MPI
   if (size_ > 1 && rank_ == 0) {
-    service = std::thread([&] { guarded([&] { serve(size_ - 1, stop, next, deliver); }); });
+    service = std::thread([&] { failure.guard([&] { serve(size_ - 1, failure, next, deliver); }); });
   } else if (rank_ > 0) {
     next = [&] {
       const std::lock_guard lock(messages);
@@ -156,9 +146,9 @@ void Ranks::share(std::int64_t tasks, int threads, const std::function<std::stri
 #endif
 #pragma omp parallel num_threads(this->threads(threads))
   {
-    while (!stop) {
+    while (!failure.happened()) {
       std::int64_t task = -1;
-      guarded([&] {
+      failure.guard([&] {
         task = next();
         if (task >= 0) deliver(task, work(task));
       });
@@ -166,10 +156,10 @@ void Ranks::share(std::int64_t tasks, int threads, const std::function<std::stri
     }
   }
 #ifdef OUTGRAD_HAS_MPI
-  if (rank_ > 0 && !failure) MPI_Send(nullptr, 0, MPI_BYTE, 0, kParted, MPI_COMM_WORLD);
+  if (rank_ > 0 && !failure.happened()) MPI_Send(nullptr, 0, MPI_BYTE, 0, kParted, MPI_COMM_WORLD);
   if (service.joinable()) service.join();
 #endif
-  if (failure) std::rethrow_exception(failure);
+  failure.rethrow();
 }
 
 }  // namespace outgrad::validation

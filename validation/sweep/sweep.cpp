@@ -22,12 +22,12 @@
 #include <utility>
 
 #include "kernels/formats.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "kernels/host/parallel.h"
 #include "validation/exact/reference.h"
 #include "validation/limits.h"
-#include "validation/sweep/digest.h"
+#include "kernels/support/digest.h"
 #include "validation/sweep/sweep_json.h"
 
 namespace outgrad::validation {
@@ -129,7 +129,7 @@ void push_run(const Run& run, const Stored& stored, Segment& segment) {
   }
 }
 
-/// The digests of the outputs of one chunk, see digest.h.
+/// The digests of the outputs of one chunk, see sweep.h.
 class OutputDigests {
  public:
   explicit OutputDigests(const FloatFormat& format) : format_(format) {}
@@ -148,10 +148,7 @@ class OutputDigests {
 
   void finish(std::array<std::string, 3>& digests) {
     if (pending_bits_ > 0) flush();
-    for (std::size_t k = 0; k < sums_.size(); ++k) {
-      const Sha256::Digest digest = sums_[k].digest();
-      digests[k].append(digest.begin(), digest.end());
-    }
+    for (std::size_t k = 0; k < sums_.size(); ++k) digests[k] += sums_[k].digest();
   }
 
  private:
@@ -162,7 +159,7 @@ class OutputDigests {
     pending_bits_ = std::max(0, pending_bits_ - 32);
   }
 
-  void add_values(Sha256& sum, const float* v, std::int64_t n) {
+  void add_values(kernels::Sha256& sum, const float* v, std::int64_t n) {
     if (format_.bits == 32) {
       std::uint32_t bits[kBlock];
       for (std::int64_t i = 0; i < n; ++i) bits[i] = kernels::canonical_bits(v[i]);
@@ -175,7 +172,7 @@ class OutputDigests {
   }
 
   template <class T>
-  static void add_narrow(Sha256& sum, const float* v, std::int64_t n) {
+  static void add_narrow(kernels::Sha256& sum, const float* v, std::int64_t n) {
     std::uint16_t bits[kBlock];
     for (std::int64_t i = 0; i < n; ++i) {
       // Thousands of f32 x share a y: the value before is often this one.
@@ -186,7 +183,7 @@ class OutputDigests {
   }
 
   FloatFormat format_;
-  std::array<Sha256, 3> sums_;
+  std::array<kernels::Sha256, 3> sums_;
   std::uint64_t pending_ = 0;
   int pending_bits_ = 0;
 };

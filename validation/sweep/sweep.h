@@ -9,7 +9,7 @@
 //   the share of x whose stored (y, m) is among the worst: half the range of f' over the preimage at least half of O
 //   forward error in ulp by region, and every y that is not the correctly rounded f(x)
 //   errors of dx in ulp of its format, at dy = 1 as they are and for every dy as a bound, by region
-//   the SHA-256 of every y, mask and dx (digest.h)
+//   the SHA-256 of every y, mask and dx, below
 //   foreign forwards: T when y comes from elsewhere, |y - f(x)| <= a + k ulp before it is stored, or from 0.5 x (1 + erff(x / sqrt 2))
 //   beside T in f32, the error of PyTorch's formula, which reads x
 //
@@ -22,6 +22,11 @@
 // A backward pass may also be given a code of x (a step of f', say 2 bits) in place of (y, m): O and R are then taken over the x that share
 // a code, and there is no C. Any activation of swept_activation.h. One that rises has one branch, the right one, and no mask: its bits are set and never
 // read.
+//
+// Digests are the reference that a run on another device compares with. They are of a forward and a backward pass at dy = 1 over the patterns of a domain
+// in the sweep's order (Domain): y and dx as stored, little endian, every NaN as kernels/params.h's canonical one, and the mask packed as the kernels pack
+// it, bit i % 32 of word i / 32, from the first pattern of a chunk of 2^22 on. The digest of a sweep is the SHA-256 of the digests of its chunks, so that
+// chunks may be made anywhere.
 //
 // C is evaluated by MPFR inversion only for runs where it can matter. As |(g^2)'| = 2 |f''| <= b (SweptFacts::bend) and g keeps its sign on a
 // branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(b h / |f'(x)|, sqrt(b h)), where the tails of f' add 2^-79; with the range of the

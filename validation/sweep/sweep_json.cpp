@@ -10,11 +10,10 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include "kernels/host/errors.h"
-#include "validation/sweep/digest.h"
+#include "kernels/support/digest.h"
 
 namespace outgrad::validation {
 namespace {
@@ -154,7 +153,7 @@ Json segment_to_json(const Segment& segment) {
   Json& worst = json["worst"] = Json::array();
   for (const Run& run : segment.worst) worst.push_back(pack(run));
   Json& digests = json["digests"] = Json::array();
-  for (const std::string& bytes : segment.digests) digests.push_back(hex(bytes));
+  for (const std::string& bytes : segment.digests) digests.push_back(kernels::hex(bytes));
   json["first"] = pack(segment.first);
   json["last"] = pack(segment.last);
   return json;
@@ -173,7 +172,7 @@ Segment segment_from_json(const nlohmann::json& json) {
     segment.under.push_back({ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
   }
   for (const auto& run : json.at("worst")) segment.worst.push_back(run_from(run));
-  for (std::size_t k = 0; k < segment.digests.size(); ++k) segment.digests[k] = bytes_of_hex(json.at("digests").at(k).get<std::string>());
+  for (std::size_t k = 0; k < segment.digests.size(); ++k) segment.digests[k] = kernels::bytes_of_hex(json.at("digests").at(k).get<std::string>());
   segment.first = run_from(json.at("first"));
   segment.last = run_from(json.at("last"));
   return segment;
@@ -201,11 +200,7 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
 
 std::string part_digest(nlohmann::json part) {
   part.erase("sha256");
-  const std::string text = part.dump();
-  Sha256 sum;
-  sum.add(text.data(), text.size());
-  const Sha256::Digest digest = sum.digest();
-  return hex({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  return kernels::sha256(part.dump());
 }
 
 const char* to_string(SweptX swept) { return swept == SweptX::own ? "own" : swept == SweptX::f32 ? "f32" : "all"; }
@@ -283,13 +278,8 @@ Json gradient_json(const Segment& all, const FloatFormat& format) {
 
 Json digests_json(const Segment& all) {
   if (all.digests[0].empty()) return nullptr;
-  Json json{{"chunks", all.digests[0].size() / std::tuple_size_v<Sha256::Digest>}};
-  for (std::size_t k = 0; k < all.digests.size(); ++k) {
-    Sha256 sum;
-    sum.add(all.digests[k].data(), all.digests[k].size());
-    const Sha256::Digest digest = sum.digest();
-    json[kOutputNames[k]] = hex({reinterpret_cast<const char*>(digest.data()), digest.size()});
-  }
+  Json json{{"chunks", all.digests[0].size() / kernels::Sha256::kDigestBytes}};
+  for (std::size_t k = 0; k < all.digests.size(); ++k) json[kOutputNames[k]] = kernels::sha256(all.digests[k]);
   return json;
 }
 

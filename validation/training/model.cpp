@@ -16,7 +16,7 @@
 
 #include "kernels/host/api.h"
 #include "validation/norms/stability.h"
-#include "validation/random.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::validation {
 
@@ -233,7 +233,7 @@ i64 parameter_count(const ModelShape& shape) {
 }
 
 std::vector<float> initial_parameters(const ModelShape& shape, std::uint64_t seed) {
-  Random random(seed);
+  kernels::Random random(seed);
   std::vector<float> parameters;
   for (const ParameterTensor& tensor : parameter_tensors(shape)) {
     for (i64 i = 0; i < tensor.rows * tensor.columns; ++i) {

@@ -7,9 +7,12 @@
 #include <string_view>
 #include <utility>
 
-#include "validation/random.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::validation {
+
+using kernels::Random;
+
 namespace {
 
 constexpr std::string_view kAlphabet = "abcdefghijklmnopqrstuvwxyz .,()\n";

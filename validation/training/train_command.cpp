@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "validation/sweep/foreign.h"
 #include "validation/training/training.h"
 

@@ -6,11 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/math/distributions/students_t.hpp>
 #include <chrono>
 #include <cmath>
-#include <exception>
 #include <iterator>
 #include <limits>
 #include <mutex>
@@ -19,8 +17,8 @@
 #include <utility>
 
 #include "kernels/formats.h"
-#include "kernels/host/parallel.h"
-#include "validation/random.h"
+#include "kernels/support/parallel.h"
+#include "kernels/support/random.h"
 #include "validation/training/text.h"
 
 namespace outgrad::validation {
@@ -50,7 +48,7 @@ struct Batch {
 /// Windows at random places: those of a step are the same in every way.
 Batch batch_of(const TrainingOptions& options, const Texts& texts, int seed, int step) {
   // A stream for each step, so that a probe may look ahead.
-  Random random(kBatchStream * static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(step));
+  kernels::Random random(kBatchStream * static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(step));
   const auto context = static_cast<std::size_t>(options.shape.context);
   Batch batch;
   for (i64 k = 0; k < options.batch; ++k) batch.add(texts.training, random.below(texts.training.size() - context), context);
@@ -317,37 +315,19 @@ TrainingResult train(const TrainingOptions& options) {
       }
     }
   }
-  const auto count = static_cast<i64>(result.runs.size());
   std::vector<std::vector<TrainingProbe>> probes(result.runs.size());
-  Progress progress(options.progress, count * options.steps);
-  std::mutex mutex;
-  std::exception_ptr failure;
-  std::atomic<bool> stopped{false};
-  const auto workers = static_cast<int>(std::min<i64>(kernels::thread_count(options.threads), count));
-#pragma omp parallel num_threads(workers)
-  {
+  Progress progress(options.progress, static_cast<i64>(result.runs.size()) * options.steps);
+  kernels::for_each_task(result.runs.size(), options.threads, [&](std::size_t at) {
     omp_set_num_threads(1);  // of the kernels' own loops within this run
-#pragma omp for schedule(dynamic, 1)
-    for (i64 k = 0; k < count; ++k) {
-      if (stopped) continue;
-      const auto at = static_cast<std::size_t>(k);
-      TrainingRun& run = result.runs[at];
-      try {
-        if (run.format == "f32") {
-          run_one(options, texts, f32, way_of[at], run, probes[at], progress);
-        } else if (run.format == "bf16") {
-          run_one(options, texts, bf16, way_of[at], run, probes[at], progress);
-        } else {
-          run_one(options, texts, f16, way_of[at], run, probes[at], progress);
-        }
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        stopped = true;
-      }
+    TrainingRun& run = result.runs[at];
+    if (run.format == "f32") {
+      run_one(options, texts, f32, way_of[at], run, probes[at], progress);
+    } else if (run.format == "bf16") {
+      run_one(options, texts, bf16, way_of[at], run, probes[at], progress);
+    } else {
+      run_one(options, texts, f16, way_of[at], run, probes[at], progress);
     }
-  }
-  if (failure) std::rethrow_exception(failure);
+  });
   for (std::vector<TrainingProbe>& of_run : probes) std::move(of_run.begin(), of_run.end(), std::back_inserter(result.probes));
   return result;
 }

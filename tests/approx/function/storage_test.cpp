@@ -5,7 +5,7 @@
 #include "approx/search/splitting.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #include <gtest/gtest.h>
 

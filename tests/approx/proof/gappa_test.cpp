@@ -2,7 +2,7 @@
 
 #include "approx/proof/certificate.h"
 #include "approx/proof/witness.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include "approx/search/fitter.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 
 #include "approx/model/emit.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <fmt/format.h>

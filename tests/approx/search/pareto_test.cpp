@@ -2,7 +2,7 @@
 #include "approx/search/pareto.h"
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

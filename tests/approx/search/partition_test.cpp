@@ -2,7 +2,7 @@
 
 #include "approx/model/fit.h"
 #include "kernels/eval.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "approx/model/fit.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>

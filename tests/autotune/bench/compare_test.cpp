@@ -12,8 +12,8 @@
 #include "autotune/records/tuned_header.h"
 #include "autotune/workload.h"
 #include "kernels/fits.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "kernels/simd.h"
 #include "tests/autotune/temporary_folder.h"
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {

@@ -8,7 +8,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/cpu/model.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "kernels/host/api.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::autotune::gpu {
 namespace {

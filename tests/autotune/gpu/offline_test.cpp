@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "autotune/timing.h"
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/random.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
@@ -57,7 +57,7 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
       const Space space = gpu_space(problem, gpu_fits_of(problem), architecture);
       const Points points = space.construct();
       variants.push_back(default_gpu_variant(problem, architecture));
-      for (int i = 1; i < kPerProblem; ++i) variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space, points[next_random(seed) % points.size()]));
+      for (int i = 1; i < kPerProblem; ++i) variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space, points[kernels::next_random(seed) % points.size()]));
     }
     ++turn;  // another format for each kernel on the next architecture
     const std::vector<Outcome> outcomes = evaluate(variants, architecture, settings_);

@@ -16,14 +16,14 @@
 #include "autotune/isolate.h"
 #include "autotune/norm_abi.h"
 #include "autotune/records/database.h"
-#include "autotune/timing.h"
 #include "autotune/tune_command.h"
 #include "autotune/verify.h"
 #include "autotune/workload.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "kernels/support/random.h"
 #include "kernels/host/layernorm.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
@@ -297,7 +297,7 @@ class Arrays {
       memory_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(64, (bytes / 64 + 1) * 64)));
       arguments_.array[k] = memory_.back().get();
       for (kernels::i64 i = 0; i < all[k].count(sized); ++i) {
-        const std::uint64_t drawn = next_random(random);
+        const std::uint64_t drawn = kernels::next_random(random);
         const float value = all[k].role == Role::kOutput
                                 ? 0
                                 : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);

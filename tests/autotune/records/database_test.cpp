@@ -16,7 +16,7 @@
 #include "autotune/records/exchange.h"
 #include "autotune/records/merge.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {

@@ -11,7 +11,7 @@
 #include "autotune/compile.h"
 #include "autotune/records/database.h"
 #include "autotune/records/merge.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/temporary_folder.h"
 

@@ -10,8 +10,8 @@
 #include <map>
 
 #include "autotune/records/database.h"
-#include "autotune/timing.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/random.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
 
@@ -144,8 +144,8 @@ TEST(Exchange, NoCutAndNoFlippedByteEscapesTheReader) {
     std::uint64_t state = 1;
     for (int i = 0; i < 1000; ++i) {
       std::string text = whole;
-      for (std::uint64_t flips = 1 + next_random(state) % 3; flips > 0; --flips)
-        text[next_random(state) % text.size()] = "\"{}[],:0-9eE.\\xnt\0"[next_random(state) % 18];
+      for (std::uint64_t flips = 1 + kernels::next_random(state) % 3; flips > 0; --flips)
+        text[kernels::next_random(state) % text.size()] = "\"{}[],:0-9eE.\\xnt\0"[kernels::next_random(state) % 18];
       read(text);
     }
   }

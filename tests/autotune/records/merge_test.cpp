@@ -13,7 +13,7 @@
 
 #include "autotune/compile.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"

@@ -15,7 +15,7 @@
 #include "autotune/gpu/variant.h"
 #include "autotune/records/identity.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
 

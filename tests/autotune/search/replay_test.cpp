@@ -7,7 +7,7 @@
 
 #include "autotune/tune_command.h"
 #include "autotune/variant.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
 

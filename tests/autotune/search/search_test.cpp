@@ -12,7 +12,7 @@
 
 #include "autotune/executor.h"
 #include "autotune/records/database.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {

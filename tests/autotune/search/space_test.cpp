@@ -10,10 +10,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "autotune/timing.h"
 #include "autotune/variant.h"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/random.h"
 #include "tests/kernels/synthetic_fit.h"
 
 namespace outgrad::autotune {
@@ -106,7 +106,7 @@ TEST(Space, ABillionRawPointsWithAMillionValidTakeTwoSeconds) {
 // Random spaces, some with a constraint too wide for a table: the points are those that filtering gives, in the same order.
 TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
   std::uint64_t state = 11;
-  const auto below = [&](std::uint64_t n) { return next_random(state) % n; };
+  const auto below = [&](std::uint64_t n) { return kernels::next_random(state) % n; };
   for (int trial = 0; trial < 60; ++trial) {
     Space space;
     const bool wide = trial % 20 == 0;

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <filesystem>
 
-#include "autotune/timing.h"
 #include "autotune/tune_command.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
+#include "kernels/support/random.h"
 #include "tests/autotune/search/synthetic_recording.h"
 #include "tests/autotune/temporary_folder.h"
 
@@ -38,7 +38,7 @@ TEST(MedianOverSeeds, CoversTheMedian) {
   constexpr int kTrials = 4000;
   for (int t = 0; t < kTrials; ++t) {
     std::vector<double> values;
-    for (int i = 0; i < 21; ++i) values.push_back(static_cast<double>(next_random(state) >> 11) * 0x1p-53);
+    for (int i = 0; i < 21; ++i) values.push_back(static_cast<double>(kernels::next_random(state) >> 11) * 0x1p-53);
     const SeedMedian m = median_over_seeds(values);
     covered += m.low <= 0.5 && 0.5 <= m.high;
   }

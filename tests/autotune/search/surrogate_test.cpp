@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "autotune/timing.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -66,7 +66,7 @@ TEST(GaussianProcess, PredictsWhatTheFormulasGive) {
   std::vector<std::size_t> at;
   std::vector<double> y;
   for (int i = 0; i < 20; ++i) {
-    at.push_back(next_random(state) % points.size());  // repeats are allowed: the noise tells them apart
+    at.push_back(kernels::next_random(state) % points.size());  // repeats are allowed: the noise tells them apart
     y.push_back(std::sin(static_cast<double>(at.back())) + 0.01 * i);
     process.observe(at.back(), y.back());
   }

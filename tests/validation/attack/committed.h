@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::validation::gate {
 

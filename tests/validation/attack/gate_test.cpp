@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/validation/attack/committed.h"
 #include "validation/attack/brute_force.h"
 #include "validation/attack/formula.h"
@@ -15,6 +15,9 @@
 #include "validation/attack/specification.h"
 
 namespace outgrad::validation::gate {
+
+using kernels::Random;
+
 namespace {
 
 Options options_of(const std::string& only, size_t most = 0) {

@@ -9,6 +9,9 @@
 #include "validation/certificate/header_reader.h"
 
 namespace outgrad::validation::gate {
+
+using kernels::Random;
+
 namespace {
 
 size_t count(const std::vector<Site>& sites, Site::Kind kind) {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 #include "validation/attack/process.h"
 
 namespace outgrad::validation::gate {

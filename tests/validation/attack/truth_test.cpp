@@ -6,7 +6,7 @@
 
 #include "kernels/formats.h"
 #include "validation/attack/truth.h"
-#include "validation/random.h"
+#include "kernels/support/random.h"
 
 namespace outgrad::validation::gate {
 namespace {
@@ -24,7 +24,7 @@ TEST(Truth, TheRangeOfAnOutputHoldsEveryGradientBehindIt) {
     std::map<std::pair<bool, std::uint32_t>, Known> known;
     for (size_t i = 0; i < truth.points.size(); ++i)
       if (truth.known[i].stored) known[{truth.points[i].m, truth.points[i].code}] = truth.known[i];
-    Random random(7);
+    kernels::Random random(7);
     int at_ends = 0;
     for (int i = 0; i < 4000; ++i) {
       const double x = random.chance(0.3) ? static_cast<double>(curve.x_star()) + random.uniform(-0.3, 0.3) : random.uniform(-12, 12);

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "tests/validation/certificate/sample_header.h"
 
 namespace outgrad::validation {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/validation/norms/tensor_samples.h"
 
 namespace outgrad::validation {

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "validation/report/report_command.h"
 #include "validation/sweep/sweep_json.h"
 #include "validation/sweep/targets.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "validation/sweep/sweep.h"
 #include "validation/sweep/sweep_json.h"
 

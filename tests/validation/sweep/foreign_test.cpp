@@ -17,7 +17,7 @@
 
 #include "kernels/eval.h"
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 namespace outgrad::validation {
 namespace {

@@ -20,7 +20,7 @@
 #include "kernels/generated/silu_f16.h"
 #include "kernels/generated/softplus_bf16.h"
 #include "kernels/generated/tanh_bf16.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "validation/sweep/subject.h"
 
 namespace outgrad::validation {

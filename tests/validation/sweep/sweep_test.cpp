@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 #include "kernels/tuned.h"
 #include "validation/exact/reference.h"
-#include "validation/sweep/digest.h"
+#include "kernels/support/digest.h"
 #include "validation/sweep/subject.h"
 #include "validation/sweep/sweep_json.h"
 
@@ -399,12 +399,10 @@ Subject own_subject(const FloatFormat& format) {
   return make_subject<typename kernels::tuned::GeluBackward<T>::Fit, typename kernels::tuned::GeluForward<T>::Fit, T>(format);
 }
 
-/// SHA-256 of digests, as hexadecimal text.
 std::string digest_of(std::string_view bytes) {
-  Sha256 sum;
+  kernels::Sha256 sum;
   sum.add(bytes.data(), bytes.size());
-  const Sha256::Digest digest = sum.digest();
-  return {digest.begin(), digest.end()};
+  return sum.digest();
 }
 
 // The outputs of one call of each kernel over all patterns, hashed as a whole: what a device would do that has the domain in one array.

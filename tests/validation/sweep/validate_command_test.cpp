@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
 #include "validation/sweep/sweep_json.h"
 

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "kernels/host/api.h"
-#include "kernels/host/errors.h"
-#include "kernels/host/files.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
 #include "validation/exact/oracle.h"
-#include "validation/random.h"
+#include "kernels/support/random.h"
 #include "validation/training/text.h"
 #include "validation/training/train_command.h"
 
@@ -49,7 +49,7 @@ struct TinyProblem {
   std::vector<float> parameters = initial_parameters(kTiny, 3);
 
   TinyProblem() {
-    Random random(4);
+    kernels::Random random(4);
     for (i64 i = 0; i < kWindows * kTiny.context; ++i) {
       tokens.push_back(static_cast<std::uint8_t>(random.below(static_cast<std::size_t>(kTiny.vocabulary))));
       targets.push_back(static_cast<std::uint8_t>(random.below(static_cast<std::size_t>(kTiny.vocabulary))));

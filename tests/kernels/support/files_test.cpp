@@ -1,5 +1,5 @@
 // Outputs appear whole or not at all, errors are one line with the right exit status, arrays have the size asked for.
-#include "kernels/host/files.h"
+#include "kernels/support/files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
 
 namespace outgrad::kernels {
 namespace {

@@ -1,12 +1,13 @@
 // SHA-256 gives the published digests, by instructions and without, however its input is cut.
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
-namespace outgrad::autotune {
+namespace outgrad::kernels {
 namespace {
 
 std::string digest_of(Sha256::Way way, const std::string& text, std::size_t piece) {
@@ -42,5 +43,12 @@ TEST(Sha256, IsOfTheBytesAndNotOfTheirPieces) {
   }
 }
 
+TEST(Hex, ThereAndBack) {
+  const std::string bytes = {'\0', '\x7f', '\x80', '\xff', 'a'};
+  EXPECT_EQ(hex(bytes), "007f80ff61");
+  EXPECT_EQ(bytes_of_hex(hex(bytes)), bytes);
+  for (const char* text : {"1", "0g", "0A"}) EXPECT_THROW(bytes_of_hex(text), std::invalid_argument) << text;
+}
+
 }  // namespace
-}  // namespace outgrad::autotune
+}  // namespace outgrad::kernels

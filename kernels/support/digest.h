@@ -1,24 +1,25 @@
-// SHA-256 (FIPS 180-4).
+// SHA-256 (FIPS 180-4), and bytes as hexadecimal digits.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
-namespace outgrad::autotune {
+namespace outgrad::kernels {
 
 class Sha256 {
  public:
-  using Digest = std::array<unsigned char, 32>;
+  static constexpr std::size_t kDigestBytes = 32;
 
   // By the processor's own instructions where it has them, or by portable code, which tests compare with them.
   enum class Way { kFastest, kPortable };
   explicit Sha256(Way way = Way::kFastest);
 
   void add(const void* data, std::size_t bytes);
-  // Of all that was added; nothing may be added after it.
-  Digest digest();
+  // The bytes of the digest of all that was added; nothing may be added after it.
+  std::string digest();
 
  private:
   static constexpr std::size_t kBlock = 64;
@@ -30,9 +31,11 @@ class Sha256 {
   std::uint64_t bytes_ = 0;
 };
 
-std::string hex(const Sha256::Digest& digest);
+std::string hex(std::string_view bytes);
+// Its inverse; std::invalid_argument where a text is not that of bytes.
+std::string bytes_of_hex(std::string_view text);
 
 // Of a text, as 64 hex digits.
-std::string sha256(const std::string& bytes);
+std::string sha256(std::string_view bytes);
 
-}  // namespace outgrad::autotune
+}  // namespace outgrad::kernels

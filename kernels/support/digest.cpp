@@ -1,19 +1,20 @@
 // SHA-256 by portable code and by x86's SHA extensions.
-#include "autotune/sha256.h"
+#include "kernels/support/digest.h"
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <stdexcept>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
 
-namespace outgrad::autotune {
+namespace outgrad::kernels {
 namespace {
 
 constexpr std::size_t kBlock = 64;
+constexpr std::string_view kDigits = "0123456789abcdef";
 
 // The constants are the first 32 bits of the fractional parts of the cube roots (these) and square roots (the first state) of the first primes.
 constexpr std::array<std::uint32_t, 64> kRoots = {
@@ -114,30 +115,40 @@ void Sha256::add(const void* data, std::size_t bytes) {
   std::copy_n(from + bytes / kBlock * kBlock, bytes % kBlock, rest_.data());
 }
 
-Sha256::Digest Sha256::digest() {
+std::string Sha256::digest() {
   const std::uint64_t bits = 8 * bytes_;
   std::array<unsigned char, 2 * kBlock> end = {0x80};
   const std::size_t held = bytes_ % kBlock, padding = (held < kBlock - 8 ? kBlock : 2 * kBlock) - held;  // 8 bytes of it are the length
   for (std::size_t i = 0; i < 8; ++i) end[padding - 1 - i] = static_cast<unsigned char>(bits >> (8 * i));
   add(end.data(), padding);
-  Digest digest;
-  for (std::size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<unsigned char>(state_[i / 4] >> (24 - 8 * (i % 4)));
+  std::string digest;
+  for (std::size_t i = 0; i < kDigestBytes; ++i) digest += static_cast<char>(state_[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
 }
 
-std::string hex(const Sha256::Digest& digest) {
+std::string hex(std::string_view bytes) {
   std::string text;
-  for (const unsigned char byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
+  for (const char c : bytes)
+    for (const int shift : {4, 0}) text += kDigits[static_cast<unsigned char>(c) >> shift & 15];
   return text;
 }
 
-std::string sha256(const std::string& bytes) {
+std::string bytes_of_hex(std::string_view text) {
+  if (text.size() % 2 != 0) throw std::invalid_argument("half a byte");
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::size_t digit = kDigits.find(text[i]);
+    if (digit == std::string_view::npos) throw std::invalid_argument("not hexadecimal");
+    if (i % 2 == 0) bytes += static_cast<char>(digit << 4);
+    else bytes.back() = static_cast<char>(bytes.back() | static_cast<char>(digit));
+  }
+  return bytes;
+}
+
+std::string sha256(std::string_view bytes) {
   Sha256 sum;
   sum.add(bytes.data(), bytes.size());
   return hex(sum.digest());
 }
 
-}  // namespace outgrad::autotune
+}  // namespace outgrad::kernels

@@ -1,0 +1,159 @@
+// open, read, write, fsync, rename.
+#include "kernels/support/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+namespace outgrad::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Fills `bytes` from the descriptor; fewer only at the end of the file.
+size_t read_fully(const Descriptor& file, std::span<std::byte> bytes, const std::string& path) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw IoError(path, "read", errno);
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
+Descriptor open_for_reading(const std::string& path, struct stat& status) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) throw IoError(path, "open", errno);
+  if (::fstat(file.get(), &status) != 0) throw IoError(path, "read", errno);
+  if (S_ISDIR(status.st_mode)) throw IoError(path, "read", EISDIR);
+  return file;
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+void Descriptor::close() {
+  if (descriptor_ >= 0) ::close(release());
+}
+
+std::string read_file(const std::string& path) {
+  struct stat status {};
+  const Descriptor file = open_for_reading(path, status);
+  // One byte more than the file is said to hold lets a regular file end within the first round.
+  std::string content(status.st_size > 0 ? static_cast<size_t>(status.st_size) + 1 : size_t{1} << 16, '\0');
+  size_t size = 0;
+  while (true) {
+    size += read_fully(file, std::as_writable_bytes(std::span(content)).subspan(size), path);
+    if (size < content.size()) break;
+    content.resize(2 * content.size());
+  }
+  content.resize(size);
+  return content;
+}
+
+void read_elements(const std::string& path, size_t element_bytes, i64 count, const std::function<void*(size_t elements)>& room) {
+  struct stat status {};
+  const Descriptor file = open_for_reading(path, status);
+  if (!S_ISREG(status.st_mode)) throw SpecError(path, "size", "an array is read from a regular file");
+  const u64 size = static_cast<u64>(status.st_size), elements = size / element_bytes;
+  if (size % element_bytes != 0) {
+    throw SpecError(path, "size", std::to_string(size) + " bytes is not a whole number of " + std::to_string(element_bytes) + "-byte elements");
+  }
+  if (count >= 0 && elements != static_cast<u64>(count)) {
+    throw SpecError(path, "size", std::to_string(elements) + " elements where " + std::to_string(count) + " are needed");
+  }
+  if (read_fully(file, std::span(static_cast<std::byte*>(room(elements)), size), path) != size) {
+    throw SpecError(path, "size", "the file shrank while it was read");
+  }
+}
+
+OutputFile::OutputFile(const std::string& path) : target_(path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (status.type() == fs::file_type::directory) throw IoError(path, "write", EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (file_.get() < 0) throw IoError(path, "write", errno);
+    return;
+  }
+  const fs::path resolved = fs::weakly_canonical(path, ignored);
+  target_ = ignored ? path : resolved.string();
+  fs::create_directories(folder_of(target_), ignored);  // a failure shows, with its reason, when the file is opened
+  open_temporary();
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(file_.get(), bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write");
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+}
+
+void OutputFile::commit() {
+  if (temporary_.empty()) {
+    if (::close(file_.release()) != 0) fail("write");
+    return;
+  }
+  if (::fsync(file_.get()) != 0) fail("sync");
+  if (::close(file_.release()) != 0) fail("write");
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("rename");
+  temporary_.clear();
+  // The new name is durable once its folder is synced; some file systems cannot do that, and the content is safe either way.
+  const Descriptor folder(::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() >= 0) static_cast<void>(::fsync(folder.get()));
+}
+
+void OutputFile::open_temporary() {
+  static std::atomic<unsigned> counter{0};
+  // Leaves room, within the 255 bytes a file name may have, for the suffix.
+  constexpr size_t kNameKept = 200;
+  const std::string name = fs::path(target_).filename().string().substr(0, kNameKept);
+  do {
+    temporary_ = folder_of(target_) + "/." + name + "." + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
+    file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  } while (file_.get() < 0 && errno == EEXIST);  // a killed run of the same process id left one behind
+  if (file_.get() < 0) {
+    const int error_number = errno;
+    temporary_.clear();
+    throw IoError(target_, "write", error_number);
+  }
+}
+
+void OutputFile::fail(const char* action) {
+  const int error_number = errno;
+  discard();
+  throw IoError(target_, action, error_number);
+}
+
+void OutputFile::discard() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+void write_file(const std::string& path, std::string_view content) {
+  OutputFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+void require_writable(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_fifo(status) || fs::is_character_file(status)) return;
+  static_cast<void>(OutputFile(path));
+}
+
+}  // namespace outgrad::kernels

@@ -1,0 +1,44 @@
+// Tasks on all cores, and what becomes of exceptions.
+#include "kernels/support/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace outgrad::kernels {
+namespace {
+
+TEST(Parallel, EachIsDoneOnce) {
+  for (const int threads : {0, 1, 7}) {
+    std::vector<std::atomic<int>> done(1000);
+    for_each_task(done.size(), threads, [&](std::size_t i) { ++done[i]; });
+    for (const auto& times : done) EXPECT_EQ(times, 1);
+  }
+  for_each_task(0, 0, [](std::size_t) { FAIL(); });
+}
+
+TEST(Parallel, TheLeastTasksExceptionIsThrownWhenAllBeforeItAreDone) {
+  for (const int threads : {1, 2, 8}) {
+    std::vector<std::atomic<int>> done(200);
+    try {
+      for_each_task(done.size(), threads, [&](std::size_t i) {
+        if (i % 50 == 33) throw std::runtime_error(std::to_string(i));
+        std::this_thread::sleep_for(std::chrono::microseconds(i == 32 ? 20'000 : 100));  // the others come to 83, 133 and 183 first
+        ++done[i];
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "33");
+    }
+    for (std::size_t i = 0; i < 33; ++i) EXPECT_EQ(done[i], 1) << i;
+    if (threads == 1) EXPECT_EQ(done[34], 0) << "nobody needs what comes after";
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::kernels
