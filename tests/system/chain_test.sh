@@ -27,6 +27,8 @@ expect "a changed kernel" "tune --device" "$(calls_of)"  # the other executables
 echo '# changed' >>"$sandbox/build/outgrad-check"
 expect "a changed checker" \
   "check gelu_bf16.h validate f32 validate f16 validate bf16 stability f32 stability f16 stability bf16 report --in" "$(calls_of)"
+echo '/* changed */' >>"$sandbox/validation/report/page.css"
+expect "another look of the page" "report --in" "$(calls_of)"
 rm "$sandbox/out/report/report.md"
 expect "a missing output" "report --in" "$(calls_of)"
 expect "--fresh" "$everything" "$(calls_of --fresh)"

@@ -78,6 +78,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         copy = os.path.join(work, "notebooks_data")
         shutil.copytree(data, copy)
+        os.symlink(os.path.join(os.path.abspath(root), "validation"), os.path.join(work, "validation"))  # what draws the figures
         environment = dict(os.environ, HOME=work, IPYTHONDIR=work + "/ipython", JUPYTER_CONFIG_DIR=work + "/jupyter", JUPYTER_DATA_DIR=work + "/data",
                            MPLCONFIGDIR=work + "/matplotlib", MPLBACKEND="module://matplotlib_inline.backend_inline", PYTHONNOUSERSITE="1",
                            PYTHONDONTWRITEBYTECODE="1")

@@ -1,7 +1,7 @@
 """The report in a real browser: Chromium without a window, on a desktop, on a telephone, in the dark and on paper.
 
 Usage: report_browser_test.py REPOSITORY BUILD. Speaks the DevTools protocol over pipes, so it needs the standard library alone and no network.
-Exit status 77 (skipped) without Chromium; screenshots and the PDF stay in BUILD/report_browser for who wants to look.
+Exit status 77 (skipped) without Chromium, jinja2 or matplotlib; screenshots and the PDF stay in BUILD/report_browser for who wants to look.
 """
 
 import base64
@@ -17,6 +17,7 @@ import time
 import zlib
 
 DESKTOP, PHONE = (1280, 900), (360, 780)
+PYTHONS = [os.environ["OUTGRAD_PYTHON"]] if os.environ.get("OUTGRAD_PYTHON") else ["python3", "/usr/bin/python3"]  # that the report tries
 SECONDS = 100  # for everything; a busy machine needs 20
 # Fewer would mean that a section was lost: 4 for each of three formats, 3 of T against O, 8 activations' fronts and more.
 LEAST_PLOTS = 40
@@ -294,8 +295,9 @@ def main():
     if not program:
         print("skipped: no chromium (Debian: chromium)")
         return 77
-    if not os.access(os.path.join(build, "outgrad-check"), os.X_OK) or not shutil.which("gnuplot"):
-        print("skipped: this build has no fitter, or there is no gnuplot")
+    if not os.access(os.path.join(build, "outgrad-check"), os.X_OK) or not any(
+            shutil.which(python) and subprocess.run([python, "-c", "import jinja2, matplotlib"], capture_output=True, check=False).returncode == 0 for python in PYTHONS):
+        print("skipped: this build has no fitter, or no Python has jinja2 and matplotlib (Debian: python3-jinja2, python3-matplotlib)")
         return 77
     keep = os.path.join(build, "report_browser")
     os.makedirs(keep, exist_ok=True)

@@ -18,7 +18,7 @@ while (($#)); do
   shift
 done
 case $command in
-  report) outputs=("$out/index.html" "$out/report.md") ;;
+  report) outputs=("$out/index.html" "$out/report.md" "$out/report.json") ;;
   tune) outputs=("$out/tune_cpu.jsonl" "$out/tuned_cpu.h") ;;  # works in place, as the tuner does: each file by one rename
   check) outputs=() ;;
   *) outputs=("$out") ;;

@@ -32,26 +32,20 @@ Plot pareto_plot(const ParetoResult& front) {
                                          {256, "to 256 bytes", "blue"},
                                          {2048, "to 2 KiB", "orange"},
                                          {std::numeric_limits<int>::max(), "more", "red"}}};
-  std::string data, plot;
+  Plot plot{fmt::format("{} in {}: work in operations against {}", quoted(front.activation), front.format, single ? "A + B" : "the regret R"),
+            fmt::format("{}: {}", front.format, single ? "A + B, certified" : "R, enumerated"), {.label = "work, operations of all kinds"}, {.log = 2}, {}};
   int below = -1;
-  for (size_t k = 0; k < kSizes.size(); ++k) {
+  for (const Sizes& sizes : kSizes) {
+    Series& points = plot.series.emplace_back(Series{sizes.title, sizes.colour, "dots"});
     for (const ParetoPointResult& p : front.points) {
       const double error = single ? p.a_plus_b : p.regret;
-      if (p.table_bytes > below && p.table_bytes <= kSizes[k].most && error > 0)
-        data += fmt::format("{} {:.6g} {}\n", p.work, error, p.table_bytes);
+      if (!(p.table_bytes > below && p.table_bytes <= sizes.most && error > 0)) continue;
+      points.add(p.work, error);
+      points.notes.push_back(fmt::format("{}", p.table_bytes));
     }
-    data += "NaN NaN NaN\n\n\n";  // a block with no point is a block all the same
-    below = kSizes[k].most;
-    plot += fmt::format(
-        "{0}data index {1} using 1:2 with points pt 7 ps 0.7 lc rgb {2} title '{3}', data index {1} using 1:2:3 with labels left offset "
-        "0.6,0.3 font ',9' textcolor rgb {2} notitle",
-        k == 0 ? "plot " : ", ", k, kSizes[k].colour, kSizes[k].title);
+    below = sizes.most;
   }
-  return {fmt::format("{} in {}: work in operations against {}", quoted(front.activation), front.format, single ? "A + B" : "the regret R"),
-          fmt::format("set logscale y 2\nset format y '2^{{%L}}'\nset offsets 1.5, 3, 0, 0\nset xlabel 'work, operations of all "
-                      "kinds'\nset key samplen 1\nset title \"{}: {}\"\n{}",
-                      front.format, single ? "A + B, certified" : "R, enumerated", plot),
-          data};
+  return plot;
 }
 
 }  // namespace

@@ -59,33 +59,23 @@ std::vector<FitCoverage> lines_of(const Results& results) {
 }
 
 Plot coverage_plot(const std::vector<FitCoverage>& lines) {
-  std::string data;
-  for (const Coverage kind : {Coverage::swept, Coverage::enumerated, Coverage::certified}) {
-    for (size_t i = 0; i < lines.size(); ++i) {
-      for (size_t k = 0; k < kDomains.size(); ++k) {
-        if (lines[i].of[k] == kind) data += fmt::format("{} {} {}\n", k + 1, lines.size() - i, plain_name(lines[i].fit));
-      }
+  Axis formats{.from = 0.4, .to = kDomains.size() + 0.6}, fits{.from = 0.3, .to = static_cast<double>(lines.size()) + 0.7};
+  for (const Formats& one : kDomains) formats.ticks.emplace_back(formats.ticks.size() + 1, fmt::format("y {}\nx {}", one.y, one.x));
+  Series swept{"every input swept", "green", "squares"}, enumerated{"all real x enumerated", "blue", "dots"}, certified{"A, K, B certified", "grey", "rings"};
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto line = static_cast<double>(lines.size() - i);
+    fits.ticks.emplace_back(line, quoted(lines[i].fit));
+    for (size_t k = 0; k < kDomains.size(); ++k) {
+      const Coverage kind = lines[i].of[k];
+      if (kind != Coverage::none)
+        (kind == Coverage::swept ? swept : kind == Coverage::enumerated ? enumerated : certified).add(static_cast<double>(k + 1), line);
     }
-    data += "NaN NaN \"\"\n\n\n";
   }
-  for (size_t i = 0; i < lines.size(); ++i) data += fmt::format("0 {} {}\n", lines.size() - i, plain_name(lines[i].fit));
-  std::string tics;
-  for (size_t k = 0; k < kDomains.size(); ++k)
-    tics += fmt::format("{}'{}' {}", k ? ", " : "", fmt::format("y {}\\nx {}", kDomains[k].y, kDomains[k].x), k + 1);
   constexpr int kRowHeight = 15, kMargins = 120;
-  // Tics take double quotes, whose \n breaks a line.
-  std::replace(tics.begin(), tics.end(), '\'', '"');
   return {fmt::format("Coverage of the fits {} to {}: for each pair of formats of y and x whether every input was swept, enumerated over "
                       "all real x, or only certified",
                       quoted(lines.front().fit), quoted(lines.back().fit)),
-          fmt::format("set xrange [0.4:5.6]\nset yrange [0.3:{}.7]\nset xtics ({})\nset ytics noenhanced font ',9'\nset key outside top "
-                      "center samplen 1\nset bmargin 3.6\n"
-                      "plot data index 3 using (NaN):2:ytic(3) with points notitle, data index 0 using 1:2 with points pt 5 ps 0.9 lc rgb "
-                      "green title 'every input swept', "
-                      "data index 1 using 1:2 with points pt 7 ps 0.7 lc rgb blue title 'all real x enumerated', "
-                      "data index 2 using 1:2 with points pt 6 ps 0.7 lc rgb grey title 'A, K, B certified'",
-                      lines.size(), tics),
-          data, 460, kMargins + kRowHeight * static_cast<int>(lines.size())};
+          "", formats, fits, {swept, enumerated, certified}, 460, kMargins + kRowHeight * static_cast<int>(lines.size())};
 }
 
 }  // namespace

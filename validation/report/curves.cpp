@@ -45,133 +45,98 @@ std::vector<ErrorBin> thinned(const std::vector<ErrorBin>& curve) {
   return thin;
 }
 
-std::string positive(double v) { return v > 0 && std::isfinite(v) ? fmt::format("{:.6g}", v) : "NaN"; }
+/// NaN, which breaks a line, where a logarithmic axis has no place.
+double positive(double v) { return v > 0 && std::isfinite(v) ? v : std::nan(""); }
+
+Axis over_x() { return {.label = "x", .from = -kCurveReach, .to = kCurveReach}; }
+
+/// Of magnitudes; errors of f32 are the smaller ones.
+Axis errors_of(const std::string& format) {
+  const bool single = format == "f32";
+  return {.log = 2, .from = single ? 0x1p-36 : 0x1p-30, .to = single ? 0x1p-12 : 0x1p-4};
+}
 
 /// Signed error; the range is that of the errors away from x*, if that is much smaller.
 Plot signed_plot(const SweptDomain& domain, const std::string& format, bool& clipped) {
   double most = 0, away = 0;
-  std::string data;
+  Series error{"least to greatest error", "blue", "band"}, above{"O, the floor", "orange", "line"}, below{"", "orange", "line"};
   for (const ErrorBin& p : thinned(domain.curve)) {
     if (!drawable(p)) continue;
     most = std::max(most, magnitude(p));
     if (std::abs(p.x - kXStar) > kNearMinimum) away = std::max(away, magnitude(p));
-    data += fmt::format("{:.6g} {:.6g} {:.6g} {:.6g}\n", p.x, p.least, p.greatest, p.floor);
+    error.x.push_back(p.x), error.low.push_back(p.least), error.high.push_back(p.greatest);
+    above.add(p.x, p.floor), below.add(p.x, -p.floor);
   }
   clipped = away > 0 && most > 4 * away;
   const double range = 1.15 * (clipped ? away : most > 0 ? most : 1);
-  return {fmt::format("{}: least and greatest signed error of g over x from -8 to 8, and the floor O on either side", format),
-          fmt::format("set xrange [-{0}:{0}]\nset yrange [{1:.6g}:{2:.6g}]\nset format y '%g'\nset xlabel 'x'\n"
-                      "set title \"{3}: signed error of g over x\"\n"
-                      "plot data using 1:2:3 with filledcurves lc rgb blue title 'least to greatest error', data using 1:4 with lines lc "
-                      "rgb orange lw 1 "
-                      "title 'O, the floor', data using 1:(-$4) with lines lc rgb orange lw 1 notitle",
-                      kCurveReach, -range, range, format),
-          data};
+  return {format + ": least and greatest signed error of g over x from -8 to 8, and the floor O on either side",
+          format + ": signed error of g over x", over_x(), {.from = -range, .to = range}, {error, above, below}};
 }
 
 /// |error| on a logarithmic axis over x.
 Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
-  const bool single = format == "f32";
-  std::string data;
+  Series error{"largest |error|", "blue", "line"}, floor{"O, the floor", "orange", "line"};
   for (const ErrorBin& p : thinned(domain.curve)) {
-    if (drawable(p)) data += fmt::format("{:.6g} {} {}\n", p.x, positive(magnitude(p)), positive(p.floor));
+    if (drawable(p)) error.add(p.x, positive(magnitude(p))), floor.add(p.x, positive(p.floor));
   }
-  std::string plot =
-      "plot data using 1:2 with lines lc rgb blue lw 1.2 title 'largest |error|', data using 1:3 with lines lc rgb orange lw 1 title 'O, "
-      "the floor'";
-  if (domain.from_x) plot += fmt::format(", {} with lines lc rgb grey dt 2 lw 1.2 title 'PyTorch fp32, from x'", *domain.from_x);
-  return {
-      fmt::format("{}: largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O", format),
-      fmt::format(
-          "set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**{5}\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
-          "set title \"{3}: largest error of g over x\"\n{4}",
-          kCurveReach, single ? -36 : -30, single ? -12 : -4, format, plot, 4),
-      data};
+  Plot plot{format + ": largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O", format + ": largest error of g over x", over_x(),
+            errors_of(format), {error, floor}};
+  if (domain.from_x) plot.series.push_back({"PyTorch fp32, from x", "grey", "dashed", {-kCurveReach, kCurveReach}, {*domain.from_x, *domain.from_x}});
+  return plot;
 }
 
 /// The same over y: two branches, one for each value of the mask, that meet at y*.
 Plot output_plot(const SweptDomain& domain, const std::string& format) {
   constexpr double kMostY = 1;
-  const bool single = format == "f32";
-  std::string data;
-  for (const bool right : {false, true}) {
-    for (const ErrorBin& p : domain.curve) {
-      if (drawable(p) && (p.x >= kXStar) == right && gelu(p.x) <= kMostY)
-        data += fmt::format("{:.6g} {} {}\n", gelu(p.x), positive(magnitude(p)), positive(p.floor));
-    }
-    data += "NaN NaN NaN\n\n\n";
+  Series right{"x >= x*", "blue", "line"}, left{"x < x*", "violet", "line"}, floor{"", "orange", "specks"};
+  for (const ErrorBin& p : domain.curve) {
+    if (!drawable(p) || gelu(p.x) > kMostY) continue;
+    (p.x >= kXStar ? right : left).add(gelu(p.x), positive(magnitude(p)));
+    floor.add(gelu(p.x), positive(p.floor));
   }
-  return {
-      fmt::format("{}: largest error of g over y, the left branch from y* to 0 and the right one from y* on, beside the floor O", format),
-      fmt::format(
-          "set xrange [-0.2:{0}]\nset logscale y 2\nset yrange [2**{1}:2**{2}]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'y'\n"
-          "set title \"{3}: largest error of g over y\"\n"
-          "plot data index 1 using 1:2 with lines lc rgb blue lw 1.2 title 'x >= x*', data index 0 using 1:2 with lines lc rgb violet lw "
-          "1.2 title "
-          "'x < x*', data using 1:3 with points pt 7 ps 0.15 lc rgb orange notitle, NaN with lines lc rgb orange lw 2 title 'O, the floor'",
-          kMostY, single ? -36 : -30, single ? -12 : -4, format),
-      data};
+  const Series legend{"O, the floor", "orange", "thick"};  // a speck does not show there
+  return {format + ": largest error of g over y, the left branch from y* to 0 and the right one from y* on, beside the floor O",
+          format + ": largest error of g over y", {.label = "y", .from = -0.2, .to = kMostY}, errors_of(format), {right, left, floor, legend}};
 }
 
 /// The branch point: |error| against the distance of y from y*, both logarithmic. g ~ sqrt(y - y*) there, so that the floor falls as 1 /
 /// sqrt of the distance.
 Plot branch_plot(const SweptDomain& domain, const std::string& format) {
   constexpr double kZoom = 0.4;  // of x about x*
-  std::string data;
-  double least = 1, most = 0;
-  for (const bool right : {false, true}) {
-    for (const ErrorBin& p : domain.curve) {
-      const double distance = gelu(p.x) - kYStar;
-      if (!drawable(p) || (p.x >= kXStar) != right || std::abs(p.x - kXStar) > kZoom || !(distance > 0)) continue;
-      if (magnitude(p) > 0) least = std::min(least, magnitude(p)), most = std::max(most, magnitude(p));
-      data += fmt::format("{:.6g} {} {}\n", distance, positive(magnitude(p)), positive(p.floor));
-    }
-    data += "NaN NaN NaN\n\n\n";
+  Series right{"x >= x*", "blue", "chain"}, left{"x < x*", "violet", "chain"}, right_floor{"O, the floor", "orange", "line"}, left_floor{"", "orange", "line"};
+  double least = 1, most = 0, near = 1, far = 0;
+  for (const ErrorBin& p : domain.curve) {
+    const double distance = gelu(p.x) - kYStar;
+    if (!drawable(p) || std::abs(p.x - kXStar) > kZoom || !(distance > 0)) continue;
+    if (magnitude(p) > 0) least = std::min(least, magnitude(p)), most = std::max(most, magnitude(p));
+    near = std::min(near, distance), far = std::max(far, distance);
+    const bool is_right = p.x >= kXStar;
+    (is_right ? right : left).add(distance, positive(magnitude(p)));
+    (is_right ? right_floor : left_floor).add(distance, positive(p.floor));
   }
   if (!(most > 0)) least = 0.5, most = 1;
-  return {fmt::format(
-              "{}: largest error of g next to the branch point, over the distance of y from y*, both axes logarithmic, beside the floor O",
-              format),
-          fmt::format("set logscale x 10\nset logscale y 2\nset yrange [{0:.6g}:{1:.6g}]\nset format x '10^{{%L}}'\nset format y "
-                      "'2^{{%L}}'\nset xlabel 'y - y*'\n"
-                      "set title \"{2}: zoomed to the branch point y*\"\n"
-                      "plot data index 1 using 1:2 with linespoints lc rgb blue lw 1.2 pt 7 ps 0.25 title 'x >= x*', data index 0 using "
-                      "1:2 with linespoints lc rgb "
-                      "violet lw 1.2 pt 7 ps 0.25 title 'x < x*', data index 1 using 1:3 with lines lc rgb orange title 'O, the floor', "
-                      "data index 0 using 1:3 with "
-                      "lines lc rgb orange notitle, {3:.6g} with lines lc rgb orange dt 2 title 'max O'",
-                      least / 2, most * 2, format, domain.oracle.value),
-          data};
+  const Series limit{"max O", "orange", "dashed", {near, far}, {domain.oracle.value, domain.oracle.value}};
+  return {format + ": largest error of g next to the branch point, over the distance of y from y*, both axes logarithmic, beside the floor O",
+          format + ": zoomed to the branch point y*", {.label = "y - y*", .log = 10}, {.log = 2, .from = least / 2, .to = most * 2},
+          {right, left, right_floor, left_floor, limit}};
 }
 
 /// One activation, a line for each format.
 Plot activation_plot(const std::string& activation, const std::vector<const SweepResult*>& sweeps) {
-  std::string data, plot;
   constexpr std::array<const char*, 3> kFormatColours{"blue", "green", "orange"};
+  Plot plot{activation + ": largest error of g over x, one line for each format of y", activation + ": largest error of g", over_x(),
+            {.log = 2, .from = 0x1p-36, .to = 0x1p-4}, {}};
   for (size_t k = 0; k < kTargets.size(); ++k) {
+    Series& line = plot.series.emplace_back(Series{kTargets[k].format, kFormatColours[k], "line"});
     for (const SweepResult* sweep : sweeps) {
       if (sweep->format != kTargets[k].format) continue;
       for (const ErrorBin& p : thinned(sweep->domains.back().curve)) {
-        if (drawable(p)) data += fmt::format("{:.6g} {}\n", p.x, positive(magnitude(p)));
+        if (drawable(p)) line.add(p.x, positive(magnitude(p)));
       }
       break;  // the first of a format, in the order of the files' names
     }
-    data += "NaN NaN\n\n\n";
-    plot += fmt::format("{}data index {} using 1:2 with lines lc rgb {} lw 1.2 title '{}'", k == 0 ? "plot " : ", ", k, kFormatColours[k],
-                        kTargets[k].format);
   }
-  return {
-      fmt::format("{}: largest error of g over x, one line for each format of y", activation),
-      fmt::format(
-          "set xrange [-{0}:{0}]\nset logscale y 2\nset yrange [2**-36:2**-4]\nset ytics 2**4\nset format y '2^{{%L}}'\nset xlabel 'x'\n"
-          "set title \"{1}: largest error of g\" noenhanced\n{2}",
-          kCurveReach, activation, plot),
-      data};
-}
-
-/// Names of activations are ours where they are known: a file's text enters no plot's commands.
-bool known_activation(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+  return plot;
 }
 
 }  // namespace
@@ -203,13 +168,13 @@ Section curves_section(const Results& results) {
   }
   std::map<std::string, std::vector<const SweepResult*>> others;
   for (const SweepResult& sweep : results.sweeps) {
-    if (sweep.activation != "gelu" && known_activation(sweep.activation)) others[sweep.activation].push_back(&sweep);
+    if (sweep.activation != "gelu") others[sweep.activation].push_back(&sweep);
   }
   if (!others.empty()) {
     Figure figure{"The other activations: largest total error T over every x, by the format of y.",
                   "./outgrad validate --activation NAME --format FORMAT",
                   {}};
-    for (const auto& [activation, sweeps] : others) figure.plots.push_back(activation_plot(activation, sweeps));
+    for (const auto& [activation, sweeps] : others) figure.plots.push_back(activation_plot(quoted(activation), sweeps));
     section.blocks.push_back(std::move(figure));
   }
   return section;

@@ -92,43 +92,41 @@ std::vector<Limit> limits_of(const Results& results, const std::string& format) 
 
 /// A line a fit: O, T and R on one axis.
 Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
-  std::string data;
   double least = 1, most = 0;
+  Series oracle{"O, the floor", "orange", "ticks"}, total{"T", "blue", "dots"}, regret{"R", "grey", "rings"};
+  Axis fits{.from = 0.3, .to = static_cast<double>(limits.size()) + 0.7};
   for (size_t i = 0; i < limits.size(); ++i) {
     const Limit& l = limits[i];
-    const auto shown = [&](double v) {
-      if (!(v > 0) || !std::isfinite(v)) return std::string("NaN");
-      least = std::min(least, v), most = std::max(most, v);
-      return fmt::format("{:.6g}", v);
-    };
-    data += fmt::format("{} {} {} {} {}\n", limits.size() - i, shown(l.oracle), shown(l.total), shown(l.regret), plain_name(l.name));
+    const auto line = static_cast<double>(limits.size() - i);
+    fits.ticks.emplace_back(line, quoted(l.name));
+    for (const auto& [series, value] : {std::pair(&oracle, l.oracle), {&total, l.total}, {&regret, l.regret}}) {
+      if (!(value > 0) || !std::isfinite(value)) continue;
+      least = std::min(least, value), most = std::max(most, value);
+      series->add(value, line);
+    }
   }
   constexpr int kRowHeight = 17, kMargins = 105;
   if (!(most > 0)) least = 0.5, most = 1;
-  return {fmt::format("y in {}: the total error T and the regret R of each fit beside the floor O", formats),
-          fmt::format("set logscale x 2\nset format x '2^{{%L}}'\nset xrange [{0:.6g}:{1:.6g}]\nset yrange [0.3:{2}.7]\nset ytics "
-                      "noenhanced font ',10'\n"
-                      "set title \"y in {3}\"\n"
-                      "set key samplen 1\n"
-                      "plot data using 2:($1-0.32):(0):(0.64) with vectors nohead lc rgb orange lw 4 title 'O, the floor', data using "
-                      "3:1:ytic(5) with points pt 7 ps 0.6 lc "
-                      "rgb blue title 'T', data using 4:1 with points pt 6 ps 0.6 lc rgb grey title 'R'",
-                      least / 1.6, most * 1.6, limits.size(), formats),
-          data, 460, std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
+  return {fmt::format("y in {}: the total error T and the regret R of each fit beside the floor O", formats), "y in " + formats,
+          {.log = 2, .from = least / 1.6, .to = most * 1.6}, fits, {oracle, total, regret},
+          460, std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
 }
 
 /// rms of g under each distribution, for sweeps over f32 x of GELU: our default in each format, and others' in f32.
 Plot often_plot(const Results& results, const std::vector<std::string>& distributions) {
-  struct Line {
-    const char* colour;
-    std::string name;
-    const SweptDomain* domain;
-  };
-  std::vector<Line> lines;
   constexpr std::array<const char*, 7> kLineColours{"blue", "green", "orange", "red", "violet", "grey", "pale"};
+  Plot plot{"root mean square error of g under each distribution of x, a line for each set of coefficients", "rms error of g, over every f32 x",
+            {.from = 0.6, .to = static_cast<double>(distributions.size()) + 0.4}, {.log = 2}, {}};
+  for (const std::string& distribution : distributions) plot.x.ticks.emplace_back(plot.x.ticks.size() + 1, quoted(distribution));
   const auto add = [&](const SweepResult& sweep) {
-    const SweptDomain& domain = sweep.domains.back();
-    if (!domain.under.empty() && lines.size() < kLineColours.size()) lines.push_back({kLineColours[lines.size()], sweep.fit, &domain});
+    const std::vector<WeightedErrors>& under = sweep.domains.back().under;
+    if (under.empty() || plot.series.size() == kLineColours.size()) return;
+    Series& line = plot.series.emplace_back(Series{quoted(sweep.fit), kLineColours[plot.series.size()], "chain"});
+    for (size_t i = 0; i < distributions.size(); ++i) {
+      for (const WeightedErrors& w : under) {
+        if (w.x == distributions[i] && w.rms > 0 && std::isfinite(w.rms)) line.add(static_cast<double>(i + 1), w.rms);
+      }
+    }
   };
   for (const char* format : {"f32", "f16", "bf16"}) {
     if (const SweepResult* sweep = results.sweep_of(format)) add(*sweep);
@@ -136,27 +134,7 @@ Plot often_plot(const Results& results, const std::vector<std::string>& distribu
   for (const SweepResult& sweep : results.foreign) {
     if (sweep.activation == "gelu" && sweep.format == "f32") add(sweep);
   }
-  std::string data, plot;
-  for (size_t k = 0; k < lines.size(); ++k) {
-    data += fmt::format("0 NaN {}\n", plain_name(lines[k].name));  // the line's name, as data: columnhead would lose the block
-    for (size_t i = 0; i < distributions.size(); ++i) {
-      for (const WeightedErrors& w : lines[k].domain->under) {
-        if (w.x == distributions[i] && w.rms > 0 && std::isfinite(w.rms))
-          data += fmt::format("{} {:.6g} {}\n", i + 1, w.rms, plain_name(w.x));
-      }
-    }
-    data += "\n\n";
-    plot += fmt::format("{0}data index {1} using 1:2:xtic(3) with linespoints pt 7 ps 0.5 lc rgb {2} title name{1}",
-                        k == 0 ? "plot " : ", ", k, lines[k].colour);
-  }
-  std::string names;
-  for (size_t k = 0; k < lines.size(); ++k)
-    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
-  return {"root mean square error of g under each distribution of x, a line for each set of coefficients",
-          fmt::format("{}set logscale y 2\nset format y '2^{{%L}}'\nset xrange [0.6:{}.4]\nset xtics noenhanced\nset key noenhanced\n"
-                      "set title 'rms error of g, over every f32 x'\n{}",
-                      names, distributions.size(), plot),
-          data};
+  return plot;
 }
 
 }  // namespace

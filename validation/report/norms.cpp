@@ -25,9 +25,6 @@ std::string source_name(const StabilityFile& file) {
   return file.source.empty() ? "given gamma and beta" : quoted(std::filesystem::path(file.source).filename().string());
 }
 
-/// A format's name, or nothing: a file's text enters no plot's commands.
-std::string known_format(const std::string& format) { return format == "f32" || format == "f16" || format == "bf16" ? format : ""; }
-
 /// Channels by log10 of rho; the ends of the axis gather what lies beyond, 0 (no beta) and infinity (gamma = 0) too.
 Plot rho_plot(const StabilityFile& file) {
   constexpr double kReach = 4, kStep = 0.1;
@@ -41,22 +38,18 @@ Plot rho_plot(const StabilityFile& file) {
       ++bins[bin][static_cast<size_t>(of_class)];
     }
   }
-  std::string data;
-  for (int i = 0; i < kBins; ++i) {
-    const auto& [stable, degraded, unstable, zero] = bins[static_cast<size_t>(i)];
-    data += fmt::format("{:.3g} {} {} {}\n", std::pow(10.0, -kReach + (i + 0.5) * kStep), stable + degraded + unstable + zero,
-                        degraded + unstable + zero, unstable + zero);
-  }
   // Counts stack: each class is drawn over the sum of the ones before it, from the bottom of the axis.
+  std::array<Series, 3> steps{{{"stable", "pale", "steps"}, {"degraded", "orange", "steps"}, {"unstable or gamma = 0", "red", "steps"}}};
+  for (int i = 0; i <= kBins; ++i) {
+    for (Series& one : steps) one.x.push_back(std::pow(10.0, -kReach + i * kStep));
+    if (i == kBins) break;  // the last edge
+    const auto& [stable, degraded, unstable, zero] = bins[static_cast<size_t>(i)];
+    const std::array counts{stable + degraded + unstable + zero, degraded + unstable + zero, unstable + zero};
+    for (size_t k = 0; k < counts.size(); ++k) steps[k].y.push_back(counts[k] > 0 ? counts[k] : std::nan(""));
+  }
   return {fmt::format("Channels of {} with y in {}, counted by rho = |beta / gamma| and class", source_name(file), quoted(file.format)),
-          fmt::format("set title 'y in {}'\n", known_format(file.format)) +
-              "set logscale x 10\nset logscale y 10\nset yrange [0.7:*]\nset xrange [1e-4:1e4]\nset format x '10^{%L}'\nset xlabel 'rho = "
-              "|beta / gamma|'\nset ylabel 'channels'\n"
-              "half = 10**0.045\n"
-              "plot data using 1:2:($1/half):($1*half):(0.7):2 with boxxyerror lc rgb pale title 'stable', data using "
-              "1:($3>0?$3:NaN):($1/half):($1*half):(0.7):3 with boxxyerror lc rgb orange title 'degraded', data using "
-              "1:($4>0?$4:NaN):($1/half):($1*half):(0.7):4 with boxxyerror lc rgb red title 'unstable or gamma = 0'",
-          data, 460, 280};
+          "y in " + quoted(file.format), {.label = "rho = |beta / gamma|", .log = 10, .from = std::pow(10.0, -kReach), .to = std::pow(10.0, kReach)},
+          {.label = "channels", .log = 10, .from = 0.7}, {steps.begin(), steps.end()}, 460, 280};
 }
 
 Table worst_channels(const StabilityFile& file) {
@@ -150,28 +143,25 @@ constexpr std::array<const char*, 3> kGradients{"dx", "dgamma", "dbeta"};
 /// Tightness of every case over the length of its rows.
 Plot tightness_plot(const AttackFile& attack, const std::string& format) {
   constexpr double kMost = 1e4;  // rows of one or two elements, whose gradients all but vanish, lie beyond
+  constexpr double kShortest = 0.6, kLongest = 131072;
   constexpr std::array<const char*, 3> kPointColours{"blue", "green", "orange"};
-  std::string data, plot;
+  Plot plot{format + ": bound over largest error found, case by case, over the length N of a row; every case at or above 1",
+            format + ": bound / largest error found",
+            {.label = "N", .log = 2, .from = kShortest, .to = kLongest},
+            {.log = 10, .from = 0.8, .to = kMost * 1.3},
+            {}};
+  for (const int length : {1, 2, 3, 7, 16, 64, 257, 1024, 65536}) plot.x.ticks.emplace_back(length, fmt::format("{}", length));
   for (size_t k = 0; k < kGradients.size(); ++k) {
+    Series& points = plot.series.emplace_back(Series{kGradients[k], kPointColours[k], "small dots"});
     for (const AttackedCase& one : attack.cases) {
       const AttackedBound* bound = one.format == format ? one.of(kGradients[k]) : nullptr;
       // Gradients stand a little apart, so that none hides another.
-      if (bound && bound->tightness)
-        data += fmt::format("{:.6g} {:.6g}\n", one.columns * std::exp2(0.22 * (static_cast<double>(k) - 1)),
-                            std::min(*bound->tightness, kMost));
+      if (bound && bound->tightness) points.add(one.columns * std::exp2(0.22 * (static_cast<double>(k) - 1)), std::min(*bound->tightness, kMost));
     }
-    data += "NaN NaN\n\n\n";
-    plot += fmt::format("{}data index {} using 1:2 with points pt 7 ps 0.28 lc rgb {} title '{}'", k == 0 ? "plot " : ", ", k,
-                        kPointColours[k], kGradients[k]);
   }
-  return {fmt::format("{}: bound over largest error found, case by case, over the length N of a row; every case at or above 1", format),
-          fmt::format("set logscale x 2\nset logscale y 10\nset xrange [0.6:131072]\nset yrange [0.8:{0:g}]\nset xtics (1, 2, 7, 64, 1024, "
-                      "65536)\nset xtics add "
-                      "(3, 16, 257)\nset xtics font ',9'\nset xlabel 'N'\nset title '{1}: bound / largest error found'\n{2}, 1 with lines "
-                      "lc rgb red lw 1.4 title "
-                      "'violated below', 4 with lines lc rgb grey dt 2 notitle",
-                      kMost * 1.3, known_format(format), plot),
-          data};
+  plot.series.push_back({"violated below", "red", "line", {kShortest, kLongest}, {1, 1}});
+  plot.series.push_back({"", "grey", "dashed", {kShortest, kLongest}, {4, 4}});
+  return plot;
 }
 
 /// Cases grouped by `key`, the median tightness of each gradient in each format.

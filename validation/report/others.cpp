@@ -39,10 +39,10 @@ constexpr const char* kAuditCommand = "./outgrad validate --foreign notebooks_da
 
 Plot beside_plot(const std::vector<const SweepResult*>& sweeps) {
   constexpr std::array<const char*, 6> kLineColours{"blue", "red", "orange", "violet", "green", "grey"};
-  std::string data, plot, names;
-  const size_t shown = std::min(sweeps.size(), kLineColours.size());
-  for (size_t k = 0; k < shown; ++k) {
-    data += fmt::format("NaN NaN {}\n", plain_name(sweeps[k]->fit));
+  Plot plot{"Largest error of g over x from -8 to 8: ours far below the published coefficients", "largest error of g, y in f32",
+            {.label = "x", .from = -8, .to = 8}, {.log = 2, .from = 0x1p-36, .to = 0x1p3}, {}};
+  for (size_t k = 0; k < std::min(sweeps.size(), kLineColours.size()); ++k) {
+    Series& line = plot.series.emplace_back(Series{quoted(sweeps[k]->fit), kLineColours[k], "line"});
     const std::vector<ErrorBin>& curve = sweeps[k]->domains.back().curve;
     constexpr size_t kMostBins = 500;
     const size_t join = (curve.size() + kMostBins - 1) / kMostBins;
@@ -50,20 +50,10 @@ Plot beside_plot(const std::vector<const SweepResult*>& sweeps) {
       double most = 0;
       for (size_t n = i; n < std::min(i + join, curve.size()); ++n)
         most = std::max({most, std::abs(curve[n].least), std::abs(curve[n].greatest)});
-      if (most > 0 && std::isfinite(most)) data += fmt::format("{:.6g} {:.6g} \"\"\n", curve[i].x, most);
+      if (most > 0 && std::isfinite(most)) line.add(curve[i].x, most);
     }
-    data += "\n\n";
-    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
-    plot +=
-        fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw 1.3 title name{1}", k == 0 ? "plot " : ", ", k, kLineColours[k]);
   }
-  return {"Largest error of g over x from -8 to 8: ours far below the published coefficients",
-          names +
-              "set xrange [-8:8]\nset logscale y 2\nset yrange [2**-36:2**3]\nset ytics 2**6\nset format y '2^{%L}'\nset xlabel 'x'\nset "
-              "key noenhanced\n"
-              "set title 'largest error of g, y in f32'\n" +
-              plot,
-          data};
+  return plot;
 }
 
 Table interval_table(const std::vector<const SweepResult*>& sweeps) {
@@ -129,47 +119,41 @@ Table audit_table(const Results& results) {
 
 /// Mean training loss of every way in one format.
 Plot training_plot(const TrainingResult& training, const std::string& format) {
-  constexpr std::array<const char*, 8> kLineColours{"ink", "grey", "blue", "red", "orange", "violet", "green", "pale"};
-  std::string data, plot, names;
-  size_t k = 0;
+  // Dashes let a line show that lies under another.
+  constexpr std::array<std::pair<const char*, const char*>, 8> kLines{{{"ink", "thick"}, {"grey", "line"}, {"blue", "dotted"}, {"red", "dash-dotted"},
+                                                                       {"orange", "line"}, {"violet", "dashed"}, {"green", "dotted"}, {"pale", "dash-dotted"}}};
+  Plot plot{"Mean training loss over the steps, a line for each way to take gradients, y in " + quoted(format), "training loss, " + quoted(format),
+            {.label = "step"}, {}, {}};
   for (const TrainingCurve& curve : training.curves) {
-    if (curve.format != format || k == kLineColours.size()) continue;
-    data += fmt::format("NaN NaN {}\n", plain_name(curve.way));
+    if (curve.format != format || plot.series.size() == kLines.size()) continue;
+    const auto& [colour, mark] = kLines[plot.series.size()];
+    Series& line = plot.series.emplace_back(Series{quoted(curve.way), colour, mark});
     for (size_t i = 0; i < curve.loss.size(); ++i) {
-      if (curve.loss[i]) data += fmt::format("{:.6g} {:.6g} \"\"\n", training.loss_steps[i], *curve.loss[i]);
+      if (curve.loss[i]) line.add(training.loss_steps[i], *curve.loss[i]);
     }
-    data += "\n\n";
-    names += fmt::format("stats data index {0} every ::0::0 using (name{0} = strcol(3), 0) nooutput\n", k);
-    // Dashes let a line show that lies under another.
-    plot += fmt::format("{0}data index {1} using 1:2 with lines lc rgb {2} lw {3} dt {4} title name{1}", k == 0 ? "plot " : ", ", k,
-                        kLineColours[k], k == 0 ? "2.4" : "1.4", k < 2 ? 1 : 1 + k % 4);
-    ++k;
   }
-  if (k == 0) plot = "plot NaN notitle";
-  const bool known = format == "f32" || format == "f16" || format == "bf16";
-  return {"Mean training loss over the steps, a line for each way to take gradients, y in " + quoted(format),
-          names + "set xlabel 'step'\nset key noenhanced\nset title 'training loss" + (known ? ", " + format : "") + "'\n" + plot, data};
+  return plot;
 }
 
 /// The ends of training: differences from the exact gradients' runs, with their intervals.
 Plot difference_plot(const TrainingResult& training) {
-  std::string data;
   std::vector<const TrainedWay*> ways;
   for (const TrainedWay& way : training.summary) {
     if (way.difference && way.low && way.high) ways.push_back(&way);
   }
-  for (size_t i = 0; i < ways.size(); ++i)
-    data += fmt::format("{:.6g} {} {:.6g} {:.6g} {}\n", *ways[i]->difference, ways.size() - i, *ways[i]->low, *ways[i]->high,
-                        plain_name(ways[i]->way + ", " + ways[i]->format));
-  if (ways.empty()) data = "NaN 1 NaN NaN \"\"\n";
+  const double top = static_cast<double>(ways.size()) + 0.7;
+  Axis names{.from = 0.3, .to = top};
+  Series ends{"", "blue", "interval"};
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto line = static_cast<double>(ways.size() - i);
+    ends.add(*ways[i]->difference, line);
+    ends.low.push_back(*ways[i]->low), ends.high.push_back(*ways[i]->high);
+    names.ticks.emplace_back(line, quoted(ways[i]->way + ", " + ways[i]->format));
+  }
   constexpr int kRowHeight = 17, kMargins = 90;
-  return {"Validation loss at the end, difference from exact gradients with its interval, way by way",
-          fmt::format("set yrange [0.3:{}.7]\nset ytics noenhanced font ',10'\nset arrow from 0, graph 0 to 0, graph 1 nohead lc rgb "
-                      "grey\nset xlabel 'nats per byte'\n"
-                      "set title 'validation loss - that of exact gradients'\nplot data using 1:2:3:4:ytic(5) with xerrorbars pt 7 ps 0.6 "
-                      "lc rgb blue notitle",
-                      std::max<size_t>(ways.size(), 1)),
-          data, 460, std::max(190, kMargins + kRowHeight * static_cast<int>(ways.size()))};
+  return {"Validation loss at the end, difference from exact gradients with its interval, way by way", "validation loss - that of exact gradients",
+          {.label = "nats per byte"}, names, {{"", "grey", "line", {0, 0}, {names.from, names.to}}, ends},
+          460, std::max(190, kMargins + kRowHeight * static_cast<int>(ways.size()))};
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "kernels/support/errors.h"
-#include "kernels/support/files.h"
 #include "validation/report/report.h"
 
 namespace outgrad::validation {
@@ -38,11 +37,11 @@ bool report(const Arguments& arguments) {
     throw kernels::SpecError(arguments.in, "--in",
                              "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/)");
   const std::vector<Requirement> rows = requirements(results);
-  const page::Document document = compose(results, rows);
-  const std::string html = to_html(document), markdown = to_markdown(document, "index.html");
-  kernels::write_file((out / "index.html").string(), html);
-  kernels::write_file((out / "report.md").string(), markdown);
-  fmt::print("{}", arguments.json ? to_json(rows).dump(1) + "\n" : to_text(rows));
+  nlohmann::ordered_json json = to_json(rows);
+  const std::string shown = arguments.json ? json.dump(1) + "\n" : to_text(rows);
+  json["page"] = compose(results, rows);
+  page::write_report(json, out.string());
+  fmt::print("{}", shown);
   return std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
 }
 
@@ -59,7 +58,7 @@ void add_report(CLI::App& app, int& status) {
       ->capture_default_str();
   command->add_option("--headers", arguments->headers,
                       "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
-  command->add_option("--out", arguments->out, "Folder for index.html and report.md (default: IN/report)");
+  command->add_option("--out", arguments->out, "Folder for index.html, report.md and report.json (default: IN/report)");
   command->add_flag("--json", arguments->json, "Print the requirements and their verdicts as JSON");
   command->callback([arguments, &status] {
     if (!report(*arguments)) status = kernels::kExitViolated;

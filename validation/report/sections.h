@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "validation/report/document.h"
+#include "validation/report/page.h"
 #include "validation/report/requirements.h"
 #include "validation/report/results.h"
 

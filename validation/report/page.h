@@ -1,15 +1,15 @@
-// A document of sections, tables and plots, rendered as one self-contained HTML page or as Markdown.
+// What the report's page shows, as values and as JSON (outgrad.report/1, validation/README.md), from which page.py renders HTML and Markdown.
 //
-// Text is plain: it is escaped for either language. Two marks are understood, because both languages can show them: `code` between
+// Text is plain: page.py escapes it for either language. Two marks are understood, because both languages can show them: `code` between
 // backticks and a power as 2^-26. Text that a user or a file supplied goes through quoted() first.
 #pragma once
 
+#include <limits>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "validation/report/plot.h"
 
 namespace outgrad::validation::page {
 
@@ -34,6 +34,33 @@ struct Table {
   std::string command;
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;
+};
+
+inline constexpr double kOpen = std::numeric_limits<double>::quiet_NaN();
+
+struct Axis {
+  std::string label = "";
+  int log = 0;                                             // the base of a logarithmic axis; 0: linear
+  double from = kOpen, to = kOpen;                         // kOpen: where the data end
+  std::vector<std::pair<double, std::string>> ticks = {};  // empty: as the range has them
+};
+
+/// Points with a mark each, or a line through them; a point with a NaN is not drawn and breaks the line.
+struct Series {
+  std::string label;                    // in the legend; empty: not there
+  std::string colour, mark;             // a key of COLOURS and one of MARKS in figures.py
+  std::vector<double> x = {}, y = {};       // of steps x has the edges, one more than y
+  std::vector<double> low = {}, high = {};  // ends of a band over x, or of intervals along x
+  std::vector<std::string> notes = {};      // beside the points
+  void add(double at, double value) { x.push_back(at), y.push_back(value); }
+};
+
+struct Plot {
+  std::string title;    // what it shows, for who cannot see it
+  std::string heading;  // above the picture
+  Axis x, y;
+  std::vector<Series> series;
+  int width = 460, height = 310;  // pixels at 100%: text of 11 that stays legible on a telephone, where the picture is 0.75 times as wide
 };
 
 /// Plots side by side, as far as the page's width allows.
@@ -92,9 +119,10 @@ struct Document {
 /// `text` without marks and control characters.
 std::string quoted(std::string text);
 
-/// Draws the plots. Throws as draw().
-std::string to_html(const Document& document);
-/// Plots are references to the page `html`.
-std::string to_markdown(const Document& document, const std::string& html);
+void to_json(nlohmann::ordered_json& json, const Document& document);
+
+/// Writes `report`, of schema outgrad.report/1, as report.json into the folder, and index.html and report.md as page.py renders them: all of them or, where
+/// the page cannot be rendered, none. Throws kernels::EnvironmentError where no Python has what page.py needs, kernels::IoError.
+void write_report(const nlohmann::ordered_json& report, const std::string& folder);
 
 }  // namespace outgrad::validation::page
