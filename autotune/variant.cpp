@@ -14,6 +14,7 @@
 // The committed default whatever -DOUTGRAD_TUNED says: gains are measured against the same thing everywhere. Constants only are
 // taken from it, so that it can stand beside another tuned header in one program.
 #include "kernels/generated/tuned_default.h"
+#include "autotune/sha256.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
 
@@ -171,9 +172,10 @@ std::optional<std::string> why_too_coarse(const Problem& problem, const kernels:
   return why_less_accurate(bounds, fits_of(problem).front()->bounds);
 }
 
-nlohmann::json fit_record(const Problem& problem, const FitChoice& fit) {
-  nlohmann::json record = fit_json(fit.name, fit.accuracy, fit.bounds);
-  record["as_accurate"] = !why_too_coarse(problem, fit.bounds, Accuracy::kAsDefault);
+FitRecord fit_record(const Problem& problem, const FitChoice& fit) {
+  FitRecord record = fit_record(fit.name, fit.accuracy, fit.bounds);
+  record.as_accurate = !why_too_coarse(problem, fit.bounds, Accuracy::kAsDefault);
+  if (!fit.header.empty()) record.sha256 = sha256(fit.header);
   return record;
 }
 
