@@ -9,8 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-json bound_json(double bound) { return std::isfinite(bound) ? json(bound) : json(); }
-
 std::string power_text(double bound) {
   if (!std::isfinite(bound)) return "not stated";
   if (bound == 0) return "0";
@@ -23,21 +21,18 @@ std::string power_text(double bound) {
 
 Accuracy accuracy_of(const Options& options) { return options.one_of("accuracy", {"default", "any"}) == "any" ? Accuracy::kAny : Accuracy::kAsDefault; }
 
-json fit_json(const std::string& name, const std::string& accuracy, const kernels::FitBounds& bounds) {
-  return {{"name", name}, {"class", accuracy}, {"a_plus_b", bound_json(bounds.a_plus_b)}, {"t", bound_json(bounds.t)}, {"r", bound_json(bounds.r)}};
+FitRecord fit_record(const std::string& name, const std::string& accuracy, const kernels::FitBounds& bounds) {
+  return {name, accuracy, bounds.a_plus_b, bounds.t, bounds.r, {}, "", {}};
 }
 
-kernels::FitBounds bounds_from(const json& fit) {
-  const auto bound = [&](const char* key) {
-    const auto found = fit.find(key);
-    return found != fit.end() && found->is_number() ? found->get<double>() : kernels::FitBounds::kNone;
-  };
-  return {bound("a_plus_b"), bound("t"), bound("r")};
+kernels::FitBounds bounds_from(const FitRecord& fit) {
+  constexpr double kNone = kernels::FitBounds::kNone;
+  return {fit.a_plus_b.value_or(kNone), fit.t.value_or(kNone), fit.r.value_or(kNone)};
 }
 
 json claims_json(const kernels::FitClaims& claims) {
   if (claims.name == nullptr) return json::object();
-  return {{"fit", fit_json(claims.name, claims.accuracy, claims.bounds)}};
+  return {{"fit", to_json(fit_record(claims.name, claims.accuracy, claims.bounds))}};
 }
 
 std::string claims_text(const std::string& accuracy, const kernels::FitBounds& bounds) {

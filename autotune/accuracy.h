@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "autotune/options.h"
+#include "autotune/records/record.h"
 #include "kernels/accuracy.h"
 
 namespace outgrad::autotune {
@@ -17,10 +18,9 @@ enum class Accuracy { kAsDefault, kAny };
 // --accuracy default|any.
 Accuracy accuracy_of(const Options& options);
 
-// What a record, and the output of a command, says of a fit: {name, class, a_plus_b, t, r}, a bound that its header does not state as null.
-nlohmann::json fit_json(const std::string& name, const std::string& accuracy, const kernels::FitBounds& bounds);
-// The bounds back from it.
-kernels::FitBounds bounds_from(const nlohmann::json& fit);
+// What a record, and the output of a command, says of a fit.
+FitRecord fit_record(const std::string& name, const std::string& accuracy, const kernels::FitBounds& bounds);
+kernels::FitBounds bounds_from(const FitRecord& fit);
 // {"fit": {...}}, or nothing where there is no backward fit.
 nlohmann::json claims_json(const kernels::FitClaims& claims);
 // "abs:2^-10, A + B 2^-10.80, R 2^-10.27", rounded up.

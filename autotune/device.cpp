@@ -65,16 +65,12 @@ CpuIdentity identify_cpu() {
   return cpu;
 }
 
-nlohmann::json to_json(const CpuIdentity& cpu) {
-  return {{"kind", "cpu"},
-          {"model", cpu.model},
-          {"threads", cpu.threads},
-          {"sockets", cpu.sockets_seen},
-          {"l1d_bytes", cpu.l1d_bytes},
-          {"l2_bytes", cpu.l2_bytes},
-          {"l3_bytes", cpu.l3_bytes},
-          {"vector_bits", cpu.vector_bits},
-          {"isa", cpu.isa}};
+DeviceRecord device_record(const CpuIdentity& cpu) {
+  DeviceRecord record;
+  record.kind = "cpu", record.model = cpu.model, record.isa = cpu.isa;
+  record.threads = cpu.threads, record.sockets = cpu.sockets_seen, record.vector_bits = cpu.vector_bits;
+  record.l1d_bytes = cpu.l1d_bytes, record.l2_bytes = cpu.l2_bytes, record.l3_bytes = cpu.l3_bytes;
+  return record;
 }
 
 long long available_memory_bytes() {

@@ -1,8 +1,9 @@
 // Who this machine is.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "autotune/records/record.h"
 
 namespace outgrad::autotune {
 
@@ -17,7 +18,7 @@ struct CpuIdentity {
   std::string isa;      // of those the kernels care about: "avx2 fma avx512f avx512bf16"
 };
 CpuIdentity identify_cpu();
-nlohmann::json to_json(const CpuIdentity& cpu);
+DeviceRecord device_record(const CpuIdentity& cpu);
 
 // Physical memory that is free for use now, in bytes.
 long long available_memory_bytes();

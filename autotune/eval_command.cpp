@@ -119,7 +119,7 @@ void eval_on_device(const Options& options, int index, KernelId kernel) {
   nlohmann::json said = {{"op", options.required("op")}, {"variant", variant}};
   if (kernel == KernelId::kGeluBackward) {
     const FitChoice& fit = *fits_of(problem).front();
-    said["fit"] = fit_json(fit.name, fit.accuracy, fit.bounds);
+    said["fit"] = to_json(fit_record(fit.name, fit.accuracy, fit.bounds));
   }
   std::printf("%s\n", said.dump().c_str());
 }

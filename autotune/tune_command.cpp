@@ -29,15 +29,14 @@ namespace {
 using nlohmann::json;
 
 // What the database says of a problem of this size on this device, with these sources.
-std::vector<json> known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
-  std::vector<json> known;
-  for (const json& record : database.records) {
-    const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-    if (!is("kernel", name_of(problem.kernel)) || !is("format", name_of(problem.format)) || !record.contains("device")) continue;
-    if (const auto other = device_key(record["device"]); !other || other != device_key(run.device)) continue;
-    if (!is("kernels_sha256", run.hashes.kernels) || !is("coefficients_sha256", run.hashes.coefficients) || !is("compiler", run.compiler)) continue;
-    const bool same_size = is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols));
-    if (is("state", "rejected") || same_size) known.push_back(record);
+std::vector<Record> known_of(const Database& database, const RunIdentity& run, const Problem& problem) {
+  std::vector<Record> known;
+  for (const Record& record : database.records) {
+    if (record.kernel != name_of(problem.kernel) || record.format != name_of(problem.format)) continue;
+    if (const auto other = device_key(record.run.device); !other || other != device_key(run.device)) continue;
+    if (record.run.hashes != run.hashes || record.run.compiler != run.compiler) continue;
+    const bool same_size = record.elements == problem.elements() && (!problem.over_rows() || record.cols == problem.cols);
+    if (record.state == "rejected" || same_size) known.push_back(record);
   }
   return known;
 }
@@ -147,7 +146,7 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   // What is to be searched, what nobody has searched before first: a run whose budget was short of some goes on with them.
   struct Part {
     Problem problem;
-    std::vector<json> known;
+    std::vector<Record> known;
   };
   std::vector<Part> parts;
   for (const Problem& unsized : problems) {
@@ -156,12 +155,13 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     Part& part = parts.emplace_back(Part{problem, {}});
     if (options.has("fresh")) continue;
     for (const Database* source : {&database, &published})
-      for (json& record : known_of(*source, device.run(), problem)) part.known.push_back(std::move(record));
+      for (Record& record : known_of(*source, device.run(), problem)) part.known.push_back(std::move(record));
   }
   std::stable_partition(parts.begin(), parts.end(), [](const Part& part) { return part.known.empty(); });
 
   constexpr std::size_t kSeeds = 4;  // of a problem, from other devices and sizes
-  std::vector<json> winners, summaries;
+  std::vector<Record> winners;
+  json summaries = json::array(), won = json::array();
   std::size_t begun = 0;
   for (Part& part : parts) {
     const Problem& problem = part.problem;
@@ -183,16 +183,17 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     kernels::print_error_line("warning: tune: " + parts[p].problem.name() + ": not tuned, the budget is spent");
   // What the evidence chooses of this run's and earlier ones', and of what is published of other devices: the header is for whoever it is given to.
   if (options.has("publish")) publish_command(out, accuracy);
-  std::vector<json> records = load_database(database_path).records;
+  std::vector<Record> records = load_database(database_path).records;
   if (key) {
-    const std::vector<json> all = known_records(*key, Rung::kDefault).records;
+    const std::vector<Record> all = known_records(*key, Rung::kDefault).records;
     records.insert(records.end(), all.begin(), all.end());
   }
   const std::vector<TunedChoice> chosen = winners_in(records, device.run().hashes, out, accuracy);
   kernels::write_file(tuned_path, tuned_header(chosen, device.backend(), "for " + device.description(), accuracy));
   if (as_json) {
+    for (const Record& winner : winners) won.push_back(to_json(winner));
     const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
-                          {"header", tuned_path},               {"problems", summaries}, {"winners", winners}};
+                          {"header", tuned_path},               {"problems", summaries}, {"winners", won}};
     std::printf("%s\n", summary.dump(2).c_str());
   } else {
     std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());

@@ -12,7 +12,6 @@
 
 #include "autotune/isolate.h"
 #include "autotune/records/merge.h"
-#include "kernels/support/digest.h"
 #include "autotune/verify.h"
 #include "kernels/support/files.h"
 #include "kernels/support/statistics.h"
@@ -127,10 +126,6 @@ class TimingSession {
   std::unique_ptr<Executor> executor_;
 };
 
-json to_json(const Interval& interval) {
-  return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
-}
-
 }  // namespace
 
 void RoundSamples::add(const json& report) {
@@ -184,51 +179,34 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   return m;
 }
 
-json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run) {
+Record record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run) {
   const AnyVariant& variant = candidate.variant();
-  json record = {{"schema", kSchema},
-                 {"time", run.time},
-                 {"seed", run.seed},
-                 {"device", run.device},
-                 {"kernels_sha256", run.hashes.kernels},
-                 {"coefficients_sha256", run.hashes.coefficients},
-                 {"compiler", run.compiler},
-                 {"flags", run.flags},
-                 {"kernel", name_of(variant.problem.kernel)},
-                 {"format", name_of(variant.problem.format)},
-                 {"variant", variant.name()},
-                 {"parameters", variant.parameters()},
-                 {"default", index == 0},
-                 {"elements", variant.problem.elements()},
-                 {"state", candidate.state_name()}};
-  if (variant.problem.over_rows()) record.update({{"rows", variant.problem.rows}, {"cols", variant.problem.cols}});
-  if (variant.fit) {
-    record["fit"] = fit_record(variant.problem, *variant.fit);
-    if (!variant.fit->header.empty()) record["fit"]["sha256"] = kernels::sha256(variant.fit->header);
-  }
-  if (const Compiled* code = candidate.code()) record["compile_ms"] = code->compile_ms;
-  if (const auto* rejected = candidate.as<Rejected>()) {
-    record["rejected"] = {{"stage", name_of(rejected->stage)}, {"reason", name_of(rejected->reason)}, {"detail", rejected->detail}};
-  }
+  const Problem& problem = variant.problem;
+  Record record;
+  record.run = run;
+  record.kernel = name_of(problem.kernel), record.format = name_of(problem.format), record.elements = problem.elements();
+  if (problem.over_rows()) record.rows = problem.rows, record.cols = problem.cols;
+  record.variant = variant.name(), record.parameters = variant.parameters(), record.is_default = index == 0, record.state = candidate.state_name();
+  if (variant.fit) record.fit = fit_record(problem, *variant.fit);
+  if (const Compiled* code = candidate.code()) record.compile_ms = code->compile_ms;
+  if (const auto* rejected = candidate.as<Rejected>()) record.rejected = {name_of(rejected->stage), name_of(rejected->reason), rejected->detail, {}};
   const auto* timed = candidate.as<Timed>();
   if (timed == nullptr || m == nullptr) return record;
-  const bool final = !timed->final_ns.empty();
-  const std::vector<double>& ns = final ? timed->final_ns : timed->screening_ns;
-  const std::vector<bool> keep = kept_rounds(final ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
-  const double bytes = variant.problem.bytes();
-  record.update({{"checked", timed->verified.checked},
-                 {"bytes", bytes},
-                 {"ceiling", {{"name", m->ceiling_name}, {"bytes", m->ceiling_bytes}}},
-                 {"screening", {{"ns", timed->screening_ns}, {"default_ns", m->screening_baseline_ns}, {"ceiling_ns", m->screening_ceiling_ns}}},
-                 {"final", {{"ns", timed->final_ns}, {"default_ns", m->baseline_ns}, {"ceiling_ns", m->final_ceiling_ns}}},
-                 {"discarded_rounds", m->discarded_rounds},
-                 {"finalist", final},
-                 {"speedup", to_json(m->speedup[index])},
-                 {"gb_per_s", bytes / kernels::median(kept_of(ns, keep))},
-                 {"share_of_ceiling", m->share_of_ceiling[index]},
-                 {"winner", m->decided && index == m->winner},
-                 {"gain", index == m->winner && m->gain}});
-  if (!variant.problem.over_rows()) record["bytes_per_element"] = variant.problem.bytes_per_element();
+  record.finalist = !timed->final_ns.empty();
+  const std::vector<double>& ns = *record.finalist ? timed->final_ns : timed->screening_ns;
+  const std::vector<bool> keep = kept_rounds(*record.finalist ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
+  record.checked = timed->verified.checked;
+  record.bytes = problem.bytes();
+  if (!problem.over_rows()) record.bytes_per_element = problem.bytes_per_element();
+  record.ceiling = {m->ceiling_name, m->ceiling_bytes, {}};
+  record.screening = {timed->screening_ns, m->screening_baseline_ns, m->screening_ceiling_ns, {}};
+  record.final = {timed->final_ns, m->baseline_ns, m->final_ceiling_ns, {}};
+  record.discarded_rounds = m->discarded_rounds;
+  record.speedup = {m->speedup[index], kConfidence};
+  record.gb_per_s = *record.bytes / kernels::median(kept_of(ns, keep));
+  record.share_of_ceiling = m->share_of_ceiling[index];
+  record.winner = m->decided && index == m->winner;
+  record.gain = index == m->winner && m->gain;
   return record;
 }
 
@@ -243,7 +221,7 @@ std::string utc_now() {
 
 RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
   RunIdentity run{
-      to_json(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
+      device_record(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
   for (const std::string& flag : toolchain.flags)
     if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
   return run;
@@ -345,7 +323,7 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
 }
 
 Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<json>& winners, PhaseSeconds& spent) {
+                         const std::string& database_path, std::vector<Record>& winners, PhaseSeconds& spent) {
   const auto seconds_of = [](double& sum, const auto& phase) {
     const auto began = std::chrono::steady_clock::now();
     phase();
@@ -353,7 +331,7 @@ Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettin
   };
   seconds_of(spent.verify, [&] { verify(candidates, settings); });
   const auto keep_records = [&](const Measurement* m) {
-    std::vector<json> records;
+    std::vector<Record> records;
     for (std::size_t i = 0; i < candidates.size(); ++i)
       if (candidates[i].as<Proposed>() == nullptr) records.push_back(record_of(candidates[i], i, m, run));
     append_records(database_path, records);

@@ -58,13 +58,6 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
 // Takes the verified candidates of one sized problem to timed or rejected; candidates[0] is the default. Throws EnvironmentError when it is not verified.
 Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& settings);
 
-// What one run of the tuner says of every candidate, beside the candidate itself.
-struct RunIdentity {
-  nlohmann::json device;
-  SourceHashes hashes;
-  std::string compiler, flags, time;
-  std::uint64_t seed = 1;
-};
 std::string utc_now();  // "2026-11-21T17:00:00Z"
 RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed);
 
@@ -81,7 +74,7 @@ struct RoundSamples {
 // Takes the verified candidates to timed, with these times; candidates[0] is the default.
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings);
 // Of a candidate on its way as far as it came; m: of the candidates among which it has this index, or null.
-nlohmann::json record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run);
+Record record_of(const Candidate& candidate, std::size_t index, const Measurement* m, const RunIdentity& run);
 
 // Wall time by what it went to.
 struct PhaseSeconds {
@@ -92,6 +85,6 @@ struct PhaseSeconds {
 // Throws as verify() and measure() do, after the records are written.
 // Adds to `spent` what either took.
 Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<nlohmann::json>& winners, PhaseSeconds& spent);
+                         const std::string& database_path, std::vector<Record>& winners, PhaseSeconds& spent);
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m);
 }  // namespace outgrad::autotune

@@ -15,6 +15,7 @@
 #include "kernels/generated/tuned_default.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/support/digest.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -170,9 +171,10 @@ std::optional<std::string> why_too_coarse(const Problem& problem, const kernels:
   return why_less_accurate(bounds, fits_of(problem).front()->bounds);
 }
 
-nlohmann::json fit_record(const Problem& problem, const FitChoice& fit) {
-  nlohmann::json record = fit_json(fit.name, fit.accuracy, fit.bounds);
-  record["as_accurate"] = !why_too_coarse(problem, fit.bounds, Accuracy::kAsDefault);
+FitRecord fit_record(const Problem& problem, const FitChoice& fit) {
+  FitRecord record = fit_record(fit.name, fit.accuracy, fit.bounds);
+  record.as_accurate = !why_too_coarse(problem, fit.bounds, Accuracy::kAsDefault);
+  if (!fit.header.empty()) record.sha256 = kernels::sha256(fit.header);
   return record;
 }
 

@@ -65,8 +65,8 @@ Fits fits_within(const Problem& problem, Accuracy accuracy);
 // Why a fit may not be chosen for the problem, in words; nothing where it may.
 std::optional<std::string> why_too_coarse(const Problem& problem, const kernels::FitBounds& bounds, Accuracy accuracy);
 
-// What a record says of the fit of a problem's variant: fit_json(), and whether it is as accurate as the default.
-nlohmann::json fit_record(const Problem& problem, const FitChoice& fit);
+// What a record says of the fit of a problem's variant.
+FitRecord fit_record(const Problem& problem, const FitChoice& fit);
 
 // The scalar kernel of a norm in a format.
 VariantFunction norm_reference(const Problem& problem);

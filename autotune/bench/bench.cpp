@@ -234,7 +234,7 @@ int bench_command(const std::vector<std::string>& args) {
       print(group);
     std::fflush(stdout);
   }
-  if (as_json) std::printf("%s\n", json{{"schema", "outgrad.bench/1"}, {"device", to_json(cpu)}, {"groups", groups}}.dump(2).c_str());
+  if (as_json) std::printf("%s\n", json{{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
   return kernels::kExitHolds;
 }
 

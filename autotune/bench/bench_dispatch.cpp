@@ -87,7 +87,7 @@ int run(const std::vector<std::string>& args) {
   for (const i64 n : {kElementsARun, i64{64}}) lengths.push_back(measure(n, rounds));
   if (options.has("json")) {
     std::printf("%s\n", json{{"schema", "outgrad.dispatch/1"},
-                             {"device", to_json(cpu)},
+                             {"device", to_json(device_record(cpu))},
                              {"kernel", outgrad_fit_name(OUTGRAD_GELU, OUTGRAD_BF16)},
                              {"units", outgrad_instruction_set()},
                              {"highway", highway_target()},

@@ -110,7 +110,7 @@ Choice EntryPoints::choice(const Problem& problem) const {
   question.cols = problem.cols;
   load(unit)(question);
   return {variant, name_of(static_cast<kernels::Rung>(rung)), claims_text(fit),
-          fit.name == nullptr ? json() : fit_json(fit.name, fit.accuracy, fit.bounds)};
+          fit.name == nullptr ? json() : to_json(fit_record(fit.name, fit.accuracy, fit.bounds))};
 }
 
 std::vector<Problem> tuned_problems(const std::string& header) {
@@ -193,7 +193,7 @@ int compare_command(const Options& options) {
     std::fflush(stdout);
   }
   if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(cpu)}, {"header", header}, {"problems", results}}.dump(2).c_str());
+    std::printf("%s\n", json{{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(device_record(cpu))}, {"header", header}, {"problems", results}}.dump(2).c_str());
   return kernels::kExitHolds;
 }
 

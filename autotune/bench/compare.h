@@ -17,7 +17,7 @@ namespace outgrad::autotune {
 struct Choice {
   std::string variant, rung;  // the rung: how near to this device and size it was found
   std::string claims;         // claims_text() of its fit; empty where there is none
-  nlohmann::json fit;         // fit_json() of it; null
+  nlohmann::json fit;         // fit_record() of it; null
 };
 
 // One kernel at one size, before and after.

@@ -49,7 +49,7 @@ json asked(const std::string& device, const std::function<json()>& question) {
 }
 
 DeviceIdentity identify(int index) {
-  return device_from(asked("cuda:" + std::to_string(index), [index] { return to_json(Device(index).identity()); }));
+  return device_from(device_record_from(asked("cuda:" + std::to_string(index), [index] { return to_json(device_record(Device(index).identity())); })));
 }
 
 // "nvidia_h200" for "NVIDIA H200": part of names of files and namespaces.
@@ -156,7 +156,7 @@ class GpuDevice : public TuningDevice {
     nvrtc.require(device_.limits.name);
     compiling_.cache_folder = out + "/" + device_.limits.name;
     compiling_.jobs = identify_cpu().threads;
-    run_ = {to_json(device_), hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), seed};
+    run_ = {device_record(device_), hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), seed};
   }
 
   std::string slug() const override { return slug_of(device_.name); }
@@ -202,7 +202,7 @@ int on_all_devices(const Options& options, const std::vector<Problem>& problems,
   const std::string out = options.text("out", "out/tuned");
   create_folder(out);
   std::vector<std::string> keys;
-  for (int index = 0; index < count; ++index) keys.push_back(device_key(to_json(identify(index))).value_or(DeviceKey{}).device);
+  for (int index = 0; index < count; ++index) keys.push_back(device_key(device_record(identify(index))).value_or(DeviceKey{}).device);
   std::vector<pid_t> children;
   const auto said_by = [&](int index) { return out + "/tune_cuda_" + std::to_string(index) + ".txt"; };
   std::fflush(nullptr);

@@ -125,36 +125,20 @@ int attribute_of(int device, Attribute which) {
 
 }  // namespace
 
-nlohmann::json to_json(const DeviceIdentity& device) {
-  return {{"kind", "cuda"},
-          {"name", device.name},
-          {"architecture", device.limits.name},
-          {"sms", device.limits.sms},
-          {"clock_ghz", device.limits.clock_ghz},
-          {"memory_clock_ghz", device.memory_clock_ghz},
-          {"dram_gb_per_s", device.limits.dram_gb_per_s},
-          {"threads_per_sm", device.limits.threads_per_sm},
-          {"blocks_per_sm", device.limits.blocks_per_sm},
-          {"shared_per_sm", device.limits.shared_per_sm},
-          {"shared_per_block", device.limits.shared_per_block},
-          {"memory_bytes", device.memory_bytes},
-          {"l2_bytes", device.l2_bytes},
-          {"driver", device.driver}};
+DeviceRecord device_record(const DeviceIdentity& device) {
+  const Architecture& limits = device.limits;
+  DeviceRecord record;
+  record.kind = "cuda", record.name = device.name, record.architecture = limits.name, record.driver = device.driver;
+  record.sms = limits.sms, record.threads_per_sm = limits.threads_per_sm, record.blocks_per_sm = limits.blocks_per_sm;
+  record.shared_per_sm = limits.shared_per_sm, record.shared_per_block = limits.shared_per_block;
+  record.clock_ghz = limits.clock_ghz, record.memory_clock_ghz = device.memory_clock_ghz, record.dram_gb_per_s = limits.dram_gb_per_s;
+  record.memory_bytes = device.memory_bytes, record.l2_bytes = device.l2_bytes;
+  return record;
 }
 
-DeviceIdentity device_from(const nlohmann::json& json) {
-  DeviceIdentity device;
-  device.name = json.at("name").get<std::string>();
-  device.limits = {json.at("architecture").get<std::string>(), device.name,
-                   json.at("sms").get<int>(),                  json.at("clock_ghz").get<double>(),
-                   json.at("dram_gb_per_s").get<double>(),     json.at("threads_per_sm").get<int>(),
-                   json.at("blocks_per_sm").get<int>(),        json.at("shared_per_sm").get<int>(),
-                   json.at("shared_per_block").get<int>()};
-  device.memory_clock_ghz = json.at("memory_clock_ghz").get<double>();
-  device.memory_bytes = json.at("memory_bytes").get<long long>();
-  device.l2_bytes = json.at("l2_bytes").get<long long>();
-  device.driver = json.at("driver").get<int>();
-  return device;
+DeviceIdentity device_from(const DeviceRecord& r) {
+  const Architecture limits{*r.architecture, *r.name, *r.sms, *r.clock_ghz, *r.dram_gb_per_s, *r.threads_per_sm, *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
+  return {*r.name, limits, *r.memory_bytes, *r.l2_bytes, *r.driver, *r.memory_clock_ghz};
 }
 
 int device_count() {

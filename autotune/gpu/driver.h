@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "autotune/gpu/model.h"
+#include "autotune/records/record.h"
 
 namespace outgrad::autotune::gpu {
 
@@ -27,8 +27,8 @@ struct DeviceIdentity {
   int driver = 0;         // CUDA version that the driver speaks: 13000
   double memory_clock_ghz = 0;
 };
-nlohmann::json to_json(const DeviceIdentity& device);
-DeviceIdentity device_from(const nlohmann::json& json);  // what to_json wrote; throws nlohmann's exceptions
+DeviceRecord device_record(const DeviceIdentity& device);
+DeviceIdentity device_from(const DeviceRecord& record);  // what device_record() says of one
 
 class DeviceOutOfMemory : public std::bad_alloc {
  public:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -175,36 +176,32 @@ class Worker {
   std::size_t done_ = 0;
 };
 
-json record_of(const Outcome& outcome, const Architecture& architecture) {
-  json record = {{"schema", kSchema},
-                 {"device", {{"kind", "offline"}, {"architecture", architecture.name}, {"board", architecture.board}}},
-                 {"toolkit", Nvrtc::instance().version()},
-                 {"kernel", autotune::name_of(outcome.variant.problem.kernel)},
-                 {"format", autotune::name_of(outcome.variant.problem.format)},
-                 {"variant", outcome.variant.name()},
-                 {"parameters", outcome.variant.parameters()},
-                 {"elements", outcome.variant.problem.elements()}};
-  if (const FitChoice* fit = outcome.variant.fit.get()) record["fit"] = fit_record(outcome.variant.problem, *fit);
-  if (outcome.variant.problem.over_rows()) record["rows"] = outcome.variant.problem.rows, record["cols"] = outcome.variant.problem.cols;
+DeviceRecord device_record(const Architecture& architecture) {
+  DeviceRecord record;
+  record.kind = "offline", record.architecture = architecture.name, record.board = architecture.board;
+  return record;
+}
+
+Record record_of(const Outcome& outcome, const Architecture& architecture) {
+  const GpuVariant& variant = outcome.variant;
+  Record record;
+  record.run.device = device_record(architecture), record.run.toolkit = Nvrtc::instance().version();
+  record.kernel = autotune::name_of(variant.problem.kernel), record.format = autotune::name_of(variant.problem.format);
+  record.variant = variant.name(), record.parameters = variant.parameters(), record.elements = variant.problem.elements();
+  if (variant.fit) record.fit = fit_record(variant.problem, *variant.fit);
+  if (variant.problem.over_rows()) record.rows = variant.problem.rows, record.cols = variant.problem.cols;
   if (const auto* pruned = std::get_if<Pruned>(&outcome.result)) {
-    record["state"] = "rejected";
-    record["rejected"] = {{"stage", "compile"}, {"reason", autotune::name_of(pruned->reason)}, {"detail", pruned->detail}};
+    record.state = "rejected";
+    record.rejected = {"compile", autotune::name_of(pruned->reason), pruned->detail, {}};
     return record;
   }
   const auto& [code, helpers, prediction, compiled] = std::get<Predicted>(outcome.result);
-  record["state"] = "predicted";
-  record["resources"] = {{"registers", code.resources.registers}, {"shared_bytes", code.resources.shared_bytes}};
-  // null: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
-  record["instructions_per_element"] = code.counted ? json(code.instructions_per_element) : json();
-  record["predicted"] = {{"ns_per_element", prediction.ns},
-                         {"memory_ns", prediction.memory_ns},
-                         {"issue_ns", prediction.issue_ns},
-                         {"shared_ns", prediction.shared_ns},
-                         {"others_ns", prediction.others_ns},
-                         {"resident_blocks", prediction.resident_blocks},
-                         {"occupancy", prediction.occupancy},
-                         {"bytes_in_flight_per_sm", prediction.bytes_in_flight},
-                         {"share_of_bandwidth", prediction.share_of_bandwidth}};
+  record.state = "predicted";
+  record.resources = {code.resources.registers, code.resources.shared_bytes, {}};
+  // Not counted: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
+  record.instructions_per_element = code.counted ? code.instructions_per_element : INFINITY;
+  record.predicted = {prediction.ns, prediction.memory_ns, prediction.issue_ns, prediction.shared_ns, prediction.others_ns, prediction.occupancy,
+                      prediction.bytes_in_flight, prediction.share_of_bandwidth, prediction.resident_blocks, {}};
   return record;
 }
 
@@ -221,7 +218,7 @@ TunedChoice best_of(const std::vector<const Outcome*>& ranked, const Outcome& fi
   const auto* standard = std::get_if<Predicted>(&first.result);
   if (standard != nullptr && first.variant.name() == default_gpu_variant(first.variant.problem, architecture).name())
     gain.median = gain.low = gain.high = standard->prediction.ns / std::get<Predicted>(best.result).prediction.ns;
-  return tuned_choice(best.variant, device_key(record_of(best, architecture)["device"]).value(), kernels::Evidence::predicted, gain);
+  return tuned_choice(best.variant, device_key(device_record(architecture)).value(), kernels::Evidence::predicted, gain);
 }
 
 // `helpers`: the second program, null where the variant has none.
@@ -356,7 +353,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   }
   if (!as_json) std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(), architecture.board.c_str());
   json rankings = json::array();
-  std::vector<json> records;
+  std::vector<Record> records;
   std::vector<TunedChoice> best;
   for (std::size_t p = 0; p < problems.size(); ++p) {
     constexpr kernels::i64 kElements = kernels::i64{1} << 26;  // far more than any last cache
@@ -380,7 +377,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     if (!ranked.empty()) best.push_back(best_of(ranked, outcomes.front(), architecture));
     if (as_json) {
       json ranking = json::array();
-      for (const Outcome* outcome : ranked) ranking.push_back(record_of(*outcome, architecture));
+      for (const Outcome* outcome : ranked) ranking.push_back(autotune::to_json(record_of(*outcome, architecture)));
       rankings.push_back({{"problem", autotune::name_of(problem.kernel)},
                           {"format", autotune::name_of(problem.format)},
                           {"rows", problem.rows},

@@ -9,13 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <map>
-
-#include "autotune/problem.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -81,70 +77,6 @@ void refuse_newer(const std::string& path, std::string_view text) {
   }
 }
 
-bool is_count(const json& value) { return value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0); }
-
-// A number that the library wrote: one that is not finite became null.
-bool is_figure(const json& value) { return value.is_null() || value.is_number(); }
-
-bool is_positive(const json& value) { return value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>()); }
-
-bool has_only(const json& object, bool (*fits)(const json&), std::initializer_list<const char*> keys) {
-  for (const char* key : keys)
-    if (const auto found = object.find(key); found != object.end() && !fits(*found)) return false;
-  return true;
-}
-
-bool is_text(const json& value) { return value.is_string(); }
-bool is_truth(const json& value) { return value.is_boolean(); }
-
-bool is_fit(const json& value) {
-  return value.is_object() && value.contains("name") && has_only(value, is_text, {"name", "class", "sha256"}) &&
-         has_only(value, is_figure, {"a_plus_b", "t", "r"}) && has_only(value, is_truth, {"as_accurate"});
-}
-
-bool is_rejection(const json& value) { return value.is_object() && has_only(value, is_text, {"stage", "reason", "detail"}); }
-
-bool is_ceiling(const json& value) { return value.is_object() && has_only(value, is_text, {"name"}) && has_only(value, is_figure, {"bytes"}); }
-
-bool is_interval(const json& value) {
-  if (!value.is_object()) return false;
-  for (const char* key : {"median", "low", "high"})
-    if (const auto found = value.find(key); found == value.end() || !is_positive(*found)) return false;
-  const auto confidence = value.find("confidence");
-  return value["low"].get<double>() <= value["high"].get<double>() &&
-         (confidence == value.end() || (is_positive(*confidence) && confidence->get<double>() < 1));
-}
-
-bool is_samples(const json& value) {
-  return value.is_object() && has_only(value, [](const json& list) { return list.is_array() && std::all_of(list.begin(), list.end(), is_positive); },
-                                       {"ns", "ceiling_ns", "default_ns"});
-}
-
-bool is_parameters(const json& value) {
-  return value.is_object() && std::all_of(value.begin(), value.end(), [](const json& one) { return one.is_number() || one.is_boolean() || one.is_string(); });
-}
-
-struct Rule {
-  const char* what;
-  bool (*fits)(const json&);
-  std::initializer_list<const char*> keys;
-};
-
-const Rule kRules[] = {
-    {"a text", is_text,
-     {"time", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "kernel", "format", "variant", "state", "toolkit", "baseline"}},
-    {"true or false", is_truth, {"default", "finalist", "winner", "gain"}},
-    {"a count", is_count, {"seed", "elements", "rows", "cols", "checked", "discarded_rounds", "rounds"}},
-    {"a number", is_figure, {"compile_ms", "bytes", "bytes_per_element", "gb_per_s", "share_of_ceiling"}},
-    {"an object", [](const json& value) { return value.is_object(); }, {"device"}},
-    {"an object of numbers, truths and texts", is_parameters, {"parameters"}},
-    {"an object with a name", is_fit, {"fit"}},
-    {"an object of texts", is_rejection, {"rejected"}},
-    {"an object of a name and bytes", is_ceiling, {"ceiling"}},
-    {"an interval of positive numbers", is_interval, {"speedup"}},
-    {"lists of positive numbers", is_samples, {"screening", "final"}},
-};
-
 bool same_file(int descriptor, const std::string& path) {
   struct stat held {}, named {};
   return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
@@ -164,26 +96,8 @@ std::string content_of(int descriptor, off_t size, const std::string& path) {
 
 }  // namespace
 
-std::optional<std::string> flaw_of(const json& record) {
-  for (const Rule& rule : kRules)
-    for (const char* key : rule.keys)
-      if (const auto found = record.find(key); found != record.end() && !rule.fits(*found)) return "\"" + std::string(key) + "\" is not " + rule.what;
-  return std::nullopt;
-}
-
-bool is_of_an_earlier_rule(const json& record) {
-  const auto kernel = record.find("kernel");
-  if (kernel == record.end()) return false;
-  const bool has_choice = std::any_of(std::begin(kAllKernels), std::end(kAllKernels),
-                                      [&](KernelId id) { return is_backward(id) && Problem{id}.has_fit() && *kernel == name_of(id); });
-  const auto fit = record.find("fit");
-  return has_choice && (fit == record.end() || !fit->contains("as_accurate"));
-}
-
-bool is_eligible(const json& record, Accuracy accuracy) {
-  if (is_of_an_earlier_rule(record)) return false;
-  const auto fit = record.find("fit");
-  return accuracy == Accuracy::kAny || fit == record.end() || fit->value("as_accurate", true);
+bool is_of_an_earlier_rule(const Record& record) {
+  return (record.kernel == "gelu_backward" || record.kernel == "bias_gelu_backward") && !record.fit.as_accurate;
 }
 
 Database parse_database(const std::string& path, std::string_view text) {
@@ -213,31 +127,30 @@ Database parse_database(const std::string& path, std::string_view text) {
       warn("schema is " + (schema == record.end() ? std::string("missing") : line_of(*schema).substr(0, kShown)) + ", not \"" + kSchema + "\"");
       continue;
     }
-    if (const auto flaw = flaw_of(record)) {
-      warn(*flaw);
-      continue;
-    }
-    if (const auto defined = record.find("run"); defined != record.end() && defined->is_string()) {
-      const std::string name = defined->get<std::string>();
-      for (const char* key : {"run", "of_run"}) record.erase(key);
-      runs[name] = std::move(record);
-      continue;
-    }
-    if (const auto of = record.find("of_run"); of != record.end()) {
-      const auto run = of->is_string() ? runs.find(of->get<std::string>()) : runs.end();
-      if (run == runs.end()) {
-        warn("of a run that no line above describes");
+    try {
+      if (const auto name = record.find("run"); name != record.end() && name->is_string()) {
+        record_from(record);  // which says what is wrong with it
+        json& run = runs[name->get<std::string>()] = record;
+        for (const char* key : {"run", "of_run"}) run.erase(key);
         continue;
       }
-      record.erase("of_run");
-      for (const auto& [key, value] : run->second.items())
-        if (!record.contains(key)) record[key] = value;
+      if (const auto of = record.find("of_run"); of != record.end()) {
+        const auto run = of->is_string() ? runs.find(of->get<std::string>()) : runs.end();
+        if (run == runs.end()) {
+          warn("of a run that no line above describes");
+          continue;
+        }
+        record.erase("of_run");
+        record.insert(run->second.begin(), run->second.end());  // what the line itself says stays
+      }
+      Record whole = record_from(std::move(record));
+      if (!is_of_an_earlier_rule(whole))
+        database.records.push_back(std::move(whole));
+      else if (++earlier == 1)
+        first_earlier = number;
+    } catch (const kernels::SpecError& fault) {
+      warn(fault.what());
     }
-    if (is_of_an_earlier_rule(record)) {
-      if (++earlier == 1) first_earlier = number;
-      continue;
-    }
-    database.records.push_back(std::move(record));
   }
   if (earlier > 0)
     database.warnings.push_back(
@@ -252,8 +165,6 @@ Database load_database(const std::string& path) {
   return parse_database(path, kernels::read_file(path));
 }
 
-std::string line_of(const json& record) { return record.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 DatabaseLock::DatabaseLock(const std::string& path, bool create) {
   while (true) {
     file_ = kernels::Descriptor(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | (create ? O_CREAT : 0), 0666));
@@ -265,7 +176,7 @@ DatabaseLock::DatabaseLock(const std::string& path, bool create) {
   }
 }
 
-void append_records(const std::string& path, const std::vector<json>& records) {
+void append_records(const std::string& path, const std::vector<Record>& records) {
   const DatabaseLock file(path, /*create=*/true);
   const off_t size = ::lseek(file.descriptor(), 0, SEEK_END);
   std::string text;
@@ -274,7 +185,7 @@ void append_records(const std::string& path, const std::vector<json>& records) {
     refuse_newer(path, there);
     if (there.back() != '\n') text += '\n';
   }
-  for (const json& record : records) text += line_of(record) + '\n';
+  for (const Record& record : records) text += line_of(record) + '\n';
 
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t put = ::write(file.descriptor(), text.data() + done, text.size() - done);

@@ -5,26 +5,19 @@
 // the file belongs to a newer program, whose records this one would misread or mix with its own.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "autotune/accuracy.h"
+#include "autotune/records/record.h"
 #include "kernels/support/files.h"
 
 namespace outgrad::autotune {
 
-inline constexpr const char* kSchema = "outgrad.tune/1";
-
 struct Database {
-  std::vector<nlohmann::json> records;  // keys that the schema knows have the types that it gives them; others are kept as they are
-  std::vector<std::string> warnings;    // "path:line: why"
+  std::vector<Record> records;
+  std::vector<std::string> warnings;  // "path:line: why"
 };
-
-// What is wrong with a record of this schema: a known key with a value of another type or out of its range. Nothing where it is sound.
-std::optional<std::string> flaw_of(const nlohmann::json& record);
 
 // The records in the text of a database, in the order of its lines; `path` is for messages. Lines of a published file that share what their
 // run has in common come out whole. Throws SpecError(path:line) for a line of a newer schema.
@@ -33,21 +26,9 @@ Database parse_database(const std::string& path, std::string_view text);
 // The same of a file; empty when there is no such file. Throws IoError when it cannot be read, SpecError as above.
 Database load_database(const std::string& path);
 
-// A record as one line, without its end: keys in order, bytes that are no UTF-8 replaced.
-std::string line_of(const nlohmann::json& record);
-
-// The text at a key of a JSON object; empty where there is none.
-template <class Json>
-std::string text_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
-}
-
-// Whether a record of this schema was made by a rule of accuracy before the present one: of a backward with a fit, it does not say whether that is as
-// accurate as the default. Its search could choose what none may choose now; parse_database() leaves such records out.
-bool is_of_an_earlier_rule(const nlohmann::json& record);
-// Whether a record is evidence for whom this accuracy is asked by: its fit, if it has one, may be chosen.
-bool is_eligible(const nlohmann::json& record, Accuracy accuracy);
+// Whether a record was made by a rule of accuracy before the present one: of a backward with a fit, it does not say whether that is as accurate as
+// the default. Its search could choose what none may choose now; parse_database() leaves such records out.
+bool is_of_an_earlier_rule(const Record& record);
 
 // Holds a database for itself: writers wait. Throws IoError.
 class DatabaseLock {
@@ -63,6 +44,6 @@ class DatabaseLock {
 
 // Appends the records in one locked write, synced: all of them or, when the disk is full, none. A last line that a crash cut short is
 // ended first, so that only that line is lost. Throws IoError, and SpecError when the file holds a line of a newer schema: it is left as it is.
-void append_records(const std::string& path, const std::vector<nlohmann::json>& records);
+void append_records(const std::string& path, const std::vector<Record>& records);
 
 }  // namespace outgrad::autotune

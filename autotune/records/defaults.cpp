@@ -26,14 +26,12 @@ constexpr const char* kDefaultName = "default";
 bool is_measured(const VariantEvidence& evidence) { return evidence.runs > 0 && evidence.barred.empty(); }
 
 // Another fit is another function: nobody's default is made faster by what it computes.
-bool has_fit_of(const json& record, const json& of_default) {
-  return record.contains("parameters") && record["parameters"].is_object() && record["parameters"].value("fit", "") == of_default.value("fit", "");
-}
+bool has_fit_of(const Record& record, const json& of_default) { return record.parameters.value("fit", "") == of_default.value("fit", ""); }
 
 // The losses of one place, by variant; the default by its own name and by its role.
 std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
   const auto standard = std::find_if(place.variants.begin(), place.variants.end(), [&](const VariantEvidence& e) { return e.name() == place.baseline; });
-  const json of_default = standard != place.variants.end() && standard->record.contains("parameters") ? standard->record["parameters"] : json::object();
+  const json of_default = standard != place.variants.end() ? standard->record.parameters : json::object();
   double best = 1;  // the default's own
   for (const VariantEvidence& evidence : place.variants)
     if (is_measured(evidence) && has_fit_of(evidence.record, of_default)) best = std::max(best, evidence.speedup.median);
@@ -43,7 +41,7 @@ std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
     losses.insert_or_assign(name, Loss{name, parameters, {best / speedup.median - 1}, best / speedup.median - 1, changes, speedup});
   };
   for (const VariantEvidence& evidence : place.variants)
-    if (is_measured(evidence) && has_fit_of(evidence.record, of_default)) add(evidence.name(), evidence.record["parameters"], evidence.speedup);
+    if (is_measured(evidence) && has_fit_of(evidence.record, of_default)) add(evidence.name(), evidence.record.parameters, evidence.speedup);
   add(kDefaultName, nullptr, {});
   return losses;
 }
@@ -80,7 +78,7 @@ void print(const DefaultChoice& choice) {
 
 }  // namespace
 
-std::vector<DefaultChoice> choose_defaults(const std::vector<json>& records, const SourceHashes& sources) {
+std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, const SourceHashes& sources) {
   std::map<std::string, std::vector<ProblemEvidence>> places;  // by problem, without its size
   std::set<std::string> kinds;
   for (ProblemEvidence& evidence : weigh(records, Accuracy::kAsDefault)) {
@@ -131,7 +129,7 @@ std::vector<TunedChoice> default_entries(const std::vector<DefaultChoice>& choic
 }
 
 int defaults_command(const Options& options) {
-  std::vector<json> records;
+  std::vector<Record> records;
   for (const std::string& path : options.words("defaults")) {
     Database database = load_database(path);
     for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);

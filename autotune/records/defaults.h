@@ -38,7 +38,7 @@ inline constexpr double kLossTie = 0.01;
 
 // Of every kernel and format that these sources were measured in. The order of the records means nothing. Throws SpecError where there are records of
 // CPUs and of GPUs: a schedule is of one of them.
-std::vector<DefaultChoice> choose_defaults(const std::vector<nlohmann::json>& records, const SourceHashes& sources);
+std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, const SourceHashes& sources);
 
 // The entries for every device and size; none where the default itself is chosen.
 std::vector<TunedChoice> default_entries(const std::vector<DefaultChoice>& choices);

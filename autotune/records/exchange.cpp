@@ -16,6 +16,7 @@
 namespace outgrad::autotune {
 namespace {
 
+using kernels::i64;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -41,6 +42,13 @@ Json parse(const std::string& path, const std::string& text) {
   } catch (const json::out_of_range&) {  // whose text quotes all of the number
     throw kernels::SpecError(path, "JSON", "a number is beyond double's range");
   }
+}
+
+// The text at a key; empty where there is none.
+template <class Json>
+std::string text_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
 }
 
 // One recorded value in a key of a Kernel Tuner cache: what Python's str() makes of it.
@@ -278,9 +286,9 @@ struct Rows {
 
 Recording read_database(const std::string& path, std::string_view problem) {
   const Database database = load_database(path);
-  const auto problem_of = [](const json& record) { return text_at(record, "kernel") + "." + text_at(record, "format"); };
+  const auto problem_of = [](const Record& record) { return record.kernel + "." + record.format; };
   std::set<std::string> problems;
-  for (const json& record : database.records) problems.insert(problem_of(record));
+  for (const Record& record : database.records) problems.insert(problem_of(record));
   std::string wanted(problem);
   if (wanted.empty() && problems.size() == 1) wanted = *problems.begin();
   if (problems.count(wanted) == 0) {
@@ -293,38 +301,30 @@ Recording read_database(const std::string& path, std::string_view problem) {
   std::map<std::string, Rows> points;
   std::vector<double> default_ms;
   std::string device;
-  json elements;
-  for (const json& record : database.records) {
-    const auto parameters = record.find("parameters");
-    if (problem_of(record) != wanted || parameters == record.end() || !parameters->is_object()) continue;
-    const auto identity = record.find("device");
-    const auto key = identity != record.end() ? device_key(*identity) : std::nullopt;
-    const bool named = identity != record.end() && identity->is_object();
-    const std::string own = key ? key->device : named ? text_at(*identity, "model") : "";
+  i64 elements = 0;
+  for (const Record& record : database.records) {
+    if (problem_of(record) != wanted || record.parameters.empty()) continue;
+    const auto key = device_key(record.run.device);
+    const std::string own = key ? key->device : record.run.device.model.value_or("");
     if (device.empty()) device = own;
     if (own != device) throw kernels::SpecError(path, "records", "of two devices, '" + device + "' and '" + own + "': replay wants one");
-    Rows& rows = points[parameters->dump()];
-    rows.parameters = *parameters;
-    rows.timestamp = text_at(record, "time");
-    rows.compile_ms = std::max(rows.compile_ms, number_at(record, "compile_ms"));
-    if (const auto size = record.find("elements"); size != record.end()) {
-      if (!elements.is_null() && elements != *size)
-        throw kernels::SpecError(path, "records", "of several sizes, " + elements.dump() + " and " + size->dump() + " elements");
-      elements = *size;
+    Rows& rows = points[record.parameters.dump()];
+    rows.parameters = record.parameters;
+    rows.timestamp = record.run.time;
+    rows.compile_ms = std::max(rows.compile_ms, record.compile_ms.value_or(0));
+    if (record.elements > 0) {
+      if (elements > 0 && elements != record.elements)
+        throw kernels::SpecError(path, "records", "of several sizes, " + std::to_string(elements) + " and " + std::to_string(record.elements) + " elements");
+      elements = record.elements;
     }
-    const std::string state = text_at(record, "state");
-    if (state == "rejected") {
-      const json rejected = record.value("rejected", json::object());
-      const std::string stage = text_at(rejected, "stage"), reason = text_at(rejected, "reason");
+    if (record.state == "rejected") {
+      const auto& [stage, reason, detail, others] = record.rejected;
       rows.failure = stage == "compile" ? "compile" : reason == "wrong answer" ? "correctness" : reason == "hung" ? "timeout" : "runtime";
     }
-    if (state != "timed") continue;
-    const json speedup = record.value("speedup", json::object());
-    const double ratio = number_at(speedup, "median");
-    if (ratio > 0) rows.relative.push_back(1 / ratio);
-    const json rounds = record.value("screening", json::object());
-    for (const double ns : numbers_at(rounds, "ns")) rows.samples_ms.push_back(ns * 1e-6);
-    if (record.value("default", json()) == true) default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
+    if (record.state != "timed") continue;
+    if (record.speedup) rows.relative.push_back(1 / record.speedup->median);
+    for (const double ns : record.screening.ns.value_or(std::vector<double>{})) rows.samples_ms.push_back(ns * 1e-6);
+    if (record.is_default == true) default_ms.insert(default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
   }
   const double unit = default_ms.empty() ? 1 : kernels::median(default_ms);
   std::vector<std::string> names;
@@ -339,7 +339,7 @@ Recording read_database(const std::string& path, std::string_view problem) {
   Collector collector(path, names, labels);
   collector.recording().device = device;
   collector.recording().kernel = wanted;
-  collector.recording().problem_size = elements;
+  if (elements > 0) collector.recording().problem_size = elements;
   for (auto& [text, rows] : points) {
     Evaluation evaluation;
     if (!rows.relative.empty())

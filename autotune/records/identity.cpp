@@ -2,18 +2,13 @@
 #include "autotune/records/identity.h"
 
 #include <cctype>
-#include <cstdint>
-#include <limits>
 #include <set>
 #include <sstream>
 
-#include "autotune/device.h"
 #include "kernels/support/digest.h"
 
 namespace outgrad::autotune {
 namespace {
-
-using nlohmann::json;
 
 // The words of `isa` in one order, so that a system which lists its flags in another is the same device.
 std::string sorted_words(const std::string& isa) {
@@ -30,25 +25,6 @@ std::string family_of(const std::string& architecture) {
   std::size_t end = architecture.size();
   while (end > 0 && std::isdigit(static_cast<unsigned char>(architecture[end - 1])) == 0) --end;
   return end == 0 ? architecture : architecture.substr(0, end - 1) + "x";
-}
-
-std::optional<std::string> optional_text_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) return std::nullopt;
-  return found->get<std::string>();
-}
-
-std::optional<long long> optional_count_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
-  if (found->is_number_unsigned() && found->get<std::uint64_t>() > std::uint64_t{std::numeric_limits<long long>::max()}) return std::nullopt;
-  const auto value = found->get<long long>();
-  return value < 0 ? std::nullopt : std::optional(value);
-}
-
-std::optional<int> optional_small_count_at(const json& object, const char* key) {
-  const std::optional<long long> value = optional_count_at(object, key);
-  return value && *value <= std::numeric_limits<int>::max() ? std::optional(static_cast<int>(*value)) : std::nullopt;
 }
 
 }  // namespace
@@ -80,29 +56,12 @@ DeviceKey cuda_key(const std::string& name, const std::string& architecture, int
           "cuda: " + family_of(arch)};
 }
 
-std::optional<DeviceKey> device_key(const json& device) {
-  if (!device.is_object()) return std::nullopt;
-  const auto kind = optional_text_at(device, "kind"), architecture = optional_text_at(device, "architecture");
-  if (kind == "cpu") {
-    const auto model = optional_text_at(device, "model"), isa = optional_text_at(device, "isa");
-    const auto threads = optional_small_count_at(device, "threads"), vector_bits = optional_small_count_at(device, "vector_bits");
-    if (!model || !isa || !threads || !vector_bits) return std::nullopt;
-    return cpu_key(*model, *threads, *vector_bits, *isa);
-  }
-  if (kind == "cuda") {
-    const auto name = optional_text_at(device, "name");
-    const auto sms = optional_small_count_at(device, "sms");
-    const auto memory = optional_count_at(device, "memory_bytes");
-    if (!name || !architecture || !sms || !memory) return std::nullopt;
-    return cuda_key(*name, *architecture, *sms, *memory);
-  }
-  if (kind == "offline") {
-    const auto board = optional_text_at(device, "board");
-    if (!board || !architecture) return std::nullopt;
-    const std::string arch = one_line(*architecture);
-    return DeviceKey{"predicted: " + arch + " as on " + one_line(*board), "cuda: " + arch, "cuda: " + family_of(arch), /*predicted=*/true};
-  }
-  return std::nullopt;
+std::optional<DeviceKey> device_key(const DeviceRecord& d) {
+  if (d.kind == "cpu" && d.model && d.isa && d.threads && d.vector_bits) return cpu_key(*d.model, *d.threads, *d.vector_bits, *d.isa);
+  if (d.kind == "cuda" && d.name && d.architecture && d.sms && d.memory_bytes) return cuda_key(*d.name, *d.architecture, *d.sms, *d.memory_bytes);
+  if (d.kind != "offline" || !d.board || !d.architecture) return std::nullopt;
+  const std::string arch = one_line(*d.architecture);
+  return DeviceKey{"predicted: " + arch + " as on " + one_line(*d.board), "cuda: " + arch, "cuda: " + family_of(arch), /*predicted=*/true};
 }
 
 std::string one_line(std::string text) {

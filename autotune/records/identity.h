@@ -5,9 +5,10 @@
 // clocks and cache sizes are in the records and do not split them: what they change shows as heterogeneity between runs (merge.h).
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+
+#include "autotune/records/record.h"
 
 namespace outgrad::autotune {
 
@@ -29,8 +30,8 @@ DeviceKey cpu_key(const std::string& model, int threads, int vector_bits, const 
 DeviceKey cuda_key(const std::string& name, const std::string& architecture, int sms, long long memory_bytes);
 // One line, whatever a file holds: control characters become blanks.
 std::string one_line(std::string text);
-// Of a record's "device". Nothing where that does not say which device it is.
-std::optional<DeviceKey> device_key(const nlohmann::json& device);
+// Nothing where a record does not say which device it is.
+std::optional<DeviceKey> device_key(const DeviceRecord& device);
 
 // The ladder that a choice for a device climbs down, nearest first.
 enum class Rung { kDevice, kArchitecture, kFamily, kDefault };

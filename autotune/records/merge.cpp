@@ -28,22 +28,6 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-// flaw_of() lets counts and truths pass as what they are, so that these need no check of their own beyond the key's presence.
-i64 count_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number_integer() ? found->get<i64>() : 0;
-}
-
-bool is_true(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_boolean() && found->get<bool>();
-}
-
-json object_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_object() ? *found : json::object();
-}
-
 // ---- records as published
 
 // Six significant digits, of which an interval of a ratio has three that mean something.
@@ -53,15 +37,8 @@ double rounded(double value) {
   return std::strtod(text, nullptr);
 }
 
-void copy_rounded(const json& from, json& to, const char* key) {
-  if (const auto found = from.find(key); found != from.end() && found->is_number()) to[key] = rounded(found->get<double>());
-}
-
-json only(const json& object, std::initializer_list<const char*> keys) {
-  json chosen = json::object();
-  for (const char* key : keys)
-    if (const auto found = object.find(key); found != object.end()) chosen[key] = *found;
-  return chosen;
+void round_off(std::optional<double>& figure) {
+  if (figure) figure = std::isfinite(*figure) ? std::optional(rounded(*figure)) : std::nullopt;
 }
 
 // The words that are no paths.
@@ -74,29 +51,18 @@ std::string without_paths(const std::string& words) {
 }
 
 // Rounds that a record's interval rests on: of the final ones, less those that the ceiling disowns.
-i64 rounds_of(const json& record) {
-  if (record.contains("rounds")) return count_at(record, "rounds");
-  const json final = object_at(record, "final");
-  if (!final.contains("ns") || final["ns"].empty()) return 0;
-  const std::size_t all = final["ns"].size();
-  const auto discarded = static_cast<std::size_t>(std::max(i64{0}, count_at(record, "discarded_rounds")));
-  return static_cast<i64>(all - std::min(all, discarded));
+i64 rounds_of(const Record& record) {
+  if (record.rounds) return *record.rounds;
+  const i64 all = record.final.ns ? static_cast<i64>(record.final.ns->size()) : 0;
+  return all - std::min(all, record.discarded_rounds.value_or(0));
 }
-
-// What the lines of one run share.
-constexpr std::initializer_list<const char*> kRunKeys = {"device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "time", "seed", "toolkit"};
-
-// Whether it says of which variant it is: others are carried along, and are no evidence of anything.
-bool is_of_a_variant(const json& record) { return record.contains("kernel") && record.contains("variant") && record.contains("state"); }
 
 // ---- the union
 
 // Where a record stands among others: by problem, then variant, then content.
 using Place = std::tuple<std::string, std::string, std::string, std::string, std::string, i64, i64, i64, std::string, std::string>;
-Place place_of(const json& record, const std::string& line) {
-  return {line_of(object_at(record, "device")), text_at(record, "kernels_sha256"), text_at(record, "coefficients_sha256"), text_at(record, "kernel"),
-          text_at(record, "format"),            count_at(record, "rows"),          count_at(record, "cols"),               count_at(record, "elements"),
-          text_at(record, "variant"),           line};
+Place place_of(const Record& r, const std::string& line) {
+  return {line_of(to_json(r.run.device)), r.run.hashes.kernels, r.run.hashes.coefficients, r.kernel, r.format, r.rows, r.cols, r.elements, r.variant, line};
 }
 
 // ---- intervals
@@ -116,15 +82,14 @@ struct Estimate {
   i64 rounds;
 };
 
-Estimate estimate_of(const json& record) {
-  const json& speedup = record["speedup"];
-  const auto confidence = speedup.find("confidence");
+Estimate estimate_of(const Record& record) {
+  const Record::Speedup& speedup = *record.speedup;
   // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to be narrower.
   constexpr double kLeastDeviation = 1e-3;
-  const double low = std::log(speedup["low"].get<double>()), high = std::log(speedup["high"].get<double>());
+  const double low = std::log(speedup.low), high = std::log(speedup.high);
   // A bootstrap's interval need not hold the median of few rounds.
-  const double median = std::clamp(std::log(speedup["median"].get<double>()), low, high);
-  const double z = normal_quantile(confidence == speedup.end() ? kConfidence : confidence->get<double>());
+  const double median = std::clamp(std::log(speedup.median), low, high);
+  const double z = normal_quantile(speedup.confidence.value_or(kConfidence));
   return {median, low, high, std::max((high - low) / (2 * z), kLeastDeviation), rounds_of(record)};
 }
 
@@ -170,36 +135,29 @@ std::string interval_text(const Interval& interval) {
 }
 
 // A variant of whatever device, fits of headers included, which have names of their own choice.
-std::string identity_of(const json& record) {
-  const std::string header = text_at(object_at(record, "fit"), "sha256");
-  return text_at(record, "variant") + (header.empty() ? "" : " " + header);
-}
+std::string identity_of(const Record& record) { return record.variant + (record.fit.sha256.empty() ? "" : " " + record.fit.sha256); }
 
 // Whether a rejection says something of the variant itself, rather than of a compiler, a budget or the memory that was free that day.
-bool bars(const json& record) {
-  const std::string reason = text_at(object_at(record, "rejected"), "reason");
-  return text_at(record, "state") == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
+bool bars(const Record& record) {
+  const std::string& reason = record.rejected.reason;
+  return record.state == "rejected" && (reason == "wrong answer" || reason == "crashed" || reason == "hung");
 }
 
 // One problem's records, as published, and what is known of the runs they are of.
-ProblemEvidence weigh_problem(std::vector<json> records) {
+ProblemEvidence weigh_problem(std::vector<Record> records) {
+  const Record& any = records.front();
   ProblemEvidence problem;
-  const json& any = records.front();
-  problem.device = *device_key(any["device"]);
-  problem.sources = {text_at(any, "kernels_sha256"), text_at(any, "coefficients_sha256")};
-  problem.kernel = text_at(any, "kernel");
-  problem.format = text_at(any, "format");
-  problem.rows = count_at(any, "rows");
-  problem.cols = count_at(any, "cols");
-  for (const json& record : records) problem.elements = std::max(problem.elements, count_at(record, "elements"));  // rejected ones have none
+  problem.device = *device_key(any.run.device), problem.sources = any.run.hashes;
+  problem.kernel = any.kernel, problem.format = any.format, problem.rows = any.rows, problem.cols = any.cols;
+  for (const Record& record : records) problem.elements = std::max(problem.elements, record.elements);  // rejected ones have none
 
-  std::map<std::string, std::vector<json>> by_variant;
+  std::map<std::string, std::vector<Record>> by_variant;
   std::set<std::string> claimed;
   std::string first;  // the default's identity
-  for (json& record : records) {
+  for (Record& record : records) {
     const std::string identity = identity_of(record);
-    if (is_true(record, "default")) problem.baseline = text_at(record, "variant"), first = identity;
-    if (is_true(record, "winner")) claimed.insert(identity);
+    if (record.is_default == true) problem.baseline = record.variant, first = identity;
+    if (record.winner == true) claimed.insert(identity);
     by_variant[identity].push_back(std::move(record));
   }
   for (auto& [identity, measurements] : by_variant) {
@@ -207,11 +165,11 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
     std::vector<Estimate> estimates;
     i64 most = -1;
     bool timed = false;
-    for (const json& record : measurements) {
-      const bool measured = text_at(record, "state") == "timed" && record.contains("speedup") && rounds_of(record) > 0;
+    for (const Record& record : measurements) {
+      const bool measured = record.state == "timed" && record.speedup && rounds_of(record) > 0;
       if (measured) estimates.push_back(estimate_of(record));
-      timed |= text_at(record, "state") == "timed";
-      if (bars(record)) evidence.barred = text_at(object_at(record, "rejected"), "reason");
+      timed |= record.state == "timed";
+      if (bars(record)) evidence.barred = record.rejected.reason;
       if (const i64 rounds = measured ? rounds_of(record) : 0; rounds > most) most = rounds, evidence.record = record;
     }
     if (!estimates.empty()) {
@@ -231,14 +189,13 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
 
   // Without a default there is nothing to be better than.
   if (first.empty()) return problem;
-  const json normal = object_at(problem.variants.front().record, "parameters");
+  const json& normal = problem.variants.front().record.parameters;
   std::vector<Contender> contenders;
   std::vector<std::size_t> index;
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const VariantEvidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_order(bounds_from(object_at(evidence.record, "fit"))),
-                          changes_between(object_at(evidence.record, "parameters"), normal), evidence.name()});
+    contenders.push_back({evidence.speedup, error_order(bounds_from(evidence.record.fit)), changes_between(evidence.record.parameters, normal), evidence.name()});
     index.push_back(i);
   }
   problem.winner = index[best(contenders)];
@@ -249,42 +206,16 @@ ProblemEvidence weigh_problem(std::vector<json> records) {
   return problem;
 }
 
-json to_json(const Interval& interval) {
-  return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}, {"confidence", kConfidence}};
-}
-
 // ---- published files
 
 // One of a variant's runs: the one with the most rounds first, the same choice whatever the order they come in.
-std::vector<json> most_telling(std::vector<json> records, std::size_t count) {
-  std::sort(records.begin(), records.end(), [](const json& a, const json& b) {
+std::vector<Record> most_telling(std::vector<Record> records, std::size_t count) {
+  std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
     const i64 left = rounds_of(a), right = rounds_of(b);
     return left != right ? left > right : line_of(a) < line_of(b);
   });
   if (records.size() > count) records.resize(count);
   return records;
-}
-
-std::string published_text(const std::vector<json>& records) {
-  std::map<std::string, std::vector<json>> runs;  // by what they share
-  for (json record : records) {
-    json run = only(record, kRunKeys);
-    for (const char* key : kRunKeys) record.erase(key);
-    runs[line_of(run)].push_back(std::move(record));
-  }
-  constexpr std::size_t kNameDigits = 12;
-  std::string text;
-  for (auto& [shared, own] : runs) {
-    json run = json::parse(shared);
-    run["schema"] = kSchema;
-    run["run"] = kernels::sha256(shared).substr(0, kNameDigits);
-    text += line_of(run) + '\n';
-    for (json& record : own) {
-      record["of_run"] = run["run"];
-      text += line_of(record) + '\n';
-    }
-  }
-  return text;
 }
 
 // The .jsonl files of a folder, in the order of their names; none where there is no such folder.
@@ -302,40 +233,57 @@ using SizedProblem = std::tuple<std::string, std::string, i64, i64, i64>;
 
 }  // namespace
 
-json reviewable(const json& record) {
-  json kept = only(record, {"schema", "time", "seed", "kernels_sha256", "coefficients_sha256", "toolkit", "kernel", "format", "rows", "cols", "elements",
-                            "variant", "baseline", "parameters", "state"});
-  for (const char* key : {"compiler", "flags"})
-    if (record.contains(key)) kept[key] = without_paths(text_at(record, key));
-  for (const char* key : {"default", "winner", "gain"})
-    if (is_true(record, key)) kept[key] = true;
-  if (record.contains("device"))
-    kept["device"] = only(record["device"], {"kind", "model", "threads", "sockets", "l1d_bytes", "l2_bytes", "l3_bytes", "vector_bits", "isa", "name",
-                                             "architecture", "board", "sms", "clock_ghz", "memory_clock_ghz", "dram_gb_per_s", "threads_per_sm",
-                                             "blocks_per_sm", "shared_per_sm", "shared_per_block", "memory_bytes", "driver"});
-  if (record.contains("fit")) kept["fit"] = only(record["fit"], {"name", "class", "sha256", "a_plus_b", "t", "r", "as_accurate"});
-  if (record.contains("rejected")) kept["rejected"] = only(record["rejected"], {"stage", "reason"});
-  if (record.contains("ceiling")) kept["ceiling"] = only(record["ceiling"], {"name"});
-  if (const i64 rounds = rounds_of(record); rounds > 0) kept["rounds"] = rounds;
-  if (record.contains("speedup"))
-    for (const char* key : {"median", "low", "high", "confidence"}) copy_rounded(record["speedup"], kept["speedup"], key);
-  for (const char* key : {"gb_per_s", "share_of_ceiling"}) copy_rounded(record, kept, key);
+Record reviewable(const Record& record) {
+  Record kept;
+  kept.run = record.run;
+  kept.run.device.others = nullptr;
+  for (std::string* words : {&kept.run.compiler, &kept.run.flags}) *words = without_paths(*words);
+  kept.kernel = record.kernel, kept.format = record.format, kept.variant = record.variant, kept.state = record.state, kept.baseline = record.baseline;
+  kept.rows = record.rows, kept.cols = record.cols, kept.elements = record.elements, kept.parameters = record.parameters;
+  if (record.is_default == true) kept.is_default = true;
+  if (record.winner == true) kept.winner = true;
+  if (record.gain == true) kept.gain = true;
+  kept.fit = record.fit;
+  kept.fit.others = nullptr;
+  kept.rejected.stage = record.rejected.stage, kept.rejected.reason = record.rejected.reason;
+  kept.ceiling.name = record.ceiling.name;
+  if (const i64 rounds = rounds_of(record); rounds > 0) kept.rounds = rounds;
+  kept.gb_per_s = record.gb_per_s, kept.share_of_ceiling = record.share_of_ceiling;
+  for (std::optional<double>* figure : {&kept.gb_per_s, &kept.share_of_ceiling}) round_off(*figure);
+  if (const auto& speedup = record.speedup) {
+    kept.speedup = {{rounded(speedup->median), rounded(speedup->low), rounded(speedup->high)}, speedup->confidence};
+    round_off(kept.speedup->confidence);
+  }
   return kept;
 }
 
-std::vector<json> united(std::vector<json> records) {
-  std::map<Place, json> all;
-  for (json& record : records) {
+std::string published_text(const std::vector<Record>& records) {
+  constexpr std::size_t kNameDigits = 12;
+  std::map<std::string, std::vector<Record>> runs;  // by what they share
+  for (const Record& record : records) runs[line_of(to_json(record.run))].push_back(record);
+  std::string text;
+  for (const auto& [shared, own] : runs) {
+    const std::string name = kernels::sha256(shared).substr(0, kNameDigits);
+    text += line_of(run_line(own.front().run, name)) + '\n';
+    for (const Record& record : own) text += line_of(line_of_run(record, name)) + '\n';
+  }
+  return text;
+}
+
+std::vector<Record> united(std::vector<Record> records) {
+  std::map<Place, Record> all;
+  for (Record& record : records) {
     const std::string line = line_of(record);
-    all.emplace(place_of(record, line), std::move(record));
+    const Place place = place_of(record, line);
+    all.emplace(place, std::move(record));
   }
   std::set<std::string> whole;  // what lines that are more than published would be published as
   std::vector<std::string> published;
   for (const auto& [place, record] : all) {
-    published.push_back(is_of_a_variant(record) ? line_of(reviewable(record)) : std::string());
+    published.push_back(record.is_of_a_variant() ? line_of(reviewable(record)) : std::string());
     if (!published.back().empty() && published.back() != std::get<9>(place)) whole.insert(published.back());
   }
-  std::vector<json> kept;
+  std::vector<Record> kept;
   std::size_t i = 0;
   for (auto& [place, record] : all) {
     const bool is_published = std::get<9>(place) == published[i];
@@ -371,65 +319,74 @@ std::size_t best(std::span<const Contender> contenders) {
   return chosen;
 }
 
-std::string VariantEvidence::name() const { return one_line(text_at(record, "variant")); }
+std::string VariantEvidence::name() const { return one_line(record.variant); }
 
 std::string ProblemEvidence::name() const {
   const std::string size = rows > 0 && cols > 0 ? std::to_string(rows) + "x" + std::to_string(cols) : std::to_string(elements);
   return one_line(kernel + "." + format + "." + size);
 }
 
-std::vector<ProblemEvidence> weigh(const std::vector<json>& records, Accuracy accuracy) {
+bool is_eligible(const Record& record, Accuracy accuracy) {
+  return !is_of_an_earlier_rule(record) && (accuracy == Accuracy::kAny || record.fit.as_accurate.value_or(true));
+}
+
+std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy accuracy) {
+  using Run = std::tuple<std::string, std::string, std::string, i64, i64>;  // and problem, whatever its length
   struct Weighed {
-    json record;
-    std::string run;
+    Record record;
+    Run run;
   };
   std::set<std::string> seen;  // one measurement counts once, published or whole
   std::vector<Weighed> all;
-  using Run = std::string;
   std::map<Run, std::string> baselines;  // the default's name, by run and problem
-  for (const json& record : records) {
-    if (!is_of_a_variant(record) || !record.contains("device") || text_at(record, "state") == "predicted" || !is_eligible(record, accuracy)) continue;
-    const auto key = device_key(record["device"]);
+  for (const Record& record : records) {
+    if (!record.is_of_a_variant() || record.state == "predicted" || !is_eligible(record, accuracy)) continue;
+    const auto key = device_key(record.run.device);
     if (!key || key->predicted) continue;
-    json kept = reviewable(record);
+    Record kept = reviewable(record);
     if (!seen.insert(line_of(kept)).second) continue;
-    const Run run = line_of(only(kept, kRunKeys)) + line_of(only(kept, {"kernel", "format", "rows", "cols"}));
-    if (is_true(kept, "default")) baselines[run] = text_at(kept, "variant");
+    const Run run{line_of(to_json(kept.run)), kept.kernel, kept.format, kept.rows, kept.cols};
+    if (kept.is_default == true) baselines[run] = kept.variant;
     all.push_back({std::move(kept), run});
   }
   // A rejected variant has no array length: it is of every length that its run measured, and those of one run are the same.
   std::map<Run, i64> lengths;
   for (const Weighed& one : all)
-    if (const i64 elements = count_at(one.record, "elements"); elements > 0) lengths[one.run] = elements;
+    if (one.record.elements > 0) lengths[one.run] = one.record.elements;
 
   using Key = std::tuple<std::string, std::string, std::string, std::string, std::string, i64, i64, i64, std::string>;
-  std::map<Key, std::vector<json>> problems;
+  std::map<Key, std::vector<Record>> problems;
   for (Weighed& one : all) {
-    const json& r = one.record;
-    const std::string said = text_at(r, "baseline");
-    const i64 elements = r.contains("elements") ? count_at(r, "elements") : lengths[one.run];
-    Key key{device_key(r["device"])->device, text_at(r, "kernels_sha256"), text_at(r, "coefficients_sha256"), text_at(r, "kernel"), text_at(r, "format"),
-            count_at(r, "rows"),             count_at(r, "cols"),          elements,                          said.empty() ? baselines[one.run] : said};
+    const Record& r = one.record;
+    Key key{device_key(r.run.device)->device,
+            r.run.hashes.kernels,
+            r.run.hashes.coefficients,
+            r.kernel,
+            r.format,
+            r.rows,
+            r.cols,
+            r.elements > 0 ? r.elements : lengths[one.run],
+            r.baseline.empty() ? baselines[one.run] : r.baseline};
     problems[std::move(key)].push_back(std::move(one.record));
   }
   // What a variant did in one length bars it in every one.
-  std::map<std::pair<Key, std::string>, json> barred;
+  std::map<std::pair<Key, std::string>, Record> barred;
   const auto any_length = [](Key key) {
     std::get<5>(key) = std::get<6>(key) = std::get<7>(key) = 0;
     std::get<8>(key).clear();
     return key;
   };
   for (const auto& [key, members] : problems)
-    for (const json& record : members)
+    for (const Record& record : members)
       if (bars(record)) barred.emplace(std::pair(any_length(key), identity_of(record)), record);
   std::vector<ProblemEvidence> weighed;
   for (auto& [key, members] : problems) {
-    if (std::none_of(members.begin(), members.end(), [](const json& r) { return text_at(r, "state") == "timed"; })) continue;
+    if (std::none_of(members.begin(), members.end(), [](const Record& r) { return r.state == "timed"; })) continue;
     std::set<std::string> there;
-    for (const json& record : members) there.insert(identity_of(record));
+    for (const Record& record : members) there.insert(identity_of(record));
     for (const std::string& identity : there)
       if (const auto found = barred.find({any_length(key), identity}); found != barred.end()) members.push_back(found->second);
-    std::sort(members.begin(), members.end(), [](const json& a, const json& b) { return line_of(a) < line_of(b); });  // sums in one order
+    std::sort(members.begin(), members.end(), [](const Record& a, const Record& b) { return line_of(a) < line_of(b); });  // sums in one order
     weighed.push_back(weigh_problem(std::move(members)));
   }
   return weighed;
@@ -437,7 +394,7 @@ std::vector<ProblemEvidence> weigh(const std::vector<json>& records, Accuracy ac
 
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
-std::vector<Published> publish(const std::vector<json>& records, const std::vector<SourceHashes>& present, const std::string& folder,
+std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder,
                                Accuracy accuracy) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -447,17 +404,17 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
   while (::flock(lock.get(), LOCK_EX) != 0)
     if (errno != EINTR) throw kernels::IoError(folder, "lock", errno);
 
-  std::map<std::string, std::vector<json>> devices;  // by slug
-  for (const json& record : records) {
-    if (!is_of_a_variant(record) || !record.contains("device")) continue;
-    if (const auto key = device_key(record["device"]); key && !key->predicted) devices[key->slug()].push_back(reviewable(record));
+  std::map<std::string, std::vector<Record>> devices;  // by slug
+  for (const Record& record : records) {
+    const auto key = record.is_of_a_variant() ? device_key(record.run.device) : std::nullopt;
+    if (key && !key->predicted) devices[key->slug()].push_back(reviewable(record));
   }
   std::vector<Published> files;
   for (auto& [slug, own] : devices) {
     Published file{folder + "/" + slug + ".jsonl"};
     const std::string before = std::filesystem::exists(file.path, error) ? kernels::read_file(file.path) : "";
-    for (json& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
-    const std::vector<json> all = united(std::move(own));
+    for (const Record& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
+    const std::vector<Record> all = united(std::move(own));
 
     // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
     std::map<SizedProblem, std::vector<ProblemEvidence>> shapes;
@@ -476,7 +433,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
       chosen.push_back(std::move(problem));
     }
     const auto selection = [&](std::size_t variants, std::size_t runs) {
-      std::vector<json> kept;
+      std::vector<Record> kept;
       for (const auto& [shape, versions] : shapes) {
         for (const ProblemEvidence& problem : versions) {
           std::vector<std::pair<double, std::string>> ranked;  // by lower bound, highest first
@@ -491,17 +448,15 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
           }
           std::sort(ranked.begin(), ranked.end());
           for (std::size_t i = 0; i < ranked.size() && i < variants; ++i) wanted.insert(ranked[i].second);
-          std::map<std::string, std::vector<json>> by_variant;
-          for (const json& record : all) {
-            const bool here = text_at(record, "kernel") == problem.kernel && text_at(record, "format") == problem.format &&
-                              count_at(record, "rows") == problem.rows && count_at(record, "cols") == problem.cols &&
-                              text_at(record, "kernels_sha256") == problem.sources.kernels &&
-                              text_at(record, "coefficients_sha256") == problem.sources.coefficients;
-            const bool counts = bars(record) || (rounds_of(record) > 0 && count_at(record, "elements") == problem.elements);
+          std::map<std::string, std::vector<Record>> by_variant;
+          for (const Record& record : all) {
+            const bool here = record.kernel == problem.kernel && record.format == problem.format && record.rows == problem.rows &&
+                              record.cols == problem.cols && record.run.hashes == problem.sources;
+            const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
             if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0) by_variant[identity].push_back(record);
           }
           for (auto& [identity, measurements] : by_variant)
-            for (json& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+            for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
         }
       }
       return united(std::move(kept));
@@ -509,7 +464,7 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
     constexpr std::size_t kMostVariants = 4, kMostRuns = 8;  // beside the default and the winner
     std::string text;
     for (std::size_t variants = kMostVariants, runs = kMostRuns;;) {
-      const std::vector<json> kept = selection(variants, runs);
+      const std::vector<Record> kept = selection(variants, runs);
       text = published_text(kept);
       file.records = kept.size();
       if (text.size() < kMostPublishedBytes || (variants == 0 && runs == 1)) break;
@@ -529,13 +484,13 @@ std::vector<Published> publish(const std::vector<json>& records, const std::vect
 
 Database known_records(const DeviceKey& device, Rung farthest, const std::string& folder) {
   Database known;
-  std::map<Rung, std::vector<json>> rungs;
+  std::map<Rung, std::vector<Record>> rungs;
   for (const std::string& path : databases_in(folder)) {
     try {
       Database file = load_database(path);
       known.warnings.insert(known.warnings.end(), file.warnings.begin(), file.warnings.end());
-      for (json& record : file.records) {
-        const auto key = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+      for (Record& record : file.records) {
+        const auto key = device_key(record.run.device);
         if (!key) continue;
         if (const Rung rung = rung_of(device, *key); rung <= farthest) rungs[rung].push_back(std::move(record));
       }
@@ -557,7 +512,7 @@ Database known_records(const DeviceKey& device, Rung farthest) {
   }
 }
 
-std::vector<json> seed_parameters(const std::vector<json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
+std::vector<json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
                                   const std::string& format, i64 elements, std::size_t count, Accuracy accuracy) {
   struct Seed {
     std::tuple<int, bool, bool, double, double, std::string> rank;  // rung, other sources, predicted, distance in size, slowness, text
@@ -573,19 +528,17 @@ std::vector<json> seed_parameters(const std::vector<json>& records, const Device
     const int rung = static_cast<int>(rung_of(device, problem.device));
     for (std::size_t i = 0; i < problem.variants.size(); ++i) {
       const VariantEvidence& evidence = problem.variants[i];
-      const json parameters = object_at(evidence.record, "parameters");
+      const json& parameters = evidence.record.parameters;
       if (!evidence.barred.empty() || evidence.rounds == 0 || parameters.empty()) continue;
       const double slowness = i == problem.winner && !problem.baseline.empty() ? -INFINITY : -evidence.speedup.low;
       seeds.push_back({{rung, others, false, distance(problem.elements), slowness, line_of(parameters)}, parameters});
     }
   }
-  for (const json& record : records) {
-    const json parameters = object_at(record, "parameters"), prediction = object_at(record, "predicted");
-    const auto key = record.contains("device") ? device_key(record["device"]) : std::nullopt;
-    const auto ns = prediction.find("ns_per_element");
-    if (!key || !key->predicted || parameters.empty() || ns == prediction.end() || !ns->is_number()) continue;
-    if (text_at(record, "kernel") != kernel || text_at(record, "format") != format) continue;
-    seeds.push_back({{static_cast<int>(rung_of(device, *key)), false, true, 0, ns->get<double>(), line_of(parameters)}, parameters});
+  for (const Record& record : records) {
+    const auto key = device_key(record.run.device);
+    const auto& ns = record.predicted.ns_per_element;
+    if (!key || !key->predicted || record.parameters.empty() || !ns || record.kernel != kernel || record.format != format) continue;
+    seeds.push_back({{static_cast<int>(rung_of(device, *key)), false, true, 0, *ns, line_of(record.parameters)}, record.parameters});
   }
   std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.rank < b.rank; });
   std::vector<json> chosen;
@@ -597,7 +550,7 @@ std::vector<json> seed_parameters(const std::vector<json>& records, const Device
 
 void publish_command(const std::string& out, Accuracy accuracy) {
   const std::vector<SourceHashes> present = {hash_sources(source_root()), gpu::hash_of_embedded()};
-  std::vector<json> records;
+  std::vector<Record> records;
   for (const std::string& path : databases_in(out)) {
     Database database = load_database(path);
     std::move(database.records.begin(), database.records.end(), std::back_inserter(records));
@@ -612,7 +565,7 @@ int merge_command(const Options& options) {
   const std::string out = options.required("out");
   std::error_code error;
   if (std::filesystem::is_directory(out, error)) throw options.bad("out", "'" + out + "' is a folder: a merge goes into one file");
-  std::vector<json> records;
+  std::vector<Record> records;
   std::size_t lines = 0;
   const auto take = [&](const std::string& path, const Database& database) {
     for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);
@@ -641,7 +594,7 @@ int merge_command(const Options& options) {
   }
   records = united(std::move(records));
   std::string text;
-  for (const json& record : records) text += line_of(record) + '\n';
+  for (const Record& record : records) text += line_of(record) + '\n';
   kernels::write_file(out, text);
 
   const std::vector<ProblemEvidence> problems = weigh(records, accuracy_of(options));
@@ -655,7 +608,7 @@ int merge_command(const Options& options) {
                   {"default", problem.baseline},
                   {"winner", problem.variants[problem.winner].name()},
                   {"gain", problem.gain},
-                  {"speedup", to_json(problem.variants[problem.winner].speedup)},
+                  {"speedup", to_json(Record::Speedup{problem.variants[problem.winner].speedup, kConfidence})},
                   {"runs", problem.variants[problem.winner].runs},
                   {"rounds", problem.variants[problem.winner].rounds},
                   {"variants", problem.variants.size()},

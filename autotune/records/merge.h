@@ -29,7 +29,7 @@ namespace outgrad::autotune {
 
 // The records of all of them once each, in an order that their content alone decides. A published line (reviewable()) is left out where the
 // line that it was made of is there.
-std::vector<nlohmann::json> united(std::vector<nlohmann::json> records);
+std::vector<Record> united(std::vector<Record> records);
 
 // ---- which variant is best
 
@@ -50,7 +50,7 @@ std::size_t best(std::span<const Contender> contenders);
 // ---- evidence
 
 struct VariantEvidence {
-  nlohmann::json record;  // of the run with the most rounds, as published
+  Record record;          // of the run with the most rounds, as published
   Interval speedup;       // of all runs together; 1 where nothing was measured
   int runs = 0, rounds = 0;
   bool heterogeneous = false;  // two runs' intervals exclude each other
@@ -72,15 +72,21 @@ struct ProblemEvidence {
   std::string name() const;  // "layernorm_backward.bf16.16384x1024", "gelu_backward.bf16.67108864"
 };
 
+// Whether a record is evidence for whom this accuracy is asked by: its fit, if it has one, may be chosen.
+bool is_eligible(const Record& record, Accuracy accuracy);
+
 // What the records say of every problem that anything was measured of, in an order that their content alone decides. Those of fits that may not be
 // chosen say nothing.
-std::vector<ProblemEvidence> weigh(const std::vector<nlohmann::json>& records, Accuracy accuracy);
+std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy accuracy);
 
 // ---- publishing
 
 // Of a record what is worth reviewing and names no place: no samples, no messages of compilers, no words with a slash, figures to six digits. Applied
 // twice it changes nothing more.
-nlohmann::json reviewable(const nlohmann::json& record);
+Record reviewable(const Record& record);
+
+// The text of a published file: the lines of a run under one line that says what they share.
+std::string published_text(const std::vector<Record>& records);
 
 // notebooks_data/tuned of the sources that this program was built from. Throws EnvironmentError where they are gone.
 std::string published_folder();
@@ -96,7 +102,7 @@ struct Published {
 // is all that evidence needs. Throws IoError; SpecError when a published file is of a newer schema.
 inline constexpr std::size_t kMostPublishedBytes = 200'000;
 // `present`: of the CPU's kernels, and of those that this program carries for GPUs.
-std::vector<Published> publish(const std::vector<nlohmann::json>& records, const std::vector<SourceHashes>& present, const std::string& folder,
+std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder,
                                Accuracy accuracy);
 
 // The published records of this device and of others no farther than `farthest`, nearest first, and the warnings of reading them. Nothing where
@@ -106,7 +112,7 @@ Database known_records(const DeviceKey& device, Rung farthest = Rung::kDevice); 
 
 // Parameters worth trying first for a kernel and format on a device: winners and runners-up of the records, nearest device first, then these
 // sources before others, measured before predicted, then the nearest size. They may be none of this device's space: the caller drops those.
-std::vector<nlohmann::json> seed_parameters(const std::vector<nlohmann::json>& records, const DeviceKey& device, const SourceHashes& sources,
+std::vector<nlohmann::json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources,
                                             const std::string& kernel, const std::string& format, kernels::i64 elements, std::size_t count,
                                             Accuracy accuracy);
 

@@ -209,17 +209,15 @@ std::optional<Problem> problem_of(const ProblemEvidence& evidence) {
 }
 
 // Nothing where the variant's fit has a header that is not in `folder`.
-std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const json& record, const Interval& speedup, const std::string& folder) {
-  if (!record.contains("parameters") || !record.contains("variant")) return std::nullopt;
-  TunedChoice choice{problem, device, record["variant"].get<std::string>(), record["parameters"], "", kernels::Evidence::measured, speedup, "", ""};
-  const auto fit = record.find("fit");
-  if (fit == record.end() || !fit->is_object()) return choice;
-  choice.fit = fit->value("name", "");
-  choice.claims = claims_text(fit->value("class", ""), bounds_from(*fit));
-  if (fit->contains("sha256")) {
+std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const Record& record, const Interval& speedup, const std::string& folder) {
+  if (record.parameters.empty()) return std::nullopt;
+  TunedChoice choice{problem, device, record.variant, record.parameters, "", kernels::Evidence::measured, speedup, record.fit.name, ""};
+  if (choice.fit.empty()) return choice;
+  choice.claims = claims_text(record.fit.accuracy.value_or(""), bounds_from(record.fit));
+  if (!record.fit.sha256.empty()) {
     choice.fit_header = "fits/" + choice.fit + ".h";
     const std::string path = folder + "/" + choice.fit_header;
-    if (!std::filesystem::exists(path) || kernels::sha256(kernels::read_file(path)) != fit->value("sha256", "")) return std::nullopt;
+    if (!std::filesystem::exists(path) || kernels::sha256(kernels::read_file(path)) != record.fit.sha256) return std::nullopt;
   }
   return choice;
 }
@@ -233,7 +231,7 @@ TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, ker
   return {variant.problem, device, variant.name(), variant.parameters(), brought ? header_path(*variant.fit) : "", evidence, speedup};
 }
 
-std::vector<TunedChoice> winners_in(const std::vector<json>& records, const SourceHashes& sources, const std::string& folder, Accuracy accuracy) {
+std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources, const std::string& folder, Accuracy accuracy) {
   std::vector<TunedChoice> winners;
   for (const ProblemEvidence& evidence : weigh(records, accuracy)) {
     if (evidence.sources != sources) continue;

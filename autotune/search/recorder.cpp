@@ -18,20 +18,15 @@ namespace outgrad::autotune {
 namespace {
 
 using kernels::i64;
-using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 // The parameters of points that the file has already.
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
-  for (const json& record : load_database(path).records) {
-    const auto is = [&](const char* key, const auto& value) { return record.contains(key) && record[key] == value; };
-    const bool ended = is("state", "rejected") ||
-                       (is("state", "timed") && is("elements", problem.elements()) && (!problem.over_rows() || is("cols", problem.cols)));
-    const auto of_device = record.contains("device") ? device_key(record["device"]) : std::nullopt;
-    if (ended && of_device == device_key(run.device) && is("kernels_sha256", run.hashes.kernels) &&
-        is("coefficients_sha256", run.hashes.coefficients) && record.contains("parameters"))
-      done.insert(record["parameters"].dump());
+  for (const Record& record : load_database(path).records) {
+    const bool ended = record.state == "rejected" || (record.state == "timed" && record.elements == problem.elements() &&
+                                                      (!problem.over_rows() || record.cols == problem.cols));
+    if (ended && device_key(record.run.device) == device_key(run.device) && record.run.hashes == run.hashes) done.insert(record.parameters.dump());
   }
   return done;
 }
@@ -69,7 +64,7 @@ class Recorder {
       for (Candidate& candidate : chunk) proposed.push_back(&candidate);
       compile(proposed, toolchain, compiling);
       verify(chunk, settings_);
-      std::vector<json> records;
+      std::vector<Record> records;
       for (std::size_t i = 0; i < chunk.size(); ++i) {
         if (chunk[i].as<Verified>() != nullptr) {
           verified_.push_back(std::move(chunk[i]));
@@ -117,7 +112,7 @@ class Recorder {
       }
       std::fprintf(stderr, "%s: pass %d of %d\n", problem_.name().c_str(), pass + 1, passes);
     }
-    std::vector<json> records;
+    std::vector<Record> records;
     for (std::size_t i = 1; i < verified_.size(); ++i) {
       if (verified_[i].as<Verified>() == nullptr) {
         records.push_back(record_of(verified_[i], i, nullptr, run_));

@@ -31,7 +31,7 @@ class Search {
     for (std::size_t i = 0; i < space.points().size(); ++i) points_.emplace(key_of(*space.variant(i)), i);
     const std::optional<std::size_t> origin = find(key_of(*baseline_));
     std::map<std::size_t, Outcome> earlier;
-    for (const json& record : known.records) take(record, earlier);
+    for (const Record& record : known.records) take(record, earlier);
     if (origin) earlier[*origin] = 1.0;
     result_.known = earlier.size() - (origin ? 1 : 0);
 
@@ -54,7 +54,7 @@ class Search {
     }
   }
 
-  SearchResult run(std::vector<json>& winners) {
+  SearchResult run(std::vector<Record>& winners) {
     std::size_t left = settings_.evaluations - std::min(settings_.evaluations, result_.known);
     double longest = 0;  // of the batches so far, each with its rounds
     do {
@@ -77,20 +77,13 @@ class Search {
   }
 
   // What a record says of a point of this space, if it does.
-  void take(const json& record, std::map<std::size_t, Outcome>& earlier) const {
-    try {
-      const json fit = record.value("fit", json::object());
-      const auto point = find(key_of(record.at("parameters"), fit.value("sha256", "")));
-      if (!point) return;
-      const std::string state = record.at("state").get<std::string>();
-      if (state == "timed") {
-        const double speedup = record.at("speedup").at("median").get<double>();
-        if (std::isfinite(speedup) && speedup > 0) earlier[*point] = 1 / speedup;
-      } else if (state == "rejected") {
-        earlier.try_emplace(*point, std::nullopt);
-      }
-    } catch (const json::exception&) {  // not of our writing: no evidence
-    }
+  void take(const Record& record, std::map<std::size_t, Outcome>& earlier) const {
+    const auto point = find(key_of(record.parameters, record.fit.sha256));
+    if (!point) return;
+    if (record.state == "timed" && record.speedup)
+      earlier[*point] = 1 / record.speedup->median;
+    else if (record.state == "rejected")
+      earlier.try_emplace(*point, std::nullopt);
   }
 
   // Of the default and these, in at least so many seconds; else in half of those that are left, as what is compiled has to be run, too.
@@ -123,7 +116,7 @@ class Search {
     MeasureSettings screening = settings_.measure;
     screening.final_rounds = screening.finalists = 0;
     screening.seconds = std::max(0.0, settings_.seconds - seconds_since(began_));
-    std::vector<json> none;
+    std::vector<Record> none;
     const double before = result_.seconds.measure;
     const Measurement m = tune_problem(candidates, screening, run_, database_path_, none, result_.seconds);
     last_measured_ = result_.seconds.measure - before;
@@ -153,7 +146,7 @@ class Search {
     return last_measured_ * rounds * (m.finalists + 2) / static_cast<double>(settings_.batch + 2);
   }
 
-  void finals(std::vector<json>& winners) {
+  void finals(std::vector<Record>& winners) {
     std::sort(ranked_.begin(), ranked_.end());
     std::vector<std::shared_ptr<const AnyVariant>> variants;
     for (std::size_t i = 0; i < ranked_.size() && i < static_cast<std::size_t>(settings_.measure.finalists); ++i)
@@ -190,7 +183,7 @@ int calls_of_search(std::size_t batch, const MeasureSettings& measure) {
 }
 
 SearchResult search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run, const std::string& database_path,
-                    std::vector<json>& winners) {
+                    std::vector<Record>& winners) {
   return Search(space, settings, known, run, database_path).run(winners);
 }
 

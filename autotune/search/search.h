@@ -56,11 +56,12 @@ struct SearchResult {
 // Outcomes of earlier runs: of records of the same device, sources, compiler and problem. `seeds`: parameters to try before others,
 // what won on another device.
 struct Known {
-  std::vector<nlohmann::json> records, seeds;
+  std::vector<Record> records;
+  std::vector<nlohmann::json> seeds;
 };
 
 // Appends records of every batch to the database, those of the finals too. Throws as tune_problem() does.
 SearchResult search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run, const std::string& database_path,
-                    std::vector<nlohmann::json>& winners);
+                    std::vector<Record>& winners);
 
 }  // namespace outgrad::autotune

@@ -51,7 +51,7 @@ TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
   };
   const auto formats = [&] {
     std::set<std::string> found;
-    for (const nlohmann::json& record : load_database(folder / "tune_cpu.jsonl").records) found.insert(record["format"]);
+    for (const Record& record : load_database(folder / "tune_cpu.jsonl").records) found.insert(record.format);
     return found;
   };
   const std::string first = tune();
@@ -78,14 +78,15 @@ TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners
   EXPECT_TRUE(database.warnings.empty());
   std::map<std::string, std::string> winners;
   std::map<std::string, std::set<std::string>> variants;
-  for (const nlohmann::json& record : database.records) {
+  for (const Record& record : database.records) {
+    const nlohmann::json line = to_json(record);
     for (const char* key :
          {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
-      EXPECT_TRUE(record.contains(key)) << key;
-    EXPECT_EQ(record["state"], "timed") << record.dump();
-    EXPECT_FALSE(record[record["finalist"] == true ? "final" : "screening"]["ns"].empty());
-    variants[record["format"]].insert(record["variant"].get<std::string>());
-    if (record["winner"] == true) winners[record["format"]] = record["variant"];
+      EXPECT_TRUE(line.contains(key)) << key;
+    EXPECT_EQ(record.state, "timed") << line;
+    EXPECT_FALSE((record.finalist == true ? record.final : record.screening).ns.value().empty());
+    variants[record.format].insert(record.variant);
+    if (record.winner == true) winners[record.format] = record.variant;
   }
   ASSERT_EQ(winners.size(), 2u);
   EXPECT_EQ(variants["f32"].size(), 3u);  // the default, and what was evaluated
@@ -115,8 +116,8 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
   ::kill(-child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   std::set<std::string> known;
-  for (const nlohmann::json& record : load_database(path).records)
-    if (record["default"] == false) known.insert(record["variant"]);
+  for (const Record& record : load_database(path).records)
+    if (record.is_default == false) known.insert(record.variant);
   ASSERT_GE(known.size(), 8u);
   testing::internal::CaptureStdout();
   ASSERT_EQ(tune(std::to_string(known.size() + 2)), 0);
@@ -151,8 +152,7 @@ TEST(TuneCommand, AccuracyIsAskedFor) {
   };
   const auto coarse = [&] {
     int count = 0;
-    for (const nlohmann::json& record : load_database(folder / "out/tune_cpu.jsonl").records)
-      count += record["fit"]["as_accurate"] == false;
+    for (const Record& record : load_database(folder / "out/tune_cpu.jsonl").records) count += record.fit.as_accurate == false;
     return count;
   };
   const Said unasked = tune("6", "default");
@@ -189,11 +189,8 @@ TEST(TuneCommand, SearchesAgainWhatTheEarlierRuleHasTuned) {
   };
   EXPECT_EQ(tune().first["evaluated"], 3);
   EXPECT_EQ(tune().first["known"], 3);
-  std::vector<nlohmann::json> records = load_database(path).records;
-  for (nlohmann::json& record : records) {
-    for (const char* key : {"a_plus_b", "t", "r", "as_accurate"}) record["fit"].erase(key);
-    record["fit"]["error"] = 1e-7;
-  }
+  std::vector<Record> records = load_database(path).records;
+  for (Record& record : records) record.fit = {record.fit.name, record.fit.accuracy, {}, {}, {}, {}, "", {{"error", 1e-7}}};
   std::filesystem::remove(path);
   append_records(path, records);
   const auto [again, said] = tune();

@@ -148,13 +148,13 @@ TEST(Tuner, ANormLivesTheSameLife) {
   EXPECT_EQ(reason(3).find("crashed: "), 0u) << reason(3);
   const Measurement m = measure(candidates, settings);
   EXPECT_EQ(m.ceiling_name, "triad");
-  const nlohmann::json record = record_of(candidates[0], 0, &m, RunIdentity{});
-  EXPECT_EQ(record["rows"], 64);
-  EXPECT_EQ(record["cols"], 1024);
-  EXPECT_EQ(record["elements"], 64 * 1024);
-  EXPECT_EQ(record["bytes"], problem.bytes());
-  EXPECT_FALSE(record.contains("fit"));
-  EXPECT_FALSE(record.contains("bytes_per_element"));
+  const Record record = record_of(candidates[0], 0, &m, RunIdentity{});
+  EXPECT_EQ(record.rows, 64);
+  EXPECT_EQ(record.cols, 1024);
+  EXPECT_EQ(record.elements, 64 * 1024);
+  EXPECT_EQ(record.bytes, problem.bytes());
+  EXPECT_EQ(record.fit, FitRecord{});
+  EXPECT_FALSE(record.bytes_per_element);
 }
 
 TEST(Tuner, NoWinnerInsideTheNoise) {

@@ -4,15 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string_view>
 #include <tuple>
 
+#include "autotune/records/database.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "validation/json_node.h"
@@ -219,9 +218,9 @@ StabilityFile read_stability(const std::string& file) {
   return stability;
 }
 
-void add_fit_speed(const Node& record, TuningResult& result) {
-  const Node speedup = record["speedup"];
-  FitSpeed speed{record["fit"]["name"].text(), record["fit"]["class"].text(), speedup["median"].real(), speedup["low"].real(), speedup["high"].real()};
+void add_fit_speed(const autotune::Record& record, TuningResult& result) {
+  const autotune::Record::Speedup& ratio = *record.speedup;
+  FitSpeed speed{record.fit.name, record.fit.accuracy.value_or(""), ratio.median, ratio.low, ratio.high};
   const auto known = std::find_if(result.fits.begin(), result.fits.end(), [&](const FitSpeed& f) { return f.name == speed.name; });
   if (known == result.fits.end()) {
     result.fits.push_back(std::move(speed));
@@ -231,108 +230,51 @@ void add_fit_speed(const Node& record, TuningResult& result) {
   std::sort(result.fits.begin(), result.fits.end(), [](const FitSpeed& a, const FitSpeed& b) { return a.speedup > b.speedup; });
 }
 
-void add_record(const Node& record, TuningResult& result) {
-  const auto holds = [&](const char* key) { return record.has(key) && record[key].boolean(); };
-  const std::string variant = record["variant"].text();
-  if (holds("default")) result.default_variant = variant;
-  result.compiler = record["compiler"].text();
-  result.device = record["device"]["model"].text();
-  result.threads = record["device"]["threads"].small();
-  const std::string state = record["state"].text();
-  if (state == "rejected") {
-    const Node why = record["rejected"];
-    result.rejected.push_back({variant, why["stage"].text(), why["reason"].text(), why.has("detail") ? why["detail"].text() : ""});
-  } else if (state == "timed") {
+void add_record(const autotune::Record& record, TuningResult& result) {
+  if (record.is_default == true) result.default_variant = record.variant;
+  result.compiler = record.run.compiler;
+  result.device = record.run.device.model.value_or("");
+  result.threads = record.run.device.threads.value_or(0);
+  if (record.state == "rejected") {
+    result.rejected.push_back({record.variant, record.rejected.stage, record.rejected.reason, record.rejected.detail.value_or("")});
+  } else if (record.state == "timed") {
     ++result.timed;
-    if (record.has("fit")) add_fit_speed(record, result);
+    if (!record.fit.name.empty() && record.speedup) add_fit_speed(record, result);
   } else {
     ++result.unfinished;
   }
-  if (!holds("winner")) return;
-  result.winner = variant;
-  result.ceiling = record["ceiling"]["name"].text();
-  result.gain = holds("gain");
-  result.gb_per_s = record["gb_per_s"].bound();
-  result.share = record["share_of_ceiling"].bound();
-  const Node speedup = record["speedup"];
-  result.speedup = speedup["median"].real();
-  result.speedup_low = speedup["low"].real();
-  result.speedup_high = speedup["high"].real();
-  result.confidence = speedup["confidence"].real();
-}
-
-/// "outgrad.tune/2", "outgrad.tune/1.1".
-bool is_newer_tuning(std::string_view schema) {
-  constexpr std::string_view kFamily = "outgrad.tune/";
-  if (!schema.starts_with(kFamily)) return false;
-  schema.remove_prefix(kFamily.size());
-  unsigned version = 0;
-  const auto [end, error] = std::from_chars(schema.data(), schema.data() + schema.size(), version);
-  if (error == std::errc::result_out_of_range) return true;
-  return error == std::errc() && (version > 1 || (version == 1 && end != schema.data() + schema.size() && *end == '.'));
+  if (record.winner != true) return;
+  const auto speedup = record.speedup.value_or(autotune::Record::Speedup{});
+  result.winner = record.variant;
+  result.ceiling = record.ceiling.name;
+  result.gain = record.gain == true;
+  result.gb_per_s = record.gb_per_s.value_or(0);
+  result.share = record.share_of_ceiling.value_or(0);
+  result.speedup = speedup.median, result.speedup_low = speedup.low, result.speedup_high = speedup.high;
+  result.confidence = speedup.confidence.value_or(0);
 }
 
 /// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
-/// variant its last line, for a finalist has more than one. A line that a crash cut short, or one of another program, is a warning, as for the tuner itself.
-/// In a published database what a run's lines share stands in a line of its own, and truth values that are false are left out.
+/// variant its last line, for a finalist has more than one. What is no record is a warning, as for the tuner itself.
 void read_tuning(const std::string& file, Results& results) {
-  struct Line {
-    std::string place;
-    nlohmann::json json;
-  };
+  const autotune::Database database = autotune::load_database(file);
+  results.warnings.insert(results.warnings.end(), database.warnings.begin(), database.warnings.end());
   using Problem = std::tuple<std::string, std::string, std::string>;
-  std::map<Problem, std::vector<Line>> all;
-  std::map<std::string, nlohmann::json> runs;
-  std::istringstream lines(kernels::read_file(file));
-  int number = 0;
-  for (std::string text; std::getline(lines, text);) {
-    ++number;
-    if (text.empty()) continue;
-    nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    const bool ours = json.is_object() && json.contains("schema") && json["schema"] == "outgrad.tune/1";
-    if (!ours) {
-      // The file belongs to a newer program, whose records would be missed in silence.
-      if (json.is_object() && json.contains("schema") && json["schema"].is_string() && is_newer_tuning(json["schema"].get<std::string>()))
-        throw kernels::SpecError(fmt::format("{}:{}", file, number), "schema", fmt::format("{} is newer than outgrad.tune/1, which this program reads", json["schema"].dump().substr(0, 40)));
-      results.warnings.push_back(fmt::format("{}:{}: not a record of outgrad.tune/1, ignored", file, number));
-      continue;
-    }
-    const std::string place = fmt::format("line {}", number);
-    if (json.contains("run")) {
-      const std::string name = Node(json, file, place)["run"].text();
-      json.erase("run");
-      runs[name] = std::move(json);
-      continue;
-    }
-    if (json.contains("of_run")) {
-      const auto run = runs.find(Node(json, file, place)["of_run"].text());
-      if (run == runs.end()) {
-        results.warnings.push_back(fmt::format("{}:{}: of a run that no line above describes, ignored", file, number));
-        continue;
-      }
-      json.insert(run->second.begin(), run->second.end());
-    }
-    const Node record(json, file, place);
-    record["time"].text();
-    const std::string size = record.has("cols") ? fmt::format("{}x{}", record["rows"].count(), record["cols"].count())
-                             : record.has("elements") ? fmt::format("{}", record["elements"].count())
-                                                      : "";
-    all[{record["kernel"].text(), record["format"].text(), size}].push_back({place, std::move(json)});
+  std::map<Problem, std::vector<const autotune::Record*>> all;
+  for (const autotune::Record& r : database.records) {
+    const std::string size = r.cols > 0 ? fmt::format("{}x{}", r.rows, r.cols) : r.elements > 0 ? fmt::format("{}", r.elements) : "";
+    if (r.is_of_a_variant()) all[{r.kernel, r.format, size}].push_back(&r);
   }
-  for (const auto& [problem, lines_of] : all) {
+  for (auto& [problem, records] : all) {
     TuningResult result;
     result.file = file;
     std::tie(result.kernel, result.format, result.size) = problem;
-    result.time = Node(lines_of.back().json, file, lines_of.back().place)["time"].text();
-    std::map<std::string, const Line*> last;
-    for (const Line& line : lines_of) {
-      const Node record(line.json, file, line.place);
-      if (record["time"].text() == result.time) last[record["variant"].text()] = &line;
-    }
-    for (const Line& line : lines_of) {
-      const Node record(line.json, file, line.place);
-      if (record["time"].text() == result.time && last[record["variant"].text()] == &line) add_record(record, result);
-    }
+    result.time = records.back()->run.time;
+    std::erase_if(records, [&](const autotune::Record* r) { return r->run.time != result.time; });
+    std::map<std::string, const autotune::Record*> last;
+    for (const autotune::Record* r : records) last[r->variant] = r;
+    for (const autotune::Record* r : records)
+      if (last[r->variant] == r) add_record(*r, result);
     results.tuning.push_back(std::move(result));
   }
 }

@@ -26,7 +26,7 @@ TunedChoice choice(const Problem& problem, const std::string& name, int vector_b
   const nlohmann::json parameters = {{"fit", "GeluBf16"}, {"threads", 1},  {"vector_bits", vector_bits},
                                      {"unroll", 1},       {"block_elements", 1 << 16}, {"streaming_stores", false},
                                      {"table", "memory"}};
-  return {problem, device_key(to_json(identify_cpu())).value(), name, parameters, "", kernels::Evidence::measured, {}};
+  return {problem, device_key(device_record(identify_cpu())).value(), name, parameters, "", kernels::Evidence::measured, {}};
 }
 
 class Compare : public testing::Test {

@@ -90,13 +90,13 @@ TEST(DriverTest, AbsentDriverIsAnError) {
 }
 
 TEST(DriverTest, DeviceDescribesItself) {
-  const Answer answer = in_child(OUTGRAD_STAND_IN_DRIVER, "", [] { return to_json(Device(0).identity()).dump(); });
-  const DeviceIdentity device = device_from(nlohmann::json::parse(answer.text));
+  const Answer answer = in_child(OUTGRAD_STAND_IN_DRIVER, "", [] { return to_json(device_record(Device(0).identity())).dump(); });
+  const DeviceIdentity device = device_from(device_record_from(nlohmann::json::parse(answer.text)));
   EXPECT_EQ(device.name, "Stand-in GPU");
   EXPECT_EQ(device.limits.name, "sm_90");
   EXPECT_EQ(device.limits.sms, 2);
   EXPECT_DOUBLE_EQ(device.limits.dram_gb_per_s, 51.2);  // 1.6 GHz, twice, 16 bytes
-  EXPECT_EQ(to_json(device).dump(), answer.text);
+  EXPECT_EQ(to_json(device_record(device)).dump(), answer.text);
 }
 
 TEST(DriverTest, DeviceThatIsNotThereIsNamed) {
@@ -146,14 +146,14 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
     printed += testing::internal::GetCapturedStdout();
     EXPECT_EQ(status, kernels::kExitHolds);
     int winners = 0, timed = 0;
-    for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
-      const int threads = record["parameters"]["threads"].get<int>();
-      if (record.contains("rejected")) ++reasons[record["rejected"]["reason"].get<std::string>()];
-      if (record["state"] == "timed") {
+    for (const Record& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
+      const int threads = record.parameters["threads"].get<int>();
+      if (record.state == "rejected") ++reasons[record.rejected.reason];
+      if (record.state == "timed") {
         ++timed;
-        EXPECT_TRUE(threads != 64 && threads != 128) << record["variant"];
+        EXPECT_TRUE(threads != 64 && threads != 128) << record.variant;
       }
-      if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
+      if (record.winner == true) ++winners;
     }
     EXPECT_GT(timed, 2);
     EXPECT_EQ(winners, 1);
@@ -191,7 +191,7 @@ TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
     EXPECT_NE(std::string(error.what()).find("hung"), std::string::npos) << error.what();
   }
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(80));
-  EXPECT_EQ(load_database(folder / "tune_stand_in_gpu.jsonl").records.at(0)["rejected"]["reason"], "hung");
+  EXPECT_EQ(load_database(folder / "tune_stand_in_gpu.jsonl").records.at(0).rejected.reason, "hung");
 }
 
 // Kernels of several launches go the same way: compiled, verified in every shape that their code takes, timed, recorded; a planted fault in
@@ -215,22 +215,22 @@ TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
     ::unsetenv("OUTGRAD_STAND_IN_PLANTS");
     EXPECT_EQ(status, kernels::kExitHolds) << printed;
     int timed = 0, winners = 0;
-    for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
-      EXPECT_EQ(record["rows"], 96);
-      EXPECT_EQ(record["cols"], 1024);
-      const nlohmann::json& parameters = record["parameters"];
+    for (const Record& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
+      EXPECT_EQ(record.rows, 96);
+      EXPECT_EQ(record.cols, 1024);
+      const nlohmann::json& parameters = record.parameters;
       const bool norm = parameters.contains("row_warps");
       const int threads = norm ? 32 * parameters["row_warps"].get<int>() * parameters["block_rows"].get<int>() : parameters["threads"].get<int>();
-      if (record["state"] == "timed") {
+      if (record.state == "timed") {
         ++timed;
-        EXPECT_NE(threads, 128) << record["variant"];
-        EXPECT_GT(record["checked"].get<long long>(), 100'000);
+        EXPECT_NE(threads, 128) << record.variant;
+        EXPECT_GT(record.checked.value(), 100'000);
       }
-      if (record.contains("rejected") && record["rejected"]["stage"] == "verify") {
-        EXPECT_EQ(record["rejected"]["reason"], "wrong answer") << record.dump();
-        EXPECT_EQ(threads, 128) << record.dump();
+      if (record.rejected.stage == "verify") {
+        EXPECT_EQ(record.rejected.reason, "wrong answer") << line_of(record);
+        EXPECT_EQ(threads, 128) << line_of(record);
       }
-      if (record.contains("winner") && record["winner"].get<bool>()) ++winners;
+      if (record.winner == true) ++winners;
     }
     EXPECT_GT(timed, 1) << printed;
     EXPECT_EQ(winners, 1);
@@ -412,8 +412,8 @@ TEST(DeviceCommandTest, AllDevicesAtOnceShareTheSpace) {
   ASSERT_EQ(summaries.size(), 2u);
   for (const nlohmann::json& summary : summaries) EXPECT_EQ(summary["problems"][0]["evaluated"], 3) << summary;
   std::map<std::string, std::set<std::string>> runs;  // by variant, screening rounds: the samples say which process it was
-  for (const nlohmann::json& record : load_database(folder / "tune_stand_in_gpu.jsonl").records)
-    if (record["default"] == false && record["state"] == "timed" && record["finalist"] == false) runs[record["variant"]].insert(record["screening"].dump());
+  for (const Record& record : load_database(folder / "tune_stand_in_gpu.jsonl").records)
+    if (record.is_default == false && record.state == "timed" && record.finalist == false) runs[record.variant].insert(to_json(record)["screening"].dump());
   EXPECT_EQ(runs.size(), 6u);
   for (const auto& [variant, once] : runs) EXPECT_EQ(once.size(), 1u) << variant << " is in both parts";
 }

@@ -22,7 +22,11 @@
 namespace outgrad::autotune {
 namespace {
 
-nlohmann::json record(int value) { return {{"schema", kSchema}, {"value", value}}; }
+Record record(int value) {
+  Record record;
+  record.others["value"] = value;
+  return record;
+}
 
 TEST(Database, AbsentIsEmpty) {
   const TemporaryFolder folder;
@@ -42,7 +46,7 @@ TEST(Database, EveryCutOfTheLastLineCostsThatLineOnly) {
     append_records(path, {record(3)});
     const Database database = load_database(path);
     ASSERT_EQ(database.records.size(), 2u) << "cut at " << size;
-    EXPECT_EQ(database.records[1]["value"], 3);
+    EXPECT_EQ(database.records[1].others["value"], 3);
     ASSERT_EQ(database.warnings.size(), 1u);
     EXPECT_EQ(database.warnings[0].rfind(path + ":2: ", 0), 0u) << database.warnings[0];
   }
@@ -52,7 +56,7 @@ TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
   const TemporaryFolder folder;
   const std::string path = folder / "db.jsonl";
   kernels::write_file(path,
-                      record(1).dump() + "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" + record(2).dump() + "\n");
+                      line_of(record(1)) + "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" + line_of(record(2)) + "\n");
   const Database database = load_database(path);
   EXPECT_EQ(database.records.size(), 2u);
   ASSERT_EQ(database.warnings.size(), 4u);
@@ -66,7 +70,7 @@ TEST(Database, ANewerSchemaIsRefusedWithItsPlace) {
     SCOPED_TRACE(schema);
     const TemporaryFolder folder;
     const std::string path = folder / "tune_cpu.jsonl";  // what a tuner on this folder appends to
-    const std::string text = record(1).dump() + "\ndamaged\n{\"a\":[1],\"schema\":\"" + schema + "\"}\n" + record(2).dump() + "\n";
+    const std::string text = line_of(record(1)) + "\ndamaged\n{\"a\":[1],\"schema\":\"" + schema + "\"}\n" + line_of(record(2)) + "\n";
     kernels::write_file(path, text);
     for (const auto& use : std::vector<std::function<void()>>{
              [&] { load_database(path); },
@@ -123,8 +127,9 @@ TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
     }
     // The first goes on until it is killed.
     for (int append = 0; append < kAppends || writer == 0; ++append) {
-      std::vector<nlohmann::json> batch;
-      for (int i = 0; i < kBatch; ++i) batch.push_back({{"schema", kSchema}, {"writer", writer}, {"append", append}, {"filler", filler}});
+      Record one;
+      one.others = {{"writer", writer}, {"append", append}, {"filler", filler}};
+      const std::vector<Record> batch(kBatch, one);
       append_records(path, batch);
       if (::write(pipe[1], &append, sizeof append) != sizeof append) ::_exit(1);
     }
@@ -147,7 +152,7 @@ TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
   const Database database = load_database(path);
   EXPECT_LE(database.warnings.size(), 1u) << "the line that the killed one was at";
   std::map<std::pair<int, int>, int> lines;
-  for (const nlohmann::json& one : database.records) ++lines[{one["writer"].get<int>(), one["append"].get<int>()}];
+  for (const Record& one : database.records) ++lines[{one.others["writer"].get<int>(), one.others["append"].get<int>()}];
   for (int writer = 0; writer < kWriters; ++writer)
     for (int append = 0; append < acknowledged[writer]; ++append) EXPECT_EQ((lines[{writer, append}]), kBatch) << writer << ", " << append;
 }
@@ -168,15 +173,15 @@ TEST(Database, AFileThatIsReplacedMeanwhileIsNotWrittenToByItsOldName) {
     const DatabaseLock lock(path, /*create=*/false);
     ASSERT_EQ(::write(pipe[1], "g", 1), 1);
     ::usleep(200'000);  // it waits for the lock of the file that is about to go
-    kernels::write_file(path, record(3).dump() + "\n");
+    kernels::write_file(path, line_of(record(3)) + "\n");
   }
   int status = 1;
   ASSERT_EQ(::waitpid(writer, &status, 0), writer);
   EXPECT_EQ(status, 0);
   const Database database = load_database(path);
   ASSERT_EQ(database.records.size(), 2u);
-  EXPECT_EQ(database.records[0]["value"], 3);
-  EXPECT_EQ(database.records[1]["value"], 2);
+  EXPECT_EQ(database.records[0].others["value"], 3);
+  EXPECT_EQ(database.records[1].others["value"], 2);
 }
 
 // Two whole runs of the tuner on one folder at once.
@@ -204,9 +209,9 @@ TEST(Database, TwoTunersOnOneFolderBothFinish) {
   }
   const Database database = load_database(folder / "tune_cpu.jsonl");
   EXPECT_TRUE(database.warnings.empty());
-  std::map<int, int> winners;  // what a run writes last
-  for (const nlohmann::json& one : database.records) winners[one["seed"].get<int>()] += one.value("winner", false) ? 1 : 0;
-  EXPECT_EQ(winners, (std::map<int, int>{{1, 1}, {2, 1}}));
+  std::map<std::uint64_t, int> winners;  // what a run writes last
+  for (const Record& one : database.records) winners[one.run.seed.value()] += one.winner == true ? 1 : 0;
+  EXPECT_EQ(winners, (std::map<std::uint64_t, int>{{1, 1}, {2, 1}}));
   EXPECT_NE(kernels::read_file(folder / "tuned_cpu.h").find("struct"), std::string::npos);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
 }

@@ -18,19 +18,17 @@
 namespace outgrad::autotune {
 namespace {
 
-using nlohmann::json;
-
 const SourceHashes kSources{"k1", "c1"};
 
-json device_of(int number) {
-  json device = cpu_device();
-  device["model"] = "CPU " + std::to_string(number);
+DeviceRecord device_of(int number) {
+  DeviceRecord device = cpu_device();
+  device.model = "CPU " + std::to_string(number);
   return device;
 }
 
 // One run on one device at one size; speedups by variant, the default among them with 1. `unroll` differs from the default's by name.
-std::vector<json> run(const json& device, long long elements, const std::map<std::string, double>& speedups) {
-  std::vector<json> records;
+std::vector<Record> run(const DeviceRecord& device, long long elements, const std::map<std::string, double>& speedups) {
+  std::vector<Record> records;
   for (const auto& [variant, speedup] : speedups) {
     Measured m{variant, speedup, speedup * 0.999, speedup * 1.001};
     m.device = device;
@@ -41,14 +39,14 @@ std::vector<json> run(const json& device, long long elements, const std::map<std
   return records;
 }
 
-std::vector<json> joined(std::vector<json> a, const std::vector<json>& b) {
+std::vector<Record> joined(std::vector<Record> a, const std::vector<Record>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
 TEST(Defaults, MinimiseTheWorstLossNotTheMean) {
   // "a" is the best on one and bad on the other, "b" is a little behind on both; "c" was measured on one alone.
-  const std::vector<json> records = joined(run(device_of(1), 4096, {{"default", 1}, {"a", 2.0}, {"b", 1.9}, {"c", 2.0}}),
+  const std::vector<Record> records = joined(run(device_of(1), 4096, {{"default", 1}, {"a", 2.0}, {"b", 1.9}, {"c", 2.0}}),
                                            run(device_of(2), 4096, {{"default", 1}, {"a", 1.0}, {"b", 1.4}}));
   const auto choices = choose_defaults(records, kSources);
   ASSERT_EQ(choices.size(), 1u);
@@ -81,7 +79,7 @@ TEST(Defaults, AreTheOraclesOnRandomDatabasesInWhateverOrder) {
   std::mt19937_64 random(1);
   int explicit_ones = 0;
   for (int trial = 0; trial < 60; ++trial) {
-    std::vector<json> records;
+    std::vector<Record> records;
     std::map<std::string, std::vector<double>> losses;
     const int places = 1 + static_cast<int>(random() % 3);
     for (int place = 0; place < places; ++place) {
@@ -113,35 +111,34 @@ TEST(Defaults, AreTheOraclesOnRandomDatabasesInWhateverOrder) {
 }
 
 TEST(Defaults, OtherFitsOtherSourcesAndBarredVariantsAreOut) {
-  std::vector<json> records = run(device_of(1), 4096, {{"default", 1}, {"a", 1.5}});
-  std::vector<json> other_fit = run(device_of(1), 4096, {{"fast fit", 3}});
-  other_fit[0]["parameters"]["fit"] = "GeluFast";
+  std::vector<Record> records = run(device_of(1), 4096, {{"default", 1}, {"a", 1.5}});
+  std::vector<Record> other_fit = run(device_of(1), 4096, {{"fast fit", 3}});
+  other_fit[0].parameters["fit"] = "GeluFast";
   records = joined(records, other_fit);
   EXPECT_EQ(choose_defaults(records, kSources).at(0).choice().variant, "a");
   EXPECT_NEAR(choose_defaults(records, kSources).at(0).choice().worst, 0, 1e-9);
   EXPECT_TRUE(choose_defaults(records, {"k2", "c1"}).empty());
-  json wrong = run(device_of(1), 4096, {{"a", 1.5}})[0];
-  wrong["state"] = "rejected";
-  wrong["time"] = "2026-02-01T00:00:00Z";
-  wrong["rejected"] = {{"stage", "verify"}, {"reason", "wrong answer"}, {"detail", "dx[0]"}};
+  Record wrong = run(device_of(1), 4096, {{"a", 1.5}})[0];
+  wrong.state = "rejected";
+  wrong.run.time = "2026-02-01T00:00:00Z";
+  wrong.rejected = {"verify", "wrong answer", "dx[0]", {}};
   records.push_back(wrong);
   EXPECT_EQ(choose_defaults(records, kSources).at(0).choice().variant, "default");
 
-  const json gpu = {{"kind", "cuda"}, {"name", "X"}, {"architecture", "sm_90"}, {"sms", 132}, {"memory_bytes", 1LL << 36}};
-  records = joined(records, run(gpu, 4096, {{"default", 1}, {"a", 1.5}}));
+  records = joined(records, run(gpu_device(), 4096, {{"default", 1}, {"a", 1.5}}));
   EXPECT_THROW(choose_defaults(records, kSources), kernels::SpecError);
 }
 
 // What is published of real machines gives a table, too.
 TEST(Defaults, OfTheCommittedRecords) {
   const std::string folder = source_root() + "/notebooks_data/tuned";
-  std::vector<json> records;
+  std::vector<Record> records;
   std::error_code error;
   for (std::filesystem::directory_iterator file(folder, error), end; !error && file != end; file.increment(error)) {
     const std::string path = file->path().string();
     if (!path.ends_with(".jsonl")) continue;
-    for (json& record : load_database(path).records) {
-      const auto key = record.contains("device") ? device_key(record["device"]) : std::nullopt;
+    for (Record& record : load_database(path).records) {
+      const auto key = device_key(record.run.device);
       if (key && key->family.starts_with("cpu:")) records.push_back(std::move(record));
     }
   }

@@ -151,26 +151,23 @@ TEST(Exchange, NoCutAndNoFlippedByteEscapesTheReader) {
   }
 }
 
-nlohmann::json row(int unroll, double speedup, const char* format = "f32", const char* model = "cpu x") {
-  return {{"schema", kSchema},
-          {"kernel", "gelu_backward"},
-          {"format", format},
-          {"device", {{"model", model}}},
-          {"parameters", {{"unroll", unroll}, {"streaming", unroll > 2}}},
-          {"fit", {{"name", "gelu"}, {"as_accurate", true}}},
-          {"default", unroll == 1},
-          {"state", "timed"},
-          {"elements", 1000},
-          {"screening", {{"ns", {2e6 / speedup, 2e6 / speedup}}}},
-          {"speedup", {{"median", speedup}, {"low", speedup}, {"high", speedup}}}};
+Record row(int unroll, double speedup, const char* format = "f32", const char* model = "cpu x") {
+  Record record;
+  record.kernel = "gelu_backward", record.format = format, record.run.device.model = model, record.state = "timed", record.elements = 1000;
+  record.parameters = {{"unroll", unroll}, {"streaming", unroll > 2}};
+  record.fit.name = "gelu", record.fit.as_accurate = true;
+  record.is_default = unroll == 1;
+  record.screening.ns = {2e6 / speedup, 2e6 / speedup};
+  record.speedup = {{speedup, speedup, speedup}};
+  return record;
 }
 
 TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
   const TemporaryFolder folder;
   const std::string path = folder / "tune.jsonl";
-  nlohmann::json rejected = row(8, 1);
-  rejected["state"] = "rejected";
-  rejected["rejected"] = {{"stage", "compile"}, {"reason", "compiler error"}};
+  Record rejected = row(8, 1);
+  rejected.state = "rejected";
+  rejected.rejected = {"compile", "compiler error", {}, {}};
   append_records(path, {row(1, 1), row(2, 1.25), row(4, 0.5), row(4, 0.4), row(4, 0.5), rejected});
   const Recording recording = read_recording(path);
   EXPECT_EQ(recording.kernel, "gelu_backward.f32");
@@ -189,8 +186,8 @@ TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
   EXPECT_NE(refusal(path).find("several problems"), std::string::npos);
   EXPECT_EQ(read_recording(path, "gelu_backward.f32").points.size(), 4u);
   EXPECT_NE(refusal(path, "gelu_forward.f16").find("none of gelu_forward.f16"), std::string::npos);
-  nlohmann::json larger = row(1, 1);
-  larger["elements"] = 2000;
+  Record larger = row(1, 1);
+  larger.elements = 2000;
   append_records(folder / "sizes.jsonl", {row(1, 1), larger});
   EXPECT_NE(refusal(folder / "sizes.jsonl").find("of several sizes"), std::string::npos);
   append_records(path, {row(1, 1, "f32", "cpu y")});

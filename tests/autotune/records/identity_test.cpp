@@ -8,11 +8,15 @@
 
 #include "autotune/device.h"
 #include "autotune/gpu/driver.h"
+#include "kernels/host/errors.h"
 
 namespace outgrad::autotune {
 namespace {
 
 using nlohmann::json;
+
+// Of a record's "device".
+std::optional<DeviceKey> device_key(const json& device) { return autotune::device_key(device_record_from(device)); }
 
 json cpu() {
   return {{"kind", "cpu"}, {"model", "A CPU 9000 (R)"}, {"threads", 8}, {"sockets", 1}, {"vector_bits", 512}, {"isa", "avx2 fma avx512f"}};
@@ -42,7 +46,7 @@ TEST(DeviceKey, WhatChoosesAVariantSplitsDevicesAndNothingElse) {
 
 TEST(DeviceKey, IsTheSameFromARecordAndFromTheMachine) {
   const CpuIdentity here = identify_cpu();
-  const auto key = device_key(to_json(here));
+  const auto key = autotune::device_key(device_record(here));
   ASSERT_TRUE(key);
   EXPECT_EQ(key->device, cpu_key(here.model, here.threads, here.vector_bits, here.isa).device);
   gpu::DeviceIdentity device;
@@ -50,7 +54,7 @@ TEST(DeviceKey, IsTheSameFromARecordAndFromTheMachine) {
   device.limits.name = "sm_90";
   device.limits.sms = 132;
   device.memory_bytes = 150754820096LL;
-  EXPECT_EQ(device_key(gpu::to_json(device))->device, "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB");
+  EXPECT_EQ(autotune::device_key(gpu::device_record(device))->device, "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB");
 }
 
 TEST(DeviceKey, TheLadderGoesFromTheDeviceToItsFamily) {
@@ -89,12 +93,12 @@ TEST(DeviceKey, SlugsAreFileNamesAndTellDevicesApart) {
 }
 
 TEST(DeviceKey, WhatNamesNoDeviceHasNone) {
-  for (const char* text : {"null", "\"cpu\"", "[]", "{}", R"({"kind":1})", R"({"kind":"tpu"})", R"({"kind":"cpu","model":"x"})"})
+  for (const char* text : {"{}", R"({"kind":"tpu"})", R"({"kind":"cpu","model":"x"})", R"({"kind":"cuda","name":"x"})", R"({"kind":"offline","board":"x"})"})
     EXPECT_FALSE(device_key(json::parse(text))) << text;
+  for (const char* text : {"null", "\"cpu\"", "[]", R"({"kind":1})"}) EXPECT_THROW(device_record_from(json::parse(text)), kernels::SpecError) << text;
   for (const auto& [key, value] : {std::pair<const char*, json>{"model", 3}, {"threads", "8"}, {"threads", -1}, {"threads", 1e300}, {"threads", UINT64_MAX},
-                                   {"isa", json::array()}})
-    EXPECT_FALSE(device_key(with(cpu(), key, value))) << key << value;
-  EXPECT_FALSE(device_key(with(gpu(), "memory_bytes", nullptr)));
+                                   {"isa", json::array()}, {"memory_bytes", nullptr}})
+    EXPECT_THROW(device_record_from(with(cpu(), key, value)), kernels::SpecError) << key << value;
 }
 
 }  // namespace

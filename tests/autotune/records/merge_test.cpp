@@ -23,13 +23,13 @@ namespace {
 
 using nlohmann::json;
 
-std::string merged(const std::vector<json>& records) { return lines_of(united(records)); }
+std::string merged(const std::vector<Record>& records) { return lines_of(united(records)); }
 
 // A few hundred records with all that can differ, some of them twice, whole and published.
-std::vector<json> many_records(unsigned seed) {
+std::vector<Record> many_records(unsigned seed) {
   std::mt19937 random(seed);
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  std::vector<json> records;
+  std::vector<Record> records;
   for (int i = 0; i < 300; ++i) {
     Measured m{pick(4) == 0 ? "default" : "variant " + std::to_string(pick(5))};
     m.time = "2026-01-0" + std::to_string(1 + pick(3)) + "T00:00:00Z";
@@ -42,14 +42,16 @@ std::vector<json> many_records(unsigned seed) {
     if (pick(5) == 0) records.push_back(reviewable(records[static_cast<std::size_t>(pick(static_cast<int>(records.size())))]));
     if (pick(5) == 0) records.push_back(records[static_cast<std::size_t>(pick(static_cast<int>(records.size())))]);
   }
-  records.push_back({{"schema", kSchema}, {"note", "of somebody's own"}});
+  Record foreign;
+  foreign.others["note"] = "of somebody's own";
+  records.push_back(foreign);
   return records;
 }
 
 TEST(Union, IsTheSameWhateverTheOrderAndTheGrouping) {
   for (unsigned seed = 1; seed <= 6; ++seed) {
     std::mt19937 random(seed);
-    std::vector<json> records = many_records(seed);
+    std::vector<Record> records = many_records(seed);
     const std::string once = merged(records);
     const auto weighed = weigh(united(records), Accuracy::kAsDefault);
     ASSERT_FALSE(once.empty());
@@ -57,14 +59,14 @@ TEST(Union, IsTheSameWhateverTheOrderAndTheGrouping) {
     std::shuffle(records.begin(), records.end(), random);
     EXPECT_EQ(merged(records), once) << "commutative";
     // A random tree of merges over a random split, with overlaps.
-    std::vector<std::vector<json>> parts(1 + random() % 6);
-    for (const json& record : records) {
+    std::vector<std::vector<Record>> parts(1 + random() % 6);
+    for (const Record& record : records) {
       parts[random() % parts.size()].push_back(record);
       if (random() % 3 == 0) parts[random() % parts.size()].push_back(record);
     }
     while (parts.size() > 1) {
       const std::size_t at = random() % (parts.size() - 1);
-      std::vector<json> two = united(parts[at]);
+      std::vector<Record> two = united(parts[at]);
       two.insert(two.end(), parts[at + 1].begin(), parts[at + 1].end());
       parts[at] = united(two);
       parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
@@ -82,11 +84,11 @@ TEST(Union, IsTheSameWhateverTheOrderAndTheGrouping) {
 }
 
 TEST(Union, LosesNothingAndCountsNothingTwice) {
-  const json one = Measured{"default"}.record(), other = Measured{"fast", 1.5, 1.4, 1.6}.record();
+  const Record one = Measured{"default"}.record(), other = Measured{"fast", 1.5, 1.4, 1.6}.record();
   EXPECT_EQ(united({one, other, one}).size(), 2u);
-  const std::vector<json> both = united({reviewable(other), one, other});
+  const std::vector<Record> both = united({reviewable(other), one, other});
   ASSERT_EQ(both.size(), 2u) << "the published line of a record that is there says nothing new";
-  EXPECT_TRUE(both[0].contains("final") && both[1].contains("final"));
+  EXPECT_TRUE(both[0].final.ns && both[1].final.ns);
   EXPECT_EQ(united({reviewable(other)}).size(), 1u);
   const auto problems = weigh({one, other, other, reviewable(other), reviewable(reviewable(other))}, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 1u);
@@ -95,7 +97,7 @@ TEST(Union, LosesNothingAndCountsNothingTwice) {
 
 // Two shards of one search, each with the default that it measured against, are the search.
 TEST(Union, OfShardsIsTheWhole) {
-  std::vector<json> whole, shards[3];
+  std::vector<Record> whole, shards[3];
   for (int shard = 0; shard < 3; ++shard)
     for (int i = 0; i < 40; ++i) {
       Measured m{i == 0 ? "default" : "variant " + std::to_string(i)};
@@ -149,32 +151,32 @@ TEST(Best, TiesGoToTheSmallerErrorThenTheSimpler) {
 
 // ---- evidence
 
-std::vector<json> run_of(const std::string& time, const std::vector<Measured>& variants, const std::string& winner = "") {
-  std::vector<json> records;
+std::vector<Record> run_of(const std::string& time, const std::vector<Measured>& variants, const std::string& winner = "") {
+  std::vector<Record> records;
   Measured normal{"default"};
   normal.time = time;
   records.push_back(normal.record());
   for (Measured m : variants) {
     m.time = time;
     records.push_back(m.record());
-    if (m.variant == winner) records.back()["winner"] = records.back()["gain"] = true;
+    if (m.variant == winner) records.back().winner = records.back().gain = true;
   }
   return records;
 }
 
-std::vector<json> operator+(std::vector<json> a, const std::vector<json>& b) {
+std::vector<Record> operator+(std::vector<Record> a, const std::vector<Record>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
-ProblemEvidence only_problem(const std::vector<json>& records) {
+ProblemEvidence only_problem(const std::vector<Record>& records) {
   auto problems = weigh(records, Accuracy::kAsDefault);
   EXPECT_EQ(problems.size(), 1u);
   return problems.empty() ? ProblemEvidence{} : std::move(problems.front());
 }
 
 TEST(Evidence, RunsThatAgreeNarrowTheInterval) {
-  const std::vector<json> one = run_of("t1", {{"a", 1.10, 1.06, 1.14}}), two = run_of("t2", {{"a", 1.10, 1.06, 1.14}});
+  const std::vector<Record> one = run_of("t1", {{"a", 1.10, 1.06, 1.14}}), two = run_of("t2", {{"a", 1.10, 1.06, 1.14}});
   const Interval alone = only_problem(one).variants[1].speedup, together = only_problem(one + two).variants[1].speedup;
   EXPECT_NEAR(alone.low, 1.06, 1e-9);
   EXPECT_NEAR(together.median, 1.10, 1e-3);
@@ -207,7 +209,7 @@ TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
 }
 
 TEST(Evidence, DecidesBetweenTheWinnersOfRunsNotTheLast) {
-  const std::vector<json> noisy = run_of("2026-06-01", {{"a", 1.50, 1.02, 2.00}, {"b", 1.21, 1.20, 1.22}}, "a"),
+  const std::vector<Record> noisy = run_of("2026-06-01", {{"a", 1.50, 1.02, 2.00}, {"b", 1.21, 1.20, 1.22}}, "a"),
                           sharp = run_of("2026-01-01", {{"a", 1.10, 1.09, 1.11}, {"b", 1.21, 1.20, 1.22}}, "b");
   for (const auto& records : {noisy + sharp, sharp + noisy}) {
     const ProblemEvidence problem = only_problem(records);
@@ -223,15 +225,15 @@ TEST(Evidence, DatesDecideNothing) {
   for (const auto& [now, then] : {std::pair("2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z"), {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}, {"", "x"}}) {
     for (const auto& records : {run_of(now, unsure, "b") + run_of(then, sure, "a"), run_of(then, sure, "a") + run_of(now, unsure, "b")}) {
       const DeviceKey device = *device_key(cpu_device());
-      const json chosen = chosen_record(records, device, {"k1", "c1"}, "gelu_backward", "bf16", "default");
-      EXPECT_EQ(chosen["variant"], "a") << now;
+      const Record chosen = chosen_record(records, device, {"k1", "c1"}, "gelu_backward", "bf16", "default");
+      EXPECT_EQ(chosen.variant, "a") << now;
     }
   }
 }
 
 TEST(Evidence, OtherSourcesDevicesShapesAndDefaultsNeverMix) {
   const auto changed = [](auto change) {
-    std::vector<json> records;
+    std::vector<Record> records;
     for (Measured m : {Measured{"default"}, Measured{"a", 2.0, 1.9, 2.1}}) {
       m.time = "t2";
       change(m);
@@ -239,8 +241,8 @@ TEST(Evidence, OtherSourcesDevicesShapesAndDefaultsNeverMix) {
     }
     return records;
   };
-  const std::vector<json> present = run_of("t1", {{"a", 0.8, 0.79, 0.81}});
-  const std::vector<std::pair<const char*, std::vector<json>>> others = {
+  const std::vector<Record> present = run_of("t1", {{"a", 0.8, 0.79, 0.81}});
+  const std::vector<std::pair<const char*, std::vector<Record>>> others = {
       {"kernels", changed([](Measured& m) { m.kernels = "k2"; })},
       {"coefficients", changed([](Measured& m) { m.coefficients = "c2"; })},
       {"device", changed([](Measured& m) { m.device = cpu_device(16); })},
@@ -249,20 +251,20 @@ TEST(Evidence, OtherSourcesDevicesShapesAndDefaultsNeverMix) {
       {"format", changed([](Measured& m) { m.format = "f32"; })},
       {"default", [&] {
          auto records = changed([](Measured&) {});
-         records[0]["variant"] = "another default";
+         records[0].variant = "another default";
          return records;
        }()}};
   for (const auto& [what, other] : others) {
     const auto problems = weigh(present + other, Accuracy::kAsDefault);
     EXPECT_EQ(problems.size(), 2u) << what;
-    const json chosen = chosen_record(present + other, *device_key(cpu_device()), {"k1", "c1"}, "gelu_backward", "bf16", "default");
-    EXPECT_EQ(chosen["variant"], std::string(what) == "shape" ? "a" : "default") << what;  // which shape decides is the larger's
+    const Record chosen = chosen_record(present + other, *device_key(cpu_device()), {"k1", "c1"}, "gelu_backward", "bf16", "default");
+    EXPECT_EQ(chosen.variant, std::string(what) == "shape" ? "a" : "default") << what;  // which shape decides is the larger's
   }
 }
 
 TEST(Evidence, DriversAndCompilersMixAndShow) {
-  std::vector<json> second = run_of("t2", {{"a", 1.40, 1.39, 1.41}});
-  for (json& record : second) record["compiler"] = "g++ 14", record["device"]["l3_bytes"] = 5;
+  std::vector<Record> second = run_of("t2", {{"a", 1.40, 1.39, 1.41}});
+  for (Record& record : second) record.run.compiler = "g++ 14", record.run.device.l3_bytes = 5;
   const ProblemEvidence problem = only_problem(run_of("t1", {{"a", 1.20, 1.19, 1.21}}) + second);
   EXPECT_EQ(problem.variants[1].runs, 2);
   EXPECT_TRUE(problem.variants[1].heterogeneous);
@@ -271,13 +273,13 @@ TEST(Evidence, DriversAndCompilersMixAndShow) {
 TEST(Evidence, PredictionsAndScreeningsAreNone) {
   Measured screened{"a", 3, 2.9, 3.1};
   screened.rounds = 0;
-  json prediction = Measured{"b", 9, 8.9, 9.1}.record();
-  prediction["state"] = "predicted";
-  json offline = Measured{"c", 9, 8.9, 9.1}.record();
-  offline["device"] = {{"kind", "offline"}, {"architecture", "sm_90"}, {"board", "H200"}};
+  Record prediction = Measured{"b", 9, 8.9, 9.1}.record();
+  prediction.state = "predicted";
+  Record offline = Measured{"c", 9, 8.9, 9.1}.record();
+  offline.run.device = offline_device();
   Measured few{"d", 3, 2.9, 3.1};
   few.rounds = kLeastRounds - 1;
-  const ProblemEvidence problem = only_problem(run_of("t1", {screened, few}) + std::vector<json>{prediction, offline});
+  const ProblemEvidence problem = only_problem(run_of("t1", {screened, few}) + std::vector<Record>{prediction, offline});
   EXPECT_FALSE(problem.gain);
   EXPECT_EQ(problem.variants.size(), 3u);
   // The rounds of two runs are enough together.
@@ -291,7 +293,7 @@ TEST(Evidence, AWrongAnswerAnywhereBarsAVariantABusyMachineDoesNot) {
     Measured again = a;
     again.time = "t2";
     again.elements = 1 << 10;
-    const ProblemEvidence problem = only_problem(run_of("t1", {a, b}) + std::vector<json>{rejected(again, reason)});
+    const ProblemEvidence problem = only_problem(run_of("t1", {a, b}) + std::vector<Record>{rejected(again, reason)});
     EXPECT_EQ(problem.variants[problem.winner].name(), is_barred ? "b" : "a") << reason;
     EXPECT_EQ(problem.conflicts.size(), is_barred ? 1u : 0u) << reason;
   }
@@ -306,26 +308,27 @@ TEST(Evidence, WithoutADefaultThereIsNothingToBeat) {
 // ---- publishing
 
 TEST(Publish, KeepsWhatIsReviewableAndNamesNoPlace) {
-  json record = Measured{"a", 1.23456789, 1.2, 1.3}.record();
-  record["compiler"] = "/home/somebody/bin/c++ 12.2.0";
-  record["flags"] = "-O3 -I/home/somebody/include -DX=/home/somebody";
-  record["device"]["hostname"] = "somebodys-machine";
-  record["host"] = "somebodys-machine";
-  record["rejected"] = {{"stage", "verify"}, {"reason", "crashed"}, {"detail", "/home/somebody/a.cpp"}};
-  const json kept = reviewable(record);
-  EXPECT_EQ(line_of(kept).find("somebody"), std::string::npos) << kept;
-  EXPECT_FALSE(kept.contains("final"));
-  EXPECT_EQ(kept["speedup"]["median"], 1.23457);
-  EXPECT_EQ(kept["rounds"], kLeastRounds);
+  Record record = Measured{"a", 1.23456789, 1.2, 1.3}.record();
+  record.run.compiler = "/home/somebody/bin/c++ 12.2.0";
+  record.run.flags = "-O3 -I/home/somebody/include -DX=/home/somebody";
+  record.rejected = {"verify", "crashed", "/home/somebody/a.cpp", {}};
+  for (nlohmann::json* others : {&record.others, &record.run.device.others, &record.fit.others, &record.rejected.others, &record.ceiling.others,
+                                 &record.speedup->others, &record.final.others})
+    (*others)["host"] = "somebodys-machine";
+  const Record kept = reviewable(record);
+  EXPECT_EQ(line_of(kept).find("somebody"), std::string::npos) << line_of(kept);
+  EXPECT_FALSE(kept.final.ns);
+  EXPECT_EQ(kept.speedup->median, 1.23457);
+  EXPECT_EQ(kept.rounds, kLeastRounds);
   EXPECT_EQ(reviewable(kept), kept);
-  EXPECT_FALSE(flaw_of(kept));
-  for (const json& any : many_records(5)) EXPECT_EQ(reviewable(reviewable(any)), reviewable(any));
+  EXPECT_EQ(record_from(to_json(kept)), kept);
+  for (const Record& any : many_records(5)) EXPECT_EQ(reviewable(reviewable(any)), reviewable(any));
 }
 
 TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
   const TemporaryFolder folder;
-  const std::vector<json> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") + run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
-                                    std::vector<json>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
+  const std::vector<Record> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") + run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
+                                    std::vector<Record>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
   const auto first = publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault);
   ASSERT_EQ(first.size(), 1u);
   EXPECT_TRUE(first[0].changed);
@@ -349,14 +352,14 @@ TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
 
 TEST(Publish, PresentSourcesTakeThePlaceOfOthers) {
   const TemporaryFolder folder;
-  std::vector<json> old = run_of("t1", {{"a", 1.20, 1.19, 1.21}}), now = old;
-  for (json& record : now) record["kernels_sha256"] = "k2";
-  json elsewhere = Measured{"default"}.record();
-  elsewhere["format"] = "f32";
-  publish(old + std::vector<json>{elsewhere}, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault);
+  std::vector<Record> old = run_of("t1", {{"a", 1.20, 1.19, 1.21}}), now = old;
+  for (Record& record : now) record.run.hashes.kernels = "k2";
+  Record elsewhere = Measured{"default"}.record();
+  elsewhere.format = "f32";
+  publish(old + std::vector<Record>{elsewhere}, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault);
   const auto file = publish(now, {{"k2", "c1"}}, folder.path(), Accuracy::kAsDefault).front();
   int others = 0;
-  for (const json& record : load_database(file.path).records) others += record["kernels_sha256"] == "k1";
+  for (const Record& record : load_database(file.path).records) others += record.run.hashes.kernels == "k1";
   EXPECT_EQ(file.records, 3u);
   EXPECT_EQ(others, 1) << "the problem that the present sources say nothing of";
   EXPECT_EQ(publish(old, {{"k2", "c1"}}, folder.path(), Accuracy::kAsDefault).front().changed, false);
@@ -364,7 +367,7 @@ TEST(Publish, PresentSourcesTakeThePlaceOfOthers) {
 
 TEST(Publish, StaysSmall) {
   const TemporaryFolder folder;
-  std::vector<json> records;
+  std::vector<Record> records;
   for (int run = 0; run < 6; ++run)
     for (int problem = 0; problem < 36; ++problem)
       for (int variant = 0; variant < 8; ++variant) {
@@ -380,7 +383,7 @@ TEST(Publish, StaysSmall) {
   EXPECT_EQ(file.problems, 36u);
   const auto problems = weigh(load_database(file.path).records, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 36u);
-  const std::string best_name = records.back()["variant"];
+  const std::string best_name = records.back().variant;
   for (const ProblemEvidence& problem : problems) EXPECT_EQ(problem.variants[problem.winner].name(), best_name);
 }
 
@@ -415,12 +418,12 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   testing::internal::CaptureStdout();
   const int status = tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "20",
                                    "--out", folder / "out", "--json"});
-  const Database known = known_records(*device_key(to_json(identify_cpu())));
+  const Database known = known_records(*device_key(device_record(identify_cpu())));
   testing::internal::GetCapturedStdout();
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(known.warnings.empty());
   ASSERT_FALSE(known.records.empty());
-  for (const json& record : known.records) EXPECT_EQ(line_of(record).find(folder.path()), std::string::npos);
+  for (const Record& record : known.records) EXPECT_EQ(line_of(record).find(folder.path()), std::string::npos);
   const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records, Accuracy::kAsDefault),
              published = weigh(known.records, Accuracy::kAsDefault);
   ASSERT_EQ(published.size(), 1u);
@@ -434,16 +437,16 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   const WithoutNotebooksData nothing_published(folder);
   const SourceHashes sources = hash_sources(source_root());
   const Problem sure{KernelId::kGeluForward, FormatId::kF32}, edited{KernelId::kGeluForward, FormatId::kBf16};
-  std::vector<json> records;
+  std::vector<Record> records;
   const auto add = [&](const Variant& variant, const Interval& speedup, const std::string& time, bool is_default) {
     Measured m{variant.name(), speedup.median, speedup.low, speedup.high};
     m.time = time;
-    m.device = to_json(identify_cpu());
+    m.device = device_record(identify_cpu());
     m.kernels = sources.kernels, m.coefficients = sources.coefficients;
     m.kernel = name_of(variant.problem.kernel), m.format = name_of(variant.problem.format);
     records.push_back(m.record());
-    records.back()["parameters"] = variant.parameters();
-    records.back()["default"] = is_default;
+    records.back().parameters = variant.parameters();
+    records.back().is_default = is_default;
   };
   const auto with_unroll = [](const Problem& problem, int unroll) {
     Variant variant = default_variant(problem);
@@ -454,10 +457,10 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
   for (const char* time : {"1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}) add(default_variant(sure), {}, time, true);
   add(with_unroll(sure, usual + 1), {1.2, 1.19, 1.21}, "1970-01-01T00:00:00Z", false);
   add(with_unroll(sure, usual + 2), {1.3, 0.9, 1.9}, "2999-01-01T00:00:00Z", false);
-  records.back()["winner"] = records.back()["gain"] = true;
+  records.back().winner = records.back().gain = true;
   add(default_variant(edited), {}, "2026-01-01T00:00:00Z", true);
   add(with_unroll(edited, usual + 1), {1.2, 1.19, 1.21}, "2026-01-01T00:00:00Z", false);
-  records.back()["parameters"]["fit"] = "NoSuchFit";
+  records.back().parameters["fit"] = "NoSuchFit";
   append_records(folder / "tune_cpu.jsonl", records);
 
   testing::internal::CaptureStdout();
@@ -475,7 +478,7 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
 
 // ---- accuracy
 
-std::vector<json> with_a_coarse_winner() {
+std::vector<Record> with_a_coarse_winner() {
   Measured fast{"fast", 1.5, 1.45, 1.55}, sound{"sound", 1.2, 1.15, 1.25};
   fast.as_accurate = false;
   return run_of("t1", {fast, sound}, "fast");
@@ -518,15 +521,15 @@ TEST(Accuracy, OfAMergeIsAskedFor) {
 
 // Records as the tuner wrote them when T alone was the floor.
 TEST(Accuracy, RecordsOfTheEarlierRuleAreNoEvidenceAndSaid) {
-  std::vector<json> records = with_a_coarse_winner();
-  for (json& record : records) record["fit"] = {{"name", "gelu"}, {"class", "abs:2^-10"}, {"error", 0.01}};
+  std::vector<Record> records = with_a_coarse_winner();
+  for (Record& record : records) record.fit = {"gelu", "abs:2^-10", {}, {}, {}, {}, "", {{"error", 0.01}}};
   Measured norm{"default"};
   norm.kernel = "layernorm_forward", norm.rows = 16, norm.cols = 1024, norm.elements = 16384;
   Measured forward{"default"};
   forward.kernel = "gelu_forward";
-  json of_forward = forward.record();
-  of_forward["fit"] = {{"name", "gelu_forward"}, {"class", ""}, {"error", 0}};
-  const std::vector<json> others = {norm.record(), of_forward};
+  Record of_forward = forward.record();
+  of_forward.fit = {"gelu_forward", "", {}, {}, {}, {}, "", {{"error", 0}}};
+  const std::vector<Record> others = {norm.record(), of_forward};
   const Database database = parse_database("db", lines_of(others) + lines_of(records));
   EXPECT_EQ(database.records.size(), 2u) << "what has no fit to choose is as it was";
   ASSERT_EQ(database.warnings.size(), 1u);
@@ -539,7 +542,7 @@ TEST(Accuracy, TheCommittedRecordsKeepTheRule) {
   for (const auto& entry : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/notebooks_data/tuned")) {
     const Database database = load_database(entry.path().string());
     EXPECT_TRUE(database.warnings.empty()) << database.warnings.at(0);
-    for (const json& record : database.records) EXPECT_TRUE(is_eligible(record, Accuracy::kAsDefault)) << line_of(record);
+    for (const Record& record : database.records) EXPECT_TRUE(is_eligible(record, Accuracy::kAsDefault)) << line_of(record);
     records += static_cast<int>(database.records.size());
   }
   EXPECT_GT(records, 0);
@@ -550,14 +553,13 @@ TEST(Accuracy, TheCommittedRecordsKeepTheRule) {
 TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
   const TemporaryFolder folder;
   const auto of = [](int threads, const std::string& isa) {
-    json device = cpu_device(threads);
-    device["isa"] = isa;
+    DeviceRecord device = cpu_device(threads);
+    device.isa = isa;
     return device;
   };
-  const json gpu = {{"kind", "cuda"}, {"name", "G"}, {"architecture", "sm_90"}, {"sms", 1}, {"memory_bytes", 1}};
-  const std::vector<json> devices = {of(8, "avx2 fma"), of(64, "avx2 fma"), of(8, "avx2"), gpu};
-  std::vector<json> records;
-  for (const json& device : devices) {
+  const std::vector<DeviceRecord> devices = {of(8, "avx2 fma"), of(64, "avx2 fma"), of(8, "avx2"), gpu_device("G")};
+  std::vector<Record> records;
+  for (const DeviceRecord& device : devices) {
     Measured m{"default"};
     m.device = device;
     records.push_back(m.record());
@@ -568,7 +570,7 @@ TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
   EXPECT_EQ(known_records(here, Rung::kArchitecture, folder.path()).records.size(), 2u);
   const auto family = known_records(here, Rung::kFamily, folder.path()).records;
   ASSERT_EQ(family.size(), 3u);
-  EXPECT_EQ(family[1]["device"]["threads"], 64);
+  EXPECT_EQ(family[1].run.device.threads, 64);
   EXPECT_EQ(known_records(here, Rung::kDefault, folder.path()).records.size(), 4u);
   EXPECT_TRUE(known_records(here, Rung::kDefault, folder / "absent").records.empty());
 }
@@ -581,17 +583,17 @@ TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {
     m.kernels = kernels;
     return m.record();
   };
-  std::vector<json> records;
+  std::vector<Record> records;
   for (const auto& [threads, kernels] : {std::pair(8, "k1"), {8, "k0"}, {64, "k1"}}) records.push_back(measured("default", 1.01, 4, threads, kernels));
   records.push_back(measured("far winner", 2.0, 1, 64));
   records.push_back(measured("old winner", 3.0, 2, 8, "k0"));
   records.push_back(measured("runner-up", 1.2, 3, 8));
   records.push_back(measured("winner", 1.4, 5, 8));
   records.push_back(rejected(Measured{.variant = "bad", .unroll = 9}, "wrong answer"));
-  json predicted = measured("predicted", 1, 7, 8);
-  predicted["device"] = {{"kind", "offline"}, {"architecture", "sm_90"}, {"board", "B"}};
-  predicted["state"] = "predicted";
-  predicted["predicted"] = {{"ns_per_element", 0.5}};
+  Record predicted = measured("predicted", 1, 7, 8);
+  predicted.run.device = offline_device();
+  predicted.state = "predicted";
+  predicted.predicted.ns_per_element = 0.5;
   records.push_back(predicted);
   std::vector<int> unrolls;
   const auto seeds = [&](const std::string& format, std::size_t count) {

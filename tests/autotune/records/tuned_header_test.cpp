@@ -25,7 +25,7 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-const DeviceKey kHere = device_key(to_json(identify_cpu())).value();
+const DeviceKey kHere = device_key(device_record(identify_cpu())).value();
 
 // Of a norm's forward where there is no fit.
 json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
@@ -230,27 +230,27 @@ TEST(TunedHeader, RefusesWhatNoScheduleCanBe) {
 }
 
 TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
-  const json device = to_json(identify_cpu());
-  json elsewhere = device;
-  elsewhere["model"] = "another";
-  std::vector<json> records;
-  const auto measured = [&](const std::string& variant, double speedup, const json& on, long long elements, const std::string& kernels) {
+  const DeviceRecord device = device_record(identify_cpu());
+  DeviceRecord elsewhere = device;
+  elsewhere.model = "another";
+  std::vector<Record> records;
+  const auto measured = [&](const std::string& variant, double speedup, const DeviceRecord& on, long long elements, const std::string& kernels) {
     Measured m{variant, speedup, speedup - 0.05, speedup + 0.05};
     m.device = on, m.elements = elements, m.kernels = kernels;
     if (variant == "default") m.low = m.high = 1;
-    json record = m.record();
-    record["parameters"] = cpu_parameters(1, "GeluBf16");
+    Record record = m.record();
+    record.parameters = cpu_parameters(1, "GeluBf16");
     return record;
   };
-  for (const json& on : {device, elsewhere})
+  for (const DeviceRecord& on : {device, elsewhere})
     for (const long long elements : {4096, 8192})
       for (const std::string kernels : {"k1", "older"}) {
         records.push_back(measured("default", 1, on, elements, kernels));
         records.push_back(measured("fast", elements == 4096 ? 1.5 : 0.5, on, elements, kernels));
       }
-  json with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
-  with_header["fit"]["sha256"] = "0123";
-  damaged["parameters"]["table"] = "moon";
+  Record with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
+  with_header.fit.sha256 = "0123";
+  damaged.parameters["table"] = "moon";
   const TemporaryFolder folder;
   const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key, i64 elements) -> std::string {
     for (const TunedChoice& choice : found)

@@ -1,7 +1,6 @@
 // Records of runs that never took place, as the tuner would write them. For tests of what is made of records: they say nothing of any machine.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,23 @@
 
 namespace outgrad::autotune {
 
-inline nlohmann::json cpu_device(int threads = 8) {
-  return {{"kind", "cpu"}, {"model", "A CPU 9000"}, {"threads", threads}, {"vector_bits", 512}, {"isa", "avx2 fma"}};
+inline DeviceRecord cpu_device(int threads = 8) {
+  DeviceRecord device;
+  device.kind = "cpu", device.model = "A CPU 9000", device.isa = "avx2 fma", device.threads = threads, device.vector_bits = 512;
+  return device;
+}
+
+inline DeviceRecord gpu_device(const std::string& name = "NVIDIA H200", int sms = 132, long long memory_bytes = 150754820096LL) {
+  DeviceRecord device;
+  device.kind = "cuda", device.name = name, device.architecture = "sm_90", device.sms = sms, device.memory_bytes = memory_bytes;
+  return device;
+}
+
+// A GPU that is not there.
+inline DeviceRecord offline_device() {
+  DeviceRecord device;
+  device.kind = "offline", device.architecture = "sm_90", device.board = "H200 SXM";
+  return device;
 }
 
 // One variant in the final rounds of the run that began at `time`.
@@ -26,64 +40,52 @@ struct Measured {
   int unroll = 4, block = 4096;
   int rounds = kLeastRounds;
   long long elements = 1 << 20;
-  nlohmann::json device = cpu_device();
+  DeviceRecord device = cpu_device();
   std::string kernels = "k1", coefficients = "c1", kernel = "gelu_backward", format = "bf16";
   long long rows = 0, cols = 0;
 
-  nlohmann::json record() const {
-    nlohmann::json record = {
-        {"schema", kSchema},
-        {"time", time},
-        {"seed", 1},
-        {"device", device},
-        {"kernels_sha256", kernels},
-        {"coefficients_sha256", coefficients},
-        {"compiler", "c++ (Debian) 12.2.0"},
-        {"flags", "-std=c++20 -O3"},
-        {"kernel", kernel},
-        {"format", format},
-        {"variant", variant},
-        {"parameters", {{"fit", "Gelu"}, {"unroll", unroll}, {"block_elements", block}}},
-        {"fit",
-         {{"name", "gelu"}, {"class", fit_class}, {"a_plus_b", a_plus_b}, {"t", 0x1p-6}, {"r", 0x1p-9}, {"as_accurate", as_accurate}}},
-        {"default", variant == "default"},
-        {"state", "timed"},
-        {"elements", elements},
-        {"ceiling", {{"name", "triad"}, {"bytes", 1e8}}},
-        {"final", {{"ns", std::vector<double>(static_cast<std::size_t>(rounds), 5e6 / median)}}},
-        {"discarded_rounds", 0},
-        {"finalist", true},
-        {"speedup", {{"median", median}, {"low", low}, {"high", high}, {"confidence", kConfidence}}},
-        {"gb_per_s", 27.25},
-        {"share_of_ceiling", 0.625},
-        {"winner", false},
-        {"gain", false}};
-    if (rows > 0) record["rows"] = rows, record["cols"] = cols;
+  Record record() const {
+    Record record;
+    record.run = {device, {kernels, coefficients}, "c++ (Debian) 12.2.0", "-std=c++20 -O3", time, 1};
+    record.kernel = kernel, record.format = format, record.variant = variant, record.state = "timed";
+    record.rows = rows, record.cols = cols, record.elements = elements;
+    record.parameters = {{"fit", "Gelu"}, {"unroll", unroll}, {"block_elements", block}};
+    record.fit = {"gelu", fit_class, a_plus_b, 0x1p-6, 0x1p-9, as_accurate, "", {}};
+    record.is_default = variant == "default";
+    record.ceiling = {"triad", 1e8, {}};
+    record.final.ns = std::vector<double>(static_cast<std::size_t>(rounds), 5e6 / median);
+    record.discarded_rounds = 0;
+    record.speedup = {{median, low, high}, kConfidence};
+    record.gb_per_s = 27.25, record.share_of_ceiling = 0.625;
+    record.finalist = true, record.winner = record.gain = false;
     return record;
   }
 };
 
 // The same run's rejection of it.
-inline nlohmann::json rejected(const Measured& of, const std::string& reason, const std::string& stage = "verify") {
-  nlohmann::json record = of.record();
-  for (const char* key : {"elements", "ceiling", "final", "discarded_rounds", "finalist", "speedup", "gb_per_s", "share_of_ceiling", "winner", "gain"})
-    record.erase(key);
-  record["state"] = "rejected";
-  record["rejected"] = {{"stage", stage}, {"reason", reason}, {"detail", "/home/somebody/kernel.cpp:3: what it said"}};
+inline Record rejected(const Measured& of, const std::string& reason, const std::string& stage = "verify") {
+  const Record timed = of.record();
+  Record record;
+  record.run = timed.run, record.kernel = timed.kernel, record.format = timed.format, record.variant = timed.variant, record.rows = timed.rows;
+  record.cols = timed.cols, record.parameters = timed.parameters, record.fit = timed.fit, record.is_default = timed.is_default;
+  record.state = "rejected";
+  record.rejected = {stage, reason, "/home/somebody/kernel.cpp:3: what it said", {}};
   return record;
 }
 
-inline std::string lines_of(const std::vector<nlohmann::json>& records) {
+// Lines of records, or of values.
+template <class Line>
+std::string lines_of(const std::vector<Line>& records) {
   std::string text;
-  for (const nlohmann::json& record : records) text += line_of(record) + '\n';
+  for (const Line& record : records) text += line_of(record) + '\n';
   return text;
 }
 
 // The record of the variant that the evidence chooses for a kernel and format on this device: of these sources, against this default; of several
-// shapes the one with the most elements decides. Null where nothing was measured.
-inline nlohmann::json chosen_record(const std::vector<nlohmann::json>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
+// shapes the one with the most elements decides. Empty where nothing was measured.
+inline Record chosen_record(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
                    const std::string& format, const std::string& default_name) {
-  nlohmann::json chosen;
+  Record chosen;
   kernels::i64 most = -1;
   for (const ProblemEvidence& problem : weigh(records, Accuracy::kAsDefault)) {
     if (!(problem.device == device) || problem.kernel != kernel || problem.format != format || problem.baseline != default_name) continue;

@@ -102,8 +102,8 @@ struct Trial {
   Fake space;
   SearchSettings settings;
   Known known;
-  RunIdentity identity{{{"model", "stand-in"}}, {"k", "c"}, "none", "", utc_now(), 1};
-  std::vector<json> winners;
+  RunIdentity identity{{}, {"k", "c"}, "none", "", utc_now(), 1};
+  std::vector<Record> winners;
 
   Trial() {
     settings.strategy = "model";
@@ -126,15 +126,15 @@ TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
   EXPECT_EQ(best.unroll, 5);
   EXPECT_EQ(best.block_elements, 24 << 10);
   ASSERT_EQ(run.winners.size(), 1u);
-  EXPECT_EQ(run.winners[0]["variant"], result.finalists[result.final.winner].variant().name());
+  EXPECT_EQ(run.winners[0].variant, result.finalists[result.final.winner].variant().name());
 
   std::map<std::string, std::set<std::string>> reasons;
   std::set<std::string> seen;
   int winners = 0;
-  for (const json& record : load_database(folder / "db.jsonl").records) {
-    seen.insert(record["variant"].get<std::string>());
-    if (record.contains("rejected")) reasons[record["rejected"]["reason"]].insert(record["parameters"]["unroll"].dump());
-    if (record.value("winner", false)) ++winners;
+  for (const Record& record : load_database(folder / "db.jsonl").records) {
+    seen.insert(record.variant);
+    if (record.state == "rejected") reasons[record.rejected.reason].insert(record.parameters["unroll"].dump());
+    if (record.winner == true) ++winners;
   }
   EXPECT_EQ(winners, 1);
   EXPECT_EQ(seen.size(), 41u);  // the default too, unless it was asked for: it is a point, and known from the start
@@ -187,16 +187,18 @@ TEST(Search, ASmallBudgetStillRunsABatchAndTheFinals) {
   EXPECT_TRUE(result.final.decided);
 }
 
-// Records that are none of ours, or damaged, are no evidence.
-TEST(Search, DamagedRecordsAreNoEvidence) {
+// Records of nothing, without a time or of another fit are no evidence.
+TEST(Search, RecordsOfNoPointAreNoEvidence) {
   const TemporaryFolder folder;
   Trial run;
   run.settings.evaluations = 4;
-  const json parameters = run.space.variant(3)->parameters();
-  run.known.records = {json::object(), json::array(), {{"parameters", 3}}, {{"parameters", parameters}, {"state", 7}},
-                       {{"parameters", parameters}, {"state", "timed"}, {"speedup", "fast"}},
-                       {{"parameters", parameters}, {"state", "timed"}, {"speedup", {{"median", -1.0}}}},
-                       {{"parameters", parameters}, {"state", "timed"}, {"speedup", {{"median", 2.0}}}, {"fit", {{"sha256", "another's"}}}}};
+  Record of_the_point;
+  of_the_point.parameters = run.space.variant(3)->parameters();
+  Record without_a_time = of_the_point, of_another_fit = of_the_point;
+  without_a_time.state = of_another_fit.state = "timed";
+  of_another_fit.speedup = {{2, 2, 2}};
+  of_another_fit.fit.sha256 = "another's";
+  run.known.records = {Record{}, of_the_point, without_a_time, of_another_fit};
   const SearchResult result = run(folder / "db.jsonl");
   EXPECT_EQ(result.known, 0u);
   EXPECT_EQ(result.evaluated, 4u);
@@ -260,9 +262,10 @@ TEST(Accuracy, TuningTakesNoLooserFitThanTheDefaultUnasked) {
         EXPECT_TRUE(own.direct || own.a_plus_b < kernels::FitBounds::kNone) << fit->name;
         const bool larger = (!own.direct && own.a_plus_b > most.a_plus_b) || own.t > most.t || own.r > most.r;
         EXPECT_EQ(std::find(allowed.begin(), allowed.end(), fit) == allowed.end(), larger) << fit->name;
-        const nlohmann::json record = fit_record(problem, *fit);
-        EXPECT_EQ(record["as_accurate"], !larger) << record;
-        EXPECT_EQ(record["r"].is_null(), own.r == kernels::FitBounds::kNone) << record;
+        const FitRecord record = fit_record(problem, *fit);
+        EXPECT_EQ(record.as_accurate, !larger) << fit->name;
+        EXPECT_EQ(record.r, own.r) << fit->name;
+        EXPECT_EQ(to_json(record)["r"].is_null(), own.r == kernels::FitBounds::kNone) << fit->name;
       }
       EXPECT_EQ(fits_within(problem, Accuracy::kAny), all);
     }

@@ -90,6 +90,7 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
               {"kernel", "gelu_backward"},
               {"format", "f32"},
               {"variant", variant},
+              {"fit", {{"name", "fit_of_" + variant}, {"class", "abs:2^-10"}, {"as_accurate", true}}},
               {"default", variant == "usual"},
               {"state", state}};
   if (state == "rejected") record["rejected"] = {{"stage", "verify"}, {"reason", "wrong_answer"}, {"detail", kHostile}};
@@ -99,8 +100,7 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
                    {"ceiling", {{"name", "triad"}}},
                    {"gb_per_s", 20.0},
                    {"share_of_ceiling", 0.75},
-                   {"speedup", {{"median", 1.25}, {"low", 1.2}, {"high", 1.3}, {"confidence", 0.99}}},
-                   {"fit", {{"name", "fit_of_" + variant}, {"class", "abs:2^-10"}}}});
+                   {"speedup", {{"median", 1.25}, {"low", 1.2}, {"high", 1.3}, {"confidence", 0.99}}}});
   }
   return record;
 }
@@ -448,13 +448,29 @@ TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
       read();
       FAIL() << schema << " was passed over";
     } catch (const kernels::SpecError& error) {
-      EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: \"" + schema + "\" is newer than outgrad.tune/1"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: '" + schema + "' is newer than this program's outgrad.tune/1"), std::string::npos) << error.what();
     }
   }
   for (const std::string schema : {"outgrad.tune/0", "outgrad.tune/x", "another/2"}) {
     only_line(schema);
     EXPECT_EQ(read().warnings.size(), 1u) << schema;
   }
+}
+
+// One reader: what is no record, no evidence or beyond its stack for the tuner is so for the report.
+TEST_F(Report, ReadsATuningLineAsTheTunerDoes) {
+  Json mistyped = tuning_record("2026-01-01T00:00:00Z", "mistyped", "timed"), earlier = mistyped, nobody = mistyped;
+  mistyped["speedup"]["median"] = "fast";
+  earlier["fit"].erase("as_accurate");
+  nobody.erase("variant");
+  const std::string deep = R"({"schema":"outgrad.tune/1","kernel":)" + std::string(100, '[') + std::string(100, ']') + "}";
+  write("tuned/tune_cpu.jsonl", mistyped.dump() + "\n" + earlier.dump() + "\n" + deep + "\n" + nobody.dump() + "\n");
+  const Results results = read();
+  EXPECT_TRUE(results.tuning.empty());
+  ASSERT_EQ(results.warnings.size(), 3u);
+  EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:1: \"speedup.median\" is not a number, ignored"), std::string::npos) << results.warnings[0];
+  EXPECT_NE(results.warnings[1].find("tune_cpu.jsonl:3: nested deeper"), std::string::npos) << results.warnings[1];
+  EXPECT_NE(results.warnings[2].find("tune_cpu.jsonl:2: the first of 1 records of an earlier rule"), std::string::npos) << results.warnings[2];
 }
 
 // The fastest variant of each fit counts, and the sentence on the default class follows from its interval.
@@ -465,7 +481,7 @@ TEST_F(Report, SaysWhatAnAccuracyClassCosts) {
       Json record = tuning_record("2026-01-01T00:00:00Z", "tails" + std::to_string(slower), "timed");
       record["format"] = "bf16";
       record["speedup"] = {{"median", slower * (low + high) / 2}, {"low", slower * low}, {"high", slower * high}, {"confidence", 0.99}};
-      record["fit"] = {{"name", "gelu_bf16_ulp"}, {"class", "ulp:1"}};
+      record["fit"] = {{"name", "gelu_bf16_ulp"}, {"class", "ulp:1"}, {"as_accurate", true}};
       lines += record.dump() + "\n";
     }
     write("tuned/tune_cpu.jsonl", lines);

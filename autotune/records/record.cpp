@@ -1,0 +1,243 @@
+// Each key of the schema once: what is read, written and checked follows from the type of its member.
+#include "autotune/records/record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/host/errors.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using nlohmann::json;
+
+template <class T, class Of>
+concept Is = std::same_as<std::remove_const_t<T>, Of>;
+template <class T>
+concept IsObject = requires(T t) { t.others; };
+
+// ---- the keys
+
+void each_member(Is<DeviceRecord> auto& d, const auto& visit) {
+  visit("kind", d.kind), visit("model", d.model), visit("isa", d.isa), visit("threads", d.threads), visit("sockets", d.sockets);
+  visit("vector_bits", d.vector_bits), visit("l1d_bytes", d.l1d_bytes), visit("l2_bytes", d.l2_bytes), visit("l3_bytes", d.l3_bytes);
+  visit("name", d.name), visit("architecture", d.architecture), visit("board", d.board), visit("sms", d.sms), visit("driver", d.driver);
+  visit("threads_per_sm", d.threads_per_sm), visit("blocks_per_sm", d.blocks_per_sm), visit("shared_per_sm", d.shared_per_sm);
+  visit("shared_per_block", d.shared_per_block), visit("clock_ghz", d.clock_ghz), visit("memory_clock_ghz", d.memory_clock_ghz);
+  visit("dram_gb_per_s", d.dram_gb_per_s), visit("memory_bytes", d.memory_bytes);
+}
+
+void each_member(Is<RunIdentity> auto& r, const auto& visit) {
+  visit("device", r.device), visit("kernels_sha256", r.hashes.kernels), visit("coefficients_sha256", r.hashes.coefficients);
+  visit("compiler", r.compiler), visit("flags", r.flags), visit("time", r.time), visit("seed", r.seed), visit("toolkit", r.toolkit);
+}
+
+void each_member(Is<FitRecord> auto& f, const auto& visit) {
+  visit("name", f.name), visit("class", f.accuracy), visit("a_plus_b", f.a_plus_b), visit("t", f.t), visit("r", f.r);
+  visit("as_accurate", f.as_accurate), visit("sha256", f.sha256);
+}
+
+void each_member(Is<Record::Rejection> auto& r, const auto& visit) { visit("stage", r.stage), visit("reason", r.reason), visit("detail", r.detail); }
+
+void each_member(Is<Record::Ceiling> auto& c, const auto& visit) { visit("name", c.name), visit("bytes", c.bytes); }
+
+void each_member(Is<Record::Rounds> auto& r, const auto& visit) {
+  visit("ns", r.ns), visit("default_ns", r.default_ns), visit("ceiling_ns", r.ceiling_ns);
+}
+
+void each_member(Is<Record::Speedup> auto& s, const auto& visit) {
+  visit("median", s.median), visit("low", s.low), visit("high", s.high), visit("confidence", s.confidence);
+}
+
+void each_member(Is<Record::Resources> auto& r, const auto& visit) { visit("registers", r.registers), visit("shared_bytes", r.shared_bytes); }
+
+void each_member(Is<Record::Predicted> auto& p, const auto& visit) {
+  visit("ns_per_element", p.ns_per_element), visit("memory_ns", p.memory_ns), visit("issue_ns", p.issue_ns), visit("shared_ns", p.shared_ns);
+  visit("others_ns", p.others_ns), visit("occupancy", p.occupancy), visit("bytes_in_flight_per_sm", p.bytes_in_flight_per_sm);
+  visit("share_of_bandwidth", p.share_of_bandwidth), visit("resident_blocks", p.resident_blocks);
+}
+
+void each_member(Is<Record> auto& r, const auto& visit) {
+  each_member(r.run, visit);
+  visit("kernel", r.kernel), visit("format", r.format), visit("variant", r.variant), visit("state", r.state), visit("baseline", r.baseline);
+  visit("parameters", r.parameters), visit("fit", r.fit), visit("default", r.is_default), visit("finalist", r.finalist), visit("winner", r.winner);
+  visit("gain", r.gain), visit("rows", r.rows), visit("cols", r.cols), visit("elements", r.elements), visit("rejected", r.rejected);
+  visit("ceiling", r.ceiling), visit("screening", r.screening), visit("final", r.final), visit("speedup", r.speedup), visit("compile_ms", r.compile_ms);
+  visit("bytes", r.bytes), visit("bytes_per_element", r.bytes_per_element), visit("gb_per_s", r.gb_per_s), visit("share_of_ceiling", r.share_of_ceiling);
+  visit("checked", r.checked), visit("discarded_rounds", r.discarded_rounds), visit("rounds", r.rounds), visit("resources", r.resources);
+  visit("instructions_per_element", r.instructions_per_element), visit("predicted", r.predicted);
+}
+
+// ---- reading
+
+struct Fault {
+  std::string place;  // keys, a dot between them
+  const char* what;   // it is not
+};
+
+bool is_positive(const json& value) { return value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>()); }
+
+void read(const json& value, std::string& text) {
+  if (!value.is_string()) throw Fault{"", "a text"};
+  text = value.get<std::string>();
+}
+
+void read(const json& value, bool& truth) {
+  if (!value.is_boolean()) throw Fault{"", "true or false"};
+  truth = value.get<bool>();
+}
+
+void read(const json& value, double& figure) {
+  if (!value.is_number() && !value.is_null()) throw Fault{"", "a number"};
+  figure = value.is_null() ? std::numeric_limits<double>::infinity() : value.get<double>();
+}
+
+template <std::integral T>
+void read(const json& value, T& count) {
+  const bool is_count = value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
+  if (!is_count || value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<T>::max())) throw Fault{"", "a count"};
+  count = value.get<T>();
+}
+
+void read(const json& value, std::vector<double>& list) {
+  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_positive)) throw Fault{"", "a list of positive numbers"};
+  list = value.get<std::vector<double>>();
+}
+
+void read(const json& value, json& parameters) {
+  const auto fits = [](const json& one) { return one.is_number() || one.is_boolean() || one.is_string(); };
+  if (!value.is_object() || !std::all_of(value.begin(), value.end(), fits)) throw Fault{"", "an object of numbers, truths and texts"};
+  parameters = value;
+}
+
+void check(const auto&) {}
+
+void check(const FitRecord& fit) {
+  if (fit.name.empty()) throw Fault{"name", "a text"};
+}
+
+void check(const Record::Speedup& s) {
+  const bool is_interval = s.low > 0 && s.median > 0 && s.low <= s.high && std::isfinite(s.median) && std::isfinite(s.high);
+  if (!is_interval || !(s.confidence.value_or(0.5) > 0 && s.confidence.value_or(0.5) < 1)) throw Fault{"", "an interval of positive numbers"};
+}
+
+template <IsObject T>
+void read(const json& value, T& object);
+
+template <class T>
+void read(const json& value, std::optional<T>& member) {
+  read(value, member.emplace());
+}
+
+template <IsObject T>
+void read(const json& value, T& object) {
+  if (!value.is_object()) throw Fault{"", "an object"};
+  json others = value;
+  if constexpr (std::same_as<T, Record::Speedup>) object.median = object.low = object.high = 0;  // all three have to be there
+  each_member(object, [&](const char* key, auto& member) {
+    const auto found = others.find(key);
+    if (found == others.end()) return;
+    try {
+      read(*found, member);
+    } catch (const Fault& fault) {
+      throw Fault{key + (fault.place.empty() ? "" : "." + fault.place), fault.what};
+    }
+    others.erase(found);
+  });
+  check(object);
+  object.others = others.empty() ? json() : std::move(others);
+}
+
+template <class T>
+T read_whole(const json& value) {
+  try {
+    T object;
+    read(value, object);
+    return object;
+  } catch (const Fault& fault) {
+    throw kernels::SpecError((fault.place.empty() ? "it" : "\"" + fault.place + "\"") + " is not " + fault.what);
+  }
+}
+
+// ---- writing
+
+json value_of(const auto& value) { return value; }
+json value_of(double figure) { return std::isfinite(figure) ? json(figure) : json(); }
+template <IsObject T>
+json value_of(const T& object);
+
+void write(json& object, const char* key, const std::string& text) {
+  if (!text.empty()) object[key] = text;
+}
+void write(json& object, const char* key, kernels::i64 count) {
+  if (count != 0) object[key] = count;
+}
+void write(json& object, const char* key, double figure) { object[key] = value_of(figure); }
+void write(json& object, const char* key, const json& parameters) {
+  if (!parameters.empty()) object[key] = parameters;
+}
+template <class T>
+void write(json& object, const char* key, const std::optional<T>& member) {
+  if (member) object[key] = value_of(*member);
+}
+template <IsObject T>
+void write(json& object, const char* key, const T& member) {
+  if (json inner = value_of(member); !inner.empty()) object[key] = std::move(inner);
+}
+
+void write_members(json& object, const auto& of) {
+  each_member(of, [&](const char* key, const auto& member) { write(object, key, member); });
+}
+
+template <IsObject T>
+json value_of(const T& object) {
+  json value = object.others.is_null() ? json::object() : object.others;
+  write_members(value, object);
+  return value;
+}
+
+}  // namespace
+
+Record record_from(json line) {
+  line.erase("schema");
+  return read_whole<Record>(line);
+}
+
+DeviceRecord device_record_from(json object) { return read_whole<DeviceRecord>(object); }
+
+json to_json(const Record& record) {
+  json line = value_of(record);
+  line["schema"] = kSchema;
+  return line;
+}
+
+json to_json(const DeviceRecord& device) { return value_of(device); }
+json to_json(const FitRecord& fit) { return value_of(fit); }
+json to_json(const Record::Speedup& speedup) { return value_of(speedup); }
+
+json to_json(const RunIdentity& run) {
+  json object = json::object();
+  write_members(object, run);
+  return object;
+}
+
+json run_line(const RunIdentity& run, const std::string& name) {
+  json line = to_json(run);
+  line.update({{"schema", kSchema}, {"run", name}});
+  return line;
+}
+
+json line_of_run(Record record, const std::string& name) {
+  record.run = {};
+  json line = to_json(record);
+  line["of_run"] = name;
+  return line;
+}
+
+std::string line_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string line_of(const Record& record) { return line_of(to_json(record)); }
+
+}  // namespace outgrad::autotune
