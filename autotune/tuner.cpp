@@ -12,8 +12,8 @@
 
 #include "autotune/isolate.h"
 #include "autotune/records/merge.h"
-#include "kernels/support/digest.h"
 #include "autotune/verify.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/statistics.h"
 

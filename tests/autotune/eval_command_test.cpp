@@ -11,9 +11,9 @@
 
 #include "autotune/variant.h"
 #include "kernels/fits.h"
+#include "kernels/host/layernorm.h"
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
-#include "kernels/host/layernorm.h"
 #include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"
 

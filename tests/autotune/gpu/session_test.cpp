@@ -21,10 +21,10 @@
 #include "autotune/workload.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
+#include "kernels/host/layernorm.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
-#include "kernels/host/layernorm.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/autotune/temporary_folder.h"
 

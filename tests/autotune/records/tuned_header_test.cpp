@@ -14,8 +14,8 @@
 #include "autotune/device.h"
 #include "autotune/records/database.h"
 #include "kernels/host/errors.h"
-#include "kernels/support/files.h"
 #include "kernels/host/identity.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/temporary_folder.h"
 
