@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +16,10 @@
 #include <sstream>
 #include <thread>
 
-#include "kernels/support/digest.h"
 #include "autotune/sources.h"
 #include "autotune/timing.h"
-#include "kernels/support/files.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/process.h"
 
 #ifndef OUTGRAD_CXX_COMPILER
 #define OUTGRAD_CXX_COMPILER ""
@@ -32,28 +31,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Starts a command with stdout and stderr in a file, as its own process group, so that a kill reaches the compiler proper.
-pid_t start(const std::vector<std::string>& command, const std::string& output) {
-  std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  const pid_t child = ::fork();
-  if (child < 0) throw kernels::IoError(command.front(), "start", errno);
-  if (child == 0) {
-    ::setpgid(0, 0);
-    const int file = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (file >= 0) {
-      ::dup2(file, STDOUT_FILENO);
-      ::dup2(file, STDERR_FILENO);
-    }
-    ::execvp(words[0], words.data());
-    ::_exit(127);  // the shell's status for a command that is not there
-  }
-  return child;
-}
-
-bool exited_well(int wait_status) { return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0; }
-
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream stream(text);
   std::vector<std::string> words;
@@ -61,20 +38,19 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
+kernels::Launch launch_of(std::vector<std::string> command, int output = kernels::Launch::kCaptured) {
+  kernels::Launch launch{std::move(command)};
+  launch.out = launch.err = output;
+  launch.leads_group = true;  // so that a kill reaches the compiler proper
+  return launch;
+}
+
 // What `command --version` prints; empty when it does not run.
 std::string version_of(std::vector<std::string> command) {
   if (command.empty()) return {};
-  std::string path = (fs::temp_directory_path() / "outgrad-version-XXXXXX").string();
-  const kernels::Descriptor file(::mkstemp(path.data()));
-  if (file.get() < 0) throw kernels::IoError(path, "create", errno);
   command.push_back("--version");
-  const pid_t child = start(command, path);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  const std::string text = kernels::read_file(path);
-  fs::remove(path);
-  return exited_well(status) ? text : std::string();
+  const kernels::Ending ending = kernels::run(launch_of(std::move(command)));
+  return ending.status == 0 ? ending.text : std::string();
 }
 
 std::string symbol_of(std::size_t position) { return "outgrad_variant_" + std::to_string(position); }
@@ -123,11 +99,10 @@ std::vector<std::string> command_of(const Toolchain& toolchain, const std::strin
   return command;
 }
 
-// A compiler's log, unless what it says is that the cache is full.
-std::string log_of(const std::string& path, const std::string& cache_folder) {
-  std::string log = kernels::read_file(path);
+// What is wrong by a compiler's log, unless that is that the cache is full.
+std::string complaint(const std::string& log, const std::string& cache_folder) {
   if (log.find("No space left on device") != std::string::npos) throw kernels::IoError(cache_folder, "write", ENOSPC);
-  return log;
+  return first_error(log);
 }
 
 struct Unit {
@@ -249,33 +224,34 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
       kernels::write_file(unit.base + ".cpp", source);
       unit.temporary = unit.base + "." + std::to_string(::getpid()) + ".tmp";
       unit.started = Clock::now();
-      unit.process = start(command_of(toolchain, unit.base + ".cpp", unit.temporary), unit.base + ".log");
+      const kernels::Descriptor log(::open((unit.base + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      if (log.get() < 0) throw kernels::IoError(unit.base + ".log", "write", errno);
+      unit.process = kernels::start(launch_of(command_of(toolchain, unit.base + ".cpp", unit.temporary), log.get()));
       running.push_back(std::move(unit));
     }
     for (std::size_t i = 0; i < running.size();) {
       Unit& unit = running[i];
-      int status = 0;
       const bool overdue = seconds_since(unit.started) > settings.patience->seconds();
       if (overdue) ::kill(-unit.process, SIGKILL);
-      const pid_t ended = ::waitpid(unit.process, &status, overdue ? 0 : WNOHANG);
-      if (ended == 0 || (ended < 0 && errno == EINTR)) {
+      const auto ending = overdue ? kernels::wait_for(unit.process) : kernels::ended(unit.process);
+      if (!ending) {
         ++i;
         continue;
       }
-      if (!overdue && exited_well(status) && ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
+      if (!overdue && ending->status == 0 && ::rename(unit.temporary.c_str(), (unit.base + ".so").c_str()) == 0) {
         const double seconds = seconds_since(unit.started);
         if (!settings.patience->knows_baseline()) settings.patience->baseline_took(seconds);
         take(unit, 1e3 * seconds);
       } else {
         fs::remove(unit.temporary, error);
-        const std::string log = log_of(unit.base + ".log", settings.cache_folder);
+        const std::string why = complaint(kernels::read_file(unit.base + ".log"), settings.cache_folder);
         if (unit.candidates.size() > 1) {
           for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
           units += unit.candidates.size();
         } else {
           unit.candidates.front()->reject(
               Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
-              overdue ? "over " + settings.patience->text() : first_error(log));
+              overdue ? "over " + settings.patience->text() : why);
         }
       }
       ++done;
@@ -295,22 +271,11 @@ Compiled compile_source(const std::string& source, const std::string& symbol, co
   if (fs::exists(library, error)) return {library, symbol, 0};
   kernels::write_file(base + ".cpp", source);
   const auto started = Clock::now();
-  const pid_t process = start(command_of(toolchain, base + ".cpp", temporary), base + ".log");
-  int status = 0;
-  for (pid_t ended = 0; ended != process;) {
-    if (seconds_since(started) > settings.patience->seconds()) {
-      ::kill(-process, SIGKILL);
-      while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
-      }
-      fs::remove(temporary, error);
-      throw kernels::EnvironmentError(origin + ": the compiler did not end within " + settings.patience->text());
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    ended = ::waitpid(process, &status, WNOHANG);
-  }
-  if (exited_well(status) && ::rename(temporary.c_str(), library.c_str()) == 0) return {library, symbol, 1e3 * seconds_since(started)};
+  const kernels::Ending ending = kernels::run(launch_of(command_of(toolchain, base + ".cpp", temporary)), settings.patience->seconds());
+  if (ending.status == 0 && ::rename(temporary.c_str(), library.c_str()) == 0) return {library, symbol, 1e3 * seconds_since(started)};
   fs::remove(temporary, error);
-  throw kernels::SpecError(origin, "does not compile", first_error(log_of(base + ".log", settings.cache_folder)));
+  if (ending.late) throw kernels::EnvironmentError(origin + ": the compiler did not end within " + settings.patience->text());
+  throw kernels::SpecError(origin, "does not compile", complaint(ending.text, settings.cache_folder));
 }
 
 VariantFunction load(const Compiled& compiled) {

@@ -26,24 +26,6 @@ constexpr const char* kIdentifier = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq
 constexpr const char* kSymbol = "outgrad_header_kernel";
 constexpr const char* kActivation = "gelu";  // of the kernels that are tuned
 
-// A folder for the compiler's files, gone at its end.
-class ScratchFolder {
- public:
-  ScratchFolder() : path_((fs::temp_directory_path() / "outgrad-header-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) throw kernels::IoError(path_, "create", errno);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 std::string trimmed(const std::string& line) {
   const std::size_t first = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
   return first == std::string::npos ? "" : line.substr(first, last - first + 1);
@@ -213,7 +195,7 @@ Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, c
 }
 
 void run_generated_header(const GeneratedHeader& header, FormatId format, const Arguments& arguments) {
-  const ScratchFolder scratch;
+  const kernels::ScratchFolder scratch;
   CompileSettings settings;
   settings.cache_folder = scratch.path();
   const Compiled compiled = compile_source(source_of(header, format), kSymbol, header.path, find_toolchain(), settings);

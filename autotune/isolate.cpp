@@ -1,11 +1,8 @@
 // fork, a pipe of JSON lines, a deadline.
 #include "autotune/isolate.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +12,7 @@
 #include <cstring>
 #include <new>
 
-#include "kernels/support/errors.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -25,34 +22,30 @@ constexpr int kBodyThrew = 70;  // EX_SOFTWARE: an exit status no kernel is like
 // Of a clock that parent and child share.
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-[[noreturn]] void be_the_child(int descriptor, const std::function<void(const Channel&)>& body, const IsolationLimits& limits) {
+// Its exit status.
+int be_the_child(int descriptor, const std::function<void(const Channel&)>& body, const IsolationLimits& limits) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const rlimit no_core{0, 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);
-  if (limits.memory_bytes != IsolationLimits::kNoLimit) {
-    const rlimit memory{static_cast<rlim_t>(limits.memory_bytes), static_cast<rlim_t>(limits.memory_bytes)};
-    ::setrlimit(RLIMIT_AS, &memory);
-  }
+  kernels::limit_resource(RLIMIT_CORE, 0);
+  if (limits.memory_bytes != IsolationLimits::kNoLimit) kernels::limit_resource(RLIMIT_AS, static_cast<rlim_t>(limits.memory_bytes));
   const Channel channel(descriptor);
   try {
     body(channel);
   } catch (const std::exception& error) {
     channel.report({{"exception", error.what()}, {"out_of_memory", dynamic_cast<const std::bad_alloc*>(&error) != nullptr}});
-    ::_exit(kBodyThrew);
+    return kBodyThrew;
   }
   channel.report({{"finished", true}});
-  ::_exit(0);  // no destructors, no flushing of what the parent had buffered
+  return 0;
 }
 
-ChildEnd ending(int wait_status, const std::string& exception, bool out_of_memory, bool finished) {
+ChildEnd child_end(const kernels::Ending& ending, const std::string& exception, bool out_of_memory, bool finished) {
   ChildEnd end;
-  if (WIFSIGNALED(wait_status)) {
-    const int signal = WTERMSIG(wait_status);
+  if (ending.signal != 0) {
     end.kind = ChildEnd::Kind::kCrashed;
-    end.detail = "killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+    end.detail = "killed by signal " + std::to_string(ending.signal) + " (" + ::strsignal(ending.signal) + ")";
   } else if (!finished) {  // a kernel that calls exit(0) has not finished either
     end.kind = out_of_memory ? ChildEnd::Kind::kOutOfMemory : ChildEnd::Kind::kCrashed;
-    end.detail = exception.empty() ? "left the process with exit status " + std::to_string(WEXITSTATUS(wait_status)) : exception;
+    end.detail = exception.empty() ? "left the process with exit status " + std::to_string(ending.status) : exception;
   }
   return end;
 }
@@ -88,21 +81,12 @@ void Channel::send(nlohmann::json message) const {
 
 ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std::function<void(const nlohmann::json&)>& on_report,
                       const IsolationLimits& limits) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw kernels::IoError("child process", "pipe", errno);
-  std::fflush(nullptr);  // or the child would write the buffered bytes again
-  const pid_t child = ::fork();
-  if (child < 0) {
-    const int error_number = errno;
-    ::close(ends[0]);
-    ::close(ends[1]);
-    throw kernels::IoError("child process", "fork", error_number);
-  }
-  if (child == 0) {
-    ::close(ends[0]);
-    be_the_child(ends[1], body, limits);
-  }
-  ::close(ends[1]);
+  kernels::Pipe pipe;
+  const pid_t child = kernels::start_copy([&] {
+    pipe.from.close();
+    return be_the_child(pipe.to.get(), body, limits);
+  });
+  pipe.to.close();
 
   std::string pending, exception;
   int last_launched = -1;
@@ -116,11 +100,11 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
       hung = true;
       break;
     }
-    pollfd waiting{ends[0], POLLIN, 0};
+    pollfd waiting{pipe.from.get(), POLLIN, 0};
     const int ready = ::poll(&waiting, 1, static_cast<int>((allowed - silent) * 1e3) + 1);
     if (ready <= 0) continue;
     char block[1 << 16];
-    const ssize_t got = ::read(ends[0], block, sizeof block);
+    const ssize_t got = ::read(pipe.from.get(), block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     heard = seconds_now();
@@ -144,11 +128,9 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
     }
   }
   if (hung) ::kill(child, SIGKILL);
-  ::close(ends[0]);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : ending(status, exception, out_of_memory, finished);
+  pipe.from.close();  // a child that goes on writing ends by it
+  const kernels::Ending ending = kernels::wait_for(child);
+  ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : child_end(ending, exception, out_of_memory, finished);
   if (hung)
     end.detail = "silent for " +
                  (patient_with() != nullptr ? patient_with()->text() : std::to_string(static_cast<int>(limits.silence_seconds)) + " s") +

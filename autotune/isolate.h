@@ -57,7 +57,7 @@ struct ChildEnd {
 };
 
 // Forks, runs body in the child and hands each of its reports to on_report, in order. An exception that leaves body is a crash
-// with its text, std::bad_alloc and what derives from it kOutOfMemory. The child dies with its parent. Throws IoError when no process or pipe can be made.
+// with its text, std::bad_alloc and what derives from it kOutOfMemory. The child dies with its parent. Throws EnvironmentError when no process or pipe can be made.
 ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std::function<void(const nlohmann::json&)>& on_report,
                       const IsolationLimits& limits);
 

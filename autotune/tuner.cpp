@@ -13,6 +13,7 @@
 #include "autotune/isolate.h"
 #include "autotune/records/merge.h"
 #include "autotune/verify.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/statistics.h"
 

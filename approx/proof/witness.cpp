@@ -2,32 +2,18 @@
 
 #include "approx/function/composite.h"
 #include "approx/proof/sollya.h"
-#include "kernels/support/errors.h"
+#include "kernels/support/process.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <sstream>
 
-extern char** environ;
-
 namespace outgrad::approx {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Words by which the programs report that something was not as we meant it. Gappa's other warnings tell of hints it does not need.
 bool complains(const std::string& program, const std::string& output) {
@@ -68,50 +54,15 @@ bool program_found(const std::string& program) {
 }
 
 Witnessed run_witness(const WitnessScript& script, const std::string& path, double limit_s) {
-  std::string program = program_of(script), option = kGappaOption, file = path;
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw kernels::EnvironmentError(std::string("pipe: ") + std::strerror(errno));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);  // Sollya asks a terminal how to go on
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-  std::array<char*, 4> arguments{program.data(), file.data(), nullptr, nullptr};
-  if (program == "gappa") arguments = {program.data(), option.data(), file.data(), nullptr};
-  pid_t child = 0;
-  const Clock::time_point start = Clock::now();
-  const int failed = posix_spawnp(&child, program.c_str(), &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  if (failed != 0) {
-    ::close(ends[0]);
-    throw kernels::EnvironmentError(program + ": cannot be started: " + std::strerror(failed));
-  }
-  Witnessed result;
-  std::array<char, 4096> buffer{};
-  while (true) {
-    const double left_s = limit_s - seconds_since(start);
-    pollfd wait{ends[0], POLLIN, 0};
-    const int ready = left_s > 0 ? ::poll(&wait, 1, static_cast<int>(left_s * 1000) + 1) : 0;
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) {
-      result.timed_out = true;
-      ::kill(child, SIGKILL);
-      break;
-    }
-    const ssize_t got = ::read(ends[0], buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    result.output.append(buffer.data(), static_cast<size_t>(got));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  result.seconds = seconds_since(start);
-  const bool ended_well = !result.timed_out && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  result.proven = ended_well && says_proven(program, result.output) && !complains(program, result.output);
-  return result;
+  const std::string program = program_of(script);
+  kernels::Launch launch{{program, path}};  // nothing on stdin: Sollya asks a terminal how to go on
+  if (program == "gappa") launch.words.insert(launch.words.begin() + 1, kGappaOption);
+  launch.out = launch.err = kernels::Launch::kCaptured;
+  const auto start = std::chrono::steady_clock::now();
+  kernels::Ending ending = kernels::run(launch, limit_s);
+  if (ending.status == kernels::Ending::kNotStarted) throw kernels::EnvironmentError(program + ": cannot be started");
+  const bool proven = ending.status == 0 && says_proven(program, ending.text) && !complains(program, ending.text);
+  return {proven, ending.late, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), std::move(ending.text)};
 }
 
 }  // namespace outgrad::approx

@@ -1,13 +1,12 @@
 // PyTorch's kernels as workloads beside ours: a Python process that runs one of them at a word.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "autotune/variant.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::autotune {
 
@@ -33,7 +32,7 @@ class TorchPeer {
   std::string line();  // empty at the end
 
   pid_t process_ = -1;
-  int in_ = -1, out_ = -1;  // ends of the pipes: the process's stdin, its stdout
+  kernels::Descriptor in_, out_;  // ends of the pipes: the process's stdin, its stdout
   std::string version_;
   std::vector<std::string> kernels_;
 };

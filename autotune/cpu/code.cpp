@@ -14,7 +14,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "kernels/support/files.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::autotune::cpu {
 namespace {
@@ -321,36 +321,14 @@ std::vector<Function> read_disassembly(std::string_view text, const std::string&
 }
 
 std::string disassembled(const std::string& object) {
-  std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw kernels::IoError("pipe", "create", errno);
-  const kernels::Descriptor from(pipe[0]);
-  kernels::Descriptor to(pipe[1]);
-  const pid_t child = ::fork();
-  if (child < 0) throw kernels::IoError("objdump", "start", errno);
-  if (child == 0) {
-    ::dup2(to.get(), STDOUT_FILENO);
-    const int nowhere = ::open("/dev/null", O_WRONLY);
-    if (nowhere >= 0) ::dup2(nowhere, STDERR_FILENO);  // a failure is said below, in one line
-    ::setenv("LC_ALL", "C", 1);
-    ::execlp("objdump", "objdump", "-d", "--no-show-raw-insn", object.c_str(), nullptr);
-    ::_exit(kNoCommand);
-  }
-  to = kernels::Descriptor();
-  std::string text;
-  std::array<char, 1 << 16> part{};
-  for (;;) {
-    const ssize_t got = ::read(from.get(), part.data(), part.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(part.data(), static_cast<std::size_t>(got));
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) == kNoCommand)
+  kernels::Launch launch{{"objdump", "-d", "--no-show-raw-insn", object}};
+  launch.out = kernels::Launch::kCaptured;  // a failure is said below, in one line
+  launch.environment = {"LC_ALL=C"};
+  kernels::Ending ending = kernels::run(launch);
+  if (ending.status < 0 || ending.status == kernels::Ending::kNotStarted)
     throw kernels::EnvironmentError("objdump, of binutils, does not run: a ranking for the CPU reads machine code with it");
-  if (WEXITSTATUS(status) != 0) throw kernels::EnvironmentError("objdump does not read " + object);
-  return text;
+  if (ending.status != 0) throw kernels::EnvironmentError("objdump does not read " + object);
+  return std::move(ending.text);
 }
 
 std::optional<HotLoops> hot_loops(const std::vector<Function>& functions, bool streaming) {

@@ -1,12 +1,8 @@
 // A GPU as a device of the tuner.
 #include "autotune/gpu/device_command.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -16,7 +12,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/isolate.h"
 #include "autotune/tune_command.h"
-#include "kernels/support/files.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -205,27 +201,19 @@ int on_all_devices(const Options& options, const std::vector<Problem>& problems,
   for (int index = 0; index < count; ++index) keys.push_back(device_key(device_record(identify(index))).value_or(DeviceKey{}).device);
   std::vector<pid_t> children;
   const auto said_by = [&](int index) { return out + "/tune_cuda_" + std::to_string(index) + ".txt"; };
-  std::fflush(nullptr);
   for (int index = 0; index < count; ++index) {
     const std::size_t alike = static_cast<std::size_t>(std::count(keys.begin(), keys.end(), keys[static_cast<std::size_t>(index)]));
     const std::size_t before = static_cast<std::size_t>(std::count(keys.begin(), keys.begin() + index, keys[static_cast<std::size_t>(index)]));
-    const pid_t child = ::fork();
-    if (child < 0) throw kernels::IoError("tune", "fork", errno);
-    if (child == 0) {
-      if (std::freopen(said_by(index).c_str(), "w", stdout) == nullptr) ::_exit(kernels::kExitEnvironment);
-      const int status = kernels::run_main([&] { return on_device(index, options, problems, {shard.index * alike + before, shard.count * alike}); });
-      std::fflush(nullptr);
-      ::_exit(status);
-    }
-    children.push_back(child);
+    children.push_back(kernels::start_copy([&] {
+      if (std::freopen(said_by(index).c_str(), "w", stdout) == nullptr) return kernels::kExitEnvironment;
+      return kernels::run_main([&] { return on_device(index, options, problems, {shard.index * alike + before, shard.count * alike}); });
+    }));
   }
   int worst = kernels::kExitHolds;
   json summaries = json::array();
   for (int index = 0; index < count; ++index) {
-    int status = 0;
-    while (::waitpid(children[static_cast<std::size_t>(index)], &status, 0) < 0 && errno == EINTR) {
-    }
-    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(kernels::kExitEnvironment));
+    const int status = kernels::wait_for(children[static_cast<std::size_t>(index)]).status;
+    worst = std::max(worst, status < 0 ? kernels::kExitEnvironment : status);
     const std::string said = kernels::read_file(said_by(index));
     if (options.has("json")) {
       const json summary = json::parse(said, nullptr, /*allow_exceptions=*/false);

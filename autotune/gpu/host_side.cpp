@@ -48,7 +48,6 @@ u64 host_hash(const std::vector<T>& array, u64 begin) {
   return sum;
 }
 
-
 #define OUTGRAD_FOR_FORMAT(T)                                          \
   template void host_gelu_backward<T>(u64, i64, bool, GeluArrays<T>&); \
   template void host_gelu_forward<T>(u64, i64, GeluArrays<T>&);        \

@@ -9,8 +9,8 @@
 #include <optional>
 #include <unordered_map>
 
-#include "kernels/support/digest.h"
 #include "autotune/timing.h"
+#include "kernels/support/digest.h"
 
 namespace outgrad::autotune {
 namespace {

@@ -1,15 +1,10 @@
 // Runs in parallel, the table, the verdict, the files.
 #include "autotune/search/study.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -22,8 +17,8 @@
 
 #include "autotune/compile.h"
 #include "autotune/search/replay.h"
-#include "kernels/support/files.h"
 #include "kernels/support/parallel.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -70,24 +65,6 @@ std::vector<Entry> run_ours(const Cache& cache, const std::vector<std::string>& 
       entries.push_back(std::move(entry));
     }
   return entries;
-}
-
-// Runs a program to its end, its words to stderr; its exit status, 127 where it cannot be started.
-int run_program(const std::vector<std::string>& words) {
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const pid_t process = ::fork();
-  if (process < 0) throw kernels::IoError(words.front(), "start", errno);
-  if (process == 0) {
-    ::dup2(STDERR_FILENO, STDOUT_FILENO);
-    ::execvp(arguments.front(), arguments.data());
-    ::_exit(127);
-  }
-  int status = 0;
-  while (::waitpid(process, &status, 0) < 0)
-    if (errno != EINTR) throw kernels::IoError(words.front(), "wait for", errno);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 // Kernel Tuner's runs of these caches and budgets, from the file that its script writes and resumes.
@@ -237,20 +214,9 @@ std::string gnuplot_of(const std::vector<Entry>& entries, const std::vector<Cach
 
 // study.gnuplot to study.svg. False where there is no gnuplot: the tuner's side does without.
 bool draw(const std::string& out) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addchdir_np(&actions, out.c_str());
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_RDWR, 0);
-  std::array<std::string, 3> words = {"gnuplot", "--default-settings", "study.gnuplot"};
-  std::array<char*, 4> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return false;
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return false;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  kernels::Launch launch{{"gnuplot", "--default-settings", "study.gnuplot"}};
+  launch.folder = out;
+  return kernels::run(launch).status == 0;
 }
 
 }  // namespace
@@ -317,9 +283,10 @@ int study_command(const Options& options) {
       command.push_back(out + "/caches/" + cache.name + ".json");
       kernels::write_file(command.back(), kernel_tuner_cache(cache.recording));
     }
-    std::fflush(stdout);
-    const int status = run_program(command);
-    if (status == kernels::kExitEnvironment || status == 127)
+    kernels::Launch launch{command};
+    launch.out = launch.err = STDERR_FILENO;
+    const int status = kernels::run(launch).status;
+    if (status == kernels::kExitEnvironment || status == kernels::Ending::kNotStarted)
       skipped = python + " does not import kernel_tuner (OUTGRAD_PYTHON names another)";
     else if (status != 0)
       throw kernels::EnvironmentError("tune --study: " + script + " ended with status " + std::to_string(status));

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -154,6 +155,15 @@ void require_writable(const std::string& path) {
   const fs::file_status status = fs::status(path, ignored);
   if (fs::is_fifo(status) || fs::is_character_file(status)) return;
   static_cast<void>(OutputFile(path));
+}
+
+ScratchFolder::ScratchFolder() : path_((fs::temp_directory_path() / "outgrad-XXXXXX").string()) {
+  if (::mkdtemp(path_.data()) == nullptr) throw IoError(path_, "create", errno);
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
 }
 
 }  // namespace outgrad::kernels

@@ -94,6 +94,20 @@ void write_array(const std::string& path, std::span<const T> elements) {
   file.commit();
 }
 
+// A folder of its own among the system's temporary ones, removed with what it holds. Throws IoError.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder();
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // Throws what writing the file would throw, where that can be told beforehand: before an hour of work, not after it. Makes the folder. Pipes and
 // devices are not asked: a pipe's reader would take the question for the end.
 void require_writable(const std::string& path);

@@ -11,10 +11,9 @@
 
 #include "autotune/variant.h"
 #include "kernels/fits.h"
+#include "kernels/host/layernorm.h"
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
-#include "kernels/host/layernorm.h"
-#include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"
 
 namespace outgrad::autotune {
@@ -67,7 +66,7 @@ class Eval : public testing::Test {
   }
   std::string option(const std::string& name) const { return " --" + name + " " + folder_ / name; }
 
-  TemporaryFolder folder_;
+  kernels::ScratchFolder folder_;
 };
 
 template <class T>

@@ -11,7 +11,6 @@
 #include "kernels/fits.h"
 #include "kernels/generated/gelu_f32_rel.h"
 #include "kernels/support/files.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -42,7 +41,7 @@ class Headers : public testing::Test {
     }
     return "accepted";
   }
-  TemporaryFolder folder_;
+  kernels::ScratchFolder folder_;
 };
 
 TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {

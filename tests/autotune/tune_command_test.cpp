@@ -15,27 +15,26 @@
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/scoped_variable.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
 
 TEST(TuneCommand, WithoutACompilerLeavesNothing) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const ScopedVariable variable("CXX", "/no/such/compiler");
   EXPECT_THROW(tune_command({"--out", folder / "out"}), kernels::EnvironmentError);
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
 TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   kernels::write_file(folder / "file", "");
   EXPECT_THROW(tune_command({"--out", folder / "file/out"}), kernels::IoError);
 }
 
 // The second run begins with what the first one's budget was too short for.
 TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   // A compiler that takes longer than the budget on any machine.
   const std::string compiler = folder / "slow-compiler";
   kernels::write_file(compiler, "#!/bin/sh\nsleep 1.1\nexec c++ \"$@\"\n");
@@ -66,7 +65,7 @@ TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
 }
 
 TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const auto tune = [&](const std::string& format) {
     return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements",
                          "1048576", "--budget", "60", "--json"});
@@ -97,7 +96,7 @@ TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners
 }
 
 TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "tune_cpu.jsonl";
   const auto tune = [&](const std::string& evaluations) {
     return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", evaluations, "--elements", "65536",
@@ -130,7 +129,7 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
 // A coarser fit that a caller brings is said to be one, and is tried, recorded and taken along only where any accuracy is asked for. The
 // records of that run choose nothing for the next one, which does not ask.
 TEST(TuneCommand, AccuracyIsAskedFor) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   std::string header = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_fast.h");
   for (const auto& [from, to] :
        {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "}, {"\"gelu_bf16_fast\"", "\"mine\""}})
@@ -176,7 +175,7 @@ TEST(TuneCommand, AccuracyIsAskedFor) {
 
 // What a run by the earlier rule has left is neither known nor chosen.
 TEST(TuneCommand, SearchesAgainWhatTheEarlierRuleHasTuned) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "tune_cpu.jsonl";
   const auto tune = [&] {
     testing::internal::CaptureStdout();
@@ -211,7 +210,7 @@ TEST(TuneCommand, AShardIsGivenOrMpis) {
 }
 
 TEST(TuneCommand, RefusesAShardThatIsNone) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   for (const char* shard : {"2/2", "0/0", "-1/2", "1", "1/2/3", "a/b", "0/2x", "", "mpi"})
     EXPECT_THROW(tune_command({"--out", folder / "out", "--shard", shard}), kernels::SpecError) << shard;
 }

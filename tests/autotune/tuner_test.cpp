@@ -13,13 +13,12 @@
 #include "autotune/verify.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/scoped_variable.h"
-#include "tests/autotune/temporary_folder.h"
 #include "tests/kernels/synthetic_fit.h"
 
 namespace outgrad::autotune {
 namespace {
 
-CompileSettings compile_settings(const TemporaryFolder& folder) {
+CompileSettings compile_settings(const kernels::ScratchFolder& folder) {
   CompileSettings settings;
   settings.cache_folder = folder / "variants";
   settings.jobs = 2;
@@ -45,7 +44,7 @@ TEST(Tuner, ArraysAreAsLargeAsTheCacheAsksForAndTheTimeAllows) {
 }
 
 TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Problem problem{KernelId::kGeluBackward, FormatId::kF32, 1, 1 << 20};
   const Variant variant = default_variant(problem);
   const std::string good = variant.body();
@@ -123,7 +122,7 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
 
 // A kernel over rows, without a fit: dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace.
 TEST(Tuner, ANormLivesTheSameLife) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16, 64, 1024};
   const Variant variant = default_variant(problem);
   const std::string good = variant.body(), reads = " static volatile unsigned short sink; sink = a.at<unsigned short>(0)[a.elements()];";
@@ -158,7 +157,7 @@ TEST(Tuner, ANormLivesTheSameLife) {
 }
 
 TEST(Tuner, NoWinnerInsideTheNoise) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kBf16, 1, 1 << 18});
   std::vector<Candidate> candidates;
   for (int i = 0; i < 3; ++i) candidates.emplace_back(variant, "/* copy " + std::to_string(i) + " */ " + variant.body());
@@ -179,7 +178,7 @@ TEST(Tuner, NoWinnerInsideTheNoise) {
 // A direct table is compiled and verified like any other fit: by the bits of its own scalar kernel, never another's.
 TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   using Table = kernels::synthetic::Direct<kernels::BF16, kernels::F16>;
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   Toolchain toolchain = find_toolchain();
   toolchain.flags.insert(toolchain.flags.end(), {"-include", toolchain.source_root + "/tests/kernels/synthetic_fit.h"});
   Variant variant = default_variant({KernelId::kGeluBackward, FormatId::kBf16});
@@ -206,7 +205,7 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
 }
 
 TEST(Compile, SecondTimeComesFromTheCacheAndFlagsAreInTheKey) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Variant variant = default_variant({KernelId::kGeluForward, FormatId::kF32});
   Toolchain toolchain = find_toolchain();
   std::vector<std::string> libraries;
@@ -236,7 +235,7 @@ TEST(Compile, WithoutACompilerNamesIt) {
 }
 
 TEST(Compile, AStuckCompilerIsKilledAndBlamed) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   kernels::write_file(folder / "stuck", "#!/bin/sh\n[ \"$1\" = --version ] && echo stuck 1.0 && exit 0\nsleep 600 & wait\n");
   std::filesystem::permissions(folder / "stuck", std::filesystem::perms::owner_all);
   const ScopedVariable variable("CXX", folder / "stuck");

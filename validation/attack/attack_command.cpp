@@ -10,12 +10,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "validation/attack/gate.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/shard.h"
-#include "kernels/support/digest.h"
 
 namespace outgrad::validation {
 

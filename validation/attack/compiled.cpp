@@ -85,27 +85,27 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
     const std::string base = fmt::format("{}/unit_{}", folder, units_++), library = base + ".so";
     write_text(base + ".cpp", unit);
     // Warnings are the mutants'; -O1 is half of what -O2 takes, and every operation is the same.
-    const Ending ending = run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC", "-fvisibility=hidden", "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder,
+    const kernels::Ending ending = run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC", "-fvisibility=hidden", "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder,
                                        base + ".cpp", "-o", library},
                                       {kCompilerSeconds, kCompilerMemory});
     if (ending.status == 0) {
       for (const size_t i : members) libraries_[i] = library;
       return;
     }
-    const std::set<size_t> named = named_in(ending.errors);
+    const std::set<size_t> named = named_in(ending.text);
     std::vector<size_t> rest;
     for (const size_t i : members) {
       if (named.contains(i)) {
-        complaints_[i] = ending.errors.substr(0, 400);
+        complaints_[i] = ending.text.substr(0, 400);
       } else {
         rest.push_back(i);
       }
     }
     if (members.size() == 1) {
-      complaints_[members.front()] = "does not compile: " + ending.errors.substr(0, 400);
+      complaints_[members.front()] = "does not compile: " + ending.text.substr(0, 400);
       return;
     }
-    if (rest.size() == members.size() || ending.hung) {
+    if (rest.size() == members.size() || ending.late) {
       const std::vector<size_t> front(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2)), back(members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2), members.end());
       compile(toolchain, folder, front);
       compile(toolchain, folder, back);

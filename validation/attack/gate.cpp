@@ -46,8 +46,8 @@ class Stage {
   int* at_;
 };
 
-std::string ending_text(const Ending& ending) {
-  return ending.hung ? fmt::format("no end in {} s", kLimits.cpu_s) : ending.signal ? fmt::format("signal {}", ending.signal) : fmt::format("exit status {}", ending.status);
+std::string ending_text(const kernels::Ending& ending) {
+  return ending.late ? fmt::format("no end in {} s", kLimits.cpu_s) : ending.signal ? fmt::format("signal {}", ending.signal) : fmt::format("exit status {}", ending.status);
 }
 
 // The falsehoods of one header of a batch, in words; empty where none was seen.
@@ -100,7 +100,7 @@ void count(HeaderResult& result, const Mutant& mutant, const std::string& line) 
 
 // What the brute force has against the header as it is, and the state that all judgements of its mutants share: made here, before processes fork.
 std::map<int, double> look_at(const std::string& text, const Options& options, Library& library, HeaderResult& result) {
-  const ScratchFolder folder;
+  const kernels::ScratchFolder folder;
   const CompiledBatch batch(options.toolchain, folder.path(), {text});
   result.baseline = falsehoods_of(batch, 0, library);
   if (!batch.compiles(0)) return {};
@@ -150,7 +150,7 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
   }
   for (size_t begin = 0; begin < mutants.size(); begin += kBatch) {
     const std::span<const Mutant> batch_of(mutants.data() + begin, std::min(kBatch, mutants.size() - begin));
-    const ScratchFolder folder;
+    const kernels::ScratchFolder folder;
     std::vector<std::string> texts;
     std::vector<size_t> place(batch_of.size());
     for (size_t i = 0; i < batch_of.size(); ++i) {
@@ -180,14 +180,14 @@ HeaderResult attack_header(const std::string& name, const std::string& text, con
           return falsehood.empty() ? std::string("harmless") : checked(i, falsehood);
         },
         kLimits,
-        [&](size_t i, const Ending& ending) {
+        [&](size_t i, const kernels::Ending& ending) {
           if (stage.get() == Stage::check) return "internal\tcheck: " + ending_text(ending);
           crashed.push_back(i);  // a kernel that breaks down is false
           return "crashed\t" + ending_text(ending);
         });
     const std::vector<std::string> after = run_guarded(
         crashed.size(), [&](size_t k) { return checked(crashed[k], "the compiled header breaks down: " + split(lines[crashed[k]]).second); }, kLimits,
-        [&](size_t, const Ending& ending) { return "internal\tcheck: " + ending_text(ending); });
+        [&](size_t, const kernels::Ending& ending) { return "internal\tcheck: " + ending_text(ending); });
     for (size_t i = 0; i < batch_of.size(); ++i) {
       const auto fell = std::find(crashed.begin(), crashed.end(), i);
       count(result, batch_of[i], fell == crashed.end() ? lines[i] : after[static_cast<size_t>(fell - crashed.begin())]);
@@ -216,22 +216,22 @@ std::string judged(const Specification& spec, const std::string& folder, const O
   const std::string input = folder + "/attacked.json", fit = folder + "/fit.json", header = folder + "/attacked.h";
   for (const std::string& old : {fit, header}) std::filesystem::remove(old);
   std::ofstream(input) << spec.json;
-  const Ending fitted = run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1"}, kLimits);
+  const kernels::Ending fitted = run_program({options.fitter, "fit", input, "--out", fit, "--threads", "1"}, kLimits);
   const auto line = [&](const char* outcome, const std::string& why) { return fmt::format("{}\t{:.1f}\t{}", outcome, fitted.cpu_s, why); };
   // The statuses of the contract are 0, 1 and 2; 3 would be this machine's fault, and a limit of memory is ours.
-  const auto broken = [&](const Ending& ending, const char* step) -> std::string {
-    if (ending.hung) return line("hung", step);
-    if (ending.errors.find("out of memory") != std::string::npos) return line("memory", step);
-    if (ending.signal != 0 || ending.status > 2 || ending.errors.find("internal error") != std::string::npos) {
-      return line("internal", fmt::format("{}: {} {}", step, ending_text(ending), ending.errors.substr(0, 300)));
+  const auto broken = [&](const kernels::Ending& ending, const char* step) -> std::string {
+    if (ending.late) return line("hung", step);
+    if (ending.text.find("out of memory") != std::string::npos) return line("memory", step);
+    if (ending.signal != 0 || ending.status > 2 || ending.text.find("internal error") != std::string::npos) {
+      return line("internal", fmt::format("{}: {} {}", step, ending_text(ending), ending.text.substr(0, 300)));
     }
     return {};
   };
   if (const std::string why = broken(fitted, "fit"); !why.empty()) return why;
-  if (fitted.status != 0) return line("refused", reason_of(fitted.errors));
-  const Ending emitted = run_program({options.fitter, "emit", fit, "--out", header}, kLimits);
+  if (fitted.status != 0) return line("refused", reason_of(fitted.text));
+  const kernels::Ending emitted = run_program({options.fitter, "emit", fit, "--out", header}, kLimits);
   if (const std::string why = broken(emitted, "emit"); !why.empty()) return why;
-  if (emitted.status != 0) return line("internal", "emit refuses what fit wrote: " + emitted.errors.substr(0, 300));
+  if (emitted.status != 0) return line("internal", "emit refuses what fit wrote: " + emitted.text.substr(0, 300));
   const std::string text = kernels::read_file(header);
   Library library;
   const CompiledBatch batch(options.toolchain, folder, {text});
@@ -261,10 +261,10 @@ std::vector<Specification> specifications_of(size_t block, const Options& option
 }
 
 SpecificationResult attack_specifications(const std::vector<Specification>& specs, const Options& options) {
-  const ScratchFolder folder;
+  const kernels::ScratchFolder folder;
   const std::vector<std::string> lines = run_guarded(
       specs.size(), [&](size_t i) { return judged(specs[i], folder.path(), options); }, kLimits,
-      [&](size_t, const Ending& ending) { return "internal\t0\tthe judgement itself: " + ending_text(ending); });
+      [&](size_t, const kernels::Ending& ending) { return "internal\t0\tthe judgement itself: " + ending_text(ending); });
   SpecificationResult result;
   for (size_t i = 0; i < specs.size(); ++i) {
     const auto [outcome, rest] = split(lines[i]);

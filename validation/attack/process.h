@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/support/process.h"
+
 namespace outgrad::validation::gate {
 
 struct Limits {
@@ -14,34 +16,14 @@ struct Limits {
   int clock_factor = 10;  ///< who waits uses no processor time: the clock is up after so many times cpu_s
 };
 
-struct Ending {
-  int status = 0;     ///< exit status, -1 if a signal ended it
-  int signal = 0;
-  bool hung = false;  ///< ended by its limit of processor time, or by the clock
-  double cpu_s = 0;
-  std::string errors;  ///< the first 64 KiB of stderr
-};
-
-/// Runs a program; its stdout is thrown away. Throws kernels::EnvironmentError where it cannot be started.
-Ending run_program(const std::vector<std::string>& words, const Limits& limits);
+/// Runs a program; its stdout is thrown away, and the text of its ending is the first 64 KiB of stderr. Throws kernels::EnvironmentError where it cannot be
+/// started.
+kernels::Ending run_program(const std::vector<std::string>& words, const Limits& limits);
 
 /// body(i) for i = 0, ..., count - 1, each in the state in which the caller is now: a forked process runs them in order and reports a line each; when one of them
 /// ends the process, `fallen` says how, and a new process goes on with the next. An exception of a body is its line, after "exception: ".
 /// The limit of processor time is for each i; that of memory is beyond what the caller has.
 std::vector<std::string> run_guarded(size_t count, const std::function<std::string(size_t)>& body, const Limits& limits,
-                                     const std::function<std::string(size_t, const Ending&)>& fallen);
-
-/// A folder that is removed with what it holds.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+                                     const std::function<std::string(size_t, const kernels::Ending&)>& fallen);
 
 }  // namespace outgrad::validation::gate

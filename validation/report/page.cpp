@@ -4,14 +4,13 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "validation/attack/process.h"
+#include "kernels/support/process.h"
 
 namespace outgrad::validation::page {
 
@@ -58,29 +57,32 @@ static void render(const std::string& folder) {
   // The python3 of the PATH may be a user's own; the packages that ./outgrad installs are Debian's.
   std::vector<std::string> pythons{"python3", "/usr/bin/python3"};
   if (chosen && *chosen) pythons = {chosen};
-  constexpr gate::Limits kLimits{.cpu_s = 300, .memory_bytes = std::uint64_t{1} << 40};  // numpy reserves much that it does not use
+  constexpr double kLimit_s = 300;
+  constexpr size_t kMostBytes = 1 << 16;
   std::string why;
   for (const std::string& python : pythons) {
-    try {
-      const gate::Ending ending = gate::run_program({python, "-B", OUTGRAD_SOURCES "/validation/report/page.py", folder}, kLimits);
-      if (ending.status == kernels::kExitHolds) return;
-      const std::string said = ending.errors.substr(0, ending.errors.find_last_not_of('\n') + 1);
-      why = said.substr(said.rfind('\n') + 1);  // of a traceback its last line
-      if (ending.status != kernels::kExitEnvironment) break;
-    } catch (const kernels::EnvironmentError& error) {
-      why = error.what();
+    kernels::Launch launch{{python, "-B", OUTGRAD_SOURCES "/validation/report/page.py", folder}};
+    launch.err = kernels::Launch::kCaptured;
+    const kernels::Ending ending = kernels::run(launch, kLimit_s, kMostBytes);
+    if (ending.status == kernels::kExitHolds) return;
+    if (ending.status == kernels::Ending::kNotStarted) {
+      why = "there is no " + python;
+      continue;
     }
+    const std::string said = ending.text.substr(0, ending.text.find_last_not_of('\n') + 1);
+    why = ending.late ? "it was not done after 300 s" : said.substr(said.rfind('\n') + 1);  // of a traceback its last line
+    if (ending.status != kernels::kExitEnvironment) break;
   }
   throw kernels::EnvironmentError("the page is rendered by Python with jinja2 and matplotlib (Debian: python3-jinja2, python3-matplotlib; OUTGRAD_PYTHON names another Python), which failed: " + why);
 }
 
 void write_report(const Json& report, const std::string& folder) {
-  const gate::ScratchFolder scratch;
-  const std::filesystem::path from(scratch.path()), to(folder);
-  kernels::write_file((from / "report.json").string(), report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const kernels::ScratchFolder scratch;
+  const std::filesystem::path to(folder);
+  kernels::write_file(scratch / "report.json", report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   render(scratch.path());
   for (const char* name : {"report.json", "index.html", "report.md"})
-    kernels::write_file((to / name).string(), kernels::read_file((from / name).string()));
+    kernels::write_file((to / name).string(), kernels::read_file(scratch / name));
 }
 
 }  // namespace outgrad::validation::page

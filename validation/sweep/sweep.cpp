@@ -22,12 +22,12 @@
 #include <utility>
 
 #include "kernels/formats.h"
+#include "kernels/host/parallel.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "kernels/host/parallel.h"
 #include "validation/exact/reference.h"
 #include "validation/limits.h"
-#include "kernels/support/digest.h"
 #include "validation/sweep/sweep_json.h"
 
 namespace outgrad::validation {

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "kernels/host/api.h"
-#include "validation/norms/stability.h"
 #include "kernels/support/random.h"
+#include "validation/norms/stability.h"
 
 namespace outgrad::validation {
 

@@ -12,10 +12,9 @@
 #include "autotune/records/tuned_header.h"
 #include "autotune/workload.h"
 #include "kernels/fits.h"
+#include "kernels/simd.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "kernels/simd.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -46,7 +45,7 @@ class Compare : public testing::Test {
     ASSERT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
   }
 
-  TemporaryFolder folder_;
+  kernels::ScratchFolder folder_;
   CompileSettings settings_;
 };
 

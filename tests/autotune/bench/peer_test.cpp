@@ -8,7 +8,6 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -25,7 +24,7 @@ class Peer : public testing::Test {
     ::unsetenv("OUTGRAD_PYTHON");
     return peer;
   }
-  TemporaryFolder folder_;
+  kernels::ScratchFolder folder_;
   std::string why_;
 };
 

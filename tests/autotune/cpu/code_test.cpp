@@ -9,8 +9,8 @@
 #include "autotune/compile.h"
 #include "autotune/cpu/model.h"
 #include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/scoped_variable.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::cpu {
 namespace {
@@ -167,7 +167,7 @@ TEST(HotLoop, OfAKnownLoopCountsWhatObjdumpPrints) {
 #if !defined(__x86_64__) || !defined(__AVX2__) || !defined(__FMA__)
   GTEST_SKIP() << "the loop is of AVX2";
 #else
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   CompileSettings settings;
   settings.cache_folder = folder.path();
   const std::string source =
@@ -208,7 +208,7 @@ TEST(HotLoop, OfAKnownLoopCountsWhatObjdumpPrints) {
 
 TEST(Objdump, ThatIsMissingOrFailsIsTheEnvironments) {
   EXPECT_THROW(disassembled("/nowhere/object.so"), kernels::EnvironmentError);
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const ScopedVariable path("PATH", folder.path());
   try {
     disassembled("/nowhere/object.so");

@@ -9,7 +9,6 @@
 #include "kernels/host/api.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -98,7 +97,7 @@ class Failing : public HostOutputs<float> {
 TEST(Digests, AThreadsFailureIsTheCallers) { EXPECT_THROW((by_host<float, Failing>(4)), kernels::CudaError); }
 
 TEST(Digests, AMissingOrDamagedSweepIsOneLine) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   EXPECT_THROW(digests_of_sweep(folder.path(), "bf16"), kernels::IoError);
   for (const char* damage : {"", "{", "[]", "{\"domains\": []}", "{\"domains\": [{\"x_format\": \"bf16\"}]}", "{\"domains\": [{\"x_format\": \"bf16\", \"sha256\": 1}]}",
                              "{\"domains\": [{\"x_format\": \"f16\", \"sha256\": {}}]}"}) {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "kernels/support/random.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -29,7 +29,7 @@ class OfflineTest : public testing::Test {
     settings_.jobs = 2;
     settings_.progress = [this](std::size_t, std::size_t) { ++compiled_; };
   }
-  TemporaryFolder folder_;
+  kernels::ScratchFolder folder_;
   OfflineSettings settings_;
   int compiled_ = 0;
 };

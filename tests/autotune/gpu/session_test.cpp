@@ -21,12 +21,11 @@
 #include "autotune/workload.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
+#include "kernels/host/layernorm.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
-#include "kernels/host/layernorm.h"
 #include "tests/autotune/scoped_variable.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -138,7 +137,7 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   std::string printed;
   for (const char* plants : {"64:bit,128:hang", "64:fault,128:memory"}) {
     SCOPED_TRACE(plants);
-    const TemporaryFolder folder;
+    const kernels::ScratchFolder folder;
     const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), planted("OUTGRAD_STAND_IN_PLANTS", plants);
     testing::internal::CaptureStdout();
     const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536",
@@ -180,7 +179,7 @@ TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
   } catch (const kernels::EnvironmentError& error) {
     GTEST_SKIP() << error.what();
   }
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), plants("OUTGRAD_STAND_IN_PLANTS", "256:hang");
   const auto began = std::chrono::steady_clock::now();
   try {
@@ -204,7 +203,7 @@ TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
   }
   for (const std::string kernel : {"layernorm_backward", "bias_gelu_backward"}) {
     SCOPED_TRACE(kernel);
-    const TemporaryFolder folder;
+    const kernels::ScratchFolder folder;
     ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
     ::setenv("OUTGRAD_STAND_IN_PLANTS", "128:bit", 1);
     testing::internal::CaptureStdout();
@@ -402,7 +401,7 @@ TEST(DeviceCommandTest, AllDevicesAtOnceShareTheSpace) {
   } catch (const kernels::EnvironmentError& error) {
     GTEST_SKIP() << error.what();
   }
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), devices("OUTGRAD_STAND_IN_DEVICES", "2");
   testing::internal::CaptureStdout();
   const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "3",

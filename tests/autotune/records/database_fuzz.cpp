@@ -57,8 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include <string_view>
 
 #include "autotune/records/exchange.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
-#include "tests/autotune/temporary_folder.h"
 #include "tests/mutator.h"
 
 namespace {
@@ -68,7 +68,7 @@ using nlohmann::json;
 
 // Also the readers that want a file.
 void read_as_recording(const std::string& text) {
-  static const TemporaryFolder folder;
+  static const kernels::ScratchFolder folder;
   std::ofstream(folder / "db.jsonl", std::ios::binary) << text;
   try {
     read_recording(folder / "db.jsonl");

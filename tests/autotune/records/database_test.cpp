@@ -17,7 +17,6 @@
 #include "autotune/records/merge.h"
 #include "autotune/tune_command.h"
 #include "kernels/support/files.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -29,14 +28,14 @@ Record record(int value) {
 }
 
 TEST(Database, AbsentIsEmpty) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Database database = load_database(folder / "none.jsonl");
   EXPECT_TRUE(database.records.empty());
   EXPECT_TRUE(database.warnings.empty());
 }
 
 TEST(Database, EveryCutOfTheLastLineCostsThatLineOnly) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
   append_records(path, {record(1), record(2)});
   const std::string whole = kernels::read_file(path);
@@ -53,7 +52,7 @@ TEST(Database, EveryCutOfTheLastLineCostsThatLineOnly) {
 }
 
 TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
   kernels::write_file(path,
                       line_of(record(1)) + "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" + line_of(record(2)) + "\n");
@@ -68,7 +67,7 @@ TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
 TEST(Database, ANewerSchemaIsRefusedWithItsPlace) {
   for (const std::string schema : {"outgrad.tune/2", "outgrad.tune/10", "outgrad.tune/1.1", "outgrad.tune/2-draft", "outgrad.tune/99999999999999999999"}) {
     SCOPED_TRACE(schema);
-    const TemporaryFolder folder;
+    const kernels::ScratchFolder folder;
     const std::string path = folder / "tune_cpu.jsonl";  // what a tuner on this folder appends to
     const std::string text = line_of(record(1)) + "\ndamaged\n{\"a\":[1],\"schema\":\"" + schema + "\"}\n" + line_of(record(2)) + "\n";
     kernels::write_file(path, text);
@@ -95,7 +94,7 @@ TEST(Database, ANewerSchemaIsRefusedWithItsPlace) {
 
 TEST(Database, OlderAndOtherSchemasAreWarningsOnly) {
   for (const std::string schema : {"outgrad.tune/0", "outgrad.tune", "outgrad.tune/", "outgrad.tune/x", "outgrad.tune_summary/2", "outgrad.tune/-2"}) {
-    const TemporaryFolder folder;
+    const kernels::ScratchFolder folder;
     const std::string path = folder / "db.jsonl";
     // The words stand in a value, too.
     kernels::write_file(path, "{\"schema\":\"" + schema + "\"}\n{\"schema\":\"outgrad.tune/1\",\"note\":\"not outgrad.tune/2\"}\n");
@@ -108,7 +107,7 @@ TEST(Database, OlderAndOtherSchemasAreWarningsOnly) {
 
 // Processes append many batches at once; one is killed in the middle of its work, wherever that is. Every batch whose append returned is there, whole.
 TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
   constexpr int kWriters = 5, kAppends = 60, kBatch = 8;
   const std::string filler(2000, 'x');  // lines as long as the tuner's
@@ -158,7 +157,7 @@ TEST(Database, ConcurrentWritersLoseNothingAlsoWhenOneIsKilled) {
 }
 
 TEST(Database, AFileThatIsReplacedMeanwhileIsNotWrittenToByItsOldName) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
   append_records(path, {record(1)});
   int pipe[2];
@@ -186,7 +185,7 @@ TEST(Database, AFileThatIsReplacedMeanwhileIsNotWrittenToByItsOldName) {
 
 // Two whole runs of the tuner on one folder at once.
 TEST(Database, TwoTunersOnOneFolderBothFinish) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   std::vector<pid_t> tuners;
   for (const char* seed : {"1", "2"}) {
     tuners.push_back(::fork());
@@ -234,7 +233,7 @@ TEST(Database, AReadOnlyFolderIsOneClearLine) {
   refused("append", [&] { append_records(folder + "/db.jsonl", {record(1)}); });
   refused("tune", [&] { tune_command({"--out", folder, "--kernel", "gelu_forward", "--format", "f32", "--evaluations", "1", "--elements", "65536"}); });
   refused("publish", [&] { publish({}, {}, folder + "/outgrad", Accuracy::kAsDefault); });
-  const TemporaryFolder ours;
+  const kernels::ScratchFolder ours;
   append_records(ours / "in.jsonl", {record(1)});
   refused("merge", [&] { tune_command({"--merge", ours / "in.jsonl", "--out", folder + "/out.jsonl"}); });
   // A file where the cache's folder should be.
@@ -246,7 +245,7 @@ TEST(Database, AReadOnlyFolderIsOneClearLine) {
 }
 
 TEST(Database, SaysWhyItCannotWrite) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   try {
     append_records(folder / "absent/db.jsonl", {record(1)});
     FAIL() << "wrote into a folder that is not there";

@@ -13,7 +13,6 @@
 #include "autotune/records/merge.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {

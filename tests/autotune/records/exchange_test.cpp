@@ -13,7 +13,6 @@
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
 #include "tests/autotune/search/synthetic_recording.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -37,7 +36,7 @@ void expect_same(const Recording& a, const Recording& b) {
 }
 
 TEST(Exchange, KernelTunerAndT4RoundTrip) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
   kernels::write_file(folder / "t4.json", t4_results(recording));
@@ -49,7 +48,7 @@ TEST(Exchange, KernelTunerAndT4RoundTrip) {
 
 // Kernel Tuner appends while it tunes and closes the file at the end.
 TEST(Exchange, AnOpenKernelTunerCacheIsReadAsFarAsItGoes) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string whole = kernel_tuner_cache(synthetic_recording());
   const std::size_t cut = whole.find(",\n", whole.size() / 2);
   kernels::write_file(folder / "cache.json", whole.substr(0, cut) + ",");
@@ -68,7 +67,7 @@ std::string refusal(const std::string& path, std::string_view problem = {}) {
 }
 
 TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "cache.json";
   const Recording recording = synthetic_recording();
   const nlohmann::json cache = nlohmann::json::parse(kernel_tuner_cache(recording)), t4 = nlohmann::json::parse(t4_results(recording));
@@ -124,7 +123,7 @@ TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {
 }
 
 TEST(Exchange, NoCutAndNoFlippedByteEscapesTheReader) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "damaged.json";
   Recording recording = synthetic_recording();
   const std::vector<std::uint64_t> few = {0, 5, 8, 100};
@@ -163,7 +162,7 @@ Record row(int unroll, double speedup, const char* format = "f32", const char* m
 }
 
 TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "tune.jsonl";
   Record rejected = row(8, 1);
   rejected.state = "rejected";
@@ -215,7 +214,7 @@ TEST(Exchange, TheRealKernelTunerSimulatesOurExport) {
   if (package.status == 77) GTEST_SKIP() << package.text;
   ASSERT_EQ(package.status, 0) << package.text;
 
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
   kernels::write_file(folder / "t4.json", t4_results(recording));

@@ -16,7 +16,6 @@
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
 #include "tests/autotune/scoped_variable.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -105,7 +104,7 @@ TEST(Union, OfShardsIsTheWhole) {
       m.time = "2026-01-01T00:00:0" + std::to_string(shard) + "Z";
       if (i % 3 == shard || i == 0) shards[shard].push_back(m.record()), whole.push_back(m.record());
     }
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   std::vector<std::string> args = {"--merge"};
   for (int shard = 2; shard >= 0; --shard) {
     args.push_back(folder / ("shard" + std::to_string(shard) + ".jsonl"));
@@ -326,7 +325,7 @@ TEST(Publish, KeepsWhatIsReviewableAndNamesNoPlace) {
 }
 
 TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::vector<Record> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") + run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
                                     std::vector<Record>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
   const auto first = publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault);
@@ -351,7 +350,7 @@ TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
 }
 
 TEST(Publish, PresentSourcesTakeThePlaceOfOthers) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   std::vector<Record> old = run_of("t1", {{"a", 1.20, 1.19, 1.21}}), now = old;
   for (Record& record : now) record.run.hashes.kernels = "k2";
   Record elsewhere = Measured{"default"}.record();
@@ -366,7 +365,7 @@ TEST(Publish, PresentSourcesTakeThePlaceOfOthers) {
 }
 
 TEST(Publish, StaysSmall) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   std::vector<Record> records;
   for (int run = 0; run < 6; ++run)
     for (int problem = 0; problem < 36; ++problem)
@@ -388,7 +387,7 @@ TEST(Publish, StaysSmall) {
 }
 
 TEST(Publish, RefusesAFileOfANewerProgram) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / device_key(cpu_device())->slug() + ".jsonl", text = "{\"schema\":\"outgrad.tune/2\"}\n";
   kernels::write_file(path, text);
   EXPECT_THROW(publish(run_of("t1", {}), {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault), kernels::SpecError);
@@ -401,10 +400,10 @@ TEST(Publish, RefusesAFileOfANewerProgram) {
 // The sources without notebooks_data, in the test's folder: what is published of this machine is none of the test's, and what it publishes stays there.
 class WithoutNotebooksData {
  public:
-  explicit WithoutNotebooksData(const TemporaryFolder& folder) : variable_("OUTGRAD_SOURCE_DIR", linked(folder)) {}
+  explicit WithoutNotebooksData(const kernels::ScratchFolder& folder) : variable_("OUTGRAD_SOURCE_DIR", linked(folder)) {}
 
  private:
-  static std::string linked(const TemporaryFolder& folder) {
+  static std::string linked(const kernels::ScratchFolder& folder) {
     std::filesystem::create_directories(folder / "sources");
     for (const char* name : {"kernels", "autotune"}) std::filesystem::create_symlink(source_root() + "/" + name, folder / "sources/" + name);
     return folder / "sources";
@@ -413,7 +412,7 @@ class WithoutNotebooksData {
 };
 
 TEST(Publish, IsWhatTuneDoesWithPublish) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const WithoutNotebooksData sources(folder);
   testing::internal::CaptureStdout();
   const int status = tune_command({"--publish", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "3", "--elements", "65536", "--budget", "20",
@@ -433,7 +432,7 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
 // The header that a run writes takes from a shared database what the evidence says: neither the newest date, nor the last line, nor a run's own verdict;
 // and a line that somebody edited costs the default of its problem, not the run.
 TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const WithoutNotebooksData nothing_published(folder);
   const SourceHashes sources = hash_sources(source_root());
   const Problem sure{KernelId::kGeluForward, FormatId::kF32}, edited{KernelId::kGeluForward, FormatId::kBf16};
@@ -494,7 +493,7 @@ TEST(Accuracy, NoLessAccurateVariantWinsUnasked) {
 }
 
 TEST(Accuracy, NoLessAccurateVariantIsPublishedUnasked) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const auto published = [&](Accuracy accuracy) {
     return kernels::read_file(publish(with_a_coarse_winner(), {{"k1", "c1"}}, folder.path(), accuracy).at(0).path);
   };
@@ -504,7 +503,7 @@ TEST(Accuracy, NoLessAccurateVariantIsPublishedUnasked) {
 }
 
 TEST(Accuracy, OfAMergeIsAskedFor) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   append_records(folder / "in.jsonl", with_a_coarse_winner());
   const auto winner = [&](std::vector<std::string> more) {
     std::vector<std::string> args = {"--merge", folder / "in.jsonl", "--out", folder / "out.jsonl", "--json"};
@@ -551,7 +550,7 @@ TEST(Accuracy, TheCommittedRecordsKeepTheRule) {
 // ---- what a search starts from
 
 TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const auto of = [](int threads, const std::string& isa) {
     DeviceRecord device = cpu_device(threads);
     device.isa = isa;
@@ -618,7 +617,7 @@ std::string refusal(const std::vector<std::string>& args) {
 }
 
 TEST(MergeCommand, RefusesInOneLineAndLeavesTheOutputAlone) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   append_records(folder / "good.jsonl", run_of("t1", {}));
   kernels::write_file(folder / "newer.jsonl", lines_of(run_of("t1", {})) + "{\"schema\":\"outgrad.tune/2\",\"kernel\":\"x\"}\n");
   kernels::write_file(folder / "empty.jsonl", "");
@@ -647,7 +646,7 @@ TEST(MergeCommand, RefusesInOneLineAndLeavesTheOutputAlone) {
 
 TEST(MergeCommand, AFullDiskLeavesNothing) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full to stand for a full disk";
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   append_records(folder / "good.jsonl", run_of("t1", {}));
   try {
     tune_command({"--merge", folder / "good.jsonl", "--out", "/dev/full"});
@@ -658,7 +657,7 @@ TEST(MergeCommand, AFullDiskLeavesNothing) {
 }
 
 TEST(MergeCommand, AddsToWhatIsThereWhileATunerAppends) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string input = folder / "in.jsonl", out = folder / "out.jsonl";
   append_records(input, run_of("in", {{"a", 1.2, 1.1, 1.3}}));
   append_records(out, run_of("out", {{"b", 1.2, 1.1, 1.3}}));
@@ -678,7 +677,7 @@ TEST(MergeCommand, AddsToWhatIsThereWhileATunerAppends) {
 }
 
 TEST(MergeCommand, SaysWhoWonAndWhatRunsDisagreedIn) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   append_records(folder / "one.jsonl", run_of("t1", {{"a", 1.20, 1.19, 1.21}}, "a"));
   append_records(folder / "two.jsonl", run_of("t2", {{"a", 1.40, 1.39, 1.41}}, "a"));
   const auto said = [&](std::vector<std::string> more) {

@@ -14,10 +14,9 @@
 #include "autotune/device.h"
 #include "autotune/records/database.h"
 #include "kernels/host/errors.h"
-#include "kernels/support/files.h"
 #include "kernels/host/identity.h"
+#include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -125,7 +124,7 @@ class Program {
   }
 
  private:
-  TemporaryFolder folder_;
+  kernels::ScratchFolder folder_;
 };
 
 // Schedules that nobody would choose, told apart by their threads; the last line is of a kernel that does not run.
@@ -251,7 +250,7 @@ TEST(Winners, AreWhatTheEvidenceChoosesForEachDeviceAndSizeOfTheseSources) {
   Record with_header = measured("brought", 3, device, 4096, "k1"), damaged = measured("damaged", 4, elsewhere, 8192, "k1");
   with_header.fit.sha256 = "0123";
   damaged.parameters["table"] = "moon";
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const auto name_at = [&](const std::vector<TunedChoice>& found, const std::string& key, i64 elements) -> std::string {
     for (const TunedChoice& choice : found)
       if (choice.device.device == key && choice.problem.cols == elements) return choice.variant;

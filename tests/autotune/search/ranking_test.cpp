@@ -17,7 +17,6 @@
 #include "autotune/tune_command.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -86,7 +85,7 @@ std::string refusal_of(const std::vector<std::string>& args) {
 }
 
 TEST(RankingCommand, RefusesWhatDoesNotFitTheRecording) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   Recording recording = synthetic_recording();
   const std::string path = folder / "cache.json";
   const auto refused = [&](const std::vector<std::string>& more) {
@@ -114,7 +113,7 @@ TEST(RankingCommand, RefusesARecordingOfWhichNoPointHasAPrediction) {
   } catch (const kernels::EnvironmentError& error) {
     GTEST_SKIP() << error.what();
   }
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const CpuIdentity here = identify_cpu();
   Recording recording = synthetic_recording();
   recording.kernel = "gelu_forward.f32";
@@ -144,7 +143,7 @@ TEST(RankingCommand, AgreesWithARecordingOfThisMachine) {
   const CpuIdentity here = identify_cpu();
   const std::string recorded = read_recording(path).device;
   if (cpu_key(here.model, here.threads, here.vector_bits, here.isa).device != recorded) GTEST_SKIP() << "recorded on " << recorded;
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::vector<std::string> args = {"--device", "replay:" + path, "--ranking", "cpu", "--out", folder.path(), "--json"};
   const json check = ranked(args);
   EXPECT_EQ(check["points"], 56);
@@ -175,7 +174,7 @@ TEST(RankingCommand, RanksRecordingsOfCudaDevices) {
   } catch (const kernels::EnvironmentError& error) {
     GTEST_SKIP() << error.what();
   }
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const gpu::Architecture& architecture = gpu::architecture_of("sm_90");
   const Problem problem{KernelId::kGeluForward, FormatId::kBf16, 1, 1 << 26};
   const gpu::GpuVariant standard = gpu::default_gpu_variant(problem, architecture);

@@ -9,7 +9,6 @@
 #include "autotune/variant.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/search/synthetic_recording.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -38,7 +37,7 @@ std::string output_of(const std::vector<std::string>& args) {
 }
 
 TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
   const std::string device = "replay:" + (folder / "cache.json");
@@ -57,7 +56,7 @@ TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
 
 // A recording of this machine grows from run to run, and is a device itself.
 TEST(RecordCommand, GoesOnWhereItStoppedAndReplays) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string path = folder / "gelu_backward.bf16.jsonl";
   std::size_t left = 0;
   for (int run = 1; run <= 2; ++run) {
@@ -106,7 +105,7 @@ TEST(Replay, LeavesOutPointsOfLessAccurateFitsUnlessAsked) {
 }
 
 TEST(ReplayCommand, RefusesWhatDoesNotGoTogether) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(synthetic_recording()));
   const std::string device = "replay:" + (folder / "cache.json");
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {

@@ -13,7 +13,6 @@
 #include "autotune/executor.h"
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -116,7 +115,7 @@ struct Trial {
 };
 
 TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   Trial run;
   const SearchResult result = run(folder / "db.jsonl");
   EXPECT_EQ(result.evaluated, 40u);
@@ -146,7 +145,7 @@ TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
 }
 
 TEST(Search, GoesOnWhereAnEarlierRunStopped) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   std::set<std::string> evaluated;
   for (const std::size_t evaluations : {8u, 20u, 64u}) {
     Trial run;
@@ -168,7 +167,7 @@ TEST(Search, GoesOnWhereAnEarlierRunStopped) {
 }
 
 TEST(Search, TriesFirstWhatItIsToldTo) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   Trial run;
   run.settings.evaluations = run.settings.batch = 3;
   run.space.first_points = {5, 9, 5};
@@ -178,7 +177,7 @@ TEST(Search, TriesFirstWhatItIsToldTo) {
 }
 
 TEST(Search, ASmallBudgetStillRunsABatchAndTheFinals) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   Trial run;
   run.settings.seconds = 1e-3;
   run.settings.evaluations = 1000;
@@ -189,7 +188,7 @@ TEST(Search, ASmallBudgetStillRunsABatchAndTheFinals) {
 
 // Records of nothing, without a time or of another fit are no evidence.
 TEST(Search, RecordsOfNoPointAreNoEvidence) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   Trial run;
   run.settings.evaluations = 4;
   Record of_the_point;

@@ -10,7 +10,6 @@
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
 #include "tests/autotune/search/synthetic_recording.h"
-#include "tests/autotune/temporary_folder.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -47,7 +46,7 @@ TEST(MedianOverSeeds, CoversTheMedian) {
 }
 
 TEST(StudyCommand, ComparesEveryStrategyAndMergesKernelTunersRuns) {
-  const TemporaryFolder folder;
+  const kernels::ScratchFolder folder;
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "made_up.json", kernel_tuner_cache(recording));
   const std::string out = folder / "study";

@@ -1,4 +1,4 @@
-// Outputs appear whole or not at all, errors are one line with the right exit status, arrays have the size asked for.
+// Outputs appear whole or not at all, arrays have the size asked for.
 #include "kernels/support/files.h"
 
 #include <fcntl.h>
@@ -13,8 +13,6 @@
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "kernels/support/errors.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -34,18 +32,6 @@ class Files : public testing::Test {
 
   fs::path folder_;
 };
-
-int exit_status_of(const std::exception& error) {
-  testing::internal::CaptureStderr();
-  const int status = run_main([&]() -> int {
-    if (const auto* io = dynamic_cast<const IoError*>(&error)) throw *io;
-    if (const auto* spec = dynamic_cast<const SpecError*>(&error)) throw *spec;
-    if (const auto* cuda = dynamic_cast<const CudaError*>(&error)) throw *cuda;
-    throw std::runtime_error(error.what());
-  });
-  testing::internal::GetCapturedStderr();
-  return status;
-}
 
 TEST_F(Files, WhatIsWrittenIsRead) {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{65536}, size_t{300001}}) {
@@ -104,7 +90,7 @@ TEST_F(Files, FullDeviceIsReportedAsTheEnvironments) {
     FAIL();
   } catch (const IoError& error) {
     EXPECT_EQ(error.error_number(), ENOSPC);
-    EXPECT_EQ(exit_status_of(error), kExitEnvironment);
+    EXPECT_EQ(error.exit_status(), kExitEnvironment);
     EXPECT_NE(std::string(error.what()).find("/dev/full: write: No space left"), std::string::npos);
   }
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
@@ -128,7 +114,7 @@ TEST_F(Files, BadPathsAreBadInput) {
       attempt();
       FAIL();
     } catch (const IoError& error) {
-      EXPECT_EQ(exit_status_of(error), kExitBadInput) << error.what();
+      EXPECT_EQ(error.exit_status(), kExitBadInput) << error.what();
     }
   }
 }
@@ -167,16 +153,6 @@ TEST_F(Files, UmaskDecidesThePermissions) {
   write_file(path("a"), "x");
   ::umask(saved);
   EXPECT_EQ(fs::status(path("a")).permissions(), static_cast<fs::perms>(0644));
-}
-
-TEST(Errors, EachKindHasItsExitStatusAndOneLine) {
-  EXPECT_EQ(exit_status_of(SpecError("f", "p", "w")), kExitBadInput);
-  EXPECT_EQ(exit_status_of(CudaError("no device")), kExitEnvironment);
-  EXPECT_EQ(exit_status_of(std::runtime_error("broken")), kExitViolated);
-  EXPECT_EQ(run_main([] { return kExitHolds; }), kExitHolds);
-  testing::internal::CaptureStderr();
-  run_main([]() -> int { throw SpecError("a\nb.json", "line 3", "bad \x1b[31mkey"); });
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "outgrad: a b.json: line 3: bad  [31mkey\n");
 }
 
 }  // namespace

@@ -13,32 +13,32 @@ namespace outgrad::validation::gate {
 namespace {
 
 TEST(AttackProcess, StatusErrorsAndSignalsComeBack) {
-  const Ending ending = run_program({"sh", "-c", "echo lost; echo kept >&2; exit 5"}, {});
+  const kernels::Ending ending = run_program({"sh", "-c", "echo lost; echo kept >&2; exit 5"}, {});
   EXPECT_EQ(ending.status, 5);
-  EXPECT_EQ(ending.errors, "kept\n");
+  EXPECT_EQ(ending.text, "kept\n");
   EXPECT_EQ(run_program({"sh", "-c", "kill -SEGV $$"}, {}).signal, SIGSEGV);
   EXPECT_THROW(run_program({"/nonexistent/program"}, {}), kernels::EnvironmentError);
 }
 
 TEST(AttackProcess, AHangEndsAtItsLimit) {
-  const Ending ending = run_program({"sh", "-c", "while :; do :; done"}, {1, std::uint64_t{1} << 30});
-  EXPECT_TRUE(ending.hung);
+  const kernels::Ending ending = run_program({"sh", "-c", "while :; do :; done"}, {1, std::uint64_t{1} << 30});
+  EXPECT_TRUE(ending.late);
   EXPECT_LT(ending.cpu_s, 3);
 }
 
 // As a suspended machine, or a job that gives way: the caller sleeps past the clock, the child ended long before.
 TEST(AttackProcess, WhoWasStoppedDoesNotCallTheOtherHung) {
-  const Ending ending = run_program({"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent) >/dev/null 2>&1 & echo done >&2; kill -STOP $parent"}, {1, std::uint64_t{1} << 30, 1});
-  EXPECT_FALSE(ending.hung);
+  const kernels::Ending ending = run_program({"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent) >/dev/null 2>&1 & echo done >&2; kill -STOP $parent"}, {1, std::uint64_t{1} << 30, 1});
+  EXPECT_FALSE(ending.late);
   EXPECT_EQ(ending.status, 0);
-  EXPECT_EQ(ending.errors, "done\n");
-  EXPECT_TRUE(run_program({"sleep", "30"}, {1, std::uint64_t{1} << 30, 1}).hung);
+  EXPECT_EQ(ending.text, "done\n");
+  EXPECT_TRUE(run_program({"sleep", "30"}, {1, std::uint64_t{1} << 30, 1}).late);
   // Both stopped, as a job that is suspended: the child has not ended when they go on.
-  const Ending both = run_program(
+  const kernels::Ending both = run_program(
       {"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent; sleep 0.1; kill -CONT $$) >/dev/null 2>&1 & kill -STOP $parent; kill -STOP $$; echo done >&2"},
       {1, std::uint64_t{1} << 30, 1});
-  EXPECT_FALSE(both.hung);
-  EXPECT_EQ(both.errors, "done\n");
+  EXPECT_FALSE(both.late);
+  EXPECT_EQ(both.text, "done\n");
 }
 
 TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
@@ -52,7 +52,7 @@ TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
         if (i == 4) return std::to_string(std::vector<char>(std::size_t{3} << 30, 1).size());
         return "line\n" + std::to_string(i);
       },
-      {1, std::uint64_t{2} << 30}, [](size_t i, const Ending& ending) { return std::to_string(i) + (ending.hung ? " hung" : " fell"); });
+      {1, std::uint64_t{2} << 30}, [](size_t i, const kernels::Ending& ending) { return std::to_string(i) + (ending.late ? " hung" : " fell"); });
   EXPECT_EQ(lines, (std::vector<std::string>{"line 0", "1 fell", "exception: two", "3 hung", "exception: std::bad_alloc", "line 5"}));
 }
 

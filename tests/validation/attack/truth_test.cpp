@@ -5,8 +5,8 @@
 #include <map>
 
 #include "kernels/formats.h"
-#include "validation/attack/truth.h"
 #include "kernels/support/random.h"
+#include "validation/attack/truth.h"
 
 namespace outgrad::validation::gate {
 namespace {

@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "kernels/host/errors.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/tuned.h"
 #include "validation/exact/reference.h"
-#include "kernels/support/digest.h"
 #include "validation/sweep/subject.h"
 #include "validation/sweep/sweep_json.h"
 

@@ -17,9 +17,9 @@
 #include "kernels/host/api.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/random.h"
 #include "tests/validation/command_fixture.h"
 #include "validation/exact/oracle.h"
-#include "kernels/support/random.h"
 #include "validation/training/text.h"
 #include "validation/training/train_command.h"
 

@@ -1,0 +1,105 @@
+// What a program gets, what it leaves behind, and how it is ended.
+#include "kernels/support/process.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+namespace outgrad::kernels {
+namespace {
+
+// Both streams of a shell's.
+Launch shell(const std::string& script) {
+  Launch launch{{"sh", "-c", script}};
+  launch.out = launch.err = Launch::kCaptured;
+  return launch;
+}
+
+TEST(Process, LeavesItsStatusOrItsSignalAndItsWords) {
+  const Ending left = run(shell("echo one; echo two >&2; exit 5"));
+  EXPECT_EQ(left.status, 5);
+  EXPECT_EQ(left.signal, 0);
+  EXPECT_EQ(left.text, "one\ntwo\n");
+  const Ending killed = run(shell("kill -SEGV $$"));
+  EXPECT_EQ(killed.status, -1);
+  EXPECT_EQ(killed.signal, SIGSEGV);
+  EXPECT_FALSE(killed.late);
+}
+
+TEST(Process, KeepsNoMoreThanIsAskedForAndReadsOn) {
+  const Ending ending = run(shell("head -c 1000000 /dev/zero | tr '\\0' x; exit 3"), 60, 1000);
+  EXPECT_EQ(ending.text, std::string(1000, 'x'));
+  EXPECT_EQ(ending.status, 3);
+}
+
+TEST(Process, WhatIsNotThereIsNotStarted) {
+  EXPECT_EQ(run(Launch{{"/nonexistent/program"}}).status, Ending::kNotStarted);
+  Launch nowhere = shell("true");
+  nowhere.folder = "/nonexistent";
+  EXPECT_EQ(run(nowhere).status, Ending::kNotStarted);
+}
+
+TEST(Process, GetsStreamsFolderVariablesAndLimits) {
+  Launch launch = shell("cat; pwd; echo $OUTGRAD_TEST; ulimit -c");
+  launch.folder = "/usr";
+  launch.environment = {"OUTGRAD_TEST=a b"};
+  launch.limits = {{RLIMIT_CORE, 0}};
+  EXPECT_EQ(run(launch).text, "/usr\na b\n0\n") << "nothing on stdin";
+  Pipe pipe;
+  launch.words.back() = "cat";
+  launch.in = pipe.from.get();
+  ASSERT_EQ(::write(pipe.to.get(), "in", 2), 2);
+  pipe.to.close();
+  EXPECT_EQ(run(launch).text, "in");
+  testing::internal::CaptureStdout();
+  launch = Launch{{"sh", "-c", "echo lost"}};
+  EXPECT_EQ(run(launch).text, "");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+}
+
+TEST(Process, AHangEndsAtItsLimit) {
+  const auto began = std::chrono::steady_clock::now();
+  Launch launch = shell("echo begun; exec sleep 60");
+  const Ending ending = run(launch, 0.3);
+  EXPECT_TRUE(ending.late);
+  EXPECT_EQ(ending.signal, SIGKILL);
+  EXPECT_EQ(ending.text, "begun\n");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+  launch = shell("while :; do :; done");
+  launch.limits = {{RLIMIT_CPU, 1}};
+  const Ending busy = run(launch);
+  EXPECT_TRUE(busy.late);
+  EXPECT_LT(busy.cpu_s, 3);
+}
+
+// The kill reaches what the program itself has started, which would hold the pipe for a minute.
+TEST(Process, AGroupIsKilledAsAWhole) {
+  Pipe pipe;
+  Launch launch = shell("sleep 60 & echo begun; wait");
+  launch.out = pipe.to.get();
+  launch.leads_group = true;
+  EXPECT_TRUE(run(launch, 0.3).late);
+  pipe.to.close();
+  std::string text;
+  EXPECT_TRUE(read_to_end(pipe.from, 30, [&](std::string_view part) { text += part; }));
+  EXPECT_EQ(text, "begun\n");
+}
+
+TEST(Process, ACopyOfThisProgramLeavesWithItsBodysStatus) {
+  int changed = 1;
+  const pid_t child = start_copy([&] {
+    changed = 2;
+    return 40 + changed;
+  });
+  std::optional<Ending> ending;
+  while (!(ending = ended(child))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(ending->status, 42);
+  EXPECT_EQ(changed, 1);
+}
+
+}  // namespace
+}  // namespace outgrad::kernels
