@@ -1,6 +1,7 @@
 // The hashes that tie a measurement to the code it measured.
 #pragma once
 
+#include <compare>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,7 @@ std::string code_of(const std::string& source);
 struct SourceHashes {
   std::string kernels, coefficients;
 
-  bool operator==(const SourceHashes&) const = default;
+  auto operator<=>(const SourceHashes&) const = default;
 };
 SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources);  // "kernels/eval.h", its text
 // Of the headers under `include_root`/kernels that host compilers read. Throws IoError.

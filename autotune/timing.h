@@ -64,7 +64,6 @@ std::vector<double> kept_of(const std::vector<double>& values, const std::vector
 
 struct Interval {
   double median = 1, low = 1, high = 1;
-  bool operator==(const Interval&) const = default;
 };
 // Median of numerator[r] / denominator[r] over the rounds kept, and its percentile-bootstrap interval at kConfidence. All 1 when
 // no round is kept.

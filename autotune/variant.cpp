@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "autotune/bias_abi.h"
+#include "autotune/schedule.h"
 #include "kernels/fits.h"
 #include "kernels/formats.h"
 // The committed default whatever -DOUTGRAD_TUNED says: gains are measured against the same thing everywhere. Constants only are
@@ -70,67 +71,8 @@ decltype(auto) with_type(FormatId format, Action&& action) {
   }
 }
 
-// The names of an enumeration's values, in their order.
-constexpr const char* kPlacements[] = {"permute", "memory"};
-constexpr const char* kPrefetches[] = {"none", "first_level", "second_level"};
-
-std::span<const char* const> names_of(TablePlacement) { return kPlacements; }
-std::span<const char* const> names_of(Prefetch) { return kPrefetches; }
-const char* type_name_of(TablePlacement) { return "TablePlacement"; }
-const char* type_name_of(Prefetch) { return "Prefetch"; }
-
-// visit("threads", schedule.threads) and so on, in the order of declaration.
-template <class Schedule, class Visit>
-void each_field(Schedule& s, const Visit& visit) {
-  visit("threads", s.threads);
-  visit("vector_bits", s.vector_bits);
-  if constexpr (requires { s.unroll; }) {
-    visit("unroll", s.unroll);
-    visit("block_elements", s.block_elements);
-    visit("streaming_stores", s.streaming_stores);
-    visit("table", s.table);
-  } else {
-    visit("vectors", s.vectors);
-    visit("rows", s.rows);
-    if constexpr (requires { s.task_elements; }) {
-      visit("task_elements", s.task_elements);
-    } else {
-      visit("tasks", s.tasks);
-      visit("fold_columns", s.fold_columns);
-    }
-    visit("streaming_stores", s.streaming_stores);
-    visit("prefetch", s.prefetch);
-    visit("rows_ahead", s.rows_ahead);
-  }
-}
-
 // Rows are shared by slots there, not by blocks of elements.
 bool is_parameter(KernelId kernel, std::string_view field) { return kernel != KernelId::kBiasGeluBackward || field != "block_elements"; }
-
-nlohmann::json to_json(int value) { return value; }
-nlohmann::json to_json(bool value) { return value; }
-template <class Enumeration>
-nlohmann::json to_json(Enumeration value) {
-  return names_of(value)[static_cast<std::size_t>(value)];
-}
-
-void assign(int& field, const nlohmann::json& value, const char*) { field = value.get<int>(); }
-void assign(bool& field, const nlohmann::json& value, const char*) { field = value.get<bool>(); }
-template <class Enumeration>
-void assign(Enumeration& field, const nlohmann::json& value, const char* name) {
-  const auto word = value.get<std::string>();
-  const std::span<const char* const> names = names_of(field);
-  const auto found = std::find(names.begin(), names.end(), word);
-  if (found == names.end()) throw kernels::SpecError("tuning record", name, "unknown value '" + word + "'");
-  field = static_cast<Enumeration>(found - names.begin());
-}
-
-std::string text_of(int value) { return std::to_string(value); }
-std::string text_of(bool value) { return value ? "true" : "false"; }
-template <class Enumeration>
-std::string text_of(Enumeration value) {
-  return std::string(type_name_of(value)) + "::" + names_of(value)[static_cast<std::size_t>(value)];
-}
 
 const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
 
@@ -194,7 +136,7 @@ std::string Variant::name() const {
         if constexpr (requires { s.unroll; }) {
           text += ".u" + std::to_string(s.unroll);
           if (is_parameter(problem.kernel, "block_elements")) text += ".b" + std::to_string(s.block_elements);
-          text += stores + "." + to_json(s.table).template get<std::string>();
+          text += stores + "." + name_of_value(s.table);
         } else {
           text += ".x" + std::to_string(s.vectors) + ".r" + std::to_string(s.rows);
           if constexpr (requires { s.task_elements; })
@@ -223,15 +165,8 @@ std::string Variant::loop_name() const {
   return loop.name();
 }
 
-std::string Variant::schedule_type() const {
-  constexpr const char* kTypes[] = {"CpuSchedule", "CpuNormForwardSchedule", "CpuNormBackwardSchedule"};  // the order of `schedule`
-  return kTypes[schedule.index()];
-}
-
 std::string Variant::schedule_text() const {
-  std::string text;
-  std::visit([&](const auto& s) { each_field(s, [&](const char*, const auto& field) { text += (text.empty() ? "{" : ", ") + text_of(field); }); }, schedule);
-  return text + "}";
+  return std::visit([](const auto& s) { return type_name_of(s) + initialiser(s); }, schedule);
 }
 
 std::string Variant::body() const {
@@ -253,7 +188,7 @@ std::string Variant::body() const {
       run = std::string("run_") + autotune::name_of(problem.kernel);
   }
   return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<" + (fit ? "generated::" + fit->type + ", " : "") + type_of(problem.format) + ", " +
-         schedule_type() + schedule_text() + ">(a);";
+         schedule_text() + ">(a);";
 }
 
 nlohmann::json Variant::parameters() const {
@@ -262,7 +197,7 @@ nlohmann::json Variant::parameters() const {
   std::visit(
       [&](const auto& s) {
         each_field(s, [&](const char* name, const auto& field) {
-          if (is_parameter(problem.kernel, name)) parameters[name] = to_json(field);
+          if (is_parameter(problem.kernel, name)) parameters[name] = parameter_of(field);
         });
       },
       schedule);
@@ -282,24 +217,26 @@ int Variant::block_elements() const {
       schedule);
 }
 
+std::shared_ptr<const FitChoice> fit_among(const Fits& fits, const nlohmann::json& parameters) {
+  const auto type = parameters.at("fit").get<std::string>();
+  const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
+  if (fit == fits.end()) throw kernels::SpecError("unknown fit '" + type + "'");
+  return *fit;
+}
+
 Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
   try {
     Variant variant = default_variant(problem);
-    if (problem.has_fit()) {
-      const auto type = parameters.at("fit").get<std::string>();
-      const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
-      if (fit == fits.end()) throw kernels::SpecError("tuning record", "fit", "unknown fit '" + type + "'");
-      variant.fit = *fit;
-    }
+    if (problem.has_fit()) variant.fit = fit_among(fits, parameters);
     std::visit(
         [&](auto& s) {
           each_field(s, [&](const char* name, auto& field) {
-            if (is_parameter(problem.kernel, name)) assign(field, parameters.at(name), name);
+            if (is_parameter(problem.kernel, name)) read_parameter(name, parameters.at(name), field);
           });
         },
         variant.schedule);
     return variant;
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const std::exception& error) {
     throw kernels::SpecError("tuning record", "parameters", error.what());
   }
 }

@@ -100,9 +100,8 @@ struct Variant : AnyVariant {
   // The name without what only cuts work into tasks and hands them out: variants of one loop_name share the code of their loops, so that they
   // compile fast side by side.
   std::string loop_name() const;
-  // Type and C++ initialiser of the schedule, and the body of its VariantFunction.
-  std::string schedule_type() const;  // "CpuSchedule", "CpuNormForwardSchedule", "CpuNormBackwardSchedule"
-  std::string schedule_text() const;
+  std::string schedule_text() const;  // in C++: "CpuSchedule{.threads = 0, ...}"
+  // Of its VariantFunction.
   std::string body() const;
   nlohmann::json parameters() const override;
   int block_elements() const override;
@@ -118,6 +117,8 @@ Variant default_variant(const Problem& problem);
 // kernel uses of its schedule, by the names in kernels/params.h, and `fit`. Of a sized problem over rows, values that would cut it alike are one.
 Space cpu_space(const Problem& problem, const Fits& fits, int vector_bits, int threads);
 Variant variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point);
+// The fit that parameters name. Throws SpecError where it is not among these, nlohmann's exceptions where they name none.
+std::shared_ptr<const FitChoice> fit_among(const Fits& fits, const nlohmann::json& parameters);
 // Reads back what parameters() wrote. Throws SpecError, also for a fit that is not among these.
 Variant variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters);
 

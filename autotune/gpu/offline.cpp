@@ -47,39 +47,22 @@ struct Program {
   std::optional<Facts> facts;
 };
 
-json to_json(const CodeFacts& code) {
-  return {{"symbol", code.symbol},
-          {"registers", code.resources.registers},
-          {"stack_bytes", code.resources.stack_bytes},
-          {"spill_bytes", code.resources.spill_bytes},
-          {"shared_bytes", code.resources.shared_bytes},
-          {"instructions_per_element", code.instructions_per_element},
-          {"prologue_instructions", code.prologue_instructions},
-          {"shared_loads_per_element", code.shared_loads_per_element},
-          {"row_instructions", code.row_instructions},
-          {"slot_instructions", code.slot_instructions},
-          {"counted", code.counted}};
+void each_fact(auto& code, const auto& visit) {
+  visit("symbol", code.symbol), visit("registers", code.resources.registers), visit("stack_bytes", code.resources.stack_bytes);
+  visit("spill_bytes", code.resources.spill_bytes), visit("shared_bytes", code.resources.shared_bytes);
+  visit("instructions_per_element", code.instructions_per_element), visit("prologue_instructions", code.prologue_instructions);
+  visit("shared_loads_per_element", code.shared_loads_per_element), visit("row_instructions", code.row_instructions);
+  visit("slot_instructions", code.slot_instructions), visit("counted", code.counted);
 }
 
 json to_json(const Facts& facts) {
   if (const auto* pruned = std::get_if<Pruned>(&facts)) return {{"schema", kCacheSchema}, {"reason", pruned->reason}, {"detail", pruned->detail}};
   json kernels = json::array();
-  for (const CodeFacts& code : std::get<std::vector<CodeFacts>>(facts)) kernels.push_back(to_json(code));
+  for (const CodeFacts& code : std::get<std::vector<CodeFacts>>(facts)) {
+    json& kernel = kernels.emplace_back();
+    each_fact(code, [&](const char* name, const auto& fact) { kernel[name] = fact; });
+  }
   return {{"schema", kCacheSchema}, {"kernels", kernels}};
-}
-
-CodeFacts code_from(const json& facts) {
-  CodeFacts code;
-  code.symbol = facts.at("symbol").get<std::string>();
-  code.resources = {facts.at("registers").get<int>(), facts.at("stack_bytes").get<int>(), facts.at("spill_bytes").get<int>(),
-                    facts.at("shared_bytes").get<int>()};
-  code.instructions_per_element = facts.at("instructions_per_element").get<double>();
-  code.prologue_instructions = facts.at("prologue_instructions").get<double>();
-  code.shared_loads_per_element = facts.at("shared_loads_per_element").get<double>();
-  code.row_instructions = facts.at("row_instructions").get<double>();
-  code.slot_instructions = facts.at("slot_instructions").get<double>();
-  code.counted = facts.at("counted").get<bool>();
-  return code;
 }
 
 // Nothing where the text is none of ours: a cache file that a crash cut short is compiled again.
@@ -89,7 +72,7 @@ std::optional<Facts> facts_from(const std::string& text) {
     if (facts.at("schema") != kCacheSchema) return std::nullopt;
     if (facts.contains("reason")) return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
     std::vector<CodeFacts> kernels;
-    for (const json& code : facts.at("kernels")) kernels.push_back(code_from(code));
+    for (const json& kernel : facts.at("kernels")) each_fact(kernels.emplace_back(), [&](const char* name, auto& fact) { kernel.at(name).get_to(fact); });
     if (kernels.empty()) return std::nullopt;
     return kernels;
   } catch (const json::exception&) {

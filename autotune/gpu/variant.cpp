@@ -2,10 +2,10 @@
 #include "autotune/gpu/variant.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <stdexcept>
 
 #include "autotune/gpu/model.h"
+#include "autotune/schedule.h"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/cuda/plan.h"
 #include "kernels/fits.h"
@@ -29,37 +29,6 @@ using kernels::cuda::LaunchPlan;
 using kernels::cuda::PlanLimits;
 using kernels::cuda::SideChannels;
 
-// The names of an enumeration's values in C++; in variants' names they are short.
-const char* name_of(TableHome home) {
-  switch (home) {
-    case TableHome::automatic:
-      return "automatic";
-    case TableHome::caches:
-      return "caches";
-    case TableHome::columns:
-      return "columns";
-    case TableHome::rows:
-      return "rows";
-    case TableHome::spread:
-      return "spread";
-    default:
-      return "entries";
-  }
-}
-const char* name_of(RowHome home) {
-  switch (home) {
-    case RowHome::automatic:
-      return "automatic";
-    case RowHome::registers:
-      return "registers";
-    case RowHome::shared:
-      return "shared";
-    default:
-      return "memory";
-  }
-}
-const char* name_of(ColumnSums sums) { return sums == ColumnSums::automatic ? "automatic" : sums == ColumnSums::fused ? "fused" : "separate"; }
-const char* name_of(CacheHint hint) { return hint == CacheHint::streaming ? "streaming" : "none"; }
 const char* short_name(CacheHint hint) { return hint == CacheHint::streaming ? "cs" : "wb"; }
 
 const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
@@ -119,22 +88,6 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
   return bytes;
 }
 
-// A C++ initialiser.
-std::string text_of(const GpuSchedule& schedule) {
-  return "{.threads = " + std::to_string(schedule.threads) + ", .octets = " + std::to_string(schedule.octets) +
-         ", .access_bytes = " + std::to_string(schedule.access_bytes) + ", .blocks_per_sm = " + std::to_string(schedule.blocks_per_sm) +
-         ", .resident_blocks = " + std::to_string(schedule.resident_blocks) + ", .loads = CacheHint::" + name_of(schedule.loads) +
-         ", .stores = CacheHint::" + name_of(schedule.stores) + ", .table = TableHome::" + name_of(schedule.table) + "}";
-}
-
-std::string text_of(const GpuNormSchedule& schedule) {
-  return "{.row_warps = " + std::to_string(schedule.row_warps) + ", .octets = " + std::to_string(schedule.octets) + ", .block_rows = " +
-         std::to_string(schedule.block_rows) + ", .access_bytes = " + std::to_string(schedule.access_bytes) + ", .blocks_per_sm = " +
-         std::to_string(schedule.blocks_per_sm) + ", .resident_blocks = " + std::to_string(schedule.resident_blocks) + ", .rows_ahead = " +
-         std::to_string(schedule.rows_ahead) + ", .home = RowHome::" + name_of(schedule.home) + ", .sums = ColumnSums::" + name_of(schedule.sums) +
-         ", .loads = CacheHint::" + name_of(schedule.loads) + ", .stores = CacheHint::" + name_of(schedule.stores) + "}";
-}
-
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(Norm norm) { return norm == Norm::layer ? "Norm::layer" : "Norm::rms"; }
 
@@ -163,7 +116,7 @@ std::string norm_source(const GpuVariant& variant) {
   const std::string text =
       "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr "
       "GpuNormSchedule kSchedule" +
-      text_of(code) + ";\n};\n";
+      initialiser(code) + ";\n};\n";
   if (kind.forward) return text + instantiation(kernel, of + wide + ", " + residual, "cuda::NormForwardArrays<" + t + ">");
   return text + instantiation(kernel, of + (kernel == DeviceKernel::norm_backward ? wide + ", " : "") + residual + ", cuda::SideChannels::" + side,
                               "cuda::NormBackwardArrays<" + t + ">");
@@ -274,40 +227,27 @@ std::string GpuVariant::name() const {
   const std::string format = autotune::name_of(problem.format);
   if (is_norm(problem.kernel)) {
     std::string text = format + ".n" + std::to_string(problem.cols) + ".wpr_" + std::to_string(norm.row_warps) + ".oct_" + std::to_string(norm.octets) +
-                       ".rpb_" + std::to_string(norm.block_rows) + ".vec_" + std::to_string(norm.access_bytes) + ".home_" + name_of(norm.home);
-    if (!is_forward(problem.kernel)) text += std::string(".sums_") + name_of(norm.sums);
+                       ".rpb_" + std::to_string(norm.block_rows) + ".vec_" + std::to_string(norm.access_bytes) + ".home_" + name_of_value(norm.home);
+    if (!is_forward(problem.kernel)) text += std::string(".sums_") + name_of_value(norm.sums);
     return text + ".grid_" + std::to_string(norm.blocks_per_sm) + ".occ_" + std::to_string(norm.resident_blocks) + ".ahead_" +
            std::to_string(norm.rows_ahead) + ".ld_" + short_name(norm.loads) + ".st_" + short_name(norm.stores);
   }
   return std::string(autotune::name_of(problem.format)) + "." + fit->name + ".ipt_" + std::to_string(kOctet * schedule.octets) + ".tpb_" +
-         std::to_string(schedule.threads) + ".vec_" + std::to_string(schedule.access_bytes) + ".tab_" + name_of(schedule.table) + ".grid_" +
+         std::to_string(schedule.threads) + ".vec_" + std::to_string(schedule.access_bytes) + ".tab_" + name_of_value(schedule.table) + ".grid_" +
          (schedule.blocks_per_sm == kernels::kAllResident ? "all" : std::to_string(schedule.blocks_per_sm)) + ".occ_" + std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) +
          ".st_" + short_name(schedule.stores);
 }
 
 nlohmann::json GpuVariant::parameters() const {
+  nlohmann::json parameters;
+  const auto add = [&](const char* name, const auto& field) { parameters[name] = parameter_of(field); };
   if (is_norm(problem.kernel)) {
-    return {{"row_warps", norm.row_warps},
-            {"octets", norm.octets},
-            {"block_rows", norm.block_rows},
-            {"access_bytes", norm.access_bytes},
-            {"blocks_per_sm", norm.blocks_per_sm},
-            {"resident_blocks", norm.resident_blocks},
-            {"rows_ahead", norm.rows_ahead},
-            {"home", name_of(norm.home)},
-            {"sums", name_of(norm.sums)},
-            {"loads", name_of(norm.loads)},
-            {"stores", name_of(norm.stores)}};
+    each_field(norm, add);
+  } else {
+    parameters["fit"] = fit->type;
+    each_field(schedule, add);
   }
-  return {{"fit", fit->type},
-          {"threads", schedule.threads},
-          {"octets", schedule.octets},
-          {"access_bytes", schedule.access_bytes},
-          {"blocks_per_sm", schedule.blocks_per_sm},
-          {"resident_blocks", schedule.resident_blocks},
-          {"loads", name_of(schedule.loads)},
-          {"stores", name_of(schedule.stores)},
-          {"table", name_of(schedule.table)}};
+  return parameters;
 }
 
 std::string GpuVariant::source() const {
@@ -319,7 +259,7 @@ std::string GpuVariant::source() const {
   text += fit->header.empty() ? "#include \"kernels/generated/" + fit->name + ".h\"\n" : fit->header + "\n";
   kernels::GpuSchedule code = schedule;
   code.blocks_per_sm = kernels::GpuSchedule{}.blocks_per_sm;
-  text += "using namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr GpuSchedule kSchedule" + text_of(code) + ";\n};\n";
+  text += "using namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr GpuSchedule kSchedule" + initialiser(code) + ";\n};\n";
   const std::string wide = text_of(is_wide(problem)) + ", Schedule";
   switch (main_kernel()) {
     case DeviceKernel::activation_backward:
@@ -491,92 +431,25 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
 }
 
 GpuVariant gpu_variant_at(const Problem& problem, const Fits& fits, const Space& space, const Point& point) {
-  const auto value = [&](const char* name) { return static_cast<int>(point[space.index_of(name)]); };
-  if (is_norm(problem.kernel)) {
-    GpuNormSchedule schedule;
-    schedule.row_warps = value("row_warps");
-    schedule.octets = value("octets");
-    schedule.block_rows = value("block_rows");
-    schedule.access_bytes = value("access_bytes");
-    schedule.blocks_per_sm = value("blocks_per_sm");
-    schedule.resident_blocks = value("resident_blocks");
-    schedule.rows_ahead = value("rows_ahead");
-    schedule.home = static_cast<RowHome>(value("home"));
-    schedule.sums = static_cast<ColumnSums>(value("sums"));
-    schedule.loads = static_cast<CacheHint>(value("loads"));
-    schedule.stores = static_cast<CacheHint>(value("stores"));
-    return {problem, schedule};
-  }
+  const auto take = [&](const char* name, auto& field) { field = static_cast<std::remove_reference_t<decltype(field)>>(point[space.index_of(name)]); };
+  GpuNormSchedule norm;
   GpuSchedule schedule;
-  schedule.threads = value("threads");
-  schedule.octets = value("octets");
-  schedule.access_bytes = value("access_bytes");
-  schedule.blocks_per_sm = value("blocks_per_sm");
-  schedule.resident_blocks = value("resident_blocks");
-  schedule.loads = static_cast<CacheHint>(value("loads"));
-  schedule.stores = static_cast<CacheHint>(value("stores"));
-  schedule.table = static_cast<TableHome>(value("table"));
-  return {problem, fits[static_cast<std::size_t>(value("fit"))], schedule};
+  if (is_norm(problem.kernel)) return each_field(norm, take), GpuVariant{problem, norm};
+  each_field(schedule, take);
+  return {problem, fits[static_cast<std::size_t>(point[space.index_of("fit")])], schedule};
 }
-
-namespace {
-
-// The value of an enumeration that is written so.
-template <class Value>
-Value named(const nlohmann::json& parameters, const char* field, std::initializer_list<Value> values) {
-  const std::string text = parameters.at(field).get<std::string>();
-  for (const Value value : values)
-    if (text == name_of(value)) return value;
-  throw kernels::SpecError("tuning record", field, "unknown value '" + text + "'");
-}
-
-GpuNormSchedule norm_from(const nlohmann::json& parameters) {
-  GpuNormSchedule schedule;
-  schedule.row_warps = parameters.at("row_warps").get<int>();
-  schedule.octets = parameters.at("octets").get<int>();
-  schedule.block_rows = parameters.at("block_rows").get<int>();
-  schedule.access_bytes = parameters.at("access_bytes").get<int>();
-  schedule.blocks_per_sm = parameters.at("blocks_per_sm").get<int>();
-  schedule.resident_blocks = parameters.at("resident_blocks").get<int>();
-  schedule.rows_ahead = parameters.at("rows_ahead").get<int>();
-  schedule.home = named(parameters, "home", {RowHome::registers, RowHome::shared, RowHome::memory});
-  schedule.sums = named(parameters, "sums", {ColumnSums::automatic, ColumnSums::fused, ColumnSums::separate});
-  schedule.loads = named(parameters, "loads", {CacheHint::none, CacheHint::streaming});
-  schedule.stores = named(parameters, "stores", {CacheHint::none, CacheHint::streaming});
-  return schedule;
-}
-
-}  // namespace
 
 GpuVariant gpu_variant_from(const Problem& problem, const Fits& fits, const nlohmann::json& parameters) {
-  const auto bad = [](const char* field, const std::string& why) { return kernels::SpecError("tuning record", field, why); };
   try {
-    if (is_norm(problem.kernel)) return {problem, norm_from(parameters)};
-    const std::string type = parameters.at("fit").get<std::string>(), table = parameters.at("table").get<std::string>();
-    const auto fit = std::find_if(fits.begin(), fits.end(), [&](const auto& choice) { return choice->type == type; });
-    if (fit == fits.end()) throw bad("fit", "unknown fit '" + type + "'");
-    const auto hint = [&](const char* field) {
-      const std::string text = parameters.at(field).get<std::string>();
-      for (const CacheHint value : {CacheHint::none, CacheHint::streaming})
-        if (text == name_of(value)) return value;
-      throw bad(field, "unknown hint '" + text + "'");
-    };
+    const auto take = [&](const char* name, auto& field) { read_parameter(name, parameters.at(name), field); };
+    GpuNormSchedule norm;
     GpuSchedule schedule;
-    schedule.threads = parameters.at("threads").get<int>();
-    schedule.octets = parameters.at("octets").get<int>();
-    schedule.access_bytes = parameters.at("access_bytes").get<int>();
-    schedule.blocks_per_sm = parameters.at("blocks_per_sm").get<int>();
-    schedule.resident_blocks = parameters.at("resident_blocks").get<int>();
-    schedule.loads = hint("loads");
-    schedule.stores = hint("stores");
-    for (const TableHome home : {TableHome::automatic, TableHome::caches, TableHome::columns, TableHome::rows, TableHome::spread, TableHome::entries}) {
-      if (table != name_of(home)) continue;
-      schedule.table = home;
-      return {problem, *fit, schedule};
-    }
-    throw bad("table", "unknown home '" + table + "'");
-  } catch (const nlohmann::json::exception& error) {
-    throw bad("parameters", error.what());
+    if (!is_norm(problem.kernel)) return each_field(schedule, take), GpuVariant{problem, fit_among(fits, parameters), schedule};
+    each_field(norm, take);
+    if (norm.home == RowHome::automatic) throw kernels::SpecError("home: left open");
+    return {problem, norm};
+  } catch (const std::exception& error) {
+    throw kernels::SpecError("tuning record", "parameters", error.what());
   }
 }
 

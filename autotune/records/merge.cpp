@@ -60,10 +60,8 @@ i64 rounds_of(const Record& record) {
 // ---- the union
 
 // Where a record stands among others: by problem, then variant, then content.
-using Place = std::tuple<std::string, std::string, std::string, std::string, std::string, i64, i64, i64, std::string, std::string>;
-Place place_of(const Record& r, const std::string& line) {
-  return {line_of(to_json(r.run.device)), r.run.hashes.kernels, r.run.hashes.coefficients, r.kernel, r.format, r.rows, r.cols, r.elements, r.variant, line};
-}
+using Place = std::tuple<std::string, SourceHashes, ProblemRecord, std::string, std::string>;
+Place place_of(const Record& r, const std::string& line) { return {line_of(to_json(r.run.device)), r.run.hashes, r, r.variant, line}; }
 
 // ---- intervals
 
@@ -147,8 +145,8 @@ bool bars(const Record& record) {
 ProblemEvidence weigh_problem(std::vector<Record> records) {
   const Record& any = records.front();
   ProblemEvidence problem;
+  static_cast<ProblemRecord&>(problem) = any;
   problem.device = *device_key(any.run.device), problem.sources = any.run.hashes;
-  problem.kernel = any.kernel, problem.format = any.format, problem.rows = any.rows, problem.cols = any.cols;
   for (const Record& record : records) problem.elements = std::max(problem.elements, record.elements);  // rejected ones have none
 
   std::map<std::string, std::vector<Record>> by_variant;
@@ -228,9 +226,6 @@ std::vector<std::string> databases_in(const std::string& folder) {
   return paths;
 }
 
-// A kernel and format in one size, whatever the sources.
-using SizedProblem = std::tuple<std::string, std::string, i64, i64, i64>;
-
 }  // namespace
 
 Record reviewable(const Record& record) {
@@ -238,8 +233,8 @@ Record reviewable(const Record& record) {
   kept.run = record.run;
   kept.run.device.others = nullptr;
   for (std::string* words : {&kept.run.compiler, &kept.run.flags}) *words = without_paths(*words);
-  kept.kernel = record.kernel, kept.format = record.format, kept.variant = record.variant, kept.state = record.state, kept.baseline = record.baseline;
-  kept.rows = record.rows, kept.cols = record.cols, kept.elements = record.elements, kept.parameters = record.parameters;
+  static_cast<ProblemRecord&>(kept) = record;
+  kept.variant = record.variant, kept.state = record.state, kept.baseline = record.baseline, kept.parameters = record.parameters;
   if (record.is_default == true) kept.is_default = true;
   if (record.winner == true) kept.winner = true;
   if (record.gain == true) kept.gain = true;
@@ -281,12 +276,12 @@ std::vector<Record> united(std::vector<Record> records) {
   std::vector<std::string> published;
   for (const auto& [place, record] : all) {
     published.push_back(record.is_of_a_variant() ? line_of(reviewable(record)) : std::string());
-    if (!published.back().empty() && published.back() != std::get<9>(place)) whole.insert(published.back());
+    if (!published.back().empty() && published.back() != std::get<4>(place)) whole.insert(published.back());
   }
   std::vector<Record> kept;
   std::size_t i = 0;
   for (auto& [place, record] : all) {
-    const bool is_published = std::get<9>(place) == published[i];
+    const bool is_published = std::get<4>(place) == published[i];
     if (!is_published || whole.count(published[i]) == 0) kept.push_back(std::move(record));
     ++i;
   }
@@ -354,27 +349,20 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
   for (const Weighed& one : all)
     if (one.record.elements > 0) lengths[one.run] = one.record.elements;
 
-  using Key = std::tuple<std::string, std::string, std::string, std::string, std::string, i64, i64, i64, std::string>;
+  using Key = std::tuple<std::string, SourceHashes, ProblemRecord, std::string>;  // device, and the default
   std::map<Key, std::vector<Record>> problems;
   for (Weighed& one : all) {
     const Record& r = one.record;
-    Key key{device_key(r.run.device)->device,
-            r.run.hashes.kernels,
-            r.run.hashes.coefficients,
-            r.kernel,
-            r.format,
-            r.rows,
-            r.cols,
-            r.elements > 0 ? r.elements : lengths[one.run],
-            r.baseline.empty() ? baselines[one.run] : r.baseline};
-    problems[std::move(key)].push_back(std::move(one.record));
+    ProblemRecord sized = r;
+    if (sized.elements == 0) sized.elements = lengths[one.run];
+    const Key key{device_key(r.run.device)->device, r.run.hashes, sized, r.baseline.empty() ? baselines[one.run] : r.baseline};
+    problems[key].push_back(std::move(one.record));
   }
   // What a variant did in one length bars it in every one.
   std::map<std::pair<Key, std::string>, Record> barred;
-  const auto any_length = [](Key key) {
-    std::get<5>(key) = std::get<6>(key) = std::get<7>(key) = 0;
-    std::get<8>(key).clear();
-    return key;
+  const auto any_length = [](const Key& key) {
+    const auto& [device, sources, problem, baseline] = key;
+    return Key{device, sources, {problem.kernel, problem.format}, ""};
   };
   for (const auto& [key, members] : problems)
     for (const Record& record : members)
@@ -417,9 +405,9 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
     const std::vector<Record> all = united(std::move(own));
 
     // Of each shape the evidence of one version of the sources: the present one, else the one with the most rounds.
-    std::map<SizedProblem, std::vector<ProblemEvidence>> shapes;
+    std::map<ProblemRecord, std::vector<ProblemEvidence>> shapes;
     for (ProblemEvidence& problem : weigh(all, accuracy)) {
-      std::vector<ProblemEvidence>& chosen = shapes[{problem.kernel, problem.format, problem.rows, problem.cols, problem.elements}];
+      std::vector<ProblemEvidence>& chosen = shapes[problem];
       const auto weight = [&](const ProblemEvidence& p) {
         const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
         int rounds = 0;

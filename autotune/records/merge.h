@@ -59,11 +59,10 @@ struct VariantEvidence {
   std::string name() const;
 };
 
-struct ProblemEvidence {
+struct ProblemEvidence : ProblemRecord {
   DeviceKey device;
   SourceHashes sources;
-  std::string kernel, format, baseline;  // baseline: name of the default that ratios are to; empty where no line says it
-  kernels::i64 rows = 0, cols = 0, elements = 0;
+  std::string baseline;  // name of the default that ratios are to; empty where no line says it
   std::vector<VariantEvidence> variants;  // the default first, where there is one
   std::size_t winner = 0;
   bool gain = false;

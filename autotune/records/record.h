@@ -5,6 +5,7 @@
 // state, a quotient by zero.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,8 +31,6 @@ struct DeviceRecord {
   std::optional<double> clock_ghz, memory_clock_ghz, dram_gb_per_s;
   std::optional<kernels::i64> memory_bytes;
   nlohmann::json others;
-
-  bool operator==(const DeviceRecord&) const = default;
 };
 
 // What the lines of one run share.
@@ -41,8 +40,14 @@ struct RunIdentity {
   std::string compiler, flags, time;
   std::optional<std::uint64_t> seed;
   std::string toolkit{};  // of a GPU that is not there
+};
 
-  bool operator==(const RunIdentity&) const = default;
+// What was measured: a kernel and format in a size. A rejected variant has no elements.
+struct ProblemRecord {
+  std::string kernel, format;
+  kernels::i64 rows = 0, cols = 0, elements = 0;  // rows and columns of a kernel over rows alone
+
+  auto operator<=>(const ProblemRecord&) const = default;
 };
 
 struct FitRecord {
@@ -52,52 +57,43 @@ struct FitRecord {
   std::optional<bool> as_accurate;  // as the default
   std::string sha256;               // of the header, where the caller brought it
   nlohmann::json others;
-
-  bool operator==(const FitRecord&) const = default;
 };
 
 // One candidate of one run.
-struct Record {
+struct Record : ProblemRecord {
   struct Rejection {
     std::string stage, reason;  // name_of() of candidate.h
     std::optional<std::string> detail;
     nlohmann::json others;
-    bool operator==(const Rejection&) const = default;
   };
   struct Ceiling {
     std::string name;
     std::optional<double> bytes;  // of one run of it
     nlohmann::json others;
-    bool operator==(const Ceiling&) const = default;
   };
   struct Rounds {  // times in ns, one a round
     std::optional<std::vector<double>> ns, default_ns, ceiling_ns;
     nlohmann::json others;
-    bool operator==(const Rounds&) const = default;
   };
   struct Speedup : Interval {
     std::optional<double> confidence{};
     nlohmann::json others{};
-    bool operator==(const Speedup&) const = default;
   };
   struct Resources {
     std::optional<int> registers, shared_bytes;
     nlohmann::json others;
-    bool operator==(const Resources&) const = default;
   };
   struct Predicted {  // gpu::Prediction
     std::optional<double> ns_per_element, memory_ns, issue_ns, shared_ns, others_ns, occupancy, bytes_in_flight_per_sm, share_of_bandwidth;
     std::optional<int> resident_blocks;
     nlohmann::json others;
-    bool operator==(const Predicted&) const = default;
   };
 
   RunIdentity run;
-  std::string kernel, format, variant, state, baseline;  // baseline: the default's name
+  std::string variant, state, baseline;                  // baseline: the default's name
   nlohmann::json parameters = nlohmann::json::object();  // of the variant: numbers, truths and texts
   FitRecord fit;
   std::optional<bool> is_default, finalist, winner, gain;
-  kernels::i64 rows = 0, cols = 0, elements = 0;
   Rejection rejected;
   Ceiling ceiling;
   Rounds screening, final;
@@ -109,7 +105,6 @@ struct Record {
   Predicted predicted;
   nlohmann::json others;
 
-  bool operator==(const Record&) const = default;
   // Whether it says of which variant it is: others are carried along, and are no evidence of anything.
   bool is_of_a_variant() const { return !kernel.empty() && !variant.empty() && !state.empty(); }
 };

@@ -2,8 +2,6 @@
 #include "autotune/records/tuned_header.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -11,6 +9,7 @@
 #include <tuple>
 
 #include "autotune/records/merge.h"
+#include "autotune/schedule.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
@@ -23,76 +22,35 @@ using nlohmann::json;
 
 // --- Schedules as text -----------------------------------------------------------------------------------------------------------
 
-// A member of a schedule of kernels/params.h: a number or a truth value (no enumeration), else one of an enumeration's values.
-struct Member {
-  const char* name;
-  const char* enumeration = nullptr;
-  std::array<const char*, 6> values = {};
-};
-
-// In the order of their declaration, as designated initialisers need it.
-constexpr Member kCpuMembers[] = {{"threads"},          {"vector_bits"}, {"unroll"}, {"block_elements"},
-                                  {"streaming_stores"}, {"table", "TablePlacement", {"permute", "memory"}}};
-constexpr Member kPrefetch = {"prefetch", "Prefetch", {"none", "first_level", "second_level"}};
-constexpr Member kCpuNormForwardMembers[] = {{"threads"},       {"vector_bits"},      {"vectors"}, {"rows"},
-                                             {"task_elements"}, {"streaming_stores"}, kPrefetch,   {"rows_ahead"}};
-constexpr Member kCpuNormBackwardMembers[] = {{"threads"},      {"vector_bits"},      {"vectors"}, {"rows"},       {"tasks"},
-                                              {"fold_columns"}, {"streaming_stores"}, kPrefetch,   {"rows_ahead"}};
-constexpr Member kLoads = {"loads", "CacheHint", {"none", "streaming"}}, kStores = {"stores", "CacheHint", {"none", "streaming"}};
-constexpr Member kGpuMembers[] = {{"threads"}, {"octets"}, {"access_bytes"}, {"blocks_per_sm"}, {"resident_blocks"}, kLoads, kStores,
-                                  {"table", "TableHome", {"automatic", "caches", "columns", "rows", "spread", "entries"}}};
-constexpr Member kGpuNormMembers[] = {{"row_warps"},
-                                      {"octets"},
-                                      {"block_rows"},
-                                      {"access_bytes"},
-                                      {"blocks_per_sm"},
-                                      {"resident_blocks"},
-                                      {"rows_ahead"},
-                                      {"home", "RowHome", {"automatic", "registers", "shared", "memory"}},
-                                      {"sums", "ColumnSums", {"automatic", "fused", "separate"}},
-                                      kLoads,
-                                      kStores};
-
-struct ScheduleType {
-  const char* name;
-  std::span<const Member> members;
-};
-ScheduleType schedule_type(Backend backend, const Problem& problem) {
-  if (backend == Backend::kCpu) {
-    if (problem.has_fit()) return {"CpuSchedule", kCpuMembers};
-    return is_backward(problem.kernel) ? ScheduleType{"CpuNormBackwardSchedule", kCpuNormBackwardMembers}
-                                : ScheduleType{"CpuNormForwardSchedule", kCpuNormForwardMembers};
-  }
-  return problem.has_fit() ? ScheduleType{"GpuSchedule", kGpuMembers} : ScheduleType{"GpuNormSchedule", kGpuNormMembers};
+// Calls action with a schedule of the type that the problem's kernel takes.
+template <class Action>
+decltype(auto) with_schedule(Backend backend, const Problem& problem, const Action& action) {
+  if (backend == Backend::kCuda) return problem.has_fit() ? action(kernels::GpuSchedule{}) : action(kernels::GpuNormSchedule{});
+  if (problem.has_fit()) return action(kernels::CpuSchedule{});
+  return is_backward(problem.kernel) ? action(kernels::CpuNormBackwardSchedule{}) : action(kernels::CpuNormForwardSchedule{});
 }
 
 SpecError bad_parameter(const TunedChoice& choice, const std::string& why) {
   return SpecError("tuned variant " + choice.variant, "parameters", why);
 }
 
-std::string value_text(const TunedChoice& choice, const Member& member, const json& value) {
-  if (member.enumeration == nullptr) {
-    if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
-    if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
-  } else if (value.is_string()) {
-    for (const char* known : member.values)
-      if (known != nullptr && value == known) return std::string(member.enumeration) + "::" + known;
-  }
-  throw bad_parameter(choice, std::string(member.name) + ": unknown value " + value.dump());
-}
-
-// "{.threads = 0, .vector_bits = 512, ...}". A member that the parameters leave out keeps its own default.
-std::string schedule_text(const TunedChoice& choice, const ScheduleType& type) {
-  std::string text;
-  std::size_t known = choice.parameters.count("fit");
-  for (const Member& member : type.members) {
-    const auto value = choice.parameters.find(member.name);
-    if (value == choice.parameters.end()) continue;
-    ++known;
-    text += std::string(text.empty() ? "." : ", .") + member.name + " = " + value_text(choice, member, *value);
-  }
-  if (known != choice.parameters.size()) throw bad_parameter(choice, "a " + std::string(type.name) + " has no member for one of " + choice.parameters.dump());
-  return "{" + text + "}";
+// "CpuSchedule kSchedule{.threads = 0, .vector_bits = 512, ...}". A member that the parameters leave out keeps its own default.
+std::string schedule_text(const TunedChoice& choice, Backend backend) {
+  return with_schedule(backend, choice.problem, [&](auto schedule) {
+    const json& parameters = choice.parameters;
+    const auto has = [&](const char* name) { return parameters.contains(name); };
+    std::size_t known = parameters.count("fit");
+    try {
+      each_field(schedule, [&](const char* name, auto& field) {
+        if (has(name)) ++known, read_parameter(name, parameters[name], field);
+      });
+    } catch (const SpecError& error) {
+      throw bad_parameter(choice, error.what());
+    }
+    const std::string type = type_name_of(schedule);
+    if (known != parameters.size()) throw bad_parameter(choice, "a " + type + " has no member for one of " + parameters.dump());
+    return type + " kSchedule" + initialiser(schedule, has);
+  });
 }
 
 // "GeluF32"; empty for a norm.
@@ -114,7 +72,7 @@ Backend backend_of(const DeviceKey& device) { return device.family.rfind("cpu:",
 // Throws SpecError for what no header can say.
 void choice_holds(const TunedChoice& choice) {
   fit_of(choice);
-  schedule_text(choice, schedule_type(backend_of(choice.device), choice.problem));
+  schedule_text(choice, backend_of(choice.device));
 }
 
 // --- The rest of the text --------------------------------------------------------------------------------------------------------
@@ -161,12 +119,11 @@ struct Instance {
 
 std::string table_text(std::span<const TunedChoice> choices, Backend backend, const std::vector<std::string>& devices, Accuracy accuracy) {
   const Problem& problem = choices.front().problem;
-  const ScheduleType type = schedule_type(backend, problem);
   const std::string base = type_name(problem.name().replace(problem.name().find('.'), 1, "_"));
   std::vector<Instance> instances;
   std::string entries;
   for (const TunedChoice& choice : choices) {
-    const Instance instance{fit_of(choice), schedule_text(choice, type)};
+    const Instance instance{fit_of(choice), schedule_text(choice, backend)};
     const auto found = std::find(instances.begin(), instances.end(), instance);
     const auto index = found - instances.begin();
     if (found == instances.end()) instances.push_back(instance);
@@ -181,7 +138,7 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
     const std::string name = base + "Choice" + std::to_string(i);
     text += "struct " + name + " {\n";
     if (!instances[i].fit.empty()) text += "  using Fit = generated::" + instances[i].fit + ";\n";
-    text += "  static constexpr " + std::string(type.name) + " kSchedule" + instances[i].schedule + ";\n};\n";
+    text += "  static constexpr " + instances[i].schedule + ";\n};\n";
     list += name + ", ";
   }
   const std::string standard =

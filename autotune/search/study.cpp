@@ -180,45 +180,6 @@ std::string csv_of(const std::vector<Entry>& entries) {
   return text;
 }
 
-// One panel a cache; share of the optimum over budget, the default on top in black, Kernel Tuner's strategies dashed.
-std::string gnuplot_of(const std::vector<Entry>& entries, const std::vector<Cache>& caches) {
-  std::ostringstream text;
-  const std::size_t columns = std::min<std::size_t>(3, caches.size()), rows = (caches.size() + columns - 1) / columns;
-  text << "set terminal svg size " << 560 * columns << "," << 380 * rows << " dynamic\nset output 'study.svg'\nset multiplot layout " << rows << ","
-       << columns << "\nset logscale x\nset grid\nset key outside right font ',7'\nset xlabel 'evaluations, % of the space'\n"
-       << "set ylabel 'median share of the optimum'\nset yrange [:1.01]\n";
-  for (std::size_t c = 0; c < caches.size(); ++c) {
-    std::map<std::pair<std::string, std::string>, std::string> series;
-    for (const Entry& e : entries) {
-      if (e.cache != caches[c].name) continue;
-      std::ostringstream line;
-      line << e.percent << " " << e.result.median << " " << e.result.low << " " << e.result.high << "\n";
-      series[{e.source, e.strategy}] += line.str();
-    }
-    std::size_t index = 0;
-    std::string plot;
-    for (const auto& [name, data] : series) {
-      const std::string block = "$c" + std::to_string(c) + "_" + std::to_string(index++);
-      text << block << " << EOD\n" << data << "EOD\n";
-      const bool first = name.first == "outgrad" && name.second == strategy_names().front();
-      plot += std::string(plot.empty() ? "plot " : ", ") + block + " using 1:2 with linespoints " +
-              (first ? "lw 3 lc black" : name.first == "outgrad" ? "lw 2" : "dt 2") + " title '" + (name.first == "outgrad" ? "" : "KT ") + name.second +
-              "' noenhanced";
-      if (first) plot += ", " + block + " using 1:2:3:4 with yerrorbars lc black notitle";
-    }
-    text << "set title '" << caches[c].name << "' noenhanced\n" << plot << "\n";
-  }
-  text << "unset multiplot\n";
-  return text.str();
-}
-
-// study.gnuplot to study.svg. False where there is no gnuplot: the tuner's side does without.
-bool draw(const std::string& out) {
-  kernels::Launch launch{{"gnuplot", "--default-settings", "study.gnuplot"}};
-  launch.folder = out;
-  return kernels::run(launch).status == 0;
-}
-
 }  // namespace
 
 SeedMedian median_over_seeds(std::vector<double> values) {
@@ -314,15 +275,13 @@ int study_command(const Options& options) {
       if (json verdict = verdict_of(entries, cache.name, percent); !verdict.is_null()) document["verdicts"].push_back(std::move(verdict));
   kernels::write_file(out + "/study.json", document.dump(1) + "\n");
   kernels::write_file(out + "/study.csv", csv_of(entries));
-  kernels::write_file(out + "/study.gnuplot", gnuplot_of(entries, caches));
-  const bool drawn = draw(out);
   if (options.has("json")) {
     std::printf("%s\n", document.dump(1).c_str());
     return kernels::kExitHolds;
   }
   print_table(entries, caches, percents);
   if (!skipped.empty()) std::printf("\nskipped: Kernel Tuner's strategies: %s\n", skipped.c_str());
-  std::printf("\n%s/study.csv, study.json, study.%s\n", out.c_str(), drawn ? "svg" : "gnuplot (not drawn: no gnuplot runs here)");
+  std::printf("\n%s/study.csv, study.json\n", out.c_str());
   return kernels::kExitHolds;
 }
 

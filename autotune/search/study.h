@@ -16,8 +16,8 @@ struct SeedMedian {
 };
 SeedMedian median_over_seeds(std::vector<double> values);  // at least one
 
-// `tune --study FILE...`: every strategy on every recording, `--seeds` times, at the budgets of `--shares` percent of the space; study.json,
-// study.csv, and study.gnuplot, which draws study.svg, in `--out`. Returns the exit status.
+// `tune --study FILE...`: every strategy on every recording, `--seeds` times, at the budgets of `--shares` percent of the space; study.json
+// and study.csv in `--out`. Returns the exit status.
 int study_command(const Options& options);
 
 }  // namespace outgrad::autotune

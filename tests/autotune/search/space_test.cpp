@@ -274,11 +274,13 @@ TEST(CpuSpace, NameSpeaks) {
                          kernels::CpuNormBackwardSchedule{.vector_bits = 512, .vectors = 3, .tasks = 32, .streaming_stores = true, .rows_ahead = 2}};
   EXPECT_EQ(backward.name(), "bf16.v512.x3.r4.k32.f1024.nt.l2a2.t0");
   EXPECT_EQ(backward.loop_name(), "bf16.v512.x3.r4.k0.f0.nt.l2a0.t0");
-  EXPECT_EQ(backward.schedule_text(), "{0, 512, 3, 4, 32, 1024, true, Prefetch::second_level, 2}");
+  EXPECT_EQ(backward.schedule_text(), "CpuNormBackwardSchedule{.threads = 0, .vector_bits = 512, .vectors = 3, .rows = 4, .tasks = 32, .fold_columns = 1024, "
+                                       ".streaming_stores = true, .prefetch = Prefetch::second_level, .rows_ahead = 2}");
   const Variant forward{{KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
   EXPECT_EQ(forward.name(), "f16.s.x2.r4.b65536.wb.l2a1.t1");
   EXPECT_EQ(forward.body(), "using namespace outgrad::kernels; outgrad::autotune::run_rmsnorm_forward<F16, "
-                            "CpuNormForwardSchedule{1, 0, 2, 4, 65536, false, Prefetch::second_level, 1}>(a);");
+                            "CpuNormForwardSchedule{.threads = 1, .vector_bits = 0, .vectors = 2, .rows = 4, .task_elements = 65536, .streaming_stores = false, "
+            ".prefetch = Prefetch::second_level, .rows_ahead = 1}>(a);");
 }
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {

@@ -76,7 +76,6 @@ TEST(StudyCommand, ComparesEveryStrategyAndMergesKernelTunersRuns) {
   EXPECT_EQ(verdict["better_than_median_strategy"], true);
   EXPECT_TRUE(verdict["kernel_tuner_better_beyond_intervals"].empty());
   EXPECT_NE(kernels::read_file(out + "/study.csv").find("made_up,kernel_tuner,pso,5," + std::to_string(budget) + ",3,0.500000"), std::string::npos);
-  EXPECT_NE(kernels::read_file(out + "/study.gnuplot").find("KT pso"), std::string::npos);
 }
 
 }  // namespace
