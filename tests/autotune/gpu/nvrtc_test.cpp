@@ -77,7 +77,7 @@ TEST_F(NvrtcLibrary, SaysWhatIsWrongWithASource) {
   const auto undeclared = nvrtc_->compile("__global__ void k() { undeclared(); }\n", "sm_90");
   ASSERT_TRUE(std::holds_alternative<CompileError>(undeclared));
   EXPECT_NE(std::get<CompileError>(undeclared).message.find("undeclared"), std::string::npos);
-  const auto absent = nvrtc_->compile("#include \"kernels/host/files.h\"\n", "sm_90");
+  const auto absent = nvrtc_->compile("#include \"kernels/host/parallel.h\"\n", "sm_90");
   EXPECT_TRUE(std::holds_alternative<CompileError>(absent)) << "the host's headers are not for device code";
 }
 
