@@ -71,7 +71,7 @@ using nlohmann::json;
 
 // Also the readers that want a file.
 void read_as_recording(const std::string& text) {
-  static const kernels::ScratchFolder folder;
+  static const outgrad::kernels::ScratchFolder folder;
   std::ofstream(folder / "db.jsonl", std::ios::binary) << text;
   try {
     read_recording(folder / "db.jsonl");
