@@ -132,8 +132,7 @@ class TimingSession {
 
 void RoundSamples::add(const json& report) {
   if (report.contains("ceiling")) {
-    ceiling_name = report["ceiling"].get<std::string>();
-    ceiling_bytes = report["ceiling_bytes"].get<double>();
+    ceiling = {report["ceiling"].get<std::string>(), report["ceiling_bytes"].get<double>(), {}};
     return;
   }
   ceiling_ns.push_back(report["ceiling_ns"].get<double>());
@@ -143,8 +142,6 @@ void RoundSamples::add(const json& report) {
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings) {
   const Problem problem = candidates.front().variant().problem;
   Measurement m;
-  m.ceiling_name = finals.ceiling_name;
-  m.ceiling_bytes = finals.ceiling_bytes;
   m.ceiling_share = settings.ceiling_share;
   const std::vector<bool> keep_screening = kept_rounds(screening.ceiling_ns, m.ceiling_share);
   const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
@@ -162,7 +159,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const RoundSamples& source = final ? finals : screening;
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
-    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / m.ceiling_bytes;
+    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median * bytes / finals.ceiling.bytes.value_or(0);
     if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
     const AnyVariant& variant = candidates[i].variant();
     contenders.push_back({m.speedup[i], variant.fit != nullptr ? error_order(variant.fit->bounds) : ErrorOrder{},
@@ -174,10 +171,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   m.decided = !finals.ns.front().empty();
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (candidates[i].as<Verified>() != nullptr) candidates[i].timed(screening.ns[i], finals.ns[i]);
-  m.screening_baseline_ns = std::move(screening.ns.front());
-  m.baseline_ns = finals.ns.front();
-  m.screening_ceiling_ns = std::move(screening.ceiling_ns);
-  m.final_ceiling_ns = std::move(finals.ceiling_ns);
+  m.screening = std::move(screening), m.finals = std::move(finals);
   return m;
 }
 
@@ -196,13 +190,13 @@ Record record_of(const Candidate& candidate, std::size_t index, const Measuremen
   if (timed == nullptr || m == nullptr) return record;
   record.finalist = !timed->final_ns.empty();
   const std::vector<double>& ns = *record.finalist ? timed->final_ns : timed->screening_ns;
-  const std::vector<bool> keep = kept_rounds(*record.finalist ? m->final_ceiling_ns : m->screening_ceiling_ns, m->ceiling_share);
+  const std::vector<bool> keep = kept_rounds((*record.finalist ? m->finals : m->screening).ceiling_ns, m->ceiling_share);
   record.checked = timed->verified.checked;
   record.bytes = problem.bytes();
   if (!problem.over_rows()) record.bytes_per_element = problem.bytes_per_element();
-  record.ceiling = {m->ceiling_name, m->ceiling_bytes, {}};
-  record.screening = {timed->screening_ns, m->screening_baseline_ns, m->screening_ceiling_ns, {}};
-  record.final = {timed->final_ns, m->baseline_ns, m->final_ceiling_ns, {}};
+  record.ceiling = m->finals.ceiling;
+  record.screening = {timed->screening_ns, m->screening.ns.front(), m->screening.ceiling_ns, {}};
+  record.final = {timed->final_ns, m->finals.ns.front(), m->finals.ceiling_ns, {}};
   record.discarded_rounds = m->discarded_rounds;
   record.speedup = {m->speedup[index], kConfidence};
   record.gb_per_s = *record.bytes / kernels::median(kept_of(ns, keep));
@@ -235,14 +229,14 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
   const auto timed = std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.as<Timed>() != nullptr; });
   const Interval& speedup = m.speedup[m.winner];
   std::printf("%-13s %-34s %4.0f%% of %-5s ", name_of(best.problem.kernel), best.name().c_str(), 100 * m.share_of_ceiling[m.winner],
-              m.ceiling_name.c_str());
+              m.finals.ceiling.name.c_str());
   if (m.gain)
     std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high, normal.name().c_str());
-  else if (static_cast<int>(m.final_ceiling_ns.size()) - m.discarded_rounds < kLeastRounds)
+  else if (static_cast<int>(m.finals.ceiling_ns.size()) - m.discarded_rounds < kLeastRounds)
     std::printf("kept the default: too noisy");
   else
     std::printf("no gain over the default");
-  std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.final_ceiling_ns.size());
+  std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.finals.ceiling_ns.size());
   for (const Candidate& candidate : candidates)
     if (const auto* why = candidate.as<Rejected>())
       std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason),

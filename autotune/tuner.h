@@ -30,12 +30,19 @@ struct MeasureSettings {
   std::string log_path;         // parameters are written here before each launch; empty: nowhere
 };
 
-// What was measured of one problem; times in ns, one per round.
+// Rounds as the children report them; times in ns, one per round.
+struct RoundSamples {
+  Record::Ceiling ceiling{};  // "triad" or "copy"
+  std::vector<double> ceiling_ns{};
+  std::vector<std::vector<double>> ns;  // per candidate, the default first
+
+  explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
+  void add(const nlohmann::json& report);
+};
+
+// What was measured of one problem.
 struct Measurement {
-  std::string ceiling_name;  // "triad" or "copy"
-  double ceiling_bytes = 0;
-  std::vector<double> screening_ceiling_ns, final_ceiling_ns;
-  std::vector<double> screening_baseline_ns, baseline_ns;  // the default in the screening and in the final rounds
+  RoundSamples screening, finals;
   double ceiling_share = kCeilingShare;  // rounds below it were discarded
   int discarded_rounds = 0;              // of the final ones
   std::vector<Interval> speedup;         // per candidate: default's time / its time; final rounds, else screening rounds
@@ -61,16 +68,6 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
 std::string utc_now();  // "2026-11-21T17:00:00Z"
 RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed);
 
-// Rounds as the children report them.
-struct RoundSamples {
-  std::string ceiling_name;
-  double ceiling_bytes = 0;
-  std::vector<double> ceiling_ns;
-  std::vector<std::vector<double>> ns;  // per candidate
-
-  explicit RoundSamples(std::size_t candidates = 0) : ns(candidates) {}
-  void add(const nlohmann::json& report);
-};
 // Takes the verified candidates to timed, with these times; candidates[0] is the default.
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals, const MeasureSettings& settings);
 // Of a candidate on its way as far as it came; m: of the candidates among which it has this index, or null.

@@ -36,10 +36,7 @@ void shuffle(std::vector<Item>& items, std::uint64_t& state) {
   for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[kernels::next_random(state) % i]);
 }
 
-// The times of one point and of the default beside it, round by round, of all passes.
-struct Pooled {
-  std::vector<double> ns, default_ns, ceiling_ns;
-};
+void append(std::vector<double>& all, const std::vector<double>& more) { all.insert(all.end(), more.begin(), more.end()); }
 
 class Recorder {
  public:
@@ -85,11 +82,9 @@ class Recorder {
   // system has put the arrays, lasts for a batch: the median over passes outlives it.
   void time(int passes) {
     constexpr std::size_t kBatch = 48;
-    std::vector<Pooled> pooled(verified_.size());
+    std::vector<RoundSamples> pooled(verified_.size(), RoundSamples(2));  // of all passes: the default beside the point, and the point
     std::vector<std::size_t> order;
     for (std::size_t i = 1; i < verified_.size(); ++i) order.push_back(i);
-    double ceiling_bytes = 0;
-    std::string ceiling_name;
     for (int pass = 0; pass < passes; ++pass) {
       shuffle(order, random_);
       for (std::size_t begin = 0; begin < order.size(); begin += kBatch) {
@@ -98,13 +93,13 @@ class Recorder {
         std::vector<Candidate> batch = {verified_.front()};
         for (const std::size_t i : members) batch.push_back(verified_[i]);
         const Measurement m = measure(batch, settings_);
-        ceiling_name = m.ceiling_name, ceiling_bytes = m.ceiling_bytes;
         for (std::size_t k = 0; k < members.size(); ++k) {
-          Pooled& all = pooled[members[k]];
+          RoundSamples& all = pooled[members[k]];
           if (const auto* timed = batch[k + 1].as<Timed>()) {
-            all.ns.insert(all.ns.end(), timed->screening_ns.begin(), timed->screening_ns.end());
-            all.default_ns.insert(all.default_ns.end(), m.screening_baseline_ns.begin(), m.screening_baseline_ns.end());
-            all.ceiling_ns.insert(all.ceiling_ns.end(), m.screening_ceiling_ns.begin(), m.screening_ceiling_ns.end());
+            append(all.ns[0], m.screening.ns.front());
+            append(all.ns[1], timed->screening_ns);
+            append(all.ceiling_ns, m.screening.ceiling_ns);
+            all.ceiling = m.finals.ceiling;
           } else {
             verified_[members[k]] = batch[k + 1];  // rejected while timed
           }
@@ -118,14 +113,10 @@ class Recorder {
         records.push_back(record_of(verified_[i], i, nullptr, run_));
         continue;
       }
-      RoundSamples rounds(2);
-      rounds.ceiling_name = ceiling_name, rounds.ceiling_bytes = ceiling_bytes;
-      rounds.ns = {pooled[i].default_ns, pooled[i].ns};
-      rounds.ceiling_ns = pooled[i].ceiling_ns;
       RoundSamples none(2);
-      none.ceiling_name = ceiling_name, none.ceiling_bytes = ceiling_bytes;
+      none.ceiling = pooled[i].ceiling;
       std::vector<Candidate> pair = {verified_.front(), verified_[i]};
-      const Measurement m = evaluate(pair, std::move(rounds), std::move(none), settings_);
+      const Measurement m = evaluate(pair, std::move(pooled[i]), std::move(none), settings_);
       records.push_back(record_of(pair.back(), 1, &m, run_));
     }
     append_records(path_, records);

@@ -146,7 +146,7 @@ TEST(Tuner, ANormLivesTheSameLife) {
   EXPECT_EQ(reason(2).find("wrong answer: wrote to the input y"), 0u) << reason(2);
   EXPECT_EQ(reason(3).find("crashed: "), 0u) << reason(3);
   const Measurement m = measure(candidates, settings);
-  EXPECT_EQ(m.ceiling_name, "triad");
+  EXPECT_EQ(m.finals.ceiling.name, "triad");
   const Record record = record_of(candidates[0], 0, &m, RunIdentity{});
   EXPECT_EQ(record.rows, 64);
   EXPECT_EQ(record.cols, 1024);
