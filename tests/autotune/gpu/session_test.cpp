@@ -141,7 +141,7 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
     const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), planted("OUTGRAD_STAND_IN_PLANTS", plants);
     testing::internal::CaptureStdout();
     const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536",
-                                     "--budget", "60", "--out", folder.path()});
+                                     "--budget", "240", "--out", folder.path()});
     printed += testing::internal::GetCapturedStdout();
     EXPECT_EQ(status, kernels::kExitHolds);
     int winners = 0, timed = 0;

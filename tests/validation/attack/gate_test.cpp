@@ -67,7 +67,7 @@ TEST(Gate, ACommentThatSwallowsARowIsFalse) {
     if (sites[i].kind != Site::Kind::comment || text.substr(sites[i].begin, 8) != " row 13:") continue;
     tried = true;
     const Mutant mutant = mutant_of(text, sites, i, 5, text, random);
-    const ScratchFolder folder;
+    const kernels::ScratchFolder folder;
     const CompiledBatch batch(default_toolchain(), folder.path(), {mutant.text});
     ASSERT_TRUE(batch.compiles(0));
     Library library;
@@ -122,7 +122,7 @@ TEST(Gate, UnitsAddUpAndAreReadBack) {
   EXPECT_TRUE(holds(all));
   EXPECT_EQ(all["mutations"]["killed"], 2);
   EXPECT_EQ(all["specifications"]["refused"], 15);
-  const ScratchFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string file = folder.path() + "/result.json";
   kernels::write_file(file, document(keyed, 1).dump());
   EXPECT_EQ(read_units(file, 1), keyed);
@@ -143,7 +143,7 @@ TEST(Gate, DamagedResultsAreRefusedWithTheirPlace) {
   Units units{{"header a", to_json(header)}, {"specifications 0", to_json(block)}};
   for (auto& [name, unit] : units) unit["key"] = "0";
   const nlohmann::json all = document(units, 1);
-  const ScratchFolder folder;
+  const kernels::ScratchFolder folder;
   const std::string file = folder.path() + "/result.json";
   const auto refused = [&](const std::string& text) {
     kernels::write_file(file, text);

@@ -59,7 +59,7 @@ TEST(AttackProcess, TheRestIsDoneWhereOneFalls) {
 TEST(AttackProcess, AFolderGoesWithWhatItHolds) {
   std::string path;
   {
-    const ScratchFolder folder;
+    const kernels::ScratchFolder folder;
     path = folder.path();
     std::filesystem::create_directories(path + "/a/b");
   }
