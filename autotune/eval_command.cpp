@@ -25,8 +25,6 @@ using kernels::u16;
 using kernels::u32;
 using kernels::u8;
 
-const std::vector<std::string> kFormats = {"f32", "f16", "bf16"};
-
 struct Operation {
   std::vector<std::string> required, optional;
 };
@@ -82,12 +80,10 @@ void say_choice(const Options& options, i64 rows, i64 cols) {
   std::printf("%s\n", said.dump().c_str());
 }
 
-FormatId format_id(const std::string& name) { return name == "f32" ? FormatId::kF32 : name == "f16" ? FormatId::kF16 : FormatId::kBf16; }
-
 // --device cuda:N: the kernel in its default schedule, over the same files. Every operand of the problem by its name: an option that reads a file, or
 // one that names a file to write.
 void eval_on_device(const Options& options, int index, KernelId kernel) {
-  const FormatId format = format_id(options.required("format"));
+  const FormatId format = *format_named(options.required("format"));
   Problem problem{kernel, format};
   if (problem.over_rows()) {
     std::tie(problem.rows, problem.cols) = shape_of(options);
@@ -189,8 +185,8 @@ void eval_header(const Options& options, bool forward) {
     throw kernels::SpecError(header.path, "kActivation", "there is no forward kernel for " + header.activation + " (only for gelu)");
   const bool open = header.y_bytes() == 1;
   if (open) options.required("format");
-  const std::string format = options.one_of("format", open ? kFormats : std::vector<std::string>{header.format});
-  const FormatId id = format_id(format);
+  const std::string format = options.one_of("format", open ? format_names() : std::vector<std::string>{header.format});
+  const FormatId id = *format_named(format);
   const bool wide = id == FormatId::kF32;
   if (forward) return wide ? eval_header_forward<u32>(options, header, id) : eval_header_forward<u16>(options, header, id);
   if (!open) return wide ? eval_header_backward<u32, u32>(options, header, id) : eval_header_backward<u16, u16>(options, header, id);
@@ -273,7 +269,7 @@ int eval_command(const std::vector<std::string>& args) {
   const std::string op = options.one_of("op", names);
   const bool with_header = options.has("header");
   if (!with_header) options.required("format");
-  const std::string format = options.one_of("format", kFormats);
+  const std::string format = options.one_of("format", format_names());
   const std::optional<int> device = cuda_device(options);
   if (!device) require_cpu_device(options);
 
@@ -309,9 +305,7 @@ int eval_command(const std::vector<std::string>& args) {
     eval_header(options, op == "forward");
     return kernels::kExitHolds;
   }
-  if (format == "f32") run<float>(options, op);
-  if (format == "f16") run<kernels::F16>(options, op);
-  if (format == "bf16") run<kernels::BF16>(options, op);
+  with_type(*format_named(format), [&]<class T>(T) { run<T>(options, op); });
   return kernels::kExitHolds;
 }
 

@@ -53,8 +53,11 @@ std::optional<std::string> value_of(const std::string& text, const std::string& 
 
 // The C++ types of the formats a y can be stored in.
 const std::map<std::string, std::string>& types() {
-  static const std::map<std::string, std::string> kTypes = {
-      {"f32", "float"}, {"f16", "F16"}, {"bf16", "BF16"}, {"e4m3", "F8E4M3"}, {"e5m2", "F8E5M2"}};
+  static const std::map<std::string, std::string> kTypes = [] {
+    std::map<std::string, std::string> all;
+    kernels::for_each_format(kernels::StoredFormats{}, [&]<class T>(T) { all[kernels::Format<T>::kName] = kernels::Format<T>::kType; });
+    return all;
+  }();
   return kTypes;
 }
 
@@ -153,8 +156,8 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
     if (header.accuracy.empty()) throw kernels::SpecError(path, "kClass", "missing");
     if (header.activation != kActivation)
       throw kernels::SpecError(path, "kActivation", "'" + header.activation + "': the tuned kernels are " + kActivation + "'s");
-    const auto format = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId f) { return header.format == name_of(f); });
-    if (format == std::end(kAllFormats)) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
+    const std::optional<FormatId> format = format_named(header.format);
+    if (!format) throw kernels::SpecError(path, "kFormat", "'" + header.format + "': the tuned kernels take y in f32, f16 or bf16");
     const Problem backward{KernelId::kGeluBackward, *format};
     for (const auto& known : fits_of(backward))
       if (known->type == header.type) throw kernels::SpecError(path, "struct " + header.type, "is the name of a fit of kernels/fits.h");

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "autotune/options.h"
-#include "kernels/formats.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/layernorm.h"
 
@@ -89,12 +88,31 @@ bool has_content(KernelId kernel, std::initializer_list<Extent> extents) {
 const char* name_of(KernelId kernel) { return kernel_of(kernel).name; }
 
 const char* name_of(FormatId format) {
-  return format == FormatId::kF32   ? kernels::Format<float>::kName
-         : format == FormatId::kF16 ? kernels::Format<kernels::F16>::kName
-                                    : kernels::Format<kernels::BF16>::kName;
+  return with_type(format, []<class T>(T) { return kernels::Format<T>::kName; });
 }
 
-int bytes_of(FormatId format) { return format == FormatId::kF32 ? 4 : 2; }
+const char* type_of(FormatId format) {
+  return with_type(format, []<class T>(T) { return kernels::Format<T>::kType; });
+}
+
+int bytes_of(FormatId format) {
+  return with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
+}
+
+std::optional<FormatId> format_named(std::string_view name) {
+  const auto found = std::find_if(std::begin(kAllFormats), std::end(kAllFormats), [&](FormatId format) { return name == name_of(format); });
+  return found == std::end(kAllFormats) ? std::nullopt : std::optional(*found);
+}
+
+std::vector<FormatId> formats_of(const Options& options) {
+  std::vector<std::string> words = format_names();
+  words.insert(words.begin(), "all");
+  const std::vector<std::string> chosen = options.several_of("format", words);
+  std::vector<FormatId> formats;
+  for (const FormatId format : kAllFormats)
+    if (std::find(chosen.begin(), chosen.end(), name_of(format)) != chosen.end()) formats.push_back(format);
+  return formats;
+}
 
 std::span<const Operand> operands(KernelId kernel) { return kernel_of(kernel).operands; }
 
@@ -157,15 +175,16 @@ std::optional<Problem> problem_named(std::string_view name) {
 std::vector<Problem> problems_of(const Options& options, std::span<const KernelId> kernels) {
   std::vector<std::string> names = {"all"};
   for (const KernelId k : kernels) names.push_back(name_of(k));
-  const std::vector<std::string> chosen = options.several_of("kernel", names), formats = options.several_of("format", {"all", "f32", "f16", "bf16"});
+  const std::vector<std::string> chosen = options.several_of("kernel", names);
+  const std::vector<FormatId> formats = formats_of(options);
   const auto has = [](const std::vector<std::string>& list, const char* name) { return std::find(list.begin(), list.end(), name) != list.end(); };
   const i64 elements = options.integer("elements", 0, 0, i64{1} << 32);
   const std::vector<Shape> shapes = options.shapes("shape");
   std::vector<Problem> problems;
   bool with_rows = false;
   for (const KernelId k : kernels)
-    for (const FormatId f : kAllFormats) {
-      if (!has(chosen, name_of(k)) || !has(formats, name_of(f))) continue;
+    for (const FormatId f : formats) {
+      if (!has(chosen, name_of(k))) continue;
       const Problem problem{k, f};
       if (!problem.over_rows()) {
         problems.push_back(elements > 0 ? problem.sized(1, elements) : problem);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "autotune/arguments.h"
+#include "kernels/formats.h"
 
 namespace outgrad::autotune {
 
@@ -29,7 +31,7 @@ enum class KernelId {
   kResidualRmsnormBackward,
   kResidualRmsnormForward,
 };
-enum class FormatId { kF32, kF16, kBf16 };
+enum class FormatId { kF32, kF16, kBf16 };  // kernels::ActivationFormats
 
 inline constexpr KernelId kAllKernels[] = {
     KernelId::kGeluBackward,       KernelId::kGeluForward,       KernelId::kBiasGeluBackward,          KernelId::kBiasGeluForward,
@@ -40,7 +42,25 @@ inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, Form
 
 const char* name_of(KernelId kernel);  // "gelu_backward", ...
 const char* name_of(FormatId format);  // "f32", ...
+const char* type_of(FormatId format);  // "float", "F16", ..., of namespace kernels
 int bytes_of(FormatId format);
+std::optional<FormatId> format_named(std::string_view name);
+inline std::vector<std::string> format_names() { return {std::begin(kernels::ActivationFormats::kNames), std::end(kernels::ActivationFormats::kNames)}; }
+// What --format asks for, in the order of kAllFormats.
+std::vector<FormatId> formats_of(const Options& options);
+
+// action(T{}) for the format's type T.
+template <class Action>
+decltype(auto) with_type(FormatId format, Action&& action) {
+  switch (format) {
+    case FormatId::kF32:
+      return action(float{});
+    case FormatId::kF16:
+      return action(kernels::F16{});
+    default:
+      return action(kernels::BF16{});
+  }
+}
 
 struct Problem {
   KernelId kernel = KernelId::kGeluBackward;

@@ -33,9 +33,7 @@ VariantFunction norm_of(KernelId kernel) {
 }  // namespace
 
 VariantFunction norm_reference(const Problem& problem) {
-  return problem.format == FormatId::kF32   ? norm_of<float>(problem.kernel)
-         : problem.format == FormatId::kF16 ? norm_of<kernels::F16>(problem.kernel)
-                                            : norm_of<kernels::BF16>(problem.kernel);
+  return with_type(problem.format, [&]<class T>(T) { return norm_of<T>(problem.kernel); });
 }
 
 }  // namespace outgrad::autotune

@@ -58,23 +58,8 @@ Fits forward_fits() {
       FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = kReference})};
 }
 
-// Calls action with a value of the format's type.
-template <class Action>
-decltype(auto) with_type(FormatId format, Action&& action) {
-  switch (format) {
-    case FormatId::kF32:
-      return action(float{});
-    case FormatId::kF16:
-      return action(kernels::F16{});
-    default:
-      return action(kernels::BF16{});
-  }
-}
-
 // Rows are shared by slots there, not by blocks of elements.
 bool is_parameter(KernelId kernel, std::string_view field) { return kernel != KernelId::kBiasGeluBackward || field != "block_elements"; }
-
-const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
 
 }  // namespace
 

@@ -95,8 +95,7 @@ u32 canonical_at(const Operand& operand, FormatId format, const std::byte* array
     std::memcpy(&word, array + static_cast<std::size_t>(i) * sizeof word, sizeof word);
     return word;
   }
-  if (operand.element == Element::kF32 || format == FormatId::kF32) return bits_at<float>(array, i);
-  return format == FormatId::kF16 ? bits_at<kernels::F16>(array, i) : bits_at<kernels::BF16>(array, i);
+  return with_type(operand.element == Element::kF32 ? FormatId::kF32 : format, [&]<class T>(T) { return bits_at<T>(array, i); });
 }
 
 // The patterns of the argument (y or x) that a format is tried on; a power of two of them, so that arrays come out aligned.

@@ -29,13 +29,7 @@ void store_as(std::vector<std::byte>& to, std::size_t i, double value) {
 }
 
 void store(Element element, FormatId format, std::vector<std::byte>& to, std::size_t i, double value) {
-  if (element == Element::kF32 || format == FormatId::kF32) {
-    store_as<float>(to, i, value);
-  } else if (format == FormatId::kF16) {
-    store_as<kernels::F16>(to, i, value);
-  } else {
-    store_as<kernels::BF16>(to, i, value);
-  }
+  with_type(element == Element::kF32 ? FormatId::kF32 : format, [&]<class T>(T) { store_as<T>(to, i, value); });
 }
 
 // `normal` is normal(0, 1), `uniform` uniform in (0, 1].

@@ -36,13 +36,14 @@ inline constexpr u16 kCanonicalNanF16 = 0x7e00u;
 inline constexpr u16 kCanonicalNanBf16 = 0x7fc0u;
 inline constexpr u8 kCanonicalNanF8 = 0x7fu;  // the one NaN of e4m3; the NaN that CUDA's and PyTorch's conversions give in e5m2
 
-// Properties of a storage format T: its name in specs and on the command line, the integer of its size, its canonical NaN.
+// Properties of a storage format T: its name in specs and on the command line, the type's name in C++, the integer of its size, its canonical NaN.
 template <class T>
 struct Format;
 
 template <>
 struct Format<float> {
   static constexpr const char* kName = "f32";
+  static constexpr const char* kType = "float";
   using Bits = u32;
   static constexpr Bits kCanonicalNan = kCanonicalNanF32;
 };
@@ -50,6 +51,7 @@ struct Format<float> {
 template <>
 struct Format<F16> {
   static constexpr const char* kName = "f16";
+  static constexpr const char* kType = "F16";
   using Bits = u16;
   static constexpr Bits kCanonicalNan = kCanonicalNanF16;
 };
@@ -57,6 +59,7 @@ struct Format<F16> {
 template <>
 struct Format<BF16> {
   static constexpr const char* kName = "bf16";
+  static constexpr const char* kType = "BF16";
   using Bits = u16;
   static constexpr Bits kCanonicalNan = kCanonicalNanBf16;
 };
@@ -64,6 +67,7 @@ struct Format<BF16> {
 template <>
 struct Format<F8E4M3> {
   static constexpr const char* kName = "e4m3";
+  static constexpr const char* kType = "F8E4M3";
   using Bits = u8;
   static constexpr Bits kCanonicalNan = kCanonicalNanF8;
 };
@@ -71,9 +75,25 @@ struct Format<F8E4M3> {
 template <>
 struct Format<F8E5M2> {
   static constexpr const char* kName = "e5m2";
+  static constexpr const char* kType = "F8E5M2";
   using Bits = u8;
   static constexpr Bits kCanonicalNan = kCanonicalNanF8;
 };
+
+template <class... T>
+struct FormatList {
+  static constexpr const char* kNames[] = {Format<T>::kName...};
+};
+
+// What kernels compute in, in the order of outgrad.h; a stored y may have one of the others too.
+using ActivationFormats = FormatList<float, F16, BF16>;
+using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2>;
+
+// body(T{}) for each of them.
+template <class... T, class Body>
+constexpr void for_each_format(FormatList<T...>, const Body& body) {
+  (body(T{}), ...);
+}
 
 }  // namespace outgrad::kernels
 

@@ -201,14 +201,7 @@ Interval BenchGroup::speed_against(const BenchCase& which, const std::string& pe
 }
 
 BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
-  switch (format) {
-    case FormatId::kF32:
-      return run_typed<float>(format, elements, rounds, seed);
-    case FormatId::kF16:
-      return run_typed<kernels::F16>(format, elements, rounds, seed);
-    default:
-      return run_typed<kernels::BF16>(format, elements, rounds, seed);
-  }
+  return with_type(format, [&]<class T>(T) { return run_typed<T>(format, elements, rounds, seed); });
 }
 
 int bench_command(const std::vector<std::string>& args) {
@@ -216,7 +209,7 @@ int bench_command(const std::vector<std::string>& args) {
   require_cpu_device(options);
   if (options.has("tuned")) return compare_command(options);
   options.refuse_all_but("bench without --tuned", {"device", "format", "elements", "rounds", "seed", "json"});
-  const std::vector<std::string> formats = options.several_of("format", {"all", "f32", "f16", "bf16"});
+  const std::vector<FormatId> formats = formats_of(options);
   const i64 wanted = options.integer("elements", i64{1} << 26, kCols, i64{1} << 32);
   const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
   const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
@@ -225,8 +218,7 @@ int bench_command(const std::vector<std::string>& args) {
   const CpuIdentity cpu = identify_cpu();
   json groups = json::array();
   if (!as_json) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
-  for (const FormatId f : kAllFormats) {
-    if (std::find(formats.begin(), formats.end(), name_of(f)) == formats.end()) continue;
+  for (const FormatId f : formats) {
     const BenchGroup group = run_bench(f, bench_elements(f, wanted), rounds, seed);
     if (as_json)
       groups.push_back(to_json(group));

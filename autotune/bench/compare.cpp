@@ -22,8 +22,6 @@ namespace {
 using kernels::i64;
 using nlohmann::json;
 
-const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
-
 std::string entry_symbol(const Problem& problem) { return std::string("outgrad_enter_") + name_of(problem.kernel); }
 std::string choice_symbol(const Problem& problem) { return std::string("outgrad_choice_of_") + name_of(problem.kernel); }
 

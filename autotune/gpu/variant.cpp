@@ -31,8 +31,6 @@ using kernels::cuda::SideChannels;
 
 const char* short_name(CacheHint hint) { return hint == CacheHint::streaming ? "cs" : "wb"; }
 
-const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
-
 // What a fit's tables take of shared memory in each home, in bytes, laid out as in kernels/cuda/tables.cuh; 0 for a home that it has not.
 struct TableBytes {
   bool direct = false, one_row = false;

@@ -77,8 +77,6 @@ void choice_holds(const TunedChoice& choice) {
 
 // --- The rest of the text --------------------------------------------------------------------------------------------------------
 
-const char* type_of(FormatId format) { return format == FormatId::kF32 ? "float" : format == FormatId::kF16 ? "F16" : "BF16"; }
-
 // A C++ string literal. What is not printable ASCII is a question mark: keys are lines (identity.h).
 std::string literal(const std::string& text) {
   std::string quoted = "\"";

@@ -17,11 +17,13 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "kernels/formats.h"
 #include "validation/norms/gradients.h"
 #include "validation/norms/stability.h"
 
@@ -31,7 +33,7 @@ struct AttackOptions {
   std::uint64_t seed = 1;
   double evaluations = 1e8;             // aimed at, all cases together: a case whose rows mostly leave their class makes fewer
   kernels::i64 max_columns = 1 << 16;   // cases of more columns are left out
-  std::vector<std::string> formats = {"f32", "f16", "bf16"};
+  std::vector<std::string> formats{std::begin(kernels::ActivationFormats::kNames), std::end(kernels::ActivationFormats::kNames)};
   const NormTamper* tamper = nullptr;   // for tests
 };
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/formats.h"
+
 namespace outgrad::validation {
 
 using namespace page;
@@ -128,7 +130,7 @@ Plot often_plot(const Results& results, const std::vector<std::string>& distribu
       }
     }
   };
-  for (const char* format : {"f32", "f16", "bf16"}) {
+  for (const char* format : kernels::ActivationFormats::kNames) {
     if (const SweepResult* sweep = results.sweep_of(format)) add(*sweep);
   }
   for (const SweepResult& sweep : results.foreign) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 
+#include "kernels/formats.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::validation {
@@ -176,7 +177,7 @@ void add_groups(const AttackFile& attack, const char* what, Key key, Table& tabl
     int cases = 0;
     double violations = 0;
     std::vector<Cell> medians;
-    for (const char* format : {"f32", "f16", "bf16"}) {
+    for (const char* format : kernels::ActivationFormats::kNames) {
       for (const char* gradient : kGradients) {
         std::vector<double> found;
         for (const AttackedCase& one : attack.cases) {
@@ -222,7 +223,7 @@ Table ways_table(const AttackFile& attack) {
     if (std::find(names.begin(), names.end(), one.parameters) == names.end()) names.push_back(one.parameters);
   }
   for (const std::string& name : names) {
-    for (const char* format : {"f32", "f16", "bf16"}) {
+    for (const char* format : kernels::ActivationFormats::kNames) {
       std::vector<Cell> row{quoted(name), format};
       bool any = false;
       for (const char* gradient : {"dx", "dgamma"}) {
@@ -293,7 +294,7 @@ Section attack_section(const Results& results) {
         "How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.",
         kAttackCommand,
         {}};
-    for (const char* format : {"f32", "f16", "bf16"}) {
+    for (const char* format : kernels::ActivationFormats::kNames) {
       if (std::any_of(attack.cases.begin(), attack.cases.end(), [&](const AttackedCase& one) { return one.format == format; }))
         figure.plots.push_back(tightness_plot(attack, format));
     }
@@ -305,7 +306,7 @@ Section attack_section(const Results& results) {
         kAttackCommand,
         {words("by"), words("case"), {"cases"}, {"violations"}},
         {}};
-    for (const char* format : {"f32", "f16", "bf16"}) {
+    for (const char* format : kernels::ActivationFormats::kNames) {
       for (const char* gradient : kGradients) groups.columns.push_back({gradient, format});
     }
     add_groups(

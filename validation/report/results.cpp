@@ -2,16 +2,20 @@
 #include "validation/report/results.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 #include <tuple>
 
 #include "autotune/records/database.h"
+#include "kernels/formats.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "validation/json_node.h"
@@ -294,8 +298,8 @@ ParetoResult read_pareto(const std::string& file) {
   front.file = file;
   front.activation = node["activation"].text();
   front.format = node["format"].text();
-  constexpr std::array<const char*, 5> kFormats{"f32", "f16", "bf16", "e4m3", "e5m2"};
-  if (std::find(kFormats.begin(), kFormats.end(), front.format) == kFormats.end()) node["format"].fail("is not one of f32, f16, bf16, e4m3, e5m2");
+  const std::span<const char* const> known(kernels::StoredFormats::kNames);
+  if (std::ranges::find(known, front.format) == known.end()) node["format"].fail(fmt::format("is not one of {}", fmt::join(known, ", ")));
   front.exact = node["exact"].boolean();
   front.tried = node["tried"].small();
   for (const Node& point : node["points"].items()) {
@@ -355,7 +359,7 @@ AttackFile read_attack(const std::string& file) {
   attack.share_within_4 = figure_of(node["share_within_4"]);
   for (const char* gradient : {"dx", "dgamma", "dbeta"})
     attack.median_of_gradient.emplace_back(gradient, figure_of(node["median_tightness_by_gradient"][gradient]));
-  for (const char* format : {"f32", "f16", "bf16"}) {
+  for (const char* format : kernels::ActivationFormats::kNames) {
     if (node["median_tightness_of_dx_by_format"].has(format))
       attack.median_of_dx.emplace_back(format, figure_of(node["median_tightness_of_dx_by_format"][format]));
   }
