@@ -60,7 +60,7 @@ class Search {
     do {
       if (left == 0) break;
       const auto began = Clock::now();
-      const std::size_t done = batch(std::min(left, settings_.batch));
+      const std::size_t done = batch(std::min(left, most_at_once()));
       if (done == 0) break;
       left -= done;
       longest = std::max(longest, seconds_since(began));
@@ -104,6 +104,15 @@ class Search {
     settings_.progress(text);
   }
 
+  // Points of a batch: fewer where the seconds are few, so that a kernel that takes long to compile is searched all the same. Eight points of a norm
+  // take 8 to 12 s on two cores.
+  std::size_t most_at_once() const {
+    constexpr double kWholeBatchSeconds = 12;
+    constexpr std::size_t kLeast = 2;
+    const double share = static_cast<double>(settings_.batch) * std::min(1.0, settings_.seconds / kWholeBatchSeconds);
+    return std::max(kLeast, static_cast<std::size_t>(share));
+  }
+
   // How many points it took further.
   std::size_t batch(std::size_t most) {
     const std::vector<std::size_t> asked = strategy_->ask(most);
@@ -118,6 +127,7 @@ class Search {
     screening.seconds = std::max(0.0, settings_.seconds - seconds_since(began_));
     std::vector<Record> none;
     const double before = result_.seconds.measure;
+    last_points_ = asked.size();
     const Measurement m = tune_problem(candidates, screening, run_, database_path_, none, result_.seconds);
     last_measured_ = result_.seconds.measure - before;
     std::size_t done = 0;
@@ -143,7 +153,7 @@ class Search {
   double finals_seconds() const {
     const MeasureSettings& m = settings_.measure;
     const double rounds = static_cast<double>(m.final_rounds) / m.screening_rounds;
-    return last_measured_ * rounds * (m.finalists + 2) / static_cast<double>(settings_.batch + 2);
+    return last_measured_ * rounds * (m.finalists + 2) / static_cast<double>(last_points_ + 2);
   }
 
   void finals(std::vector<Record>& winners) {
@@ -172,7 +182,8 @@ class Search {
   std::unordered_map<std::string, std::size_t> points_;
   std::unique_ptr<Strategy> strategy_;
   std::vector<std::pair<double, std::size_t>> ranked_;  // ratio to the default, point
-  double last_measured_ = 0;
+  double last_measured_ = 0;  // seconds of the last batch
+  std::size_t last_points_ = 0;
   SearchResult result_;
 };
 

@@ -34,7 +34,7 @@ struct SearchSettings {
   std::string strategy;     // a name of strategy_names()
   std::size_t evaluations = 0;     // points with an outcome, those of earlier runs included
   double seconds = 1e9;     // batches and finals; the default and one batch are run whatever it is
-  std::size_t batch = 8;    // points that share their rounds
+  std::size_t batch = 8;    // points that share their rounds; fewer where the seconds are few
   MeasureSettings measure;  // batches take its screening rounds, the finals its final ones
   std::function<void(const std::string&)> progress;  // one line, several times a second at most
 };

@@ -70,6 +70,7 @@ class Fake : public Tunable {
   std::shared_ptr<const AnyVariant> baseline() const override { return made(1, 1 << 16); }
   std::vector<Candidate> compile(const std::vector<std::shared_ptr<const AnyVariant>>& variants, double) override {
     std::vector<Candidate> candidates;
+    sizes.push_back(variants.size());
     for (const auto& variant : variants) {
       candidates.emplace_back(variant, "");
       if (unroll_of(*variant) == 6)
@@ -83,6 +84,7 @@ class Fake : public Tunable {
   std::vector<std::size_t> first(std::uint64_t, double) override { return first_points; }
 
   std::map<std::string, int> compilations;
+  std::vector<std::size_t> sizes;  // of what was compiled together
   std::vector<std::size_t> first_points;
 
  private:
@@ -182,8 +184,20 @@ TEST(Search, ASmallBudgetStillRunsABatchAndTheFinals) {
   run.settings.seconds = 1e-3;
   run.settings.evaluations = 1000;
   const SearchResult result = run(folder / "db.jsonl");
-  EXPECT_EQ(result.evaluated, run.settings.batch);
+  EXPECT_EQ(result.evaluated, 2u);
   EXPECT_TRUE(result.final.decided);
+}
+
+// What takes long to compile would not come to its rounds in a short share.
+TEST(Search, AShortShareHasSmallBatches) {
+  for (const auto& [seconds, points] : {std::pair(6.0, 4u), {12.0, 8u}, {1e9, 8u}}) {
+    const kernels::ScratchFolder folder;
+    Trial run;
+    run.settings.seconds = seconds;
+    run.settings.evaluations = 8;
+    run(folder / "db.jsonl");
+    EXPECT_EQ(run.space.sizes.front(), points + 1) << seconds << " s: with the default";
+  }
 }
 
 // Records of nothing, without a time or of another fit are no evidence.
