@@ -10,8 +10,8 @@ namespace outgrad::autotune {
 template <class Fit, class T, kernels::CpuSchedule kSchedule>
 void run_bias_backward(const Arguments& a) {
   const auto words = static_cast<std::size_t>(kernels::bias_backward_workspace(a.rows, a.cols));
-  kernels::bias_gelu_backward<Fit, T, kSchedule>(a.at<const T>(0), a.at<const T>(1), a.at<const kernels::u32>(2), a.rows, a.cols, a.at<T>(3),
-                                                 a.at<float>(4), std::span<float>(a.at<float>(5), words));
+  kernels::bias_gelu_backward<Fit, T, kSchedule>(a.at<const T>(0), a.at<const T>(1), a.at<const kernels::u32>(2), a.rows, a.cols, a.at<T>(3), a.at<float>(4),
+                                                 std::span<float>(a.at<float>(5), words));
 }
 
 // x, bias, y, mask.

@@ -16,37 +16,24 @@ Which& require(Candidate::State& state, const AnyVariant& variant, const char* s
 
 const char* name_of(Stage stage) {
   switch (stage) {
-    case Stage::kCompile:
-      return "compile";
-    case Stage::kVerify:
-      return "verify";
-    default:
-      return "time";
+    case Stage::kCompile: return "compile";
+    case Stage::kVerify: return "verify";
+    default: return "time";
   }
 }
 
 const char* name_of(Reason reason) {
   switch (reason) {
-    case Reason::kCompilerError:
-      return "compiler error";
-    case Reason::kCompilerTimeout:
-      return "compiler timeout";
-    case Reason::kCompilerCrashed:
-      return "compiler crashed";
-    case Reason::kSpills:
-      return "spills";
-    case Reason::kNoBlockFits:
-      return "no block fits";
-    case Reason::kNotUnderstood:
-      return "not understood";
-    case Reason::kWrongAnswer:
-      return "wrong answer";
-    case Reason::kCrashed:
-      return "crashed";
-    case Reason::kOutOfMemory:
-      return "out of memory";
-    default:
-      return "hung";
+    case Reason::kCompilerError: return "compiler error";
+    case Reason::kCompilerTimeout: return "compiler timeout";
+    case Reason::kCompilerCrashed: return "compiler crashed";
+    case Reason::kSpills: return "spills";
+    case Reason::kNoBlockFits: return "no block fits";
+    case Reason::kNotUnderstood: return "not understood";
+    case Reason::kWrongAnswer: return "wrong answer";
+    case Reason::kCrashed: return "crashed";
+    case Reason::kOutOfMemory: return "out of memory";
+    default: return "hung";
   }
 }
 
@@ -75,15 +62,9 @@ void Candidate::timed(std::vector<double> screening_ns, std::vector<double> fina
 
 void Candidate::reject(Stage stage, Reason reason, std::string detail) {
   switch (stage) {
-    case Stage::kCompile:
-      require<Proposed>(state_, *variant_, "rejected by the compiler");
-      break;
-    case Stage::kVerify:
-      require<Compiled>(state_, *variant_, "rejected by verification");
-      break;
-    case Stage::kTime:
-      require<Verified>(state_, *variant_, "rejected while timed");
-      break;
+    case Stage::kCompile: require<Proposed>(state_, *variant_, "rejected by the compiler"); break;
+    case Stage::kVerify: require<Compiled>(state_, *variant_, "rejected by verification"); break;
+    case Stage::kTime: require<Verified>(state_, *variant_, "rejected while timed"); break;
   }
   state_ = Rejected{stage, reason, std::move(detail)};
 }

@@ -154,8 +154,7 @@ Toolchain find_toolchain() {
     if (!toolchain.version.empty()) break;
   }
   if (toolchain.version.empty())
-    throw kernels::EnvironmentError(tried.size() == 1 ? "the C++ compiler in CXX does not run: " + tried.front()
-                                                      : "no C++ compiler (tried CXX, c++, g++)");
+    throw kernels::EnvironmentError(tried.size() == 1 ? "the C++ compiler in CXX does not run: " + tried.front() : "no C++ compiler (tried CXX, c++, g++)");
   toolchain.source_root = source_root();
   // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one template together.
   toolchain.flags = {"-std=c++20",
@@ -249,9 +248,8 @@ void compile(const std::vector<Candidate*>& candidates, const Toolchain& toolcha
           for (Candidate* candidate : unit.candidates) waiting.push_front({{candidate}, {}, {}, -1, {}});
           units += unit.candidates.size();
         } else {
-          unit.candidates.front()->reject(
-              Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
-              overdue ? "over " + settings.patience->text() : why);
+          unit.candidates.front()->reject(Stage::kCompile, overdue ? Reason::kCompilerTimeout : Reason::kCompilerError,
+                                          overdue ? "over " + settings.patience->text() : why);
         }
       }
       ++done;

@@ -20,12 +20,8 @@ class CpuTunable : public Tunable {
  public:
   CpuTunable(const Problem& problem, Fits fits, const CpuIdentity& cpu, const Toolchain& toolchain, CompileSettings compiling, std::size_t shard,
              std::size_t shards)
-      : problem_(problem),
-        fits_(std::move(fits)),
-        space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads)),
-        points_(space_.construct().part(shard, shards)),
-        toolchain_(toolchain),
-        compiling_(std::move(compiling)) {}
+      : problem_(problem), fits_(std::move(fits)), space_(cpu_space(problem, fits_, cpu.vector_bits, cpu.threads)),
+        points_(space_.construct().part(shard, shards)), toolchain_(toolchain), compiling_(std::move(compiling)) {}
 
   const Points& points() const override { return points_; }
   std::shared_ptr<const AnyVariant> variant(std::size_t point) const override { return std::make_shared<const Variant>(at(point)); }

@@ -38,8 +38,8 @@ void enter_bias_gelu_forward(const Arguments& a) {
 }
 template <class T>
 void enter_layernorm_backward(const Arguments& a) {
-  kernels::tuned::layernorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.at<const float>(3), a.at<const float>(4), a.rows,
-                                        a.cols, a.at<T>(5), a.at<float>(6), a.at<float>(7), {}, norm_workspace(a, 8));
+  kernels::tuned::layernorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const float>(2), a.at<const float>(3), a.at<const float>(4), a.rows, a.cols,
+                                        a.at<T>(5), a.at<float>(6), a.at<float>(7), {}, norm_workspace(a, 8));
 }
 template <class T>
 void enter_layernorm_forward(const Arguments& a) {
@@ -66,8 +66,8 @@ void enter_residual_layernorm_forward(const Arguments& a) {
 }
 template <class T>
 void enter_residual_rmsnorm_backward(const Arguments& a) {
-  kernels::tuned::residual_rmsnorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const T>(2), a.at<const float>(3), a.at<const float>(4), a.rows,
-                                               a.cols, a.at<T>(5), a.at<float>(6), {}, norm_workspace(a, 7));
+  kernels::tuned::residual_rmsnorm_backward<T>(a.at<const T>(0), a.at<const T>(1), a.at<const T>(2), a.at<const float>(3), a.at<const float>(4), a.rows, a.cols,
+                                               a.at<T>(5), a.at<float>(6), {}, norm_workspace(a, 7));
 }
 template <class T>
 void enter_residual_rmsnorm_forward(const Arguments& a) {

@@ -197,9 +197,7 @@ template <class T>
 void norm(const Options& options, bool forward, bool layer) {
   i64 rows = 0, cols = 0;  // not a structured binding: clang before 16 lets no lambda use one
   std::tie(rows, cols) = shape_of(options);
-  const auto parameter = [&](const char* name) {
-    return options.has(name) ? kernels::read_array<float>(options.required(name), cols) : std::vector<float>();
-  };
+  const auto parameter = [&](const char* name) { return options.has(name) ? kernels::read_array<float>(options.required(name), cols) : std::vector<float>(); };
   const auto pointer = [](std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
   std::vector<float> gamma = parameter("gamma"), beta = parameter("beta");
 
@@ -222,8 +220,8 @@ void norm(const Options& options, bool forward, bool layer) {
     std::vector<float> dgamma = gradient("dgamma"), dbeta = gradient("dbeta");
     std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, cols)));
     if (layer) {
-      tuned::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(),
-                                     pointer(dgamma), pointer(dbeta), {}, workspace);
+      tuned::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(), pointer(dgamma), pointer(dbeta), {},
+                                   workspace);
     } else {
       tuned::rmsnorm_backward<T>(dx.data(), y.data(), pointer(gamma), rstd.data(), rows, cols, dx.data(), pointer(dgamma), {}, workspace);
     }
@@ -259,10 +257,10 @@ void run(const Options& options, const std::string& op) {
 }  // namespace
 
 int eval_command(const std::vector<std::string>& args) {
-  const Options options("eval", args,
-                        {"op", "activation", "header", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps",
-                         "rstd", "dgamma", "dbeta"},
-                        {"json"});
+  const Options options(
+      "eval", args,
+      {"op", "activation", "header", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"},
+      {"json"});
   options.required("op");
   std::vector<std::string> names;
   for (const auto& entry : operations()) names.push_back(entry.first);
@@ -276,15 +274,13 @@ int eval_command(const std::vector<std::string>& args) {
   const Operation& operation = operations().at(op);
   for (const std::string& name : operation.required)
     if (!with_header || (name != "activation" && (name != "mask" || op == "forward"))) options.required(name);
-  for (const char* name :
-       {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
+  for (const char* name : {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
     const auto lists = [&](const std::vector<std::string>& known) { return std::find(known.begin(), known.end(), name) != known.end(); };
-    if (options.has(name) && !lists(operation.required) && !lists(operation.optional))
-      throw options.bad(name, "is not an option of --op " + op);
+    if (options.has(name) && !lists(operation.required) && !lists(operation.optional)) throw options.bad(name, "is not an option of --op " + op);
   }
   if (!with_header && options.text("activation", "gelu") != "gelu") {
-    throw options.bad("activation", "'" + options.text("activation", "") +
-                                        "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
+    throw options.bad("activation",
+                      "'" + options.text("activation", "") + "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
   }
   require_distinct(options, op == "forward"                           ? std::vector<std::string>{"y", "mask"}
                             : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}

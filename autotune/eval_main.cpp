@@ -22,7 +22,8 @@ constexpr const char* kEvalUsage =
     "         layernorm_backward  --rows R --cols N --dy DY --y Y [--gamma G] [--beta B] --rstd S --dx DX [--dgamma DG] [--dbeta DB]\n"
     "         rmsnorm_forward, rmsnorm_backward: the same without beta\n";
 
-constexpr outgrad::autotune::Command kCommands[] = {{"bench", kBenchUsage, outgrad::autotune::bench_command}, {"eval", kEvalUsage, outgrad::autotune::eval_command}};
+constexpr outgrad::autotune::Command kCommands[] = {{"bench", kBenchUsage, outgrad::autotune::bench_command},
+                                                    {"eval", kEvalUsage, outgrad::autotune::eval_command}};
 
 }  // namespace
 

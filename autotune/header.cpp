@@ -65,10 +65,8 @@ const std::map<std::string, std::string>& types() {
 // among the committed ones: none of them is included.
 std::string source_of(const GeneratedHeader& header, FormatId format) {
   const std::string run = header.forward ? "run_forward<Fit, " : "run_backward<Fit, ", t = types().at(name_of(format));
-  return "#include \"autotune/variant_abi.h\"\n" + included_text(header.text, header.path) +
-         "extern \"C\" __attribute__((visibility(\"default\"))) void " +
-         kSymbol +
-         "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = generated::" + header.type +
+  return "#include \"autotune/variant_abi.h\"\n" + included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " +
+         kSymbol + "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = generated::" + header.type +
          ";\n  constexpr CpuSchedule kSchedule{.vector_bits = kBestVectorBits};\n  outgrad::autotune::" + run + t + ", kSchedule" +
          (header.forward ? "" : ", " + types().at(header.format)) + ">(a);\n}\n";
 }
@@ -80,8 +78,7 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.path = path;
   header.text = kernels::read_file(path);
   const auto bad = [&](int line, const std::string& why) { return kernels::SpecError(path, "line " + std::to_string(line), why); };
-  if (header.text.rfind(std::string(kBanner) + "\n", 0) != 0)
-    throw bad(1, std::string("not a generated header: the first line is not '") + kBanner + "'");
+  if (header.text.rfind(std::string(kBanner) + "\n", 0) != 0) throw bad(1, std::string("not a generated header: the first line is not '") + kBanner + "'");
   if (header.text.find('\0') != std::string::npos) throw kernels::SpecError(path, "text", "holds a zero byte");
   std::istringstream lines(header.text);
   int number = 0, struct_line = 0;
@@ -168,12 +165,7 @@ std::vector<GeneratedHeader> read_generated_headers(const std::string& folder) {
 }
 
 FitChoice choice_from(const GeneratedHeader& header) {
-  return {.type = header.type,
-          .name = header.name,
-          .accuracy = header.accuracy,
-          .bounds = header.bounds,
-          .has_rows = header.has_rows,
-          .header = header.text};
+  return {.type = header.type, .name = header.name, .accuracy = header.accuracy, .bounds = header.bounds, .has_rows = header.has_rows, .header = header.text};
 }
 
 Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings) {
@@ -182,8 +174,8 @@ Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, c
   for (const GeneratedHeader& header : headers) {
     if (header.format != name_of(format)) continue;
     source += included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol + "_" + header.type +
-              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  outgrad::autotune::run_backward<generated::" +
-              header.type + ", " + types().at(header.format) + ", CpuSchedule{.threads = 1}>(a);\n}\n";
+              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  outgrad::autotune::run_backward<generated::" + header.type +
+              ", " + types().at(header.format) + ", CpuSchedule{.threads = 1}>(a);\n}\n";
     choices.push_back(choice_from(header));
     if (origin.empty()) origin = fs::path(header.path).parent_path().string();
   }
@@ -204,8 +196,7 @@ void run_generated_header(const GeneratedHeader& header, FormatId format, const 
   const Compiled compiled = compile_source(source_of(header, format), kSymbol, header.path, find_toolchain(), settings);
   constexpr double kSeconds = 60, kLeastElementsPerSecond = 1e6;  // a hundredth of what one slow core does
   constexpr long long kRoom = 8LL << 30;                          // thread stacks and the program itself
-  const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements()) / kLeastElementsPerSecond,
-                               available_memory_bytes() + kRoom};
+  const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements()) / kLeastElementsPerSecond, available_memory_bytes() + kRoom};
   const ChildEnd end = run_isolated([&](const Channel&) { load(compiled)(arguments); }, [](const nlohmann::json&) {}, limits);
   if (end.kind != ChildEnd::Kind::kFinished) throw kernels::SpecError(header.path, "its kernel", end.detail);
 }

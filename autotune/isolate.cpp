@@ -132,9 +132,8 @@ ChildEnd run_isolated(const std::function<void(const Channel&)>& body, const std
   const kernels::Ending ending = kernels::wait_for(child);
   ChildEnd end = hung ? ChildEnd{ChildEnd::Kind::kHung, -1, {}} : child_end(ending, exception, out_of_memory, finished);
   if (hung)
-    end.detail = "silent for " +
-                 (patient_with() != nullptr ? patient_with()->text() : std::to_string(static_cast<int>(limits.silence_seconds)) + " s") +
-                 ", killed";
+    end.detail =
+        "silent for " + (patient_with() != nullptr ? patient_with()->text() : std::to_string(static_cast<int>(limits.silence_seconds)) + " s") + ", killed";
   end.last_launched = last_launched;
   return end;
 }

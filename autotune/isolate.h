@@ -16,8 +16,7 @@ namespace outgrad::autotune {
 class Patience {
  public:
   // Within [least_seconds, most_seconds]: a busy machine makes anybody late.
-  Patience(double times, double least_seconds, double most_seconds)
-      : times_(times), least_(std::min(least_seconds, most_seconds)), most_(most_seconds) {}
+  Patience(double times, double least_seconds, double most_seconds) : times_(times), least_(std::min(least_seconds, most_seconds)), most_(most_seconds) {}
   bool knows_baseline() const { return baseline_ > 0; }
   double seconds() const;
   // "2.5 s, 50 times the baseline's 0.05 s"

@@ -9,9 +9,7 @@
 namespace outgrad::autotune {
 namespace {
 
-bool contains(std::initializer_list<std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+bool contains(std::initializer_list<std::string_view> names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -75,8 +73,7 @@ std::string Options::required(std::string_view name) const {
 
 std::string Options::one_of(std::string_view name, const std::vector<std::string>& allowed) const {
   const std::string value = text(name, allowed.front());
-  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
-    throw bad(name, "unknown value '" + value + "' (one of: " + joined(allowed) + ")");
+  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) throw bad(name, "unknown value '" + value + "' (one of: " + joined(allowed) + ")");
   return value;
 }
 
@@ -127,8 +124,7 @@ std::vector<Shape> Options::shapes(std::string_view name) const {
     Shape shape{0, 0};
     if (cross == std::string::npos || !parse(word.substr(0, cross), shape.rows) || !parse(word.substr(cross + 1), shape.cols))
       throw bad(name, "'" + word + "' is no shape (ROWSxCOLUMNS, as in 4096x1024; several with commas)");
-    if (shape.rows < 1 || shape.cols < 1 || shape.rows > kMostElements / shape.cols)
-      throw bad(name, "'" + word + "' has not between 1 and 2^32 elements");
+    if (shape.rows < 1 || shape.cols < 1 || shape.rows > kMostElements / shape.cols) throw bad(name, "'" + word + "' has not between 1 and 2^32 elements");
     shapes.push_back(shape);
     begin = end + 1;
   }

@@ -27,15 +27,14 @@ constexpr Operand scratch(Extent extent) { return {"workspace", Content::kResult
 
 constexpr bool kOptional = true, kRequired = false;
 constexpr Operand kX = matrix_in("x", Content::kX), kResidual = matrix_in("residual", Content::kResidual), kDy = matrix_in("dy", Content::kDy),
-                  kGeluY = matrix_in("y", Content::kActivation), kNormY = matrix_in("y", Content::kNormed),
-                  kDzNext = matrix_in("dz_next", Content::kDzNext), kGamma = columns_in("gamma", Content::kGamma, kOptional),
-                  kBeta = columns_in("beta", Content::kBeta, kOptional), kBias = columns_in("bias", Content::kBias, kRequired),
-                  kDgamma = columns_out("dgamma", kOptional), kDbeta = columns_out("dbeta", kOptional), kDbias = columns_out("dbias", kRequired),
-                  kMaskIn{"mask", Content::kMask, Element::kMaskWord, Extent::kMaskWords, Role::kInput},
+                  kGeluY = matrix_in("y", Content::kActivation), kNormY = matrix_in("y", Content::kNormed), kDzNext = matrix_in("dz_next", Content::kDzNext),
+                  kGamma = columns_in("gamma", Content::kGamma, kOptional), kBeta = columns_in("beta", Content::kBeta, kOptional),
+                  kBias = columns_in("bias", Content::kBias, kRequired), kDgamma = columns_out("dgamma", kOptional), kDbeta = columns_out("dbeta", kOptional),
+                  kDbias = columns_out("dbias", kRequired), kMaskIn{"mask", Content::kMask, Element::kMaskWord, Extent::kMaskWords, Role::kInput},
                   kMaskOut{"mask", Content::kResult, Element::kMaskWord, Extent::kMaskWords, Role::kOutput},
                   kRstdIn{"rstd", Content::kRstd, Element::kF32, Extent::kRows, Role::kInput},
-                  kRstdOut{"rstd", Content::kResult, Element::kF32, Extent::kRows, Role::kOutput},
-                  kNormScratch = scratch(Extent::kNormWorkspace), kBiasScratch = scratch(Extent::kBiasWorkspace);
+                  kRstdOut{"rstd", Content::kResult, Element::kF32, Extent::kRows, Role::kOutput}, kNormScratch = scratch(Extent::kNormWorkspace),
+                  kBiasScratch = scratch(Extent::kBiasWorkspace);
 
 constexpr Operand kGeluBackward[] = {kDy, kGeluY, kMaskIn, matrix_out("dx", 0)};
 constexpr Operand kGeluForward[] = {kX, matrix_out("y", 0), kMaskOut};
@@ -45,8 +44,7 @@ constexpr Operand kLayernormBackward[] = {kDy, kNormY, kGamma, kBeta, kRstdIn, m
 constexpr Operand kLayernormForward[] = {kX, kGamma, kBeta, matrix_out("y", 0), kRstdOut};
 constexpr Operand kRmsnormBackward[] = {kDy, kNormY, kGamma, kRstdIn, matrix_out("dx", 0), kDgamma, kNormScratch};
 constexpr Operand kRmsnormForward[] = {kX, kGamma, matrix_out("y", 0), kRstdOut};
-constexpr Operand kResidualLayernormBackward[] = {kDy,     kNormY, kDzNext, kGamma, kBeta, kRstdIn, matrix_out("dz", 0, 2),
-                                                  kDgamma, kDbeta, kNormScratch};
+constexpr Operand kResidualLayernormBackward[] = {kDy, kNormY, kDzNext, kGamma, kBeta, kRstdIn, matrix_out("dz", 0, 2), kDgamma, kDbeta, kNormScratch};
 constexpr Operand kResidualLayernormForward[] = {kX, kResidual, kGamma, kBeta, matrix_out("z", 0, 1), matrix_out("y", 0, 1), kRstdOut};
 constexpr Operand kResidualRmsnormBackward[] = {kDy, kNormY, kDzNext, kGamma, kRstdIn, matrix_out("dz", 0, 2), kDgamma, kNormScratch};
 constexpr Operand kResidualRmsnormForward[] = {kX, kResidual, kGamma, matrix_out("z", 0, 1), matrix_out("y", 0, 1), kRstdOut};
@@ -120,18 +118,12 @@ bool is_backward(KernelId kernel) { return operands(kernel).front().content == C
 
 i64 Operand::count(const Problem& problem) const {
   switch (extent) {
-    case Extent::kElements:
-      return problem.elements();
-    case Extent::kRows:
-      return problem.rows;
-    case Extent::kColumns:
-      return problem.cols;
-    case Extent::kMaskWords:
-      return (problem.elements() + 31) / 32;
-    case Extent::kNormWorkspace:
-      return kernels::norm_backward_workspace(problem.rows, problem.cols);
-    default:
-      return kernels::bias_backward_workspace(problem.rows, problem.cols);
+    case Extent::kElements: return problem.elements();
+    case Extent::kRows: return problem.rows;
+    case Extent::kColumns: return problem.cols;
+    case Extent::kMaskWords: return (problem.elements() + 31) / 32;
+    case Extent::kNormWorkspace: return kernels::norm_backward_workspace(problem.rows, problem.cols);
+    default: return kernels::bias_backward_workspace(problem.rows, problem.cols);
   }
 }
 

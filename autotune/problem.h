@@ -33,10 +33,18 @@ enum class KernelId {
 };
 enum class FormatId { kF32, kF16, kBf16 };  // kernels::ActivationFormats
 
-inline constexpr KernelId kAllKernels[] = {
-    KernelId::kGeluBackward,       KernelId::kGeluForward,       KernelId::kBiasGeluBackward,          KernelId::kBiasGeluForward,
-    KernelId::kLayernormBackward,  KernelId::kLayernormForward,  KernelId::kRmsnormBackward,           KernelId::kRmsnormForward,
-    KernelId::kResidualLayernormBackward, KernelId::kResidualLayernormForward, KernelId::kResidualRmsnormBackward, KernelId::kResidualRmsnormForward};
+inline constexpr KernelId kAllKernels[] = {KernelId::kGeluBackward,
+                                           KernelId::kGeluForward,
+                                           KernelId::kBiasGeluBackward,
+                                           KernelId::kBiasGeluForward,
+                                           KernelId::kLayernormBackward,
+                                           KernelId::kLayernormForward,
+                                           KernelId::kRmsnormBackward,
+                                           KernelId::kRmsnormForward,
+                                           KernelId::kResidualLayernormBackward,
+                                           KernelId::kResidualLayernormForward,
+                                           KernelId::kResidualRmsnormBackward,
+                                           KernelId::kResidualRmsnormForward};
 inline constexpr KernelId kGeluKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};  // the elementwise ones
 inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
 
@@ -53,12 +61,9 @@ std::vector<FormatId> formats_of(const Options& options);
 template <class Action>
 decltype(auto) with_type(FormatId format, Action&& action) {
   switch (format) {
-    case FormatId::kF32:
-      return action(float{});
-    case FormatId::kF16:
-      return action(kernels::F16{});
-    default:
-      return action(kernels::BF16{});
+    case FormatId::kF32: return action(float{});
+    case FormatId::kF16: return action(kernels::F16{});
+    default: return action(kernels::BF16{});
   }
 }
 
@@ -123,9 +128,7 @@ struct Operand {
 
   kernels::i64 count(const Problem& problem) const;  // elements of the array
   int element_bytes(FormatId format) const { return element == Element::kFormat ? bytes_of(format) : 4; }
-  std::size_t bytes(const Problem& problem) const {
-    return static_cast<std::size_t>(count(problem)) * static_cast<std::size_t>(element_bytes(problem.format));
-  }
+  std::size_t bytes(const Problem& problem) const { return static_cast<std::size_t>(count(problem)) * static_cast<std::size_t>(element_bytes(problem.format)); }
 };
 
 // In the order of Arguments::array.

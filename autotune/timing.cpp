@@ -29,9 +29,7 @@ double steady_ns(const std::function<void()>& run) {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 
 Rounds::Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed, Stopwatch stopwatch)
     : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), stopwatch_(std::move(stopwatch)), times_ns_(workloads_.size()) {}
@@ -71,8 +69,7 @@ std::vector<double> kept_of(const std::vector<double>& values, const std::vector
   return chosen;
 }
 
-Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept,
-                        std::uint64_t seed) {
+Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept, std::uint64_t seed) {
   const std::vector<double> above = kept_of(numerator, kept), below = kept_of(denominator, kept);
   const std::size_t n = std::min(above.size(), below.size());
   if (n == 0) return {};

@@ -67,8 +67,7 @@ struct Interval {
 };
 // Median of numerator[r] / denominator[r] over the rounds kept, and its percentile-bootstrap interval at kConfidence. All 1 when
 // no round is kept.
-Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept,
-                        std::uint64_t seed);
+Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator, const std::vector<bool>& kept, std::uint64_t seed);
 
 // Spearman's rank correlation of two lists of one length: Pearson's of their ranks, equal values sharing the mean of theirs. NaN for fewer than two pairs, and
 // where all values of a list are equal.

@@ -47,18 +47,14 @@ json summary_of(const Problem& problem, const SearchResult& result) {
           {"known", result.known},
           {"rejected", result.rejected},
           {"seconds",
-           {{"compile", result.seconds.compile},
-            {"verify", result.seconds.verify},
-            {"measure", result.seconds.measure},
-            {"total", result.total_seconds}}},
+           {{"compile", result.seconds.compile}, {"verify", result.seconds.verify}, {"measure", result.seconds.measure}, {"total", result.total_seconds}}},
           {"overhead", result.overhead()}};
 }
 
 void print(const SearchResult& result) {
   print_problem(result.finalists, result.final);
-  std::printf("  %zu evaluated, %zu known before, %zu rejected; %.1f s: compile %.1f, verify %.1f, measure %.1f, else %.1f%%\n", result.evaluated,
-              result.known, result.rejected, result.total_seconds, result.seconds.compile, result.seconds.verify, result.seconds.measure,
-              100 * result.overhead());
+  std::printf("  %zu evaluated, %zu known before, %zu rejected; %.1f s: compile %.1f, verify %.1f, measure %.1f, else %.1f%%\n", result.evaluated, result.known,
+              result.rejected, result.total_seconds, result.seconds.compile, result.seconds.verify, result.seconds.measure, 100 * result.overhead());
   for (const Candidate& candidate : result.failures)
     if (const auto* why = candidate.as<Rejected>())
       std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
@@ -172,8 +168,8 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
     if (!as_json) std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
     Known known{std::move(part.known), {}};
     if (key)
-      known.seeds = seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format),
-                                    problem.elements(), kSeeds, accuracy);
+      known.seeds =
+          seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(), kSeeds, accuracy);
     const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
     if (terminal) std::fprintf(stderr, "\r\033[K");
     if (!as_json) print(result);
@@ -192,8 +188,12 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   kernels::write_file(tuned_path, tuned_header(chosen, device.backend(), "for " + device.description(), accuracy));
   if (as_json) {
     for (const Record& winner : winners) won.push_back(to_json(winner));
-    const json summary = {{"schema", "outgrad.tune_summary/1"}, {"seconds", elapsed()},   {"database", database_path},
-                          {"header", tuned_path},               {"problems", summaries}, {"winners", won}};
+    const json summary = {{"schema", "outgrad.tune_summary/1"},
+                          {"seconds", elapsed()},
+                          {"database", database_path},
+                          {"header", tuned_path},
+                          {"problems", summaries},
+                          {"winners", won}};
     std::printf("%s\n", summary.dump(2).c_str());
   } else {
     std::printf("%s and %s, in %.1f s\n", tuned_path.c_str(), database_path.c_str(), elapsed());
@@ -207,8 +207,9 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 
 int tune_command(const std::vector<std::string>& args) {
   const Options options("tune", args,
-                        {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy", "strategy", "shard",
-                         "seeds", "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes", "ranking"},
+                        {"device",   "kernel",   "format", "budget", "out",    "seed",         "evaluations",         "elements",  "shape",  "headers",
+                         "accuracy", "strategy", "shard",  "seeds",  "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes",
+                         "ranking"},
                         {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
   if (options.has("merge")) {
     options.refuse_all_but("--merge", {"merge", "out", "accuracy", "json"});
@@ -227,29 +228,28 @@ int tune_command(const std::vector<std::string>& args) {
     if (options.has("ranking"))
       options.refuse_all_but("--ranking", {"device", "kernel", "format", "ranking", "shape", "seed", "out", "json"});
     else
-      options.refuse_all_but("a replay", {"device", "kernel", "format", "accuracy", "strategy", "evaluations", "seed",
-                                          "export-kernel-tuner", "export-t4", "json"});
+      options.refuse_all_but("a replay",
+                             {"device", "kernel", "format", "accuracy", "strategy", "evaluations", "seed", "export-kernel-tuner", "export-t4", "json"});
     return replay_command(options);
   }
   if (options.has("record")) {
-    options.refuse_all_but(
-        "--record", {"record", "device", "kernel", "format", "accuracy", "budget", "evaluations", "elements", "shape", "passes", "seed"});
+    options.refuse_all_but("--record", {"record", "device", "kernel", "format", "accuracy", "budget", "evaluations", "elements", "shape", "passes", "seed"});
     require_cpu_device(options);
     return record_command(options, problems_of(options));
   }
   const std::vector<Problem> problems = problems_of(options);
   if (device.rfind("sm_", 0) == 0) {
-    options.refuse_all_but("a device that is not there", {"device", "board", "kernel", "format", "accuracy", "budget", "out", "seed",
-                                                          "evaluations", "elements", "shape", "json"});
+    options.refuse_all_but("a device that is not there",
+                           {"device", "board", "kernel", "format", "accuracy", "budget", "out", "seed", "evaluations", "elements", "shape", "json"});
     return gpu::offline_command(options, problems);
   }
   if (device.rfind("cuda:", 0) == 0) {
-    options.refuse_all_but("a GPU", {"device", "kernel", "format", "accuracy", "budget", "out", "seed", "evaluations", "elements", "shape",
-                                     "strategy", "shard", "fresh", "publish", "json"});
+    options.refuse_all_but("a GPU", {"device", "kernel", "format", "accuracy", "budget", "out", "seed", "evaluations", "elements", "shape", "strategy", "shard",
+                                     "fresh", "publish", "json"});
     return gpu::device_command(options, problems);
   }
-  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers",
-                                     "accuracy", "strategy", "shard", "fresh", "publish", "json"});
+  options.refuse_all_but("the CPU", {"device", "kernel", "format", "budget", "out", "seed", "evaluations", "elements", "shape", "headers", "accuracy",
+                                     "strategy", "shard", "fresh", "publish", "json"});
   require_cpu_device(options);
   return cpu_command(options, problems);
 }

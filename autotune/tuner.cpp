@@ -27,8 +27,7 @@ using nlohmann::json;
 // Names the variant in the log file before it runs: what a machine that froze leaves behind.
 class LaunchLog {
  public:
-  explicit LaunchLog(const std::string& path)
-      : file_(path.empty() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  explicit LaunchLog(const std::string& path) : file_(path.empty() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
     if (!path.empty() && file_.get() < 0) throw kernels::IoError(path, "open", errno);
   }
   void launching(const char* step, const AnyVariant& variant) const {
@@ -56,9 +55,7 @@ void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage)
   Candidate* candidate = known ? &candidates[static_cast<std::size_t>(end.last_launched)] : nullptr;
   if (candidate == nullptr || candidate->code() == nullptr)
     throw kernels::EnvironmentError("tune: the " + std::string(name_of(stage)) + " process ended early: " + end.detail);
-  const Reason reason = end.kind == ChildEnd::Kind::kHung          ? Reason::kHung
-                        : end.kind == ChildEnd::Kind::kOutOfMemory ? Reason::kOutOfMemory
-                                                                   : Reason::kCrashed;
+  const Reason reason = end.kind == ChildEnd::Kind::kHung ? Reason::kHung : end.kind == ChildEnd::Kind::kOutOfMemory ? Reason::kOutOfMemory : Reason::kCrashed;
   candidate->reject(stage, reason, end.detail);
 }
 
@@ -66,10 +63,7 @@ void blame(std::vector<Candidate>& candidates, const ChildEnd& end, Stage stage)
 class TimingSession {
  public:
   TimingSession(const std::vector<Candidate>& candidates, const MeasureSettings& settings, const Channel& channel)
-      : candidates_(candidates),
-        settings_(settings),
-        channel_(channel),
-        executor_(settings.open()) {
+      : candidates_(candidates), settings_(settings), channel_(channel), executor_(settings.open()) {
     executor_->allocate(candidates.front().variant().problem, settings.seed);
   }
 
@@ -116,8 +110,7 @@ class TimingSession {
       ranked.push_back({ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep, settings_.seed).median, items[i]});
     std::sort(ranked.begin(), ranked.end());
     std::vector<std::size_t> finalists = {items.front()};
-    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i)
-      finalists.push_back(ranked[i].second);
+    for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i) finalists.push_back(ranked[i].second);
     return finalists;
   }
 
@@ -216,8 +209,7 @@ std::string utc_now() {
 }
 
 RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
-  RunIdentity run{
-      device_record(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
+  RunIdentity run{device_record(cpu), hash_sources(toolchain.source_root), toolchain.version.substr(0, toolchain.version.find('\n')), "", utc_now(), seed};
   for (const std::string& flag : toolchain.flags)
     if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;  // a path would tie the record to a folder
   return run;
@@ -239,8 +231,7 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
   std::printf("  (%td timed, %td rejected, %d of %zu rounds discarded)\n", timed, rejected, m.discarded_rounds, m.finals.ceiling_ns.size());
   for (const Candidate& candidate : candidates)
     if (const auto* why = candidate.as<Rejected>())
-      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason),
-                  why->detail.c_str());
+      std::printf("  rejected: %s at %s: %s: %s\n", candidate.variant().name().c_str(), name_of(why->stage), name_of(why->reason), why->detail.c_str());
 }
 
 i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds, int calls) {
@@ -318,8 +309,8 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
   }
 }
 
-Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<Record>& winners, PhaseSeconds& spent) {
+Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run, const std::string& database_path,
+                         std::vector<Record>& winners, PhaseSeconds& spent) {
   const auto seconds_of = [](double& sum, const auto& phase) {
     const auto began = std::chrono::steady_clock::now();
     phase();
@@ -349,16 +340,14 @@ Measurement measure(std::vector<Candidate>& candidates, const MeasureSettings& s
   while (true) {
     if (candidates.front().as<Verified>() == nullptr) {
       const auto* why = candidates.front().as<Rejected>();
-      throw kernels::EnvironmentError(
-          "tune: the default variant of " + candidates.front().variant().problem.name() + " does not run here: " +
-          (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
+      throw kernels::EnvironmentError("tune: the default variant of " + candidates.front().variant().problem.name() + " does not run here: " +
+                                      (why != nullptr ? std::string(name_of(why->reason)) + ": " + why->detail : candidates.front().state_name()));
     }
     RoundSamples screening(candidates.size()), finals(candidates.size());
     const auto body = [&](const Channel& channel) { TimingSession(candidates, settings, channel).run(); };
     const auto on_report = [&](const json& report) { (report["phase"] == "final" ? finals : screening).add(report); };
     const ChildEnd end = run_isolated(body, on_report, limits_of(settings, patience));
-    if (end.kind == ChildEnd::Kind::kFinished)
-      return evaluate(candidates, std::move(screening), std::move(finals), settings);
+    if (end.kind == ChildEnd::Kind::kFinished) return evaluate(candidates, std::move(screening), std::move(finals), settings);
     blame(candidates, end, Stage::kTime);  // and once more without it: rounds that had it are not comparable
   }
 }

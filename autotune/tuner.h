@@ -81,7 +81,7 @@ struct PhaseSeconds {
 // Verifies and measures the compiled candidates of one problem, appends a record of each to the database, the winner's to `winners` too.
 // Throws as verify() and measure() do, after the records are written.
 // Adds to `spent` what either took.
-Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run,
-                         const std::string& database_path, std::vector<Record>& winners, PhaseSeconds& spent);
+Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettings& settings, const RunIdentity& run, const std::string& database_path,
+                         std::vector<Record>& winners, PhaseSeconds& spent);
 void print_problem(const std::vector<Candidate>& candidates, const Measurement& m);
 }  // namespace outgrad::autotune

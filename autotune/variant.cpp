@@ -54,8 +54,7 @@ Fits forward_fits() {
       return &run_forward<Fit, T, kReferenceSchedule>;
     }
   }();
-  return {std::make_shared<const FitChoice>(
-      FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = kReference})};
+  return {std::make_shared<const FitChoice>(FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = kReference})};
 }
 
 // Rows are shared by slots there, not by blocks of elements.
@@ -79,16 +78,11 @@ const Fits& fits_of(const Problem& problem) {
     static const Fits kBackward = backward_fits<T, false>(), kForward = forward_fits<T, false>(), kBiasBackward = backward_fits<T, true>(),
                       kBiasForward = forward_fits<T, true>(), kNone;
     switch (problem.kernel) {
-      case KernelId::kGeluBackward:
-        return kBackward;
-      case KernelId::kGeluForward:
-        return kForward;
-      case KernelId::kBiasGeluBackward:
-        return kBiasBackward;
-      case KernelId::kBiasGeluForward:
-        return kBiasForward;
-      default:
-        return kNone;
+      case KernelId::kGeluBackward: return kBackward;
+      case KernelId::kGeluForward: return kForward;
+      case KernelId::kBiasGeluBackward: return kBiasBackward;
+      case KernelId::kBiasGeluForward: return kBiasForward;
+      default: return kNone;
     }
   });
 }
@@ -157,20 +151,11 @@ std::string Variant::schedule_text() const {
 std::string Variant::body() const {
   std::string run;
   switch (problem.kernel) {
-    case KernelId::kGeluBackward:
-      run = "run_backward";
-      break;
-    case KernelId::kGeluForward:
-      run = "run_forward";
-      break;
-    case KernelId::kBiasGeluBackward:
-      run = "run_bias_backward";
-      break;
-    case KernelId::kBiasGeluForward:
-      run = "run_bias_forward";
-      break;
-    default:
-      run = std::string("run_") + autotune::name_of(problem.kernel);
+    case KernelId::kGeluBackward: run = "run_backward"; break;
+    case KernelId::kGeluForward: run = "run_forward"; break;
+    case KernelId::kBiasGeluBackward: run = "run_bias_backward"; break;
+    case KernelId::kBiasGeluForward: run = "run_bias_forward"; break;
+    default: run = std::string("run_") + autotune::name_of(problem.kernel);
   }
   return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<" + (fit ? "generated::" + fit->type + ", " : "") + type_of(problem.format) + ", " +
          schedule_text() + ">(a);";
@@ -279,17 +264,14 @@ Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int 
   space.parameter("streaming_stores", {0, 1})
       .parameter("table", {static_cast<int>(TablePlacement::permute), static_cast<int>(TablePlacement::memory)})
       .parameter("threads", thread_counts(threads));
-  space.constraint("scalar code has no vectors to interleave", {"vector_bits", "unroll"},
-                   [](const Point& p) { return p[0] != 0 || p[1] == 1; });
-  space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"},
-                   [](const Point& p) { return p[0] != 0 || p[1] == 0; });
+  space.constraint("scalar code has no vectors to interleave", {"vector_bits", "unroll"}, [](const Point& p) { return p[0] != 0 || p[1] == 1; });
+  space.constraint("scalar code has no streaming stores", {"vector_bits", "streaming_stores"}, [](const Point& p) { return p[0] != 0 || p[1] == 0; });
   space.constraint("scalar code reads its table from memory", {"vector_bits", "table"},
                    [](const Point& p) { return p[0] != 0 || p[1] == static_cast<int>(TablePlacement::memory); });
   std::vector<bool> has_rows;
   for (const auto& fit : fits) has_rows.push_back(fit->has_rows);
-  space.constraint("a fit without rows has none to permute", {"fit", "table"}, [has_rows](const Point& p) {
-    return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory);
-  });
+  space.constraint("a fit without rows has none to permute", {"fit", "table"},
+                   [has_rows](const Point& p) { return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory); });
   if (is_parameter(problem.kernel, "block_elements"))
     space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
                      [](const Point& p) { return p[1] != 1 || p[0] >= 1 << 16; });

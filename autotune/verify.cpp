@@ -142,14 +142,11 @@ void repeat(std::vector<std::byte>& array, std::size_t begin) {
 float special_value(int kind, bool chosen, float plain, FormatId format) {
   const float least = format == FormatId::kF16 ? 0x1p-24f : format == FormatId::kBf16 ? 0x1p-133f : 0x1p-149f;
   switch (kind) {
-    case 0:
-      return chosen ? INFINITY : plain;
-    case 1:
-      return chosen ? NAN : plain;
+    case 0: return chosen ? INFINITY : plain;
+    case 1: return chosen ? NAN : plain;
     case 2:  // subnormals, all of them
       return plain * 3 * least;
-    case 3:
-      return std::copysign(0.0f, plain);
+    case 3: return std::copysign(0.0f, plain);
     case 4:  // no variance
       return 1.5f;
     default:  // far apart in size
@@ -175,15 +172,11 @@ float plain_value(Content content, std::uint64_t& random) {
       return static_cast<float>(0.5 * x * (1 + std::erf(x * std::sqrt(0.5))));
     }
     case Content::kDy:
-    case Content::kDzNext:
-      return static_cast<float>(2 * uniform(random) - 1);
-    case Content::kRstd:
-      return static_cast<float>(0.1 + 3 * uniform(random));
+    case Content::kDzNext: return static_cast<float>(2 * uniform(random) - 1);
+    case Content::kRstd: return static_cast<float>(0.1 + 3 * uniform(random));
     case Content::kBeta:
-    case Content::kBias:
-      return static_cast<float>(uniform(random) - 0.5);
-    default:
-      return static_cast<float>(normal(random));
+    case Content::kBias: return static_cast<float>(uniform(random) - 0.5);
+    default: return static_cast<float>(normal(random));
   }
 }
 
@@ -195,8 +188,8 @@ Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint6
   if (problem.has_fit()) patterns_ = argument_patterns(problem.format, seed_);
   const auto count = static_cast<i64>(patterns_.size());
   // With both mask values, where the mask is given.
-  const bool masked = std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(),
-                                  [](const Operand& o) { return o.content == Content::kMask; });
+  const bool masked =
+      std::any_of(operands(problem.kernel).begin(), operands(problem.kernel).end(), [](const Operand& o) { return o.content == Content::kMask; });
   const i64 all = masked ? 2 * count : count;
   constexpr i64 kStreamedBytes = i64{2} << 20;  // outputs as large are streamed (kernels/host)
   const i64 streamed = kStreamedBytes / bytes_of(problem.format);
@@ -383,8 +376,7 @@ std::optional<std::string> Verifier::run_all(const std::function<void(const Argu
   return std::nullopt;
 }
 
-std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias,
-                                         bool flush_to_zero) const {
+std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias, bool flush_to_zero) const {
   constexpr std::byte kUnwritten{0xa5}, kNanByte{0xff};  // of outputs; of scratch, whose content may not matter
   const std::span<const Operand> all = operands(problem_.kernel);
   std::vector<std::unique_ptr<GuardedArray>> arrays;

@@ -37,20 +37,14 @@ double value_of(Content content, double normal, double uniform) {
   switch (content) {
     case Content::kX:
     case Content::kResidual:
-    case Content::kNormed:
-      return normal;
+    case Content::kNormed: return normal;
     case Content::kDy:
-    case Content::kDzNext:
-      return 2 * uniform - 1;
-    case Content::kGamma:
-      return std::copysign(0.5 + uniform, normal);
-    case Content::kRstd:
-      return 0.5 + uniform;
+    case Content::kDzNext: return 2 * uniform - 1;
+    case Content::kGamma: return std::copysign(0.5 + uniform, normal);
+    case Content::kRstd: return 0.5 + uniform;
     case Content::kBeta:
-    case Content::kBias:
-      return uniform - 0.5;
-    default:
-      return 0;
+    case Content::kBias: return uniform - 0.5;
+    default: return 0;
   }
 }
 

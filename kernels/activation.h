@@ -28,8 +28,7 @@ OUTGRAD_HD constexpr bool fit_holds() {
 
 // dy g in fp32, for the elements at dy and y: one, or as many as the operations object handles at once.
 template <class Fit, class Ops, class TableView, class T, class Y>
-OUTGRAD_HD typename Ops::Value activation_backward_value(const Ops& ops, const TableView& table, const T* dy, const Y* y,
-                                                         typename Ops::Mask m) {
+OUTGRAD_HD typename Ops::Value activation_backward_value(const Ops& ops, const TableView& table, const T* dy, const Y* y, typename Ops::Mask m) {
   static_assert(fit_holds<Fit, Y>());
   if constexpr (kIsDirect<Fit>) {
     return ops.mul(ops.load(dy), evaluate_direct<Y>(ops, Fit{}, table, ops.load_codes(y), ops.load(y), m));
@@ -53,4 +52,4 @@ OUTGRAD_HD constexpr auto table_of() {
   }
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -75,4 +75,4 @@ struct ActivationFits<BF16> {
                        generated::MishBf16, generated::TanhBf16, generated::SigmoidBf16, generated::SoftplusBf16, generated::EluBf16>;
 };
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -59,16 +59,15 @@ OUTGRAD_HD constexpr bool direct_table_holds() {
 // g = f'(x) from the code of y = f(x), y itself, and m as in evaluate_backward. A NaN y gives NaN; foreign data, y > 0 with m = 0, is
 // taken to the nearest end, the code of -0.
 template <class Y, class Ops, class Fit, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_direct(const Ops& ops, const Fit& fit, const TableView& entries, typename Ops::Row code,
-                                               typename Ops::Value y, typename Ops::Mask m) {
+OUTGRAD_HD typename Ops::Value evaluate_direct(const Ops& ops, const Fit& fit, const TableView& entries, typename Ops::Row code, typename Ops::Value y,
+                                               typename Ops::Mask m) {
   using Row = typename Ops::Row;
   constexpr int kMagnitude = (1 << (8 * sizeof(Y) - 1)) - 1;
   const Row magnitude = ops.low_bits(code, kMagnitude);
   const auto negative = ops.above(code, kMagnitude);
   Row first = ops.select(negative, ops.constant_row(fit.kLowerFirst), ops.constant_row(fit.kUpperFirst));
   Row last = ops.select(negative, ops.constant_row(fit.kLowerLast), ops.constant_row(fit.kUpperLast));
-  Row shift =
-      ops.select(negative, ops.constant_row(fit.kLowerBase - fit.kLowerFirst), ops.constant_row(fit.kUpperBase - fit.kUpperFirst));
+  Row shift = ops.select(negative, ops.constant_row(fit.kLowerBase - fit.kLowerFirst), ops.constant_row(fit.kUpperBase - fit.kUpperFirst));
   if constexpr (Fit::kMasked) {
     first = ops.select(m, first, ops.constant_row(fit.kLeftFirst));
     // A segment that ends where it begins sends y > 0 to the entry of -0.
@@ -79,4 +78,4 @@ OUTGRAD_HD typename Ops::Value evaluate_direct(const Ops& ops, const Fit& fit, c
   return ops.select(ops.less_equal(y, y), ops.template entry<typename EntryOf<Fit>::Type>(entries, index), y);
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

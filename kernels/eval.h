@@ -182,8 +182,7 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
 }
 
 template <class Ops, class Fit, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value y,
-                                                 typename Ops::Mask m) {
+OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit, const TableView& table, typename Ops::Value y, typename Ops::Mask m) {
   const Place<Ops> place = evaluate_place(ops, fit, y, m);
   bool two_word = false;
   if constexpr (requires { fit.kTwoWord; }) two_word = fit.kTwoWord;
@@ -221,8 +220,7 @@ struct TailBody {
 
 // f(x), in fp32: uniform cells in x, those of the left tail apart. From kXMax on f(x) rounds to x.
 template <class Ops, class Forward, class CoreView, class TailView>
-OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail,
-                                                typename Ops::Value x) {
+OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail, typename Ops::Value x) {
   using Value = typename Ops::Value;
   const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
   Value y = evaluate_row(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
@@ -416,4 +414,4 @@ struct FloatOps {
   }
 };
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

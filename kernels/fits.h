@@ -81,4 +81,4 @@ void for_each_fit(Visitor&& visitor) {
 }
 #endif
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -209,4 +209,4 @@ OUTGRAD_HD u32 code_of(T value) {
   return value.bits;
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -51,4 +51,4 @@ OUTGRAD_HD GeluForwardElement<T> gelu_forward_element(const Forward& fit, const 
   return {narrow<T>(gelu_forward_value<T>(FloatOps{}, fit, tables, wide)), evaluate_mask(FloatOps{}, fit, wide)};
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -67,14 +67,10 @@ inline namespace OUTGRAD_ABI {
 
 constexpr const char* name_of(Rung rung) {
   switch (rung) {
-    case Rung::device:
-      return "exact device";
-    case Rung::architecture:
-      return "same architecture";
-    case Rung::family:
-      return "same family";
-    default:
-      return "default";
+    case Rung::device: return "exact device";
+    case Rung::architecture: return "same architecture";
+    case Rung::family: return "same family";
+    default: return "default";
   }
 }
 
@@ -94,9 +90,7 @@ constexpr int compare_texts(const char* a, const char* b) {
 
 constexpr bool same_text(const char* a, const char* b) { return a != nullptr && b != nullptr && compare_texts(a, b) == 0; }
 
-constexpr bool is_for_every_device(const DeviceKey& key) {
-  return key.device == nullptr && key.architecture == nullptr && key.family == nullptr;
-}
+constexpr bool is_for_every_device(const DeviceKey& key) { return key.device == nullptr && key.architecture == nullptr && key.family == nullptr; }
 
 // Whether the entry stands on any rung for the device, and on which.
 constexpr bool stands(const TunedEntry& entry, const DeviceKey& device, Rung& rung) {

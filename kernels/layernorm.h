@@ -101,9 +101,7 @@ struct NormColumns {
 
 inline constexpr int kColumnArrays = 5;
 
-OUTGRAD_HD NormColumns columns_at(float* storage, i64 n) {
-  return {storage, storage + n, storage + 2 * n, storage + 3 * n, storage + 4 * n};
-}
+OUTGRAD_HD NormColumns columns_at(float* storage, i64 n) { return {storage, storage + n, storage + 2 * n, storage + 3 * n, storage + 4 * n}; }
 
 OUTGRAD_HD void prepare_column(const NormColumns& columns, const float* gamma, const float* beta, i64 j, bool side) {
   const float g = gamma ? gamma[j] : 1.0f;
@@ -208,4 +206,4 @@ OUTGRAD_HD Lane input_gradient(Lane dy, Lane c, Lane gamma, Lane reciprocal, Lan
   return mul_rn(rstd, fma_rn(x_hat, negated_m2, fma_rn(dy, gamma, negated_m1)));
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -133,10 +133,10 @@ struct GpuNormSchedule {
   int access_bytes = 16;    // the widest global load and store, where rows are aligned to it: 4, 8 or 16
   int blocks_per_sm = 0;    // the grid holds this many blocks for each SM, which loop over the rest; 0 = a block for each block_rows rows
   int resident_blocks = 0;  // blocks per SM that the register allocation must leave room for; 0 = as many as make 16 warps, 24 in a forward
-  int rows_ahead = -1;      // fused sums: rows on their way into shared memory before it is their turn, 0 to 4; -1 = as many as make 64 KiB an SM, 1 at least
+  int rows_ahead = -1;  // fused sums: rows on their way into shared memory before it is their turn, 0 to 4; -1 = as many as make 64 KiB an SM, 1 at least
   RowHome home = RowHome::automatic;
   ColumnSums sums = ColumnSums::automatic;
-  CacheHint loads = CacheHint::none;   // of x, dy, y and what is added to them, but not of rows ahead; not of what all rows share, which stays in the caches
+  CacheHint loads = CacheHint::none;  // of x, dy, y and what is added to them, but not of rows ahead; not of what all rows share, which stays in the caches
   CacheHint stores = CacheHint::none;  // of y, z and dx
 };
 

@@ -9,8 +9,8 @@
 #pragma once
 
 // NVRTC says what it was asked for; nvcc defines nothing for -use_fast_math or -ftz=true: there the rule is the user's to keep.
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
-    (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__) || (defined(__CUDA_FTZ) && __CUDA_FTZ)
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__) || \
+    (defined(__CUDA_FTZ) && __CUDA_FTZ)
 #error "outgrad: fast-math flags change results, which the proofs do not cover: build without -ffast-math / -use_fast_math"
 #endif
 #if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && !defined(__CUDA_ARCH__)
@@ -163,4 +163,4 @@ OUTGRAD_HD float sqrt_rn(float a) {
 #endif
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

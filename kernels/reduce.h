@@ -132,4 +132,4 @@ OUTGRAD_HD i64 slot_count(i64 rows, i64 n) {
 // First row of slot `slot` (of slot + 1: one past its last).
 OUTGRAD_HD i64 slot_begin(i64 rows, i64 slots, i64 slot) { return rows / slots * slot + rows % slots * slot / slots; }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -59,14 +59,10 @@ struct Avx2 {
 
   static OUTGRAD_HD Mask less(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
   static OUTGRAD_HD Mask less_equal(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
-  static OUTGRAD_HD Mask neither(Mask p, Mask q) {
-    return _mm256_andnot_ps(_mm256_or_ps(p, q), _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
-  }
+  static OUTGRAD_HD Mask neither(Mask p, Mask q) { return _mm256_andnot_ps(_mm256_or_ps(p, q), _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
   static OUTGRAD_HD bool any(Mask mask) { return _mm256_movemask_ps(mask) != 0; }
   static OUTGRAD_HD Float select(Mask mask, Float a, Float b) { return _mm256_blendv_ps(b, a, mask); }
-  static OUTGRAD_HD Int select(Mask mask, Int a, Int b) {
-    return _mm256_blendv_epi8(b, a, _mm256_castps_si256(mask));
-  }
+  static OUTGRAD_HD Int select(Mask mask, Int a, Int b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(mask)); }
   static OUTGRAD_HD Mask mask_of(MaskBits bits) {
     const Int lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), lane_bit), lane_bit));
@@ -357,8 +353,7 @@ struct Avx512 {
   }
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_even_odd(T* to, Float even, Float odd) {
-    const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,
-                                       17, 1, 16, 0);
+    const Int order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     store_line<kStreaming>(to, _mm512_permutexvar_epi16(order, narrowed_pair<false>(to, even, odd)));
   }
 
@@ -393,8 +388,7 @@ struct Avx512 {
       // One instruction for both where it rounds to nearest even: it flushes subnormals and keeps NaN payloads, both rare.
       constexpr int kNanOrSubnormal = 0x01 | 0x80 | 0x20;
       const auto special = [](Float v) { return _mm512_fpclass_ps_mask(v, kNanOrSubnormal); };
-      if (kOrdinary || __builtin_expect(_kortestz_mask16_u8(special(a), special(b)), 1))
-        return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
+      if (kOrdinary || __builtin_expect(_kortestz_mask16_u8(special(a), special(b)), 1)) return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(b, a));
     }
 #endif
     if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
@@ -714,4 +708,4 @@ struct OrdinaryLanes : Lanes {
   }
 };
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -29,8 +29,7 @@ Found find(i64 rows, i64 cols) {
   if constexpr (sizeof Table::kEntries == sizeof(TunedEntry)) {
     return {};
   } else {
-    static const auto standing =
-        stand(Table::kEntries, this_cpu(), [](const TunedEntry& entry) { return choice_runs_here(All{}, entry.choice); });
+    static const auto standing = stand(Table::kEntries, this_cpu(), [](const TunedEntry& entry) { return choice_runs_here(All{}, entry.choice); });
     return nearest(Table::kEntries, standing, rows, cols);
   }
 }
@@ -60,4 +59,4 @@ Tuning tuning_of(i64 rows, i64 cols) {
 }
 
 }  // namespace tuned
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

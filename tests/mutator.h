@@ -55,21 +55,13 @@ class Mutator {
       case 0:
         if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
         break;
-      case 1:
-        text.insert(at, token());
-        break;
-      case 2:
-        text.erase(at, 1 + below(8));
-        break;
-      case 3:
-        text.insert(at, donor.substr(below(donor.size() + 1), below(32)));
-        break;
+      case 1: text.insert(at, token()); break;
+      case 2: text.erase(at, 1 + below(8)); break;
+      case 3: text.insert(at, donor.substr(below(donor.size() + 1), below(32))); break;
       case 4:  // of a number: a size, an offset, a coefficient
-        if (const std::size_t digit = text.find_first_of("0123456789", at); digit != std::string::npos)
-          text[digit] = static_cast<char>('0' + below(10));
+        if (const std::size_t digit = text.find_first_of("0123456789", at); digit != std::string::npos) text[digit] = static_cast<char>('0' + below(10));
         break;
-      default:
-        own_[kind - kCommon](*this, text, at);
+      default: own_[kind - kCommon](*this, text, at);
     }
   }
 

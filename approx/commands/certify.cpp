@@ -27,11 +27,9 @@ void require_programs(const std::vector<WitnessScript>& scripts) {
 }
 
 /// All scripts, written to `folder` and run, `threads` at a time; a line each, in order.
-std::vector<Witnessed> run_scripts(const std::vector<WitnessScript>& scripts, const std::string& folder, double limit_s,
-                                           int threads) {
+std::vector<Witnessed> run_scripts(const std::vector<WitnessScript>& scripts, const std::string& folder, double limit_s, int threads) {
   std::vector<Witnessed> results(scripts.size());
-  kernels::for_each_task(scripts.size(), threads,
-                         [&](size_t i) { results[i] = run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s); });
+  kernels::for_each_task(scripts.size(), threads, [&](size_t i) { results[i] = run_witness(scripts[i], folder + "/" + scripts[i].name, limit_s); });
   return results;
 }
 
@@ -50,8 +48,8 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
     fmt::print("{:<11} {:7.2f} s  {} <= {}  {}\n", outcome, results[i].seconds, b ? 'B' : 'A', power_of_two(scripts[i].claim), scripts[i].name);
     if (!results[i].proven && !results[i].timed_out) fmt::print("            {}\n", first_line(results[i].output));
   }
-  fmt::print("{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n", fit.name,
-             power_of_two(fit.backward->kA), proven_a, all_a, power_of_two(fit.backward->kB), proven_b, all_b);
+  fmt::print("{}: A <= {}: {} of {} Sollya scripts proven (tails apart); B <= {}: {} of {} Gappa scripts proven\n", fit.name, power_of_two(fit.backward->kA),
+             proven_a, all_a, power_of_two(fit.backward->kB), proven_b, all_b);
   return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
 }
 

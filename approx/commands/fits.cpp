@@ -43,9 +43,8 @@ std::string summary(const Fit& fit) {
   }
   const BackwardModel& m = *fit.backward;
   const Cost cost = cost_of(m);
-  std::string text =
-      fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name,
-                  power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+  std::string text = fmt::format("{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} bytes", fit.name,
+                                 power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
   if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
   if (m.kTwoWord) {
     text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(kUlpFrom));
@@ -65,8 +64,8 @@ std::string table_row(const Fit& fit) {
   if (fit.forward || fit.rounded) return "";
   if (fit.table) {
     const TableModel& t = *fit.table;
-    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(),
-                       2 * t.entries.size(), t.kT / t.kO, power(t.kR));
+    return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(), 2 * t.entries.size(), t.kT / t.kO,
+                       power(t.kR));
   }
   const BackwardModel& m = *fit.backward;
   const Cost cost = cost_of(m);
@@ -139,8 +138,7 @@ void add_emit(CLI::App& app, int&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("emit", "coefficient header from a fit, or those of every point of a front");
   command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/2, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
-  command->add_option("--out", arguments->out,
-                      "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
+  command->add_option("--out", arguments->out, "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
   command->add_option("--as", arguments->recorded,
                       "path of FILE to name in the banner (default: notebooks_data/fits/NAME.json; of a front notebooks_data/pareto/FILE)");
   command->callback([arguments] {

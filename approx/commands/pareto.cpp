@@ -49,8 +49,8 @@ void add_pareto(CLI::App& app, int&) {
       fmt::print("{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name, p.merit.work, p.merit.depth, p.merit.table_bytes,
                  power(p.merit.a_plus_b), p.oracle > 0 ? fmt::format("{:.4f} O", p.merit.total / p.oracle) : "-", power(p.merit.regret));
     }
-    fmt::print("{} {}: {} tried; {} too coarse, {} covered before they were fitted, {} out of reach, {} covered; {} on the front\n", name, format,
-               front.tried, front.too_coarse, front.skipped, front.unreachable, front.covered, front.points.size());
+    fmt::print("{} {}: {} tried; {} too coarse, {} covered before they were fitted, {} out of reach, {} covered; {} on the front\n", name, format, front.tried,
+               front.too_coarse, front.skipped, front.unreachable, front.covered, front.points.size());
   });
 }
 

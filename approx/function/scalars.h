@@ -26,9 +26,7 @@ class Ball {
  public:
   Ball() { arb_init(v_); }
   Ball(double d) : Ball() { arb_set_d(v_, d); }  // NOLINT: a double is an exact ball
-  explicit Ball(const Real& r) : Ball() {
-    arf_set_mpfr(arb_midref(v_), r.backend().data());
-  }
+  explicit Ball(const Real& r) : Ball() { arf_set_mpfr(arb_midref(v_), r.backend().data()); }
   Ball(const Ball& o) : Ball() { arb_set(v_, o.v_); }
   Ball(Ball&& o) noexcept : Ball() { arb_swap(v_, o.v_); }
   Ball& operator=(Ball o) noexcept {
@@ -81,11 +79,11 @@ class Ball {
   [[nodiscard]] bool negative() const { return arb_is_negative(v_) != 0; }
   [[nodiscard]] bool holds_zero() const { return arb_contains_zero(v_) != 0; }
 
-#define OUTGRAD_BALL_OPERATOR(op, fn)                    \
+#define OUTGRAD_BALL_OPERATOR(op, fn)                     \
   friend Ball operator op(const Ball& a, const Ball& b) { \
-    Ball r;                                              \
-    fn(r.v_, a.v_, b.v_, kPrecisionBits);                \
-    return r;                                            \
+    Ball r;                                               \
+    fn(r.v_, a.v_, b.v_, kPrecisionBits);                 \
+    return r;                                             \
   }
   OUTGRAD_BALL_OPERATOR(+, arb_add)
   OUTGRAD_BALL_OPERATOR(-, arb_sub)
@@ -122,19 +120,19 @@ Ball increasing(const Ball& a, const Function& f) {
   return Ball::hull(f(lo), f(hi));
 }
 
-#define OUTGRAD_BALL_FUNCTION(name, fn)               \
-  inline Ball name(const Ball& a) {                    \
-    Ball r;                                            \
-    fn(r.raw(), a.raw(), kPrecisionBits);              \
-    return r;                                          \
+#define OUTGRAD_BALL_FUNCTION(name, fn)   \
+  inline Ball name(const Ball& a) {       \
+    Ball r;                               \
+    fn(r.raw(), a.raw(), kPrecisionBits); \
+    return r;                             \
   }
-#define OUTGRAD_INCREASING_BALL_FUNCTION(name, fn)    \
-  inline Ball name(const Ball& a) {                    \
-    return increasing(a, [](const Ball& x) {           \
-      Ball r;                                          \
-      fn(r.raw(), x.raw(), kPrecisionBits);            \
-      return r;                                        \
-    });                                                \
+#define OUTGRAD_INCREASING_BALL_FUNCTION(name, fn) \
+  inline Ball name(const Ball& a) {                \
+    return increasing(a, [](const Ball& x) {       \
+      Ball r;                                      \
+      fn(r.raw(), x.raw(), kPrecisionBits);        \
+      return r;                                    \
+    });                                            \
   }
 OUTGRAD_BALL_FUNCTION(sqrt, arb_sqrt)
 OUTGRAD_BALL_FUNCTION(log, arb_log)
@@ -255,11 +253,11 @@ class Series {
   arb_poly_t p_;
 };
 
-#define OUTGRAD_SERIES_FUNCTION(name, fn)                          \
-  inline Series name(const Series& a) {                             \
-    Series r(a.length());                                           \
-    fn(r.raw(), a.raw(), a.length(), kPrecisionBits);               \
-    return r;                                                       \
+#define OUTGRAD_SERIES_FUNCTION(name, fn)             \
+  inline Series name(const Series& a) {               \
+    Series r(a.length());                             \
+    fn(r.raw(), a.raw(), a.length(), kPrecisionBits); \
+    return r;                                         \
   }
 OUTGRAD_SERIES_FUNCTION(exp, arb_poly_exp_series)
 OUTGRAD_SERIES_FUNCTION(sin, arb_poly_sin_series)

@@ -69,8 +69,10 @@ std::string obstacle(const Activation& a, double lo, double hi) {
     }
     return "cannot be decided: f or f' cannot be enclosed here, though samples show neither a pole nor a jump nor a kink";
   }
-  return fmt::format("cannot be decided: f' and f'' both come near 0 (f' is {:.3g} and {:.3g} on both sides): an inflection, or stationary points "
-                     "that lie together", left.slope.to_double(), right.slope.to_double());
+  return fmt::format(
+      "cannot be decided: f' and f'' both come near 0 (f' is {:.3g} and {:.3g} on both sides): an inflection, or stationary points "
+      "that lie together",
+      left.slope.to_double(), right.slope.to_double());
 }
 
 /// A place outside [lo, hi] where f' cannot be enclosed: what stands in the way there is the plainer reason why f is refused.

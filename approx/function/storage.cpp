@@ -139,8 +139,8 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   const Ball slope = composite.gradient(Ball::hull(from, to), 2)[1];
   if (slope.positive() || slope.negative()) return;
   if (--parts < 0) {
-    throw kernels::SpecError(fmt::format("undecided: the range of f' between x = {:.6g} and {:.6g}, which y = {:.6g} stands for, after {} parts", from.to_double(),
-                                         to.to_double(), interval.y, kMostParts));
+    throw kernels::SpecError(fmt::format("undecided: the range of f' between x = {:.6g} and {:.6g}, which y = {:.6g} stands for, after {} parts",
+                                         from.to_double(), to.to_double(), interval.y, kMostParts));
   }
   const double excess = slope.magnitude() * (to - from).magnitude();
   constexpr int kDeepest = 30;

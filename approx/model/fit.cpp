@@ -208,22 +208,46 @@ std::string to_json(const Fit& fit) {
     j["rows"] = m.kRows;
     j["scheme"] = to_string_scheme(m.kScheme);
     const Cost cost = cost_of(m);
-    j["cost"] = {{"operations", cost.arithmetic}, {"roots", cost.roots}, {"selects", cost.selects}, {"integer", cost.integer}, {"loads", cost.loads},
-                 {"table_bytes", cost.table_bytes}};
+    j["cost"] = {{"operations", cost.arithmetic}, {"roots", cost.roots}, {"selects", cost.selects},
+                 {"integer", cost.integer},       {"loads", cost.loads}, {"table_bytes", cost.table_bytes}};
     json breaks = json::array();
     for (const float b : m.breaks) breaks.push_back(number(b));
-    j["constants"] = {{"centred", m.kCentred}, {"exact_limits", m.kExactLimits}, {"masked", m.kMasked},
-                      {"y_hi", number(m.kYHi)}, {"y_lo", number(m.kYLo)}, {"t_min", number(m.kTMin)},
-                      {"s_min", number(m.kSMin)}, {"y_min", number(m.kYMin)}, {"y_max", number(m.kYMax)},
-                      {"has_breaks", m.kHasBreaks}, {"breaks", std::move(breaks)},
-                      {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)},
-                      {"has_left", m.kHasLeft}, {"left_y", number(m.kLeftY)}, {"left_bits", m.kLeftBits}, {"left_row", m.kLeftRow},
-                      {"left_knee", m.kLeftKnee}, {"left_base", m.kLeftBase}, {"has_right", m.kHasRight}, {"right_s", number(m.kRightS)},
-                      {"right_both", m.kRightBoth}, {"two_word", m.kTwoWord}};
-    j["certificate"] = {{"A", number(m.kA)}, {"K", number(m.kK)}, {"B", number(m.kB)}, {"AB", number(m.kAB)},
-                        {"expected_ratio", number(fit.expected_ratio)}, {"expected_regret", number(fit.expected_regret)}};
-    j["certificate"].update({{"T", number(m.kT)}, {"O", number(m.kO)}, {"R", number(m.kR)}, {"worst_ulp", number(fit.worst_ulp)}, {"ulp", number(m.kUlp)},
-                             {"programme_reached", number(fit.programme_reached)}, {"programme_dual", number(fit.programme_dual)}});
+    j["constants"] = {{"centred", m.kCentred},
+                      {"exact_limits", m.kExactLimits},
+                      {"masked", m.kMasked},
+                      {"y_hi", number(m.kYHi)},
+                      {"y_lo", number(m.kYLo)},
+                      {"t_min", number(m.kTMin)},
+                      {"s_min", number(m.kSMin)},
+                      {"y_min", number(m.kYMin)},
+                      {"y_max", number(m.kYMax)},
+                      {"has_breaks", m.kHasBreaks},
+                      {"breaks", std::move(breaks)},
+                      {"index_scale", number(m.kIndexScale)},
+                      {"index_bias", number(m.kIndexBias)},
+                      {"has_left", m.kHasLeft},
+                      {"left_y", number(m.kLeftY)},
+                      {"left_bits", m.kLeftBits},
+                      {"left_row", m.kLeftRow},
+                      {"left_knee", m.kLeftKnee},
+                      {"left_base", m.kLeftBase},
+                      {"has_right", m.kHasRight},
+                      {"right_s", number(m.kRightS)},
+                      {"right_both", m.kRightBoth},
+                      {"two_word", m.kTwoWord}};
+    j["certificate"] = {{"A", number(m.kA)},
+                        {"K", number(m.kK)},
+                        {"B", number(m.kB)},
+                        {"AB", number(m.kAB)},
+                        {"expected_ratio", number(fit.expected_ratio)},
+                        {"expected_regret", number(fit.expected_regret)}};
+    j["certificate"].update({{"T", number(m.kT)},
+                             {"O", number(m.kO)},
+                             {"R", number(m.kR)},
+                             {"worst_ulp", number(fit.worst_ulp)},
+                             {"ulp", number(m.kUlp)},
+                             {"programme_reached", number(fit.programme_reached)},
+                             {"programme_dual", number(fit.programme_dual)}});
     j["pieces"] = pieces_to_json(m.pieces);
   } else if (fit.table) {
     const TableModel& t = *fit.table;
@@ -243,7 +267,7 @@ std::string to_json(const Fit& fit) {
     j["rows"] = m.kRows;
     j["core_rows"] = m.kCoreRows;
     j["quartic_shift"] = m.kQuarticShift;
-    j["constants"] = {{"x_star", number(m.kXStar)}, {"x_min", number(m.kXMin)}, {"x_max", number(m.kXMax)}, {"tie", number(m.kTie)},
+    j["constants"] = {{"x_star", number(m.kXStar)},           {"x_min", number(m.kXMin)},          {"x_max", number(m.kXMax)}, {"tie", number(m.kTie)},
                       {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)}};
     j["certificate"] = {{"A", number(m.kA)}, {"core_A", number(m.kCoreA)}};
     j["pieces"] = pieces_to_json(m.pieces);
@@ -252,9 +276,15 @@ std::string to_json(const Fit& fit) {
     j["kind"] = "forward";
     j["constants"] = {{"x_star", number(m.kXStar)}, {"x_min", number(m.kXMin)}, {"x_max", number(m.kXMax)}, {"tail_x", number(m.kTailX)}};
     j["certificate"] = {{"A", number(m.kA)}};
-    j["core"] = {{"degree", m.kDegree}, {"rows", m.kRows}, {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)},
+    j["core"] = {{"degree", m.kDegree},
+                 {"rows", m.kRows},
+                 {"index_scale", number(m.kIndexScale)},
+                 {"index_bias", number(m.kIndexBias)},
                  {"pieces", pieces_to_json(m.core)}};
-    j["tail"] = {{"degree", m.kTailDegree}, {"rows", m.kTailRows}, {"index_scale", number(m.kTailIndexScale)}, {"index_bias", number(m.kTailIndexBias)},
+    j["tail"] = {{"degree", m.kTailDegree},
+                 {"rows", m.kTailRows},
+                 {"index_scale", number(m.kTailIndexScale)},
+                 {"index_bias", number(m.kTailIndexBias)},
                  {"pieces", pieces_to_json(m.tail)}};
   }
   return j.dump(1) + "\n";

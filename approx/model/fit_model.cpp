@@ -95,9 +95,7 @@ struct PieceOps : kernels::FloatOps {
 
 }  // namespace
 
-const char* to_string_scheme(int scheme) {
-  return scheme == kernels::kEstrin ? "estrin" : scheme == kernels::kEvenOdd ? "even_odd" : "horner";
-}
+const char* to_string_scheme(int scheme) { return scheme == kernels::kEstrin ? "estrin" : scheme == kernels::kEvenOdd ? "even_odd" : "horner"; }
 
 const char* to_string(Region r) {
   switch (r) {

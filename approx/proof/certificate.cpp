@@ -50,7 +50,7 @@ Series error_series(const Composite& composite, const Piece& piece, const Polyno
     // f = y* + s^2, so that f' = 2 s s' and g/s = 2 s'.
     const Series two = Series::constant(Ball(2.0), length);
     const Series g = at_zero && piece.coordinate == Coordinate::signed_root ? composite.coordinate(piece.coordinate, x, length + 1).derivative() * two
-                                                                           : composite.gradient(x, length);
+                                                                            : composite.gradient(x, length);
     return p / g - Series::constant(Ball(1.0), length);
   }
   if (piece.target == Target::ratio_relative) return p / composite.quotient(x, Ball(0.0), 1, length) - Series::constant(Ball(1.0), length);
@@ -183,9 +183,8 @@ double certify(const Composite& composite, const Piece& piece, const Polynomial&
     }
     const double mid = 0.5 * (a + b);
     if (!(b - a >= (hi - lo) * 0x1p-20))
-      throw kernels::SpecError(
-          fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}",
-                      piece.row, piece.observed, a, b, bound));
+      throw kernels::SpecError(fmt::format("undecided: the bound of row {} does not come within 1% of its observed maximum {:.4g}: x in [{}, {}] gives {:.4g}",
+                                           piece.row, piece.observed, a, b, bound));
     pending.emplace_back(mid, b);
     pending.emplace_back(a, mid);
   }

@@ -175,8 +175,8 @@ std::string script(const std::string& name, const BackwardModel& model, const Pi
     const Written& s = ops.root;
     const std::string end = dyadic(-static_cast<double>(model.kSMin));
     between = fmt::format("{} {} {} /\\ {} {} {} /\\ ", s.rounded, c.left_end.deployed ? ">=" : "<=", end, s.exact, c.left_end.exact ? ">=" : "<=", end);
-    hint = c.left_end.deployed ? fmt::format("{} -> {} - ({} - {});\n", s.exact, s.rounded, s.rounded, s.exact) :
-                                 fmt::format("{} -> {} + ({} - {});\n", s.rounded, s.exact, s.rounded, s.exact);
+    hint = c.left_end.deployed ? fmt::format("{} -> {} - ({} - {});\n", s.exact, s.rounded, s.rounded, s.exact)
+                               : fmt::format("{} -> {} + ({} - {});\n", s.rounded, s.exact, s.rounded, s.exact);
   }
   text += depends_on_y ? fmt::format("{{ {}y in [{}, {}] -> {} }}\n", between, dyadic(c.y_lo), dyadic(c.y_hi), goal) : fmt::format("{{ {} }}\n", goal);
   text += hint + ops.hints;
@@ -242,9 +242,9 @@ std::vector<Case> cases_of(const BackwardModel& model, const Piece& piece) {
       for (const Clamp clamp : {Clamp{true, false}, Clamp{false, true}, Clamp{true, true}}) {
         end.left_end = clamp;
         end.suffix = clamp.deployed ? (clamp.exact ? ".end" : ".end_deployed") : ".end_exact";
-        end.comment = clamp.deployed ? (clamp.exact ? "y above the end of the table: s = s_min by the exact and by the computed s." :
-                                                      "Next to the end of the table: s_min by the computed s alone.") :
-                                       "Next to the end of the table: s_min by the exact s alone.";
+        end.comment = clamp.deployed ? (clamp.exact ? "y above the end of the table: s = s_min by the exact and by the computed s."
+                                                    : "Next to the end of the table: s_min by the computed s alone.")
+                                     : "Next to the end of the table: s_min by the exact s alone.";
         cases.push_back(end);
       }
     }
@@ -290,8 +290,8 @@ std::string end_script(const std::string& name, const BackwardModel& model, cons
   text += kInput;
   text += ops.definitions;
   text += fmt::format("{{ (y in [{}, {}] -> {} >= {} /\\ {} >= {}) /\\ (y in [{}, {}] -> {} <= {} /\\ {} <= {}) }}\n",
-                      dyadic(static_cast<double>(above_floor(model))), dyadic(end - kEndReach), s.rounded, s_min, s.exact, s_min,
-                      dyadic(end + kEndReach), dyadic(std::max(static_cast<double>(model.kYMax), end + kEndReach)), s.rounded, s_min, s.exact, s_min);
+                      dyadic(static_cast<double>(above_floor(model))), dyadic(end - kEndReach), s.rounded, s_min, s.exact, s_min, dyadic(end + kEndReach),
+                      dyadic(std::max(static_cast<double>(model.kYMax), end + kEndReach)), s.rounded, s_min, s.exact, s_min);
   return text;
 }
 

@@ -171,8 +171,8 @@ std::vector<Part> parts_of(const Piece& piece, const Real& x_star) {
   if (lo < below) parts.push_back({Part::left, text(lo), text(std::min(hi, below))});
   // w lies within `radius` of x - x_mid; twice covers this expression's rounding.
   if (hi > below && lo < above) {
-    parts.push_back({Part::near, fmt::format("({} - x_mid - 2 * radius)", text(std::max(lo, below))),
-                     fmt::format("({} - x_mid + 2 * radius)", text(std::min(hi, above)))});
+    parts.push_back(
+        {Part::near, fmt::format("({} - x_mid - 2 * radius)", text(std::max(lo, below))), fmt::format("({} - x_mid + 2 * radius)", text(std::min(hi, above)))});
   }
   if (hi > above) parts.push_back({Part::right, text(std::max(lo, above)), text(hi)});
   return parts;
@@ -196,9 +196,10 @@ std::string coordinate(const Piece& piece, const Part& part) {
              "\nslope = fp;\nprocedure coordinate_error(J) { return 0; };\nprocedure slope_error(J) { return 0; };\n";
     case Part::left:
     case Part::right:
-      return fmt::format("v = {}sqrt(f - y_mid);\nslope = fp;\nprocedure coordinate_error(J) {{ return sup(y_radius / abs(evaluate(v, J))); }};\n"
-                         "procedure slope_error(J) {{ return 0; }};\n",
-                         part.side == Part::left ? "-" : "");
+      return fmt::format(
+          "v = {}sqrt(f - y_mid);\nslope = fp;\nprocedure coordinate_error(J) {{ return sup(y_radius / abs(evaluate(v, J))); }};\n"
+          "procedure slope_error(J) {{ return 0; }};\n",
+          part.side == Part::left ? "-" : "");
     case Part::near: break;
   }
   return "v = x * sqrt(h);\nslope = fp(x_mid + x);\n"
@@ -253,10 +254,9 @@ std::string sollya_function(const std::string& function) {
 
 WitnessScript sollya_script(const std::string& name, const std::string& function, const Piece& piece, const Real& x_star) {
   const bool relative = piece.target == Target::gradient_relative;
-  std::string text = fmt::format(
-      "// {}, row {}: sup |{}| <= {:a} = {} (bound A of the row), x in [{:.9g}, {:.9g}].\n", name, piece.row,
-      relative ? "p(v(x) - centre)/f'(x) - 1" : "p(v(x) - centre) - f'(x)", piece.certified, power_of_two(piece.certified), static_cast<double>(piece.x_lo),
-      static_cast<double>(piece.x_hi));
+  std::string text = fmt::format("// {}, row {}: sup |{}| <= {:a} = {} (bound A of the row), x in [{:.9g}, {:.9g}].\n", name, piece.row,
+                                 relative ? "p(v(x) - centre)/f'(x) - 1" : "p(v(x) - centre) - f'(x)", piece.certified, power_of_two(piece.certified),
+                                 static_cast<double>(piece.x_lo), static_cast<double>(piece.x_hi));
   if (piece.left_tail) text += "// Not in this script: x below that range, where the fit uses a bound on the activation's tail.\n";
   if (piece.right_tail) text += "// Not in this script: x above that range, where the fit uses a bound on the activation's tail.\n";
   text += head(function, piece, x_star, kNearReach);
@@ -299,8 +299,7 @@ WitnessScript sollya_fit_script(const std::string& name, const std::string& func
   const double lo = low_end(piece), hi = high_end(piece), x0 = static_cast<double>(x_star);
   if (piece.coordinate == Coordinate::signed_root && lo < x0 + kNearRoot && hi > x0 - kNearRoot) {
     part = {Part::near, fmt::format("(({:a}) - x_mid)", lo), fmt::format("(({:a}) - x_mid)", hi)};
-    if (std::max(hi - x0, x0 - lo) > kFitReach)
-      text += "print(\"FAILED: the piece reaches too far beyond the minimum for one expression\");\nquit;\n";
+    if (std::max(hi - x0, x0 - lo) > kFitReach) text += "print(\"FAILED: the piece reaches too far beyond the minimum for one expression\");\nquit;\n";
   } else if (part.side != Part::plain) {
     part.from = fmt::format("({:a})", lo);
     part.to = fmt::format("({:a})", hi);

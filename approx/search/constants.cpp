@@ -105,8 +105,7 @@ double evaluate(const std::vector<double>& c, double u) {
 
 class NearMinimum::Data {
  public:
-  Data(const Composite& of, Format y_format)
-      : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format))) {
+  Data(const Composite& of, Format y_format) : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format))) {
     const double y_star = composite.y_star().to_double();
     const double lowest = std::floor(y_star / spacing) - y_star / spacing;
     const auto add = [&](std::vector<StoredRange> ranges) {

@@ -57,8 +57,7 @@ struct StoredArguments {
     for (unsigned bits = 0; bits < 0x10000; ++bits) {
       const float x = kernels::widen(T{static_cast<kernels::u16>(bits)});
       const auto d = static_cast<double>(x);
-      if (std::abs(d) >= kLeastProbe && d >= piece.v_lo && d <= piece.v_hi)
-        values.emplace_back(x, composite.activation().value_ball(Ball(d)));
+      if (std::abs(d) >= kLeastProbe && d >= piece.v_lo && d <= piece.v_hi) values.emplace_back(x, composite.activation().value_ball(Ball(d)));
     }
   }
   /// x whose narrowed value is not the correctly rounded f(x); no f(x) of these lies on a rounding boundary.
@@ -157,9 +156,8 @@ void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardM
   }
   if (!p.storage_aware) fit_row(composite, p, degree);
   if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
-    throw SpecError(fmt::format(
-        "row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier", p.row,
-        p.v_lo, p.v_hi, p.degree));
+    throw SpecError(fmt::format("row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
+                                p.row, p.v_lo, p.v_hi, p.degree));
   }
   if (p.lower_bound > p.allowed) return;  // reported for all pieces together
   p.certified = certify_approximation(composite, p, 0);
@@ -195,7 +193,7 @@ double allowed_error(double least) {
   return kUlpShare * std::ldexp(1.0, std::ilogb(std::max(std::nextafter(least, 0.0), kUlpFrom)) - 23);
 }
 
-double worst_of(const std::vector<Piece>& pieces, double Piece::*member) {
+double worst_of(const std::vector<Piece>& pieces, double Piece::* member) {
   double worst = 0;
   for (const Piece& p : pieces) worst = std::max(worst, p.*member);
   return worst;
@@ -207,8 +205,7 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
       throw SpecError(
           fmt::format("{}: target 2^{:.2f} is out of reach: on row {} (x in [{:.4f}, {:.4f}]) no polynomial of degree {} errs by less than "
                       "2^{:.2f} (proven)",
-                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1,
-                      std::log2(p.lower_bound)));
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), p.c.size() - 1, std::log2(p.lower_bound)));
     }
   }
   for (const Piece& p : pieces) {
@@ -216,8 +213,8 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
       throw SpecError(
           fmt::format("{}: target 2^{:.2f} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to 2^{:.2f}; no polynomial of "
                       "degree {} errs by less than 2^{:.2f} (proven)",
-                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified),
-                      p.c.size() - 1, std::log2(p.lower_bound)));
+                      name, std::log2(p.allowed), p.row, static_cast<double>(p.x_lo), static_cast<double>(p.x_hi), std::log2(p.certified), p.c.size() - 1,
+                      std::log2(p.lower_bound)));
     }
   }
 }
@@ -356,9 +353,10 @@ class BackwardFitter {
     model_.kUlp = worst_of(model_.pieces, &Piece::ulp);
     if (model_.kUlp <= target_) return;
     const auto worst = std::max_element(model_.pieces.begin(), model_.pieces.end(), [](const Piece& a, const Piece& b) { return a.ulp < b.ulp; });
-    throw SpecError(fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 "
-                                "smaller",
-                                name_, accuracy_, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
+    throw SpecError(
+        fmt::format("{}: target {} is not reached: row {} (x in [{:.4f}, {:.4f}]) is certified to {:.4f} ulp: more rows make what is added to c0 "
+                    "smaller",
+                    name_, accuracy_, worst->row, static_cast<double>(worst->x_lo), static_cast<double>(worst->x_hi), worst->ulp));
   }
 
   /// A, B, K and the limits of the whole.

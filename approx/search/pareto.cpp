@@ -286,8 +286,8 @@ class Search {
     };
     const auto attempt = [&](int halves) -> std::optional<Met> {
       Met met;
-      met.rest = fmt::format("\"target\": \"stored:1.05\", \"degree\": {}, {}, \"storage\": {{\"regret\": \"{}\"}}", layout.degree,
-                             layout.rows, regret_text(halves));
+      met.rest =
+          fmt::format("\"target\": \"stored:1.05\", \"degree\": {}, {}, \"storage\": {{\"regret\": \"{}\"}}", layout.degree, layout.rows, regret_text(halves));
       const Spec spec = parsed("layout", met.rest);
       BackwardSpec deployed = *spec.backward;
       CoordinateConstants constants{0, 0, 0, 0, 0};
@@ -466,14 +466,25 @@ std::vector<Spec> specs_of_front(const std::string& text, const std::string& pat
 std::string to_json(const ParetoFront& front, const std::string& activation) {
   json points = json::array();
   for (const ParetoPoint& p : front.points) {
-    points.push_back({{"name", p.fit.name}, {"class", p.fit.accuracy}, {"work", p.merit.work}, {"depth", p.merit.depth}, {"table_bytes", p.merit.table_bytes},
-                      {"a_plus_b", p.merit.a_plus_b}, {"total", p.merit.total}, {"regret", p.merit.regret}, {"oracle", p.oracle},
-                      {"operations", p.cost.arithmetic}, {"roots", p.cost.roots}, {"selects", p.cost.selects}, {"integer", p.cost.integer},
-                      {"loads", p.cost.loads}, {"spec", json::parse(p.spec)}});
+    points.push_back({{"name", p.fit.name},
+                      {"class", p.fit.accuracy},
+                      {"work", p.merit.work},
+                      {"depth", p.merit.depth},
+                      {"table_bytes", p.merit.table_bytes},
+                      {"a_plus_b", p.merit.a_plus_b},
+                      {"total", p.merit.total},
+                      {"regret", p.merit.regret},
+                      {"oracle", p.oracle},
+                      {"operations", p.cost.arithmetic},
+                      {"roots", p.cost.roots},
+                      {"selects", p.cost.selects},
+                      {"integer", p.cost.integer},
+                      {"loads", p.cost.loads},
+                      {"spec", json::parse(p.spec)}});
   }
-  return json{{"schema", kFrontSchema}, {"activation", activation}, {"format", to_string(front.format)}, {"exact", front.exact}, {"tried", front.tried},
-              {"skipped", front.skipped}, {"out_of_reach", front.unreachable}, {"too_coarse", front.too_coarse}, {"covered", front.covered},
-              {"points", std::move(points)}}
+  return json{{"schema", kFrontSchema},   {"activation", activation},   {"format", to_string(front.format)}, {"exact", front.exact},
+              {"tried", front.tried},     {"skipped", front.skipped},   {"out_of_reach", front.unreachable}, {"too_coarse", front.too_coarse},
+              {"covered", front.covered}, {"points", std::move(points)}}
              .dump(1) +
          "\n";
 }

@@ -193,9 +193,7 @@ class RowBuilder {
     p.target = target_;
     // The zero of g at s = 0 is met exactly, or its relative error would be infinite.
     if (target_ == Target::gradient_relative && m.kMasked && p.v_lo < 0 && p.v_hi > 0) p.anchor = Piece::Anchor{0.0f, 0.0f};
-    const auto argument = [&](double v) {
-      return m.kMasked ? composite_.argument_of_root(Real(v)) : composite_.argument_of(Real(v), true);
-    };
+    const auto argument = [&](double v) { return m.kMasked ? composite_.argument_of_root(Real(v)) : composite_.argument_of(Real(v), true); };
     // Next to the limit 1 g is flatter than fp32 is fine: 1 at the end as c0, and the rest by the others, says more than any c0 can.
     constexpr double kFlat = 0x1p-18;
     const auto& f = composite_.activation();

@@ -384,8 +384,7 @@ std::optional<Refutation> refute(const ReachProblem& problem, const ReachBox& bo
   return std::nullopt;
 }
 
-ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads,
-                         const std::function<void(const ReachBox&, const Refutation&)>& visit) {
+ReachResult decide_reach(const ReachProblem& problem, size_t most_boxes, int threads, const std::function<void(const ReachBox&, const Refutation&)>& visit) {
   const ReachDomain& d = problem.domain;
   struct Node {
     ReachBox box;

@@ -24,8 +24,8 @@ struct Minimax {
 /// all but vanish the optimum is degenerate and the exchange may cycle: after `rounds` exchanges the best of them is returned, not
 /// settled; its level is a lower bound all the same.
 template <class Scalar>
-Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns,
-                         const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target, double tolerance = 1e-6, int rounds = 1000) {
+Minimax<Scalar> exchange(const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>& columns, const Eigen::Matrix<Scalar, Eigen::Dynamic, 1>& target,
+                         double tolerance = 1e-6, int rounds = 1000) {
   using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
   using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
   using std::abs;

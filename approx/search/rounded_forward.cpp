@@ -70,9 +70,7 @@ unsigned correct_code(const Composite& composite, const StoredFormat& stored, fl
   unsigned magnitude = stored.code(static_cast<float>(f.mid())) & (kSign - 1);
   // |f| against the middles between neighbours; the float may lie on one that f does not.
   const Ball size = abs(f);
-  const auto middle = [&](unsigned below) {
-    return Ball(0.5 * (static_cast<double>(stored.at(below)) + static_cast<double>(stored.at(below + 1))));
-  };
+  const auto middle = [&](unsigned below) { return Ball(0.5 * (static_cast<double>(stored.at(below)) + static_cast<double>(stored.at(below + 1)))); };
   const auto above = [&](unsigned below) {
     const Ball difference = size - middle(below);
     if (!difference.positive() && !difference.negative()) throw SpecError(fmt::format("undecided: f({:a}) on a tie", static_cast<double>(x)));
@@ -131,9 +129,7 @@ class RowFitter {
  private:
   static constexpr int kTop = RoundedForwardModel::kDegree + 1;
 
-  [[nodiscard]] double ratio_at(double x) const {
-    return composite_.quotient(Ball(x), Ball(0.0), 1, 1)[0].to_double();
-  }
+  [[nodiscard]] double ratio_at(double x) const { return composite_.quotient(Ball(x), Ball(0.0), 1, 1)[0].to_double(); }
 
   /// An end of the cell may be the next one's.
   [[nodiscard]] bool is_mine(float x) const { return kernels::forward_index(kernels::FloatOps{}, m_, x) == 0x1p23f + static_cast<float>(piece_.row); }
@@ -354,7 +350,8 @@ RoundedForwardModel laid_out(const Composite& composite, const RoundedForwardSpe
   m.kXMin = stored.at(code);
   m.kTie = static_cast<float>(std::ldexp(1.0, std::max(std::ilogb(half) - 23, -149)));
   const double cells = spec.cells_per_unit;
-  const int first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * cells)), last = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMax) * cells));
+  const int first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * cells)),
+            last = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMax) * cells));
   const int used = last - first + 1;
   if (used > spec.rows || used < spec.core_rows) {
     throw SpecError(fmt::format("rows: cells of 1/{} from {} to {} are {} rows, of {} with {} in the core", spec.cells_per_unit, m.kXMin, m.kXMax, used,
@@ -399,8 +396,8 @@ RoundedForwardModel fit_rounded_forward(const Composite& composite, const Rounde
       RowFitter fitter(composite, m, p);
       fitter.fit();
       if (fitter.misrounded() > 0) {
-        throw SpecError(fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, or another quartic_shift", name,
-                                    p.row, p.v_lo, p.v_hi, fitter.misrounded()));
+        throw SpecError(fmt::format("{}: row {} (x in [{:.4f}, {:.4f}]) rounds {} x of the format wrongly: more cells, or another quartic_shift", name, p.row,
+                                    p.v_lo, p.v_hi, fitter.misrounded()));
       }
     }
     p.certified = certify_approximation(composite, p, 0);

@@ -57,7 +57,7 @@ struct Candidate {
 
 /// Rounds the polynomial `real` about `centre`; `residual` is its weighted error at `u`. The best few, best first.
 std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float centre, const std::vector<double>& u, const std::vector<double>& weight,
-                              const Eigen::VectorXd& residual, const std::optional<float>& c0) {
+                                           const Eigen::VectorXd& residual, const std::optional<float>& c0) {
   const Eigen::Index rows = residual.size(), n = static_cast<Eigen::Index>(real.size());
   Eigen::MatrixXd columns(rows, n);
   for (Eigen::Index i = 0; i < rows; ++i) {
@@ -148,9 +148,8 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
     const Real v_lo = composite.coordinate_at(piece.coordinate, piece.x_lo), v_hi = composite.coordinate_at(piece.coordinate, piece.x_hi);
     for (int i = 1; i + 1 < count; ++i) {
       const Real v = v_lo + (v_hi - v_lo) * place(i);
-      const Real x = piece.coordinate == Coordinate::signed_root
-                         ? composite.argument_of_root(v)
-                         : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
+      const Real x = piece.coordinate == Coordinate::signed_root ? composite.argument_of_root(v)
+                                                                 : composite.argument_of(v, piece.region == Region::core || piece.region == Region::right);
       if (x > piece.x_lo && x < piece.x_hi) arguments.push_back(x);
     }
     std::sort(arguments.begin(), arguments.end());
@@ -218,9 +217,8 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
   // A value of f so large that fp32 does not tell the row's ends apart, or one beyond numbers: the exchange needs more samples than unknowns.
   const auto finite = [](const auto& m) { return std::all_of(m.data(), m.data() + m.size(), [](const Real& v) { return isfinite(v); }); };
   if (r.columns.rows() <= r.columns.cols() || !finite(r.columns) || !finite(r.target)) {
-    throw kernels::SpecError(
-        fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted",
-                    piece.row, piece.v_lo, piece.v_hi));
+    throw kernels::SpecError(fmt::format("row {} (v in [{:.9g}, {:.9g}]) has no values that can be told apart: f is too large or too flat there to be fitted",
+                                         piece.row, piece.v_lo, piece.v_hi));
   }
   return r;
 }
@@ -256,7 +254,7 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   piece.real_centre = nominal;
   piece.real = real;
 
-  const std::vector<Centre> centres = piece.anchor       ? std::vector<Centre>{{piece.anchor->centre, 0}}
+  const std::vector<Centre> centres = piece.anchor        ? std::vector<Centre>{{piece.anchor->centre, 0}}
                                       : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
                                                           : best_centres(real, nominal, static_cast<double>(half_width), piece.two_word);
 
@@ -283,9 +281,10 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
       c0_low = static_cast<float>(moved[0] - Real(c0));
       moved[0] = c0;
     }
-    auto rounded = round_coefficients(moved, centre.at, u, weight, residual, piece.anchor       ? std::optional(piece.anchor->c0)
-                                                                                           : piece.two_word ? std::optional(static_cast<float>(moved[0]))
-                                                                                                            : std::nullopt);
+    auto rounded = round_coefficients(moved, centre.at, u, weight, residual,
+                                      piece.anchor     ? std::optional(piece.anchor->c0)
+                                      : piece.two_word ? std::optional(static_cast<float>(moved[0]))
+                                                       : std::nullopt);
     for (RoundedFit& fit : rounded) fit.c0_low = c0_low;
     std::move(rounded.begin(), rounded.end(), std::back_inserter(fits));
     // Plain rounding too: an exchange that did not settle has misled the search.

@@ -139,11 +139,11 @@ StorageProgramme fit_to_storage(BackwardModel& model, const std::vector<StorageI
     }
     if (!bounds) {
       const auto s = solve(points, tolerances(points, spec, oracle, target), model.kDegree, static_cast<double>(piece.centre));
-      throw kernels::SpecError(fmt::format(
-          "target {}:{} is out of reach: on row {} (v in [{:.4g}, {:.4g}]) {}", spec.accuracy == AccuracyClass::ulp ? "ulp" : "stored",
-          target, piece.row, piece.v_lo, piece.v_hi,
-          !s ? "two stored y share a coordinate and ask for different gradients"
-             : fmt::format("no polynomial of degree {} errs by less than {:.4g} times what it allows (proven)", model.kDegree, s->level)));
+      throw kernels::SpecError(
+          fmt::format("target {}:{} is out of reach: on row {} (v in [{:.4g}, {:.4g}]) {}", spec.accuracy == AccuracyClass::ulp ? "ulp" : "stored", target,
+                      piece.row, piece.v_lo, piece.v_hi,
+                      !s ? "two stored y share a coordinate and ask for different gradients"
+                         : fmt::format("no polynomial of degree {} errs by less than {:.4g} times what it allows (proven)", model.kDegree, s->level)));
     }
     programme.reached = std::max(programme.reached, bounds->reached);
     programme.dual = std::max(programme.dual, bounds->dual);

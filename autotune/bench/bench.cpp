@@ -74,8 +74,7 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
   const Array x_array = array(Content::kX), dy_array = array(Content::kDy), y_array = array(Content::kActivation), out_array = array(Content::kResult),
               second_array = array(Content::kResult),  // for kernels of two outputs
       mask_array = filled(Content::kMask, Element::kMaskWord, format, (elements + 31) / 32, seed);
-  const auto *x = reinterpret_cast<const T*>(x_array.get()), *dy = reinterpret_cast<const T*>(dy_array.get()),
-             *y = reinterpret_cast<const T*>(y_array.get());
+  const auto *x = reinterpret_cast<const T*>(x_array.get()), *dy = reinterpret_cast<const T*>(dy_array.get()), *y = reinterpret_cast<const T*>(y_array.get());
   T *const out = reinterpret_cast<T*>(out_array.get()), *const second_out = reinterpret_cast<T*>(second_array.get());
   kernels::u32* const mask = reinterpret_cast<kernels::u32*>(mask_array.get());
   const i64 rows = norm_rows(elements), floats = elements * static_cast<i64>(sizeof(T)) / static_cast<i64>(sizeof(float));
@@ -106,12 +105,10 @@ BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t se
               [&] { tuned::rmsnorm_forward<T>(x, gamma.data(), rows, kCols, 1e-5f, out, rstd.data()); });
     over_rows("rmsnorm_backward", chosen<tuned::RmsnormBackward<T>>(rows, kCols), 3 * size,
               [&] { tuned::rmsnorm_backward<T>(dy, y, gamma.data(), rstd.data(), rows, kCols, out, dgamma.data(), {}, workspace); });
-    over_rows("residual_layernorm_forward", chosen<tuned::ResidualLayernormForward<T>>(rows, kCols), 4 * size, [&] {
-      tuned::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data());
-    });
+    over_rows("residual_layernorm_forward", chosen<tuned::ResidualLayernormForward<T>>(rows, kCols), 4 * size,
+              [&] { tuned::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data()); });
     over_rows("residual_layernorm_backward", chosen<tuned::ResidualLayernormBackward<T>>(rows, kCols), 4 * size, [&] {
-      tuned::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {},
-                                            workspace);
+      tuned::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
     });
     over_rows("bias_gelu_forward", chosen<tuned::BiasGeluForward<T>>(rows, kCols), forward.bytes_per_element(),
               [&] { tuned::bias_gelu_forward<T>(x, beta.data(), rows, kCols, out, mask); });
@@ -146,15 +143,14 @@ json to_json(const BenchGroup& group) {
   const std::vector<bool> kept = group.kept();
   for (const BenchCase& which : group.cases) {
     const Interval share = group.share_of_triad(which);
-    cases.push_back(
-        {{"name", which.name},
-         {"variant", which.variant},
-         {"rung", which.rung},
-         {"elements", which.elements},
-         {"bytes", which.bytes},
-         {"ns", which.ns},
-         {"gb_per_s", group.gb_per_s(which)},
-         {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
+    cases.push_back({{"name", which.name},
+                     {"variant", which.variant},
+                     {"rung", which.rung},
+                     {"elements", which.elements},
+                     {"bytes", which.bytes},
+                     {"ns", which.ns},
+                     {"gb_per_s", group.gb_per_s(which)},
+                     {"share_of_triad", {{"median", share.median}, {"low", share.low}, {"high", share.high}, {"confidence", kConfidence}}}});
     cases.back().update(claims_json(which.fit));
     if (const Interval speed = group.speed_against(which, "torch_" + which.name); speed.median > 0)
       cases.back()["against_torch"] = {{"median", speed.median}, {"low", speed.low}, {"high", speed.high}, {"confidence", kConfidence}};
@@ -177,8 +173,8 @@ void print(const BenchGroup& group) {
         std::snprintf(text, sizeof text, "  %.2fx [%.2f, %.2f] %s", speed.median, speed.low, speed.high, peer);
         (beside += text).pop_back();
       }
-    std::printf("  %-27s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth,
-                100 * share.median, 100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, beside.c_str());
+    std::printf("  %-27s %7.2f GB/s  %5.1f%% of triad [%.1f, %.1f]  %6.3f G elements/s  %s\n", which.name.c_str(), bandwidth, 100 * share.median,
+                100 * share.low, 100 * share.high, bandwidth * which.elements / which.bytes, beside.c_str());
   }
 }
 

@@ -25,10 +25,10 @@
 namespace {
 
 using namespace outgrad::autotune;
+using nlohmann::json;
 using outgrad::kernels::BF16;
 using outgrad::kernels::i64;
 using outgrad::kernels::u32;
-using nlohmann::json;
 
 constexpr i64 kElementsARun = i64{1} << 16;  // 20 us and more: far above the clock's grain, below a scheduler's time slice
 constexpr int kRounds = 50 * kLeastRounds;

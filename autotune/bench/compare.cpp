@@ -184,14 +184,14 @@ int compare_command(const Options& options) {
     }
     const Interval gain = c.gain();
     const std::vector<bool> kept = c.kept();
-    std::printf("  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %td of %zu rounds  %s (%s%s%s)\n", problem.sized_name().c_str(),
-                c.gb_per_s(c.before_ns), c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high,
-                std::count(kept.begin(), kept.end(), true), kept.size(), c.choice.variant.c_str(), c.choice.rung.c_str(),
-                c.choice.claims.empty() ? "" : "; ", c.choice.claims.c_str());
+    std::printf("  %-47s %7.2f -> %7.2f GB/s  %.3fx [%.3f, %.3f]  %td of %zu rounds  %s (%s%s%s)\n", problem.sized_name().c_str(), c.gb_per_s(c.before_ns),
+                c.gb_per_s(c.after_ns), gain.median, gain.low, gain.high, std::count(kept.begin(), kept.end(), true), kept.size(), c.choice.variant.c_str(),
+                c.choice.rung.c_str(), c.choice.claims.empty() ? "" : "; ", c.choice.claims.c_str());
     std::fflush(stdout);
   }
   if (as_json)
-    std::printf("%s\n", json{{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(device_record(cpu))}, {"header", header}, {"problems", results}}.dump(2).c_str());
+    std::printf("%s\n",
+                json{{"schema", "outgrad.bench_tuned/1"}, {"device", to_json(device_record(cpu))}, {"header", header}, {"problems", results}}.dump(2).c_str());
   return kernels::kExitHolds;
 }
 

@@ -19,8 +19,8 @@
 namespace outgrad::autotune {
 
 using HighwayFit = kernels::DefaultFit<kernels::BF16>::Type;
-static_assert(HighwayFit::kDegree == 2 && HighwayFit::kCentred && HighwayFit::kScheme == kernels::kHorner && HighwayFit::kYLo == 0 &&
-                  HighwayFit::kHasLeft && !HighwayFit::kHasRight && !HighwayFit::kHasBreaks,
+static_assert(HighwayFit::kDegree == 2 && HighwayFit::kCentred && HighwayFit::kScheme == kernels::kHorner && HighwayFit::kYLo == 0 && HighwayFit::kHasLeft &&
+                  !HighwayFit::kHasRight && !HighwayFit::kHasBreaks,
               "what is written out below");
 inline constexpr auto kHighwayColumns = kernels::columns_of(HighwayFit::table());
 

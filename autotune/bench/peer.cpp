@@ -12,8 +12,7 @@
 
 namespace outgrad::autotune {
 
-std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elements, kernels::i64 rows, kernels::i64 cols, int threads,
-                                            std::string& why) {
+std::unique_ptr<TorchPeer> TorchPeer::start(FormatId format, kernels::i64 elements, kernels::i64 rows, kernels::i64 cols, int threads, std::string& why) {
   const char* chosen = std::getenv("OUTGRAD_PYTHON");
   const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3", script = source_root() + "/autotune/bench/torch_peer.py";
   kernels::Pipe to, from;

@@ -62,8 +62,7 @@ std::vector<std::string> operands_of(std::string_view text) {
 }
 
 bool is_prefix(std::string_view word) {
-  constexpr std::string_view kPrefixes[] = {"addr32", "bnd",   "cs",   "data16", "ds",   "es",    "fs",   "gs",
-                                            "lock",   "notrack", "rep", "repnz",  "repz", "rex.W", "ss"};
+  constexpr std::string_view kPrefixes[] = {"addr32", "bnd", "cs", "data16", "ds", "es", "fs", "gs", "lock", "notrack", "rep", "repnz", "repz", "rex.W", "ss"};
   return std::find(std::begin(kPrefixes), std::end(kPrefixes), word) != std::end(kPrefixes);
 }
 

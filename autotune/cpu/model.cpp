@@ -38,15 +38,15 @@ struct Row {
   double clocks, latency;
 };
 constexpr Row kZen4[] = {
-    {"vfm", kFp01, 1, 4},      {"vfnm", kFp01, 1, 4},     {"vmul", kFp01, 1, 3},      {"vadd", kFp23, 1, 3},      {"vsub", kFp23, 1, 3},
-    {"vcmp", kFp01, 1, 2},     {"vmax", kFp01, 1, 2},     {"vmin", kFp01, 1, 2},      {"vsqrt", kFp1, 5, 15},     {"vdiv", kFp1, 3, 11},
-    {"vblend", kFp01, 1, 1},   {"vpblend", kFp03, 1, 1},  {"vpermil", kFp12, 1, 2},   {"vperm", kFp12, 1, 5},
-    {"vshuf", kFp12, 1, 1},    {"vpshuf", kFp12, 1, 2},   {"vunpck", kFp12, 1, 1},    {"vpunpck", kFp12, 1, 1},   {"vpack", kFp12, 1, 2},
-    {"vpalign", kFp12, 1, 2},  {"vinsert", kFp12, 1, 2},  {"vextract", kFp12, 1, 4},  {"vpinsr", kFp12, 1, 2},    {"vpextr", kFp12, 1, 2},
-    {"vpsll", kFp12, 1, 1},    {"vpsrl", kFp12, 1, 1},    {"vpsra", kFp12, 1, 1},     {"vcvtph2ps", kFp23, 2, 4}, {"vcvtps2ph", kFp23, 2, 6},
-    {"vcvtne", kFp23, 1, 6},   {"vcvt", kFp23, 1, 3},     {"vpmovzx", kFp12, 1, 4},   {"vpmovsx", kFp12, 1, 4},   {"vpmov", kFp12, 1, 5},
-    {"vptest", kFp01, 1, 2},   {"vfpclass", kFp01, 1, 2}, {"vmovmsk", kFp2, 1, 1},    {"vpbroadcast", kFp12, 1, 1}, {"vbroadcast", kFp12, 1, 1},
-    {"vrnd", kFp23, 1, 3},     {"vround", kFp23, 1, 3},   {"k", kFp23, 1, 1},         {"v", kFpAny, 1, 1},  // logic, integer sums, and what is not known
+    {"vfm", kFp01, 1, 4},      {"vfnm", kFp01, 1, 4},     {"vmul", kFp01, 1, 3},        {"vadd", kFp23, 1, 3},       {"vsub", kFp23, 1, 3},
+    {"vcmp", kFp01, 1, 2},     {"vmax", kFp01, 1, 2},     {"vmin", kFp01, 1, 2},        {"vsqrt", kFp1, 5, 15},      {"vdiv", kFp1, 3, 11},
+    {"vblend", kFp01, 1, 1},   {"vpblend", kFp03, 1, 1},  {"vpermil", kFp12, 1, 2},     {"vperm", kFp12, 1, 5},      {"vshuf", kFp12, 1, 1},
+    {"vpshuf", kFp12, 1, 2},   {"vunpck", kFp12, 1, 1},   {"vpunpck", kFp12, 1, 1},     {"vpack", kFp12, 1, 2},      {"vpalign", kFp12, 1, 2},
+    {"vinsert", kFp12, 1, 2},  {"vextract", kFp12, 1, 4}, {"vpinsr", kFp12, 1, 2},      {"vpextr", kFp12, 1, 2},     {"vpsll", kFp12, 1, 1},
+    {"vpsrl", kFp12, 1, 1},    {"vpsra", kFp12, 1, 1},    {"vcvtph2ps", kFp23, 2, 4},   {"vcvtps2ph", kFp23, 2, 6},  {"vcvtne", kFp23, 1, 6},
+    {"vcvt", kFp23, 1, 3},     {"vpmovzx", kFp12, 1, 4},  {"vpmovsx", kFp12, 1, 4},     {"vpmov", kFp12, 1, 5},      {"vptest", kFp01, 1, 2},
+    {"vfpclass", kFp01, 1, 2}, {"vmovmsk", kFp2, 1, 1},   {"vpbroadcast", kFp12, 1, 1}, {"vbroadcast", kFp12, 1, 1}, {"vrnd", kFp23, 1, 3},
+    {"vround", kFp23, 1, 3},   {"k", kFp23, 1, 1},        {"v", kFpAny, 1, 1},  // logic, integer sums, and what is not known
 };
 // A permutation across the 128-bit lanes takes a pipe for as long at 256 bits as at 512 (Zn4PERMIT2_256, Zn4PERMIT2Z; of VPERMPS with a VEX prefix the same
 // file says one pipe for one clock, which is as many a clock).
@@ -75,8 +75,8 @@ std::string whole_register(std::string_view name) {
     return std::string(name);
   }
   static const std::map<std::string_view, std::string_view> kParts = {
-      {"eax", "rax"}, {"ax", "rax"}, {"al", "rax"}, {"ah", "rax"}, {"ebx", "rbx"}, {"bx", "rbx"}, {"bl", "rbx"}, {"bh", "rbx"}, {"ecx", "rcx"},
-      {"cx", "rcx"},  {"cl", "rcx"}, {"ch", "rcx"}, {"edx", "rdx"}, {"dx", "rdx"}, {"dl", "rdx"}, {"dh", "rdx"}, {"esi", "rsi"}, {"si", "rsi"},
+      {"eax", "rax"}, {"ax", "rax"},  {"al", "rax"}, {"ah", "rax"},  {"ebx", "rbx"}, {"bx", "rbx"}, {"bl", "rbx"},  {"bh", "rbx"},  {"ecx", "rcx"},
+      {"cx", "rcx"},  {"cl", "rcx"},  {"ch", "rcx"}, {"edx", "rdx"}, {"dx", "rdx"},  {"dl", "rdx"}, {"dh", "rdx"},  {"esi", "rsi"}, {"si", "rsi"},
       {"sil", "rsi"}, {"edi", "rdi"}, {"di", "rdi"}, {"dil", "rdi"}, {"ebp", "rbp"}, {"bp", "rbp"}, {"bpl", "rbp"}, {"esp", "rsp"}};
   const auto part = kParts.find(name);
   return std::string(part == kParts.end() ? name : part->second);
@@ -242,8 +242,8 @@ const Core& this_core() {
   // Of family 19h: EPYC 9004 (10h-1Fh), desktop (60h-6Fh), mobile (70h-7Fh), EPYC 8004 and 97x4 (A0h-AFh).
   constexpr unsigned kZen4Models[] = {0x1, 0x6, 0x7, 0xa};
   if (family == kFamily19h && std::find(std::begin(kZen4Models), std::end(kZen4Models), model >> 4) != std::end(kZen4Models)) return zen4();
-  throw kernels::EnvironmentError("no model of this CPU's cores (family " + std::to_string(family) + ", model " + std::to_string(model) +
-                                  "; there is one of " + zen4().name + ")");
+  throw kernels::EnvironmentError("no model of this CPU's cores (family " + std::to_string(family) + ", model " + std::to_string(model) + "; there is one of " +
+                                  zen4().name + ")");
 }
 
 Cost cost_of(const Core& core, const Instruction& instruction) {
@@ -308,8 +308,8 @@ TripCost cost_of(const Core& core, const std::vector<Instruction>& path) {
     loads += cost.loads;
     stores += cost.stores;
   }
-  trip.issue_clocks = std::max({dispatched / core.dispatch + microcode, pipe_clocks(work, core.vector_pipes), loads / core.load_pipes,
-                                stores / core.store_pipes});
+  trip.issue_clocks =
+      std::max({dispatched / core.dispatch + microcode, pipe_clocks(work, core.vector_pipes), loads / core.load_pipes, stores / core.store_pipes});
   const Chains chains = chains_of(core, path);
   trip.chain_clocks = chains.within;
   trip.recurrence_clocks = chains.growth;

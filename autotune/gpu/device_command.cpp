@@ -85,12 +85,8 @@ Candidate candidate_of(const Outcome& outcome) {
 class GpuTunable : public Tunable {
  public:
   GpuTunable(const Problem& problem, Accuracy accuracy, const Architecture& limits, OfflineSettings compiling, std::size_t shard, std::size_t shards)
-      : problem_(problem),
-        fits_(fits_within(problem, accuracy)),
-        space_(gpu_space(problem, fits_, limits)),
-        points_(space_.construct().part(shard, shards)),
-        limits_(limits),
-        compiling_(std::move(compiling)) {}
+      : problem_(problem), fits_(fits_within(problem, accuracy)), space_(gpu_space(problem, fits_, limits)), points_(space_.construct().part(shard, shards)),
+        limits_(limits), compiling_(std::move(compiling)) {}
 
   const Points& points() const override { return points_; }
   std::shared_ptr<const AnyVariant> variant(std::size_t point) const override {
@@ -109,8 +105,10 @@ class GpuTunable : public Tunable {
     std::vector<Candidate> candidates;
     for (const auto& variant : variants) {
       const auto found = outcomes.find(variant->name());
-      if (found != outcomes.end()) candidates.push_back(candidate_of(*found->second));
-      else candidates.emplace_back(variant, "");  // the budget left it out
+      if (found != outcomes.end())
+        candidates.push_back(candidate_of(*found->second));
+      else
+        candidates.emplace_back(variant, "");  // the budget left it out
     }
     return candidates;
   }
@@ -171,12 +169,11 @@ class GpuDevice : public TuningDevice {
     return settings;
   }
   std::size_t batch() const override { return 16; }  // runs are short, and a process with an open device costs a second
-  i64 elements_for(const Problem& problem, double /*seconds: a call takes milliseconds at most*/) const override {
-    return gpu::elements_for(problem, device_);
-  }
+  i64 elements_for(const Problem& problem, double /*seconds: a call takes milliseconds at most*/) const override { return gpu::elements_for(problem, device_); }
   std::unique_ptr<Tunable> space_of(const Problem& problem, std::size_t shard, std::size_t shards) override {
     return std::make_unique<GpuTunable>(problem, accuracy_, device_.limits, compiling_, shard, shards);
   }
+
  private:
   int index_;
   DeviceIdentity device_;
@@ -186,8 +183,7 @@ class GpuDevice : public TuningDevice {
 };
 
 int on_device(int index, const Options& options, const std::vector<Problem>& problems, const Shard& shard) {
-  GpuDevice device(index, options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)),
-                   accuracy_of(options));
+  GpuDevice device(index, options.text("out", "out/tuned"), static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX)), accuracy_of(options));
   return tune_on(device, options, problems, shard);
 }
 

@@ -63,10 +63,8 @@ void check(cudaError_t status, const char* what) {
     const auto version = [](int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); };
     why = driver == 0 ? "no NVIDIA driver" : "the driver is of CUDA " + version(driver) + ", too old for this program's toolkit, " + version(runtime);
   }
-  if (status == cudaErrorNoDevice)
-    why = "no CUDA device (or CUDA_VISIBLE_DEVICES hides it, or its MIG mode is on and no instance is given to this user)";
-  if (status == cudaErrorNoKernelImageForDevice)
-    why = "the device is of an architecture that this program was not built for (CMAKE_CUDA_ARCHITECTURES)";
+  if (status == cudaErrorNoDevice) why = "no CUDA device (or CUDA_VISIBLE_DEVICES hides it, or its MIG mode is on and no instance is given to this user)";
+  if (status == cudaErrorNoKernelImageForDevice) why = "the device is of an architecture that this program was not built for (CMAKE_CUDA_ARCHITECTURES)";
   if (status == cudaErrorDevicesUnavailable) why = "the device is busy: another process has it for itself, or its compute mode forbids all";
   if (status == cudaErrorMemoryAllocation) why = "out of memory: another process may hold the device's";
   throw kernels::CudaError(std::string("outgrad-gpu: ") + what + ": " + why);
@@ -91,14 +89,14 @@ u64 device_hash(const Array<T>& array, u64 begin) {
   return sum.to_host().front();
 }
 
-#define OUTGRAD_FOR_FORMAT(T)                                      \
-  template void fill(T*, i64, ArgumentAt<T>, cudaStream_t);        \
-  template void fill(T*, i64, SweptAt<T>, cudaStream_t);           \
-  template void fill(T*, i64, OneAt<T>, cudaStream_t);             \
-  template void fill(T*, i64, GradientAt<T>, cudaStream_t);        \
-  template void fill(T*, i64, UniformAt<T>, cudaStream_t);         \
-  template void fill(T*, i64, NormalAt<T>, cudaStream_t);          \
-  template void scale_in_place(T*, i64, float, cudaStream_t);      \
+#define OUTGRAD_FOR_FORMAT(T)                                 \
+  template void fill(T*, i64, ArgumentAt<T>, cudaStream_t);   \
+  template void fill(T*, i64, SweptAt<T>, cudaStream_t);      \
+  template void fill(T*, i64, OneAt<T>, cudaStream_t);        \
+  template void fill(T*, i64, GradientAt<T>, cudaStream_t);   \
+  template void fill(T*, i64, UniformAt<T>, cudaStream_t);    \
+  template void fill(T*, i64, NormalAt<T>, cudaStream_t);     \
+  template void scale_in_place(T*, i64, float, cudaStream_t); \
   template u64 device_hash(const Array<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

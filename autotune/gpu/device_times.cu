@@ -145,11 +145,10 @@ class Times {
   template <class T>
   void ceilings(std::vector<Timed>& cases, const Pool<T>& pool, i64 n) const {
     const double bytes = 2.0 * sizeof(T) * static_cast<double>(n);
-    cases.push_back({"copy", bytes, [&pool, n](i64 first, cudaStream_t stream) {
-                       check(cudaMemcpyAsync(pool.out.get() + first, pool.dy.get() + first, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice,
-                                             stream),
-                             "copy");
-                     }});
+    cases.push_back(
+        {"copy", bytes, [&pool, n](i64 first, cudaStream_t stream) {
+           check(cudaMemcpyAsync(pool.out.get() + first, pool.dy.get() + first, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, stream), "copy");
+         }});
     cases.push_back({"scale", bytes, [&pool, n](i64 first, cudaStream_t stream) { scale_in_place(pool.out.get() + first, n, 1.0f, stream); }});
   }
 
@@ -161,14 +160,13 @@ class Times {
     std::vector<Timed> cases;
     ceilings(cases, pool, n);
     cases.push_back({"gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
-                       check(launches::gelu_forward(pool.x.get() + first, pool.out.get() + first, pool.mask_out.get() + first / 32, n, stream),
-                             "gelu_forward");
+                       check(launches::gelu_forward(pool.x.get() + first, pool.out.get() + first, pool.mask_out.get() + first / 32, n, stream), "gelu_forward");
                      }});
-    cases.push_back({"gelu_backward", backward, [&](i64 first, cudaStream_t stream) {
-                       check(launches::gelu_backward(pool.dy.get() + first, pool.y.get() + first, pool.mask.get() + first / 32, pool.out.get() + first, n,
-                                                     stream),
-                             "gelu_backward");
-                     }});
+    cases.push_back(
+        {"gelu_backward", backward, [&](i64 first, cudaStream_t stream) {
+           check(launches::gelu_backward(pool.dy.get() + first, pool.y.get() + first, pool.mask.get() + first / 32, pool.out.get() + first, n, stream),
+                 "gelu_backward");
+         }});
     cases.push_back({"bias_gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
                        check(launches::bias_gelu_forward(pool.x.get() + first, pool.bias.get(), rows, kBiasColumns, pool.out.get() + first,
                                                          pool.mask_out.get() + first / 32, stream),
@@ -200,9 +198,8 @@ class Times {
       cases.push_back({name + "_forward", 2 * matrix + vectors,
                        [=, &pool, &rstd_out](i64 first, cudaStream_t stream) { forward(pool.out.get(), rstd_out.get(), first, stream); }});
       cases.push_back({name + "_backward", 3 * matrix + vectors + gradients, [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
-                         check(launches::norm_backward<N>(pool.dy.get() + first, pool.y.get() + first, pool.gamma.get(), beta, rstd.get() + first / n,
-                                                          rows, n, pool.out.get() + first, pool.dgamma.get(), dbeta, {}, workspace.get(),
-                                                          workspace.size(), stream),
+                         check(launches::norm_backward<N>(pool.dy.get() + first, pool.y.get() + first, pool.gamma.get(), beta, rstd.get() + first / n, rows, n,
+                                                          pool.out.get() + first, pool.dgamma.get(), dbeta, {}, workspace.get(), workspace.size(), stream),
                                "norm backward");
                        }});
       if (N == Norm::layer) {  // y and rstd are its; RMSNorm's backward takes the same bytes
@@ -259,11 +256,11 @@ class Times {
                   100 * share, kept, which.us.size());
       std::string samples;
       for (const double sample : which.us) samples += (samples.empty() ? "" : ", ") + number(sample);
-      rows_ += (rows_.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + format + "\", \"rows\": " +
-               std::to_string(size.rows) + ", \"columns\": " + std::to_string(size.columns) + ", \"bytes\": " +
-               std::to_string(static_cast<u64>(which.bytes)) + ", \"sets\": " + std::to_string(sets) + ", \"calls\": " + std::to_string(calls) +
-               ", \"kept_rounds\": " + std::to_string(kept) + ", \"us_median\": " + number(us) + ", \"gb_per_s\": " + number(gb_per_s) +
-               ", \"share_of_copy\": " + number(share) + ", \"us\": [" + samples + "]}";
+      rows_ += (rows_.empty() ? "" : ",\n    ") + ("{\"name\": \"" + which.name) + "\", \"format\": \"" + format +
+               "\", \"rows\": " + std::to_string(size.rows) + ", \"columns\": " + std::to_string(size.columns) +
+               ", \"bytes\": " + std::to_string(static_cast<u64>(which.bytes)) + ", \"sets\": " + std::to_string(sets) +
+               ", \"calls\": " + std::to_string(calls) + ", \"kept_rounds\": " + std::to_string(kept) + ", \"us_median\": " + number(us) +
+               ", \"gb_per_s\": " + number(gb_per_s) + ", \"share_of_copy\": " + number(share) + ", \"us\": [" + samples + "]}";
     }
     std::fflush(stdout);
     keep_(rows_);

@@ -79,8 +79,7 @@ void DigestReport::add(const std::string& format, const OutputDigests& got, cons
     const bool same = own == swept;
     equal = equal && same;
     std::printf("%-4s %-4s %s %s\n", format.c_str(), array, own.c_str(), same ? "as the sweep" : ("DIFFERS from " + swept).c_str());
-    json += (json.empty() ? "" : ",\n    ") +
-            nlohmann::json({{"format", format}, {"array", array}, {"sha256", own}, {"sweep", swept}, {"equal", same}}).dump();
+    json += (json.empty() ? "" : ",\n    ") + nlohmann::json({{"format", format}, {"array", array}, {"sha256", own}, {"sweep", swept}, {"equal", same}}).dump();
   };
   compare("y", got.y, want.y);
   compare("mask", got.mask, want.mask);

@@ -137,7 +137,8 @@ DeviceRecord device_record(const DeviceIdentity& device) {
 }
 
 DeviceIdentity device_from(const DeviceRecord& r) {
-  const Architecture limits{*r.architecture, *r.name, *r.sms, *r.clock_ghz, *r.dram_gb_per_s, *r.threads_per_sm, *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
+  const Architecture limits{*r.architecture,   *r.name,          *r.sms,           *r.clock_ghz,       *r.dram_gb_per_s,
+                            *r.threads_per_sm, *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
   return {*r.name, limits, *r.memory_bytes, *r.l2_bytes, *r.driver, *r.memory_clock_ghz};
 }
 

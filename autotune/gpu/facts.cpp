@@ -43,8 +43,10 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   const int stores = variant.schedule.octets * together * element / access;
   rules.wide_stores = stores;
   // A thread of bias's backward stores the sums of its columns behind the loop.
-  if (bias_backward && narrow && element != sum) rules.also_stores = {".32"};
-  else if (bias_backward) rules.wide_stores += sum / access;
+  if (bias_backward && narrow && element != sum)
+    rules.also_stores = {".32"};
+  else if (bias_backward)
+    rules.wide_stores += sum / access;
   if (is_forward(variant.problem.kernel)) rules.also_stores = {".U8"};
   const HotPaths paths = hot_paths(function, rules);
   if (paths.path.empty()) throw std::runtime_error("no path that stores its octets " + rules.wide_store.substr(1) + " bits at a time");
@@ -138,8 +140,7 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   facts.counted = false;
   if (!is_wide(variant.problem)) return facts;
   const NormKind kind = norm_kind(variant.problem.kernel);
-  const bool registers = variant.norm.home == RowHome::registers,
-             fused = variant.main_kernel() == kernels::cuda::DeviceKernel::norm_backward_slots;
+  const bool registers = variant.norm.home == RowHome::registers, fused = variant.main_kernel() == kernels::cuda::DeviceKernel::norm_backward_slots;
   PathRules rules;
   rules.wide_store = "." + std::to_string(8 * std::min(variant.norm.access_bytes, kOctet * bytes_of(variant.problem.format)));
   rules.also_stores = {".32", ".64", ".128"};  // rstd, x^, the sums of a slot
@@ -154,8 +155,7 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   for (const int vectors : {kind.norm == kernels::Norm::layer ? 2 : 1, registers ? 2 : 0}) {
     accesses = accesses_of(variant, vectors);
     const int less = std::max({1, accesses.of_pass, accesses.again > 0 ? 2 : 0}), least = accesses.counted - std::max(2 * accesses.of_pass, accesses.again);
-    for (rules.wide_stores = accesses.counted; rules.wide_stores >= least && paths.shortest == 0; rules.wide_stores -= less)
-      paths = hot_paths(function, rules);
+    for (rules.wide_stores = accesses.counted; rules.wide_stores >= least && paths.shortest == 0; rules.wide_stores -= less) paths = hot_paths(function, rules);
     if (paths.shortest > 0) break;
   }
   if (paths.shortest == 0) return facts;

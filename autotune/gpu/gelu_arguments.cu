@@ -19,12 +19,8 @@ int refused_gelu_arguments() {
   const auto bits_at = [](u64 address) { return reinterpret_cast<u32*>(address); };
   float *const dy = at(0x10000), *const y = at(0x20000), *const dx = at(0x30000);
   u32* const mask = bits_at(0x40000);
-  const auto backward = [](const float* g, const float* o, const u32* m, float* d, i64 n) {
-    return launches::gelu_backward(g, o, m, d, n, nullptr);
-  };
-  const auto forward = [](const float* x, float* o, u32* m, i64 n) {
-    return launches::gelu_forward(x, o, m, n, nullptr);
-  };
+  const auto backward = [](const float* g, const float* o, const u32* m, float* d, i64 n) { return launches::gelu_backward(g, o, m, d, n, nullptr); };
+  const auto forward = [](const float* x, float* o, u32* m, i64 n) { return launches::gelu_forward(x, o, m, n, nullptr); };
   struct Case {
     const char* what;
     cudaError_t got, want;

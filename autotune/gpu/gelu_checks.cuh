@@ -39,15 +39,11 @@ struct ByColumns {
   static constexpr kernels::GpuSchedule kSchedule = {.threads = 128, .octets = 1, .blocks_per_sm = 0, .table = kernels::TableHome::columns};
 };
 struct ByRows {
-  static constexpr kernels::GpuSchedule kSchedule = {.octets = 3,
-                                                     .access_bytes = 8,
-                                                     .loads = kernels::CacheHint::streaming,
-                                                     .stores = kernels::CacheHint::streaming,
-                                                     .table = kernels::TableHome::rows};
+  static constexpr kernels::GpuSchedule kSchedule = {
+      .octets = 3, .access_bytes = 8, .loads = kernels::CacheHint::streaming, .stores = kernels::CacheHint::streaming, .table = kernels::TableHome::rows};
 };
 struct ByCaches {
-  static constexpr kernels::GpuSchedule kSchedule = {
-      .threads = 512, .octets = 2, .access_bytes = 4, .blocks_per_sm = 1, .table = kernels::TableHome::caches};
+  static constexpr kernels::GpuSchedule kSchedule = {.threads = 512, .octets = 2, .access_bytes = 4, .blocks_per_sm = 1, .table = kernels::TableHome::caches};
 };
 
 // One schedule over a ragged prefix of the patterns: aligned, one element off, in place.
@@ -107,9 +103,7 @@ void gelu_equality(Report& report, bool reduced) {
     fill(gradient_array, GradientAt<T>{begin});
     for (const bool complement : {false, true}) {
       fill(mask, MaskAt{begin / 32, complement});
-      check(launches::gelu_backward<T>(gradient_array.get(), argument_array.get(),
-                                                                                          mask.get(), out.get(), chunk, nullptr),
-            "gelu_backward");
+      check(launches::gelu_backward<T>(gradient_array.get(), argument_array.get(), mask.get(), out.get(), chunk, nullptr), "gelu_backward");
       host_gelu_backward(begin, chunk, complement, host);
       if (wrong.empty()) wrong = difference("dx", out, host.dx, begin, hash);
       outputs += static_cast<u64>(chunk);
@@ -119,9 +113,7 @@ void gelu_equality(Report& report, bool reduced) {
   wrong.clear(), hash = outputs = 0;
   for (u64 begin = 0; begin < end && wrong.empty(); begin += static_cast<u64>(chunk)) {
     fill(argument_array, ArgumentAt<T>{begin});
-    check(
-        launches::gelu_forward<T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr),
-        "gelu_forward");
+    check(launches::gelu_forward<T>(argument_array.get(), out.get(), mask.get(), chunk, nullptr), "gelu_forward");
     host_gelu_forward(begin, chunk, host);
     wrong = difference("y", out, host.y, begin, hash);
     if (wrong.empty()) wrong = difference("mask", mask, host.mask, begin / 32, hash);
@@ -145,10 +137,8 @@ struct GeluCase {
     fill(mask, MaskAt{0, false});
   }
   void enqueue(Place, cudaStream_t stream) const {
-    check(launches::gelu_forward<T>(x.get(), y.get(), mask_out.get(), n, stream),
-          "gelu_forward");
-    check(launches::gelu_backward<T>(dy.get(), x.get(), mask.get(), dx.get(), n, stream),
-          "gelu_backward");
+    check(launches::gelu_forward<T>(x.get(), y.get(), mask_out.get(), n, stream), "gelu_forward");
+    check(launches::gelu_backward<T>(dy.get(), x.get(), mask.get(), dx.get(), n, stream), "gelu_backward");
   }
   void spoil() const { spoil_all(y, dx, mask_out); }
   std::string wrong(Place, u64& hash) const {
@@ -177,10 +167,8 @@ struct BiasCase {
   }
   void enqueue(Place place, cudaStream_t stream) const {
     T *const to = y_at(place).get(), *const gradient_to = dx_at(place).get();
-    check(launches::bias_gelu_forward<T>(x.get(), bias.get(), rows, n, to, mask.get(), stream),
-          "bias_gelu_forward");
-    check(launches::bias_gelu_backward<T>(
-              dy.get(), to, mask.get(), rows, n, gradient_to, dbias.get(), workspace.get(), workspace.size(), stream),
+    check(launches::bias_gelu_forward<T>(x.get(), bias.get(), rows, n, to, mask.get(), stream), "bias_gelu_forward");
+    check(launches::bias_gelu_backward<T>(dy.get(), to, mask.get(), rows, n, gradient_to, dbias.get(), workspace.get(), workspace.size(), stream),
           "bias_gelu_backward");
   }
   void spoil() const { spoil_all(y, dx, dbias, workspace, mask); }
@@ -221,14 +209,14 @@ void bias_streams(Report& report, i64 rows, i64 n) {
 
 }  // namespace outgrad::autotune::gpu
 
-#define OUTGRAD_GELU_CHECKS(T)                                                                                                                     \
-  namespace outgrad::autotune::gpu {                                                                                                               \
-  template cudaError_t launches::gelu_backward(const T*, const T*, const u32*, T*, i64, cudaStream_t);                                             \
-  template cudaError_t launches::gelu_forward(const T*, T*, u32*, i64, cudaStream_t);                                                              \
-  template cudaError_t launches::bias_gelu_backward(const T*, const T*, const u32*, i64, i64, T*, float*, float*, i64, cudaStream_t);              \
-  template cudaError_t launches::bias_gelu_forward(const T*, const float*, i64, i64, T*, u32*, cudaStream_t);                                      \
-  template void gelu_equality<T>(Report&, bool);                                                                                                   \
-  template void bias_equality<T>(Report&, i64, i64);                                                                                               \
-  template void gelu_streams<T>(Report&);                                                                                                          \
-  template void bias_streams<T>(Report&, i64, i64);                                                                                                \
+#define OUTGRAD_GELU_CHECKS(T)                                                                                                        \
+  namespace outgrad::autotune::gpu {                                                                                                  \
+  template cudaError_t launches::gelu_backward(const T*, const T*, const u32*, T*, i64, cudaStream_t);                                \
+  template cudaError_t launches::gelu_forward(const T*, T*, u32*, i64, cudaStream_t);                                                 \
+  template cudaError_t launches::bias_gelu_backward(const T*, const T*, const u32*, i64, i64, T*, float*, float*, i64, cudaStream_t); \
+  template cudaError_t launches::bias_gelu_forward(const T*, const float*, i64, i64, T*, u32*, cudaStream_t);                         \
+  template void gelu_equality<T>(Report&, bool);                                                                                      \
+  template void bias_equality<T>(Report&, i64, i64);                                                                                  \
+  template void gelu_streams<T>(Report&);                                                                                             \
+  template void bias_streams<T>(Report&, i64, i64);                                                                                   \
   }

@@ -32,9 +32,9 @@ BiasResult<T> host_bias(i64 rows, i64 n) {
   result.dbias.resize(static_cast<std::size_t>(n));
   T *y = result.y.data(), *dx = result.dx.data();
   kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kernels::tuned::GeluForward<T>::kSchedule>(y, bias.data(), rows, n, y,
-                                                                                                           result.mask.data());
-  kernels::bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T, kernels::tuned::GeluBackward<T>::kSchedule>(
-      dx, y, result.mask.data(), rows, n, dx, result.dbias.data());
+                                                                                                                  result.mask.data());
+  kernels::bias_gelu_backward<typename kernels::DefaultFit<T>::Type, T, kernels::tuned::GeluBackward<T>::kSchedule>(dx, y, result.mask.data(), rows, n, dx,
+                                                                                                                    result.dbias.data());
   return result;
 }
 

@@ -98,12 +98,10 @@ double bytes_of_helper(const PlannedLaunch& launch, const Problem& problem) {
   const bool norm = is_norm(problem.kernel);
   const double sums = norm ? kernels::cuda::column_sums(norm_kind(problem.kernel).norm) : 1, left = static_cast<double>(launch.left);
   switch (launch.kernel) {
-    case DeviceKernel::norm_prepare:
-      return kFloat * (2 * n + (kernels::kColumnArrays + 1) * static_cast<double>(kernels::cuda::padded_columns(problem.cols)));
+    case DeviceKernel::norm_prepare: return kFloat * (2 * n + (kernels::kColumnArrays + 1) * static_cast<double>(kernels::cuda::padded_columns(problem.cols)));
     case DeviceKernel::norm_slot_sums:
       return 2 * rows * n * autotune::bytes_of(problem.format) + kFloat * sums * n * static_cast<double>(kernels::cuda::most_sum_rows(slots));
-    case DeviceKernel::add_slots:
-      return kFloat * sums * n * (left + std::ceil(left / kernels::cuda::kSlotFan));
+    case DeviceKernel::add_slots: return kFloat * sums * n * (left + std::ceil(left / kernels::cuda::kSlotFan));
     default:  // norm_finish: the rows of sums that are left, gamma, the results
       return kFloat * n * (sums * left + 1 + sums);
   }
@@ -216,7 +214,8 @@ KernelResources resources_of(const Architecture& architecture, const GpuVariant&
 
 Prediction predict(const Architecture& architecture, const GpuVariant& variant, const CodeFacts& code) {
   const bool norm = is_norm(variant.problem.kernel), sized = variant.problem.cols > 0;
-  const LaunchPlan plan = sized ? plan_of(architecture, variant, norm ? 0 : resident_blocks(architecture, code.resources, variant.schedule.threads)) : LaunchPlan{};
+  const LaunchPlan plan =
+      sized ? plan_of(architecture, variant, norm ? 0 : resident_blocks(architecture, code.resources, variant.schedule.threads)) : LaunchPlan{};
   Prediction p = norm ? of_rows(architecture, variant, code, plan) : of_trips(architecture, variant, code);
   for (double* each : {&p.memory_ns, &p.issue_ns, &p.shared_ns, &p.ns}) *each /= architecture.sms;
   if (sized) p.others_ns = ns_of_others(architecture, variant, plan) / static_cast<double>(variant.problem.elements());

@@ -51,21 +51,21 @@ struct CodeFacts {
   std::string symbol;  // mangled
   KernelResources resources;
   double instructions_per_element = 0;  // issued on the hot path of one trip, x ~ N(0, 1), without what comes before the loop; of a row that fills its threads
-  double prologue_instructions = 0;     // per thread
+  double prologue_instructions = 0;  // per thread
   double shared_loads_per_element = 0;  // of any width, in bytes
-  double row_instructions = 0;          // per thread and row, beside those of its elements
-  double slot_instructions = 0;         // per thread and slot of rows, beside those of its rows
-  bool counted = true;                  // else the five above are not known
+  double row_instructions = 0;  // per thread and row, beside those of its elements
+  double slot_instructions = 0;  // per thread and slot of rows, beside those of its rows
+  bool counted = true;  // else the five above are not known
 };
 
 struct Prediction {
   int resident_blocks = 0;
-  double occupancy = 0;       // resident warps, of those an SM can hold
-  double bytes_in_flight = 0; // per SM
+  double occupancy = 0;  // resident warps, of those an SM can hold
+  double bytes_in_flight = 0;  // per SM
   double needed_in_flight = 0;
   double memory_ns = 0, issue_ns = 0, shared_ns = 0;  // per element on the whole device
-  double others_ns = 0;                               // per element, of the kernels beside the one of the schedule
-  double ns = 0;                                      // per element, of all
+  double others_ns = 0;  // per element, of the kernels beside the one of the schedule
+  double ns = 0;  // per element, of all
   double share_of_bandwidth = 0;
 };
 // What a block takes of an SM: what the compiler says, and the launch's dynamic shared memory for the problem.

@@ -34,9 +34,8 @@ struct Forward {
   cudaError_t operator()(bool with_residual, bool rms) const {
     const SideBuffer<float> side{channels, count, x_hat};
     if (rms) return launches::norm_forward<Norm::rms>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
-    return with_residual
-               ? cuda::launch_residual_norm_forward<Norm::layer, float>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, nullptr)
-               : launches::norm_forward<Norm::layer>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
+    return with_residual ? cuda::launch_residual_norm_forward<Norm::layer, float>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side, nullptr)
+                         : launches::norm_forward<Norm::layer>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
   }
 };
 
@@ -52,10 +51,9 @@ struct Backward {
     if (rms) {
       return launches::norm_backward<Norm::rms>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, nullptr);
     }
-    return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(dy, y, next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                                                                   side, workspace, words, nullptr)
-                         : launches::norm_backward<Norm::layer>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
-                                                                          workspace, words, nullptr);
+    return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(dy, y, next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace,
+                                                                                   words, nullptr)
+                         : launches::norm_backward<Norm::layer>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, words, nullptr);
   }
 };
 
@@ -87,7 +85,10 @@ void forwards() {
   refuse("rows = -1", [](Forward& f) { f.rows = -1; });
   refuse("n = 0", [](Forward& f) { f.n = 0; });
   refuse("n = -8", [](Forward& f) { f.n = -8; });
-  refuse("rows n = 2^63", [](Forward& f) { f.rows = f.n = i64{1} << 31; f.rows *= 2; });
+  refuse("rows n = 2^63", [](Forward& f) {
+    f.rows = f.n = i64{1} << 31;
+    f.rows *= 2;
+  });
   refuse("n = 2^62", [](Forward& f) { f.n = i64{1} << 62; });
   refuse("x beyond the address space", [](Forward& f) { f.x = at<float>(~u64{0x7ff}); });
   refuse("eps = -1", [](Forward& f) { f.eps = -1.0f; });

@@ -47,18 +47,16 @@ struct NormCase {
     const float* const offset = kLayer ? beta.get() : nullptr;
     float* const to_dbeta = kLayer ? dbeta.get() : nullptr;
     if constexpr (Residual) {
-      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(x.get(), residual.get(), gamma.get(), offset, rows, n, kEps,
-                                                                        z_at(place).get(), to, rstd.get(), {}, stream),
+      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(x.get(), residual.get(), gamma.get(), offset, rows, n, kEps, z_at(place).get(), to,
+                                                                        rstd.get(), {}, stream),
             "norm forward");
-      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(dy.get(), to, next.get(), gamma.get(), offset, rstd.get(), rows, n,
-                                                                         gradient_to, dgamma.get(), to_dbeta, {}, workspace.get(),
-                                                                         workspace.size(), stream),
+      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(dy.get(), to, next.get(), gamma.get(), offset, rstd.get(), rows, n, gradient_to,
+                                                                         dgamma.get(), to_dbeta, {}, workspace.get(), workspace.size(), stream),
             "norm backward");
     } else {
-      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(x.get(), gamma.get(), offset, rows, n, kEps, to, rstd.get(), {}, stream),
-            "norm forward");
-      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to,
-                                                                dgamma.get(), to_dbeta, {}, workspace.get(), workspace.size(), stream),
+      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(x.get(), gamma.get(), offset, rows, n, kEps, to, rstd.get(), {}, stream), "norm forward");
+      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(), to_dbeta, {},
+                                                                workspace.get(), workspace.size(), stream),
             "norm backward");
     }
   }
@@ -73,8 +71,7 @@ struct NormCase {
     return wrong;
   }
   std::string name() const {
-    std::string text = std::string(Residual ? "residual " : "") + (kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " +
-                       std::to_string(n);
+    std::string text = std::string(Residual ? "residual " : "") + (kLayer ? "layernorm" : "rmsnorm") + " " + std::to_string(rows) + " x " + std::to_string(n);
     if constexpr (requires { Schedule::kName; }) text += Schedule::kName;
     return text;
   }
@@ -110,10 +107,10 @@ void norm_streams(Report& report, i64 rows, i64 n) {
 
 }  // namespace outgrad::autotune::gpu
 
-#define OUTGRAD_NORM_LAUNCHES(N, T)                                                                                                                \
-  template cudaError_t launches::norm_forward<N>(const T*, const float*, const float*, i64, i64, float, T*, float*,                                \
-                                                 const kernels::SideBuffer<float>&, cudaStream_t);                                                 \
-  template cudaError_t launches::norm_backward<N>(const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*, float*,      \
+#define OUTGRAD_NORM_LAUNCHES(N, T)                                                                                                                    \
+  template cudaError_t launches::norm_forward<N>(const T*, const float*, const float*, i64, i64, float, T*, float*, const kernels::SideBuffer<float>&, \
+                                                 cudaStream_t);                                                                                        \
+  template cudaError_t launches::norm_backward<N>(const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*, float*,          \
                                                   const kernels::SideBuffer<const float>&, float*, i64, cudaStream_t);
 #define OUTGRAD_NORM_CHECKS(T)                       \
   namespace outgrad::autotune::gpu {                 \

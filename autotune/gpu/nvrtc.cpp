@@ -135,8 +135,8 @@ void Nvrtc::require(const std::string& architecture) const {
   static const std::regex kForm("sm_[0-9]{2,3}");
   if (!std::regex_match(architecture, kForm)) throw kernels::SpecError("device", architecture, "no architecture (sm_80, sm_90, ...)");
   if (std::find(architectures_.begin(), architectures_.end(), architecture) == architectures_.end())
-    throw kernels::EnvironmentError(architecture + ": CUDA " + version_ + " compiles for " + architectures_.front() + " to " +
-                                    architectures_.back() + ", not for it");
+    throw kernels::EnvironmentError(architecture + ": CUDA " + version_ + " compiles for " + architectures_.front() + " to " + architectures_.back() +
+                                    ", not for it");
 }
 
 std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, const std::string& architecture) const {

@@ -97,8 +97,7 @@ Facts compiled(const GpuVariant& variant, const Program& program, const Architec
 // Compiles programs[next], programs[next + 1], .. until there are no more: one thread of several.
 class Worker {
  public:
-  Worker(std::vector<Program*>& programs, const std::vector<GpuVariant>& variants, const Architecture& architecture,
-         const OfflineSettings& settings)
+  Worker(std::vector<Program*>& programs, const std::vector<GpuVariant>& variants, const Architecture& architecture, const OfflineSettings& settings)
       : programs_(programs), variants_(variants), architecture_(architecture), settings_(settings) {}
 
   // Share `index` of `count`: every count-th program. A child that dies is blamed on the program it had announced; another goes on.
@@ -183,8 +182,8 @@ Record record_of(const Outcome& outcome, const Architecture& architecture) {
   record.resources = {code.resources.registers, code.resources.shared_bytes, {}};
   // Not counted: the machine code has not told (autotune/gpu/facts.h), and the prediction is of memory alone.
   record.instructions_per_element = code.counted ? code.instructions_per_element : INFINITY;
-  record.predicted = {prediction.ns, prediction.memory_ns, prediction.issue_ns, prediction.shared_ns, prediction.others_ns, prediction.occupancy,
-                      prediction.bytes_in_flight, prediction.share_of_bandwidth, prediction.resident_blocks, {}};
+  record.predicted = {prediction.ns,        prediction.memory_ns,       prediction.issue_ns,           prediction.shared_ns,       prediction.others_ns,
+                      prediction.occupancy, prediction.bytes_in_flight, prediction.share_of_bandwidth, prediction.resident_blocks, {}};
   return record;
 }
 
@@ -222,28 +221,27 @@ Outcome outcome_of(const GpuVariant& variant, const Program& program, const Prog
   const KernelResources use = resources_of(architecture, variant, code.resources);
   if (use.spill_bytes > 0 || use.stack_bytes > 0)
     return {variant, Pruned{Reason::kSpills, std::to_string(use.spill_bytes) + " bytes of registers spilled, " + std::to_string(use.stack_bytes) +
-                                          " bytes of stack, per thread"}};
+                                                 " bytes of stack, per thread"}};
   if (resident_blocks(architecture, use, block_threads(variant)) == 0)
-    return {variant, Pruned{Reason::kNoBlockFits, std::to_string(use.registers) + " registers and " + std::to_string(use.shared_bytes) +
-                                                 " bytes of shared memory leave no room for a block of " +
-                                                 std::to_string(block_threads(variant)) + " threads"}};
+    return {variant,
+            Pruned{Reason::kNoBlockFits, std::to_string(use.registers) + " registers and " + std::to_string(use.shared_bytes) +
+                                             " bytes of shared memory leave no room for a block of " + std::to_string(block_threads(variant)) + " threads"}};
   predicted.prediction = predict(architecture, variant, code);
   return {variant, std::move(predicted)};
 }
 
 }  // namespace
 
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
-                                      const Points& valid, std::size_t count, std::uint64_t seed) {
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
+                                      std::size_t count, std::uint64_t seed) {
   const json wanted = default_gpu_variant(problem, architecture).parameters();
   std::vector<std::pair<std::pair<long, std::uint64_t>, std::size_t>> ranked;
   for (std::size_t i = 0; i < valid.size(); ++i) {
     const json parameters = gpu_variant_at(problem, fits, space, valid[i]).parameters();
     if (parameters == wanted) continue;
     // Where the table lies is the kernel's own choice in the default, and in no point: any place is as near.
-    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(), [&](const auto& item) {
-      return item.key() != "table" && wanted.at(item.key()) != item.value();
-    });
+    const auto differing = std::count_if(parameters.items().begin(), parameters.items().end(),
+                                         [&](const auto& item) { return item.key() != "table" && wanted.at(item.key()) != item.value(); });
     ranked.push_back({{static_cast<long>(differing), kernels::next_random(seed)}, i});
   }
   std::sort(ranked.begin(), ranked.end());
@@ -252,8 +250,8 @@ std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, 
   return chosen;
 }
 
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
-                                            const Points& valid, std::size_t count, std::uint64_t seed) {
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
+                                            std::size_t count, std::uint64_t seed) {
   std::vector<GpuVariant> chosen = {default_gpu_variant(problem, architecture)};
   for (const std::size_t point : near_default(problem, fits, architecture, space, valid, count - 1, seed))
     chosen.push_back(gpu_variant_at(problem, fits, space, valid[point]));
@@ -381,9 +379,8 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   }
   const std::string database = out + "/tune_" + device + ".jsonl", tuned_path = out + "/tuned_" + device + ".h";
   append_records(database, records);
-  kernels::write_file(
-      tuned_path,
-      tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured", accuracy));
+  kernels::write_file(tuned_path,
+                      tuned_header(best, Backend::kCuda, "predicted for " + device + " as on " + architecture.board + "; nothing was measured", accuracy));
   if (as_json)
     std::printf("%s\n", json{{"schema", "outgrad.tune_offline/1"},
                              {"architecture", device},

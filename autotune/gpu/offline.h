@@ -36,11 +36,11 @@ struct Outcome {
 
 // At most `count` points for a first look: those that differ from the kernel's own default in few parameters, in a random order that the
 // seed fixes.
-std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
-                                      const Points& valid, std::size_t count, std::uint64_t seed);
+std::vector<std::size_t> near_default(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
+                                      std::size_t count, std::uint64_t seed);
 // The default itself and these points' variants, `count` in all.
-std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space,
-                                            const Points& valid, std::size_t count, std::uint64_t seed);
+std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& fits, const Architecture& architecture, const Space& space, const Points& valid,
+                                            std::size_t count, std::uint64_t seed);
 
 struct OfflineSettings {
   std::string cache_folder;

@@ -19,8 +19,8 @@ struct Report {
     std::printf("%-34s %-4s %12llu outputs  %s  %s\n", what.c_str(), format, static_cast<unsigned long long>(outputs), digits,
                 difference.empty() ? "equal" : difference.c_str());
     std::fflush(stdout);
-    json += (json.empty() ? "" : ",\n    ") + ("{\"what\": \"" + what) + "\", \"format\": \"" + format +
-            "\", \"outputs\": " + std::to_string(outputs) + ", \"hash\": \"" + digits + "\", \"difference\": \"" + difference + "\"}";
+    json += (json.empty() ? "" : ",\n    ") + ("{\"what\": \"" + what) + "\", \"format\": \"" + format + "\", \"outputs\": " + std::to_string(outputs) +
+            ", \"hash\": \"" + digits + "\", \"difference\": \"" + difference + "\"}";
     equal = equal && difference.empty();
   }
 };

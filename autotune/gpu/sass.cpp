@@ -21,8 +21,7 @@ Edges edges_of(const SassFunction& function) {
   for (std::size_t i = 0; i < size; ++i) {
     const Instruction& instruction = function.instructions[i];
     bool falls_through = true;
-    if (is_instruction(instruction.opcode, "BRX") || is_instruction(instruction.opcode, "JMX") ||
-        is_instruction(instruction.opcode, "JMP")) {
+    if (is_instruction(instruction.opcode, "BRX") || is_instruction(instruction.opcode, "JMX") || is_instruction(instruction.opcode, "JMP")) {
       throw std::runtime_error(function.name + ": indirect branch " + instruction.opcode);
     }
     // ptxas writes some jumps as calls that never return; where there is a RET, the way through it ends there and is no path to an EXIT.
@@ -30,8 +29,7 @@ Edges edges_of(const SassFunction& function) {
     if (is_instruction(instruction.opcode, "CALL") && !call) throw std::runtime_error(function.name + ": " + instruction.opcode);
     if (call || is_instruction(instruction.opcode, "BRA") || is_instruction(instruction.opcode, "UBRA")) {
       const std::size_t open = instruction.operands.find("`("), close = instruction.operands.find(')');
-      if (open == std::string::npos || close == std::string::npos)
-        throw std::runtime_error(function.name + ": branch " + instruction.operands);
+      if (open == std::string::npos || close == std::string::npos) throw std::runtime_error(function.name + ": branch " + instruction.operands);
       const auto label = function.labels.find(instruction.operands.substr(open + 2, close - open - 2));
       if (label == function.labels.end() || label->second >= size) throw std::runtime_error(function.name + ": branch to nowhere");
       edges[i].push_back(label->second);
@@ -90,21 +88,19 @@ std::string predicate_of(std::uint64_t number, bool negated) {
 }
 
 // `offset` is the instruction's own, `size` the function's, in bytes; a branch's target becomes a label.
-Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std::size_t offset, std::size_t size,
-                    std::map<std::string, std::size_t>& labels) {
+Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std::size_t offset, std::size_t size, std::map<std::string, std::size_t>& labels) {
   constexpr int kOpcodeBits = 12, kWidthBit = 73;
   struct Known {
     std::uint64_t opcode;
     const char* name;
     bool access, branch;
   };
-  static constexpr Known kKnown[] = {{0x981, "LDG", true, false},  {0x986, "STG", true, false},       {0x386, "STG", true, false},
-                                     {0x983, "LDL", true, false},  {0x987, "STL", true, false},       {0x387, "STL", true, false},
-                                     {0x984, "LDS", true, false},  {0x988, "STS", true, false},       {0x388, "STS", true, false},
-                                     {0x308, "MUFU", false, false}, {0xb1d, "BAR", false, false},     {0x947, "BRA", false, true},
-                                     {0x547, "BRA", false, true},  {0x944, "CALL.NOINC", false, true}, {0x94d, "EXIT", false, false},
-                                     {0x950, "RET", false, false}, {0x918, "NOP", false, false},      {0x949, "BRX", false, false},
-                                     {0x94a, "JMP", false, false}, {0x94c, "JMX", false, false}};
+  static constexpr Known kKnown[] = {
+      {0x981, "LDG", true, false},  {0x986, "STG", true, false},        {0x386, "STG", true, false},   {0x983, "LDL", true, false},
+      {0x987, "STL", true, false},  {0x387, "STL", true, false},        {0x984, "LDS", true, false},   {0x988, "STS", true, false},
+      {0x388, "STS", true, false},  {0x308, "MUFU", false, false},      {0xb1d, "BAR", false, false},  {0x947, "BRA", false, true},
+      {0x547, "BRA", false, true},  {0x944, "CALL.NOINC", false, true}, {0x94d, "EXIT", false, false}, {0x950, "RET", false, false},
+      {0x918, "NOP", false, false}, {0x949, "BRX", false, false},       {0x94a, "JMP", false, false},  {0x94c, "JMX", false, false}};
   static constexpr const char* kWidths[] = {".U8", ".S8", ".U16", ".S16", ".32", ".64", ".128", ".INVALID"};
   Instruction instruction;
   if (const std::string guard = predicate_of(bits_of(low, high, 12, 3), bits_of(low, high, 15, 1) != 0); !guard.empty()) instruction.guard = "@" + guard;
@@ -130,9 +126,9 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
     // The second form branches on a uniform predicate, bit 91 of the first (.DIV) where lanes of a uniform register's mask have parted: nobody here
     // needs these by their numbers.
     constexpr int kParted = 91;
-    const std::string condition = opcode == 0x547                        ? "UP"
+    const std::string condition = opcode == 0x547                       ? "UP"
                                   : bits_of(low, high, kParted, 1) != 0 ? "UR"
-                                                                         : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
+                                                                        : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
     instruction.operands = (condition.empty() ? "" : condition + ", ") + "`(" + label + ")";
   }
   return instruction;
@@ -147,8 +143,7 @@ bool is_instruction(const std::string& opcode, const std::string& name, const st
 
 std::vector<SassFunction> read_sass(const std::string& text) {
   static const std::regex section(R"(^\.text\.([^:\s]+):\s*$)"), label(R"(^([.$\w]+):\s*$)"),
-      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"),
-      address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
+      instruction(R"(^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*(/\*.*\*/)?\s*$)"), address(R"(^\s*/\*[0-9a-f]{4,}\*/\s+[^0\s].*$)");
   std::vector<SassFunction> functions;
   std::istringstream lines(text);
   int number = 0;
@@ -180,7 +175,11 @@ std::vector<SassFunction> decode_cubin(const std::string& cubin, int architectur
     for (std::size_t k = 0; k < bytes; ++k) value |= std::uint64_t{static_cast<unsigned char>(cubin[offset + k])} << (8 * k);
     return value;
   };
-  if (cubin.compare(0, 6, std::string("\x7f" "ELF\x02\x01", 6)) != 0) throw std::runtime_error("cubin: not a 64-bit ELF file");
+  if (cubin.compare(0, 6,
+                    std::string("\x7f"
+                                "ELF\x02\x01",
+                                6)) != 0)
+    throw std::runtime_error("cubin: not a 64-bit ELF file");
   const std::size_t table = at(40, 8), entry = at(58, 2), count = at(60, 2), names_index = at(62, 2);
   if (entry < 64) throw std::runtime_error("cubin: section headers of " + std::to_string(entry) + " bytes");
   const auto header = [&](std::size_t index) { return table + index * entry; };
@@ -218,9 +217,9 @@ HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
   };
   const auto is_cold = [&](std::size_t at) {
     const std::string& opcode = function.instructions[at].opcode;
-    return is_instruction(opcode, "STG") && !is_wide(at) &&
-           std::none_of(rules.also_stores.begin(), rules.also_stores.end(),
-                        [&](const std::string& modifier) { return is_instruction(opcode, "STG", modifier); });
+    return is_instruction(opcode, "STG") && !is_wide(at) && std::none_of(rules.also_stores.begin(), rules.also_stores.end(), [&](const std::string& modifier) {
+             return is_instruction(opcode, "STG", modifier);
+           });
   };
   // The shortest way from an instruction, itself included, to an EXIT without anything that counts.
   std::vector<int> to_exit(function.instructions.size(), 0);

@@ -31,10 +31,7 @@ constexpr unsigned char kUntouched = 0xa5;
 class Mirror {
  public:
   Mirror(const Device& device, const void* host, std::size_t bytes)
-      : device_(device),
-        bytes_(bytes),
-        begin_(kAlignment + reinterpret_cast<std::uintptr_t>(host) % kAlignment),
-        memory_(device, begin_ + bytes + kAlignment) {
+      : device_(device), bytes_(bytes), begin_(kAlignment + reinterpret_cast<std::uintptr_t>(host) % kAlignment), memory_(device, begin_ + bytes + kAlignment) {
     device_.fill(memory_.address(), kUntouched, memory_.bytes());
   }
   void upload(const void* host) { device_.upload(address(), host, bytes_); }
@@ -68,19 +65,15 @@ class PlanArguments {
   template <class Work>
   void with(const PlannedLaunch& launch, const Work& work) {
     switch (launch.kernel) {
-      case DeviceKernel::activation_backward:
-        return call(work, at("dy"), at("y"), at("mask"), at("dx"), elements_);
-      case DeviceKernel::gelu_forward:
-        return call(work, at("x"), at("y"), at("mask"), elements_);
-      case DeviceKernel::bias_gelu_forward:
-        return call(work, at("x"), at("bias"), elements_, n_, at("y"), at("mask"));
+      case DeviceKernel::activation_backward: return call(work, at("dy"), at("y"), at("mask"), at("dx"), elements_);
+      case DeviceKernel::gelu_forward: return call(work, at("x"), at("y"), at("mask"), elements_);
+      case DeviceKernel::bias_gelu_forward: return call(work, at("x"), at("bias"), elements_, n_, at("y"), at("mask"));
       case DeviceKernel::bias_gelu_backward:
         return call(work, at("dy"), at("y"), at("mask"), kernels::cuda::slot_rows(rows_, slots_), n_, at("dx"), slots_ > 1 ? at("workspace") : at("dbias"));
       case DeviceKernel::add_slots:
         if (problem_.kernel == KernelId::kBiasGeluBackward) return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
         return call(work, parts_.sums, u64{0}, sums_ * backward_.stride, launch.left, launch.apart);
-      case DeviceKernel::norm_forward:
-        return call(work, forward());
+      case DeviceKernel::norm_forward: return call(work, forward());
       case DeviceKernel::norm_prepare:
         return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, kernels::cuda::padded_columns(n_), kernels::SideBuffer<const float>{});
       case DeviceKernel::norm_finish:
@@ -110,17 +103,40 @@ class PlanArguments {
   }
 
   kernels::cuda::NormForwardArrays<Any> forward() const {
-    return {pointer<const Any>("x"), pointer<const Any>("residual"), pointer<const float>("gamma"), pointer<const float>("beta"), rows_, n_,
-            eps_, pointer<Any>("z"), pointer<Any>("y"), pointer<float>("rstd"), {}};
+    return {pointer<const Any>("x"),
+            pointer<const Any>("residual"),
+            pointer<const float>("gamma"),
+            pointer<const float>("beta"),
+            rows_,
+            n_,
+            eps_,
+            pointer<Any>("z"),
+            pointer<Any>("y"),
+            pointer<float>("rstd"),
+            {}};
   }
   void prepare_backward() {
     const NormKind kind = norm_kind(problem_.kernel);
     parts_ = kernels::cuda::norm_workspace_at(at("workspace"), n_);
     sums_ = kernels::cuda::column_sums(kind.norm);
     const bool wants_sums = at("dgamma") != 0 || at("dbeta") != 0;
-    backward_ = {pointer<const Any>("dy"), pointer<const Any>("y"), pointer<const Any>("dz_next"), pointer<const float>("gamma"), pointer<const float>("beta"),
-                 parts_.columns, parts_.place, pointer<const float>("rstd"), rows_, n_, {}, pointer<Any>(kind.residual ? "dz" : "dx"),
-                 wants_sums ? parts_.sums : nullptr, slots_, kernels::cuda::slot_rows(rows_, slots_), 0, kernels::cuda::sums_stride(n_)};
+    backward_ = {pointer<const Any>("dy"),
+                 pointer<const Any>("y"),
+                 pointer<const Any>("dz_next"),
+                 pointer<const float>("gamma"),
+                 pointer<const float>("beta"),
+                 parts_.columns,
+                 parts_.place,
+                 pointer<const float>("rstd"),
+                 rows_,
+                 n_,
+                 {},
+                 pointer<Any>(kind.residual ? "dz" : "dx"),
+                 wants_sums ? parts_.sums : nullptr,
+                 slots_,
+                 kernels::cuda::slot_rows(rows_, slots_),
+                 0,
+                 kernels::cuda::sums_stride(n_)};
   }
 
   const Problem& problem_;
@@ -164,8 +180,8 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
     const Device::Kernel kernel = kernels.at(planned.kernel);
     if (planned.most_shared_bytes > 0) device.allow_shared(kernel, planned.most_shared_bytes);
     arguments.with(planned, [&](const std::vector<void*>& parameters) {
-      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads),
-                    static_cast<unsigned>(planned.shared_bytes), parameters);
+      device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), static_cast<unsigned>(planned.shared_bytes),
+                    parameters);
     });
   }
 }
@@ -302,17 +318,14 @@ class GpuExecutor : public Executor {
       arrays_[scratch_] = Device::Memory(device_, code.bytes(operands(problem_.kernel)[scratch_], problem_.rows, problem_.cols));
       addresses_[scratch_] = arrays_[scratch_].address();
     }
-    return {candidate.variant().name(), problem_.bytes(),
-            [this, code = std::move(code)] { code.launch(device_, addresses_, problem_.rows, problem_.cols); }};
+    return {candidate.variant().name(), problem_.bytes(), [this, code = std::move(code)] { code.launch(device_, addresses_, problem_.rows, problem_.cols); }};
   }
   Stopwatch stopwatch() const override {
     return [this](const std::function<void()>& run) { return device_.timed_ns(run); };
   }
 
  private:
-  LoadedVariant loaded(const Candidate& candidate) const {
-    return load(device_, candidate.variant_as<GpuVariant>(), read_cubins(*candidate.code()));
-  }
+  LoadedVariant loaded(const Candidate& candidate) const { return load(device_, candidate.variant_as<GpuVariant>(), read_cubins(*candidate.code())); }
 
   Device device_;
   Problem problem_;

@@ -99,8 +99,7 @@ bool is_fused(const GpuNormSchedule& schedule) { return schedule.home == RowHome
 LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits, bool sums) {
   const NormKind kind = norm_kind(problem.kernel);
   const kernels::cuda::NormTask task = {kind.norm, bytes_of(problem.format), kind.residual, rows, cols, is_wide(problem), false, sums};
-  return kind.forward ? kernels::cuda::norm_forward_plan(schedule, task, limits)
-                      : kernels::cuda::norm_backward_plan(schedule, task, limits);
+  return kind.forward ? kernels::cuda::norm_forward_plan(schedule, task, limits) : kernels::cuda::norm_backward_plan(schedule, task, limits);
 }
 
 std::string norm_source(const GpuVariant& variant) {
@@ -126,24 +125,15 @@ bool is_norm(KernelId kernel) { return kernel >= KernelId::kLayernormBackward; }
 
 NormKind norm_kind(KernelId kernel) {
   switch (kernel) {
-    case KernelId::kLayernormBackward:
-      return {Norm::layer, false, false};
-    case KernelId::kLayernormForward:
-      return {Norm::layer, false, true};
-    case KernelId::kRmsnormBackward:
-      return {Norm::rms, false, false};
-    case KernelId::kRmsnormForward:
-      return {Norm::rms, false, true};
-    case KernelId::kResidualLayernormBackward:
-      return {Norm::layer, true, false};
-    case KernelId::kResidualLayernormForward:
-      return {Norm::layer, true, true};
-    case KernelId::kResidualRmsnormBackward:
-      return {Norm::rms, true, false};
-    case KernelId::kResidualRmsnormForward:
-      return {Norm::rms, true, true};
-    default:
-      throw std::logic_error(std::string(autotune::name_of(kernel)) + " is no norm");
+    case KernelId::kLayernormBackward: return {Norm::layer, false, false};
+    case KernelId::kLayernormForward: return {Norm::layer, false, true};
+    case KernelId::kRmsnormBackward: return {Norm::rms, false, false};
+    case KernelId::kRmsnormForward: return {Norm::rms, false, true};
+    case KernelId::kResidualLayernormBackward: return {Norm::layer, true, false};
+    case KernelId::kResidualLayernormForward: return {Norm::layer, true, true};
+    case KernelId::kResidualRmsnormBackward: return {Norm::rms, true, false};
+    case KernelId::kResidualRmsnormForward: return {Norm::rms, true, true};
+    default: throw std::logic_error(std::string(autotune::name_of(kernel)) + " is no norm");
   }
 }
 
@@ -153,28 +143,17 @@ bool is_forward(KernelId kernel) {
 
 const char* name_of(DeviceKernel kernel) {
   switch (kernel) {
-    case DeviceKernel::activation_backward:
-      return "activation_backward";
-    case DeviceKernel::gelu_forward:
-      return "gelu_forward";
-    case DeviceKernel::bias_gelu_backward:
-      return "bias_gelu_backward";
-    case DeviceKernel::bias_gelu_forward:
-      return "bias_gelu_forward";
-    case DeviceKernel::add_slots:
-      return "add_slots";
-    case DeviceKernel::norm_forward:
-      return "norm_forward";
-    case DeviceKernel::norm_prepare:
-      return "norm_prepare";
-    case DeviceKernel::norm_slot_sums:
-      return "norm_slot_sums";
-    case DeviceKernel::norm_backward:
-      return "norm_backward";
-    case DeviceKernel::norm_backward_slots:
-      return "norm_backward_slots";
-    default:
-      return "norm_finish";
+    case DeviceKernel::activation_backward: return "activation_backward";
+    case DeviceKernel::gelu_forward: return "gelu_forward";
+    case DeviceKernel::bias_gelu_backward: return "bias_gelu_backward";
+    case DeviceKernel::bias_gelu_forward: return "bias_gelu_forward";
+    case DeviceKernel::add_slots: return "add_slots";
+    case DeviceKernel::norm_forward: return "norm_forward";
+    case DeviceKernel::norm_prepare: return "norm_prepare";
+    case DeviceKernel::norm_slot_sums: return "norm_slot_sums";
+    case DeviceKernel::norm_backward: return "norm_backward";
+    case DeviceKernel::norm_backward_slots: return "norm_backward_slots";
+    default: return "norm_finish";
   }
 }
 
@@ -193,14 +172,10 @@ const Fits& gpu_fits_of(const Problem& problem) {
 
 DeviceKernel GpuVariant::main_kernel() const {
   switch (problem.kernel) {
-    case KernelId::kGeluBackward:
-      return DeviceKernel::activation_backward;
-    case KernelId::kGeluForward:
-      return DeviceKernel::gelu_forward;
-    case KernelId::kBiasGeluBackward:
-      return DeviceKernel::bias_gelu_backward;
-    case KernelId::kBiasGeluForward:
-      return DeviceKernel::bias_gelu_forward;
+    case KernelId::kGeluBackward: return DeviceKernel::activation_backward;
+    case KernelId::kGeluForward: return DeviceKernel::gelu_forward;
+    case KernelId::kBiasGeluBackward: return DeviceKernel::bias_gelu_backward;
+    case KernelId::kBiasGeluForward: return DeviceKernel::bias_gelu_forward;
     default:
       return norm_kind(problem.kernel).forward ? DeviceKernel::norm_forward : is_fused(norm) ? DeviceKernel::norm_backward_slots : DeviceKernel::norm_backward;
   }
@@ -227,13 +202,13 @@ std::string GpuVariant::name() const {
     std::string text = format + ".n" + std::to_string(problem.cols) + ".wpr_" + std::to_string(norm.row_warps) + ".oct_" + std::to_string(norm.octets) +
                        ".rpb_" + std::to_string(norm.block_rows) + ".vec_" + std::to_string(norm.access_bytes) + ".home_" + name_of_value(norm.home);
     if (!is_forward(problem.kernel)) text += std::string(".sums_") + name_of_value(norm.sums);
-    return text + ".grid_" + std::to_string(norm.blocks_per_sm) + ".occ_" + std::to_string(norm.resident_blocks) + ".ahead_" +
-           std::to_string(norm.rows_ahead) + ".ld_" + short_name(norm.loads) + ".st_" + short_name(norm.stores);
+    return text + ".grid_" + std::to_string(norm.blocks_per_sm) + ".occ_" + std::to_string(norm.resident_blocks) + ".ahead_" + std::to_string(norm.rows_ahead) +
+           ".ld_" + short_name(norm.loads) + ".st_" + short_name(norm.stores);
   }
   return std::string(autotune::name_of(problem.format)) + "." + fit->name + ".ipt_" + std::to_string(kOctet * schedule.octets) + ".tpb_" +
          std::to_string(schedule.threads) + ".vec_" + std::to_string(schedule.access_bytes) + ".tab_" + name_of_value(schedule.table) + ".grid_" +
-         (schedule.blocks_per_sm == kernels::kAllResident ? "all" : std::to_string(schedule.blocks_per_sm)) + ".occ_" + std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) +
-         ".st_" + short_name(schedule.stores);
+         (schedule.blocks_per_sm == kernels::kAllResident ? "all" : std::to_string(schedule.blocks_per_sm)) + ".occ_" +
+         std::to_string(schedule.resident_blocks) + ".ld_" + short_name(schedule.loads) + ".st_" + short_name(schedule.stores);
 }
 
 nlohmann::json GpuVariant::parameters() const {
@@ -262,20 +237,17 @@ std::string GpuVariant::source() const {
   switch (main_kernel()) {
     case DeviceKernel::activation_backward:
       return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + t + ", Schedule", in + ", " + in + ", const u32*, " + out + ", i64");
-    case DeviceKernel::gelu_forward:
-      return text + instantiation(main_kernel(), fit_type + ", " + t + ", Schedule", in + ", " + out + ", u32*, i64");
+    case DeviceKernel::gelu_forward: return text + instantiation(main_kernel(), fit_type + ", " + t + ", Schedule", in + ", " + out + ", u32*, i64");
     case DeviceKernel::bias_gelu_backward:
       return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
-    default:
-      return text + instantiation(main_kernel(), fit_type + ", " + t + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
+    default: return text + instantiation(main_kernel(), fit_type + ", " + t + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
   }
 }
 
 std::string GpuVariant::helper_source() const {
   if (problem.kernel == KernelId::kGeluBackward || is_forward(problem.kernel)) return "";
   std::string text = std::string("#include \"kernels/cuda/") + (is_norm(problem.kernel) ? "norm_kernels" : "columns") +
-                     ".cuh\"\nusing namespace outgrad::kernels;\n" +
-                     instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
+                     ".cuh\"\nusing namespace outgrad::kernels;\n" + instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
   if (!is_norm(problem.kernel)) return text;
   text += instantiation(DeviceKernel::norm_finish, "void", "const float*, const float*, i64, i64, i64, i64, i64, float*, float*");
   if (is_fused(norm)) return text;
@@ -300,7 +272,8 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
   const std::shared_ptr<const FitChoice>& fit = gpu_fits_of(problem).front();
   const bool bias = problem.kernel == KernelId::kBiasGeluBackward || problem.kernel == KernelId::kBiasGeluForward;
   return {problem, fit,
-          kernels::cuda::completed({}, {.forward = is_forward(problem.kernel), .bias = bias, .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
+          kernels::cuda::completed(
+              {}, {.forward = is_forward(problem.kernel), .bias = bias, .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
 }
 
 Traffic traffic_of(const Problem& problem) {
@@ -321,8 +294,10 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
   const std::int64_t registers = number(RowHome::registers), fused = number(ColumnSums::fused), separate = number(ColumnSums::separate);
   std::vector<std::int64_t> homes = {registers, number(RowHome::shared), number(RowHome::memory)}, sums = {fused, separate};
   if (!wide) homes.erase(homes.begin());
-  if (kind.forward) sums = {number(ColumnSums::automatic)};
-  else if (!wide) sums = {separate};
+  if (kind.forward)
+    sums = {number(ColumnSums::automatic)};
+  else if (!wide)
+    sums = {separate};
   // Tensors are aligned when they are tuned, so that narrower accesses have no use; what is no whole octet comes element by element, without hints.
   const std::vector<std::int64_t> accesses = wide ? std::vector<std::int64_t>{8, 16} : std::vector<std::int64_t>{16};
   const std::vector<std::int64_t> hints = wide ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
@@ -339,22 +314,20 @@ Space norm_space(const Problem& problem, const Architecture& architecture) {
       .parameter("loads", hints)
       .parameter("stores", hints);
   const i64 steps = kernels::row_steps(problem.cols);
-  space.constraint("registers hold a row, of one group of the tree at most", {"home", "row_warps", "octets"}, [=](const Point& p) {
-    return p[0] != registers || (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps);
-  });
+  space.constraint("registers hold a row, of one group of the tree at most", {"home", "row_warps", "octets"},
+                   [=](const Point& p) { return p[0] != registers || (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps); });
   space.constraint("most threads have a part of the row", {"row_warps", "octets"}, [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
   space.constraint("rows that do not lie in registers come one at a time, octet by octet, without sums over rows",
                    {"home", "octets", "block_rows", "rows_ahead", "sums"},
                    [=](const Point& p) { return p[0] == registers || (p[1] == 1 && p[2] == 1 && p[3] == 0 && p[4] != fused); });
   space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"}, [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
   const int max_threads = architecture.threads_per_sm, max_blocks = architecture.blocks_per_sm;
-  space.constraint("registers are kept for blocks that an SM can hold", {"row_warps", "block_rows", "resident_blocks"}, [=](const Point& p) {
-    return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks;
-  });
+  space.constraint("registers are kept for blocks that an SM can hold", {"row_warps", "block_rows", "resident_blocks"},
+                   [=](const Point& p) { return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks; });
   const int tensor_words = kernels::cuda::detail::octet_words(bytes_of(problem.format)) * ((kind.forward ? 1 : 2) + (kind.residual ? 1 : 0)),
             sum_words = kOctet * kernels::cuda::column_sums(kind.norm);
-  space.constraint("what a thread keeps of its rows leaves it registers for more",
-                   {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"}, [=](const Point& p) {
+  space.constraint("what a thread keeps of its rows leaves it registers for more", {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"},
+                   [=](const Point& p) {
                      constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
                      const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
                      return p[0] != registers || p[2] * (tensor_words + (p[5] == fused ? sum_words : 0)) < there;
@@ -404,8 +377,8 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
       .parameter("resident_blocks", {1, 2, 3, 4, 6, 8})
       .parameter("loads", {0, 1})
       .parameter("stores", {0, 1})
-      .nominal_parameter("table", {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread),
-                           home(TableHome::entries)});
+      .nominal_parameter("table",
+                         {home(TableHome::caches), home(TableHome::columns), home(TableHome::rows), home(TableHome::spread), home(TableHome::entries)});
   space.constraint("registers are kept for blocks that an SM can hold", {"threads", "resident_blocks"},
                    [max_threads](const Point& p) { return p[0] * p[1] <= max_threads; });
   space.constraint("the grid has at least the blocks that registers are kept for", {"blocks_per_sm", "resident_blocks"},
@@ -416,9 +389,8 @@ Space gpu_space(const Problem& problem, const Fits& fits, const Architecture& ar
   const std::int64_t most_octets = problem.format == FormatId::kF32 ? 4 : 8;
   space.constraint("a trip's elements fit into the registers of a thread", {"octets"}, [most_octets](const Point& p) { return p[0] <= most_octets; });
   const auto table = [tables](const Point& p) { return tables[static_cast<std::size_t>(p[0])]; };
-  space.constraint("a direct table's entries lie in the caches or as they are", {"fit", "table"}, [table, home](const Point& p) {
-    return p[1] == home(TableHome::caches) || table(p).direct == (p[1] == home(TableHome::entries));
-  });
+  space.constraint("a direct table's entries lie in the caches or as they are", {"fit", "table"},
+                   [table, home](const Point& p) { return p[1] == home(TableHome::caches) || table(p).direct == (p[1] == home(TableHome::entries)); });
   space.constraint("a single row needs no table in shared memory", {"fit", "table"},
                    [table, home](const Point& p) { return !table(p).one_row || p[1] == home(TableHome::caches); });
   space.constraint("a block declares 48 KiB of shared memory at most", {"fit", "table"}, [table](const Point& p) {

@@ -18,11 +18,10 @@ struct Architecture;  // autotune/gpu/model.h
 // One kernel of the library in one schedule. Its code is in at most two programs: the kernel that the schedule makes, and those that follow or
 // precede it and are the same for all schedules.
 struct GpuVariant : AnyVariant {
-  kernels::GpuSchedule schedule{};   // of GELU and of bias + GELU: `table` may be left to the kernel (automatic), `octets` not: a launch has to know its trips
+  kernels::GpuSchedule schedule{};  // of GELU and of bias + GELU: `table` may be left to the kernel (automatic), `octets` not: a launch has to know its trips
   kernels::GpuNormSchedule norm{};  // of the norms, with nothing left open but `sums` of a forward; the fit is null
 
-  GpuVariant(const Problem& of, std::shared_ptr<const FitChoice> choice, const kernels::GpuSchedule& how)
-      : AnyVariant(of, std::move(choice)), schedule(how) {}
+  GpuVariant(const Problem& of, std::shared_ptr<const FitChoice> choice, const kernels::GpuSchedule& how) : AnyVariant(of, std::move(choice)), schedule(how) {}
   GpuVariant(const Problem& of, const kernels::GpuNormSchedule& how) : AnyVariant(of, nullptr), norm(how) {}
 
   // GELU: "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_spread.grid_8.occ_1.ld_cs.st_wb": format, fit, items per thread and trip, threads per

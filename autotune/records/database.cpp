@@ -78,7 +78,7 @@ void refuse_newer(const std::string& path, std::string_view text) {
 }
 
 bool same_file(int descriptor, const std::string& path) {
-  struct stat held {}, named {};
+  struct stat held{}, named{};
   return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
@@ -153,9 +153,8 @@ Database parse_database(const std::string& path, std::string_view text) {
     }
   }
   if (earlier > 0)
-    database.warnings.push_back(
-        path + ":" + std::to_string(first_earlier) + ": the first of " + std::to_string(earlier) +
-        " records of an earlier rule of accuracy (no \"as_accurate\" in \"fit\"), ignored: their problems are searched again");
+    database.warnings.push_back(path + ":" + std::to_string(first_earlier) + ": the first of " + std::to_string(earlier) +
+                                " records of an earlier rule of accuracy (no \"as_accurate\" in \"fit\"), ignored: their problems are searched again");
   return database;
 }
 

@@ -150,16 +150,14 @@ int defaults_command(const Options& options) {
   }
   const std::string header = options.text("out", "");
   if (!header.empty()) {
-    std::vector<TunedChoice> entries =
-        winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(), Accuracy::kAsDefault);
+    std::vector<TunedChoice> entries = winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(), Accuracy::kAsDefault);
     const std::vector<TunedChoice> defaults = default_entries(choices);
     entries.insert(entries.end(), defaults.begin(), defaults.end());
-    kernels::write_file(header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda,
-                                             "from the records of several runs, with their default", Accuracy::kAsDefault));
+    kernels::write_file(header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda, "from the records of several runs, with their default",
+                                             Accuracy::kAsDefault));
   }
   if (options.has("json"))
-    std::printf("%s\n",
-                json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}.dump(2).c_str());
+    std::printf("%s\n", json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}}.dump(2).c_str());
   return kernels::kExitHolds;
 }
 

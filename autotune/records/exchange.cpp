@@ -27,7 +27,7 @@ struct FailureName {
   const char *kernel_tuner, *t4;
 };
 constexpr FailureName kFailures[] = {
-    {"CompilationFailedConfig", "compile"}, {"RuntimeFailedConfig", "runtime"}, {"InvalidConfig", "constraints"}, {"ErrorConfig", "runtime"},
+    {"CompilationFailedConfig", "compile"}, {"RuntimeFailedConfig", "runtime"},     {"InvalidConfig", "constraints"}, {"ErrorConfig", "runtime"},
     {"RuntimeFailedConfig", "timeout"},     {"RuntimeFailedConfig", "correctness"},
 };
 
@@ -199,8 +199,8 @@ Recording read_kernel_tuner(const std::string& path, const json& root) {
 
 // Milliseconds in one of T4's units, in which Kernel Tuner spells one wrongly.
 double milliseconds_of(const std::string& path, const std::string& unit) {
-  const std::map<std::string, double> known = {{"", 1},          {"ms", 1},    {"milliseconds", 1}, {"miliseconds", 1}, {"s", 1e3}, {"seconds", 1e3},
-                                               {"us", 1e-3}, {"microseconds", 1e-3}, {"ns", 1e-6},       {"nanoseconds", 1e-6}};
+  const std::map<std::string, double> known = {{"", 1},          {"ms", 1},    {"milliseconds", 1},    {"miliseconds", 1}, {"s", 1e3},
+                                               {"seconds", 1e3}, {"us", 1e-3}, {"microseconds", 1e-3}, {"ns", 1e-6},       {"nanoseconds", 1e-6}};
   const auto found = known.find(unit);
   if (found == known.end()) throw kernels::SpecError(path, "metadata: timeunit", "unknown unit '" + unit + "'");
   return found->second;
@@ -210,8 +210,7 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
   const auto bad = [&](const std::string& place, const std::string& why) { return kernels::SpecError(path, place, why); };
   const ordered_json& results = root["results"];
   if (!results.is_array() || results.empty()) throw bad("results", "not a list of results");
-  if (const std::string version = text_at(root, "schema_version"); version != kT4Version)
-    throw bad("schema_version", "'" + version + "' is not " + kT4Version);
+  if (const std::string version = text_at(root, "schema_version"); version != kT4Version) throw bad("schema_version", "'" + version + "' is not " + kT4Version);
   const auto metadata = root.find("metadata");
   const bool described = metadata != root.end() && metadata->is_object();
   const double unit = milliseconds_of(path, described ? text_at(*metadata, "timeunit") : "");
@@ -243,8 +242,7 @@ Recording read_t4(const std::string& path, const ordered_json& root) {
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ordered_json& result = results[i];
-    if (const auto objectives = result.find("objectives"); objectives != result.end())
-      require_time(*objectives, collector, place_of(i) + ": objectives");
+    if (const auto objectives = result.find("objectives"); objectives != result.end()) require_time(*objectives, collector, place_of(i) + ": objectives");
     Evaluation evaluation;
     const std::string invalidity = text_at(result, "invalidity");
     if (invalidity != "correct") {
@@ -415,8 +413,7 @@ std::string kernel_tuner_cache(const Recording& recording) {
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     const Evaluation& evaluation = recording.evaluations[i];
     std::string key;
-    for (std::size_t p = 0; p < recording.labels.size(); ++p)
-      key += (p == 0 ? "" : ",") + python_text(recording.labels[p][recording.points.position(i, p)]);
+    for (std::size_t p = 0; p < recording.labels.size(); ++p) key += (p == 0 ? "" : ",") + python_text(recording.labels[p][recording.points.position(i, p)]);
     ordered_json entry = configuration_of(recording, i);
     if (evaluation.time_ms) {
       entry["time"] = *evaluation.time_ms;

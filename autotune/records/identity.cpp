@@ -72,14 +72,10 @@ std::string one_line(std::string text) {
 
 const char* name_of(Rung rung) {
   switch (rung) {
-    case Rung::kDevice:
-      return "exact device";
-    case Rung::kArchitecture:
-      return "same architecture";
-    case Rung::kFamily:
-      return "same family";
-    case Rung::kDefault:
-      return "default";
+    case Rung::kDevice: return "exact device";
+    case Rung::kArchitecture: return "same architecture";
+    case Rung::kFamily: return "same family";
+    case Rung::kDefault: return "default";
   }
   return "?";
 }

@@ -193,7 +193,8 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const VariantEvidence& evidence = problem.variants[i];
     if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
-    contenders.push_back({evidence.speedup, error_order(bounds_from(evidence.record.fit)), changes_between(evidence.record.parameters, normal), evidence.name()});
+    contenders.push_back(
+        {evidence.speedup, error_order(bounds_from(evidence.record.fit)), changes_between(evidence.record.parameters, normal), evidence.name()});
     index.push_back(i);
   }
   problem.winner = index[best(contenders)];
@@ -382,8 +383,7 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
 
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
-std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder,
-                               Accuracy accuracy) {
+std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder, Accuracy accuracy) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw kernels::IoError(folder, "create", error.value());
@@ -565,8 +565,7 @@ int merge_command(const Options& options) {
     if (!std::filesystem::exists(path, error)) throw kernels::IoError(path, "open", ENOENT);
     take(path, load_database(path));
   }
-  if (records.empty())
-    throw options.bad("merge", "no record of " + std::string(kSchema) + " in " + (inputs.size() == 1 ? inputs.front() : "any of the files"));
+  if (records.empty()) throw options.bad("merge", "no record of " + std::string(kSchema) + " in " + (inputs.size() == 1 ? inputs.front() : "any of the files"));
   // A tuner that appends to --out meanwhile waits, and then finds the merged file in its place.
   const bool regular = !std::filesystem::exists(out, error) || std::filesystem::is_regular_file(out, error);
   std::optional<DatabaseLock> lock;

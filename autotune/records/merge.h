@@ -101,8 +101,7 @@ struct Published {
 // is all that evidence needs. Throws IoError; SpecError when a published file is of a newer schema.
 inline constexpr std::size_t kMostPublishedBytes = 200'000;
 // `present`: of the CPU's kernels, and of those that this program carries for GPUs.
-std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder,
-                               Accuracy accuracy);
+std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present, const std::string& folder, Accuracy accuracy);
 
 // The published records of this device and of others no farther than `farthest`, nearest first, and the warnings of reading them. Nothing where
 // there is no such folder. Files of a newer schema are a warning here: a search does without them.
@@ -111,9 +110,8 @@ Database known_records(const DeviceKey& device, Rung farthest = Rung::kDevice); 
 
 // Parameters worth trying first for a kernel and format on a device: winners and runners-up of the records, nearest device first, then these
 // sources before others, measured before predicted, then the nearest size. They may be none of this device's space: the caller drops those.
-std::vector<nlohmann::json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources,
-                                            const std::string& kernel, const std::string& format, kernels::i64 elements, std::size_t count,
-                                            Accuracy accuracy);
+std::vector<nlohmann::json> seed_parameters(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
+                                            const std::string& format, kernels::i64 elements, std::size_t count, Accuracy accuracy);
 
 // ---- the commands
 

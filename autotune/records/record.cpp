@@ -44,9 +44,7 @@ void each_member(Is<Record::Rejection> auto& r, const auto& visit) { visit("stag
 
 void each_member(Is<Record::Ceiling> auto& c, const auto& visit) { visit("name", c.name), visit("bytes", c.bytes); }
 
-void each_member(Is<Record::Rounds> auto& r, const auto& visit) {
-  visit("ns", r.ns), visit("default_ns", r.default_ns), visit("ceiling_ns", r.ceiling_ns);
-}
+void each_member(Is<Record::Rounds> auto& r, const auto& visit) { visit("ns", r.ns), visit("default_ns", r.default_ns), visit("ceiling_ns", r.ceiling_ns); }
 
 void each_member(Is<Record::Speedup> auto& s, const auto& visit) {
   visit("median", s.median), visit("low", s.low), visit("high", s.high), visit("confidence", s.confidence);

@@ -30,9 +30,7 @@ decltype(auto) with_schedule(Backend backend, const Problem& problem, const Acti
   return is_backward(problem.kernel) ? action(kernels::CpuNormBackwardSchedule{}) : action(kernels::CpuNormForwardSchedule{});
 }
 
-SpecError bad_parameter(const TunedChoice& choice, const std::string& why) {
-  return SpecError("tuned variant " + choice.variant, "parameters", why);
-}
+SpecError bad_parameter(const TunedChoice& choice, const std::string& why) { return SpecError("tuned variant " + choice.variant, "parameters", why); }
 
 // "CpuSchedule kSchedule{.threads = 0, .vector_bits = 512, ...}". A member that the parameters leave out keeps its own default.
 std::string schedule_text(const TunedChoice& choice, Backend backend) {
@@ -139,15 +137,14 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend, co
     text += "  static constexpr " + instances[i].schedule + ";\n};\n";
     list += name + ", ";
   }
-  const std::string standard =
-      problem.has_fit() ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") + type_of(problem.format) + ">"
-      : is_backward(problem.kernel) ? "DefaultNormBackward"
-                                    : "DefaultNormForward";
+  const std::string standard = problem.has_fit()
+                                   ? std::string(is_backward(problem.kernel) ? "DefaultBackward<" : "DefaultForward<") + type_of(problem.format) + ">"
+                               : is_backward(problem.kernel) ? "DefaultNormBackward"
+                                                             : "DefaultNormForward";
   const bool any = accuracy == Accuracy::kAny && problem.has_fit() && is_backward(problem.kernel);
-  return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list +
-         standard + ">;\n" + (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") +
-         "  static constexpr TunedEntry kEntries[] = {\n" + entries + "      {{}, 0, 0, " + std::to_string(instances.size()) +
-         "}};\n};\n\n";
+  return text + "template <>\nstruct " + table_name(problem) + " : " + base + "Choice0 {\n  using Choices = kernels::Choices<" + list + standard + ">;\n" +
+         (any ? "  static constexpr bool kAnyAccuracy = true;  // tune --accuracy any\n" : "") + "  static constexpr TunedEntry kEntries[] = {\n" + entries +
+         "      {{}, 0, 0, " + std::to_string(instances.size()) + "}};\n};\n\n";
 }
 
 // --- Records ---------------------------------------------------------------------------------------------------------------------
@@ -164,7 +161,8 @@ std::optional<Problem> problem_of(const ProblemEvidence& evidence) {
 }
 
 // Nothing where the variant's fit has a header that is not in `folder`.
-std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const Record& record, const Interval& speedup, const std::string& folder) {
+std::optional<TunedChoice> choice_of(const Problem& problem, const DeviceKey& device, const Record& record, const Interval& speedup,
+                                     const std::string& folder) {
   if (record.parameters.empty()) return std::nullopt;
   TunedChoice choice{problem, device, record.variant, record.parameters, "", kernels::Evidence::measured, speedup, record.fit.name, ""};
   if (choice.fit.empty()) return choice;

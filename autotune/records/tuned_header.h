@@ -33,8 +33,7 @@ TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, ker
 
 // What the evidence in the records chooses (merge.h) for each device and size that these sources were measured on. `folder`: of the header to be; a
 // winner whose fit has a header that is not there is left out, and so is, with a warning, one whose parameters are no schedule's.
-std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources, const std::string& folder,
-                                    Accuracy accuracy);
+std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources, const std::string& folder, Accuracy accuracy);
 
 // The header's text. `origin` is a comment line on where it comes from. Kernels and formats that no choice is for keep the default's table; so does
 // every device that no entry is for. A table of fits says where any accuracy was asked for: without that, one that takes a fit along which is less

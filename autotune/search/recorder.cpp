@@ -24,8 +24,8 @@ using Clock = std::chrono::steady_clock;
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
   for (const Record& record : load_database(path).records) {
-    const bool ended = record.state == "rejected" || (record.state == "timed" && record.elements == problem.elements() &&
-                                                      (!problem.over_rows() || record.cols == problem.cols));
+    const bool ended = record.state == "rejected" ||
+                       (record.state == "timed" && record.elements == problem.elements() && (!problem.over_rows() || record.cols == problem.cols));
     if (ended && device_key(record.run.device) == device_key(run.device) && record.run.hashes == run.hashes) done.insert(record.parameters.dump());
   }
   return done;
@@ -164,8 +164,7 @@ int record_command(const Options& options, const std::vector<Problem>& problems)
     const std::set<std::string> done = recorded(path, run, problem);
     std::vector<Variant> waiting;
     for (std::size_t i = 0; i < points.size(); ++i)
-      if (Variant variant = variant_at(problem, fits, space, points[i]); done.count(variant.parameters().dump()) == 0)
-        waiting.push_back(std::move(variant));
+      if (Variant variant = variant_at(problem, fits, space, points[i]); done.count(variant.parameters().dump()) == 0) waiting.push_back(std::move(variant));
     std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(), waiting.size());
     std::uint64_t state = settings.seed;
     shuffle(waiting, state);

@@ -36,8 +36,8 @@ double share_of_optimum(const Recording& recording, const Replay& run, std::size
 
 Recording eligible_part(Recording recording, Accuracy accuracy) {
   const auto& parameters = recording.points.parameters();
-  const auto fit = static_cast<std::size_t>(
-      std::find_if(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.name == "fit"; }) - parameters.begin());
+  const auto fit =
+      static_cast<std::size_t>(std::find_if(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.name == "fit"; }) - parameters.begin());
   const std::optional<Problem> problem = problem_named(recording.kernel);
   if (accuracy == Accuracy::kAny || fit == parameters.size() || !problem || !problem->has_fit()) return recording;
   const Fits eligible = fits_within(*problem, accuracy);
@@ -107,11 +107,11 @@ int replay_command(const Options& options) {
     std::printf("%s\n", result.dump(2).c_str());
     return kernels::kExitHolds;
   }
-  std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(), recording.device.c_str(),
-              recording.points.raw_size(), recording.points.size());
+  std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(), recording.device.c_str(), recording.points.raw_size(),
+              recording.points.size());
   if (run.best)
-    std::printf("%s: %.6g ms, %.2f%% of the optimum (%.6g ms), found after %zu of %zu evaluations: %s\n", name.c_str(), run.best_ms.back(),
-                100 * share, *recording.best_ms(), found, run.best_ms.size(), recording.name_of(*run.best).c_str());
+    std::printf("%s: %.6g ms, %.2f%% of the optimum (%.6g ms), found after %zu of %zu evaluations: %s\n", name.c_str(), run.best_ms.back(), 100 * share,
+                *recording.best_ms(), found, run.best_ms.size(), recording.name_of(*run.best).c_str());
   else
     std::printf("%s: all of %zu evaluations failed\n", name.c_str(), run.best_ms.size());
   return kernels::kExitHolds;

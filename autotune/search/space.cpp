@@ -18,8 +18,7 @@ std::vector<std::uint64_t> strides_of(const std::vector<Parameter>& parameters) 
   std::uint64_t product = 1;
   for (std::size_t p = parameters.size(); p-- > 0;) {
     strides[p] = product;
-    if (__builtin_mul_overflow(product, parameters[p].values.size(), &product))
-      throw std::length_error("the space has more than 2^64 raw points");
+    if (__builtin_mul_overflow(product, parameters[p].values.size(), &product)) throw std::length_error("the space has more than 2^64 raw points");
   }
   return strides;
 }
@@ -104,8 +103,7 @@ std::vector<std::size_t> Points::neighbours(std::size_t index, Reach reach) cons
 
 Space& Space::parameter(std::string name, std::vector<std::int64_t> values) {
   if (values.empty()) throw std::invalid_argument("parameter " + name + " has no values");
-  if (std::set<std::int64_t>(values.begin(), values.end()).size() != values.size())
-    throw std::invalid_argument("parameter " + name + " repeats a value");
+  if (std::set<std::int64_t>(values.begin(), values.end()).size() != values.size()) throw std::invalid_argument("parameter " + name + " repeats a value");
   for (const Parameter& known : parameters_)
     if (known.name == name) throw std::invalid_argument("parameter " + name + " is declared twice");
   parameters_.push_back({std::move(name), std::move(values)});

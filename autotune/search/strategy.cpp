@@ -12,11 +12,7 @@
 namespace outgrad::autotune {
 
 Strategy::Strategy(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-    : points_(points),
-      random_(seed),
-      first_(first.begin(), first.end()),
-      state_(points.size(), State::kUnseen),
-      unseen_(points.size()),
+    : points_(points), random_(seed), first_(first.begin(), first.end()), state_(points.size(), State::kUnseen), unseen_(points.size()),
       shuffled_(points.size()) {
   std::iota(shuffled_.begin(), shuffled_.end(), 0U);
 }
@@ -156,8 +152,7 @@ class Evolutionary final : public Strategy {
 // outweigh it. Pending points are held at their predicted means until they are told, so that a batch spreads.
 class ModelGuided final : public Strategy {
  public:
-  ModelGuided(const Points& points, std::uint64_t seed, std::vector<std::size_t> first)
-      : Strategy(points, seed, std::move(first)), features_(points) {}
+  ModelGuided(const Points& points, std::uint64_t seed, std::vector<std::size_t> first) : Strategy(points, seed, std::move(first)), features_(points) {}
 
  private:
   static constexpr std::size_t kPool = 12'000;        // points that are candidates; a larger space is sampled at each fit
@@ -177,8 +172,7 @@ class ModelGuided final : public Strategy {
     if (fastest_.empty()) return std::nullopt;
     const std::size_t grown = std::min(static_cast<std::size_t>(kGrowth * static_cast<double>(fitted_)), fitted_ + kObservations / 2);
     if (process_ == nullptr || observed_.size() > grown) fit();
-    for (; believed_ < pending().size(); ++believed_)
-      process_->observe(pending()[believed_], process_->predict(pending()[believed_]).mean);
+    for (; believed_ < pending().size(); ++believed_) process_->observe(pending()[believed_], process_->predict(pending()[believed_]).mean);
 
     const double deviation = std::sqrt(std::max(process_->scale(), 1e-12)), least = std::log(fastest_.front().first) - centre_;
     std::optional<std::size_t> best;
@@ -240,9 +234,8 @@ class ModelGuided final : public Strategy {
   std::vector<Observation> subset(std::size_t most) const {
     std::vector<Observation> all = observed_;
     if (all.size() <= most) return all;
-    std::sort(all.begin(), all.end(), [&](const Observation& a, const Observation& b) {
-      return std::pair(value_of(a.second), a.first) < std::pair(value_of(b.second), b.first);
-    });
+    std::sort(all.begin(), all.end(),
+              [&](const Observation& a, const Observation& b) { return std::pair(value_of(a.second), a.first) < std::pair(value_of(b.second), b.first); });
     const std::size_t half = most / 2, rest = all.size() - half;
     std::vector<Observation> chosen(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(half));
     for (std::size_t i = 0; i < most - half; ++i) chosen.push_back(all[half + i * rest / (most - half)]);

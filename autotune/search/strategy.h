@@ -67,7 +67,6 @@ const std::vector<std::string>& strategy_names();
 // random        uniform, without repetition
 // exhaustive    all, in order
 // The points must outlive the strategy. Throws std::invalid_argument for an unknown name.
-std::unique_ptr<Strategy> make_strategy(const std::string& name, const Points& points, std::uint64_t seed,
-                                        std::vector<std::size_t> first = {});
+std::unique_ptr<Strategy> make_strategy(const std::string& name, const Points& points, std::uint64_t seed, std::vector<std::size_t> first = {});
 
 }  // namespace outgrad::autotune

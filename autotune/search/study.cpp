@@ -68,8 +68,7 @@ std::vector<Entry> run_ours(const Cache& cache, const std::vector<std::string>& 
 }
 
 // Kernel Tuner's runs of these caches and budgets, from the file that its script writes and resumes.
-std::vector<Entry> read_kernel_tuner_runs(const std::string& path, const std::vector<Cache>& caches, std::size_t seeds,
-                                          const std::vector<double>& percents) {
+std::vector<Entry> read_kernel_tuner_runs(const std::string& path, const std::vector<Cache>& caches, std::size_t seeds, const std::vector<double>& percents) {
   std::vector<Entry> entries;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return entries;
@@ -171,8 +170,8 @@ std::string csv_of(const std::vector<Entry>& entries) {
   std::string text = "cache,source,strategy,percent,evaluations,seeds,median,low,high,seconds_per_run,error\n";
   for (const Entry& e : entries) {
     char numbers[256];
-    std::snprintf(numbers, sizeof numbers, "%g,%zu,%zu,%.6f,%.6f,%.6f,%.4f", e.percent, e.budget, e.shares.size(), e.result.median, e.result.low,
-                  e.result.high, e.seconds / static_cast<double>(e.shares.size()));
+    std::snprintf(numbers, sizeof numbers, "%g,%zu,%zu,%.6f,%.6f,%.6f,%.4f", e.percent, e.budget, e.shares.size(), e.result.median, e.result.low, e.result.high,
+                  e.seconds / static_cast<double>(e.shares.size()));
     std::string error = e.error;
     std::replace(error.begin(), error.end(), '"', '\'');
     text += e.cache + "," + e.source + "," + e.strategy + "," + numbers + ",\"" + error + "\"\n";
@@ -206,8 +205,7 @@ int study_command(const Options& options) {
     if (!std::getline(words, word, ',')) break;
     char* end = nullptr;
     percents.push_back(std::strtod(word.c_str(), &end));
-    if (word.empty() || *end != '\0' || !(percents.back() > 0 && percents.back() <= 100))
-      throw options.bad("shares", "'" + word + "' is not a percentage");
+    if (word.empty() || *end != '\0' || !(percents.back() > 0 && percents.back() <= 100)) throw options.bad("shares", "'" + word + "' is not a percentage");
   }
   if (percents.empty()) throw options.bad("shares", "names no percentage");
   std::vector<std::string> strategies = strategy_names();
@@ -237,7 +235,7 @@ int study_command(const Options& options) {
     const std::string python = named != nullptr && *named != '\0' ? named : "python3";
     const std::string script = source_root() + "/autotune/search/kernel_tuner_study.py",
                       jobs = std::to_string(std::max(1U, std::thread::hardware_concurrency()));
-    std::vector<std::string> command = {python,     script,   "--out", runs, "--seeds", std::to_string(seeds), "--shares", options.text("shares", "1,2,5,10"),
+    std::vector<std::string> command = {python,   script, "--out", runs, "--seeds", std::to_string(seeds), "--shares", options.text("shares", "1,2,5,10"),
                                         "--jobs", jobs};
     if (!chosen.empty() && chosen != "all") command.insert(command.end(), {"--strategies", chosen});
     for (const Cache& cache : caches) {
@@ -254,21 +252,33 @@ int study_command(const Options& options) {
   }
   for (Entry& entry : read_kernel_tuner_runs(runs, caches, seeds, percents)) entries.push_back(std::move(entry));
 
-  json document = {{"schema", "outgrad.study/1"}, {"seeds", seeds}, {"confidence", kSeedConfidence}, {"caches", json::array()},
-                   {"entries", json::array()},    {"verdicts", json::array()}};
+  json document = {{"schema", "outgrad.study/1"}, {"seeds", seeds},           {"confidence", kSeedConfidence},
+                   {"caches", json::array()},     {"entries", json::array()}, {"verdicts", json::array()}};
   for (const Cache& cache : caches) {
     const double best = *cache.recording.best_ms();
     const auto near = std::count_if(cache.recording.evaluations.begin(), cache.recording.evaluations.end(),
                                     [&](const Evaluation& e) { return e.time_ms && best / *e.time_ms >= 0.98; });
-    document["caches"].push_back({{"name", cache.name}, {"device", cache.recording.device}, {"kernel", cache.recording.kernel},
-                                  {"points", cache.recording.points.size()}, {"raw_points", cache.recording.points.raw_size()},
-                                  {"best_ms", best}, {"points_within_2_percent", near}});
+    document["caches"].push_back({{"name", cache.name},
+                                  {"device", cache.recording.device},
+                                  {"kernel", cache.recording.kernel},
+                                  {"points", cache.recording.points.size()},
+                                  {"raw_points", cache.recording.points.raw_size()},
+                                  {"best_ms", best},
+                                  {"points_within_2_percent", near}});
   }
   for (Entry& e : entries) {
     e.result = median_over_seeds(e.shares);
-    document["entries"].push_back({{"cache", e.cache}, {"source", e.source}, {"strategy", e.strategy}, {"percent", e.percent}, {"evaluations", e.budget},
-                                   {"shares", e.shares}, {"median", e.result.median}, {"low", e.result.low}, {"high", e.result.high},
-                                   {"seconds", e.seconds}, {"error", e.error}});
+    document["entries"].push_back({{"cache", e.cache},
+                                   {"source", e.source},
+                                   {"strategy", e.strategy},
+                                   {"percent", e.percent},
+                                   {"evaluations", e.budget},
+                                   {"shares", e.shares},
+                                   {"median", e.result.median},
+                                   {"low", e.result.low},
+                                   {"high", e.result.high},
+                                   {"seconds", e.seconds},
+                                   {"error", e.error}});
   }
   for (const Cache& cache : caches)
     for (const double percent : percents)

@@ -74,8 +74,7 @@ double Features::square_distance(std::size_t a, std::size_t b) const {
   return sum;
 }
 
-Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points, const std::vector<double>& y,
-                                    Hyperparameters start) {
+Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points, const std::vector<double>& y, Hyperparameters start) {
   const std::size_t n = points.size(), dimensions = features.dimensions(), unknowns = dimensions + 1;
   start.log_length.resize(dimensions, 0.0);
   std::vector<std::vector<double>> squares(dimensions, std::vector<double>(n * n));  // of coordinate differences
@@ -176,10 +175,7 @@ Hyperparameters fit_hyperparameters(const Features& features, const std::vector<
 }
 
 GaussianProcess::GaussianProcess(const Features& features, std::vector<std::size_t> candidates, const Hyperparameters& hyperparameters)
-    : features_(&features),
-      candidates_(std::move(candidates)),
-      noise_(std::exp(hyperparameters.log_noise)),
-      mean_(candidates_.size(), 0.0F),
+    : features_(&features), candidates_(std::move(candidates)), noise_(std::exp(hyperparameters.log_noise)), mean_(candidates_.size(), 0.0F),
       variance_(candidates_.size(), 1.0F) {
   for (std::size_t d = 0; d < features.dimensions(); ++d) {
     inverse_length_.push_back(static_cast<float>(std::exp(-hyperparameters.log_length[d])));

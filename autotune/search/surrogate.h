@@ -45,8 +45,7 @@ struct Hyperparameters {
 
 // Hyperparameters that (nearly) maximise the marginal likelihood of y at these points, v being profiled out, under a prior that keeps lengths
 // near the size of the space; gradient steps from `start`. y has mean 0.
-Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points, const std::vector<double>& y,
-                                    Hyperparameters start);
+Hyperparameters fit_hyperparameters(const Features& features, const std::vector<std::size_t>& points, const std::vector<double>& y, Hyperparameters start);
 
 class GaussianProcess {
  public:

@@ -53,8 +53,8 @@ Isa supported_isa() {
   unsigned a, b, c, d;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;  // older compilers' __builtin_cpu_supports lacks it
   if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c)) return Isa::baseline;
-  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))) {
+  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("bmi2"))) {
     return Isa::avx2;
   }
 #if defined(OUTGRAD_C_AVX512_BF16)
@@ -192,8 +192,7 @@ outgrad_status check_operands(const char* function, std::initializer_list<Operan
                   static_cast<long long>(operand.alignment));
     }
     if (static_cast<u64>(operand.bytes) > UINTPTR_MAX - address) {
-      return fail(OUTGRAD_ERROR_SIZE, function, "%s: %lld bytes from its address on do not exist", operand.name,
-                  static_cast<long long>(operand.bytes));
+      return fail(OUTGRAD_ERROR_SIZE, function, "%s: %lld bytes from its address on do not exist", operand.name, static_cast<long long>(operand.bytes));
     }
   }
   for (const Operand& written : operands) {
@@ -227,16 +226,14 @@ outgrad_status check_shape(const char* function, i64 rows, i64 n) {
   if (rows < 0) return fail(OUTGRAD_ERROR_SIZE, function, "rows = %lld is negative", static_cast<long long>(rows));
   if (n < 1) return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: a row needs at least one element", static_cast<long long>(n));
   if (n > kMostElements || rows > kMostElements / n) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed", static_cast<long long>(rows),
-                static_cast<long long>(n));
+    return fail(OUTGRAD_ERROR_SIZE, function, "[%lld, %lld] is more than can be addressed", static_cast<long long>(rows), static_cast<long long>(n));
   }
   return OUTGRAD_OK;
 }
 
 outgrad_status check_side(const char* function, const std::int32_t* channels, i64 count, i64 n) {
   if (count < 0 || count > n) {
-    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels", static_cast<long long>(count),
-                static_cast<long long>(n));
+    return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels", static_cast<long long>(count), static_cast<long long>(n));
   }
   if (count == 0) return OUTGRAD_OK;
   const Operand operand{"side_channels", channels, count * 4, 4, Use::read};
@@ -274,8 +271,8 @@ outgrad_status run(const char* function, const Body& body) noexcept {
 
 i64 mask_bytes(i64 n) { return (n + 31) / 32 * 4; }
 
-outgrad_status activation_backward(const char* function, outgrad_activation activation, outgrad_format format, const void* dy,
-                                   const void* y, const std::uint32_t* mask, void* dx, i64 n) {
+outgrad_status activation_backward(const char* function, outgrad_activation activation, outgrad_format format, const void* dy, const void* y,
+                                   const std::uint32_t* mask, void* dx, i64 n) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
   if (const outgrad_status status = check_length(function, n)) return status;
@@ -296,9 +293,8 @@ struct Added {
   void* z = nullptr;
 };
 
-outgrad_status norm_forward(const char* function, Norm norm, outgrad_format format, const void* x, const Added* added, const float* gamma,
-                            const float* beta, i64 rows, i64 n, float eps, void* y, float* rstd, const std::int32_t* channels, i64 count,
-                            float* x_hat) {
+outgrad_status norm_forward(const char* function, Norm norm, outgrad_format format, const void* x, const Added* added, const float* gamma, const float* beta,
+                            i64 rows, i64 n, float eps, void* y, float* rstd, const std::int32_t* channels, i64 count, float* x_hat) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
   if (!kernels::eps_holds(eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(eps));
@@ -313,8 +309,7 @@ outgrad_status norm_forward(const char* function, Norm norm, outgrad_format form
                                                           {"side_channels", channels, count * 4, 4, Use::read},
                                                           {"side_x_hat", x_hat, rows * count * 4, 4, Use::write},
                                                           {"residual", added ? added->residual : nullptr, added ? bytes : 0, size, Use::read},
-                                                          {"z", added ? added->z : nullptr, added ? bytes : 0, size, Use::write,
-                                                           {"x", "residual"}}});
+                                                          {"z", added ? added->z : nullptr, added ? bytes : 0, size, Use::write, {"x", "residual"}}});
   if (status || rows == 0) return status;
   return run(function, [&] {
     if (added) {
@@ -356,8 +351,8 @@ outgrad_status norm_backward(const char* function, Norm norm, outgrad_format for
                                                                           {channels, count, x_hat}, static_cast<float*>(workspace), words);
       return;
     }
-    choice().kernels[format]->norm_backward[static_cast<int>(norm)](dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                                                    {channels, count, x_hat}, static_cast<float*>(workspace), words);
+    choice().kernels[format]->norm_backward[static_cast<int>(norm)](dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, {channels, count, x_hat},
+                                                                    static_cast<float*>(workspace), words);
   });
 }
 
@@ -373,34 +368,28 @@ outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* 
   if (n == 0) return OUTGRAD_OK;
   const i64 size = kInfo[format].bytes;
   const outgrad_status status = check_operands(
-      function,
-      {{"x", x, n * size, size, Use::read}, {"y", y, n * size, size, Use::write, {"x"}}, {"mask", mask, mask_bytes(n), 4, Use::write}});
+      function, {{"x", x, n * size, size, Use::read}, {"y", y, n * size, size, Use::write, {"x"}}, {"mask", mask, mask_bytes(n), 4, Use::write}});
   if (status) return status;
   return run(function, [&] { choice().kernels[format]->gelu_forward(x, y, mask, n); });
 }
 
-outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y,
-                                           const std::uint32_t* mask, void* dx, std::int64_t n) {
+outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
+                                           void* dx, std::int64_t n) {
   return activation_backward("outgrad_activation_backward", activation, format, dy, y, mask, dx, n);
 }
 
-outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
-                                     std::int64_t n) {
+outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) {
   return activation_backward("outgrad_gelu_backward", OUTGRAD_GELU, format, dy, y, mask, dx, n);
 }
 
-outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows,
-                                         std::int64_t n, float eps, void* y, float* rstd, const std::int32_t* side_channels,
-                                         std::int64_t side_count, float* side_x_hat) {
-  return norm_forward("outgrad_layernorm_forward", Norm::layer, format, x, nullptr, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count,
-                      side_x_hat);
+outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows, std::int64_t n,
+                                         float eps, void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
+  return norm_forward("outgrad_layernorm_forward", Norm::layer, format, x, nullptr, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count, side_x_hat);
 }
 
-outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n,
-                                       float eps, void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
-                                       float* side_x_hat) {
-  return norm_forward("outgrad_rmsnorm_forward", Norm::rms, format, x, nullptr, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count,
-                      side_x_hat);
+outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n, float eps, void* y,
+                                       float* rstd, const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
+  return norm_forward("outgrad_rmsnorm_forward", Norm::rms, format, x, nullptr, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count, side_x_hat);
 }
 
 outgrad_status outgrad_norm_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
@@ -412,53 +401,50 @@ outgrad_status outgrad_norm_backward_workspace(outgrad_format format, std::int64
   return OUTGRAD_OK;
 }
 
-outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* beta,
-                                          const float* rstd, std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta,
-                                          const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat,
-                                          void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_layernorm_backward", Norm::layer, format, dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
+outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd,
+                                          std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta, const std::int32_t* side_channels,
+                                          std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
+  return norm_backward("outgrad_layernorm_backward", Norm::layer, format, dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side_channels,
+                       side_count, side_x_hat, workspace, workspace_bytes);
+}
+
+outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd, std::int64_t rows,
+                                        std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
+                                        const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
+  return norm_backward("outgrad_rmsnorm_backward", Norm::rms, format, dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side_channels,
+                       side_count, side_x_hat, workspace, workspace_bytes);
+}
+
+outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, const float* beta,
+                                                  std::int64_t rows, std::int64_t n, float eps, void* z, void* y, float* rstd,
+                                                  const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
+  const Added added{residual, z};
+  return norm_forward("outgrad_residual_layernorm_forward", Norm::layer, format, x, &added, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count,
+                      side_x_hat);
+}
+
+outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, std::int64_t rows,
+                                                std::int64_t n, float eps, void* z, void* y, float* rstd, const std::int32_t* side_channels,
+                                                std::int64_t side_count, float* side_x_hat) {
+  const Added added{residual, z};
+  return norm_forward("outgrad_residual_rmsnorm_forward", Norm::rms, format, x, &added, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count,
+                      side_x_hat);
+}
+
+outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
+                                                   const float* beta, const float* rstd, std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
+                                                   float* dbeta, const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat,
+                                                   void* workspace, std::size_t workspace_bytes) {
+  return norm_backward("outgrad_residual_layernorm_backward", Norm::layer, format, dy, y, &dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta,
                        side_channels, side_count, side_x_hat, workspace, workspace_bytes);
 }
 
-outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd,
-                                        std::int64_t rows, std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels,
-                                        std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_rmsnorm_backward", Norm::rms, format, dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr,
+outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
+                                                 const float* rstd, std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
+                                                 const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat, void* workspace,
+                                                 std::size_t workspace_bytes) {
+  return norm_backward("outgrad_residual_rmsnorm_backward", Norm::rms, format, dy, y, &dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
                        side_channels, side_count, side_x_hat, workspace, workspace_bytes);
-}
-
-outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
-                                                  const float* beta, std::int64_t rows, std::int64_t n, float eps, void* z, void* y,
-                                                  float* rstd, const std::int32_t* side_channels, std::int64_t side_count,
-                                                  float* side_x_hat) {
-  const Added added{residual, z};
-  return norm_forward("outgrad_residual_layernorm_forward", Norm::layer, format, x, &added, gamma, beta, rows, n, eps, y, rstd, side_channels,
-                      side_count, side_x_hat);
-}
-
-outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
-                                                std::int64_t rows, std::int64_t n, float eps, void* z, void* y, float* rstd,
-                                                const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
-  const Added added{residual, z};
-  return norm_forward("outgrad_residual_rmsnorm_forward", Norm::rms, format, x, &added, gamma, nullptr, rows, n, eps, y, rstd, side_channels,
-                      side_count, side_x_hat);
-}
-
-outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
-                                                   const float* gamma, const float* beta, const float* rstd, std::int64_t rows,
-                                                   std::int64_t n, void* dz, float* dgamma, float* dbeta, const std::int32_t* side_channels,
-                                                   std::int64_t side_count, const float* side_x_hat, void* workspace,
-                                                   std::size_t workspace_bytes) {
-  return norm_backward("outgrad_residual_layernorm_backward", Norm::layer, format, dy, y, &dz_next, gamma, beta, rstd, rows, n, dz, dgamma,
-                       dbeta, side_channels, side_count, side_x_hat, workspace, workspace_bytes);
-}
-
-outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
-                                                 const float* gamma, const float* rstd, std::int64_t rows, std::int64_t n, void* dz,
-                                                 float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
-                                                 const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_residual_rmsnorm_backward", Norm::rms, format, dy, y, &dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma,
-                       nullptr, side_channels, side_count, side_x_hat, workspace, workspace_bytes);
 }
 
 outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y,
@@ -484,8 +470,8 @@ outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64
   return OUTGRAD_OK;
 }
 
-outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows,
-                                          std::int64_t n, void* dx, float* dbias, void* workspace, std::size_t workspace_bytes) {
+outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n,
+                                          void* dx, float* dbias, void* workspace, std::size_t workspace_bytes) {
   const char* const function = "outgrad_bias_gelu_backward";
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
@@ -501,39 +487,25 @@ outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy,
                                                           {"dbias", dbias, n * 4, 4, Use::write},
                                                           {"workspace", workspace, words * 4, 4, Use::write}});
   if (status) return status;
-  return run(function, [&] {
-    choice().kernels[format]->bias_gelu_backward(dy, y, mask, rows, n, dx, dbias, static_cast<float*>(workspace), words);
-  });
+  return run(function, [&] { choice().kernels[format]->bias_gelu_backward(dy, y, mask, rows, n, dx, dbias, static_cast<float*>(workspace), words); });
 }
 
 const char* outgrad_error_message(void) { return message; }
 
 const char* outgrad_status_name(outgrad_status status) {
   switch (status) {
-    case OUTGRAD_OK:
-      return "OUTGRAD_OK";
-    case OUTGRAD_ERROR_NULL_POINTER:
-      return "OUTGRAD_ERROR_NULL_POINTER";
-    case OUTGRAD_ERROR_SIZE:
-      return "OUTGRAD_ERROR_SIZE";
-    case OUTGRAD_ERROR_OVERLAP:
-      return "OUTGRAD_ERROR_OVERLAP";
-    case OUTGRAD_ERROR_ALIGNMENT:
-      return "OUTGRAD_ERROR_ALIGNMENT";
-    case OUTGRAD_ERROR_FORMAT:
-      return "OUTGRAD_ERROR_FORMAT";
-    case OUTGRAD_ERROR_ACTIVATION:
-      return "OUTGRAD_ERROR_ACTIVATION";
-    case OUTGRAD_ERROR_WORKSPACE:
-      return "OUTGRAD_ERROR_WORKSPACE";
-    case OUTGRAD_ERROR_VALUE:
-      return "OUTGRAD_ERROR_VALUE";
-    case OUTGRAD_ERROR_ENVIRONMENT:
-      return "OUTGRAD_ERROR_ENVIRONMENT";
-    case OUTGRAD_ERROR_INTERNAL:
-      return "OUTGRAD_ERROR_INTERNAL";
-    default:
-      return "unknown status";
+    case OUTGRAD_OK: return "OUTGRAD_OK";
+    case OUTGRAD_ERROR_NULL_POINTER: return "OUTGRAD_ERROR_NULL_POINTER";
+    case OUTGRAD_ERROR_SIZE: return "OUTGRAD_ERROR_SIZE";
+    case OUTGRAD_ERROR_OVERLAP: return "OUTGRAD_ERROR_OVERLAP";
+    case OUTGRAD_ERROR_ALIGNMENT: return "OUTGRAD_ERROR_ALIGNMENT";
+    case OUTGRAD_ERROR_FORMAT: return "OUTGRAD_ERROR_FORMAT";
+    case OUTGRAD_ERROR_ACTIVATION: return "OUTGRAD_ERROR_ACTIVATION";
+    case OUTGRAD_ERROR_WORKSPACE: return "OUTGRAD_ERROR_WORKSPACE";
+    case OUTGRAD_ERROR_VALUE: return "OUTGRAD_ERROR_VALUE";
+    case OUTGRAD_ERROR_ENVIRONMENT: return "OUTGRAD_ERROR_ENVIRONMENT";
+    case OUTGRAD_ERROR_INTERNAL: return "OUTGRAD_ERROR_INTERNAL";
+    default: return "unknown status";
   }
 }
 
@@ -559,13 +531,9 @@ const char* outgrad_coefficients_sha256(outgrad_activation activation, outgrad_f
 
 const char* outgrad_forward_coefficients_sha256(void) { return digest_of("gelu_forward"); }
 
-const char* outgrad_forward_variant(outgrad_format format) {
-  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_FORWARD, format, 1, kMostElements);
-}
+const char* outgrad_forward_variant(outgrad_format format) { return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_FORWARD, format, 1, kMostElements); }
 
-const char* outgrad_backward_variant(outgrad_format format) {
-  return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements);
-}
+const char* outgrad_backward_variant(outgrad_format format) { return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements); }
 
 const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
   return is_kernel(kernel) && is_format(format) ? choice().kernels[format]->chosen(kernel, rows, n).variant : nullptr;

@@ -107,8 +107,7 @@ OUTGRAD_API outgrad_status outgrad_activation_backward(outgrad_activation activa
                                                        const uint32_t* mask, void* dx, int64_t n);
 
 /* outgrad_activation_backward of OUTGRAD_GELU. */
-OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, void* dx,
-                                                 int64_t n);
+OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, void* dx, int64_t n);
 
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 
@@ -116,14 +115,12 @@ OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const vo
  * [n] and may be null (1 and 0). y may be x itself.
  * Side channels: columns whose output does not determine their x^ well enough (gamma 0 or near it). side_channels holds side_count
  * ascending column numbers, side_x_hat [rows, side_count] takes their x^. Both may be null if side_count is 0. */
-OUTGRAD_API outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta,
-                                                     int64_t rows, int64_t n, float eps, void* y, float* rstd, const int32_t* side_channels,
-                                                     int64_t side_count, float* side_x_hat);
+OUTGRAD_API outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, int64_t rows, int64_t n,
+                                                     float eps, void* y, float* rstd, const int32_t* side_channels, int64_t side_count, float* side_x_hat);
 
 /* The same without mean and beta: rstd[row] = 1 / sqrt(mean(x^2) + eps). */
-OUTGRAD_API outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, int64_t rows, int64_t n,
-                                                   float eps, void* y, float* rstd, const int32_t* side_channels, int64_t side_count,
-                                                   float* side_x_hat);
+OUTGRAD_API outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, int64_t rows, int64_t n, float eps, void* y,
+                                                   float* rstd, const int32_t* side_channels, int64_t side_count, float* side_x_hat);
 
 /* Bytes of workspace, aligned to 4, that a backward of this shape needs. bytes is written only on success. */
 OUTGRAD_API outgrad_status outgrad_norm_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t* bytes);
@@ -132,51 +129,46 @@ OUTGRAD_API outgrad_status outgrad_norm_backward_workspace(outgrad_format format
  * side channels are those of the forward, rstd and side_x_hat what it wrote. A gamma whose reciprocal is not finite (0, or below
  * 2^-128 in magnitude) outside the side channels is OUTGRAD_ERROR_VALUE: the output does not hold its x^. The workspace's content does
  * not matter, and is lost. */
-OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma,
-                                                      const float* beta, const float* rstd, int64_t rows, int64_t n, void* dx,
-                                                      float* dgamma, float* dbeta, const int32_t* side_channels, int64_t side_count,
-                                                      const float* side_x_hat, void* workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* beta,
+                                                      const float* rstd, int64_t rows, int64_t n, void* dx, float* dgamma, float* dbeta,
+                                                      const int32_t* side_channels, int64_t side_count, const float* side_x_hat, void* workspace,
+                                                      size_t workspace_bytes);
 
-OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma,
-                                                    const float* rstd, int64_t rows, int64_t n, void* dx, float* dgamma,
-                                                    const int32_t* side_channels, int64_t side_count, const float* side_x_hat,
-                                                    void* workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd, int64_t rows,
+                                                    int64_t n, void* dx, float* dgamma, const int32_t* side_channels, int64_t side_count,
+                                                    const float* side_x_hat, void* workspace, size_t workspace_bytes);
 
 /* --- Fused forms ---------------------------------------------------------------------------------------------------------------- */
 
 /* y = GELU(x + bias) over [rows, n], bias [n], the sum in fp32 and never stored; mask bit i as of outgrad_gelu_forward over all rows n
  * elements. rows may be 0, n may not. y may be x itself. */
-OUTGRAD_API outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, int64_t rows, int64_t n, void* y,
-                                                     uint32_t* mask);
+OUTGRAD_API outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, int64_t rows, int64_t n, void* y, uint32_t* mask);
 
 /* Bytes of workspace, aligned to 4, that the next function needs. bytes is written only on success. */
 OUTGRAD_API outgrad_status outgrad_bias_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t* bytes);
 
 /* dx = dy g as of outgrad_gelu_backward, and dbias [n], the sums over rows of the fp32 products before they are rounded to the format. dx
  * may be dy itself. */
-OUTGRAD_API outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, int64_t rows,
-                                                      int64_t n, void* dx, float* dbias, void* workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, int64_t rows, int64_t n,
+                                                      void* dx, float* dbias, void* workspace, size_t workspace_bytes);
 
 /* z = x + residual, rounded to fp32 and to the format, then the norm of z as above. z may be x or residual, and so may y, but not z. */
-OUTGRAD_API outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
-                                                              const float* beta, int64_t rows, int64_t n, float eps, void* z, void* y,
-                                                              float* rstd, const int32_t* side_channels, int64_t side_count,
-                                                              float* side_x_hat);
-OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma,
-                                                            int64_t rows, int64_t n, float eps, void* z, void* y, float* rstd,
-                                                            const int32_t* side_channels, int64_t side_count, float* side_x_hat);
+OUTGRAD_API outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, const float* beta,
+                                                              int64_t rows, int64_t n, float eps, void* z, void* y, float* rstd, const int32_t* side_channels,
+                                                              int64_t side_count, float* side_x_hat);
+OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, int64_t rows,
+                                                            int64_t n, float eps, void* z, void* y, float* rstd, const int32_t* side_channels,
+                                                            int64_t side_count, float* side_x_hat);
 
 /* dz = the norm's gradient + dz_next, which arrives by z's other use: added in fp32, rounded to the format once; the gradient of x and of
  * residual. dz may be dy or dz_next. All else, the workspace too, is as of outgrad_layernorm_backward and outgrad_rmsnorm_backward. */
-OUTGRAD_API outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
-                                                               const float* gamma, const float* beta, const float* rstd, int64_t rows,
-                                                               int64_t n, void* dz, float* dgamma, float* dbeta, const int32_t* side_channels,
-                                                               int64_t side_count, const float* side_x_hat, void* workspace,
-                                                               size_t workspace_bytes);
-OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next,
-                                                             const float* gamma, const float* rstd, int64_t rows, int64_t n, void* dz,
-                                                             float* dgamma, const int32_t* side_channels, int64_t side_count,
-                                                             const float* side_x_hat, void* workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
+                                                               const float* beta, const float* rstd, int64_t rows, int64_t n, void* dz, float* dgamma,
+                                                               float* dbeta, const int32_t* side_channels, int64_t side_count, const float* side_x_hat,
+                                                               void* workspace, size_t workspace_bytes);
+OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
+                                                             const float* rstd, int64_t rows, int64_t n, void* dz, float* dgamma, const int32_t* side_channels,
+                                                             int64_t side_count, const float* side_x_hat, void* workspace, size_t workspace_bytes);
 
 /* --- Errors --------------------------------------------------------------------------------------------------------------------- */
 

@@ -32,16 +32,14 @@ struct FormatKernels {
   using Backward = void(const void* dy, const void* y, const u32* mask, void* dx, i64 n);
   using NormForward = void(const void* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* y, float* rstd,
                            kernels::SideBuffer<float> side);
-  using NormBackward = void(const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
-                            void* dx, float* dgamma, float* dbeta, kernels::SideBuffer<const float> side, float* workspace, i64 words);
+  using NormBackward = void(const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dx, float* dgamma,
+                            float* dbeta, kernels::SideBuffer<const float> side, float* workspace, i64 words);
   using BiasForward = void(const void* x, const float* bias, i64 rows, i64 n, void* y, u32* mask);
-  using BiasBackward = void(const void* dy, const void* y, const u32* mask, i64 rows, i64 n, void* dx, float* dbias, float* workspace,
-                            i64 words);
-  using ResidualForward = void(const void* x, const void* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* z,
-                               void* y, float* rstd, kernels::SideBuffer<float> side);
-  using ResidualBackward = void(const void* dy, const void* y, const void* dz_next, const float* gamma, const float* beta, const float* rstd,
-                                i64 rows, i64 n, void* dz, float* dgamma, float* dbeta, kernels::SideBuffer<const float> side, float* workspace,
-                                i64 words);
+  using BiasBackward = void(const void* dy, const void* y, const u32* mask, i64 rows, i64 n, void* dx, float* dbias, float* workspace, i64 words);
+  using ResidualForward = void(const void* x, const void* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* z, void* y,
+                               float* rstd, kernels::SideBuffer<float> side);
+  using ResidualBackward = void(const void* dy, const void* y, const void* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
+                                void* dz, float* dgamma, float* dbeta, kernels::SideBuffer<const float> side, float* workspace, i64 words);
 
   Forward* gelu_forward;
   Backward* backward[kActivations];

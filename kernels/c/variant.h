@@ -40,8 +40,7 @@ void backward(const void* dy, const void* y, const u32* mask, void* dx, i64 n) {
 }
 
 template <Norm N, class T>
-void norm_forward(const void* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* y, float* rstd,
-                  SideBuffer<float> side) {
+void norm_forward(const void* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* y, float* rstd, SideBuffer<float> side) {
   const T* const in = static_cast<const T*>(x);
   T* const out = static_cast<T*>(y);
   if constexpr (N == Norm::layer) {
@@ -52,8 +51,8 @@ void norm_forward(const void* x, const float* gamma, const float* beta, i64 rows
 }
 
 template <Norm N, class T>
-void norm_backward(const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dx,
-                   float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 words) {
+void norm_backward(const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dx, float* dgamma,
+                   float* dbeta, SideBuffer<const float> side, float* workspace, i64 words) {
   const T* const d = static_cast<const T*>(dy);
   const T* const output = static_cast<const T*>(y);
   T* const result = static_cast<T*>(dx);
@@ -66,8 +65,8 @@ void norm_backward(const void* dy, const void* y, const float* gamma, const floa
 }
 
 template <Norm N, class T>
-void residual_forward(const void* x, const void* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* z, void* y,
-                      float* rstd, SideBuffer<float> side) {
+void residual_forward(const void* x, const void* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, void* z, void* y, float* rstd,
+                      SideBuffer<float> side) {
   const T* const in = static_cast<const T*>(x);
   const T* const added = static_cast<const T*>(residual);
   T* const sum = static_cast<T*>(z);
@@ -80,8 +79,8 @@ void residual_forward(const void* x, const void* residual, const float* gamma, c
 }
 
 template <Norm N, class T>
-void residual_backward(const void* dy, const void* y, const void* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                       i64 n, void* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 words) {
+void residual_backward(const void* dy, const void* y, const void* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dz,
+                       float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 words) {
   const T* const d = static_cast<const T*>(dy);
   const T* const output = static_cast<const T*>(y);
   const T* const next = static_cast<const T*>(dz_next);
@@ -118,11 +117,12 @@ ChosenSchedule chosen_of(i64 rows, i64 n) {
 template <class T>
 ChosenSchedule chosen(int kernel, i64 rows, i64 n) {
   using namespace tuned;
-  constexpr ChosenSchedule (*kTables[kKernels])(i64, i64) = {
-      chosen_of<tuned::GeluForward<T>>,        chosen_of<GeluBackward<T>>,        chosen_of<BiasGeluForward<T>>,
-      chosen_of<BiasGeluBackward<T>>,          chosen_of<LayernormForward<T>>,    chosen_of<LayernormBackward<T>>,
-      chosen_of<RmsnormForward<T>>,            chosen_of<RmsnormBackward<T>>,     chosen_of<ResidualLayernormForward<T>>,
-      chosen_of<ResidualLayernormBackward<T>>, chosen_of<ResidualRmsnormForward<T>>, chosen_of<ResidualRmsnormBackward<T>>};
+  constexpr ChosenSchedule (*kTables[kKernels])(i64, i64) = {chosen_of<tuned::GeluForward<T>>,       chosen_of<GeluBackward<T>>,
+                                                             chosen_of<BiasGeluForward<T>>,          chosen_of<BiasGeluBackward<T>>,
+                                                             chosen_of<LayernormForward<T>>,         chosen_of<LayernormBackward<T>>,
+                                                             chosen_of<RmsnormForward<T>>,           chosen_of<RmsnormBackward<T>>,
+                                                             chosen_of<ResidualLayernormForward<T>>, chosen_of<ResidualLayernormBackward<T>>,
+                                                             chosen_of<ResidualRmsnormForward<T>>,   chosen_of<ResidualRmsnormBackward<T>>};
   return kTables[kernel](rows, n);
 }
 

@@ -104,8 +104,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
 
 // 8 columns of Rows rows, from element `at` on: their dx, and their products, row by row, added to the columns' sums.
 template <GpuSchedule S, int Rows, class T, class Product>
-__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
-                                          float (&sum)[kOctet]) {
+__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of, float (&sum)[kOctet]) {
   Octet<T> gradient[Rows], output[Rows];
   u32 bits[Rows];
   OUTGRAD_UNROLL
@@ -128,8 +127,7 @@ __device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mas
 
 // The same for one column.
 template <GpuSchedule S, int Rows, class T, class Product>
-__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of,
-                                          float (&sum)[1]) {
+__device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of, float (&sum)[1]) {
   T gradient[Rows], output[Rows];
   u32 bits[Rows];
   OUTGRAD_UNROLL
@@ -159,9 +157,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.thre
   const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
   const auto ops = ops_for<Fit, T>(table);
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
-  const auto product_of = [&](float gradient, u32 code, float output, bool m) {
-    return ops.mul(gradient, derivative<Fit, T>(ops, table, code, output, m));
-  };
+  const auto product_of = [&](float gradient, u32 code, float output, bool m) { return ops.mul(gradient, derivative<Fit, T>(ops, table, code, output, m)); };
   constexpr u64 kColumns = Wide ? kOctet : 1, kThreads = kSchedule.threads;
   const u64 across = static_cast<u64>(n) / kColumns, work = across << slots.log_slots;
 #pragma unroll 1
@@ -202,8 +198,7 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
   const i64 words = mask_words(elements);
   if (!is_array(x, elements) || !is_array(bias, n) || !is_array(y, elements) || !is_array(mask, words)) return cudaErrorInvalidValue;
   const Extent in = extent_of(x, elements), shift = extent_of(bias, n), out = extent_of(y, elements), bits = extent_of(mask, words);
-  if ((y != x && overlap(out, in)) || overlap(out, shift) || overlap(out, bits) || overlap(bits, in) || overlap(bits, shift))
-    return cudaErrorInvalidValue;
+  if ((y != x && overlap(out, in)) || overlap(out, shift) || overlap(out, bits) || overlap(bits, in) || overlap(bits, shift)) return cudaErrorInvalidValue;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T, true>;
   static constinit ResidentBlocks resident[2];
   const bool wide = n % kOctet == 0 && n <= kMostWideColumns && is_aligned_for<kSchedule>(bias);
@@ -217,16 +212,16 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
 // dy, y, dx [rows, n], dbias [n]; `workspace` holds workspace_words, at least bias_backward_workspace(rows, n), and may be null where that
 // is 0. dx may equal dy; rows = 0 writes dbias = 0. Refusals as above, a workspace too small among them.
 template <class Fit, class T, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace,
-                                      i64 workspace_words, cudaStream_t stream) {
+cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace, i64 workspace_words,
+                                      cudaStream_t stream) {
   const i64 elements = matrix_elements(rows, n);
   if (elements < 0 || !is_array(dbias, n)) return cudaErrorInvalidValue;
   if (elements == 0) return cudaMemsetAsync(dbias, 0, static_cast<size_t>(n) * sizeof(float), stream);
   const i64 words = mask_words(elements), sum_words = bias_backward_workspace(rows, n);
   if (!is_array(dy, elements) || !is_array(y, elements) || !is_array(mask, words) || !is_array(dx, elements)) return cudaErrorInvalidValue;
   if (workspace_words < sum_words || (sum_words > 0 && !is_array(workspace, sum_words))) return cudaErrorInvalidValue;
-  const Extent gradient = extent_of(dy, elements), output = extent_of(y, elements), bits = extent_of(mask, words),
-               out = extent_of(dx, elements), total = extent_of(dbias, n), scratch = extent_of(workspace, sum_words);
+  const Extent gradient = extent_of(dy, elements), output = extent_of(y, elements), bits = extent_of(mask, words), out = extent_of(dx, elements),
+               total = extent_of(dbias, n), scratch = extent_of(workspace, sum_words);
   if (dx != dy && overlap(out, gradient)) return cudaErrorInvalidValue;
   for (const Extent& written : {out, total, scratch}) {
     if (overlap(written, output) || overlap(written, bits)) return cudaErrorInvalidValue;
@@ -238,18 +233,17 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
   static constinit ResidentBlocks resident[2];
   const i64 slots = slot_count(rows, n);
   float* const sums = slots > 1 ? workspace : dbias;
-  const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) && is_aligned_for<kSchedule>(dx) &&
-                    is_aligned_for<kSchedule>(sums);
+  const bool wide =
+      n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) && is_aligned_for<kSchedule>(dx) && is_aligned_for<kSchedule>(sums);
   const auto kernel = wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>;
   PlanLimits limits;
   if (const cudaError_t status = limits_for<kSchedule>(kernel, resident[wide], limits); status != cudaSuccess) return status;
   const LaunchPlan plan = bias_backward_plan(kSchedule, rows, n, wide, limits);
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
-    const cudaError_t status =
-        planned.kernel == DeviceKernel::add_slots
-            ? launch_add_slots(planned, sums, n, stream, dbias)
-            : launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
+    const cudaError_t status = planned.kernel == DeviceKernel::add_slots ? launch_add_slots(planned, sums, n, stream, dbias)
+                                                                         : launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy,
+                                                                                  y, mask, slot_rows(rows, slots), n, dx, sums);
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;

@@ -42,8 +42,7 @@ template <class Schedule, class Fit, class T, bool Bias = false>
 inline constexpr GpuSchedule kBackwardSchedule =
     completed(Schedule::kSchedule, {.forward = false, .bias = Bias, .element_bytes = sizeof(T), .rows = has_rows<Fit>()});
 template <class Schedule, class T, bool Bias = false>
-inline constexpr GpuSchedule kForwardSchedule =
-    completed(Schedule::kSchedule, {.forward = true, .bias = Bias, .element_bytes = sizeof(T), .rows = true});
+inline constexpr GpuSchedule kForwardSchedule = completed(Schedule::kSchedule, {.forward = true, .bias = Bias, .element_bytes = sizeof(T), .rows = true});
 
 template <GpuSchedule S>
 OUTGRAD_HD constexpr bool schedule_holds() {
@@ -108,8 +107,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
             const bool m = is_set(bits[u], Own::place(k));
-            result[k] = ops.mul(widened(gradient[u], k),
-                                derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), widened(output[u], k), m));
+            result[k] = ops.mul(widened(gradient[u], k), derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), widened(output[u], k), m));
           }
           store_octet<kSchedule, false, Own::kApart>(dx + Own::element(first) + u * kApart * kOctet, packed<T>(result));
         }
@@ -120,8 +118,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          dx[i] = narrow<T>(
-              ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(y[i]), widen(y[i]), is_set(bits, static_cast<int>(k)))));
+          dx[i] = narrow<T>(ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(y[i]), widen(y[i]), is_set(bits, static_cast<int>(k)))));
         }
       });
 }
@@ -269,4 +266,4 @@ cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t
 }
 #endif
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -189,4 +189,4 @@ __device__ __forceinline__ GeluForwardElement<T> forward_element(const Tables& t
   return {narrow<T>(forward_value<T, Forward, false>(tables, x)), evaluate_mask(FloatOps{}, Forward{}, x)};
 }
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

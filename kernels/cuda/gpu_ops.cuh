@@ -115,8 +115,7 @@ template <class Fit, class Y>
 struct WideTable : Fit {
   static constexpr int kFirst =
       Fit::kMasked ? smaller(smaller(Fit::kUpperFirst, Fit::kLowerFirst), Fit::kLeftFirst) : smaller(Fit::kUpperFirst, Fit::kLowerFirst);
-  static constexpr int kLast =
-      Fit::kMasked ? larger(larger(Fit::kUpperLast, Fit::kLowerLast), Fit::kLeftLast) : larger(Fit::kUpperLast, Fit::kLowerLast);
+  static constexpr int kLast = Fit::kMasked ? larger(larger(Fit::kUpperLast, Fit::kLowerLast), Fit::kLeftLast) : larger(Fit::kUpperLast, Fit::kLowerLast);
   static constexpr int kWidth = kLast - kFirst + 1;
   static constexpr int kEntries = kWidth * (Fit::kMasked ? 4 : 2);
 
@@ -228,13 +227,11 @@ struct Turned : Fit {
   static OUTGRAD_HD constexpr bool can_turn() {
     constexpr double kFirstInteger = 0x1p23;
     return kByExponent && has_no_ties(Fit::kIndexScale, Fit::kRows) &&
-           static_cast<double>(Fit::kSMin) * static_cast<double>(Fit::kIndexScale) + static_cast<double>(Fit::kIndexBias) >
-               kFirstInteger + 1 &&
+           static_cast<double>(Fit::kSMin) * static_cast<double>(Fit::kIndexScale) + static_cast<double>(Fit::kIndexBias) > kFirstInteger + 1 &&
            static_cast<double>(Fit::kIndexBias) + 3.0 * Fit::kRows < 2 * kFirstInteger;
   }
   static constexpr int kTurn =
-      can_turn() ? (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows == 0 ? 0 : Fit::kRows - (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows
-                 : 0;
+      can_turn() ? (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows == 0 ? 0 : Fit::kRows - (kOffset % Fit::kRows + Fit::kRows) % Fit::kRows : 0;
   static constexpr int kRest = (kOffset + kTurn) % Fit::kRows;
   static constexpr float kIndexBias = Fit::kIndexBias + static_cast<float>(kTurn);
   static constexpr int kLeftRow = (Fit::kLeftRow + kTurn) % Fit::kRows;
@@ -275,8 +272,7 @@ struct Halved : Turned<Fit> {
     Table<kRows, kWords> table{};
     for (int word = 0; word < kWords; ++word) {
       for (int row = 0; row < Fit::kLeftRow; ++row) table.w[(row + kTurn) % kRows][word] = kTable.w[row][word];
-      for (int h = kFirst; h <= kLast; ++h)
-        table.w[h % kRows][word] = kTable.w[Fit::kLeftRow + ((h + larger(h, Fit::kLeftKnee)) >> 1) - Fit::kLeftBase][word];
+      for (int h = kFirst; h <= kLast; ++h) table.w[h % kRows][word] = kTable.w[Fit::kLeftRow + ((h + larger(h, Fit::kLeftKnee)) >> 1) - Fit::kLeftBase][word];
     }
     return table;
   }
@@ -356,7 +352,9 @@ struct GpuOps : FloatOps {
 
   // Rounded down with a half added, an index is rounded to nearest, as there are no ties; below the point there are Place bits.
   template <class Any>
-  OUTGRAD_HD u32 indexed_row(const Any&, float v) const requires(kPlace > 0) {
+  OUTGRAD_HD u32 indexed_row(const Any&, float v) const
+    requires(kPlace > 0)
+  {
     constexpr float kUnit = static_cast<float>(1 << (23 - kPlace));
     constexpr int kOffset = static_cast<int>(Fit::kIndexBias - 0x1p23f) % Fit::kRows + Fit::kRows;
     return bits_of(fma_down(v, Fit::kIndexScale, kUnit + static_cast<float>(kOffset) + 0.5f));
@@ -364,7 +362,9 @@ struct GpuOps : FloatOps {
 
   // Under a predicate, not selected.
   template <class Any>
-  OUTGRAD_HD void take_left(const Any&, bool left, float y, u32& row, float& v) const requires(kPlace > 0) {
+  OUTGRAD_HD void take_left(const Any&, bool left, float y, u32& row, float& v) const
+    requires(kPlace > 0)
+  {
     const u32 own = octave_row(y, 0, 0, 0, 0, 0);
     if (left) {
       row = own;
@@ -449,4 +449,4 @@ OUTGRAD_HD float derivative(const Ops& ops, const TableView& table, u32 code, fl
   }
 }
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

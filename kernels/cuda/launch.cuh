@@ -30,8 +30,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 // Enqueues kernel(arguments...) on a one-dimensional grid. The answer is this launch's own: errors that earlier calls left behind are not
 // reported as its.
 template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, size_t shared_bytes, cudaStream_t stream,
-                   const Arguments&... arguments) {
+cudaError_t launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
   std::tuple<Parameters...> values(arguments...);
   return std::apply(
       [&](auto&... value) {
@@ -42,4 +41,4 @@ cudaError_t launch(void (*kernel)(Parameters...), unsigned blocks, unsigned thre
 }
 #endif
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -24,26 +24,25 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // y and rstd from x; x^ of the side channels. y may equal x.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                                SideBuffer<float> side, cudaStream_t stream);
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
+                                cudaStream_t stream);
 
 // z = x + residual, rounded to T, and the norm of z. z may equal x or residual, and so may y, but not z.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                                         T* z, T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream);
+cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
+                                         float* rstd, SideBuffer<float> side, cudaStream_t stream);
 
 // dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null (not wanted). dx may equal dy. `workspace`: at least
 // norm_backward_workspace(rows, n) words of device memory, whose content does not matter.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                                 float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
-                                 cudaStream_t stream);
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
+                                 float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream);
 
 // dz = the norm's gradient + dz_next, rounded once to T. dz may equal dy or dz_next.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd,
-                                          i64 rows, i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                          float* workspace, i64 workspace_words, cudaStream_t stream);
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
+                                          T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                          cudaStream_t stream);
 
 // --- Arguments -------------------------------------------------------------------------------------------------------------------
 
@@ -95,8 +94,7 @@ inline bool operands_hold(std::initializer_list<Operand> operands) {
     if (!target.written || target.address == 0) continue;
     for (const Operand& other : operands) {
       if (&other == &target || other.address == 0 || other.bytes == 0 || target.bytes == 0) continue;
-      const bool apart = target.address + static_cast<u64>(target.bytes) <= other.address ||
-                         other.address + static_cast<u64>(other.bytes) <= target.address;
+      const bool apart = target.address + static_cast<u64>(target.bytes) <= other.address || other.address + static_cast<u64>(other.bytes) <= target.address;
       const bool same = target.address == other.address && (other.address == target.may_equal[0] || other.address == target.may_equal[1]);
       if (!apart && (!same || other.written)) return false;
     }
@@ -238,17 +236,16 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
 }
 
 template <Norm N, class T, class Schedule, bool Residual>
-cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma, float* dbeta, float* workspace,
-                            i64 workspace_words, cudaStream_t stream) {
+cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const float* beta, float* dgamma, float* dbeta, float* workspace, i64 workspace_words,
+                            cudaStream_t stream) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   if (!shape_holds(a.rows, a.n, a.side) || (N == Norm::rms && (beta || dbeta))) return cudaErrorInvalidValue;
   const i64 words = norm_backward_workspace(a.rows, a.n);
   if (workspace_words < words) return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
-  if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0), optional(gamma, a.n),
-                      optional(beta, a.n), operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), optional(written(dgamma, a.n)),
-                      optional(written(dbeta, a.n)), operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count),
-                      written(workspace, words)})) {
+  if (!operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0), optional(gamma, a.n), optional(beta, a.n),
+                      operand(a.rstd, a.rows), written(a.dx, size, a.dy, a.dz_next), optional(written(dgamma, a.n)), optional(written(dbeta, a.n)),
+                      operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count), written(workspace, words)})) {
     return cudaErrorInvalidValue;
   }
   const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(workspace), a.n);
@@ -300,18 +297,13 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
       case DeviceKernel::norm_prepare:
         status = launch(norm_prepare<>, blocks, planned.threads, 0, stream, a.columns, parts.place, gamma, beta, a.n, padded_columns(a.n), a.side);
         break;
-      case DeviceKernel::norm_slot_sums:
-        status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a);
-        break;
-      case DeviceKernel::add_slots:
-        status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr);
-        break;
+      case DeviceKernel::norm_slot_sums: status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a); break;
+      case DeviceKernel::add_slots: status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr); break;
       case DeviceKernel::norm_finish:
         status = launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums, plan.side == SideChannels::none ? gamma : a.columns.divisor, a.n,
                         a.stride, kColumnSums<N> * a.stride, planned.left, planned.apart, dgamma, dbeta);
         break;
-      default:
-        status = launch_planned_rows(planned);
+      default: status = launch_planned_rows(planned);
     }
     if (status != cudaSuccess) return status;
   }
@@ -321,33 +313,32 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const float* gamma, const f
 }  // namespace detail
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                                SideBuffer<float> side, cudaStream_t stream) {
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
+                                cudaStream_t stream) {
   return detail::launch_forward<N, T, Schedule, false>({x, nullptr, gamma, beta, rows, n, eps, nullptr, y, rstd, side}, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                                         T* z, T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
+cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
+                                         float* rstd, SideBuffer<float> side, cudaStream_t stream) {
   return detail::launch_forward<N, T, Schedule, true>({x, residual, gamma, beta, rows, n, eps, z, y, rstd, side}, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                                 float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
-                                 cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0}, gamma, beta,
-                                                        dgamma, dbeta, workspace, workspace_words, stream);
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
+                                 float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream) {
+  return detail::launch_backward<N, T, Schedule, false>({dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0}, gamma,
+                                                        beta, dgamma, dbeta, workspace, workspace_words, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd,
-                                          i64 rows, i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                          float* workspace, i64 workspace_words, cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma, beta,
-                                                       dgamma, dbeta, workspace, workspace_words, stream);
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
+                                          T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                          cudaStream_t stream) {
+  return detail::launch_backward<N, T, Schedule, true>({dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0}, gamma,
+                                                       beta, dgamma, dbeta, workspace, workspace_words, stream);
 }
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda
 
 #endif  // __CUDACC_RTC__

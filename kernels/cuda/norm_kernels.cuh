@@ -20,7 +20,7 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 template <class Schedule>
-inline constexpr int kNormThreads = kTreeLanes* Schedule::kSchedule.row_warps* Schedule::kSchedule.block_rows;
+inline constexpr int kNormThreads = kTreeLanes * Schedule::kSchedule.row_warps * Schedule::kSchedule.block_rows;
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
@@ -69,24 +69,30 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     home.fetch(thread, input, a.n, present);
     float mean = 0.0f;
     if constexpr (N == Norm::layer) {
-      const auto means = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count, int) {
-        Tuple<float, 1> operands[kOctet];
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) {
-          operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{widened(octet[0], k)}} : MeanTerms<T>::missing();
-        }
-        return chunk_of<MeanTerms<T>>(operands);
-      }, [&](float sum) { return mean_of(sum, a.n); });
+      const auto means = home.template sum<1>(
+          thread, a.n,
+          [&](const typename Row::Octets& octet, i64, int count, int) {
+            Tuple<float, 1> operands[kOctet];
+            OUTGRAD_UNROLL
+            for (int k = 0; k < kOctet; ++k) {
+              operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{widened(octet[0], k)}} : MeanTerms<T>::missing();
+            }
+            return chunk_of<MeanTerms<T>>(operands);
+          },
+          [&](float sum) { return mean_of(sum, a.n); });
       mean = means.v[0];
     }
-    const auto rstds = home.template sum<1>(thread, a.n, [&](const typename Row::Octets& octet, i64, int count, int) {
-      Tuple<float, 1> operands[kOctet];
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) {
-        operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{sub_rn(widened(octet[0], k), mean)}} : VarianceTerms<T>::missing();
-      }
-      return chunk_of<VarianceTerms<T>>(operands);
-    }, [&](float squares) { return rstd_of(squares, a.n, a.eps); });
+    const auto rstds = home.template sum<1>(
+        thread, a.n,
+        [&](const typename Row::Octets& octet, i64, int count, int) {
+          Tuple<float, 1> operands[kOctet];
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            operands[k] = Row::kWhole || k < count ? Tuple<float, 1>{{sub_rn(widened(octet[0], k), mean)}} : VarianceTerms<T>::missing();
+          }
+          return chunk_of<VarianceTerms<T>>(operands);
+        },
+        [&](float squares) { return rstd_of(squares, a.n, a.eps); });
     home.forget_values();
     const float rstd = rstds.v[0];
     if (present && thread.first() == 0) a.rstd[row] = rstd;
@@ -161,9 +167,7 @@ struct PreparedColumns {
 
   __device__ __forceinline__ explicit PreparedColumns(const NormBackwardArrays<T>& of) : a(of), columns(of.columns) {}
   __device__ __forceinline__ Tuple<float, kOctet> gamma(int, i64 at) const { return shared_words<true>(columns.gamma + at, kOctet, 1.0f); }
-  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int, i64 at) const {
-    return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
-  }
+  __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int, i64 at) const { return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f); }
   // c of an octet: from y, but of side channels as it was kept.
   __device__ __forceinline__ Tuple<float, kOctet> centred(int, const Octet<T>& y, i64 row, i64 at) const {
     Tuple<float, kOctet> c = shared_words<true>(columns.beta + at, kOctet, 0.0f);
@@ -325,16 +329,19 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   using Terms = GradientTerms<N, T, CentredOutput<T>>;
   Row& home = fetched.row;
   const float rstd = fetched.rstd;
-  const auto means = home.template sum<Terms::kSums>(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index) {
-    const Tuple<float, kOctet> gamma = columns.gamma(index, at);
-    const Tuple<float, kOctet> c = columns.weighted(index, columns.centred(index, octet[1], row, at), at);
-    Tuple<float, 3> operands[kOctet];
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet; ++k) {
-      operands[k] = Row::kWhole || k < count ? Tuple<float, 3>{{widened(octet[0], k), gamma.v[k], c.v[k]}} : Terms::missing();
-    }
-    return chunk_of<Terms>(operands);
-  }, [&](float sum) { return -mean_of(sum, a.n); });
+  const auto means = home.template sum<Terms::kSums>(
+      thread, a.n,
+      [&](const typename Row::Octets& octet, i64 at, int count, int index) {
+        const Tuple<float, kOctet> gamma = columns.gamma(index, at);
+        const Tuple<float, kOctet> c = columns.weighted(index, columns.centred(index, octet[1], row, at), at);
+        Tuple<float, 3> operands[kOctet];
+        OUTGRAD_UNROLL
+        for (int k = 0; k < kOctet; ++k) {
+          operands[k] = Row::kWhole || k < count ? Tuple<float, 3>{{widened(octet[0], k), gamma.v[k], c.v[k]}} : Terms::missing();
+        }
+        return chunk_of<Terms>(operands);
+      },
+      [&](float sum) { return -mean_of(sum, a.n); });
   const float m1 = N == Norm::layer ? means.v[0] : -0.0f, m2 = means.v[Terms::kSums - 1];
   if constexpr (S.octets > 1) home.forget_values();
   columns.forget_values();
@@ -570,4 +577,4 @@ __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArr
   if constexpr (N == Norm::layer) sums[a.stride + j] = total.v[1];
 }
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

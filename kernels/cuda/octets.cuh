@@ -187,4 +187,4 @@ __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
   return octet;
 }
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

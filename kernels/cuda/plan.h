@@ -224,15 +224,12 @@ OUTGRAD_HD constexpr bool wants_registers(const GpuNormSchedule& schedule) {
 }
 
 // Octets to a thread at most.
-OUTGRAD_HD constexpr int most_octets(const GpuNormSchedule& schedule, RowUse use) {
-  return schedule.octets != 0 ? schedule.octets : default_octets(use);
-}
+OUTGRAD_HD constexpr int most_octets(const GpuNormSchedule& schedule, RowUse use) { return schedule.octets != 0 ? schedule.octets : default_octets(use); }
 
 // Whether a schedule is offered with so many warps to a row and octets to a thread: fewer octets than the most are for rows that one warp, or
 // the fixed number of warps, takes.
 OUTGRAD_HD constexpr bool is_offered(const GpuNormSchedule& schedule, RowUse use, int warps, int octets) {
-  return wants_registers(schedule) && (schedule.row_warps == 0 || schedule.row_warps == warps) &&
-         (schedule.octets == 0 || schedule.octets == octets) &&
+  return wants_registers(schedule) && (schedule.row_warps == 0 || schedule.row_warps == warps) && (schedule.octets == 0 || schedule.octets == octets) &&
          (octets == most_octets(schedule, use) || warps == larger(1, schedule.row_warps)) && octets * warps <= kMostRegisterSteps;
 }
 
@@ -266,9 +263,7 @@ OUTGRAD_HD constexpr int loop_warps(const GpuNormSchedule& schedule) { return sc
 
 // Bytes of shared memory that a thread takes for a row ahead of `tensors`, and for the sums of its columns.
 OUTGRAD_HD constexpr int ring_bytes(int octets, int tensors, int element_bytes) { return octets * tensors * kOctet * element_bytes; }
-OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) {
-  return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float));
-}
+OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) { return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float)); }
 
 // Whether a thread's reciprocals lie in shared memory: of a single octet they never do.
 OUTGRAD_HD constexpr bool has_reciprocals_aside(const GpuNormSchedule& schedule, RowUse use) { return use.aside && schedule.octets > 1; }
@@ -425,8 +420,7 @@ inline LaunchPlan bias_backward_plan(const GpuSchedule& schedule, i64 rows, i64 
   LaunchPlan plan;
   plan.wide = wide;
   plan.add({DeviceKernel::bias_gelu_backward,
-            looping_blocks((threads + schedule.threads - 1) / schedule.threads, grid_blocks_per_sm(schedule, limits), limits.sms),
-            schedule.threads});
+            looping_blocks((threads + schedule.threads - 1) / schedule.threads, grid_blocks_per_sm(schedule, limits), limits.sms), schedule.threads});
   add_up_slots(plan, n, slots);
   return plan;
 }
@@ -452,14 +446,10 @@ namespace detail {
 inline constexpr i64 kUnaskedSharedBytes = 48 * 1024;
 
 // The dynamic shared memory that one block may have, beside what exchanges of `sums` sums between warps take.
-inline i64 row_memory(const PlanLimits& limits, int sums) {
-  return limits.shared_bytes - 2 * kTreeLanes * kTreeLanes * sums * static_cast<i64>(sizeof(float));
-}
+inline i64 row_memory(const PlanLimits& limits, int sums) { return limits.shared_bytes - 2 * kTreeLanes * kTreeLanes * sums * static_cast<i64>(sizeof(float)); }
 
 // Shared memory that a kernel declares at most, for exchanges between the warps of a row.
-inline i64 declared_bytes(const GpuNormSchedule& s) {
-  return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>));
-}
+inline i64 declared_bytes(const GpuNormSchedule& s) { return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>)); }
 
 // Whether registers hold the rows: else the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
@@ -515,7 +505,8 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
     const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
               bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own_slots);
     registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
-    rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s, slots / own_slots > 1 ? slots / own_slots : 1, bytes, limits.shared_bytes - detail::declared_bytes(s), {});
+    rows = detail::rows_launch(DeviceKernel::norm_backward_slots, s, slots / own_slots > 1 ? slots / own_slots : 1, bytes,
+                               limits.shared_bytes - detail::declared_bytes(s), {});
     rows.own_slots = own_slots;
   }
   fused = fused && registers;
@@ -525,10 +516,8 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   const i64 sum_rows = fused ? rows.blocks : most_sum_rows(slots);
   // Before dx, which may be dy, is written.
   if (task.sums && !fused) {
-    plan.add({.kernel = DeviceKernel::norm_slot_sums,
-              .blocks = column_blocks(task.n) * sum_rows,
-              .threads = kColumnThreads,
-              .own_slots = slots_together(slots, 1)});
+    plan.add(
+        {.kernel = DeviceKernel::norm_slot_sums, .blocks = column_blocks(task.n) * sum_rows, .threads = kColumnThreads, .own_slots = slots_together(slots, 1)});
   }
   if (fused) {
     plan.add(rows);
@@ -536,8 +525,8 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
     plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, 0, 0, limits));
   } else if (task.rows > 0) {
     const i64 limit = detail::row_memory(limits, 2);
-    plan.norm = detail::in_loops(schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n,
-                                 task.element_bytes, kTensors, task.wide, limit);
+    plan.norm = detail::in_loops(schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n, task.element_bytes,
+                                 kTensors, task.wide, limit);
     const i64 shared_bytes = plan.norm.home == RowHome::shared ? kTensors * detail::shared_row_bytes(task.n, task.element_bytes) : 0;
     plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, shared_bytes, limit, limits));
   }

@@ -351,12 +351,15 @@ struct SharedRow {
 
   template <int Sums, class Thread, class Chunk, class Finish>
   __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) const {
-    return looped_sums<Sums>(thread, n, [&](i64 index) {
-      Octets all;
-      OUTGRAD_UNROLL
-      for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
-      return chunk(all, index * kOctet, left(n, index), 0);
-    }, finish);
+    return looped_sums<Sums>(
+        thread, n,
+        [&](i64 index) {
+          Octets all;
+          OUTGRAD_UNROLL
+          for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
+          return chunk(all, index * kOctet, left(n, index), 0);
+        },
+        finish);
   }
 
   template <class Thread, class Body>
@@ -391,9 +394,7 @@ struct SharedRow {
   }
 
  private:
-  static __device__ __forceinline__ int left(i64 n, i64 index) {
-    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
-  }
+  static __device__ __forceinline__ int left(i64 n, i64 index) { return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet); }
 };
 
 template <GpuNormSchedule S, class T, class Input, bool Whole>
@@ -420,12 +421,15 @@ struct MemoryRow {
 
   template <int Sums, class Thread, class Chunk, class Finish>
   __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) const {
-    return looped_sums<Sums>(thread, n, [&](i64 index) {
-      Octets all;
-      OUTGRAD_UNROLL
-      for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
-      return chunk(all, index * kOctet, left(n, index), 0);
-    }, finish);
+    return looped_sums<Sums>(
+        thread, n,
+        [&](i64 index) {
+          Octets all;
+          OUTGRAD_UNROLL
+          for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
+          return chunk(all, index * kOctet, left(n, index), 0);
+        },
+        finish);
   }
 
   template <class Thread, class Body>
@@ -449,9 +453,7 @@ struct MemoryRow {
   __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
 
  private:
-  static __device__ __forceinline__ int left(i64 n, i64 index) {
-    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
-  }
+  static __device__ __forceinline__ int left(i64 n, i64 index) { return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet); }
 };
 
 // --- Rows on their way -----------------------------------------------------------------------------------------------------------
@@ -571,4 +573,4 @@ struct RowOf<S, T, Input, Whole, RowHome::memory> {
   using Type = MemoryRow<S, T, Input, Whole>;
 };
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

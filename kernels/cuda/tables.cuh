@@ -75,10 +75,8 @@ __device__ __forceinline__ Quad load_shared(u32 address, int which) {
 #ifdef __CUDA_ARCH__
   constexpr int kBytes = Apart * static_cast<int>(sizeof(Quad));
   Quad quad;
-#define OUTGRAD_LOAD_QUAD(bytes)                                        \
-  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];"                     \
-      : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3]) \
-      : "r"(address), "n"(bytes))
+#define OUTGRAD_LOAD_QUAD(bytes) \
+  asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4+%5];" : "=f"(quad.v[0]), "=f"(quad.v[1]), "=f"(quad.v[2]), "=f"(quad.v[3]) : "r"(address), "n"(bytes))
   if (which == 0) {
     OUTGRAD_LOAD_QUAD(0);
   } else if (which == 1) {
@@ -258,4 +256,4 @@ __device__ __forceinline__ decltype(auto) resident_table() {
   }
 }
 
-}  // namespace outgrad::kernels::cuda
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -109,32 +109,30 @@ cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t
 
 template <class T>
 cudaError_t launch_gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
-  return run<GeluBackward<T>>(
-      1, n, [&]<class Choice>(Choice) { return cuda::launch_gelu_backward<typename Choice::Fit, T, T, Choice>(dy, y, mask, dx, n, stream); });
+  return run<GeluBackward<T>>(1, n,
+                              [&]<class Choice>(Choice) { return cuda::launch_gelu_backward<typename Choice::Fit, T, T, Choice>(dy, y, mask, dx, n, stream); });
 }
 
 template <class T>
 cudaError_t launch_bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream) {
-  return run<BiasGeluForward<T>>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_bias_gelu_forward<typename Choice::Fit, T, float, Choice>(x, bias, rows, n, y, mask, stream);
-  });
+  return run<BiasGeluForward<T>>(
+      rows, n, [&]<class Choice>(Choice) { return cuda::launch_bias_gelu_forward<typename Choice::Fit, T, float, Choice>(x, bias, rows, n, y, mask, stream); });
 }
 
 template <class T>
-cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace,
-                                      i64 workspace_words, cudaStream_t stream) {
+cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace, i64 workspace_words,
+                                      cudaStream_t stream) {
   return run<BiasGeluBackward<T>>(rows, n, [&]<class Choice>(Choice) {
     return cuda::launch_bias_gelu_backward<typename Choice::Fit, T, Choice>(dy, y, mask, rows, n, dx, dbias, workspace, workspace_words, stream);
   });
 }
 
 template <Norm N, class T>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                                SideBuffer<float> side, cudaStream_t stream) {
+cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
+                                cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, LayernormForward<T>, RmsnormForward<T>>;
-  return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_norm_forward<N, T, Choice>(x, gamma, beta, rows, n, eps, y, rstd, side, stream);
-  });
+  return run<Table>(rows, n,
+                    [&]<class Choice>(Choice) { return cuda::launch_norm_forward<N, T, Choice>(x, gamma, beta, rows, n, eps, y, rstd, side, stream); });
 }
 
 template <Norm N, class T>
@@ -147,9 +145,8 @@ cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const fl
 }
 
 template <Norm N, class T>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                                 float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
-                                 cudaStream_t stream) {
+cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
+                                 float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, LayernormBackward<T>, RmsnormBackward<T>>;
   return run<Table>(rows, n, [&]<class Choice>(Choice) {
     return cuda::launch_norm_backward<N, T, Choice>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace, workspace_words, stream);
@@ -157,17 +154,17 @@ cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, co
 }
 
 template <Norm N, class T>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                                          i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace,
-                                          i64 workspace_words, cudaStream_t stream) {
+cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
+                                          T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words,
+                                          cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, ResidualLayernormBackward<T>, ResidualRmsnormBackward<T>>;
   return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_residual_norm_backward<N, T, Choice>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace,
-                                                             workspace_words, stream);
+    return cuda::launch_residual_norm_backward<N, T, Choice>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace, workspace_words,
+                                                             stream);
   });
 }
 
 }  // namespace tuned
 }  // namespace cuda
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI
 #endif

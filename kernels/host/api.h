@@ -25,8 +25,7 @@ void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
 // dx[i] = dy[i] GELU'(x[i]) from the outputs of gelu_forward. dx may equal dy.
 template <class T>
 void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
-  tuned::run<tuned::GeluBackward<T>>(1, n,
-                                     [=]<class Choice>(Choice) { gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, dx, n); });
+  tuned::run<tuned::GeluBackward<T>>(1, n, [=]<class Choice>(Choice) { gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, dx, n); });
 }
 
 // Names of the variants that the two functions run for n elements, as the tuner gave them; "default" without tuning.
@@ -44,9 +43,8 @@ namespace tuned {
 
 template <class T>
 void bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask) {
-  run<BiasGeluForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::bias_gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, bias, rows, n, y, mask);
-  });
+  run<BiasGeluForward<T>>(rows, n,
+                          [=]<class Choice>(Choice) { kernels::bias_gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, bias, rows, n, y, mask); });
 }
 
 template <class T>
@@ -58,20 +56,18 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
 
 template <class T>
 void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {}) {
-  run<LayernormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::layernorm_forward<T, Choice::kSchedule>(x, gamma, beta, rows, n, eps, y, rstd, side);
-  });
+  run<LayernormForward<T>>(rows, n,
+                           [=]<class Choice>(Choice) { kernels::layernorm_forward<T, Choice::kSchedule>(x, gamma, beta, rows, n, eps, y, rstd, side); });
 }
 
 template <class T>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {}) {
-  run<RmsnormForward<T>>(rows, n,
-                         [=]<class Choice>(Choice) { kernels::rmsnorm_forward<T, Choice::kSchedule>(x, gamma, rows, n, eps, y, rstd, side); });
+  run<RmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) { kernels::rmsnorm_forward<T, Choice::kSchedule>(x, gamma, rows, n, eps, y, rstd, side); });
 }
 
 template <class T>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
-                                float* rstd, SideBuffer<float> side = {}) {
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                SideBuffer<float> side = {}) {
   run<ResidualLayernormForward<T>>(rows, n, [=]<class Choice>(Choice) {
     kernels::residual_layernorm_forward<T, Choice::kSchedule>(x, residual, gamma, beta, rows, n, eps, z, y, rstd, side);
   });
@@ -80,42 +76,40 @@ void residual_layernorm_forward(const T* x, const T* residual, const float* gamm
 template <class T>
 void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
                               SideBuffer<float> side = {}) {
-  run<ResidualRmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_rmsnorm_forward<T, Choice::kSchedule>(x, residual, gamma, rows, n, eps, z, y, rstd, side);
-  });
+  run<ResidualRmsnormForward<T>>(
+      rows, n, [=]<class Choice>(Choice) { kernels::residual_rmsnorm_forward<T, Choice::kSchedule>(x, residual, gamma, rows, n, eps, z, y, rstd, side); });
 }
 
 template <class T>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                        float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                        SideBuffer<const float> side, std::span<float> workspace) {
   run<LayernormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
     kernels::layernorm_backward<T, Choice::kSchedule>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
   });
 }
 
 template <class T>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                      SideBuffer<const float> side, std::span<float> workspace) {
-  run<RmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::rmsnorm_backward<T, Choice::kSchedule>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace);
-  });
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
+                      std::span<float> workspace) {
+  run<RmsnormBackward<T>>(
+      rows, n, [=]<class Choice>(Choice) { kernels::rmsnorm_backward<T, Choice::kSchedule>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace); });
 }
 
 template <class T>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                                 i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                 float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
   run<ResidualLayernormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
     kernels::residual_layernorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace);
   });
 }
 
 template <class T>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
-                               float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+                               SideBuffer<const float> side, std::span<float> workspace) {
   run<ResidualRmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
     kernels::residual_rmsnorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, rstd, rows, n, dz, dgamma, side, workspace);
   });
 }
 
 }  // namespace tuned
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

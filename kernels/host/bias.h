@@ -173,8 +173,8 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   detail::require_matrix("bias_gelu_backward", rows, n);
   const i64 words = bias_backward_workspace(rows, n);
   if (static_cast<i64>(workspace.size()) < words) {
-    throw SpecError(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
-                    std::to_string(words) + " words it needs");
+    throw SpecError(detail::refusal("bias_gelu_backward") + "the workspace holds " + std::to_string(workspace.size()) + " of the " + std::to_string(words) +
+                    " words it needs");
   }
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;
@@ -198,4 +198,4 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   bias_gelu_backward<Fit, T, S>(dy, y, mask, rows, n, dx, dbias, std::span<float>(workspace.get(), words));
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

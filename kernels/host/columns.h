@@ -75,4 +75,4 @@ void column_sums(i64 rows, i64 n, int threads, float* words, float* result, cons
 }
 
 }  // namespace detail
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

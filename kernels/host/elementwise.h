@@ -72,11 +72,10 @@ constexpr auto forward_columns() {
     for (int row = 0; row < Near::kRows; ++row) {
       for (int word = 0; word < 4; ++word) near.w[row][word] = kAll.w[Near::kFirst + row][word];
     }
-    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{columns_of(core), columns_of(kAll),
-                                                                                                         columns_of(near)};
+    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{columns_of(core), columns_of(kAll), columns_of(near)};
   } else {
     return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{columns_of(Forward::table()),
-                                                                                                       columns_of(Forward::tail())};
+                                                                                                        columns_of(Forward::tail())};
   }
 }
 template <class Forward>
@@ -141,14 +140,11 @@ struct BackwardPack {
     }
   }
   // Of a polynomial, in two steps: where to evaluate which row, and the rest.
-  static OUTGRAD_HD Place<Lanes> place_at(const Y* y, const u8* mask, i64 i) {
-    return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(mask, i));
-  }
+  static OUTGRAD_HD Place<Lanes> place_at(const Y* y, const u8* mask, i64 i) { return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(mask, i)); }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, i64 i, const Place<Lanes>& place) {
     bool two_word = false;
     if constexpr (requires { Fit::kTwoWord; }) two_word = Fit::kTwoWord;
-    return kOps.mul(kOps.load(dy + i),
-                    evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v, Fit::kScheme, Fit::kCentred, two_word));
+    return kOps.mul(kOps.load(dy + i), evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v, Fit::kScheme, Fit::kCentred, two_word));
   }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, const Y* y, const u8* mask, i64 i) {
     return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(mask, i));
@@ -179,9 +175,8 @@ OUTGRAD_HD i64 backward_runs(const T* dy, const Y* y, const u8* mask, T* dx, i64
   Place<typename Pack::Lanes> places[kDepth];
   OUTGRAD_UNROLL
   for (int k = 0; k < kDepth; ++k) places[k] = Pack::place_at(y, mask, i + k * Pack::kElements);
-  const auto finish = [=](i64 at, const Place<typename Pack::Lanes>& place) __attribute__((always_inline)) {
-    Pack::kOps.template store<kStreaming>(dx + at, Pack::product_at(dy, at, place));
-  };
+  const auto finish = [=](i64 at, const Place<typename Pack::Lanes>& place)
+                          __attribute__((always_inline)) { Pack::kOps.template store<kStreaming>(dx + at, Pack::product_at(dy, at, place)); };
   for (; i + 2 * kRun <= end; i += kRun) {
     OUTGRAD_UNROLL
     for (int k = 0; k < kDepth; ++k) {
@@ -340,8 +335,7 @@ void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 beg
 template <CpuSchedule S, class T>
 bool streams(const T* output, i64 n) {
   constexpr i64 kPrivateCacheBytes = i64{2} << 20;
-  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % 64 == 0 &&
-         n * static_cast<i64>(sizeof(T)) >= kPrivateCacheBytes;
+  return S.streaming_stores && S.vector_bits > 0 && reinterpret_cast<std::uintptr_t>(output) % 64 == 0 && n * static_cast<i64>(sizeof(T)) >= kPrivateCacheBytes;
 }
 
 // range(begin, end) over blocks of the schedule's size.
@@ -398,4 +392,4 @@ void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   detail::forward_all<Forward, T, S, false>(x, y, bytes, n);
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

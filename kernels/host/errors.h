@@ -11,8 +11,7 @@ namespace outgrad::kernels {
 class SpecError : public std::runtime_error {
  public:
   explicit SpecError(const std::string& why) : std::runtime_error(why) {}
-  SpecError(const std::string& file, const std::string& place, const std::string& why)
-      : std::runtime_error(file + ": " + place + ": " + why) {}
+  SpecError(const std::string& file, const std::string& place, const std::string& why) : std::runtime_error(file + ": " + place + ": " + why) {}
 };
 
 }  // namespace outgrad::kernels

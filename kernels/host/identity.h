@@ -57,13 +57,8 @@ inline void read_extensions(bool (&has)[kKeyExtensionCount]) {
   if (__get_cpuid_count(7, 0, &a, &extended_b, &c, &extended_d) != 0 && a >= 1) __get_cpuid_count(7, 1, &more_a, &b, &c, &d);
   // The processor has them by these bits (Intel SDM 2A, CPUID); whether the system saves their registers is the builtins' to say.
   const bool vectors = __builtin_cpu_supports("avx2") != 0, wide = __builtin_cpu_supports("avx512f") != 0;
-  const bool found[] = {vectors,
-                        wide && (more_a >> 5 & 1) != 0,
-                        wide && (extended_d >> 23 & 1) != 0,
-                        wide && (extended_b >> 30 & 1) != 0,
-                        wide,
-                        vectors && (features >> 29 & 1) != 0,
-                        vectors && (features >> 12 & 1) != 0};
+  const bool found[] = {vectors, wide && (more_a >> 5 & 1) != 0,       wide && (extended_d >> 23 & 1) != 0, wide && (extended_b >> 30 & 1) != 0,
+                        wide,    vectors && (features >> 29 & 1) != 0, vectors && (features >> 12 & 1) != 0};
   static_assert(sizeof found == sizeof has);
   std::memcpy(has, found, sizeof found);
 }
@@ -113,4 +108,4 @@ inline DeviceKey this_cpu() {
   return key.key();
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

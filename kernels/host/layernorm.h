@@ -31,8 +31,7 @@ inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits, .st
 // y and rstd from x. With a side buffer, x^ of its channels is written there too.
 // Throws SpecError: a negative shape, n = 0, eps negative or NaN, channels that do not ascend within [0, n).
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                       SideBuffer<float> side = {});
+void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
 
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
@@ -40,8 +39,8 @@ void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps,
 // Residual forms: z = RN_T(RN_f32(x + residual)), which the next block adds to, then the norm of z: the bits of the two steps in one pass.
 // z may equal x or residual, and so may y, but not z.
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
-                                float* rstd, SideBuffer<float> side = {});
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                SideBuffer<float> side = {});
 
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
@@ -55,31 +54,30 @@ i64 norm_backward_workspace(i64 rows, i64 n);
 // Throws SpecError, before anything is written: as the forward does; a workspace too small; a gamma whose reciprocal is infinite
 // (0, or below 2^-128 in magnitude) outside the side buffer, by channel.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                        float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                        SideBuffer<const float> side, std::span<float> workspace);
 
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                      SideBuffer<const float> side, std::span<float> workspace);
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
+                      std::span<float> workspace);
 
 // dz = RN_T(RN_f32(g + dz_next)): g is the norm's gradient before it is rounded to T, dz_next what arrives by z's other use. dz is the gradient
 // of x and of residual. dz may equal dy or dz_next. dgamma, dbeta, the workspace and what is refused are as above.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                                 i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                 float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
 
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
-                               float* dgamma, SideBuffer<const float> side, std::span<float> workspace);
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+                               SideBuffer<const float> side, std::span<float> workspace);
 
 // layernorm_backward and rmsnorm_backward with a workspace of their own.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                        float* dgamma, float* dbeta, SideBuffer<const float> side = {});
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                        SideBuffer<const float> side = {});
 
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                      SideBuffer<const float> side = {});
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side = {});
 
 // ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -264,9 +262,8 @@ struct ChunkPartOf;
 // body(std::integral_constant<int, part>) for each of the four parts.
 template <class Body>
 OUTGRAD_HD void for_parts(const Body& body) {
-  [&]<int... kParts>(std::integer_sequence<int, kParts...>) __attribute__((always_inline)) {
-    (body(std::integral_constant<int, kParts>{}), ...);
-  }(std::make_integer_sequence<int, kChunkTerms / 2>{});
+  [&]<int... kParts>(std::integer_sequence<int, kParts...>)
+      __attribute__((always_inline)) { (body(std::integral_constant<int, kParts>{}), ...); }(std::make_integer_sequence<int, kChunkTerms / 2>{});
 }
 
 #ifdef OUTGRAD_AVX2
@@ -648,8 +645,7 @@ struct NormedRows {
         const i64 place = place_ahead<kRows, T>(io, r, j, n);
         prefetch<L.prefetch>(io, x_ahead + place);
         if (residual_ahead) prefetch<L.prefetch>(io, residual_ahead + place);
-        store_as<kStreaming>(io, rows.y + r * n + j,
-                             forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]), io.splat(rows.rstd[r]), g, b));
+        store_as<kStreaming>(io, rows.y + r * n + j, forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]), io.splat(rows.rstd[r]), g, b));
       }
     });
   }
@@ -712,8 +708,8 @@ void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
 }
 
 template <Norm N, class T, CpuNormForwardSchedule S>
-void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n,
-                  float eps, T* y, float* rstd, const SideBuffer<float>& side) {
+void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
+                  float* rstd, const SideBuffer<float>& side) {
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   require_shape(function, rows, n, side);
   if (!eps_holds(eps)) throw SpecError(refusal(function) + "eps must be at least 0");
@@ -800,17 +796,15 @@ struct StagedRow {
 template <class Lane, class T>
 void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
   const T* const y = a.y + row * a.n;
-  const auto stage = [=](auto io, i64 j, const float* beta, float* to) __attribute__((always_inline)) {
-    io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j));
-  };
+  const auto stage = [=](auto io, i64 j, const float* beta, float* to)
+                         __attribute__((always_inline)) { io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j)); };
   for_columns<Lane, 1>(0, a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
   i64 begin = 0;
   if constexpr (kOrdered<Lane, T>) {
     constexpr int kBlock = kChunkTerms * LaneIo<Lane>::kWidth;
     for (; a.n - begin >= kBlock; begin += kBlock) {
-      for_parts([&](auto part) __attribute__((always_inline)) {
-        stage(LaneIo<typename ChunkPartOf<Lane, T, part>::Pack>{}, begin, a.ordered_beta, staged.weighted);
-      });
+      for_parts([&](auto part)
+                    __attribute__((always_inline)) { stage(LaneIo<typename ChunkPartOf<Lane, T, part>::Pack>{}, begin, a.ordered_beta, staged.weighted); });
     }
   }
   std::copy(staged.c + begin, staged.c + a.n, staged.weighted + begin);
@@ -825,9 +819,7 @@ void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
 // sum[j] += term[j], j < n, over words of scratch.
 template <class Lane>
 OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
-  for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) {
-    io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j)));
-  });
+  for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) { io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j))); });
 }
 
 // Rows `first` .. first + kRows - 1 of a backward, whose sums are taken: dx, and their terms added to the sums over rows, one row after the other. All of a
@@ -990,8 +982,8 @@ void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& c
 }
 
 template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual>
-void norm_backward(const char* function, const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                   i64 n, T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
+void norm_backward(const char* function, const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n,
+                   T* dx, float* dgamma, float* dbeta, const SideBuffer<const float>& side, std::span<float> workspace) {
   static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0, "fold_columns is whole cache lines");
   static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)), "tasks is a power of two up to 128");
   constexpr RowLoops kLoops = kRowLoops<S>;
@@ -1024,8 +1016,7 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T> arrays{dy,   y,       rstd,      dz_next, dx,    rows,        n, columns, ordered_gamma, ordered_beta,
-                                 side, scratch, S.threads, slots,   tasks, S.rows_ahead};
+  const BackwardArrays<T> arrays{dy, y, rstd, dz_next, dx, rows, n, columns, ordered_gamma, ordered_beta, side, scratch, S.threads, slots, tasks, S.rows_ahead};
   if (rows_stream<S>(dx, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0) backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
@@ -1038,8 +1029,7 @@ void norm_backward(const char* function, const T* dy, const T* y, const T* dz_ne
 }  // namespace detail
 
 template <class T, CpuNormForwardSchedule S>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                       SideBuffer<float> side) {
+void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side) {
   detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, {}, gamma, beta, rows, n, eps, y, rstd, side);
 }
 
@@ -1049,14 +1039,13 @@ void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps,
 }
 
 template <class T, CpuNormForwardSchedule S>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
-                                float* rstd, SideBuffer<float> side) {
+void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
+                                SideBuffer<float> side) {
   detail::norm_forward<Norm::layer, T, S>("residual_layernorm_forward", x, {residual, z}, gamma, beta, rows, n, eps, y, rstd, side);
 }
 
 template <class T, CpuNormForwardSchedule S>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                              SideBuffer<float> side) {
+void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps, T* z, T* y, float* rstd, SideBuffer<float> side) {
   detail::norm_forward<Norm::rms, T, S>("residual_rmsnorm_forward", x, {residual, z}, gamma, nullptr, rows, n, eps, y, rstd, side);
 }
 
@@ -1067,29 +1056,28 @@ inline i64 norm_backward_workspace(i64 rows, i64 n) {
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                        float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                        SideBuffer<const float> side, std::span<float> workspace) {
   detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                      SideBuffer<const float> side, std::span<float> workspace) {
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
+                      std::span<float> workspace) {
   detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows,
-                                 i64 n, T* dz, float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta,
-                                                 side, workspace);
+void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
+                                 float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, y, dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta, side, workspace);
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz,
-                               float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, y, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
-                                               side, workspace);
+void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
+                               SideBuffer<const float> side, std::span<float> workspace) {
+  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, y, dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr, side,
+                                               workspace);
 }
 
 namespace detail {
@@ -1098,8 +1086,7 @@ namespace detail {
 class BackwardWorkspace {
  public:
   BackwardWorkspace(i64 rows, i64 n)
-      : size_(rows < 0 || n < 1 ? 0 : static_cast<size_t>(norm_backward_workspace(rows, n))),
-        words_(std::make_unique_for_overwrite<float[]>(size_)) {}
+      : size_(rows < 0 || n < 1 ? 0 : static_cast<size_t>(norm_backward_workspace(rows, n))), words_(std::make_unique_for_overwrite<float[]>(size_)) {}
   std::span<float> words() const { return {words_.get(), size_}; }
 
  private:
@@ -1110,17 +1097,16 @@ class BackwardWorkspace {
 }  // namespace detail
 
 template <class T, CpuNormBackwardSchedule S>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx,
-                        float* dgamma, float* dbeta, SideBuffer<const float> side) {
+void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
+                        SideBuffer<const float> side) {
   const detail::BackwardWorkspace workspace(rows, n);
   layernorm_backward<T, S>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace.words());
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
-                      SideBuffer<const float> side) {
+void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side) {
   const detail::BackwardWorkspace workspace(rows, n);
   rmsnorm_backward<T, S>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace.words());
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

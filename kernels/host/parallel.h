@@ -78,4 +78,4 @@ void parallel_for(i64 tasks, int threads, Body&& body) {
 #endif
 }
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -17,4 +17,4 @@ inline std::string refusal(const char* function) {
 }
 
 }  // namespace detail
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -33,4 +33,4 @@ class TextLine {
   std::size_t length_ = 0;
 };
 
-}  // namespace outgrad::kernels
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -49,7 +49,7 @@ void Descriptor::close() {
 }
 
 std::string read_file(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   const Descriptor file = open_for_reading(path, status);
   // One byte more than the file is said to hold lets a regular file end within the first round.
   std::string content(status.st_size > 0 ? static_cast<size_t>(status.st_size) + 1 : size_t{1} << 16, '\0');
@@ -64,7 +64,7 @@ std::string read_file(const std::string& path) {
 }
 
 void read_elements(const std::string& path, size_t element_bytes, i64 count, const std::function<void*(size_t elements)>& room) {
-  struct stat status {};
+  struct stat status{};
   const Descriptor file = open_for_reading(path, status);
   if (!S_ISREG(status.st_mode)) throw SpecError(path, "size", "an array is read from a regular file");
   const u64 size = static_cast<u64>(status.st_size), elements = size / element_bytes;

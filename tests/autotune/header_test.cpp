@@ -110,8 +110,7 @@ TEST_F(Headers, HaveTheBoundsOfTheirCompiledSelves) {
   const std::vector<GeneratedHeader> read = read_generated_headers(headers());
   const kernels::FitBounds compiled[] = {kernels::claims_of<kernels::generated::GeluBf16Fast>().bounds,
                                          kernels::claims_of<kernels::generated::GeluF16Oracle>().bounds,
-                                         kernels::claims_of<kernels::generated::GeluF32>().bounds,
-                                         kernels::claims_of<kernels::generated::GeluF32Rel>().bounds};
+                                         kernels::claims_of<kernels::generated::GeluF32>().bounds, kernels::claims_of<kernels::generated::GeluF32Rel>().bounds};
   ASSERT_EQ(read.size(), std::size(compiled));
   for (std::size_t i = 0; i < read.size(); ++i) {
     EXPECT_EQ(read[i].bounds.a_plus_b, compiled[i].a_plus_b) << read[i].name;
@@ -148,8 +147,7 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
   refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");
   refuses("#pragma once\n", "line 1");
-  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree", "  /* a comment\n  static constexpr int kDegree"),
-          "line 16: a comment");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree", "  /* a comment\n  static constexpr int kDegree"), "line 16: a comment");
   refuses(replaced(renamed("gelu_bf16", "mine"), "for the format", "for the format \\ "), "line ");
   write("a.h", renamed("gelu_bf16", "mine"));
   write("b.h", renamed("gelu_bf16_fast", "mine"));

@@ -22,8 +22,7 @@ Ran run(const std::function<void(const Channel&)>& body, double silence_seconds 
   IsolationLimits limits;
   limits.silence_seconds = silence_seconds;
   limits.patience = patience;
-  ran.end = run_isolated(
-      body, [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); }, limits);
+  ran.end = run_isolated(body, [&](const nlohmann::json& report) { ran.reports.push_back(report.get<std::vector<int>>().front()); }, limits);
   return ran;
 }
 
@@ -99,7 +98,12 @@ TEST(Isolate, PatienceIsMeasuredByTheBaseline) {
   EXPECT_NE(hung.end.detail.find("10 times the baseline's 0.1"), std::string::npos) << hung.end.detail;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   // The next child needs no baseline of its own.
-  const Ran next = run([](const Channel& channel) { channel.launching(1); for (;;) ::pause(); }, kLimit, &patience);
+  const Ran next = run(
+      [](const Channel& channel) {
+        channel.launching(1);
+        for (;;) ::pause();
+      },
+      kLimit, &patience);
   EXPECT_EQ(next.end.kind, ChildEnd::Kind::kHung);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }

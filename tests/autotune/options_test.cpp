@@ -36,11 +36,7 @@ TEST(Options, RefusalsNameTheOption) {
   for (const char* seed : {"", "x", "1x", "1.5", "-1", "101", "99999999999999999999", " 1"})
     EXPECT_NE(refusal([&] { parse({"--seed", seed}).integer("seed", 0, 0, 100); }).find("tune: --seed: "), std::string::npos) << seed;
   for (const char* budget : {"nan", "inf", "-1", "1e9", "1,5"})
-    EXPECT_NE(refusal([&] {
-                parse({"--budget", budget}).number("budget", 0, 0, 10);
-              }).find("tune: --budget: "),
-              std::string::npos)
-        << budget;
+    EXPECT_NE(refusal([&] { parse({"--budget", budget}).number("budget", 0, 0, 10); }).find("tune: --budget: "), std::string::npos) << budget;
   EXPECT_NE(refusal([&] { parse({"--format", "f64"}).one_of("format", {"all", "bf16"}); }).find("'f64'"), std::string::npos);
 }
 

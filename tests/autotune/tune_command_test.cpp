@@ -41,8 +41,8 @@ TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
   std::filesystem::permissions(compiler, std::filesystem::perms::owner_all);
   const ScopedVariable variable("CXX", compiler);
   const auto tune = [&](const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {"--out", folder.path(), "--kernel", "gelu_forward", "--format", "f32,bf16", "--evaluations", "1", "--elements", "65536",
-                                      "--budget", "1"};
+    std::vector<std::string> words = {"--out",         folder.path(), "--kernel",   "gelu_forward", "--format", "f32,bf16",
+                                      "--evaluations", "1",           "--elements", "65536",        "--budget", "1"};
     words.insert(words.end(), more.begin(), more.end());
     testing::internal::CaptureStdout();
     EXPECT_EQ(tune_command(words), 0);
@@ -67,8 +67,8 @@ TEST(TuneCommand, GoesOnWithWhatTheBudgetWasTooShortFor) {
 TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners) {
   const kernels::ScratchFolder folder;
   const auto tune = [&](const std::string& format) {
-    return tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements",
-                         "1048576", "--budget", "60", "--json"});
+    return tune_command(
+        {"--out", folder.path(), "--kernel", "gelu_backward", "--format", format, "--evaluations", "2", "--elements", "1048576", "--budget", "60", "--json"});
   };
   ASSERT_EQ(tune("f32"), 0);
   const std::string first = kernels::read_file(folder / "tuned_cpu.h");
@@ -79,8 +79,7 @@ TEST(TuneCommand, LeavesRecordsOfEveryCandidateAndAHeaderThatKeepsEarlierWinners
   std::map<std::string, std::set<std::string>> variants;
   for (const Record& record : database.records) {
     const nlohmann::json line = to_json(record);
-    for (const char* key :
-         {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
+    for (const char* key : {"time", "device", "kernels_sha256", "coefficients_sha256", "compiler", "flags", "parameters", "variant", "state"})
       EXPECT_TRUE(line.contains(key)) << key;
     EXPECT_EQ(record.state, "timed") << line;
     EXPECT_FALSE((record.finalist == true ? record.final : record.screening).ns.value().empty());
@@ -131,8 +130,7 @@ TEST(TuneCommand, AKilledRunLosesOneBatchAtMostAndIsResumed) {
 TEST(TuneCommand, AccuracyIsAskedFor) {
   const kernels::ScratchFolder folder;
   std::string header = kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_bf16_fast.h");
-  for (const auto& [from, to] :
-       {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "}, {"\"gelu_bf16_fast\"", "\"mine\""}})
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"struct GeluBf16Fast ", "struct Mine "}, {"\"gelu_bf16_fast\"", "\"mine\""}})
     header.replace(header.find(from), from.size(), to);
   std::filesystem::create_directories(folder / "headers");
   kernels::write_file(folder / "headers/mine.h", header);
@@ -155,10 +153,8 @@ TEST(TuneCommand, AccuracyIsAskedFor) {
     return count;
   };
   const Said unasked = tune("6", "default");
-  EXPECT_NE(unasked.err.find("headers/mine.h: not tried: its A + B 2^-5.99 is larger than the default's 2^-10.80"), std::string::npos)
-      << unasked.err;
-  EXPECT_NE(unasked.out.find("gelu_backward.bf16 runs gelu_bf16: abs:2^-10, A + B 2^-10.80, R 2^-10.26\n"), std::string::npos)
-      << unasked.out;
+  EXPECT_NE(unasked.err.find("headers/mine.h: not tried: its A + B 2^-5.99 is larger than the default's 2^-10.80"), std::string::npos) << unasked.err;
+  EXPECT_NE(unasked.out.find("gelu_backward.bf16 runs gelu_bf16: abs:2^-10, A + B 2^-10.80, R 2^-10.26\n"), std::string::npos) << unasked.out;
   EXPECT_EQ(coarse(), 0);
 
   const Said asked = tune("12", "any");
@@ -180,8 +176,8 @@ TEST(TuneCommand, SearchesAgainWhatTheEarlierRuleHasTuned) {
   const auto tune = [&] {
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32", "--evaluations", "3", "--elements",
-                            "65536", "--budget", "60", "--json"}),
+    EXPECT_EQ(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f32", "--evaluations", "3", "--elements", "65536", "--budget",
+                            "60", "--json"}),
               0);
     const nlohmann::json said = nlohmann::json::parse(testing::internal::GetCapturedStdout());
     return std::pair(said["problems"][0], testing::internal::GetCapturedStderr());

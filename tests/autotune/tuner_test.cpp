@@ -50,8 +50,7 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const std::string good = variant.body();
   // Waits stand for slow kernels: the order of the times is then certain on a busy machine too.
   const auto waiting = [](int ms) {
-    return "if (a.elements() > 700000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) +
-           "; omp_get_wtime() < end;) {} ";
+    return "if (a.elements() > 700000) for (const double end = omp_get_wtime() + 1e-3 * " + std::to_string(ms) + "; omp_get_wtime() < end;) {} ";
   };
   const std::string large = "if (a.elements() > 700000) ";  // beyond any length that verification uses
 
@@ -66,19 +65,16 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
       {"winner", good, {}, {}},
       {"less slow", waiting(15) + good, {}, {}},
       {"one bit wrong", good + " if (a.elements() > 4000) a.at<unsigned>(3)[3999] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
-      {"writes to an input", good + " if (a.elements() > 0) a.at<unsigned>(1)[0] ^= 1u;",
-       Stage::kVerify, Reason::kWrongAnswer},
+      {"writes to an input", good + " if (a.elements() > 0) a.at<unsigned>(1)[0] ^= 1u;", Stage::kVerify, Reason::kWrongAnswer},
       {"zero to negative zero",
        good + " for (long i = 0; i < a.elements(); ++i) if (a.at<unsigned>(3)[i] == 0) "
               "a.at<unsigned>(3)[i] = 0x80000000u;",
        Stage::kVerify, Reason::kWrongAnswer},
-      {"reads past the end", good + " static volatile float sink; sink = a.at<const float>(0)[a.elements()];", Stage::kVerify,
-       Reason::kCrashed},
+      {"reads past the end", good + " static volatile float sink; sink = a.at<const float>(0)[a.elements()];", Stage::kVerify, Reason::kCrashed},
       {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
       {"leaves the process", "__builtin__exit(0);", Stage::kVerify, Reason::kCrashed},
       {"hangs", "volatile bool forever = true; while (forever) {}", Stage::kVerify, Reason::kHung},
-      {"leaks when timed", large + "{ static char* volatile leaked; leaked = new char[4ull << 30]; } " + good, Stage::kTime,
-       Reason::kOutOfMemory},
+      {"leaks when timed", large + "{ static char* volatile leaked; leaked = new char[4ull << 30]; } " + good, Stage::kTime, Reason::kOutOfMemory},
       {"crashes when timed", large + "__builtin_trap(); " + good, Stage::kTime, Reason::kCrashed},
       {"hangs when timed", "volatile bool forever = true; " + large + "while (forever) {} " + good, Stage::kTime, Reason::kHung},
       {"does not compile", "no_such_function(a);", Stage::kCompile, Reason::kCompilerError}};
@@ -126,9 +122,9 @@ TEST(Tuner, ANormLivesTheSameLife) {
   const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16, 64, 1024};
   const Variant variant = default_variant(problem);
   const std::string good = variant.body(), reads = " static volatile unsigned short sink; sink = a.at<unsigned short>(0)[a.elements()];";
-  std::vector<Candidate> candidates = {
-      Candidate(variant), Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
-      Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"), Candidate(variant, good + reads)};
+  std::vector<Candidate> candidates = {Candidate(variant),
+                                       Candidate(variant, good + " if (a.at<float>(6) != nullptr && a.rows > 1) a.at<unsigned>(6)[0] ^= 1u;"),
+                                       Candidate(variant, good + " if (a.elements() > 0) a.at<unsigned short>(1)[0] ^= 1u;"), Candidate(variant, good + reads)};
   std::vector<Candidate*> pointers;
   for (Candidate& candidate : candidates) pointers.push_back(&candidate);
   MeasureSettings settings;
@@ -184,8 +180,8 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   Variant variant = default_variant({KernelId::kGeluBackward, FormatId::kBf16});
   variant.gelu().table = kernels::TablePlacement::memory;
   const auto body = [&](const std::string& entry) {
-    return "using namespace outgrad::kernels; outgrad::autotune::run_backward<synthetic::Direct<BF16, " + entry + ">, BF16, " +
-           variant.schedule_text() + ">(a);";
+    return "using namespace outgrad::kernels; outgrad::autotune::run_backward<synthetic::Direct<BF16, " + entry + ">, BF16, " + variant.schedule_text() +
+           ">(a);";
   };
   std::vector<Candidate> candidates = {Candidate(variant, body("F16")), Candidate(variant, body("BF16"))};
   compile({&candidates[0], &candidates[1]}, toolchain, compile_settings(folder));
@@ -197,8 +193,7 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   };
   std::size_t reports = 0;
   for (const Candidate& candidate : candidates) ASSERT_NE(candidate.code(), nullptr);
-  const ChildEnd end = run_isolated(
-      body_of_child, [&](const nlohmann::json& report) { differences.at(reports++) = report["difference"]; }, {60, 64LL << 30});
+  const ChildEnd end = run_isolated(body_of_child, [&](const nlohmann::json& report) { differences.at(reports++) = report["difference"]; }, {60, 64LL << 30});
   EXPECT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
   EXPECT_EQ(differences[0], "");
   EXPECT_NE(differences[1].find("dx["), std::string::npos) << differences[1];

@@ -50,8 +50,8 @@ constexpr kernels::CpuNormBackwardSchedule kBackward{
     .threads = 1, .vector_bits = kernels::kBestVectorBits, .vectors = 3, .tasks = 16, .streaming_stores = true, .prefetch = kernels::Prefetch::none};
 constexpr kernels::CpuNormForwardSchedule kForward{
     .threads = 1, .vector_bits = kernels::kBestVectorBits, .vectors = 4, .streaming_stores = true, .prefetch = kernels::Prefetch::second_level};
-constexpr kernels::CpuSchedule kGelu{.threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = kernels::kBestVectorBits > 0 ? 3 : 1,
-                                     .streaming_stores = true};
+constexpr kernels::CpuSchedule kGelu{
+    .threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = kernels::kBestVectorBits > 0 ? 3 : 1, .streaming_stores = true};
 
 TEST(Verifier, VectorsOfEveryKernelOverRowsAgree) {
   const auto in_format = [&]<class T>(T, FormatId format) {
@@ -120,9 +120,10 @@ TEST(Verifier, SeesFaultsThatFewCallsShow) {
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kBeta] == nullptr && a.array[kGamma] != nullptr; }), ", no beta, no dbeta)"));
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.array[kDgamma] == nullptr; }), ", no dgamma, no dbeta)"));
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.elements() * 2 >= 2 << 20; }), "(1024 x 1024 elements)")) << "where outputs are streamed";
-  EXPECT_TRUE(says(spoiled(problem, [](const Arguments& a) {
-                     if (a.array[kDgamma] != nullptr) a.at<float>(kDgamma)[0] += 0 * a.at<float>(kWorkspace)[norm_workspace(a, kWorkspace).size() - 1];
-                   }),
+  EXPECT_TRUE(says(spoiled(problem,
+                           [](const Arguments& a) {
+                             if (a.array[kDgamma] != nullptr) a.at<float>(kDgamma)[0] += 0 * a.at<float>(kWorkspace)[norm_workspace(a, kWorkspace).size() - 1];
+                           }),
                    "dgamma[0]: got 0x7fc00000"))
       << "reads what nobody has written";
   const Problem residual{KernelId::kResidualRmsnormForward, FormatId::kF32};

@@ -17,7 +17,7 @@ constexpr FitBounds kStandard{0x1p-10, 0x1p-6, 0x1p-9};
 TEST(FitAccuracy, EachBoundAloneDecides) {
   EXPECT_TRUE(is_as_accurate(kStandard, kStandard));
   EXPECT_TRUE(is_as_accurate({0x1p-11, 0x1p-7, 0x1p-10}, kStandard));
-  for (double FitBounds::*bound : {&FitBounds::a_plus_b, &FitBounds::t, &FitBounds::r}) {
+  for (double FitBounds::* bound : {&FitBounds::a_plus_b, &FitBounds::t, &FitBounds::r}) {
     FitBounds worse{0x1p-20, 0x1p-20, 0x1p-20};
     worse.*bound = kStandard.*bound * (1 + 0x1p-52);
     EXPECT_FALSE(is_as_accurate(worse, kStandard));

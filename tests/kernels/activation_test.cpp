@@ -33,18 +33,18 @@ class Activation : public testing::Test {
     const std::vector<float> gradient(kSize, dy), output(kSize, y);
     const std::vector<u32> mask(3, m ? ~0u : 0u);
     std::vector<float> dx(kSize);
-    activation_backward<typename Case::Fit, float, Case::kSchedule>(gradient.data(), output.data(),
-                                                                    Case::Fit::kMasked ? mask.data() : nullptr, dx.data(), kSize);
+    activation_backward<typename Case::Fit, float, Case::kSchedule>(gradient.data(), output.data(), Case::Fit::kMasked ? mask.data() : nullptr, dx.data(),
+                                                                    kSize);
     for (const float value : dx) EXPECT_EQ(canonical_bits(value), canonical_bits(dx[0]));
     return dx[0];
   }
 };
 
-using Cases = testing::Types<Case<synthetic::Unmasked<16, 4>, 0>, Case<synthetic::Unmasked<16, 4>, kBestVectorBits>,
-                             Case<synthetic::Unmasked<8, 5, kEvenOdd>, kBestVectorBits>, Case<synthetic::OneRow<6>, 0>,
-                             Case<synthetic::OneRow<6>, kBestVectorBits>, Case<synthetic::WithBreaks<5, 4>, 0>,
-                             Case<synthetic::WithBreaks<5, 4>, kBestVectorBits>, Case<synthetic::WithLeftAndRight, kBestVectorBits>,
-                             Case<synthetic::TwoWord, kBestVectorBits>>;
+using Cases =
+    testing::Types<Case<synthetic::Unmasked<16, 4>, 0>, Case<synthetic::Unmasked<16, 4>, kBestVectorBits>,
+                   Case<synthetic::Unmasked<8, 5, kEvenOdd>, kBestVectorBits>, Case<synthetic::OneRow<6>, 0>, Case<synthetic::OneRow<6>, kBestVectorBits>,
+                   Case<synthetic::WithBreaks<5, 4>, 0>, Case<synthetic::WithBreaks<5, 4>, kBestVectorBits>, Case<synthetic::WithLeftAndRight, kBestVectorBits>,
+                   Case<synthetic::TwoWord, kBestVectorBits>>;
 TYPED_TEST_SUITE(Activation, Cases);
 
 TYPED_TEST(Activation, NanGivesNan) {

@@ -16,8 +16,12 @@ namespace {
 constexpr CpuSchedule kPlain{.threads = 1};
 
 constexpr CpuSchedule widest(int unroll, int threads) {
-  return {.threads = threads, .vector_bits = kBestVectorBits, .unroll = kBestVectorBits > 0 ? unroll : 1, .block_elements = 1024,
-          .streaming_stores = true, .table = TablePlacement::permute};
+  return {.threads = threads,
+          .vector_bits = kBestVectorBits,
+          .unroll = kBestVectorBits > 0 ? unroll : 1,
+          .block_elements = 1024,
+          .streaming_stores = true,
+          .table = TablePlacement::permute};
 }
 
 struct Shape {

@@ -118,8 +118,7 @@ void expect_fit(int activation) {
   const auto a = patterns::backward<T>();
   std::vector<T> expected(a.y.size()), actual(a.y.size());
   activation_backward<Fit, T, kScalar>(a.dy.data(), a.y.data(), a.mask.data(), expected.data(), a.size());
-  ASSERT_EQ(outgrad_activation_backward(activation, kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()),
-            OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_backward(activation, kFormatOf<T>, a.dy.data(), a.y.data(), a.mask.data(), actual.data(), a.size()), OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, actual), -1) << name;
 }
 
@@ -170,27 +169,25 @@ void expect_norm_bits() {
   NormCase<T> c, e;
   const auto rows = c.kRows, n = c.kN;
   const outgrad_format format = kFormatOf<T>;
-  ASSERT_EQ(outgrad_layernorm_forward(format, c.x.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(),
-                                      c.side.data(), 2, c.x_hat.data()),
+  ASSERT_EQ(
+      outgrad_layernorm_forward(format, c.x.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
+      OUTGRAD_OK);
+  ASSERT_EQ(outgrad_layernorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(),
+                                       c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
             OUTGRAD_OK);
-  ASSERT_EQ(outgrad_layernorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(),
-                                       c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
-            OUTGRAD_OK);
-  layernorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(),
-                                {e.side.data(), 2, e.x_hat.data()});
-  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(),
-                                 e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()});
+  layernorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
+  layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(), e.dbeta.data(),
+                                 {e.side.data(), 2, e.x_hat.data()});
   EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
   EXPECT_EQ(patterns::first_difference(e.dx, c.dx), -1);
   EXPECT_EQ(e.rstd, c.rstd);
   EXPECT_EQ(e.x_hat, c.x_hat);
   EXPECT_EQ(e.dgamma, c.dgamma);
   EXPECT_EQ(e.dbeta, c.dbeta);
-  ASSERT_EQ(outgrad_rmsnorm_forward(format, c.x.data(), c.gamma.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2,
-                                    c.x_hat.data()),
+  ASSERT_EQ(outgrad_rmsnorm_forward(format, c.x.data(), c.gamma.data(), rows, n, 1e-5f, c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
             OUTGRAD_OK);
-  ASSERT_EQ(outgrad_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(),
-                                     c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+  ASSERT_EQ(outgrad_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(), c.dgamma.data(), c.side.data(), 2,
+                                     c.x_hat.data(), c.workspace.data(), c.bytes),
             OUTGRAD_OK);
   rmsnorm_forward<T, kScalar>(e.x.data(), e.gamma.data(), rows, n, 1e-5f, e.y.data(), e.rstd.data(), {e.side.data(), 2, e.x_hat.data()});
   rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
@@ -232,28 +229,27 @@ void expect_fused_bits() {
     const std::vector<T> residual = c.dx;  // any values
     const SideBuffer<float> side{e.side.data(), 2, e.x_hat.data()};
     if (layer) {
-      ASSERT_EQ(outgrad_residual_layernorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, z.data(),
-                                                   c.y.data(), c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
+      ASSERT_EQ(outgrad_residual_layernorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), c.beta.data(), rows, n, 1e-5f, z.data(), c.y.data(),
+                                                   c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
                 OUTGRAD_OK);
-      ASSERT_EQ(outgrad_residual_layernorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows,
-                                                    n, c.dx.data(), c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(),
-                                                    c.workspace.data(), c.bytes),
-                OUTGRAD_OK);
-      residual_layernorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, expected_z.data(),
-                                             e.y.data(), e.rstd.data(), side);
-      residual_layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n,
-                                              e.dx.data(), e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
+      ASSERT_EQ(
+          outgrad_residual_layernorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.beta.data(), c.rstd.data(), rows, n, c.dx.data(),
+                                              c.dgamma.data(), c.dbeta.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
+          OUTGRAD_OK);
+      residual_layernorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), e.beta.data(), rows, n, 1e-5f, expected_z.data(), e.y.data(),
+                                             e.rstd.data(), side);
+      residual_layernorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(),
+                                              e.dgamma.data(), e.dbeta.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
     } else {
-      ASSERT_EQ(outgrad_residual_rmsnorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), rows, n, 1e-5f, z.data(), c.y.data(),
-                                                 c.rstd.data(), c.side.data(), 2, c.x_hat.data()),
+      ASSERT_EQ(outgrad_residual_rmsnorm_forward(format, c.x.data(), residual.data(), c.gamma.data(), rows, n, 1e-5f, z.data(), c.y.data(), c.rstd.data(),
+                                                 c.side.data(), 2, c.x_hat.data()),
                 OUTGRAD_OK);
       ASSERT_EQ(outgrad_residual_rmsnorm_backward(format, c.dy.data(), c.y.data(), c.x.data(), c.gamma.data(), c.rstd.data(), rows, n, c.dx.data(),
                                                   c.dgamma.data(), c.side.data(), 2, c.x_hat.data(), c.workspace.data(), c.bytes),
                 OUTGRAD_OK);
-      residual_rmsnorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), rows, n, 1e-5f, expected_z.data(), e.y.data(),
-                                           e.rstd.data(), side);
-      residual_rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(),
-                                            e.dgamma.data(), {e.side.data(), 2, e.x_hat.data()}, scratch);
+      residual_rmsnorm_forward<T, kScalar>(e.x.data(), residual.data(), e.gamma.data(), rows, n, 1e-5f, expected_z.data(), e.y.data(), e.rstd.data(), side);
+      residual_rmsnorm_backward<T, kScalar>(e.dy.data(), e.y.data(), e.x.data(), e.gamma.data(), e.rstd.data(), rows, n, e.dx.data(), e.dgamma.data(),
+                                            {e.side.data(), 2, e.x_hat.data()}, scratch);
     }
     EXPECT_EQ(patterns::first_difference(expected_z, z), -1);
     EXPECT_EQ(patterns::first_difference(e.y, c.y), -1);
@@ -296,8 +292,7 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   u32* const y = dy + n;
   u32* const dx = y + n;
   u32* const mask = dx + n;
-  const auto backward = [&](const void* p, const void* q, const u32* m, void* r, i64 count, int format = OUTGRAD_F32,
-                            int activation = OUTGRAD_GELU) {
+  const auto backward = [&](const void* p, const void* q, const u32* m, void* r, i64 count, int format = OUTGRAD_F32, int activation = OUTGRAD_GELU) {
     return [=] { return outgrad_activation_backward(activation, format, p, q, m, r, count); };
   };
   const auto offset = [](void* pointer, int bytes) { return static_cast<void*>(static_cast<char*>(pointer) + bytes); };
@@ -375,15 +370,14 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
     return outgrad_layernorm_forward(a.format, a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
   };
   const auto backward = [](const Arguments& a) {
-    return outgrad_layernorm_backward(a.format, a.dy, a.y, a.gamma, a.beta, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.dbeta, a.side, a.count,
-                                      a.x_hat, a.workspace, a.bytes);
+    return outgrad_layernorm_backward(a.format, a.dy, a.y, a.gamma, a.beta, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.dbeta, a.side, a.count, a.x_hat, a.workspace,
+                                      a.bytes);
   };
   const auto rms_forward = [](const Arguments& a) {
     return outgrad_rmsnorm_forward(a.format, a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side, a.count, a.x_hat);
   };
   const auto rms_backward = [](const Arguments& a) {
-    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side, a.count, a.x_hat,
-                                    a.workspace, a.bytes);
+    return outgrad_rmsnorm_backward(a.format, a.dy, a.y, a.gamma, a.rstd, a.rows, a.n, a.dx, a.dgamma, a.side, a.count, a.x_hat, a.workspace, a.bytes);
   };
   const auto refused = [&](outgrad_status status, const std::string& words, const auto& call, const auto& spoil) {
     Arguments a = good;
@@ -440,8 +434,7 @@ TEST(CInterface, NormsRefuseWithoutWriting) {
   good.gamma[5] = 0.0f;
   both_backwards(OUTGRAD_ERROR_VALUE, "channel 5", [](A&) {});
   good.gamma[5] = 1.0f;
-  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory,
-                 [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 1, nullptr); });
   size_t untouched = 77;
   EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, 1, 0, &untouched), OUTGRAD_ERROR_SIZE);
   EXPECT_EQ(outgrad_norm_backward_workspace(OUTGRAD_F32, kMax, kMax, &untouched), OUTGRAD_ERROR_SIZE);
@@ -483,9 +476,7 @@ TEST(CInterface, FusedFormsRefuseWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dbias is null", memory, bias_backward(z, nullptr, workspace, bytes));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, bias_backward(y, bias, workspace, bytes));
   const auto forward = [=](void* sum, void* out, const void* added) {
-    return [=] {
-      return outgrad_residual_layernorm_forward(OUTGRAD_F32, x, added, nullptr, nullptr, rows, n, 1e-5f, sum, out, rstd, nullptr, 0, nullptr);
-    };
+    return [=] { return outgrad_residual_layernorm_forward(OUTGRAD_F32, x, added, nullptr, nullptr, rows, n, 1e-5f, sum, out, rstd, nullptr, 0, nullptr); };
   };
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "residual is null", memory, forward(z, y, nullptr));
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "z is null", memory, forward(nullptr, y, residual));
@@ -493,8 +484,7 @@ TEST(CInterface, FusedFormsRefuseWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_OVERLAP, "z overlaps residual", memory, forward(residual + 1, y, residual));
   const auto backward = [=](const void* next, void* dz) {
     return [=] {
-      return outgrad_residual_rmsnorm_backward(OUTGRAD_F32, x, y, next, nullptr, rstd, rows, n, dz, nullptr, nullptr, 0, nullptr, workspace,
-                                               norm_bytes);
+      return outgrad_residual_rmsnorm_backward(OUTGRAD_F32, x, y, next, nullptr, rstd, rows, n, dz, nullptr, nullptr, 0, nullptr, workspace, norm_bytes);
     };
   };
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dz_next is null", memory, backward(nullptr, z));
@@ -579,9 +569,7 @@ TEST(CInterface, ThreadCountIsSetAndTheCallersKept) {
     EXPECT_EQ(omp_get_max_threads(), callers) << threads;
   }
   // More threads than the machine has processors, so that they can be told from those of other calls. OpenMP keeps them for later.
-  const auto running = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
-  };
+  const auto running = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{}); };
   const int many = static_cast<int>(running()) + 5;
   const std::vector<float> long_x(static_cast<size_t>(many) << 16, 0.5f);
   std::vector<float> long_y(long_x.size());

@@ -28,9 +28,7 @@ static void* allocate(size_t bytes) {
   return memory;
 }
 
-static uint32_t bits_at(int format, const void* array, int64_t i) {
-  return format == OUTGRAD_F32 ? ((const uint32_t*)array)[i] : ((const uint16_t*)array)[i];
-}
+static uint32_t bits_at(int format, const void* array, int64_t i) { return format == OUTGRAD_F32 ? ((const uint32_t*)array)[i] : ((const uint16_t*)array)[i]; }
 
 static void set_bits(int format, void* array, int64_t i, uint32_t bits) {
   if (format == OUTGRAD_F32) {
@@ -237,8 +235,7 @@ static void fused(int format, int64_t rows, int64_t n) {
   check(outgrad_residual_layernorm_forward(format, x, dy, NULL, bias, rows, n, 1e-5f, z, y, rstd, NULL, 0, NULL));
   print("residual_layernorm_z", format, hash_of(format, z, size));
   print("residual_layernorm_y", format, hash_of(format, y, size));
-  check(outgrad_residual_layernorm_backward(format, dy, y, x, NULL, bias, rstd, rows, n, dx, dgamma, dbias, NULL, 0, NULL, workspace,
-                                            norm_bytes));
+  check(outgrad_residual_layernorm_backward(format, dy, y, x, NULL, bias, rstd, rows, n, dx, dgamma, dbias, NULL, 0, NULL, workspace, norm_bytes));
   print("residual_layernorm_dz", format, hash_of(format, dx, size));
   check(outgrad_residual_rmsnorm_forward(format, x, dy, NULL, rows, n, 1e-5f, z, y, rstd, NULL, 0, NULL));
   print("residual_rmsnorm_y", format, hash_of(format, y, size));

@@ -208,11 +208,8 @@ TYPED_TEST_P(Elementwise, EveryLengthAndAlignmentForward) {
 TYPED_TEST_P(Elementwise, StreamedBlocksAreTheSame) {
   using T = TypeParam;
   using Fit = typename DefaultFit<T>::Type;
-  constexpr CpuSchedule kStreamed{.threads = 3,
-                                  .vector_bits = kBestVectorBits,
-                                  .unroll = kBestVectorBits > 0 ? 4 : 1,
-                                  .block_elements = 1 << 14,
-                                  .streaming_stores = kBestVectorBits > 0};
+  constexpr CpuSchedule kStreamed{
+      .threads = 3, .vector_bits = kBestVectorBits, .unroll = kBestVectorBits > 0 ? 4 : 1, .block_elements = 1 << 14, .streaming_stores = kBestVectorBits > 0};
   const auto a = patterns::backward<T>(20);
   const std::vector<T> expected = reference_backward<Fit, T>(a);
   // Whole mask words of the pattern set, repeated until 2 MiB and a bit are full.

@@ -86,12 +86,12 @@ float derivative(float y, bool m, const Rows& table) {
 
 template <class Fit>
 class Backward : public testing::Test {};
-using Fits = testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord, synthetic::WithoutLeft<8, 4>, synthetic::WithoutLeft<16, 5>,
-                            synthetic::WithoutLeft<64, 6, kEstrin>, synthetic::WithoutLeft<8, 7, kEvenOdd>, synthetic::WithoutLeft<8, 1, kEvenOdd>,
-                            synthetic::WithoutLeft<16, 16, kEstrin, false>, synthetic::WithBreaks<5, 4>, synthetic::WithBreaks<20, 8, kEvenOdd>,
-                            synthetic::WithBreaks<2, 9, kEstrin>, synthetic::OneRow<6>, synthetic::OneRow<7, kEstrin>,
-                            synthetic::OneRow<0>, synthetic::Unmasked<16, 4>, synthetic::Unmasked<8, 5, kEstrin>, generated::GeluF32,
-                            generated::GeluF16, generated::GeluBf16, generated::GeluBf16Stored>;
+using Fits =
+    testing::Types<synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord, synthetic::WithoutLeft<8, 4>, synthetic::WithoutLeft<16, 5>,
+                   synthetic::WithoutLeft<64, 6, kEstrin>, synthetic::WithoutLeft<8, 7, kEvenOdd>, synthetic::WithoutLeft<8, 1, kEvenOdd>,
+                   synthetic::WithoutLeft<16, 16, kEstrin, false>, synthetic::WithBreaks<5, 4>, synthetic::WithBreaks<20, 8, kEvenOdd>,
+                   synthetic::WithBreaks<2, 9, kEstrin>, synthetic::OneRow<6>, synthetic::OneRow<7, kEstrin>, synthetic::OneRow<0>, synthetic::Unmasked<16, 4>,
+                   synthetic::Unmasked<8, 5, kEstrin>, generated::GeluF32, generated::GeluF16, generated::GeluBf16, generated::GeluBf16Stored>;
 TYPED_TEST_SUITE(Backward, Fits);
 
 // Patterns, and the floats about each of `thresholds`: where a comparison's two sides are equal a random argument does not come by.
@@ -206,8 +206,8 @@ TYPED_TEST(Forwards, FollowsItsDefinition) {
 
 template <class Forward>
 class RoundedForwards : public testing::Test {};
-using RoundedForwardFits = testing::Types<synthetic::RoundedForward<F16, 64, 32>, synthetic::RoundedForward<BF16, 128, 16>, generated::GeluForwardF16,
-                                          generated::GeluForwardBf16>;
+using RoundedForwardFits =
+    testing::Types<synthetic::RoundedForward<F16, 64, 32>, synthetic::RoundedForward<BF16, 128, 16>, generated::GeluForwardF16, generated::GeluForwardBf16>;
 TYPED_TEST_SUITE(RoundedForwards, RoundedForwardFits);
 
 TYPED_TEST(RoundedForwards, FollowItsDefinition) {

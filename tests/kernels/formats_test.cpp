@@ -183,8 +183,7 @@ TYPED_TEST(Formats8, NarrowRoundsEveryMidpointAndItsNeighbours) {
   constexpr Shape8 s = kShape8<TypeParam>;
   for (int code = 0; code <= s.largest; ++code) {
     const double low = value_of8(TypeParam{static_cast<u8>(code)});
-    const double high = code < s.largest ? value_of8(TypeParam{static_cast<u8>(code + 1)})
-                                         : 2 * low - value_of8(TypeParam{static_cast<u8>(code - 1)});
+    const double high = code < s.largest ? value_of8(TypeParam{static_cast<u8>(code + 1)}) : 2 * low - value_of8(TypeParam{static_cast<u8>(code - 1)});
     const float midpoint = static_cast<float>((low + high) / 2);
     for (const float value : {midpoint, std::nextafterf(midpoint, 0.0f), std::nextafterf(midpoint, INFINITY)}) {
       ASSERT_EQ(canonical_bits(narrow<TypeParam>(value)), narrowed8<TypeParam>(value)) << std::hexfloat << value;

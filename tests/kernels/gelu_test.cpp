@@ -62,10 +62,10 @@ class Gelu : public testing::Test {
 
 template <class T, int kBits>
 using Real = Case<T, typename DefaultFit<T>::Type, typename ForwardFit<T>::Type, kBits>;
-using Cases = testing::Types<Real<float, 0>, Real<F16, 0>, Real<BF16, 0>, Real<float, kBestVectorBits>, Real<F16, kBestVectorBits>,
-                             Real<BF16, kBestVectorBits>, Case<float, synthetic::WithLeft, synthetic::Forward<64>, 0>,
-                             Case<F16, synthetic::WithLeft, synthetic::ForwardOf<F16, 64>, kBestVectorBits>,
-                             Case<BF16, synthetic::WithoutLeft<16, 4>, synthetic::ForwardOf<BF16, 128>, kBestVectorBits>>;
+using Cases =
+    testing::Types<Real<float, 0>, Real<F16, 0>, Real<BF16, 0>, Real<float, kBestVectorBits>, Real<F16, kBestVectorBits>, Real<BF16, kBestVectorBits>,
+                   Case<float, synthetic::WithLeft, synthetic::Forward<64>, 0>, Case<F16, synthetic::WithLeft, synthetic::ForwardOf<F16, 64>, kBestVectorBits>,
+                   Case<BF16, synthetic::WithoutLeft<16, 4>, synthetic::ForwardOf<BF16, 128>, kBestVectorBits>>;
 TYPED_TEST_SUITE(Gelu, Cases);
 
 TYPED_TEST(Gelu, NanGivesNan) {

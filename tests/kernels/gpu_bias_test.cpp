@@ -26,19 +26,14 @@ struct Schedule {
   static constexpr GpuSchedule kSchedule = S;
 };
 using Small = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::columns}>;
-using Streaming = Schedule<GpuSchedule{.threads = 64,
-                                       .octets = 3,
-                                       .blocks_per_sm = 2,
-                                       .loads = CacheHint::streaming,
-                                       .stores = CacheHint::streaming,
-                                       .table = TableHome::rows}>;
+using Streaming = Schedule<GpuSchedule{
+    .threads = 64, .octets = 3, .blocks_per_sm = 2, .loads = CacheHint::streaming, .stores = CacheHint::streaming, .table = TableHome::rows}>;
 
 struct Shape {
   i64 rows, n;
 };
 // Rows that are whole octets or not, one row, one column, fewer columns than an octet, ragged slots, slots of several rows.
-constexpr Shape kShapes[] = {{1, 1},  {1, 8},   {3, 128},  {5, 72},  {7, 13}, {1, 1000}, {300, 1},
-                             {37, 3}, {41, 40}, {2, 2048}, {65, 88}, {9, 7},  {1025, 8}};
+constexpr Shape kShapes[] = {{1, 1}, {1, 8}, {3, 128}, {5, 72}, {7, 13}, {1, 1000}, {300, 1}, {37, 3}, {41, 40}, {2, 2048}, {65, 88}, {9, 7}, {1025, 8}};
 
 // Offsets from a multiple of 16 bytes, in elements.
 struct Layout {
@@ -59,9 +54,7 @@ Placement place(const Layout& layout, int elements, const char* name) {
   return {layout.edge, elements * static_cast<int>(sizeof(T)), name};
 }
 
-std::string text_of(const Shape& shape, const Layout& layout) {
-  return std::to_string(shape.rows) + " x " + std::to_string(shape.n) + ", " + layout.name;
-}
+std::string text_of(const Shape& shape, const Layout& layout) { return std::to_string(shape.rows) + " x " + std::to_string(shape.n) + ", " + layout.name; }
 
 template <class T, class B, class Schedule>
 void expect_forward(const Shape& shape, const Layout& layout) {
@@ -81,7 +74,7 @@ void expect_forward(const Shape& shape, const Layout& layout) {
   const GuardedArray<T>& out = layout.in_place ? device_x : y;
   next_order();
   expect_success(cuda::launch_bias_gelu_forward<typename ForwardFit<T>::Type, T, B, Schedule>(device_x.get(), device_bias.get(), shape.rows, shape.n, out.get(),
-                                                                         mask.get(), nullptr));
+                                                                                              mask.get(), nullptr));
   expect_equal("y", out, expected);
   expect_equal("mask", mask, expected_mask);
 }
@@ -117,9 +110,8 @@ void expect_backward(const Shape& shape, const Layout& layout) {
   if (!layout.in_place) device_dy.make_read_only();
   const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
   next_order();
-  expect_success(cuda::launch_bias_gelu_backward<Fit, T, Schedule>(device_dy.get(), device_y.get(), device_mask.get(), shape.rows, shape.n,
-                                                                   out.get(), dbias.get(), workspace.size() > 0 ? workspace.get() : nullptr,
-                                                                   workspace.size(), nullptr));
+  expect_success(cuda::launch_bias_gelu_backward<Fit, T, Schedule>(device_dy.get(), device_y.get(), device_mask.get(), shape.rows, shape.n, out.get(),
+                                                                   dbias.get(), workspace.size() > 0 ? workspace.get() : nullptr, workspace.size(), nullptr));
   expect_equal("dx", out, expected);
   expect_equal("dbias", dbias, expected_dbias);
   EXPECT_TRUE(workspace.untouched_outside());
@@ -186,9 +178,8 @@ void expect_slots(i64 rows, i64 slots, i64 n) {
   const GuardedArray<BF16> device_dx(elements);
   const GuardedArray<float> device_sums(slots * n);
   next_order();
-  expect_success(cuda::launch(cuda::bias_gelu_backward<Fit, BF16, Wide, Schedule>, 2, Schedule::kSchedule.threads, 0, nullptr,
-                              device_dy.get(), device_y.get(), device_mask.get(), cuda::slot_rows(rows, slots), n, device_dx.get(),
-                              device_sums.get()));
+  expect_success(cuda::launch(cuda::bias_gelu_backward<Fit, BF16, Wide, Schedule>, 2, Schedule::kSchedule.threads, 0, nullptr, device_dy.get(), device_y.get(),
+                              device_mask.get(), cuda::slot_rows(rows, slots), n, device_dx.get(), device_sums.get()));
   expect_equal("dx", device_dx, dx);
   expect_equal("sums", device_sums, sums);
 }
@@ -215,12 +206,10 @@ TEST(StandInBiasShapes, EveryLaunchIsOnTheStream) {
   expect_success(cuda::launch_bias_gelu_forward<generated::GeluForward>(x.get(), bias.get(), kRows, kN, y.get(), mask.get(), stream));
   EXPECT_EQ(take_streams(), alone);
   const i64 before = launches();
-  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), kRows, kN, x.get(), bias.get(), workspace.get(),
-                                                      workspace.size(), stream));
+  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), kRows, kN, x.get(), bias.get(), workspace.get(), workspace.size(), stream));
   EXPECT_EQ(launches(), before + 3);
   EXPECT_EQ(take_streams(), alone);
-  expect_success(
-      cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), 0, kN, x.get(), bias.get(), workspace.get(), 0, stream));
+  expect_success(cuda::launch_bias_gelu_backward<Fit>(x.get(), y.get(), mask.get(), 0, kN, x.get(), bias.get(), workspace.get(), 0, stream));
   EXPECT_EQ(take_streams(), alone);
 }
 

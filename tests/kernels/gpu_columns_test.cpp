@@ -77,10 +77,11 @@ TEST(StandInColumns, FinishAddsAndDivides) {
           next_order();
           const auto blocks = static_cast<unsigned>(2 * ((n + cuda::kFinishColumns - 1) / cuda::kFinishColumns));
           expect_success(cuda::launch(cuda::norm_finish<>, blocks, cuda::kColumnThreads, 0, nullptr, static_cast<const float*>(from.get()),
-                                      divides ? static_cast<const float*>(by.get()) : nullptr, n, stride, words, left, apart,
-                                      gamma ? dgamma.get() : nullptr, beta ? dbeta.get() : nullptr));
+                                      divides ? static_cast<const float*>(by.get()) : nullptr, n, stride, words, left, apart, gamma ? dgamma.get() : nullptr,
+                                      beta ? dbeta.get() : nullptr));
           std::vector<float> quotients(sums.begin(), sums.begin() + n);
-          for (i64 j = 0; divides && j < n; ++j) quotients[static_cast<std::size_t>(j)] = div_rn(sums[static_cast<std::size_t>(j)], divisor[static_cast<std::size_t>(j)]);
+          for (i64 j = 0; divides && j < n; ++j)
+            quotients[static_cast<std::size_t>(j)] = div_rn(sums[static_cast<std::size_t>(j)], divisor[static_cast<std::size_t>(j)]);
           if (gamma) expect_equal("dgamma", dgamma, quotients);
           if (beta) expect_equal("dbeta", dbeta, {sums.begin() + stride, sums.begin() + stride + n});
           EXPECT_TRUE(from.untouched_outside() && dgamma.untouched_outside() && dbeta.untouched_outside());

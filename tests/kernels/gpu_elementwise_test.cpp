@@ -35,8 +35,7 @@ using ByRows = Schedule<GpuSchedule{.threads = 64,
                                     .stores = CacheHint::streaming,
                                     .table = TableHome::rows}>;
 using BySpread = Schedule<GpuSchedule{.threads = 512, .octets = 4, .access_bytes = 4, .blocks_per_sm = 0, .table = TableHome::spread}>;
-using ByCaches =
-    Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
+using ByCaches = Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
 using ByEntries = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::entries}>;
 
 // Around octets, words of the mask, trips of small grids; ragged.
@@ -64,9 +63,7 @@ constexpr Layout kLayouts[] = {
 template <class Fit, class T, class Y, class Schedule>
 void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const std::vector<u32>& mask, const Layout& layout) {
   const i64 n = static_cast<i64>(y.size());
-  const auto at = [&](int elements, std::size_t size, const char* name) {
-    return Placement{layout.edge, elements * static_cast<int>(size), name};
-  };
+  const auto at = [&](int elements, std::size_t size, const char* name) { return Placement{layout.edge, elements * static_cast<int>(size), name}; };
   std::vector<T> expected(dy.size());
   activation_backward<Fit, T, kPlain, Y>(dy.data(), y.data(), mask.data(), expected.data(), n);
   auto device_dy = GuardedArray<T>::with(dy, at(layout.dy, sizeof(T), "dy"));
@@ -79,8 +76,8 @@ void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const st
   const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
   SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(),
-                                                                       Fit::kMasked ? device_mask.get() : nullptr, out.get(), n, nullptr));
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(), Fit::kMasked ? device_mask.get() : nullptr, out.get(),
+                                                                       n, nullptr));
   expect_equal("dx", out, expected);
 }
 

@@ -48,20 +48,22 @@ TYPED_TEST(StandInNorm, WideRowsAreTheHosts) {
 }
 
 // Slots of several rows, some one longer than the others: that takes more than kSlotSums elements.
-TYPED_TEST(StandInNorm, SlotsOfManyRowsAreTheHosts) {
-  this->expect_default({{.rows = 300, .n = 8192, .over = 0}});
-}
+TYPED_TEST(StandInNorm, SlotsOfManyRowsAreTheHosts) { this->expect_default({{.rows = 300, .n = 8192, .over = 0}}); }
 
 // Slots that a block has one after the other and side by side, with as many rows and with one more; rows of sums that take another kernel to
 // become few; without sums; for side channels. Short rows, as it takes many slots.
 TYPED_TEST(StandInNorm, BlocksOfManySlotsAreTheHosts) {
-  this->expect_default({{.rows = 4096 + 300, .n = 8, .over = 0}, {.rows = 4096, .n = 16, .sums = false}, {.rows = 3000, .n = 24, .side = true},
-                        {.rows = 3000, .n = 24, .affine = false}, {.rows = 3000, .n = 24, .words_off = 1}, {.rows = 9000, .n = 8}});
+  this->expect_default({{.rows = 4096 + 300, .n = 8, .over = 0},
+                        {.rows = 4096, .n = 16, .sums = false},
+                        {.rows = 3000, .n = 24, .side = true},
+                        {.rows = 3000, .n = 24, .affine = false},
+                        {.rows = 3000, .n = 24, .words_off = 1},
+                        {.rows = 9000, .n = 8}});
 }
 
 TYPED_TEST(StandInNorm, TheOrderOfThreadsDoesNotMatter) {
-  for (const Case& c : {Case{.rows = 5, .n = 4104, .over = 0, .side = true}, Case{.rows = 5, .n = 1001, .over = 0, .side = true},
-                        Case{.rows = 2, .n = 17'000, .over = 0}}) {
+  for (const Case& c :
+       {Case{.rows = 5, .n = 4104, .over = 0, .side = true}, Case{.rows = 5, .n = 1001, .over = 0, .side = true}, Case{.rows = 2, .n = 17'000, .over = 0}}) {
     for (int order = 0; order < 6; ++order) this->expect_default({c});
   }
 }

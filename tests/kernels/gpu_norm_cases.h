@@ -52,10 +52,9 @@ struct Case {
 };
 
 inline std::string name_of(const Case& c) {
-  return std::to_string(c.rows) + " x " + std::to_string(c.n) + (c.edge == Edge::begin ? ", guards before" : "") + ", off by " +
-         std::to_string(c.first_off) + " " + std::to_string(c.second_off) + " " + std::to_string(c.out_off) +
-         (c.over >= 0 ? ", over input " + std::to_string(c.over) : "") + (c.affine ? "" : ", no gamma") + (c.side ? ", side channels" : "") +
-         (c.sums ? "" : ", no sums") + (c.words_off != 0 ? ", words off" : "") +
+  return std::to_string(c.rows) + " x " + std::to_string(c.n) + (c.edge == Edge::begin ? ", guards before" : "") + ", off by " + std::to_string(c.first_off) +
+         " " + std::to_string(c.second_off) + " " + std::to_string(c.out_off) + (c.over >= 0 ? ", over input " + std::to_string(c.over) : "") +
+         (c.affine ? "" : ", no gamma") + (c.side ? ", side channels" : "") + (c.sums ? "" : ", no sums") + (c.words_off != 0 ? ", words off" : "") +
          (c.infinite ? ", infinite beta" : "");
 }
 
@@ -125,8 +124,8 @@ void expect_forward(const Case& c) {
   const float *dg = c.affine ? device_gamma.get() : nullptr, *db = c.affine && kLayer ? device_beta.get() : nullptr;
   next_order();
   if constexpr (Residual) {
-    expect_success(cuda::launch_residual_norm_forward<N, T, S>(device_x.get(), device_residual.get(), dg, db, c.rows, c.n, kEps, out_z.get(),
-                                                               out_y.get(), device_rstd.get(), device_side, nullptr));
+    expect_success(cuda::launch_residual_norm_forward<N, T, S>(device_x.get(), device_residual.get(), dg, db, c.rows, c.n, kEps, out_z.get(), out_y.get(),
+                                                               device_rstd.get(), device_side, nullptr));
     expect_equal("z", out_z, z);
   } else {
     expect_success(cuda::launch_norm_forward<N, T, S>(device_x.get(), dg, db, c.rows, c.n, kEps, out_y.get(), device_rstd.get(), device_side, nullptr));
@@ -186,8 +185,8 @@ void expect_backward(const Case& c) {
     expect_success(cuda::launch_residual_norm_backward<N, T, S>(device_dy.get(), device_y.get(), device_next.get(), dg, db, device_rstd.get(), c.rows, c.n,
                                                                 out.get(), to_dgamma, to_dbeta, device_side, device_workspace.get(), words, nullptr));
   } else {
-    expect_success(cuda::launch_norm_backward<N, T, S>(device_dy.get(), device_y.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(), to_dgamma,
-                                                       to_dbeta, device_side, device_workspace.get(), words, nullptr));
+    expect_success(cuda::launch_norm_backward<N, T, S>(device_dy.get(), device_y.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(), to_dgamma, to_dbeta,
+                                                       device_side, device_workspace.get(), words, nullptr));
   }
   expect_equal("dx", out, dx);
   if (c.sums) expect_equal("dgamma", device_dgamma, dgamma);

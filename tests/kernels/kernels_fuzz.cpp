@@ -187,8 +187,8 @@ enum Role {
   kWorkspace,
   kRoles
 };
-constexpr const char* kRoleNames[kRoles] = {"x",     "residual", "z",    "y",      "mask",  "dy",            "dx",         "dz_next",
-                                            "gamma", "beta",     "rstd", "dgamma", "dbeta", "side_channels", "side_x_hat", "workspace"};
+constexpr const char* kRoleNames[kRoles] = {"x",    "residual", "z",      "y",     "mask",          "dy",         "dx",       "dz_next", "gamma",
+                                            "beta", "rstd",     "dgamma", "dbeta", "side_channels", "side_x_hat", "workspace"};
 
 enum class Element { stored, f32, word };
 
@@ -219,12 +219,9 @@ struct Call {
   bool norm_forward() const { return is(kLayernormForward, kResidualRmsnormForward); }
   bool norm_backward() const { return is(kLayernormBackward, kResidualRmsnormBackward); }
   bool layer() const {
-    return function == kLayernormForward || function == kLayernormBackward || function == kResidualLayernormForward ||
-           function == kResidualLayernormBackward;
+    return function == kLayernormForward || function == kLayernormBackward || function == kResidualLayernormForward || function == kResidualLayernormBackward;
   }
-  bool residual() const {
-    return is(kResidualLayernormForward, kResidualRmsnormForward) || is(kResidualLayernormBackward, kResidualRmsnormBackward);
-  }
+  bool residual() const { return is(kResidualLayernormForward, kResidualRmsnormForward) || is(kResidualLayernormBackward, kResidualRmsnormBackward); }
   bool needs_mask() const { return function != kActivationBackward || activation < OUTGRAD_TANH; }
 
   i64 element_bytes(const Operand& o) const {
@@ -297,46 +294,39 @@ void declare(Call& call) {
 outgrad_status call_library(const Call& c) {
   const auto* const side = c.at<const std::int32_t>(kSide);
   switch (c.function) {
-    case kGeluForward:
-      return outgrad_gelu_forward(c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
-    case kActivationBackward:
-      return outgrad_activation_backward(c.activation, c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
-    case kGeluBackward:
-      return outgrad_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
-    case kBiasForward:
-      return outgrad_bias_gelu_forward(c.format, c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<std::uint32_t>(kMask));
+    case kGeluForward: return outgrad_gelu_forward(c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
+    case kActivationBackward: return outgrad_activation_backward(c.activation, c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
+    case kGeluBackward: return outgrad_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
+    case kBiasForward: return outgrad_bias_gelu_forward(c.format, c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<std::uint32_t>(kMask));
     case kBiasBackward:
       return outgrad_bias_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.rows, c.n, c.at(kDx), c.at<float>(kDbeta),
                                         c.at(kWorkspace), c.workspace_bytes);
     case kLayernormForward:
-      return outgrad_layernorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kY),
-                                       c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
+      return outgrad_layernorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd), side,
+                                       c.side_count, c.at<float>(kXHat));
     case kRmsnormForward:
-      return outgrad_rmsnorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd), side,
-                                     c.side_count, c.at<float>(kXHat));
+      return outgrad_rmsnorm_forward(c.format, c.at(kX), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd), side, c.side_count,
+                                     c.at<float>(kXHat));
     case kResidualLayernormForward:
-      return outgrad_residual_layernorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n,
-                                                c.eps, c.at(kZ), c.at(kY), c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
+      return outgrad_residual_layernorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ),
+                                                c.at(kY), c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
     case kResidualRmsnormForward:
       return outgrad_residual_rmsnorm_forward(c.format, c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.rows, c.n, c.eps, c.at(kZ), c.at(kY),
                                               c.at<float>(kRstd), side, c.side_count, c.at<float>(kXHat));
     case kLayernormBackward:
-      return outgrad_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n,
-                                        c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count, c.at<float>(kXHat),
-                                        c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
+                                        c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
     case kRmsnormBackward:
-      return outgrad_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
-                                      c.at<float>(kDgamma), side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n, c.at(kDx), c.at<float>(kDgamma),
+                                      side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
     case kResidualLayernormBackward:
-      return outgrad_residual_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta),
-                                                 c.at<float>(kRstd), c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), side,
-                                                 c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
+      return outgrad_residual_layernorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd),
+                                                 c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), side, c.side_count, c.at<float>(kXHat),
+                                                 c.at(kWorkspace), c.workspace_bytes);
     case kResidualRmsnormBackward:
-      return outgrad_residual_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n,
-                                               c.at(kDx), c.at<float>(kDgamma), side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace),
-                                               c.workspace_bytes);
-    default:
-      std::abort();
+      return outgrad_residual_rmsnorm_backward(c.format, c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
+                                               c.at<float>(kDgamma), side, c.side_count, c.at<float>(kXHat), c.at(kWorkspace), c.workspace_bytes);
+    default: std::abort();
   }
 }
 
@@ -346,36 +336,30 @@ void call_kernels(const Call& c, const c::FormatKernels& kernels) {
   const auto* const side = c.at<const i32>(kSide);
   const i64 words = c.operands[kWorkspace].count;
   switch (c.function) {
-    case kGeluForward:
-      return kernels.gelu_forward(c.at(kX), c.at(kY), c.at<u32>(kMask), c.n);
+    case kGeluForward: return kernels.gelu_forward(c.at(kX), c.at(kY), c.at<u32>(kMask), c.n);
     case kActivationBackward:
-    case kGeluBackward:
-      return kernels.backward[c.activation](c.at(kDy), c.at(kY), c.at<u32>(kMask), c.at(kDx), c.n);
-    case kBiasForward:
-      return kernels.bias_gelu_forward(c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<u32>(kMask));
+    case kGeluBackward: return kernels.backward[c.activation](c.at(kDy), c.at(kY), c.at<u32>(kMask), c.at(kDx), c.n);
+    case kBiasForward: return kernels.bias_gelu_forward(c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<u32>(kMask));
     case kBiasBackward:
-      return kernels.bias_gelu_backward(c.at(kDy), c.at(kY), c.at<u32>(kMask), c.rows, c.n, c.at(kDx), c.at<float>(kDbeta),
-                                        c.at<float>(kWorkspace), words);
+      return kernels.bias_gelu_backward(c.at(kDy), c.at(kY), c.at<u32>(kMask), c.rows, c.n, c.at(kDx), c.at<float>(kDbeta), c.at<float>(kWorkspace), words);
     case kLayernormForward:
     case kRmsnormForward:
       return kernels.norm_forward[norm](c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd),
                                         {side, c.side_count, c.at<float>(kXHat)});
     case kResidualLayernormForward:
     case kResidualRmsnormForward:
-      return kernels.residual_forward[norm](c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ),
-                                            c.at(kY), c.at<float>(kRstd), {side, c.side_count, c.at<float>(kXHat)});
+      return kernels.residual_forward[norm](c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ), c.at(kY),
+                                            c.at<float>(kRstd), {side, c.side_count, c.at<float>(kXHat)});
     case kLayernormBackward:
     case kRmsnormBackward:
-      return kernels.norm_backward[norm](c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n,
-                                         c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), {side, c.side_count, c.at<float>(kXHat)},
-                                         c.at<float>(kWorkspace), words);
+      return kernels.norm_backward[norm](c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
+                                         c.at<float>(kDgamma), c.at<float>(kDbeta), {side, c.side_count, c.at<float>(kXHat)}, c.at<float>(kWorkspace), words);
     case kResidualLayernormBackward:
     case kResidualRmsnormBackward:
-      return kernels.residual_backward[norm](c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd),
-                                             c.rows, c.n, c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta),
-                                             {side, c.side_count, c.at<float>(kXHat)}, c.at<float>(kWorkspace), words);
-    default:
-      std::abort();
+      return kernels.residual_backward[norm](c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n,
+                                             c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), {side, c.side_count, c.at<float>(kXHat)},
+                                             c.at<float>(kWorkspace), words);
+    default: std::abort();
   }
 }
 
@@ -424,33 +408,21 @@ void call_scalar(const Call& c) {
   const SideBuffer<const float> kept{c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)};
   const std::span<float> workspace(c.at<float>(kWorkspace), static_cast<size_t>(c.operands[kWorkspace].count));
   switch (c.function) {
-    case kGeluForward:
-      return gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, y, c.at<u32>(kMask), c.n);
+    case kGeluForward: return gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, y, c.at<u32>(kMask), c.n);
     case kActivationBackward:
-    case kGeluBackward:
-      return scalar_backward_of<T>(typename c::ActivationFits<T>::Type{}, c);
-    case kBiasForward:
-      return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
-    case kBiasBackward:
-      return bias_gelu_backward<Gelu, T, kScalar>(dy, y, c.at<u32>(kMask), c.rows, c.n, dx, dbeta, workspace);
-    case kLayernormForward:
-      return layernorm_forward<T, kScalar>(x, gamma, beta, c.rows, c.n, c.eps, y, rstd, side);
-    case kRmsnormForward:
-      return rmsnorm_forward<T, kScalar>(x, gamma, c.rows, c.n, c.eps, y, rstd, side);
-    case kResidualLayernormForward:
-      return residual_layernorm_forward<T, kScalar>(x, residual, gamma, beta, c.rows, c.n, c.eps, z, y, rstd, side);
-    case kResidualRmsnormForward:
-      return residual_rmsnorm_forward<T, kScalar>(x, residual, gamma, c.rows, c.n, c.eps, z, y, rstd, side);
-    case kLayernormBackward:
-      return layernorm_backward<T, kScalar>(dy, y, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept, workspace);
-    case kRmsnormBackward:
-      return rmsnorm_backward<T, kScalar>(dy, y, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
+    case kGeluBackward: return scalar_backward_of<T>(typename c::ActivationFits<T>::Type{}, c);
+    case kBiasForward: return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
+    case kBiasBackward: return bias_gelu_backward<Gelu, T, kScalar>(dy, y, c.at<u32>(kMask), c.rows, c.n, dx, dbeta, workspace);
+    case kLayernormForward: return layernorm_forward<T, kScalar>(x, gamma, beta, c.rows, c.n, c.eps, y, rstd, side);
+    case kRmsnormForward: return rmsnorm_forward<T, kScalar>(x, gamma, c.rows, c.n, c.eps, y, rstd, side);
+    case kResidualLayernormForward: return residual_layernorm_forward<T, kScalar>(x, residual, gamma, beta, c.rows, c.n, c.eps, z, y, rstd, side);
+    case kResidualRmsnormForward: return residual_rmsnorm_forward<T, kScalar>(x, residual, gamma, c.rows, c.n, c.eps, z, y, rstd, side);
+    case kLayernormBackward: return layernorm_backward<T, kScalar>(dy, y, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept, workspace);
+    case kRmsnormBackward: return rmsnorm_backward<T, kScalar>(dy, y, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
     case kResidualLayernormBackward:
       return residual_layernorm_backward<T, kScalar>(dy, y, dz_next, gamma, beta, rstd, c.rows, c.n, dx, dgamma, dbeta, kept, workspace);
-    case kResidualRmsnormBackward:
-      return residual_rmsnorm_backward<T, kScalar>(dy, y, dz_next, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
-    default:
-      std::abort();
+    case kResidualRmsnormBackward: return residual_rmsnorm_backward<T, kScalar>(dy, y, dz_next, gamma, rstd, c.rows, c.n, dx, dgamma, kept, workspace);
+    default: std::abort();
   }
 }
 
@@ -501,15 +473,12 @@ Violations violations(const Call& call) {
       const Operand& other = call.operands[other_role];
       if (other_role == role || !other.used || other.count == 0 || other.pointer == nullptr) continue;
       const auto other_address = reinterpret_cast<std::uintptr_t>(other.pointer);
-      const bool apart = address + static_cast<u64>(call.bytes(o)) <= other_address ||
-                         other_address + static_cast<u64>(call.bytes(other)) <= address;
+      const bool apart = address + static_cast<u64>(call.bytes(o)) <= other_address || other_address + static_cast<u64>(call.bytes(other)) <= address;
       const bool allowed = address == other_address && std::count(o.may_be.begin(), o.may_be.end(), other_role) != 0;
       if (!apart && !allowed) add(no_rows && other.per_column && !other.written, OUTGRAD_ERROR_OVERLAP);
     }
   }
-  const auto readable = [&](Role role) {
-    return call.at(role) != nullptr && reinterpret_cast<std::uintptr_t>(call.at(role)) % 4 == 0;
-  };
+  const auto readable = [&](Role role) { return call.at(role) != nullptr && reinterpret_cast<std::uintptr_t>(call.at(role)) % 4 == 0; };
   if (call.side_count > 0 && !readable(kSide)) return found;
   const auto* const side = call.at<const std::int32_t>(kSide);
   for (i64 k = 0; k < call.side_count; ++k) {
@@ -587,23 +556,15 @@ void fill_values(Element element, outgrad_format format, u8* array, i64 count, K
   const float equal = moderate(random);
   for (i64 i = 0; i < count; ++i) {
     switch (kind) {
-      case Kind::moderate:
-        store(as, array, i, moderate(random));
-        break;
+      case Kind::moderate: store(as, array, i, moderate(random)); break;
       case Kind::any_bits: {
         const u32 bits = random.next();
         std::memcpy(array + i * (as == OUTGRAD_F32 ? 4 : 2), &bits, as == OUTGRAD_F32 ? 4 : 2);
         break;
       }
-      case Kind::specials:
-        store(as, array, i, random.next() % 8 == 0 ? special(random) : moderate(random));
-        break;
-      case Kind::equal:
-        store(as, array, i, equal);
-        break;
-      case Kind::minute:
-        store(as, array, i, moderate(random) * 0x1p-126f);
-        break;
+      case Kind::specials: store(as, array, i, random.next() % 8 == 0 ? special(random) : moderate(random)); break;
+      case Kind::equal: store(as, array, i, equal); break;
+      case Kind::minute: store(as, array, i, moderate(random) * 0x1p-126f); break;
     }
   }
 }
@@ -638,9 +599,8 @@ constexpr std::array<FitBounds, c::kActivations> all_bounds(c::FitList<Fit...>) 
   return {bounds_of<Fit>()...};
 }
 
-constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {all_bounds(c::ActivationFits<float>::Type{}),
-                                                                           all_bounds(c::ActivationFits<F16>::Type{}),
-                                                                           all_bounds(c::ActivationFits<BF16>::Type{})};
+constexpr std::array<std::array<FitBounds, c::kActivations>, 3> kBounds = {
+    all_bounds(c::ActivationFits<float>::Type{}), all_bounds(c::ActivationFits<F16>::Type{}), all_bounds(c::ActivationFits<BF16>::Type{})};
 
 class Case {
  public:
@@ -790,9 +750,7 @@ class Case {
   void spoil() {
     static constexpr i64 kSizes[] = {-1, std::numeric_limits<i64>::min(), std::numeric_limits<i64>::max(), i64{1} << 62, (i64{1} << 55) + 1};
     switch (choose_.below(9)) {
-      case 0:
-        call_.operands[any_used()].pointer = nullptr;
-        break;
+      case 0: call_.operands[any_used()].pointer = nullptr; break;
       case 1: {
         Operand& o = call_.operands[any_used()];
         const bool whole = reinterpret_cast<std::uintptr_t>(o.pointer) % static_cast<u64>(call_.element_bytes(o)) == 0;  // twice might be none
@@ -800,9 +758,7 @@ class Case {
         break;
       }
       case 2:
-      case 3:
-        overlap();
-        break;
+      case 3: overlap(); break;
       case 4:
         if (call_.elementwise() || choose_.one_in(2)) {
           call_.n = choose_.of(kSizes);
@@ -824,8 +780,7 @@ class Case {
           static constexpr int kActivations[] = {-1, 10, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
           call_.activation = choose_.of(kActivations);
         } else if (call_.norm_forward()) {
-          static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(),
-                                           std::numeric_limits<float>::quiet_NaN()};
+          static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()};
           call_.eps = choose_.of(kEps);
         } else if (call_.norm_backward() && call_.operands[kGamma].count == call_.n && addressable(kGamma)) {
           static constexpr float kGammas[] = {0.0f, -0.0f, 0x1p-129f, -0x1p-149f, 0x1p-128f, 0x1.000004p-128f};
@@ -864,9 +819,7 @@ class Case {
     return o.pointer != nullptr && reinterpret_cast<std::uintptr_t>(o.pointer) % 4 == 0 && within_a_region(o.pointer, call_.bytes(o));
   }
   bool within_a_region(const u8* pointer, i64 bytes) const {
-    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) {
-      return pointer >= region->data() && pointer + bytes <= region->end();
-    });
+    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& region) { return pointer >= region->data() && pointer + bytes <= region->end(); });
   }
 
   // Two arrays share bytes. Where both are read only, which is allowed, the one lies within the other.
@@ -882,16 +835,14 @@ class Case {
     }
     i64 shift = 0;
     switch (choose_.below(4)) {
-      case 0:
-        break;
+      case 0: break;
       case 1:
         shift = other_bytes - std::min<i64>(unit, other_bytes);  // the first of `moved` is the last of `other`
         break;
       case 2:
         shift = -(bytes - 1) / unit * unit;  // the last of `moved` is the first of `other`
         break;
-      default:
-        shift = static_cast<i64>(choose_.below(1 << 16)) * unit % other_bytes / unit * unit;
+      default: shift = static_cast<i64>(choose_.below(1 << 16)) * unit % other_bytes / unit * unit;
     }
     // What says which columns are side channels, and gamma, are read before the call is refused.
     if ((a == kSide || a == kGamma) && !within_a_region(other.pointer + shift, bytes)) return;
@@ -902,8 +853,8 @@ class Case {
 
   std::string describe() const {
     std::string text = std::string(kFunctionNames[call_.function]) + " format " + std::to_string(call_.format) + " activation " +
-                       std::to_string(call_.activation) + " [" + std::to_string(call_.rows) + ", " + std::to_string(call_.n) +
-                       "] side " + std::to_string(call_.side_count);
+                       std::to_string(call_.activation) + " [" + std::to_string(call_.rows) + ", " + std::to_string(call_.n) + "] side " +
+                       std::to_string(call_.side_count);
     char line[96];
     std::snprintf(line, sizeof line, " eps %a workspace %zu threads %d", static_cast<double>(call_.eps), call_.workspace_bytes, threads_);
     text += line;

@@ -32,8 +32,7 @@ const FormatFacts& facts(Stored format) { return kFacts[static_cast<int>(format)
 
 std::string text(const char* what, Real actual, Real expected, Real allowed) {
   char line[256];
-  std::snprintf(line, sizeof line, "%s is %La, expected %La, off by %.3Lg of the %.3Lg allowed", what, actual, expected,
-                std::fabs(actual - expected), allowed);
+  std::snprintf(line, sizeof line, "%s is %La, expected %La, off by %.3Lg of the %.3Lg allowed", what, actual, expected, std::fabs(actual - expected), allowed);
   return line;
 }
 
@@ -53,9 +52,7 @@ std::pair<Real, Real> gated(Real x, Real v, Real dv) {
 
 }  // namespace
 
-long double rounding_error(Stored format, long double magnitude) {
-  return std::max(facts(format).unit * magnitude, facts(format).quantum / 2);
-}
+long double rounding_error(Stored format, long double magnitude) { return std::max(facts(format).unit * magnitude, facts(format).quantum / 2); }
 
 long double largest(Stored format) { return facts(format).largest; }
 
@@ -97,12 +94,9 @@ Activation::Point Activation::evaluate(long double x) const {
       const Real t = std::tanh(x);
       return {t, (1 - t) * (1 + t)};
     }
-    case 7:
-      return {sigmoid(x), sigmoid(x) * sigmoid(-x)};
-    case 8:
-      return {x > 100 ? x : std::log1p(std::exp(x)), sigmoid(x)};
-    default:
-      return {x >= 0 ? x : std::expm1(x), x >= 0 ? 1 : std::exp(x)};
+    case 7: return {sigmoid(x), sigmoid(x) * sigmoid(-x)};
+    case 8: return {x > 100 ? x : std::log1p(std::exp(x)), sigmoid(x)};
+    default: return {x >= 0 ? x : std::expm1(x), x >= 0 ? 1 : std::exp(x)};
   }
 }
 
@@ -213,8 +207,8 @@ std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide
   return within("GELU(x)", y, value, value, fp32 + stored + std::fabs(value) * kValueError);
 }
 
-std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y,
-                                std::span<const bool> m, float dbias) {
+std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y, std::span<const bool> m,
+                                float dbias) {
   Real low = 0, high = 0, size = 0, error = 0;
   for (size_t i = 0; i < dy.size(); ++i) {
     if (!std::isfinite(dy[i]) || std::isnan(y[i]) || std::fabs(dy[i]) > 0x1p60f) return {};

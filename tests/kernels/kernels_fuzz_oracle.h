@@ -65,8 +65,8 @@ std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored 
 std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide, float y, bool m);
 
 // One column of dbias over its rows.
-std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y,
-                                std::span<const bool> m, float dbias);
+std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y, std::span<const bool> m,
+                                float dbias);
 
 // A row of a norm's forward. Null gamma and beta: 1 and 0.
 struct ForwardRow {

@@ -29,8 +29,7 @@ std::vector<Device> devices() {
   std::vector<Device> all;
   for (const char family : {'f', 'g'})
     for (const char architecture : {'a', 'b'})
-      for (const char device : {'1', '2'})
-        all.push_back({std::string{family, architecture, device}, std::string{family, architecture}, std::string{family}});
+      for (const char device : {'1', '2'}) all.push_back({std::string{family, architecture, device}, std::string{family, architecture}, std::string{family}});
   return all;
 }
 const std::vector<Device> kDevices = devices();

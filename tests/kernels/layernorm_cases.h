@@ -96,8 +96,8 @@ void backward_of(const Problem<T>& p, Result<T>& r) {
   const SideBuffer<const float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
   if (p.norm == Norm::layer) {
     r.dbeta.assign(size_of(p.n), -1.0f);
-    layernorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, r.dx.data(),
-                             r.dgamma.data(), r.dbeta.data(), side);
+    layernorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, r.dx.data(), r.dgamma.data(), r.dbeta.data(),
+                             side);
   } else {
     rmsnorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), r.rstd.data(), p.rows, p.n, r.dx.data(), r.dgamma.data(), side);
   }
@@ -221,9 +221,8 @@ class NormTest : public ::testing::Test {};
 TYPED_TEST_SUITE_P(NormTest);
 
 // {1100, 9}: 1024 slots, eight to a task of the backward.
-const std::vector<std::tuple<i64, i64>> kShapes = {{1, 1},    {3, 2},   {2, 7},   {5, 8},   {4, 17},   {3, 31},
-                                                   {7, 100},  {9, 255}, {6, 256}, {5, 257}, {4, 384},  {300, 40},
-                                                   {1100, 9}, {3, 1000}, {2, 4096}, {2, 4099}, {1, 16385}};
+const std::vector<std::tuple<i64, i64>> kShapes = {{1, 1},   {3, 2},   {2, 7},    {5, 8},    {4, 17},   {3, 31},   {7, 100},  {9, 255},  {6, 256},
+                                                   {5, 257}, {4, 384}, {300, 40}, {1100, 9}, {3, 1000}, {2, 4096}, {2, 4099}, {1, 16385}};
 
 // Absent gamma and beta, and side channels at both ends and inside, by seed.
 template <class T>
@@ -273,12 +272,25 @@ TYPED_TEST_P(NormTest, EveryScheduleGivesTheSameBits) {
 }
 
 constexpr CpuNormForwardSchedule forward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1) {
-  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .task_elements = 3 << 10, .streaming_stores = true,
-          .prefetch = prefetch, .rows_ahead = rows_ahead};
+  return {.threads = 2,
+          .vector_bits = kBestVectorBits,
+          .vectors = vectors,
+          .rows = rows,
+          .task_elements = 3 << 10,
+          .streaming_stores = true,
+          .prefetch = prefetch,
+          .rows_ahead = rows_ahead};
 }
 constexpr CpuNormBackwardSchedule backward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1, int tasks = 4, int fold_columns = 16) {
-  return {.threads = 2, .vector_bits = kBestVectorBits, .vectors = vectors, .rows = rows, .tasks = tasks, .fold_columns = fold_columns,
-          .streaming_stores = true, .prefetch = prefetch, .rows_ahead = rows_ahead};
+  return {.threads = 2,
+          .vector_bits = kBestVectorBits,
+          .vectors = vectors,
+          .rows = rows,
+          .tasks = tasks,
+          .fold_columns = fold_columns,
+          .streaming_stores = true,
+          .prefetch = prefetch,
+          .rows_ahead = rows_ahead};
 }
 
 template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
@@ -363,7 +375,9 @@ constexpr double kUnit = 0x1p-24;  // fp32's unit roundoff
 constexpr double kRowRoundings = 32;
 
 template <class T>
-constexpr double kStorageUnit = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, F16> ? 0x1p-11 : 0x1p-8;
+constexpr double kStorageUnit = std::is_same_v<T, float> ? 0x1p-24
+                                : std::is_same_v<T, F16> ? 0x1p-11
+                                                         : 0x1p-8;
 template <class T>
 constexpr double kLeastHalf = std::is_same_v<T, F16> ? 0x1p-25 : 0x1p-134;  // half the least subnormal, f16's and bf16's (fp32's is less)
 
@@ -381,8 +395,8 @@ void expect_gradients(const Problem<T>& p, const Result<T>& r) {
       const Real gamma = p.gamma.empty() ? 1.0f : p.gamma[j];
       const Real dy = widen(p.dy[row * columns + j]);
       const auto place = static_cast<size_t>(std::find(p.side.begin(), p.side.end(), static_cast<i32>(j)) - p.side.begin());
-      x_hat[j] = place < p.side.size() ? Real{r.side[row * p.side.size() + place]}
-                                       : (widen(r.y[row * columns + j]) - Real{p.beta.empty() ? 0.0f : p.beta[j]}) / gamma;
+      x_hat[j] =
+          place < p.side.size() ? Real{r.side[row * p.side.size() + place]} : (widen(r.y[row * columns + j]) - Real{p.beta.empty() ? 0.0f : p.beta[j]}) / gamma;
       a[j] = dy * gamma;
       m1 += a[j] / static_cast<Real>(p.n);
       m1_scale += std::fabs(a[j]) / static_cast<Real>(p.n);
@@ -458,9 +472,8 @@ TYPED_TEST_P(NormTest, GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAl
       std::vector<float> columns(2 * size_of(p.n) + shift);
       std::vector<float> words(size_of(norm_backward_workspace(p.rows, p.n)) + shift, std::nanf(""));
       auto r = expected;
-      layernorm_backward<TypeParam>(dy.data() + shift, y.data() + 2 * shift, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n,
-                                    dy.data() + shift, columns.data() + shift, columns.data() + size_of(p.n) + shift, side,
-                                    std::span(words).subspan(shift));
+      layernorm_backward<TypeParam>(dy.data() + shift, y.data() + 2 * shift, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, dy.data() + shift,
+                                    columns.data() + shift, columns.data() + size_of(p.n) + shift, side, std::span(words).subspan(shift));
       r.dx.assign(dy.begin() + static_cast<std::ptrdiff_t>(shift), dy.end());
       r.dgamma.assign(columns.begin() + static_cast<std::ptrdiff_t>(shift), columns.end() - static_cast<std::ptrdiff_t>(p.n));
       r.dbeta.assign(columns.end() - static_cast<std::ptrdiff_t>(p.n), columns.end());
@@ -491,8 +504,7 @@ TYPED_TEST_P(NormTest, UnwantedColumnGradientsMayBeNull) {
   const auto expected = run<kScalar>(p);
   auto r = expected;
   std::fill(r.dx.begin(), r.dx.end(), TypeParam{});
-  layernorm_backward<TypeParam>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, r.dx.data(),
-                                nullptr, nullptr);
+  layernorm_backward<TypeParam>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n, r.dx.data(), nullptr, nullptr);
   EXPECT_EQ(r.bits(), expected.bits());
 }
 

@@ -49,9 +49,7 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   EXPECT_NE(forward(2, 10, std::nanf("")).find("eps"), std::string::npos);
   const auto backward = [&](i64 rows, i64 n, size_t words) {
     std::vector<float> workspace(words);
-    return spec_error_of([&] {
-      rmsnorm_backward<float>(p.dy.data(), r.y.data(), nullptr, r.rstd.data(), rows, n, r.dx.data(), nullptr, {}, workspace);
-    });
+    return spec_error_of([&] { rmsnorm_backward<float>(p.dy.data(), r.y.data(), nullptr, r.rstd.data(), rows, n, r.dx.data(), nullptr, {}, workspace); });
   };
   EXPECT_NE(backward(-1, 10, 1000).find("rows"), std::string::npos);
   EXPECT_NE(backward(2, 0, 1000).find("n = 0"), std::string::npos);

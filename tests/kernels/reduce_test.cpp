@@ -43,9 +43,8 @@ struct Definition {
 // Row sum by the definition; pair(i, j) is the sum of terms i and j >= i + 1 (missing from n on), fused if they are products.
 Maybe defined_sum(const Definition& d, i64 n, const std::function<Maybe(i64, i64)>& pair) {
   const auto chunk = [&](i64 c) {
-    return halve(d.within_chunk, 4, [&](i64 i) {
-      return d.within_chunk == Pairing::fold ? pair(8 * c + i, 8 * c + i + 4) : pair(8 * c + 2 * i, 8 * c + 2 * i + 1);
-    });
+    return halve(d.within_chunk, 4,
+                 [&](i64 i) { return d.within_chunk == Pairing::fold ? pair(8 * c + i, 8 * c + i + 4) : pair(8 * c + 2 * i, 8 * c + 2 * i + 1); });
   };
   const i64 steps = (n + 255) / 256;
   return halve(d.across_lanes, 32, [&](i64 lane) {
@@ -143,9 +142,7 @@ TEST(RowTree, SumIsTheDefinitionsAtEveryLengthAndWidth) {
     const std::vector<float> x = random_row(n, static_cast<unsigned>(n));
     const u32 expected = bits_of(*defined_plain_sum({}, x));
     const MeanTerms<float> terms{x.data()};
-    for_each_width([&]<class Lane>(const char* width) {
-      ASSERT_EQ(bits_of(detail::row_sums<Lane>(terms, n).v[0]), expected) << width << ", n = " << n;
-    });
+    for_each_width([&]<class Lane>(const char* width) { ASSERT_EQ(bits_of(detail::row_sums<Lane>(terms, n).v[0]), expected) << width << ", n = " << n; });
     ASSERT_EQ(bits_of(warp_sum<1>(terms, n)), expected) << n;
     ASSERT_EQ(bits_of(warp_sum<4>(terms, n)), expected) << n;
     ASSERT_EQ(bits_of(warp_sum<16>(terms, n)), expected) << n;

@@ -78,8 +78,8 @@ void expect_backward(Norm norm, i64 rows, i64 n) {
   const std::vector<float> dy_wide = widened(dy), y_wide = widened(y);
   std::vector<float> gradient(dy.size()), dgamma(columns), dbeta(columns), expected_dgamma(columns), expected_dbeta(columns);
   if (norm == Norm::layer) {
-    layernorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), beta.data(), rstd.data(), rows, n, gradient.data(),
-                                       expected_dgamma.data(), expected_dbeta.data());
+    layernorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), beta.data(), rstd.data(), rows, n, gradient.data(), expected_dgamma.data(),
+                                       expected_dbeta.data());
   } else {
     rmsnorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), rstd.data(), rows, n, gradient.data(), expected_dgamma.data());
   }
@@ -88,8 +88,7 @@ void expect_backward(Norm norm, i64 rows, i64 n) {
   std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(rows, n)));
   const auto fused = [&](const T* d, const T* next, T* dz) {
     if (norm == Norm::layer) {
-      residual_layernorm_backward<T, S>(d, y.data(), next, gamma.data(), beta.data(), rstd.data(), rows, n, dz, dgamma.data(), dbeta.data(), {},
-                                        workspace);
+      residual_layernorm_backward<T, S>(d, y.data(), next, gamma.data(), beta.data(), rstd.data(), rows, n, dz, dgamma.data(), dbeta.data(), {}, workspace);
     } else {
       residual_rmsnorm_backward<T, S>(d, y.data(), next, gamma.data(), rstd.data(), rows, n, dz, dgamma.data(), {}, workspace);
     }

@@ -57,8 +57,7 @@ float least_seed(double t) {
 template <class Visit>
 void for_each_seed(float t, const Visit& visit) {
   const double most = (1 + kSeedError) / std::sqrt(static_cast<double>(t));
-  for (float seed = least_seed(t); static_cast<double>(seed) <= most; seed = std::bit_cast<float>(std::bit_cast<u32>(seed) + 1))
-    visit(seed);
+  for (float seed = least_seed(t); static_cast<double>(seed) <= most; seed = std::bit_cast<float>(std::bit_cast<u32>(seed) + 1)) visit(seed);
 }
 
 // Two binades stand for all: the mantissas of t and the parity of its exponent.
@@ -180,13 +179,13 @@ struct On {
   using Fit = Fit_;
   using Y = Y_;
 };
-using Stored = testing::Types<On<fits::GeluBf16, BF16>, On<fits::GeluBf16Fast, BF16>, On<fits::GeluBf16Stored, BF16>,
-                              On<fits::GeluBf16Ulp, BF16>, On<fits::GeluF16, F16>, On<fits::GeluF16Fast, F16>, On<fits::GeluF16Stored, F16>,
-                              On<fits::GeluF16Ulp, F16>, On<fits::EluBf16, BF16>, On<fits::EluF16, F16>, On<fits::GeluTanhBf16, BF16>,
-                              On<fits::GeluTanhF16, F16>, On<fits::MishBf16, BF16>, On<fits::MishF16, F16>, On<fits::QuickGeluBf16, BF16>,
-                              On<fits::QuickGeluF16, F16>, On<fits::SiluBf16, BF16>, On<fits::SiluF16, F16>, On<fits::SoftplusBf16, BF16>,
-                              On<fits::SoftplusF16, F16>, On<fits::SwishBf16, BF16>, On<fits::SwishF16, F16>, On<fits::GeluF32, BF16>,
-                              On<fits::GeluF32Ulp, F16>, On<fits::GeluF32Rel, BF16>, On<fits::GeluBf16, F8E4M3>, On<fits::GeluF16, F8E5M2>>;
+using Stored =
+    testing::Types<On<fits::GeluBf16, BF16>, On<fits::GeluBf16Fast, BF16>, On<fits::GeluBf16Stored, BF16>, On<fits::GeluBf16Ulp, BF16>, On<fits::GeluF16, F16>,
+                   On<fits::GeluF16Fast, F16>, On<fits::GeluF16Stored, F16>, On<fits::GeluF16Ulp, F16>, On<fits::EluBf16, BF16>, On<fits::EluF16, F16>,
+                   On<fits::GeluTanhBf16, BF16>, On<fits::GeluTanhF16, F16>, On<fits::MishBf16, BF16>, On<fits::MishF16, F16>, On<fits::QuickGeluBf16, BF16>,
+                   On<fits::QuickGeluF16, F16>, On<fits::SiluBf16, BF16>, On<fits::SiluF16, F16>, On<fits::SoftplusBf16, BF16>, On<fits::SoftplusF16, F16>,
+                   On<fits::SwishBf16, BF16>, On<fits::SwishF16, F16>, On<fits::GeluF32, BF16>, On<fits::GeluF32Ulp, F16>, On<fits::GeluF32Rel, BF16>,
+                   On<fits::GeluBf16, F8E4M3>, On<fits::GeluF16, F8E5M2>>;
 TYPED_TEST_SUITE(EveryCode, Stored);
 
 TYPED_TEST(EveryCode, DeviceGivesTheHostsBits) { expect_equal_over_all_codes<typename TypeParam::Fit, typename TypeParam::Y>(); }
@@ -219,9 +218,9 @@ TYPED_TEST(EveryCode, OneStepIsTakenOnlyWhereItIsRight) {
 // The wide form of a direct table has the entries that the fit's own index leads to, for every code.
 template <class Fit>
 class EveryTable : public testing::Test {};
-using Tables = testing::Types<On<fits::GeluBf16Oracle, BF16>, On<fits::GeluE4m3Oracle, F8E4M3>, On<fits::GeluE5m2Oracle, F8E5M2>,
-                              On<fits::GeluF16Oracle, F16>, On<synthetic::Direct<BF16, F16>, BF16>,
-                              On<synthetic::Direct<BF16, BF16, false>, BF16>, On<synthetic::Direct<F8E4M3, F16>, F8E4M3>>;
+using Tables =
+    testing::Types<On<fits::GeluBf16Oracle, BF16>, On<fits::GeluE4m3Oracle, F8E4M3>, On<fits::GeluE5m2Oracle, F8E5M2>, On<fits::GeluF16Oracle, F16>,
+                   On<synthetic::Direct<BF16, F16>, BF16>, On<synthetic::Direct<BF16, BF16, false>, BF16>, On<synthetic::Direct<F8E4M3, F16>, F8E4M3>>;
 TYPED_TEST_SUITE(EveryTable, Tables);
 
 TYPED_TEST(EveryTable, WideFormHasTheSameEntries) {
@@ -238,8 +237,7 @@ TYPED_TEST(EveryTable, WideFormHasTheSameEntries) {
     }
   }
 }
-static_assert(is_widened<fits::GeluBf16Oracle, BF16>() && is_widened<fits::GeluE4m3Oracle, F8E4M3>() &&
-              !is_widened<fits::GeluF16Oracle, F16>());
+static_assert(is_widened<fits::GeluBf16Oracle, BF16>() && is_widened<fits::GeluE4m3Oracle, F8E4M3>() && !is_widened<fits::GeluF16Oracle, F16>());
 
 // y = 1/8 gives a t that one step gets wrong.
 struct Unlucky : fits::GeluBf16 {
@@ -265,7 +263,8 @@ TEST(RootTest, FmaDownIsTheFloorOfTheExactResult) {
   int down = 0, exact = 0;
   for (int i = 0; i < 1'000'000; ++i) {
     // Of few bits, so that doubles are exact.
-    const double a = (static_cast<double>(random() >> 20) - 2048) * 0x1p-13, b = 4 + static_cast<double>(random() >> 20) * 0x1p-10, c = 0x1p16 + 64 + i % 64 + 0.5;
+    const double a = (static_cast<double>(random() >> 20) - 2048) * 0x1p-13, b = 4 + static_cast<double>(random() >> 20) * 0x1p-10,
+                 c = 0x1p16 + 64 + i % 64 + 0.5;
     const double sum = a * b + c;
     const float result = fma_down(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
     ASSERT_LE(static_cast<double>(result), sum);
@@ -296,9 +295,8 @@ void expect_equal_f32(std::uint64_t first, std::uint64_t last, std::uint64_t str
 
 template <class Fit>
 class EveryFloat : public testing::Test {};
-using Wide =
-    testing::Types<fits::GeluF32, fits::GeluF32Ulp, fits::GeluF32Rel, fits::EluF32, fits::GeluTanhF32, fits::MishF32, fits::QuickGeluF32,
-                   fits::SiluF32, fits::SoftplusF32, fits::SwishF32, synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord>;
+using Wide = testing::Types<fits::GeluF32, fits::GeluF32Ulp, fits::GeluF32Rel, fits::EluF32, fits::GeluTanhF32, fits::MishF32, fits::QuickGeluF32,
+                            fits::SiluF32, fits::SoftplusF32, fits::SwishF32, synthetic::WithLeft, synthetic::WithLeftAndRight, synthetic::TwoWord>;
 TYPED_TEST_SUITE(EveryFloat, Wide);
 
 // A prime stride reaches every exponent and, between them, every way a row can end; specials and the ends of octaves in full.

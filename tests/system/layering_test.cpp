@@ -58,7 +58,9 @@ const std::map<std::string, Layer> kLayers = {
     {"approx",
      {{"kernels", "kernels/support", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h"}}},
     {"validation",
-     {{"kernels", "kernels/support", "validation"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"}, {"autotune/records/database.h", "autotune/records/record.h"}}},
+     {{"kernels", "kernels/support", "validation"},
+      {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"},
+      {"autotune/records/database.h", "autotune/records/record.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
 };
 
@@ -81,11 +83,9 @@ const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench/bench_g
 
 // C++ headers have no dot and no slash; of the rest only what the C library, the compiler or CUDA brings.
 bool is_platform_header(const std::string& target) {
-  static const std::set<std::string> allowed = {"immintrin.h", "xmmintrin.h", "cpuid.h",  "omp.h",   "pthread.h", "sched.h", "fcntl.h",
-                                                "unistd.h",    "poll.h",      "signal.h", "spawn.h", "dlfcn.h",   "elf.h",   "stdlib.h",
-                                                "stddef.h",    "stdint.h"};
-  return target.find_first_of("./") == std::string::npos || allowed.contains(target) || target.starts_with("sys/") ||
-         target.starts_with("linux/");
+  static const std::set<std::string> allowed = {"immintrin.h", "xmmintrin.h", "cpuid.h", "omp.h",   "pthread.h", "sched.h",  "fcntl.h",  "unistd.h",
+                                                "poll.h",      "signal.h",    "spawn.h", "dlfcn.h", "elf.h",     "stdlib.h", "stddef.h", "stdint.h"};
+  return target.find_first_of("./") == std::string::npos || allowed.contains(target) || target.starts_with("sys/") || target.starts_with("linux/");
 }
 
 bool is_cuda_header(const std::string& target) { return target.starts_with("cuda") || target.starts_with("nvrtc"); }

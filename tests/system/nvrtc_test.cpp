@@ -70,15 +70,15 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
       "#include \"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n";
   for (const std::string t : {"float", "F16", "BF16"}) {
-    source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t +
-              "*, const u32*, " + t + "*, i64);\n";
+    source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t + "*, const u32*, " +
+              t + "*, i64);\n";
     source += "template __global__ void cuda::gelu_forward<ForwardFit<" + t + ">::Type, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
     for (const std::string wide : {"true", "false"}) {
       if (wide == "false" && t != "F16") continue;
-      source += "template __global__ void cuda::bias_gelu_forward<ForwardFit<" + t + ">::Type, " + t + ", " + t + ", " + wide + ">(const " + t +
-                "*, const " + t + "*, i64, i64, " + t + "*, u32*);\n";
-      source += "template __global__ void cuda::bias_gelu_backward<DefaultFit<" + t + ">::Type, " + t + ", " + wide + ">(const " + t +
-                "*, const " + t + "*, const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
+      source += "template __global__ void cuda::bias_gelu_forward<ForwardFit<" + t + ">::Type, " + t + ", " + t + ", " + wide + ">(const " + t + "*, const " +
+                t + "*, i64, i64, " + t + "*, u32*);\n";
+      source += "template __global__ void cuda::bias_gelu_backward<DefaultFit<" + t + ">::Type, " + t + ", " + wide + ">(const " + t + "*, const " + t +
+                "*, const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
     }
   }
   EXPECT_EQ(compile(source, GetParam()), "");
@@ -86,24 +86,21 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
 
 // Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y.
 TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
-  std::string source =
-      "#include \"kernels/cuda/elementwise.cuh\"\n"
-      + text_of("tests/kernels/synthetic_fit.h") +
-      "using namespace outgrad::kernels;\n"
-      "struct Long : synthetic::Direct<F16, F16> {\n"
-      "  static constexpr int kUpperLast = kUpperFirst + 15000, kEntries = kUpperBase + 15001;\n"
-      "  static OUTGRAD_HD constexpr Entries<kEntries> entries() { return {}; }\n"
-      "};\n";
+  std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n" + text_of("tests/kernels/synthetic_fit.h") +
+                       "using namespace outgrad::kernels;\n"
+                       "struct Long : synthetic::Direct<F16, F16> {\n"
+                       "  static constexpr int kUpperLast = kUpperFirst + 15000, kEntries = kUpperBase + 15001;\n"
+                       "  static OUTGRAD_HD constexpr Entries<kEntries> entries() { return {}; }\n"
+                       "};\n";
   struct Shape {
     const char *fit, *t, *y;
   };
   for (const Shape& shape :
        {Shape{"synthetic::WithLeftAndRight", "float", "float"}, Shape{"synthetic::TwoWord", "float", "float"},
-        Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"},
-        Shape{"synthetic::WithoutLeft<8, 7, kEvenOdd, false>", "BF16", "BF16"}, Shape{"synthetic::WithBreaks<5, 4>", "float", "float"},
-        Shape{"synthetic::OneRow<6>", "BF16", "BF16"}, Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"},
-        Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"},
-        Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
+        Shape{"synthetic::WithoutLeft<64, 6, kEstrin>", "F16", "F16"}, Shape{"synthetic::WithoutLeft<8, 7, kEvenOdd, false>", "BF16", "BF16"},
+        Shape{"synthetic::WithBreaks<5, 4>", "float", "float"}, Shape{"synthetic::OneRow<6>", "BF16", "BF16"},
+        Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"},
+        Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"}, Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
         Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"}}) {
     const std::string t = shape.t;
     source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, const " +
@@ -161,8 +158,8 @@ TEST_P(NvrtcTest, EveryNormKernelCompiles) {
       if (t != "F16") continue;
       for (const std::string wide : {"true", "false"}) {
         source += "template __global__ void cuda::norm_forward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true>" + forward;
-        source += "template __global__ void cuda::norm_backward<Norm::layer, " + t + ", " + schedule + ", " + wide +
-                  ", true, cuda::SideChannels::either>" + backward;
+        source +=
+            "template __global__ void cuda::norm_backward<Norm::layer, " + t + ", " + schedule + ", " + wide + ", true, cuda::SideChannels::either>" + backward;
       }
     }
   }

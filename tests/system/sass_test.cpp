@@ -117,17 +117,27 @@ void expect_same_code(const SassFunction& decoded, const SassFunction& disassemb
     }
     ASSERT_EQ(base_of(ours.opcode), base);
     ASSERT_EQ(ours.guard.empty(), theirs.guard.empty());
-    if (base == "BRA" || base == "CALL") { ASSERT_EQ(target_of(decoded, ours), target_of(disassembled, theirs)); }
-    if (base == "BRA") { ASSERT_EQ(ours.operands[0] == '`', theirs.operands[0] == '`') << "a condition beside the guard"; }
+    if (base == "BRA" || base == "CALL") {
+      ASSERT_EQ(target_of(decoded, ours), target_of(disassembled, theirs));
+    }
+    if (base == "BRA") {
+      ASSERT_EQ(ours.operands[0] == '`', theirs.operands[0] == '`') << "a condition beside the guard";
+    }
     for (const std::string& width : kWidths) {
-      if (base.starts_with("LD") || base.starts_with("ST")) { ASSERT_EQ(is_instruction(ours.opcode, base, width), is_instruction(theirs.opcode, base, width)); }
+      if (base.starts_with("LD") || base.starts_with("ST")) {
+        ASSERT_EQ(is_instruction(ours.opcode, base, width), is_instruction(theirs.opcode, base, width));
+      }
     }
   }
 }
 
 TEST(SassReaderTest, RefusesWhatIsNoCubin) {
   EXPECT_THROW(decode_cubin("", 90), std::runtime_error);
-  EXPECT_THROW(decode_cubin(std::string("\x7f" "ELF\x02\x01", 6), 90), std::runtime_error);
+  EXPECT_THROW(decode_cubin(std::string("\x7f"
+                                        "ELF\x02\x01",
+                                        6),
+                            90),
+               std::runtime_error);
   EXPECT_THROW(decode_cubin(std::string(4096, '\xff'), 90), std::runtime_error);
 }
 
@@ -150,8 +160,8 @@ std::vector<Row> read_limits() {
     if (line.empty() || line[0] == '#') continue;
     Row row;
     std::istringstream words(line);
-    if (!(words >> row.architecture >> row.kernel >> row.fit >> row.t >> row.y >> row.schedule >> row.octets >> row.access_bytes >>
-          row.shortest >> row.longest >> row.registers >> row.most_instructions >> row.most_registers)) {
+    if (!(words >> row.architecture >> row.kernel >> row.fit >> row.t >> row.y >> row.schedule >> row.octets >> row.access_bytes >> row.shortest >>
+          row.longest >> row.registers >> row.most_instructions >> row.most_registers)) {
       throw std::runtime_error("sass_limits.txt: " + line);
     }
     rows.push_back(row);
@@ -179,8 +189,7 @@ std::string instantiation_of(const Row& row) {
   if (row.kernel == "gelu_forward") return start + row.schedule + ">(" + in + t + "*, u32*, i64);\n";
   if (row.kernel == "activation_backward") return start + row.y + ", " + row.schedule + ">(" + in + y + "const u32*, " + t + "*, i64);\n";
   if (row.kernel == "bias_gelu_forward") return start + row.y + ", true, " + row.schedule + ">(" + in + y + "i64, i64, " + t + "*, u32*);\n";
-  if (row.kernel == "bias_gelu_backward")
-    return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
+  if (row.kernel == "bias_gelu_backward") return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, i64, " + t + "*, float*);\n";
   throw std::runtime_error("sass_limits.txt: no kernel " + row.kernel);
 }
 
@@ -226,7 +235,7 @@ class SassTest : public testing::TestWithParam<std::string> {};
 TEST_P(SassTest, KernelsKeepTheirLimits) {
   const std::string nvcc = find_nvcc();
   if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/nvdisasm.sh").string() + "' '" + kBuild.string() + "'");
+  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" + kBuild.string() + "'");
   while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
   if (found.status == 77) GTEST_SKIP() << found.text;
   ASSERT_EQ(found.status, 0) << found.text;
@@ -246,8 +255,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   fs::create_directories(folder);
   std::ofstream(folder / "kernels.cu") << source;
   const std::string cubin = (folder / "kernels.cubin").string();
-  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" +
-                              cubin + "' '" + (folder / "kernels.cu").string() + "'");
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin + "' '" +
+                              (folder / "kernels.cu").string() + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
@@ -286,8 +295,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     };
     const SassFunction* function = nullptr;
     for (const SassFunction& candidate : functions) {
-      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos &&
-                       is_of(candidate.name) && candidate.name.find(mangled(row.schedule)) != std::string::npos;
+      const bool all = candidate.name.find(mangled(row.kernel)) != std::string::npos && is_of(candidate.name) &&
+                       candidate.name.find(mangled(row.schedule)) != std::string::npos;
       if (!all) continue;
       EXPECT_EQ(function, nullptr) << "two kernels fit the line: " << candidate.name;
       function = &candidate;
@@ -298,8 +307,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     EXPECT_EQ(use.spill_bytes, 0);
     EXPECT_EQ(use.stack_bytes, 0);
     for (const Instruction& instruction : function->instructions) {
-      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))
-          << "local memory: " << instruction.opcode;
+      EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL")) << "local memory: " << instruction.opcode;
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
@@ -307,8 +315,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     const std::string wide = "." + std::to_string(8 * row.access_bytes);
     // The octets, and of bias's backward the sums of its 8 columns, in fp32.
     const int stored_bytes = 8 * (row.octets * element + (bias && !forward ? 4 : 0));
-    const HotPaths paths =
-        hot_paths(*function, {wide, stored_bytes / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
+    const HotPaths paths = hot_paths(*function, {wide, stored_bytes / row.access_bytes, forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
     ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide << " at a time";
     // Global loads of the path: the octets' in full width, a byte of the mask for each, and those of tables.
     int bytes = 0, mask_bytes = 0;
@@ -330,8 +337,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     const double elements = 8.0 * row.octets;
     EXPECT_LE(paths.longest / elements, row.most_instructions) << "instructions per element";
     EXPECT_LE(use.registers, row.most_registers) << "registers";
-    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " "
-             << paths.shortest / elements << " " << paths.longest / elements << " " << use.registers << "\n";
+    measured << what << " " << row.octets << " " << row.access_bytes << std::fixed << std::setprecision(2) << " " << paths.shortest / elements << " "
+             << paths.longest / elements << " " << use.registers << "\n";
   }
 }
 
@@ -388,7 +395,7 @@ int rows_ahead(const NormRow& row, int element) {
 TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   const std::string nvcc = find_nvcc();
   if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/nvdisasm.sh").string() + "' '" + kBuild.string() + "'");
+  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" + kBuild.string() + "'");
   while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
   if (found.status == 77) GTEST_SKIP() << found.text;
   ASSERT_EQ(found.status, 0) << found.text;
@@ -402,8 +409,8 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   fs::create_directories(folder);
   std::ofstream(folder / "norms.cu") << source;
   const std::string cubin = (folder / "norms.cubin").string();
-  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin +
-                              "' '" + (folder / "norms.cu").string() + "'");
+  const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" + kRoot.string() + "' -o '" + cubin + "' '" +
+                              (folder / "norms.cu").string() + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
   const Output disassembled = run("'" + found.text + "' -c '" + cubin + "'");
@@ -414,8 +421,8 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   std::ofstream measured(folder / "norms_measured.txt");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const NormRow& row = rows[i];
-    const std::string what = row.architecture + " " + row.kernel + " " + row.norm + " " + row.t + " " + row.form + " " + std::to_string(row.warps) +
-                             " " + std::to_string(row.octets);
+    const std::string what = row.architecture + " " + row.kernel + " " + row.norm + " " + row.t + " " + row.form + " " + std::to_string(row.warps) + " " +
+                             std::to_string(row.octets);
     SCOPED_TRACE(what);
     const SassFunction* function = nullptr;
     for (const SassFunction& candidate : functions) {
@@ -464,8 +471,7 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, SassTest, testing::Values("sm_80", "sm_90", "sm_100"),
-                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Architectures, SassTest, testing::Values("sm_80", "sm_90", "sm_100"), [](const auto& parameter) { return parameter.param; });
 
 }  // namespace
 }  // namespace outgrad::tests

@@ -67,8 +67,8 @@ void print(const nlohmann::json& document) {
   const auto& mutations = document.at("mutations");
   const auto& specifications = document.at("specifications");
   const auto row = [](const std::string& name, const nlohmann::json& tally) {
-    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", name, tally.at("tried").get<std::int64_t>(), tally.at("killed").get<std::int64_t>(), tally.at("harmless").get<std::int64_t>(),
-               tally.at("survived").get<std::int64_t>(), tally.at("internal").get<std::int64_t>());
+    fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", name, tally.at("tried").get<std::int64_t>(), tally.at("killed").get<std::int64_t>(),
+               tally.at("harmless").get<std::int64_t>(), tally.at("survived").get<std::int64_t>(), tally.at("internal").get<std::int64_t>());
   };
   if (mutations.at("tried") > 0) {
     fmt::print("{:<46} {:>7} {:>7} {:>8} {:>8} {:>8}\n", "headers", "tried", "killed", "harmless", "survived", "internal");
@@ -83,14 +83,17 @@ void print(const nlohmann::json& document) {
     }
   }
   if (specifications.at("tried") > 0) {
-    fmt::print("specifications: {} tried, {} fitted and true, {} refused, {} undecided, {} false ({} of them accepted by check), {} hung, {} out of memory, {} internal errors; longest fit {:.1f} s\n",
-               specifications.at("tried").get<std::int64_t>(), specifications.at("fitted").get<std::int64_t>(), specifications.at("refused").get<std::int64_t>(),
-               specifications.at("undecided").get<std::int64_t>(), specifications.at("false").get<std::int64_t>(), specifications.at("survived").get<std::int64_t>(),
-               specifications.at("hung").get<std::int64_t>(), specifications.at("memory").get<std::int64_t>(), specifications.at("internal").get<std::int64_t>(),
-               specifications.at("longest_cpu_s").get<double>());
+    fmt::print(
+        "specifications: {} tried, {} fitted and true, {} refused, {} undecided, {} false ({} of them accepted by check), {} hung, {} out of memory, {} "
+        "internal errors; longest fit {:.1f} s\n",
+        specifications.at("tried").get<std::int64_t>(), specifications.at("fitted").get<std::int64_t>(), specifications.at("refused").get<std::int64_t>(),
+        specifications.at("undecided").get<std::int64_t>(), specifications.at("false").get<std::int64_t>(), specifications.at("survived").get<std::int64_t>(),
+        specifications.at("hung").get<std::int64_t>(), specifications.at("memory").get<std::int64_t>(), specifications.at("internal").get<std::int64_t>(),
+        specifications.at("longest_cpu_s").get<double>());
     for (const auto& [reason, times] : specifications.at("reasons").items()) fmt::print("  {:>5} {}\n", times.get<std::int64_t>(), reason);
     for (const auto& failure : specifications.at("failures")) {
-      fmt::print("{}: {}\n  {}", failure.at("outcome").get<std::string>(), failure.at("why").get<std::string>(), failure.at("specification").get<std::string>());
+      fmt::print("{}: {}\n  {}", failure.at("outcome").get<std::string>(), failure.at("why").get<std::string>(),
+                 failure.at("specification").get<std::string>());
     }
   }
 }
@@ -116,7 +119,8 @@ void run(const Arguments& arguments, int& status) {
     const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
     const auto ours = [&](size_t number) { return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1); };
     if (options.specifications > 0 && !std::filesystem::exists(options.fitter)) throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
-    const std::vector<std::string> files = arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
+    const std::vector<std::string> files =
+        arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
     std::vector<std::string> texts, donors;  // what is taken from other headers is taken from the same ones, whichever are damaged
     for (const std::string& file : committed_headers(options.toolchain.sources, true)) donors.push_back(kernels::read_file(file));
     for (const std::string& file : files) {

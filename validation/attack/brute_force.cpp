@@ -195,7 +195,8 @@ class Judgement {
       if (falsehoods.size() > 8) break;
       require(outcome.bit == (x >= star), "the mask bit", outcome.bit, x >= star, point);
       if (small) {
-        const float y = format == "f16" ? kernels::widen(kernels::narrow<kernels::F16>(outcome.got)) : kernels::widen(kernels::narrow<kernels::BF16>(outcome.got));
+        const float y =
+            format == "f16" ? kernels::widen(kernels::narrow<kernels::F16>(outcome.got)) : kernels::widen(kernels::narrow<kernels::BF16>(outcome.got));
         require(y == known.low && std::signbit(y) == std::signbit(x), "rounded", y, known.low, point);
         if (x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
         if (x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
@@ -236,13 +237,22 @@ const Truth& Library::truth(const Claims& claims) {
   const std::string activation = text_of(claims.activation), function = text_of(claims.function);
   const std::string format = claims.kind == Claims::Kind::forward ? "f32" : text_of(claims.format);
   auto& truth = truths_[{activation, function, format, backward}];
-  if (!truth) truth = std::make_unique<Truth>(backward ? backward_truth(curve(activation, function), format) : forward_truth(curve(activation, function), format));
+  if (!truth)
+    truth = std::make_unique<Truth>(backward ? backward_truth(curve(activation, function), format) : forward_truth(curve(activation, function), format));
   return *truth;
 }
 
 double Library::coordinate_error(const Claims& c, float& at) {
-  const std::vector<double> constants{c.y_hi,    c.y_lo, c.t_min, std::isnan(c.s_min) ? 0 : c.s_min,   c.y_max, std::isnan(c.left_y) ? 0 : c.left_y, std::isnan(c.right_s) ? 0 : c.right_s,
-                                      double(c.has_left), double(c.has_right), double(c.right_both)};
+  const std::vector<double> constants{c.y_hi,
+                                      c.y_lo,
+                                      c.t_min,
+                                      std::isnan(c.s_min) ? 0 : c.s_min,
+                                      c.y_max,
+                                      std::isnan(c.left_y) ? 0 : c.left_y,
+                                      std::isnan(c.right_s) ? 0 : c.right_s,
+                                      double(c.has_left),
+                                      double(c.has_right),
+                                      double(c.right_both)};
   const auto [entry, fresh] = coordinates_.try_emplace({text_of(c.activation), text_of(c.function), text_of(c.format), constants});
   if (fresh) entry->second.first = gate::coordinate_error(curve(text_of(c.activation), text_of(c.function)), truth(c), c, entry->second.second);
   at = entry->second.second;

@@ -47,7 +47,7 @@ std::vector<Falsehood> judge(Library& library, const Claims& claims, std::span<c
 /// How sharp a judgement is.
 struct Sight {
   std::map<std::string, double> shares;  ///< how much of each claim was seen: near 1 where the claim is sharp and the brute force looks where it matters
-  std::map<int, double> row_fits;        ///< the A seen of each row of a backward header
+  std::map<int, double> row_fits;  ///< the A seen of each row of a backward header
 };
 Sight sight_of(Library& library, const Claims& claims, std::span<const Outcome> outcomes);
 

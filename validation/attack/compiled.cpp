@@ -55,7 +55,8 @@ std::set<size_t> named_in(const std::string& errors) {
 Toolchain default_toolchain() {
   const char* compiler = std::getenv("CXX");
   Toolchain toolchain{compiler && *compiler ? compiler : "c++", OUTGRAD_SOURCES};
-  if (!std::filesystem::exists(toolchain.sources + "/kernels/eval.h")) throw kernels::EnvironmentError(toolchain.sources + ": the kernels' sources are not there");
+  if (!std::filesystem::exists(toolchain.sources + "/kernels/eval.h"))
+    throw kernels::EnvironmentError(toolchain.sources + ": the kernels' sources are not there");
   return toolchain;
 }
 
@@ -81,14 +82,15 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
   while (!members.empty()) {
     std::string unit = "#include \"validation/attack/probe.h\"\n";
     for (const size_t i : members) {
-      unit += fmt::format("#define {} Mutant_{}\n#include \"{}\"\n#undef {}\nOUTGRAD_ATTACK_PROBE({}, Mutant_{})\n", types_[i], i, header_name(i), types_[i], i, i);
+      unit +=
+          fmt::format("#define {} Mutant_{}\n#include \"{}\"\n#undef {}\nOUTGRAD_ATTACK_PROBE({}, Mutant_{})\n", types_[i], i, header_name(i), types_[i], i, i);
     }
     const std::string base = fmt::format("{}/unit_{}", folder, units_++), library = base + ".so";
     write_text(base + ".cpp", unit);
     // Warnings are the mutants'; -O1 is half of what -O2 takes, and every operation is the same.
-    const kernels::Ending ending = run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC", "-fvisibility=hidden", "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder,
-                                       base + ".cpp", "-o", library},
-                                      {kCompilerSeconds, kCompilerMemory});
+    const kernels::Ending ending = run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC", "-fvisibility=hidden",
+                                                "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder, base + ".cpp", "-o", library},
+                                               {kCompilerSeconds, kCompilerMemory});
     if (ending.status == 0) {
       for (const size_t i : members) libraries_[i] = library;
       return;
@@ -107,7 +109,8 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
       return;
     }
     if (rest.size() == members.size() || ending.late) {
-      const std::vector<size_t> front(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2)), back(members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2), members.end());
+      const std::vector<size_t> front(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2)),
+          back(members.begin() + static_cast<std::ptrdiff_t>(members.size() / 2), members.end());
       compile(toolchain, folder, front);
       compile(toolchain, folder, back);
       return;

@@ -47,7 +47,9 @@ class Stage {
 };
 
 std::string ending_text(const kernels::Ending& ending) {
-  return ending.late ? fmt::format("no end in {} s", kLimits.cpu_s) : ending.signal ? fmt::format("signal {}", ending.signal) : fmt::format("exit status {}", ending.status);
+  return ending.late     ? fmt::format("no end in {} s", kLimits.cpu_s)
+         : ending.signal ? fmt::format("signal {}", ending.signal)
+                         : fmt::format("exit status {}", ending.status);
 }
 
 // The falsehoods of one header of a batch, in words; empty where none was seen.
@@ -318,22 +320,29 @@ nlohmann::json to_json(const HeaderResult& result) {
 
 nlohmann::json to_json(const SpecificationResult& result) {
   nlohmann::json failures = nlohmann::json::array();
-  for (const SpecificationFailure& failure : result.failures) failures.push_back({{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
-  return {{"tried", result.tried},       {"fitted", result.fitted},     {"refused", result.refused}, {"undecided", result.undecided}, {"false", result.false_claims},
-          {"survived", result.survived}, {"hung", result.hung},         {"memory", result.memory},   {"internal", result.internal},   {"longest_cpu_s", result.longest_cpu_s},
-          {"reasons", result.reasons},   {"failures", std::move(failures)}};
+  for (const SpecificationFailure& failure : result.failures)
+    failures.push_back({{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
+  return {{"tried", result.tried},        {"fitted", result.fitted},
+          {"refused", result.refused},    {"undecided", result.undecided},
+          {"false", result.false_claims}, {"survived", result.survived},
+          {"hung", result.hung},          {"memory", result.memory},
+          {"internal", result.internal},  {"longest_cpu_s", result.longest_cpu_s},
+          {"reasons", result.reasons},    {"failures", std::move(failures)}};
 }
 
 namespace {
 
 SpecificationResult specifications_from(const JsonNode& node) {
   SpecificationResult block;
-  block.tried = node["tried"].count(), block.fitted = node["fitted"].count(), block.refused = node["refused"].count(), block.undecided = node["undecided"].count();
-  block.false_claims = node["false"].count(), block.survived = node["survived"].count(), block.hung = node["hung"].count(), block.memory = node["memory"].count();
+  block.tried = node["tried"].count(), block.fitted = node["fitted"].count(), block.refused = node["refused"].count(),
+  block.undecided = node["undecided"].count();
+  block.false_claims = node["false"].count(), block.survived = node["survived"].count(), block.hung = node["hung"].count(),
+  block.memory = node["memory"].count();
   block.internal = node["internal"].count();
   block.longest_cpu_s = node["longest_cpu_s"].finite();
   for (const std::string& reason : node["reasons"].keys()) block.reasons[reason] = node["reasons"][reason].count();
-  for (const JsonNode& failure : node["failures"].items()) block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
+  for (const JsonNode& failure : node["failures"].items())
+    block.failures.push_back({failure["specification"].text(), failure["outcome"].text(), failure["why"].text()});
   return block;
 }
 
@@ -383,7 +392,8 @@ Units read_units(const std::string& file, std::uint64_t seed) {
   const nlohmann::json json = read_json(file);
   const JsonNode node(json, file, "");
   node.expect_schema(kSchema);
-  if (static_cast<std::uint64_t>(node["seed"].count()) != seed) node["seed"].fail(fmt::format("is not {}: other damage (--seed, or --fresh to begin anew)", seed));
+  if (static_cast<std::uint64_t>(node["seed"].count()) != seed)
+    node["seed"].fail(fmt::format("is not {}: other damage (--seed, or --fresh to begin anew)", seed));
   Units units;
   for (const std::string& name : node["units"].keys()) {
     const JsonNode unit = node["units"][name];

@@ -29,11 +29,11 @@ Answer check_text(const std::string& text, const std::string& name);
 
 struct Options {
   std::uint64_t seed = 1;
-  size_t passes = 1;          ///< kinds of damage that each coefficient gets
-  size_t most = 0;            ///< mutants of one header, 0 for no limit
-  std::string only;           ///< damage is done at places of this name or kind alone ("kO", "comments"); empty: everywhere
+  size_t passes = 1;  ///< kinds of damage that each coefficient gets
+  size_t most = 0;  ///< mutants of one header, 0 for no limit
+  std::string only;  ///< damage is done at places of this name or kind alone ("kO", "comments"); empty: everywhere
   size_t specifications = 0;
-  std::string fitter;         ///< the executable outgrad-fit
+  std::string fitter;  ///< the executable outgrad-fit
   Toolchain toolchain;
   Checker checker = check_text;
 };
@@ -54,7 +54,7 @@ struct HeaderResult {
   std::string baseline;  ///< empty, or what the brute force has against the header as it is
   std::map<std::string, double> shares;  ///< how much of each of its claims the brute force saw
   std::map<std::string, MutantTally> kinds;  ///< by place and damage, "constants: sign"
-  std::vector<MutantFailure> failures;       ///< survivors and internal errors
+  std::vector<MutantFailure> failures;  ///< survivors and internal errors
   MutantTally total() const;
 };
 

@@ -18,11 +18,13 @@ using kernels::Random;
 
 namespace {
 
-constexpr std::array<const char*, 10> kNumberDamages{"one ulp up", "one ulp down", "a few ulps", "a thousandth", "a factor up", "a factor down", "a large factor", "sign", "zero", "swapped"};
+constexpr std::array<const char*, 10> kNumberDamages{"one ulp up",    "one ulp down",   "a few ulps", "a thousandth", "a factor up",
+                                                     "a factor down", "a large factor", "sign",       "zero",         "swapped"};
 constexpr std::array<const char*, 6> kIntegerDamages{"one more", "one less", "doubled", "sign", "zero", "swapped"};
 constexpr std::array<const char*, 1> kBooleanDamages{"negated"};
 constexpr std::array<const char*, 5> kStringDamages{"a letter", "another number", "another header's", "swapped", "empty"};
-constexpr std::array<const char*, 7> kCommentDamages{"a letter", "another number", "removed", "swapped", "ends in a backslash", "ends in a backslash and a blank", "a carriage return"};
+constexpr std::array<const char*, 7> kCommentDamages{
+    "a letter", "another number", "removed", "swapped", "ends in a backslash", "ends in a backslash and a blank", "a carriage return"};
 constexpr std::array<const char*, 7> kLineDamages{"dropped", "doubled", "swapped", "a blank more", "an empty line before", "a directive before", "a tab"};
 
 std::span<const char* const> damages(Site::Kind kind) {
@@ -68,7 +70,8 @@ struct Number {
     Number result = *this;
     for (int i = 0; i < std::abs(ulps); ++i) {
       const double towards = ulps > 0 ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
-      result.value = is_float ? static_cast<double>(std::nextafter(static_cast<float>(result.value), static_cast<float>(towards))) : std::nextafter(result.value, towards);
+      result.value =
+          is_float ? static_cast<double>(std::nextafter(static_cast<float>(result.value), static_cast<float>(towards))) : std::nextafter(result.value, towards);
     }
     return result;
   }
@@ -246,7 +249,12 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
       break;
     }
     case Kind::comment:
-      replace(site, damage == 0 ? with_letter(old, random) : damage == 1 ? with_number(old, random) : damage == 2 ? "" : damage == 4 ? old + "\\" : damage == 5 ? old + "\\ " : old + "\r");
+      replace(site, damage == 0   ? with_letter(old, random)
+                    : damage == 1 ? with_number(old, random)
+                    : damage == 2 ? ""
+                    : damage == 4 ? old + "\\"
+                    : damage == 5 ? old + "\\ "
+                                  : old + "\r");
       break;
     case Kind::line:
       if (damage == 0) replace({site.kind, "", site.begin, site.length + 1}, "");

@@ -18,7 +18,7 @@ namespace outgrad::validation::gate {
 /// Where damage is done, and what stands there.
 struct Site {
   enum class Kind { real, integer, boolean, string, coefficient, breakpoint, entry, comment, line } kind;
-  std::string name;            ///< the constant; "row 3, word 1"; the comment's or line's number
+  std::string name;  ///< the constant; "row 3, word 1"; the comment's or line's number
   size_t begin = 0, length = 0;  ///< of its text
 };
 const char* to_string(Site::Kind kind);

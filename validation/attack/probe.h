@@ -24,10 +24,10 @@ struct TracedOps {
   using Row = k::u32;
 
   k::FloatOps fp32{};
-  bool at_truth = false;                // the second trace
-  long double root = 0;                 // its coordinate,
-  float row_root = 0;                   // and what chooses the row
-  float tie = __builtin_nanf("");       // the term that decides a forward's ties, no part of its polynomial
+  bool at_truth = false;  // the second trace
+  long double root = 0;  // its coordinate,
+  float row_root = 0;  // and what chooses the row
+  float tie = __builtin_nanf("");  // the term that decides a forward's ties, no part of its polynomial
   mutable int operations = 0;
   mutable Row last_row = 0;
 
@@ -197,11 +197,11 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
 }  // namespace outgrad::validation::gate
 
 // All else is hidden: a symbol that other libraries could share would keep this one loaded.
-#define OUTGRAD_ATTACK_PROBE(number, Fit)                                                                                          \
-  extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(outgrad::validation::gate::Claims* claims) {                                    \
-    outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);                                              \
-  }                                                                                                                                \
+#define OUTGRAD_ATTACK_PROBE(number, Fit)                                                                                                                 \
+  extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(outgrad::validation::gate::Claims* claims) {                      \
+    outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);                                                                       \
+  }                                                                                                                                                       \
   extern "C" __attribute__((visibility("default"))) void outgrad_attack_probe_##number(const outgrad::validation::gate::Point* points, std::size_t count, \
-                                                outgrad::validation::gate::Outcome* outcomes) { \
-    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, outcomes);                        \
+                                                                                       outgrad::validation::gate::Outcome* outcomes) {                    \
+    outgrad::validation::gate::probe<outgrad::kernels::generated::Fit>(points, count, outcomes);                                                          \
   }

@@ -224,7 +224,10 @@ Specification random_specification(Random& random) {
   if (format == "e4m3" && random.chance(0.5)) format = "e5m2";
   const bool tiny = format == "e4m3" || format == "e5m2", wide = format == "f32";
   const double kind_drawn = random.uniform();
-  std::string kind = tiny || (!wide && kind_drawn > 0.93) ? "oracle" : kind_drawn > 0.8 ? (wide ? "rel" : "stored") : kind_drawn > 0.74 && !wide ? "ulp" : "abs";
+  std::string kind = tiny || (!wide && kind_drawn > 0.93) ? "oracle"
+                     : kind_drawn > 0.8                   ? (wide ? "rel" : "stored")
+                     : kind_drawn > 0.74 && !wide         ? "ulp"
+                                                          : "abs";
   if (random.chance(0.01)) kind = "stored";  // also where the format has none
   Specification spec;
   std::string definition;
@@ -247,7 +250,8 @@ Specification random_specification(Random& random) {
                              : kind == "stored" ? fmt::format("stored:{}", number(1.005 + random.uniform() * 0.3, 4))
                              : kind == "ulp"    ? fmt::format("ulp:{}", number(random.uniform(0.6, 3), 2))
                                                 : fmt::format("{}:2^-{}", kind, bits);
-  spec.json = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "backward", {}, "format": "{}", "target": "{}")", definition, format, target);
+  spec.json =
+      fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "backward", {}, "format": "{}", "target": "{}")", definition, format, target);
   if (kind != "oracle") {
     spec.json += layout.keys;
     if (kind == "stored") {

@@ -14,7 +14,7 @@ namespace outgrad::validation::gate {
 
 struct Specification {
   std::string function;  ///< the expression, or the activation's name
-  std::string json;      ///< schema outgrad.spec/2
+  std::string json;  ///< schema outgrad.spec/2
 };
 
 /// The same from a seed on every machine, but for the last digits of a shift, which are libm's.

@@ -78,9 +78,8 @@ std::vector<Stored> numbers_of(const std::string& format) {
     const float value = widened(format, code);
     if (!std::isnan(value)) numbers.push_back({value, code});
   }
-  std::stable_sort(numbers.begin(), numbers.end(), [](const Stored& a, const Stored& b) {
-    return a.value != b.value ? a.value < b.value : std::signbit(a.value) && !std::signbit(b.value);
-  });
+  std::stable_sort(numbers.begin(), numbers.end(),
+                   [](const Stored& a, const Stored& b) { return a.value != b.value ? a.value < b.value : std::signbit(a.value) && !std::signbit(b.value); });
   return numbers;
 }
 
@@ -107,7 +106,11 @@ double ulp_of(const std::string& format, double v) {
   struct Shape {
     int fraction, least;  // bits of the fraction, exponent of the least normal number
   };
-  const Shape shape = format == "f32" ? Shape{23, -126} : format == "bf16" ? Shape{7, -126} : format == "f16" ? Shape{10, -14} : format == "e4m3" ? Shape{3, -6} : Shape{2, -14};
+  const Shape shape = format == "f32"    ? Shape{23, -126}
+                      : format == "bf16" ? Shape{7, -126}
+                      : format == "f16"  ? Shape{10, -14}
+                      : format == "e4m3" ? Shape{3, -6}
+                                         : Shape{2, -14};
   const int exponent = v == 0 ? shape.least : std::max(std::ilogb(v), shape.least);
   return std::ldexp(1.0, exponent - shape.fraction);
 }
@@ -181,10 +184,10 @@ void add_stored(const Curve& curve, const std::string& format, bool m, const std
     if (std::isinf(y.value) && y.value < 0) continue;
     // +0 and -0 are two codes of one number: what rounds to -0 ends at 0, where +0 begins.
     const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value, last_is_twin = i > 0 && numbers[i - 1].value == y.value;
-    const double upper = next_is_twin ? 0.0
-                         : i + 1 < numbers.size()
-                             ? midpoint(format, y.value, numbers[i + 1].value)
-                             : format == "e4m3" ? 464.0 : std::numeric_limits<double>::infinity();
+    const double upper = next_is_twin             ? 0.0
+                         : i + 1 < numbers.size() ? midpoint(format, y.value, numbers[i + 1].value)
+                         : format == "e4m3"       ? 464.0
+                                                  : std::numeric_limits<double>::infinity();
     if (curve.masked() && Real(upper) <= curve.y_star()) continue;
     if (first) {
       const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1].value, y.value) : -std::numeric_limits<double>::infinity();
@@ -244,7 +247,8 @@ std::vector<float> strata(const Curve& curve, bool m) {
     float lowest = static_cast<float>(star);
     for (int i = 0; i < 64; ++i) at.push_back(lowest), lowest = std::nextafter(lowest, 1e9f);
   } else {
-    const double low = std::max(static_cast<double>(curve.formula().at(-60.0).value), -20.0), high = std::min(static_cast<double>(curve.formula().at(60.0).value), 20.0);
+    const double low = std::max(static_cast<double>(curve.formula().at(-60.0).value), -20.0),
+                 high = std::min(static_cast<double>(curve.formula().at(60.0).value), 20.0);
     for (int i = 0; i <= kUniform; ++i) add(low + (high - low) * i / kUniform);
   }
   for (double y = 0x1p10; y >= 0x1p-149; y *= std::exp2(-1.0 / kPerOctave)) {

@@ -61,12 +61,12 @@ class Curve {
 
 /// What is known at a point of `Truth::points`.
 struct Known {
-  bool stored = false;      ///< the point is a stored y that some x of the branch rounds to
+  bool stored = false;  ///< the point is a stored y that some x of the branch rounds to
   double low = 0, high = 0;  ///< then f' over these x
   /// y where g has a limit by contract (infinities; foreign data beyond the branch's end), or a NaN.
   enum class Limit { none, left, right, nan } limit = Limit::none;
-  bool sloped = false;      ///< f^-1 of the very number is known
-  long double slope = 0;    ///< f' there; of a forward header f(x)
+  bool sloped = false;  ///< f^-1 of the very number is known
+  long double slope = 0;  ///< f' there; of a forward header f(x)
 };
 
 struct Truth {

@@ -53,9 +53,7 @@ void require_index(Conditions& conditions, float low, float high, float scale, f
   conditions.require(!(last - first >= static_cast<float>(rows)), fmt::format("the {} index spans more than {} cells", what, rows));
 }
 
-int low_bits_of(const RoundedForwardHeader& h, float x) {
-  return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows;
-}
+int low_bits_of(const RoundedForwardHeader& h, float x) { return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows; }
 
 // fma, add and mul from y to g.
 int operations(const BackwardHeader& h) {
@@ -83,19 +81,19 @@ void require_class(Conditions& conditions, const BackwardHeader& h) {
   const bool storable = h.format != "f32";
   switch (accuracy.kind) {
     case ClassKind::abs:
-    case ClassKind::rel:
-      return conditions.require(h.bound_a <= accuracy.bound, fmt::format("kA does not meet the class {}", h.accuracy));
+    case ClassKind::rel: return conditions.require(h.bound_a <= accuracy.bound, fmt::format("kA does not meet the class {}", h.accuracy));
     case ClassKind::ulp:
       return conditions.require(storable || (h.two_word && h.bound_ulp <= accuracy.bound), fmt::format("kUlp does not meet the class {}", h.accuracy));
     case ClassKind::stored:
-      return conditions.require(storable && h.storage.total <= accuracy.bound * h.storage.oracle, fmt::format("kT and kO do not meet the class {}", h.accuracy));
-    default:
-      conditions.require(false, fmt::format("unknown class {}", h.accuracy));
+      return conditions.require(storable && h.storage.total <= accuracy.bound * h.storage.oracle,
+                                fmt::format("kT and kO do not meet the class {}", h.accuracy));
+    default: conditions.require(false, fmt::format("unknown class {}", h.accuracy));
   }
 }
 
 void require_domain(Conditions& conditions, const HeaderNames& h) {
-  conditions.require(h.x_limit == (h.activation == "expression" ? kExpressionEnd : 0), fmt::format("kXLimit is {:g}, proofs end at {}", h.x_limit, kExpressionEnd));
+  conditions.require(h.x_limit == (h.activation == "expression" ? kExpressionEnd : 0),
+                     fmt::format("kXLimit is {:g}, proofs end at {}", h.x_limit, kExpressionEnd));
 }
 
 // What an enclosure of f' over a tail, kTailSlope wide, leaves for its limit: limits are small fractions.
@@ -151,9 +149,7 @@ nlohmann::json finite_or_null(double v) { return std::isfinite(v) ? nlohmann::js
 }  // namespace
 
 Verdict CheckReport::verdict() const {
-  const auto any = [&](Verdict v) {
-    return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; });
-  };
+  const auto any = [&](Verdict v) { return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == v; }); };
   return any(Verdict::Violated) ? Verdict::Violated : any(Verdict::Undecided) || findings.empty() ? Verdict::Undecided : Verdict::Holds;
 }
 
@@ -182,8 +178,7 @@ Finding check_structure(const BackwardHeader& h) {
     const int steps = 256 << h.left_bits;  // of all exponents
     conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps, "kLeftKnee or kLeftBase is not a step of an octave");
   }
-  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
-                     "kRightS is not between 0 and the greatest s");
+  conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)), "kRightS is not between 0 and the greatest s");
   conditions.require(!h.right_both || (h.masked && h.has_left), "kRightBoth without the left segment, where it ends");
   if (h.two_word) {
     conditions.require(h.scheme == kHorner && h.centred && h.format == "f32", "a two-word row is evaluated by Horner's rule in f32");
@@ -196,10 +191,10 @@ Finding check_structure(const BackwardHeader& h) {
   conditions.require(activation.problem().empty(), activation.problem());
   if (!activation.problem().empty()) return conditions.finding();
   // The proof of A takes what lies beyond a clamp from the formula of that end alone.
-  if (activation.formulas().size() > 1) conditions.require(h.y_min < 0 && h.y_max > 0, "kYMin and kYMax do not lie on both sides of 0, where two formulas meet");
+  if (activation.formulas().size() > 1)
+    conditions.require(h.y_min < 0 && h.y_max > 0, "kYMin and kYMax do not lie on both sides of 0, where two formulas meet");
   const float lowest = !h.masked ? h.y_min : h.has_left ? deployed_s(h, h.left_y, false) : h.s_min;
-  if (!h.has_breaks)
-    require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows, h.masked ? "s" : "y");
+  if (!h.has_breaks) require_index(conditions, lowest, deployed_s(h, h.y_max, true), h.index_scale, h.index_bias, h.rows, h.masked ? "s" : "y");
   const auto require_limit = [&](float y, bool m, const Interval& slopes, const char* what) {
     const float g = deployed_gradient(h, y, m);
     const double limit = limit_of(slopes);
@@ -212,8 +207,7 @@ Finding check_structure(const BackwardHeader& h) {
       conditions.require(g == static_cast<float>(limit), fmt::format("g({}) is {:.9g}, not {:.9g}", what, g, limit));
     } else {
       // What is stored in place of the clamped y may be off by the rounding of the evaluation as well.
-      conditions.require((Interval(g) - slopes).magnitude() <= h.bound_a + h.bound_b,
-                         fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
+      conditions.require((Interval(g) - slopes).magnitude() <= h.bound_a + h.bound_b, fmt::format("g({}) is {:.9g}, far from {:.9g}", what, g, limit));
     }
   };
   require_limit(kFloatInfinity, true, activation.formulas().back().high_slopes, "+inf, m = 1");
@@ -223,8 +217,7 @@ Finding check_structure(const BackwardHeader& h) {
   } else {
     require_limit(-kFloatInfinity, true, activation.formulas().front().low_slopes, "-inf");
   }
-  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) && std::isnan(deployed_gradient(h, std::nanf(""), false)),
-                     "NaN is lost");
+  conditions.require(std::isnan(deployed_gradient(h, std::nanf(""), true)) && std::isnan(deployed_gradient(h, std::nanf(""), false)), "NaN is lost");
   return conditions.finding();
 }
 
@@ -267,8 +260,7 @@ Finding check_structure(const ForwardHeader& h) {
   for (int row = 0; row < h.tail_rows; ++row) {
     const float scale = h.tail.row(row)[h.tail_degree + 2];
     int exponent = 0;
-    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
-                       fmt::format("the scale of tail row {} is not a power of two", row));
+    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f, fmt::format("the scale of tail row {} is not a power of two", row));
   }
   return conditions.finding();
 }
@@ -317,8 +309,7 @@ std::string to_text(const CheckReport& report) {
   std::string text;
   for (const Finding& finding : report.findings) {
     text += fmt::format("{}: {} {}: ", report.file, finding.name, to_string(finding.verdict));
-    if (finding.name != "structure")
-      text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
+    if (finding.name != "structure") text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
     text += finding.why + "\n";
   }
   return text;
@@ -332,14 +323,12 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
       nlohmann::json entry = {{"name", finding.name}, {"verdict", to_string(finding.verdict)}, {"why", finding.why}};
       if (finding.name != "structure") entry.update({{"claim", finding.claim}, {"proven", finite_or_null(finding.proven)}});
       if (finding.witness) {
-        entry["witness"] = {{"at", finite_or_null(finding.witness->at)},
-                            {"got", finite_or_null(finding.witness->got)},
-                            {"want", finite_or_null(finding.witness->want)}};
+        entry["witness"] = {
+            {"at", finite_or_null(finding.witness->at)}, {"got", finite_or_null(finding.witness->got)}, {"want", finite_or_null(finding.witness->want)}};
       }
       findings.push_back(std::move(entry));
     }
-    files.push_back(
-        {{"file", report.file}, {"name", report.name}, {"verdict", to_string(report.verdict())}, {"findings", std::move(findings)}});
+    files.push_back({{"file", report.file}, {"name", report.name}, {"verdict", to_string(report.verdict())}, {"findings", std::move(findings)}});
   }
   const bool all_hold = std::all_of(reports.begin(), reports.end(), [](const CheckReport& r) { return r.verdict() == Verdict::Holds; });
   return {{"schema", "outgrad.check/1"}, {"holds", all_hold}, {"files", std::move(files)}};
@@ -347,12 +336,9 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
 
 const char* to_string(Verdict verdict) {
   switch (verdict) {
-    case Verdict::Holds:
-      return "holds";
-    case Verdict::Violated:
-      return "violated";
-    case Verdict::Undecided:
-      break;
+    case Verdict::Holds: return "holds";
+    case Verdict::Violated: return "violated";
+    case Verdict::Undecided: break;
   }
   return "undecided";
 }

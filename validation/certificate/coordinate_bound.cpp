@@ -22,11 +22,7 @@ constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is
 struct Grid {
   int digits, least_exponent;
 
-  explicit Grid(const std::string& format)
-      : digits(format == "f32"   ? 23
-               : format == "f16" ? 10
-                                 : 7),
-        least_exponent(format == "f16" ? -14 : -126) {}
+  explicit Grid(const std::string& format) : digits(format == "f32" ? 23 : format == "f16" ? 10 : 7), least_exponent(format == "f16" ? -14 : -126) {}
   double spacing(double y) const { return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits); }
   double nearest(double y) const { return std::nearbyint(y / spacing(y)) * spacing(y); }
   // Next to a power of two of y < 0 the finer spacing begins.
@@ -36,8 +32,7 @@ struct Grid {
 // One branch: |s| is what is cut into cells, `sign` makes it s.
 class Branch {
  public:
-  Branch(const BackwardHeader& h, const Activation& activation, double sign)
-      : activation_(activation), sign_(sign), t_min_(static_cast<double>(h.t_min)) {
+  Branch(const BackwardHeader& h, const Activation& activation, double sign) : activation_(activation), sign_(sign), t_min_(static_cast<double>(h.t_min)) {
     shift_ = activation.y_star() - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo);
     const Formula& formula = activation.only();
     if (sign < 0) {
@@ -168,8 +163,7 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
       pending.insert(pending.end(), {{a, middle}, {middle, b}});
       continue;
     }
-    return search.undecided(
-        fmt::format("not decided near y = {:.9g}, m = {:d}", (branch.y_star() + square(Interval(middle))).middle(), branch.sign() > 0));
+    return search.undecided(fmt::format("not decided near y = {:.9g}, m = {:d}", (branch.y_star() + square(Interval(middle))).middle(), branch.sign() > 0));
   }
 }
 
@@ -180,8 +174,7 @@ Finding prove_coordinate(const BackwardHeader& h, double claim) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   for (const double sign : {1.0, -1.0}) search_branch(search, Branch(h, activation, sign), h);
   if (search.finding.verdict == Verdict::Holds && !(search.finding.proven <= claim)) search.undecided("not decided at a stored y");
-  if (search.finding.verdict == Verdict::Holds)
-    search.finding.why = fmt::format("largest seen {:.6g} at y = {:.9g}", search.largest, search.at);
+  if (search.finding.verdict == Verdict::Holds) search.finding.why = fmt::format("largest seen {:.6g} at y = {:.9g}", search.largest, search.at);
   if (activation.limited()) search.finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   return search.finding;
 }

@@ -80,9 +80,7 @@ Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
   return {row, Coordinate::root, v};
 }
 
-bool in_right_segment(const BackwardHeader& h, float v) {
-  return h.has_right && !((h.right_both ? std::fabs(v) : v) < h.right_s) && !std::isnan(v);
-}
+bool in_right_segment(const BackwardHeader& h, float v) { return h.has_right && !((h.right_both ? std::fabs(v) : v) < h.right_s) && !std::isnan(v); }
 
 float deployed_row(std::span<const float> row, int degree, float v, int scheme, bool centred, bool two_word) {
   const float u = centred ? v - row[0] : v;
@@ -125,8 +123,7 @@ float deployed_entry(const TableHeader& h, std::uint32_t code, bool m) {
   const bool left = h.masked && !m, negative = (code & sign) != 0;
   const TableHeader::Segment& segment = left ? h.left : negative ? h.lower : h.upper;
   const int magnitude = left && !negative ? 0 : static_cast<int>(code & (sign - 1));
-  const std::uint16_t entry =
-      h.entries[static_cast<size_t>(segment.base + std::clamp(magnitude, segment.first, segment.last) - segment.first)];
+  const std::uint16_t entry = h.entries[static_cast<size_t>(segment.base + std::clamp(magnitude, segment.first, segment.last) - segment.first)];
   return h.entry_format == "f16" ? kernels::widen(kernels::F16{entry}) : kernels::widen(kernels::BF16{entry});
 }
 
@@ -193,10 +190,8 @@ std::vector<Cell> forward_cells(const ForwardHeader& h) {
   std::vector<Cell> cells;
   const auto core = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
   const auto tail = [&](float x) { return cell_index(x, h.tail_index_scale, h.tail_index_bias); };
-  cut(cells, h.tail_x, std::nextafter(h.x_max, h.tail_x), false, Coordinate::root, h.rows, core,
-      [&](float x) { return low_bits(core(x), h.rows); });
-  cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail,
-      [&](float x) { return low_bits(tail(x), h.tail_rows); });
+  cut(cells, h.tail_x, std::nextafter(h.x_max, h.tail_x), false, Coordinate::root, h.rows, core, [&](float x) { return low_bits(core(x), h.rows); });
+  cut(cells, h.x_min, std::nextafter(h.tail_x, h.x_min), true, Coordinate::root, h.tail_rows, tail, [&](float x) { return low_bits(tail(x), h.tail_rows); });
   return cells;
 }
 

@@ -37,10 +37,8 @@ struct Row {
   bool relative;    // what is bounded is |p/g - 1|
 
   Row(std::span<const float> words, int degree, bool centred = true, bool two_word = false, bool relative_error = false)
-      : centre(centred ? words[0] : 0.0f),
-        coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)),
-        low_part(two_word ? words[static_cast<size_t>(degree) + 2] : 0.0f),
-        relative(relative_error) {}
+      : centre(centred ? words[0] : 0.0f), coefficients(words.subspan(1, static_cast<size_t>(degree) + 1)),
+        low_part(two_word ? words[static_cast<size_t>(degree) + 2] : 0.0f), relative(relative_error) {}
   Interval value(const Interval& v) const { return polynomial(coefficients, v - centre) + low_part; }
   Interval error(const Interval& v, const Interval& g) const { return relative ? value(v) / g - 1 : value(v) - g; }
   Interval bound_over(const Interval& distance) const { return majorant(coefficients, distance) + std::fabs(low_part); }
@@ -191,8 +189,8 @@ struct Domain {
 };
 
 // E over all x of a domain: the tails by their enclosures, what is between by interpolation. v_low and v_high: the cell's range.
-void add_domain(SupNorm& result, const Activation& activation, const Formula& formula, const Row& row, const Domain& domain, bool of_output,
-                double v_low, double v_high, double claim) {
+void add_domain(SupNorm& result, const Activation& activation, const Formula& formula, const Row& row, const Domain& domain, bool of_output, double v_low,
+                double v_high, double claim) {
   const double from = std::max(domain.x_low.lower(), formula.low), to = std::min(domain.x_high.upper(), formula.high);
   if (!(from <= to)) return;
   const auto variable = [&](const Interval& values, double sign) {
@@ -225,8 +223,8 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
     const double low = std::nextafter(cell.low, -1.0f);
     const Interval all(-kInfinity, formula.far_low);
     add_domain(result, activation, formula, row,
-               {cell.high == 0 ? all : activation.inverse_signed_root(-root_of(cell.high)), activation.inverse_signed_root(-root_of(low))},
-               true, low, cell.high, claim);
+               {cell.high == 0 ? all : activation.inverse_signed_root(-root_of(cell.high)), activation.inverse_signed_root(-root_of(low))}, true, low,
+               cell.high, claim);
     return;
   }
   const auto widened = [](double s, double outward) { return s * (1 + (s * outward > 0 ? kRootRounding : -kRootRounding)); };
@@ -240,8 +238,8 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
     // The mirror of the right segment, as far as the left one: x falls as y rises.
     const double y_low = (y_c + square(Interval(widened(cell.high, 1)))).lower();
     const double y_high = std::min((y_c + square(Interval(widened(cell.low, -1)))).upper(), static_cast<double>(h.left_y));
-    add_domain(result, activation, formula, row,
-               {activation.inverse_signed_root(-root_of(y_high)), activation.inverse_signed_root(-root_of(y_low))}, true, y_low, y_high, claim);
+    add_domain(result, activation, formula, row, {activation.inverse_signed_root(-root_of(y_high)), activation.inverse_signed_root(-root_of(y_low))}, true,
+               y_low, y_high, claim);
     return;
   }
   if (cell.evaluated == Coordinate::output) {
@@ -256,8 +254,7 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
   const double infimum = activation.s_infimum().lower();
   add_domain(result, activation, formula, row, {activation.inverse_signed_root(s_low), x_high}, false, s_low, s_high.upper(), claim);
   if (clamped_high)
-    add_tail(result, row.error(s_top, formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity)),
-             x_high.upper(), claim);
+    add_tail(result, row.error(s_top, formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity)), x_high.upper(), claim);
   if (s_low < infimum) {
     // s below its infimum belongs to no x; g is continued by its limit.
     add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low, claim);
@@ -315,8 +312,8 @@ Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells,
     const SupNorm& part = parts[i];
     const bool first_failure = part.verdict != Verdict::Holds && total.verdict != Verdict::Violated;
     if (first_failure && (total.verdict == Verdict::Holds || part.verdict == Verdict::Violated)) {
-      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]), claim {:.6g}: {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core",
-                                cell.low, cell.high, claim_of(table_of(h, cell), cell, claim), quantity, part.observed, part.at);
+      finding.why = fmt::format("row {} ({} in [{:a}, {:a}]), claim {:.6g}: {} {:.6g} at x = {:.9g}", cell.row, cell.left ? "left" : "core", cell.low,
+                                cell.high, claim_of(table_of(h, cell), cell, claim), quantity, part.observed, part.at);
       if (part.verdict == Verdict::Undecided) finding.why += ", not decided";
       finding.witness = Witness{part.at, part.observed, claim};
     }

@@ -266,8 +266,12 @@ class Reader {
     if (error != std::errc() || end != text.data() + text.size() || std::abs(static_cast<double>(value)) > kMostInteger)
       fail(begin, fmt::format("expected an integer, found {}", shown(text)));
   }
-  void take(float& value, std::string_view ends) { take_real(value, ends, [](const char* text, char** end) { return std::strtof(text, end); }); }
-  void take(double& value, std::string_view ends) { take_real(value, ends, [](const char* text, char** end) { return std::strtod(text, end); }); }
+  void take(float& value, std::string_view ends) {
+    take_real(value, ends, [](const char* text, char** end) { return std::strtof(text, end); });
+  }
+  void take(double& value, std::string_view ends) {
+    take_real(value, ends, [](const char* text, char** end) { return std::strtod(text, end); });
+  }
 
   // Rounds what is no number of the type; its line then prints otherwise than it stands.
   template <class Float, class Parse>
@@ -321,17 +325,17 @@ void describe_names(Text& t, HeaderNames& h) {
   t.word("// command: ./outgrad emit ", h.fit_path);
   t.word("// spec sha256: ", h.spec_sha256);
   constexpr size_t kDigits = 64;
-  t.require(h.spec_sha256.size() == kDigits && h.spec_sha256.find_first_not_of("0123456789abcdef") == std::string::npos,
-            "expected 64 hexadecimal digits");
+  t.require(h.spec_sha256.size() == kDigits && h.spec_sha256.find_first_not_of("0123456789abcdef") == std::string::npos, "expected 64 hexadecimal digits");
 }
 
 // The header's own name is read before the struct's, which follows from it: the reader looks ahead.
 template <class Text>
 void describe_function(Text& t, HeaderNames& h) {
   t.constant("kName", h.name);
-  t.require(std::all_of(h.name.begin(), h.name.end(), [](char c) { return c == '_' || std::isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'z'); }) &&
-                !std::isdigit(static_cast<unsigned char>(h.name[0])),
-            "kName is not a lower-case identifier");
+  t.require(
+      std::all_of(h.name.begin(), h.name.end(), [](char c) { return c == '_' || std::isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'z'); }) &&
+          !std::isdigit(static_cast<unsigned char>(h.name[0])),
+      "kName is not a lower-case identifier");
   t.constant("kActivation", h.activation);
   t.constant("kFunction", h.function);
   if constexpr (std::is_same_v<Text, Reader>) {
@@ -347,9 +351,10 @@ void describe_function(Text& t, HeaderNames& h) {
 
 template <class Text>
 void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims) {
-  t.line(fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R "
-                     "regret)\n",
-                     h.activation == "expression" ? "|x| <= kXLimit" : "real x"));
+  t.line(
+      fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R "
+                  "regret)\n",
+                  h.activation == "expression" ? "|x| <= kXLimit" : "real x"));
   t.constant("kT", claims.total, "sup |g(y, m) - f'(x)|");
   t.constant("kO", claims.oracle, "half the longest range of f' over one (y, m)");
   t.constant("kR", claims.regret, "sup |g(y, m) - middle of that range|");
@@ -395,8 +400,9 @@ void describe(Text& t, BackwardHeader& h) {
   }
   t.constant("kHasLeft", h.has_left);
   if (h.has_left) {
-    t.line("  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first "
-           "kLeftBits fraction bits of y\n");
+    t.line(
+        "  // m = 0 and y > kLeftY: identity coordinate, row = kLeftRow + max(((h + max(h, kLeftKnee)) >> 1) - kLeftBase, 0), h = exponent and first "
+        "kLeftBits fraction bits of y\n");
     t.constant("kLeftY", h.left_y);
     within(t, "kLeftBits", h.left_bits, 1, kMaxOctaveBits);
     t.constant("kLeftRow", h.left_row);

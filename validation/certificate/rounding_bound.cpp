@@ -84,9 +84,7 @@ struct Evaluated {
   double error, inherited;
 };
 
-Evaluated last_rounding(const Computed& result) {
-  return {result.value, result.error, std::max(result.error - half_ulp(result.magnitude()), 0.0)};
-}
+Evaluated last_rounding(const Computed& result) { return {result.value, result.error, std::max(result.error - half_ulp(result.magnitude()), 0.0)}; }
 
 // p(u) in the order of the scheme, u exact; the same orders as in deployed_row.
 Evaluated polynomial_error(std::span<const float> c, int scheme, const std::optional<float>& low_part, const Range& reached) {
@@ -159,8 +157,7 @@ class Analysis {
     }
     if (finding_.verdict == Verdict::Holds && !(finding_.proven <= finding_.claim)) finding_.verdict = Verdict::Undecided;
     if (finding_.verdict == Verdict::Holds) {
-      finding_.why =
-          fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
+      finding_.why = fmt::format("{} ranges, {} values of y enumerated, largest seen {:.6g} at y = {:.9g}", ranges_, evaluations_, largest_, at_);
     }
     return finding_;
   }
@@ -208,8 +205,7 @@ class Analysis {
     const auto row = h_.table.row(selection.row);
     Interval v = static_cast<double>(selection.v);
     if (selection.coordinate == Coordinate::root) {
-      const Interval t = maximum(Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo),
-                                 static_cast<double>(h_.t_min));
+      const Interval t = maximum(Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo), static_cast<double>(h_.t_min));
       v = m ? sqrt(t) : -sqrt(t);
       if (!h_.has_left) v = maximum(v, static_cast<double>(h_.s_min));
     }
@@ -301,8 +297,7 @@ class Analysis {
 
   double cell_width(const Selection& selection) const {
     for (const Cell& cell : cells_) {
-      if (cell.row == selection.row && cell.left == (selection.coordinate == Coordinate::left_output))
-        return static_cast<double>(cell.high) - cell.low;
+      if (cell.row == selection.row && cell.left == (selection.coordinate == Coordinate::left_output)) return static_cast<double>(cell.high) - cell.low;
     }
     return 0;
   }

@@ -189,8 +189,7 @@ class Preimages {
     if (std::isnan(near)) near = bisect(f, std::min(bottom, top), std::max(bottom, top), m, y);
     if (const auto place = isolate<Interval>(f, m, y, near)) return *place;
     near = std::numeric_limits<double>::quiet_NaN();
-    const Interval root =
-        !masked_ ? formula.inverse(y) : activation_.inverse_signed_root(sqrt(Interval(y) - activation_.y_star()) * (m ? 1.0 : -1.0));
+    const Interval root = !masked_ ? formula.inverse(y) : activation_.inverse_signed_root(sqrt(Interval(y) - activation_.y_star()) * (m ? 1.0 : -1.0));
     const Interval g = f.at<1>(root)[1];
     return {Place::Inside, root.lower(), root.upper(), g.lower(), g.upper()};
   }
@@ -202,8 +201,7 @@ class Preimages {
 };
 
 // Made once for headers that follow each other: several fits of one activation, or one header damaged in many ways.
-std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, bool masked,
-                                              double tail) {
+std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, bool masked, double tail) {
   static std::mutex mutex;
   static std::string last_key;
   static std::shared_ptr<const Preimages> last;
@@ -221,8 +219,8 @@ class Enumeration {
   Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
               const std::string& entry_format, std::function<float(std::uint32_t, double, bool)> gradient)
       : class_(read_class(accuracy)),
-        preimages_(preimages_of(h.activation, h.function, format, masked, class_.kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope)),
-        masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
+        preimages_(preimages_of(h.activation, h.function, format, masked, class_.kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope)), masked_(masked),
+        format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
@@ -260,9 +258,7 @@ class Enumeration {
   Finding judge_class() const {
     const Finding& total = findings_[0];
     const double room = class_.kind == ClassKind::oracle ? ulp_at(entry_format_, largest_) / 2 : 0, ratio = class_.kind == ClassKind::oracle ? 1 : class_.bound;
-    const auto allowed = [&](double oracle, double outward) {
-      return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward);
-    };
+    const auto allowed = [&](double oracle, double outward) { return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward); };
     Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim, "", {}};
     if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
       finding.verdict = Verdict::Violated;
@@ -337,8 +333,8 @@ class Enumeration {
     enter(2, regret_range.magnitude(), regret_range.mignitude(), y, m, g, least, most);
     // (y = -0, m = 0) is g = 0 by the kernels' contract.
     if (class_.kind == ClassKind::ulp && !(y.value == 0 && std::signbit(y.value) && masked_ && !m)) {
-      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()), regret_range.mignitude() / ulp_at(format_, middle.magnitude()), y, m, g,
-            least, most);
+      enter(3, regret_range.magnitude() / ulp_at(format_, middle.mignitude()), regret_range.mignitude() / ulp_at(format_, middle.magnitude()), y, m, g, least,
+            most);
     }
     largest_ = std::max(largest_, std::fabs(g));
   }
@@ -350,8 +346,8 @@ class Enumeration {
     if (seen > finding.claim && finding.verdict != Verdict::Violated) {
       finding.verdict = Verdict::Violated;
       finding.witness = Witness{y.value, g, least + (most - least) / 2};
-      finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where f' takes [{:.9g}, {:.9g}] and g = {:.9g}", finding.name, seen,
-                                y.value, m, least, most, g);
+      finding.why =
+          fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where f' takes [{:.9g}, {:.9g}] and g = {:.9g}", finding.name, seen, y.value, m, least, most, g);
     }
   }
 

@@ -286,8 +286,7 @@ void Activation::prove_one_minimum() {
   const Formula::Part* turn = nullptr;
   for (const Formula::Part& part : formula.parts) {
     if (turn ? part.slopes.positive() : part.slopes.negative()) continue;
-    const bool turns =
-        !turn && part.bend > 0 && formula.f.at<1>(Interval(part.low))[1].negative() && formula.f.at<1>(Interval(part.high))[1].positive();
+    const bool turns = !turn && part.bend > 0 && formula.f.at<1>(Interval(part.low))[1].negative() && formula.f.at<1>(Interval(part.high))[1].positive();
     if (!turns) {
       problem_ = fmt::format("f has not exactly one minimum: f' changes its sign near x = {:.6g}", part.low);
       return;
@@ -352,9 +351,7 @@ Interval Activation::inverse_at(const Interval& s) const {
   }
   for (const bool careful : {false, true}) {
     if (careful && s.contains_zero()) break;
-    if (careful)
-      x = bisect(formula.f, x_star_.middle(), s.positive() ? std::max(formula.far_high, 2 * x.magnitude()) : formula.far_low,
-                 square(s) + y_star_);
+    if (careful) x = bisect(formula.f, x_star_.middle(), s.positive() ? std::max(formula.far_high, 2 * x.magnitude()) : formula.far_low, square(s) + y_star_);
     const double scale = std::max(1.0, x.magnitude());
     for (int step = 0; step < 10 && !s.contains_zero(); ++step) {
       const auto d = formula.f.at<1>(x);

@@ -147,8 +147,7 @@ class Parser {
     blanks();
     int value = 0;
     const size_t begin = at_;
-    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) && value <= kMaxPower)
-      value = 10 * value + (text_[at_++] - '0');
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) && value <= kMaxPower) value = 10 * value + (text_[at_++] - '0');
     if (at_ == begin || (at_ < text_.size() && (text_[at_] == '.' || std::isalnum(static_cast<unsigned char>(text_[at_]))))) {
       fail("a power is not a decimal integer");
     }
@@ -284,15 +283,12 @@ Box softplus(const Box& v) {
   if (v.re.lower() >= 0) return v + log(Box(1) + exp(-v));
   return log(Box(1) + exp(v));
 }
-Box normal_density(const Box& v) {
-  return exp(square(v) * Box(-0.5)) * Box(CoarseInterval(1) / sqrt(CoarseInterval(2) * CoarseInterval::pi()), 0);
-}
+Box normal_density(const Box& v) { return exp(square(v) * Box(-0.5)) * Box(CoarseInterval(1) / sqrt(CoarseInterval(2) * CoarseInterval::pi()), 0); }
 // By the mean value from a real point: |Phi(z) - Phi(a)| <= |z - a| sup |phi|, |phi(u)| = exp((Im^2 - Re^2) / 2) / sqrt(2 pi).
 Box normal_cdf(const Box& v) {
   const double a = v.re.middle();
   if (!std::isfinite(a)) return Box::everything();
-  const CoarseInterval density =
-      exp((square(absolute(v.im)).keep_upper() - square(v.re)) * 0.5) / sqrt(CoarseInterval(2) * CoarseInterval::pi());
+  const CoarseInterval density = exp((square(absolute(v.im)).keep_upper() - square(v.re)) * 0.5) / sqrt(CoarseInterval(2) * CoarseInterval::pi());
   const CoarseInterval reach = sqrt(square(v.re - a) + square(v.im)).keep_upper();
   const CoarseInterval spread = symmetric((density.keep_upper() * reach).keep_upper());
   return {erfc(CoarseInterval(-a) / sqrt(CoarseInterval(2))) * 0.5 + spread, spread};
@@ -418,10 +414,8 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
   };
   const Scalar third = Scalar(1) / Scalar(3), half(0.5);
   switch (node.operation) {
-    case Operation::Literal:
-      return constant(Constant<Scalar>::of(node.literal));
-    case Operation::Pi:
-      return constant(Constant<Scalar>::of(Interval::pi()));
+    case Operation::Literal: return constant(Constant<Scalar>::of(node.literal));
+    case Operation::Pi: return constant(Constant<Scalar>::of(Interval::pi()));
     case Operation::Variable: {
       J jet = constant(x);
       if constexpr (N >= 1) jet[1] = Scalar(1);
@@ -439,12 +433,9 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
       for (Scalar& c : v) c = -c;
       return v;
     }
-    case Operation::Multiply:
-      return multiply<Scalar, N>(left(), right());
-    case Operation::Divide:
-      return divide<Scalar, N>(left(), right());
-    default:
-      break;
+    case Operation::Multiply: return multiply<Scalar, N>(left(), right());
+    case Operation::Divide: return divide<Scalar, N>(left(), right());
+    default: break;
   }
   const J u = left();
   const Scalar& a = u[0];
@@ -463,9 +454,7 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
       return compose<Scalar, N>(u, [&](int k) { return k < 2 ? e : k == 2 ? e * half : e * half * third; });
     }
     case Operation::Log:
-      return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? log(a) : k == 1 ? Scalar(1) / a : k == 2 ? -half / square(a) : third / (square(a) * a);
-      });
+      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? log(a) : k == 1 ? Scalar(1) / a : k == 2 ? -half / square(a) : third / (square(a) * a); });
     case Operation::Sqrt: {
       const Scalar r = root(a);
       return compose<Scalar, N>(u, [&](int k) {
@@ -476,9 +465,7 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
       const Scalar t = tanh(a);
       if constexpr (N == 0) return constant(t);
       const Scalar d = sigmoid(a * Scalar(2)) * sigmoid(a * Scalar(-2)) * Scalar(4);  // 1 - t^2, without cancellation
-      return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? t : k == 1 ? d : k == 2 ? -t * d : d * (square(t) * Scalar(2) - d) * third;
-      });
+      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? t : k == 1 ? d : k == 2 ? -t * d : d * (square(t) * Scalar(2) - d) * third; });
     }
     case Operation::Sigmoid:
     case Operation::Softplus: {
@@ -509,18 +496,12 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
         return k == 1 ? slope : k == 2 ? -a * slope : (square(a) * Scalar(2) - Scalar(1)) * slope * third;
       });
     }
-    case Operation::Abs:
-      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? absolute(a) : k == 1 ? sign_of(a) : sign_of(a) - sign_of(a); });
+    case Operation::Abs: return compose<Scalar, N>(u, [&](int k) { return k == 0 ? absolute(a) : k == 1 ? sign_of(a) : sign_of(a) - sign_of(a); });
     case Operation::Sin:
-      return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? sin(a) : k == 1 ? cos(a) : k == 2 ? -sin(a) * half : -cos(a) * half * third;
-      });
+      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? sin(a) : k == 1 ? cos(a) : k == 2 ? -sin(a) * half : -cos(a) * half * third; });
     case Operation::Cos:
-      return compose<Scalar, N>(u, [&](int k) {
-        return k == 0 ? cos(a) : k == 1 ? -sin(a) : k == 2 ? -cos(a) * half : sin(a) * half * third;
-      });
-    default:
-      return {};
+      return compose<Scalar, N>(u, [&](int k) { return k == 0 ? cos(a) : k == 1 ? -sin(a) : k == 2 ? -cos(a) * half : sin(a) * half * third; });
+    default: return {};
   }
 }
 
@@ -603,10 +584,8 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
     return series;
   };
   switch (node.operation) {
-    case Operation::Literal:
-      return constant(Scalar(node.literal));
-    case Operation::Pi:
-      return constant(Scalar(Interval::pi()));
+    case Operation::Literal: return constant(Scalar(node.literal));
+    case Operation::Pi: return constant(Scalar(Interval::pi()));
     case Operation::Variable: {
       Series<Scalar> series = constant(x);
       if (terms > 1) series[1] = Scalar(1);
@@ -619,15 +598,12 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
       for (size_t k = 0; k < terms; ++k) v[k] = node.operation == Operation::Add ? v[k] + w[k] : v[k] - w[k];
       return v;
     }
-    case Operation::Negate:
-      return scaled(left(), Scalar(-1));
+    case Operation::Negate: return scaled(left(), Scalar(-1));
     case Operation::Multiply:
       if (node.left->operation == Operation::Literal) return scaled(right(), Scalar(node.left->literal));
       return product(left(), right());
-    case Operation::Divide:
-      return quotient(left(), right());
-    default:
-      break;
+    case Operation::Divide: return quotient(left(), right());
+    default: break;
   }
   const Series<Scalar> u = left();
   const Scalar& a = u[0];
@@ -637,8 +613,7 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
       for (int k = 0; k < std::abs(node.power); ++k) result = k == 0 ? u : product(result, u);
       return node.power >= 0 ? result : quotient(constant(Scalar(1)), result);
     }
-    case Operation::Exp:
-      return exponential(u);
+    case Operation::Exp: return exponential(u);
     case Operation::Log: {
       const Series<Scalar> reciprocal = quotient(constant(Scalar(1)), u);
       return integrated(u, log(a), [&](const Series<Scalar>&, size_t k) { return reciprocal[k]; });
@@ -653,8 +628,7 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
       result[0] = tanh(a);
       return result;
     }
-    case Operation::Sigmoid:
-      return logistic(u);
+    case Operation::Sigmoid: return logistic(u);
     case Operation::Softplus: {
       const Series<Scalar> slope = logistic(u);
       return integrated(u, softplus(a), [&](const Series<Scalar>&, size_t k) { return slope[k]; });
@@ -688,15 +662,13 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
       }
       return node.operation == Operation::Sin ? s : c;
     }
-    default:
-      return constant(Scalar(0));
+    default: return constant(Scalar(0));
   }
 }
 
 bool same(const Tree& f, const Tree& g) {
   if (!f || !g) return !f && !g;
-  return f->operation == g->operation && f->power == g->power && f->literal.identical(g->literal) && same(f->left, g->left) &&
-         same(f->right, g->right);
+  return f->operation == g->operation && f->power == g->power && f->literal.identical(g->literal) && same(f->left, g->left) && same(f->right, g->right);
 }
 
 // same(), but the pattern's literal `hole` stands for any literal, reported in `found`.

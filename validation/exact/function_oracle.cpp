@@ -37,10 +37,7 @@ void enclose(const Function& f, double x, Real& lo, Real& hi) {
 }  // namespace
 
 FunctionOracle::FunctionOracle(const Activation& activation, const Ends& ends, double x_star)
-    : Oracle(x_star, std::numeric_limits<double>::infinity(), activation.formulas().front().far_low),
-      activation_(activation),
-      ends_(ends),
-      x_star_(x_star) {}
+    : Oracle(x_star, std::numeric_limits<double>::infinity(), activation.formulas().front().far_low), activation_(activation), ends_(ends), x_star_(x_star) {}
 
 const Formula& FunctionOracle::formula_of(double x) const {
   const auto& formulas = activation_.formulas();

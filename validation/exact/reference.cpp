@@ -58,14 +58,10 @@ double Ends::beyond_left() const { return left_limit == 0 ? left_side * 0x1p-163
 
 double Ends::beyond_right(double x) const {
   switch (right) {
-    case Right::below_x:
-      return x - x * 0x1p-52;
-    case Right::above_x:
-      return x + x * 0x1p-52;
-    case Right::below_one:
-      return 1 - 0x1p-53;
-    default:
-      return x;
+    case Right::below_x: return x - x * 0x1p-52;
+    case Right::above_x: return x + x * 0x1p-52;
+    case Right::below_one: return 1 - 0x1p-53;
+    default: return x;
   }
 }
 
@@ -230,8 +226,7 @@ void Reference::evaluate(const float* x, double* value, double* value_lo, double
   }
 }
 
-std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format,
-                          Oracle& oracle) {
+std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format, Oracle& oracle) {
   const FloatFormat local = format;  // no store to y can alias it
   std::int64_t undecided = 0;
 #pragma omp simd reduction(+ : undecided)

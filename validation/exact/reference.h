@@ -126,7 +126,6 @@ inline double round_to_format(double v, const FloatFormat& format) {
 
 /// y[i] = f(x[i]) correctly rounded to `format`, widened: from the enclosures of Reference::evaluate where both ends round alike, else
 /// by `oracle`. Returns how many of the n elements the oracle decided.
-std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format,
-                          Oracle& oracle);
+std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format, Oracle& oracle);
 
 }  // namespace outgrad::validation

@@ -18,10 +18,10 @@
 
 namespace outgrad::validation {
 
-using kernels::Random;
 using kernels::i32;
 using kernels::i64;
 using kernels::Norm;
+using kernels::Random;
 using kernels::SpecError;
 
 namespace {
@@ -40,8 +40,8 @@ struct RowsKind {
   double x_hat_max;   // the class's, where the row's length does not give a smaller one
 };
 constexpr RowsKind kRowsKinds[] = {
-    {"centred", Rows::kCentred, 1, 6},        {"outlier", Rows::kOutlier, 1, kInfinity},      {"mean/std 1e3", Rows::kLargeMean, 1e3, 6},
-    {"mean/std 1e5", Rows::kLargeMean, 1e5, 6}, {"constant", Rows::kConstant, 0, 0x1p-30},    {"huge", Rows::kHuge, 1, 6},
+    {"centred", Rows::kCentred, 1, 6},          {"outlier", Rows::kOutlier, 1, kInfinity}, {"mean/std 1e3", Rows::kLargeMean, 1e3, 6},
+    {"mean/std 1e5", Rows::kLargeMean, 1e5, 6}, {"constant", Rows::kConstant, 0, 0x1p-30}, {"huge", Rows::kHuge, 1, 6},
     {"subnormal", Rows::kSubnormal, 1, 0x1p-8},
 };
 const RowsKind& rows_kind(const std::string& name) {
@@ -63,9 +63,7 @@ float power(double low, double high, Random& random) { return static_cast<float>
 std::vector<Parameters> parameter_kinds() {
   const auto constant = [](float value) { return [value](size_t, Random&) { return value; }; };
   const auto normal = [](size_t, Random& random) { return static_cast<float>(random.normal()); };
-  const auto third = [](float first, float second, float other) {
-    return [=](size_t j, Random&) { return j % 3 == 0 ? (j % 2 ? first : second) : other; };
-  };
+  const auto third = [](float first, float second, float other) { return [=](size_t j, Random&) { return j % 3 == 0 ? (j % 2 ? first : second) : other; }; };
   return {
       {"gamma 1", false, false, constant(1), constant(0)},
       {"mixed signs", false, false, [](size_t, Random& random) { return power(-10, 3, random); }, [](size_t, Random&) { return 0.0f; }},
@@ -90,14 +88,8 @@ double format_largest(const std::string& format) { return format == "f16" ? 6550
 class CaseAttack {
  public:
   CaseAttack(const AttackCase& subject, std::uint64_t seed, const NormTamper* tamper)
-      : subject_(subject),
-        layer_(subject.layer),
-        kind_(rows_kind(subject.rows_kind)),
-        tamper_(tamper),
-        kernels_(norm_kernels(layer_)),
-        random_(seed),
-        n_(static_cast<size_t>(layer_.n)),
-        rows_(static_cast<size_t>(layer_.rows)) {
+      : subject_(subject), layer_(subject.layer), kind_(rows_kind(subject.rows_kind)), tamper_(tamper), kernels_(norm_kernels(layer_)), random_(seed),
+        n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)) {
     const StabilityResult stability = analyse_stability(layer_.gamma, layer_.beta, subject.options);
     bounds_ = subject.from_output ? stability.from_output : stability.recommended;
     reference_bounds_ = reference_bounds(stability);
@@ -113,8 +105,7 @@ class CaseAttack {
 
   AttackResult run(double evaluations) {
     // dx has most elements and the most ways to go wrong.
-    const std::pair<Gradient, double> phases[] = {
-        {Gradient::kDx, 0.55}, {Gradient::kDgamma, 0.75}, {Gradient::kDbeta, 0.85}, {Gradient::kRstd, 1.0}};
+    const std::pair<Gradient, double> phases[] = {{Gradient::kDx, 0.55}, {Gradient::kDgamma, 0.75}, {Gradient::kDbeta, 0.85}, {Gradient::kRstd, 1.0}};
     // Cases without a bound would never finish by evaluations alone.
     const double most_batches = 16 + 4 * evaluations / static_cast<double>(rows_ * n_);
     double batches = 0;
@@ -152,9 +143,7 @@ class CaseAttack {
   bool centred() const { return layer_.norm == Norm::layer; }
 
   float bounded_x(double x) const { return kernels_->rounded(std::clamp(x, -subject_.x_max, subject_.x_max)); }
-  float bounded_dy(double dy) const {
-    return kernels_->rounded(std::clamp(dy, -subject_.options.dy_max, subject_.options.dy_max));
-  }
+  float bounded_dy(double dy) const { return kernels_->rounded(std::clamp(dy, -subject_.options.dy_max, subject_.options.dy_max)); }
 
   // --- Constructions ---
 
@@ -525,9 +514,9 @@ class CaseAttack {
       const double slack = reference_bounds_.channels[0].x_hat.worst;
       const double k = (reference_.mean_ratio[i] + (known ? 0 : slack)) * (1 + 2 * reference_bounds_.rstd) * kUp;
       const double t = (reference_.x_hat_max[i] + (known ? 0 : slack)) * kUp;
-      const double dy = std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_),
-                                                   batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
-                                                   [](float a, float b) { return std::abs(a) < std::abs(b); }));
+      const double dy =
+          std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_), batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
+                                     [](float a, float b) { return std::abs(a) < std::abs(b); }));
       in_class_[i] = (!centred() || k <= limits.mean_ratio) && (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
       all = all && in_class_[i];
       if (!in_class_[i]) ++result_.rejected;
@@ -678,8 +667,15 @@ nlohmann::json hex_list(const std::vector<float>& values) {
 nlohmann::json witness_json(const AttackResult& result, Gradient g) {
   const AttackWitness& w = result.tally[static_cast<int>(g)].witness;
   const NormLayer& layer = result.subject.layer;
-  return {{"row", w.row},           {"column", w.column},   {"got", hex(static_cast<double>(w.got))}, {"want", hex(w.want)}, {"bound", hex(w.bound)},
-          {"x", hex_list(w.x)},     {"dy", hex_list(w.dy)}, {"gamma", hex_list(layer.gamma)},         {"beta", hex_list(layer.beta)},
+  return {{"row", w.row},
+          {"column", w.column},
+          {"got", hex(static_cast<double>(w.got))},
+          {"want", hex(w.want)},
+          {"bound", hex(w.bound)},
+          {"x", hex_list(w.x)},
+          {"dy", hex_list(w.dy)},
+          {"gamma", hex_list(layer.gamma)},
+          {"beta", hex_list(layer.beta)},
           {"eps", hex(static_cast<double>(layer.eps))}};
 }
 
@@ -814,7 +810,9 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
     for (int g = 0; g < kGradients; ++g) {
       const GradientTally& tally = result.tally[g];
       if (tally.evaluations == 0) continue;
-      json entry = {{"evaluations", tally.evaluations}, {"violations", tally.violations}, {"worst_over_bound", tally.worst},
+      json entry = {{"evaluations", tally.evaluations},
+                    {"violations", tally.violations},
+                    {"worst_over_bound", tally.worst},
                     {"tightness", tally.worst > 0 ? json(tally.tightness()) : json()}};
       if (static_cast<Gradient>(g) != Gradient::kRstd) {
         for (int peer = 0; peer < kPeers; ++peer) entry["peers_over_bound"][to_string(kPeerKinds[peer])] = tally.peer_worst[peer];
@@ -824,20 +822,37 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
       if (shown) entry["witness"] = witness_json(result, static_cast<Gradient>(g));
       gradients[to_string(static_cast<Gradient>(g))] = std::move(entry);
     }
-    cases.push_back({{"norm", to_string(c.layer.norm)}, {"format", c.layer.format}, {"columns", c.layer.n}, {"rows", c.layer.rows},
-                     {"parameters", c.parameters}, {"x", c.rows_kind}, {"eps", c.layer.eps},
-                     {"policy", c.from_output ? "from_output" : c.layer.side.empty() ? "from_output" : "side_buffer"},
+    cases.push_back({{"norm", to_string(c.layer.norm)},
+                     {"format", c.layer.format},
+                     {"columns", c.layer.n},
+                     {"rows", c.layer.rows},
+                     {"parameters", c.parameters},
+                     {"x", c.rows_kind},
+                     {"eps", c.layer.eps},
+                     {"policy", c.from_output          ? "from_output"
+                                : c.layer.side.empty() ? "from_output"
+                                                       : "side_buffer"},
                      {"side_channels", c.layer.side.size()},
                      {"class", {{"mean_ratio", c.options.mean_ratio}, {"x_hat_max", c.options.x_hat_max}, {"dy_max", c.options.dy_max}, {"x_max", c.x_max}}},
-                     {"gradients", gradients}, {"excluded", result.excluded}, {"rows_rejected", result.rejected},
+                     {"gradients", gradients},
+                     {"excluded", result.excluded},
+                     {"rows_rejected", result.rejected},
                      {"reference_share", result.reference_share}});
   }
   json medians;
   for (int g = 0; g < kGradients; ++g) medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
-  return {{"schema", "outgrad.norm_attack/1"}, {"seed", options.seed}, {"evaluations", summary.evaluations}, {"violations", summary.violations},
-          {"excluded", summary.excluded}, {"median_tightness", summary.median_tightness_all}, {"median_tightness_by_gradient", medians},
-          {"median_tightness_of_dx_by_format", summary.median_dx_by_format}, {"share_within_4", summary.share_within_4},
-          {"largest_tightness", summary.largest_tightness}, {"reference_share", summary.reference_share}, {"cases", cases}};
+  return {{"schema", "outgrad.norm_attack/1"},
+          {"seed", options.seed},
+          {"evaluations", summary.evaluations},
+          {"violations", summary.violations},
+          {"excluded", summary.excluded},
+          {"median_tightness", summary.median_tightness_all},
+          {"median_tightness_by_gradient", medians},
+          {"median_tightness_of_dx_by_format", summary.median_dx_by_format},
+          {"share_within_4", summary.share_within_4},
+          {"largest_tightness", summary.largest_tightness},
+          {"reference_share", summary.reference_share},
+          {"cases", cases}};
 }
 
 }  // namespace outgrad::validation

@@ -60,13 +60,12 @@ class NormKernelsOf final : public NormKernels {
       kernels::layernorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.beta.data(), layer_.rows, layer_.n, layer_.eps, y_.data(),
                                                result.rstd.data(), written);
     } else {
-      kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(),
-                                             written);
+      kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(), written);
     }
     if (tamper) tamper->after_forward(layer_, batch, result.rstd);
     if (centred) {
-      kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows,
-                                                layer_.n, dx_.data(), result.dgamma.data(), result.dbeta.data(), kept, workspace_);
+      kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
+                                                dx_.data(), result.dgamma.data(), result.dbeta.data(), kept, workspace_);
     } else {
       kernels::rmsnorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), result.rstd.data(), layer_.rows, layer_.n, dx_.data(),
                                               result.dgamma.data(), kept, workspace_);
@@ -75,8 +74,7 @@ class NormKernelsOf final : public NormKernels {
       const size_t j = e % n;
       result.dx[e] = widen(dx_[e]);
       result.x_hat[e] = place_[j] >= 0 ? side_[e / n * layer_.side.size() + static_cast<size_t>(place_[j])]
-                                       : kernels::mul_rn(kernels::sub_rn(widen(y_[e]), beta_of(layer_, j)),
-                                                         kernels::div_rn(1.0f, layer_.gamma[j]));
+                                       : kernels::mul_rn(kernels::sub_rn(widen(y_[e]), beta_of(layer_, j)), kernels::div_rn(1.0f, layer_.gamma[j]));
     }
     if (tamper) tamper->after_backward(layer_, batch, result);
   }

@@ -193,8 +193,8 @@ ChannelClass classify(const StabilityOptions& options, const RowModel& row, cons
 class BoundsEvaluator {
  public:
   // The models of every row, and of those with |xh| <= x_hat_max.
-  BoundsEvaluator(const StabilityOptions& options, const RowModel& every, const RowModel& conditional,
-                  const std::vector<ChannelParameters>& channels, std::vector<bool> side)
+  BoundsEvaluator(const StabilityOptions& options, const RowModel& every, const RowModel& conditional, const std::vector<ChannelParameters>& channels,
+                  std::vector<bool> side)
       : options_(options), rows_{&every, &conditional}, row_(&every), channels_(channels), side_(std::move(side)) {}
 
   NormBounds evaluate() {
@@ -210,15 +210,15 @@ class BoundsEvaluator {
       std::unordered_map<kernels::u64, size_t> seen[2];  // equal |gamma| and |beta| have equal bounds: the first such channel
       for (size_t j = 0; j < channels_.size(); ++j) {
         ChannelBounds& channel = bounds.channels[j];
-        const kernels::u64 key = kernels::u64{std::bit_cast<kernels::u32>(std::abs(channels_[j].gamma))} << 32 |
-                                 std::bit_cast<kernels::u32>(std::abs(channels_[j].beta));
+        const kernels::u64 key =
+            kernels::u64{std::bit_cast<kernels::u32>(std::abs(channels_[j].gamma))} << 32 | std::bit_cast<kernels::u32>(std::abs(channels_[j].beta));
         if (const auto [first, is_new] = seen[side_[j]].try_emplace(key, j); !is_new) {
           ChannelBounds& known = bounds.channels[first->second];
           at(channel.x_hat) = at(known.x_hat), at(channel.dx) = at(known.dx), at(channel.dgamma) = at(known.dgamma);
           continue;
         }
-        const bool usable = side_[j] || (reciprocal_is_normal(channels_[j].gamma) &&
-                                         !overflows(*row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max[range]));
+        const bool usable =
+            side_[j] || (reciprocal_is_normal(channels_[j].gamma) && !overflows(*row_, options_.format, channels_[j].gamma, channels_[j].beta, x_max[range]));
         at(channel.x_hat) = usable ? x_hat(j, x_max[range]).value() : kInfinity;
         at(channel.dx) = usable && !row_overflows ? dx(j, x_max[range]).value() : kInfinity;
         at(channel.dgamma) = usable && !row_overflows ? dgamma(j, x_max[range]).value() : kInfinity;
@@ -427,8 +427,7 @@ class BoundsEvaluator {
 
 void check_finite(const std::vector<float>& values, const std::string& label, const std::string& name) {
   for (size_t j = 0; j < values.size(); ++j) {
-    if (!std::isfinite(values[j]))
-      throw SpecError(label, fmt::format("{}[{}]", name, j), std::isnan(values[j]) ? "NaN" : "infinite in fp32");
+    if (!std::isfinite(values[j])) throw SpecError(label, fmt::format("{}[{}]", name, j), std::isnan(values[j]) ? "NaN" : "infinite in fp32");
   }
 }
 
@@ -468,20 +467,18 @@ struct Suffix {
 };
 
 constexpr Suffix kSuffixes[] = {
-    {".weight", ".bias", ".running_mean", false}, {".scale", ".bias", ".mean", false},
-    {".gamma", ".beta", ".moving_mean", true},    {"/gamma", "/beta", "/moving_mean", true},
-    {"_gamma", "_beta", "_moving_mean", true},    {"gamma", "beta", "moving_mean", true},
+    {".weight", ".bias", ".running_mean", false}, {".scale", ".bias", ".mean", false},       {".gamma", ".beta", ".moving_mean", true},
+    {"/gamma", "/beta", "/moving_mean", true},    {"_gamma", "_beta", "_moving_mean", true}, {"gamma", "beta", "moving_mean", true},
 };
 
 // The result but for its bounds and estimates.
-StabilityResult classified(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
-                           const std::string& label, const std::string& gamma_name, const std::string& beta_name) {
+StabilityResult classified(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options, const std::string& label,
+                           const std::string& gamma_name, const std::string& beta_name) {
   check_options(options);
   const size_t n = gamma.size();
   constexpr size_t kMaxColumns = size_t{1} << 20;  // keeps every g(n) below 1/2 with room; wider than any norm
   if (n < 1 || n > kMaxColumns) throw SpecError(label, gamma_name, fmt::format("{} channels, where 1 to {} are analysed", n, kMaxColumns));
-  if (!beta.empty() && beta.size() != n)
-    throw SpecError(label, beta_name, fmt::format("{} channels, but {} has {}", beta.size(), gamma_name, n));
+  if (!beta.empty() && beta.size() != n) throw SpecError(label, beta_name, fmt::format("{} channels, but {} has {}", beta.size(), gamma_name, n));
   if (!beta.empty() && options.norm == Norm::rms) throw SpecError(label, beta_name, "RMSNorm has no beta");
   check_finite(gamma, label, gamma_name);
   check_finite(beta, label, beta_name);
@@ -552,8 +549,8 @@ int row_tree_depth(i64 columns) {
   const i64 groups = (steps + kernels::kGroupSteps - 1) / kernels::kGroupSteps;
   const i64 chunks = (columns + kernels::kChunkTerms - 1) / kernels::kChunkTerms;
   const auto levels = [](i64 values) { return static_cast<int>(std::bit_width(static_cast<kernels::u64>(values) - 1)); };
-  return levels(std::min<i64>(columns, kernels::kChunkTerms)) + levels(std::min<i64>(steps, kernels::kGroupSteps)) +
-         static_cast<int>(groups - 1) + levels(std::min<i64>(chunks, kernels::kTreeLanes));
+  return levels(std::min<i64>(columns, kernels::kChunkTerms)) + levels(std::min<i64>(steps, kernels::kGroupSteps)) + static_cast<int>(groups - 1) +
+         levels(std::min<i64>(chunks, kernels::kTreeLanes));
 }
 
 int column_tree_depth(i64 rows, i64 columns) {
@@ -561,8 +558,8 @@ int column_tree_depth(i64 rows, i64 columns) {
   return static_cast<int>((rows + slots - 1) / slots) + static_cast<int>(std::bit_width(static_cast<kernels::u64>(slots)) - 1);
 }
 
-StabilityResult analyse_stability(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
-                                  const std::string& label, const std::string& gamma_name, const std::string& beta_name) {
+StabilityResult analyse_stability(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options, const std::string& label,
+                                  const std::string& gamma_name, const std::string& beta_name) {
   StabilityResult result = classified(gamma, beta, options, label, gamma_name, beta_name);
   const size_t n = gamma.size();
   const RowModel every = kernels_model(options, static_cast<i64>(n)), conditional = kernels_model(options, static_cast<i64>(n), options.x_hat_max);
@@ -626,16 +623,19 @@ std::vector<NormNames> detect_norms(const TensorFile& file) {
 }
 
 nlohmann::json to_json(const StabilityOptions& options) {
-  return {{"format", options.format.name}, {"eps", options.eps},         {"mean_ratio", options.mean_ratio}, {"dy_max", options.dy_max},
-          {"x_hat_max", options.x_hat_max}, {"tau", options.tau}, {"rows", options.rows}};
+  return {{"format", options.format.name},
+          {"eps", options.eps},
+          {"mean_ratio", options.mean_ratio},
+          {"dy_max", options.dy_max},
+          {"x_hat_max", options.x_hat_max},
+          {"tau", options.tau},
+          {"rows", options.rows}};
 }
 
 nlohmann::json to_json(const StabilityResult& result) {
   using nlohmann::json;
-  json columns = {
-      {"gamma", json::array()}, {"beta", json::array()}, {"rho", json::array()}, {"class", json::array()}, {"bits_lost", json::array()}};
-  for (const char* key : {"x_hat_worst", "x_hat_conditional", "dx_worst", "dx_conditional", "dgamma_worst", "dgamma_conditional"})
-    columns[key] = json::array();
+  json columns = {{"gamma", json::array()}, {"beta", json::array()}, {"rho", json::array()}, {"class", json::array()}, {"bits_lost", json::array()}};
+  for (const char* key : {"x_hat_worst", "x_hat_conditional", "dx_worst", "dx_conditional", "dgamma_worst", "dgamma_conditional"}) columns[key] = json::array();
   for (size_t j = 0; j < result.channels.size(); ++j) {
     const ChannelParameters& channel = result.channels[j];
     const ChannelBounds& bounds = result.from_output.channels[j];

@@ -150,8 +150,7 @@ double largest_x(kernels::i64 columns);
 // Analyses one norm layer. gamma: N values, 1 <= N <= 2^20; beta: N values or none. `label` (the file) and the tensors' names stand in
 // messages. Throws SpecError for NaN or infinity (tensor and index), sizes that differ, options out of range.
 StabilityResult analyse_stability(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
-                                  const std::string& label = "stability", const std::string& gamma_name = "gamma",
-                                  const std::string& beta_name = "beta");
+                                  const std::string& label = "stability", const std::string& gamma_name = "gamma", const std::string& beta_name = "beta");
 
 // The channels that the policy keeps in a side buffer, ascending: `side_buffer` of the analysis, without its bounds.
 std::vector<size_t> side_channels(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options);

@@ -44,8 +44,7 @@ struct Layer {
   StabilityResult result;
 };
 
-Layer analyse(const Arguments& arguments, NormNames names, const std::vector<float>& gamma, const std::vector<float>& beta,
-              const std::string& label) {
+Layer analyse(const Arguments& arguments, NormNames names, const std::vector<float>& gamma, const std::vector<float>& beta, const std::string& label) {
   StabilityOptions options = arguments.options;
   // A norm without beta is an RMSNorm in nearly every published model.
   options.norm = arguments.norm == "layernorm" || (arguments.norm == "auto" && !beta.empty()) ? Norm::layer : Norm::rms;
@@ -95,27 +94,23 @@ nlohmann::json document(const Arguments& arguments, const std::vector<Layer>& la
 }
 
 // Long names keep their end, which tells layers apart.
-std::string shortened(const std::string& name, size_t width) {
-  return name.size() <= width ? name : ".." + name.substr(name.size() - (width - 2));
-}
+std::string shortened(const std::string& name, size_t width) { return name.size() <= width ? name : ".." + name.substr(name.size() - (width - 2)); }
 
 void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) {
   constexpr size_t kNameWidth = 40;
   const StabilityOptions& options = arguments.options;
-  fmt::print(
-      "Norm gradients from the stored output: y in {}, |mean| rstd <= {:g}, |dy| <= {:g}, eps = {:g}; unstable beyond tau = {:g}\n\n",
-      options.format.name, options.mean_ratio, options.dy_max, options.eps, options.tau);
-  fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9} {:>11}\n", "layer", kNameWidth, "N", "stable",
-             "degr", "unst", "g=0", "rho 50%", "rho 99%", "rho max", "dx, y", "dx, policy", "dgamma~", "side B/row");
+  fmt::print("Norm gradients from the stored output: y in {}, |mean| rstd <= {:g}, |dy| <= {:g}, eps = {:g}; unstable beyond tau = {:g}\n\n",
+             options.format.name, options.mean_ratio, options.dy_max, options.eps, options.tau);
+  fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9} {:>11}\n", "layer", kNameWidth, "N", "stable", "degr", "unst", "g=0",
+             "rho 50%", "rho 99%", "rho max", "dx, y", "dx, policy", "dgamma~", "side B/row");
   size_t channels = 0, side = 0;
   double least_x = largest_x(1);
   std::vector<std::pair<const Layer*, size_t>> worst;
   for (const Layer& layer : layers) {
     const StabilityResult& r = layer.result;
-    fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8.3g} {:>8.3g} {:>8.3g} {:>9.2e} {:>10.2e} {:>9.2e} {:>11}\n",
-               shortened(layer.names.name, kNameWidth), kNameWidth, r.channels.size(), r.count[0], r.count[1], r.count[2], r.count[3],
-               rho_quantile(r, 0.5), rho_quantile(r, 0.99), rho_quantile(r, 1), r.from_output.dx_rms_relative.worst,
-               r.recommended.dx_rms_relative.worst, r.dgamma_estimate, r.side_buffer_bytes_per_row());
+    fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8.3g} {:>8.3g} {:>8.3g} {:>9.2e} {:>10.2e} {:>9.2e} {:>11}\n", shortened(layer.names.name, kNameWidth),
+               kNameWidth, r.channels.size(), r.count[0], r.count[1], r.count[2], r.count[3], rho_quantile(r, 0.5), rho_quantile(r, 0.99), rho_quantile(r, 1),
+               r.from_output.dx_rms_relative.worst, r.recommended.dx_rms_relative.worst, r.dgamma_estimate, r.side_buffer_bytes_per_row());
     channels += r.channels.size();
     least_x = std::min(least_x, largest_x(static_cast<kernels::i64>(r.channels.size())));
     side += r.side_buffer.size();
@@ -129,20 +124,18 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
       least_x, side, channels, side * sizeof(float), channels * static_cast<size_t>(options.format.bytes));
 
   const size_t shown = std::min(arguments.worst, worst.size());
-  std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(shown), worst.end(), [](const auto& a, const auto& b) {
-    return a.first->result.channels[a.second].bits_lost > b.first->result.channels[b.second].bits_lost;
-  });
+  std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(shown), worst.end(),
+                    [](const auto& a, const auto& b) { return a.first->result.channels[a.second].bits_lost > b.first->result.channels[b.second].bits_lost; });
   fmt::print("\nWorst channels (bounds for |x^| <= {:g}; in brackets for every row)\n", options.x_hat_max);
-  fmt::print("{:<{}} {:>7} {:>11} {:>11} {:>9} {:>6} {:>19} {:>19}  {}\n", "layer", kNameWidth, "channel", "gamma", "beta", "rho", "bits-",
-             "error of x^", "dgamma a row", "class");
+  fmt::print("{:<{}} {:>7} {:>11} {:>11} {:>9} {:>6} {:>19} {:>19}  {}\n", "layer", kNameWidth, "channel", "gamma", "beta", "rho", "bits-", "error of x^",
+             "dgamma a row", "class");
   for (size_t k = 0; k < shown; ++k) {
     const auto& [layer, j] = worst[k];
     const ChannelParameters& channel = layer->result.channels[j];
     const ChannelBounds& bounds = layer->result.from_output.channels[j];
-    fmt::print("{:<{}} {:>7} {:>11.4g} {:>11.4g} {:>9.3g} {:>6.1f} {:>8.2e} ({:>8.2e}) {:>8.2e} ({:>8.2e})  {}\n",
-               shortened(layer->names.name, kNameWidth), kNameWidth, j, channel.gamma, channel.beta, channel.rho, channel.bits_lost,
-               bounds.x_hat.conditional, bounds.x_hat.worst, bounds.dgamma.conditional, bounds.dgamma.worst,
-               to_string(channel.channel_class));
+    fmt::print("{:<{}} {:>7} {:>11.4g} {:>11.4g} {:>9.3g} {:>6.1f} {:>8.2e} ({:>8.2e}) {:>8.2e} ({:>8.2e})  {}\n", shortened(layer->names.name, kNameWidth),
+               kNameWidth, j, channel.gamma, channel.beta, channel.rho, channel.bits_lost, bounds.x_hat.conditional, bounds.x_hat.worst,
+               bounds.dgamma.conditional, bounds.dgamma.worst, to_string(channel.channel_class));
   }
 }
 
@@ -176,10 +169,9 @@ void print_attack(const std::vector<AttackResult>& results, double seconds) {
     const GradientTally &dx = r.tally[static_cast<int>(Gradient::kDx)], &dgamma = r.tally[static_cast<int>(Gradient::kDgamma)],
                         &dbeta = r.tally[static_cast<int>(Gradient::kDbeta)];
     fmt::print("{:<9} {:<4} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9.3g}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}{}\n", to_string(c.layer.norm),
-               c.layer.format, c.layer.n, c.layer.rows, c.parameters, c.rows_kind, c.layer.side.size(),
-               dx.evaluations + dgamma.evaluations + dbeta.evaluations, multiple(dx.tightness()), multiple(dgamma.tightness()),
-               multiple(dbeta.tightness()), multiple(dx.peer_worst[0]), multiple(dx.peer_worst[1]), multiple(dx.peer_worst[2]),
-               multiple(dgamma.peer_worst[0]), multiple(dgamma.peer_worst[1]), multiple(dgamma.peer_worst[2]),
+               c.layer.format, c.layer.n, c.layer.rows, c.parameters, c.rows_kind, c.layer.side.size(), dx.evaluations + dgamma.evaluations + dbeta.evaluations,
+               multiple(dx.tightness()), multiple(dgamma.tightness()), multiple(dbeta.tightness()), multiple(dx.peer_worst[0]), multiple(dx.peer_worst[1]),
+               multiple(dx.peer_worst[2]), multiple(dgamma.peer_worst[0]), multiple(dgamma.peer_worst[1]), multiple(dgamma.peer_worst[2]),
                dx.violations + dgamma.violations + dbeta.violations + r.tally[static_cast<int>(Gradient::kRstd)].violations > 0 ? "  VIOLATED" : "");
   }
   const AttackSummary s = summarise(results);
@@ -189,8 +181,8 @@ void print_attack(const std::vector<AttackResult>& results, double seconds) {
       "compared: output elements dx[i,j], dgamma[j], dbeta[j] against their bounds; rstd is compared as well, and not counted.\n"
       "{} cases, {:.4g} evaluations in {:.1f} s, {:.4g} elements without a bound; violations: {:g}\n"
       "median tightness: {:.2f} (dx {:.2f}, dgamma {:.2f}, dbeta {:.2f}; rstd {:.2f}), largest {:.3g}; the reference's own error: at most {:.1e} of a bound\n",
-      s.cases, s.evaluations, seconds, s.excluded, s.violations, s.median_tightness_all, s.median_tightness[0], s.median_tightness[1],
-      s.median_tightness[2], s.median_tightness[3], s.largest_tightness, s.reference_share);
+      s.cases, s.evaluations, seconds, s.excluded, s.violations, s.median_tightness_all, s.median_tightness[0], s.median_tightness[1], s.median_tightness[2],
+      s.median_tightness[3], s.largest_tightness, s.reference_share);
   fmt::print("at most 4: {:.1f}%; median of dx:", 100 * s.share_within_4);
   for (const auto& [format, tightness] : s.median_dx_by_format) fmt::print(" {} {:.2f}", format, tightness);
   fmt::print("\n");
@@ -248,10 +240,9 @@ void run(Arguments& arguments, int& status) {
   if (arguments.extract) return extract(arguments);
   const std::vector<Layer> layers = analyse_all(arguments);
   // Names of zip entries may be any bytes; JSON is UTF-8.
-  const std::string text =
-      arguments.json || !arguments.out.empty()
-          ? document(arguments, layers).dump(arguments.json ? 1 : -1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-          : "";
+  const std::string text = arguments.json || !arguments.out.empty()
+                               ? document(arguments, layers).dump(arguments.json ? 1 : -1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                               : "";
   if (!arguments.out.empty()) kernels::write_file(arguments.out, text);
   if (arguments.json) {
     fmt::print("{}", text);
@@ -265,8 +256,7 @@ void run(Arguments& arguments, int& status) {
 void add_stability(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<Arguments>();
   StabilityOptions& options = arguments->options;
-  CLI::App* command =
-      app.add_subcommand("stability", "Certified error bounds of LayerNorm/RMSNorm gradients computed from the stored output");
+  CLI::App* command = app.add_subcommand("stability", "Certified error bounds of LayerNorm/RMSNorm gradients computed from the stored output");
   command->add_option("file", arguments->file, "Checkpoint (.safetensors or .npz)");
   command->add_option("--format", arguments->format, "Format of y and of the gradients: f32, f16, bf16")->capture_default_str();
   command->add_option("--norm", arguments->norm, "layernorm, rmsnorm, or auto: layernorm where there is a beta")->capture_default_str();
@@ -289,8 +279,7 @@ void add_stability(CLI::App& app, int& status) {
   command->add_option("--attack-formats", arguments->attack_options.formats, "With --attack: formats of y")->delimiter(',')->capture_default_str();
   command->add_option("--evaluations", arguments->attack_options.evaluations, "With --attack: output elements to compare, about")->capture_default_str();
   command->add_option("--seed", arguments->attack_options.seed, "With --attack: the same seed, the same rows")->capture_default_str();
-  command->add_option("--max-columns", arguments->attack_options.max_columns, "With --attack: only cases of at most so many channels")
-      ->capture_default_str();
+  command->add_option("--max-columns", arguments->attack_options.max_columns, "With --attack: only cases of at most so many channels")->capture_default_str();
   command->callback([arguments, &status] { run(*arguments, status); });
 }
 

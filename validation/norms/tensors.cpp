@@ -102,9 +102,9 @@ struct SafetensorsDtype {
 };
 
 const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = {
-    {"BOOL", {1, {}}},    {"U8", {1, {}}},      {"I8", {1, {}}},  {"F8_E4M3", {1, {}}},           {"F8_E5M2", {1, {}}},
-    {"F8_E8M0", {1, {}}}, {"I16", {2, {}}},     {"U16", {2, {}}}, {"F16", {2, Element::kF16}},    {"BF16", {2, Element::kBF16}},
-    {"I32", {4, {}}},     {"U32", {4, {}}},     {"C64", {8, {}}}, {"F32", {4, Element::kF32}},    {"F64", {8, Element::kF64}},
+    {"BOOL", {1, {}}},    {"U8", {1, {}}},  {"I8", {1, {}}},  {"F8_E4M3", {1, {}}},        {"F8_E5M2", {1, {}}},
+    {"F8_E8M0", {1, {}}}, {"I16", {2, {}}}, {"U16", {2, {}}}, {"F16", {2, Element::kF16}}, {"BF16", {2, Element::kBF16}},
+    {"I32", {4, {}}},     {"U32", {4, {}}}, {"C64", {8, {}}}, {"F32", {4, Element::kF32}}, {"F64", {8, Element::kF64}},
     {"I64", {8, {}}},     {"U64", {8, {}}},
 };
 
@@ -150,14 +150,12 @@ class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
 
 class SafetensorsFile final : public TensorFile {
  public:
-  SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size)
-      : TensorFile(std::move(label)), stream_(std::move(stream)) {
+  SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size) : TensorFile(std::move(label)), stream_(std::move(stream)) {
     if (size < sizeof(u64)) throw SpecError(label_, "offset 0", fmt::format("{} bytes cannot hold the header's length", size));
     u64 header_bytes = 0;
     std::memcpy(&header_bytes, bytes_at(0, sizeof(u64), "header length").data(), sizeof(u64));
     if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > size - sizeof(u64)) {
-      throw SpecError(label_, "offset 0",
-                      fmt::format("header length {} in a file of {} bytes (limit {})", header_bytes, size, kMaxSafetensorsHeaderBytes));
+      throw SpecError(label_, "offset 0", fmt::format("header length {} in a file of {} bytes (limit {})", header_bytes, size, kMaxSafetensorsHeaderBytes));
     }
     data_begin_ = sizeof(u64) + header_bytes;
     data_bytes_ = size - data_begin_;
@@ -170,8 +168,7 @@ class SafetensorsFile final : public TensorFile {
     if (!element) throw SpecError(label_, tensor.name, "dtype " + tensor.dtype + " where F16, BF16, F32 or F64 is needed");
     const Range range = ranges_.at(tensor.name);
     if (range.end - range.begin > kMaxTensorBytes) {
-      throw SpecError(label_, tensor.name,
-                      fmt::format("{} bytes, beyond the limit of {} for one tensor", range.end - range.begin, kMaxTensorBytes));
+      throw SpecError(label_, tensor.name, fmt::format("{} bytes, beyond the limit of {} for one tensor", range.end - range.begin, kMaxTensorBytes));
     }
     return decode(bytes_at(data_begin_ + range.begin, range.end - range.begin, tensor.name), *element);
   }
@@ -242,15 +239,14 @@ class SafetensorsFile final : public TensorFile {
   // The format demands that the tensors tile the data: no overlap, no hole, nothing after the last.
   void require_whole_buffer() const {
     std::vector<std::pair<std::string, Range>> order(ranges_.begin(), ranges_.end());
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end);
-    });
+    std::sort(order.begin(), order.end(),
+              [](const auto& a, const auto& b) { return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end); });
     u64 end = 0;
     for (const auto& [name, range] : order) {
       if (range.begin != end) {
-        throw SpecError(label_, name,
-                        fmt::format("begins at data byte {}, {} {}", range.begin,
-                                    range.begin < end ? "inside the tensor that ends at" : "after a hole from", end));
+        throw SpecError(
+            label_, name,
+            fmt::format("begins at data byte {}, {} {}", range.begin, range.begin < end ? "inside the tensor that ends at" : "after a hole from", end));
       }
       end = range.end;
     }
@@ -382,14 +378,12 @@ class NpzFile final : public TensorFile {
 
   std::vector<float> read(const TensorInfo& tensor) const override {
     const auto element = kNpyElements.find(tensor.dtype);
-    if (element == kNpyElements.end())
-      throw SpecError(label_, tensor.name, "dtype '" + tensor.dtype + "' where '<f2', '<f4' or '<f8' is needed");
+    if (element == kNpyElements.end()) throw SpecError(label_, tensor.name, "dtype '" + tensor.dtype + "' where '<f2', '<f4' or '<f8' is needed");
     Entry entry(*this, entries_.at(tensor.name), tensor.name);
     read_header(entry);
     const auto bytes = checked_multiply(tensor.elements, element_bytes(element->second));
     if (!bytes || *bytes != entry.remaining()) {
-      throw SpecError(label_, tensor.name,
-                      fmt::format("{} elements of '{}' in {} bytes of data", tensor.elements, tensor.dtype, entry.remaining()));
+      throw SpecError(label_, tensor.name, fmt::format("{} elements of '{}' in {} bytes of data", tensor.elements, tensor.dtype, entry.remaining()));
     }
     if (*bytes > kMaxTensorBytes) {
       throw SpecError(label_, tensor.name, fmt::format("{} bytes, beyond the limit of {} for one tensor", *bytes, kMaxTensorBytes));
@@ -405,8 +399,7 @@ class NpzFile final : public TensorFile {
    public:
     Entry(const NpzFile& owner, zip_uint64_t index, std::string place) : label_(owner.label_), place_(std::move(place)) {
       zip_stat_t status;
-      if (zip_stat_index(owner.archive_.get(), index, 0, &status) != 0 || !(status.valid & ZIP_STAT_SIZE))
-        refuse(zip_strerror(owner.archive_.get()));
+      if (zip_stat_index(owner.archive_.get(), index, 0, &status) != 0 || !(status.valid & ZIP_STAT_SIZE)) refuse(zip_strerror(owner.archive_.get()));
       remaining_ = status.size;
       file_.reset(zip_fopen_index(owner.archive_.get(), index, 0));
       if (!file_) refuse(zip_strerror(owner.archive_.get()));

@@ -28,12 +28,13 @@ Plot pareto_plot(const ParetoResult& front) {
     int most;
     const char *title, *colour;
   };
-  constexpr std::array<Sizes, 4> kSizes{{{0, "no table", "green"},
-                                         {256, "to 256 bytes", "blue"},
-                                         {2048, "to 2 KiB", "orange"},
-                                         {std::numeric_limits<int>::max(), "more", "red"}}};
+  constexpr std::array<Sizes, 4> kSizes{
+      {{0, "no table", "green"}, {256, "to 256 bytes", "blue"}, {2048, "to 2 KiB", "orange"}, {std::numeric_limits<int>::max(), "more", "red"}}};
   Plot plot{fmt::format("{} in {}: work in operations against {}", quoted(front.activation), front.format, single ? "A + B" : "the regret R"),
-            fmt::format("{}: {}", front.format, single ? "A + B, certified" : "R, enumerated"), {.label = "work, operations of all kinds"}, {.log = 2}, {}};
+            fmt::format("{}: {}", front.format, single ? "A + B, certified" : "R, enumerated"),
+            {.label = "work, operations of all kinds"},
+            {.log = 2},
+            {}};
   int below = -1;
   for (const Sizes& sizes : kSizes) {
     Series& points = plot.series.emplace_back(Series{sizes.title, sizes.colour, "dots"});
@@ -56,10 +57,10 @@ Section pareto_section(const Results& results) {
     section.blocks.push_back(nothing("Fronts of cost and error", "./outgrad pareto --activation gelu --format bf16"));
     return section;
   }
-  section.blocks.push_back(Paragraph{
-      "Of the fits of an activation and format these are worth choosing from: each is cheaper or more exact than any other by more "
-      "than half a bit of A + B or R, or 1% of T. Work counts every operation from y to g, loads among them, as the evaluator "
-      "itself performs them; depth counts those that wait for one another. Every point stands with its specification in the file."});
+  section.blocks.push_back(
+      Paragraph{"Of the fits of an activation and format these are worth choosing from: each is cheaper or more exact than any other by more "
+                "than half a bit of A + B or R, or 1% of T. Work counts every operation from y to g, loads among them, as the evaluator "
+                "itself performs them; depth counts those that wait for one another. Every point stands with its specification in the file."});
   // One figure an activation, its formats side by side; the files are in the order of their names.
   std::map<std::string, std::vector<const ParetoResult*>> of_activation;
   for (const ParetoResult& front : results.pareto) of_activation[front.activation].push_back(&front);
@@ -94,8 +95,8 @@ Section pareto_section(const Results& results) {
       }
       const bool enumerated = ratio < kNone;
       ends.rows.push_back({quoted(activation), front->format, fmt::format("{}", front->tried), fmt::format("{}", front->points.size()),
-                           fmt::format("{} to {}", least_work, most_work), fmt::format("{} to {}", least_bytes, most_bytes),
-                           power_of_two(bound), enumerated ? rounded_up(ratio, 4) : "-", enumerated ? power_of_two(regret) : "-",
+                           fmt::format("{} to {}", least_work, most_work), fmt::format("{} to {}", least_bytes, most_bytes), power_of_two(bound),
+                           enumerated ? rounded_up(ratio, 4) : "-", enumerated ? power_of_two(regret) : "-",
                            front->exact ? "g is a polynomial in y: one fit has no error of its own" : ""});
       if (!front->exact && front->points.size() > 1) figure.plots.push_back(pareto_plot(*front));
     }
@@ -118,9 +119,9 @@ Section pareto_section(const Results& results) {
                  {}};
     for (const ParetoPointResult& p : front.points) {
       const bool enumerated = p.oracle > 0;
-      points.rows.push_back({quoted(p.name), quoted(p.accuracy), fmt::format("{}", p.work), fmt::format("{}", p.depth),
-                             fmt::format("{}", p.operations), fmt::format("{}", p.table_bytes), power_of_two(p.a_plus_b),
-                             enumerated ? rounded_up(p.total / p.oracle, 4) : "-", enumerated ? power_of_two(p.regret) : "-"});
+      points.rows.push_back({quoted(p.name), quoted(p.accuracy), fmt::format("{}", p.work), fmt::format("{}", p.depth), fmt::format("{}", p.operations),
+                             fmt::format("{}", p.table_bytes), power_of_two(p.a_plus_b), enumerated ? rounded_up(p.total / p.oracle, 4) : "-",
+                             enumerated ? power_of_two(p.regret) : "-"});
     }
     section.blocks.push_back(std::move(points));
   }
@@ -144,14 +145,12 @@ Section coefficients_section(const Results& results) {
              {words("header"), words("kind"), words("y in"), {"degree"}, {"rows"}, {"operations"}, {"table", "bytes"}, {"A", "certified"}},
              {}};
   for (const BackwardHeader& h : results.backward) {
-    cost.rows.push_back({h.name, "backward", h.format, fmt::format("{}", h.degree), fmt::format("{}", h.rows),
-                         fmt::format("{}", h.operations), fmt::format("{}", h.table.values.size() * sizeof(float)),
-                         power_of_two(h.bound_a)});
+    cost.rows.push_back({h.name, "backward", h.format, fmt::format("{}", h.degree), fmt::format("{}", h.rows), fmt::format("{}", h.operations),
+                         fmt::format("{}", h.table.values.size() * sizeof(float)), power_of_two(h.bound_a)});
   }
   for (const ForwardHeader& h : results.forward) {
-    cost.rows.push_back(
-        {h.name, "forward", "all", fmt::format("{} and {}", h.degree, h.tail_degree), fmt::format("{} + {}", h.rows, h.tail_rows), "-",
-         fmt::format("{}", (h.table.values.size() + h.tail.values.size()) * sizeof(float)), power_of_two(h.bound_a) + " of f"});
+    cost.rows.push_back({h.name, "forward", "all", fmt::format("{} and {}", h.degree, h.tail_degree), fmt::format("{} + {}", h.rows, h.tail_rows), "-",
+                         fmt::format("{}", (h.table.values.size() + h.tail.values.size()) * sizeof(float)), power_of_two(h.bound_a) + " of f"});
   }
   for (const RoundedForwardHeader& h : results.rounded) {
     cost.rows.push_back({h.name, "forward", h.format, "4", fmt::format("{}", h.rows), "-", fmt::format("{}", h.table.values.size() * sizeof(float)),
@@ -162,19 +161,12 @@ Section coefficients_section(const Results& results) {
       "How near to optimal a fit is, in its worst piece: the certified error, and the least that any polynomial of this degree can have "
       "there, by de la Vall\u00e9e Poussin's bound. The forward's error is that of its fp32 coefficients, not of its degree.",
       "./outgrad fit SPEC.json",
-      {words("fit"),
-       {"pieces"},
-       words("class"),
-       {"certified", "worst piece"},
-       {"least possible", "same piece"},
-       {"ratio"},
-       words("spec sha256")},
+      {words("fit"), {"pieces"}, words("class"), {"certified", "worst piece"}, {"least possible", "same piece"}, {"ratio"}, words("spec sha256")},
       {}};
   for (const FitResult& fit : results.fits) {
     const bool ratio = fit.kind == "backward" && fit.worst_lower_bound > 0;
     distance.rows.push_back({quoted(fit.name), fmt::format("{}", fit.pieces), quoted(fit.accuracy), power_of_two(fit.worst_certified),
-                             ratio ? power_of_two(fit.worst_lower_bound) : "-",
-                             ratio ? ratio_text(fit.worst_certified / fit.worst_lower_bound) : "-",
+                             ratio ? power_of_two(fit.worst_lower_bound) : "-", ratio ? ratio_text(fit.worst_certified / fit.worst_lower_bound) : "-",
                              "`" + quoted(fit.spec_sha256.substr(0, 16)) + "`"});
   }
   if (distance.rows.empty())

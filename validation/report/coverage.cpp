@@ -51,8 +51,7 @@ std::vector<FitCoverage> lines_of(const Results& results) {
   for (const BackwardHeader& header : results.backward) add(header.name, header.format, header.storage.oracle > 0);
   for (const TableHeader& header : results.tables) add(header.name, header.format, header.storage.oracle > 0);
   for (const SweepResult& sweep : results.sweeps) {  // whose header is not here
-    if (std::none_of(lines.begin(), lines.end(), [&](const FitCoverage& line) { return line.fit == sweep.fit; }))
-      add(sweep.fit, sweep.format, false);
+    if (std::none_of(lines.begin(), lines.end(), [&](const FitCoverage& line) { return line.fit == sweep.fit; })) add(sweep.fit, sweep.format, false);
   }
   std::sort(lines.begin(), lines.end(), [](const FitCoverage& a, const FitCoverage& b) { return a.fit < b.fit; });
   return lines;
@@ -75,7 +74,12 @@ Plot coverage_plot(const std::vector<FitCoverage>& lines) {
   return {fmt::format("Coverage of the fits {} to {}: for each pair of formats of y and x whether every input was swept, enumerated over "
                       "all real x, or only certified",
                       quoted(lines.front().fit), quoted(lines.back().fit)),
-          "", formats, fits, {swept, enumerated, certified}, 460, kMargins + kRowHeight * static_cast<int>(lines.size())};
+          "",
+          formats,
+          fits,
+          {swept, enumerated, certified},
+          460,
+          kMargins + kRowHeight * static_cast<int>(lines.size())};
 }
 
 }  // namespace
@@ -86,9 +90,9 @@ Section coverage_section(const Results& results) {
     section.blocks.push_back(nothing("Sweeps", validate_command("FORMAT")));
     return section;
   }
-  section.blocks.push_back(Paragraph{
-      "A sweep that has not met every bit pattern of its domain is refused by this report: the count of patterns is the format's, NaN and "
-      "infinities among them."});
+  section.blocks.push_back(
+      Paragraph{"A sweep that has not met every bit pattern of its domain is refused by this report: the count of patterns is the format's, NaN and "
+                "infinities among them."});
   if (const std::vector<FitCoverage> lines = lines_of(results); !lines.empty()) {
     std::vector<Plot> plots;
     for (size_t from = 0; from < lines.size(); from += kLinesOfPlot) {

@@ -70,7 +70,10 @@ Plot signed_plot(const SweptDomain& domain, const std::string& format, bool& cli
   clipped = away > 0 && most > 4 * away;
   const double range = 1.15 * (clipped ? away : most > 0 ? most : 1);
   return {format + ": least and greatest signed error of g over x from -8 to 8, and the floor O on either side",
-          format + ": signed error of g over x", over_x(), {.from = -range, .to = range}, {error, above, below}};
+          format + ": signed error of g over x",
+          over_x(),
+          {.from = -range, .to = range},
+          {error, above, below}};
 }
 
 /// |error| on a logarithmic axis over x.
@@ -79,8 +82,11 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
   for (const ErrorBin& p : thinned(domain.curve)) {
     if (drawable(p)) error.add(p.x, positive(magnitude(p))), floor.add(p.x, positive(p.floor));
   }
-  Plot plot{format + ": largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O", format + ": largest error of g over x", over_x(),
-            errors_of(format), {error, floor}};
+  Plot plot{format + ": largest error of g over x from -8 to 8 on a logarithmic axis, beside the floor O",
+            format + ": largest error of g over x",
+            over_x(),
+            errors_of(format),
+            {error, floor}};
   if (domain.from_x) plot.series.push_back({"PyTorch fp32, from x", "grey", "dashed", {-kCurveReach, kCurveReach}, {*domain.from_x, *domain.from_x}});
   return plot;
 }
@@ -96,7 +102,10 @@ Plot output_plot(const SweptDomain& domain, const std::string& format) {
   }
   const Series legend{"O, the floor", "orange", "thick"};  // a speck does not show there
   return {format + ": largest error of g over y, the left branch from y* to 0 and the right one from y* on, beside the floor O",
-          format + ": largest error of g over y", {.label = "y", .from = -0.2, .to = kMostY}, errors_of(format), {right, left, floor, legend}};
+          format + ": largest error of g over y",
+          {.label = "y", .from = -0.2, .to = kMostY},
+          errors_of(format),
+          {right, left, floor, legend}};
 }
 
 /// The branch point: |error| against the distance of y from y*, both logarithmic. g ~ sqrt(y - y*) there, so that the floor falls as 1 /
@@ -117,15 +126,20 @@ Plot branch_plot(const SweptDomain& domain, const std::string& format) {
   if (!(most > 0)) least = 0.5, most = 1;
   const Series limit{"max O", "orange", "dashed", {near, far}, {domain.oracle.value, domain.oracle.value}};
   return {format + ": largest error of g next to the branch point, over the distance of y from y*, both axes logarithmic, beside the floor O",
-          format + ": zoomed to the branch point y*", {.label = "y - y*", .log = 10}, {.log = 2, .from = least / 2, .to = most * 2},
+          format + ": zoomed to the branch point y*",
+          {.label = "y - y*", .log = 10},
+          {.log = 2, .from = least / 2, .to = most * 2},
           {right, left, right_floor, left_floor, limit}};
 }
 
 /// One activation, a line for each format.
 Plot activation_plot(const std::string& activation, const std::vector<const SweepResult*>& sweeps) {
   constexpr std::array<const char*, 3> kFormatColours{"blue", "green", "orange"};
-  Plot plot{activation + ": largest error of g over x, one line for each format of y", activation + ": largest error of g", over_x(),
-            {.log = 2, .from = 0x1p-36, .to = 0x1p-4}, {}};
+  Plot plot{activation + ": largest error of g over x, one line for each format of y",
+            activation + ": largest error of g",
+            over_x(),
+            {.log = 2, .from = 0x1p-36, .to = 0x1p-4},
+            {}};
   for (size_t k = 0; k < kTargets.size(); ++k) {
     Series& line = plot.series.emplace_back(Series{kTargets[k].format, kFormatColours[k], "line"});
     for (const SweepResult* sweep : sweeps) {
@@ -153,16 +167,14 @@ Section curves_section(const Results& results) {
     const SweptDomain& widest = sweep->domains.back();
     bool clipped = false;
     Figure figure{"", validate_command(format), {}};
-    figure.plots = {signed_plot(widest, format, clipped), magnitude_plot(widest, format), output_plot(widest, format),
-                    branch_plot(widest, format)};
+    figure.plots = {signed_plot(widest, format, clipped), magnitude_plot(widest, format), output_plot(widest, format), branch_plot(widest, format)};
     figure.caption = fmt::format(
         "y in {}: total error T of `{}` over every {} x, least and greatest in each of {} bins of x. Blue on the orange floor is as good "
         "as any function "
         "of the stored y can be.{}",
         format, quoted(sweep->fit), widest.x_format, widest.curve.size(),
-        clipped ? fmt::format(
-                      " The first plot cuts the peak at x* = -0.7518 off: it reaches {}, where no function of the stored y stays under {}.",
-                      scientific(widest.total.bound), scientific(widest.oracle.value))
+        clipped ? fmt::format(" The first plot cuts the peak at x* = -0.7518 off: it reaches {}, where no function of the stored y stays under {}.",
+                              scientific(widest.total.bound), scientific(widest.oracle.value))
                 : "");
     section.blocks.push_back(std::move(figure));
   }
@@ -171,9 +183,7 @@ Section curves_section(const Results& results) {
     if (sweep.activation != "gelu") others[sweep.activation].push_back(&sweep);
   }
   if (!others.empty()) {
-    Figure figure{"The other activations: largest total error T over every x, by the format of y.",
-                  "./outgrad validate --activation NAME --format FORMAT",
-                  {}};
+    Figure figure{"The other activations: largest total error T over every x, by the format of y.", "./outgrad validate --activation NAME --format FORMAT", {}};
     for (const auto& [activation, sweeps] : others) figure.plots.push_back(activation_plot(quoted(activation), sweeps));
     section.blocks.push_back(std::move(figure));
   }

@@ -56,8 +56,8 @@ Table weighted_table(const Results& results) {
       if (sweeps == &results.sweeps && sweep.activation != "gelu") continue;
       const SweptDomain& widest = sweep.domains.back();
       for (const WeightedErrors& w : widest.under) {
-        table.rows.push_back({quoted(sweep.fit), sweep.format, widest.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias),
-                              scientific(w.most), fmt::format("{:.2g}%", 100 * w.share)});
+        table.rows.push_back({quoted(sweep.fit), sweep.format, widest.x_format, quoted(w.x), scientific(w.rms), scientific(w.bias), scientific(w.most),
+                              fmt::format("{:.2g}%", 100 * w.share)});
       }
     }
   }
@@ -109,16 +109,23 @@ Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
   }
   constexpr int kRowHeight = 17, kMargins = 105;
   if (!(most > 0)) least = 0.5, most = 1;
-  return {fmt::format("y in {}: the total error T and the regret R of each fit beside the floor O", formats), "y in " + formats,
-          {.log = 2, .from = least / 1.6, .to = most * 1.6}, fits, {oracle, total, regret},
-          460, std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
+  return {fmt::format("y in {}: the total error T and the regret R of each fit beside the floor O", formats),
+          "y in " + formats,
+          {.log = 2, .from = least / 1.6, .to = most * 1.6},
+          fits,
+          {oracle, total, regret},
+          460,
+          std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
 }
 
 /// rms of g under each distribution, for sweeps over f32 x of GELU: our default in each format, and others' in f32.
 Plot often_plot(const Results& results, const std::vector<std::string>& distributions) {
   constexpr std::array<const char*, 7> kLineColours{"blue", "green", "orange", "red", "violet", "grey", "pale"};
-  Plot plot{"root mean square error of g under each distribution of x, a line for each set of coefficients", "rms error of g, over every f32 x",
-            {.from = 0.6, .to = static_cast<double>(distributions.size()) + 0.4}, {.log = 2}, {}};
+  Plot plot{"root mean square error of g under each distribution of x, a line for each set of coefficients",
+            "rms error of g, over every f32 x",
+            {.from = 0.6, .to = static_cast<double>(distributions.size()) + 0.4},
+            {.log = 2},
+            {}};
   for (const std::string& distribution : distributions) plot.x.ticks.emplace_back(plot.x.ticks.size() + 1, quoted(distribution));
   const auto add = [&](const SweepResult& sweep) {
     const std::vector<WeightedErrors>& under = sweep.domains.back().under;
@@ -175,9 +182,9 @@ Section often_section(const Results& results) {
     section.blocks.push_back(nothing("Errors weighed by how often x occurs", "./outgrad validate --activation gelu --format FORMAT"));
     return section;
   }
-  section.blocks.push_back(Paragraph{
-      "A maximum says nothing of how often. Here every bit pattern of x counts by the probability that x rounds to it, for normal "
-      "distributions and for the inputs of a real model's GELUs."});
+  section.blocks.push_back(
+      Paragraph{"A maximum says nothing of how often. Here every bit pattern of x counts by the probability that x rounds to it, for normal "
+                "distributions and for the inputs of a real model's GELUs."});
   std::vector<std::string> distributions;
   for (const std::vector<SweepResult>* sweeps : {&results.sweeps, &results.foreign}) {
     for (const SweepResult& sweep : *sweeps) {
@@ -188,10 +195,10 @@ Section often_section(const Results& results) {
     }
   }
   if (!distributions.empty())
-    section.blocks.push_back(Figure{
-        "Root mean square error of g under each distribution, over f32 x: ours with y in each format, and published coefficients in f32.",
-        weighted.command,
-        {often_plot(results, distributions)}});
+    section.blocks.push_back(
+        Figure{"Root mean square error of g under each distribution, over f32 x: ours with y in each format, and published coefficients in f32.",
+               weighted.command,
+               {often_plot(results, distributions)}});
   section.blocks.push_back(std::move(weighted));
   return section;
 }
@@ -199,14 +206,14 @@ Section often_section(const Results& results) {
 Section errors_section(const Results& results) {
   Section section{"Errors, kept apart", {}};
   section.blocks.push_back(Paragraph{"Absolute errors of g = f'(x), a pure number between -0.13 and 1.13 for GELU."});
-  section.blocks.push_back(Definitions{
-      {{"A", "the polynomials against the exact g; certified: ball arithmetic, Taylor models in x"},
-       {"K", "the constants of the coordinate s = sqrt(y - y_c) against the exact y*; certified"},
-       {"B", "rounding of the fp32 operations that run; certified"},
-       {"C", "an exact g at the stored y against f'(x): what storing y costs; exhaustive"},
-       {"T", "the kernel's g at the stored y against f'(x): all of the above together; T_dx the same for dx at dy = 1; exhaustive"},
-       {"O", "the least T that any function of the stored (y, mask) can have: the physical limit; exhaustive"},
-       {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible; exhaustive"}}});
+  section.blocks.push_back(
+      Definitions{{{"A", "the polynomials against the exact g; certified: ball arithmetic, Taylor models in x"},
+                   {"K", "the constants of the coordinate s = sqrt(y - y_c) against the exact y*; certified"},
+                   {"B", "rounding of the fp32 operations that run; certified"},
+                   {"C", "an exact g at the stored y against f'(x): what storing y costs; exhaustive"},
+                   {"T", "the kernel's g at the stored y against f'(x): all of the above together; T_dx the same for dx at dy = 1; exhaustive"},
+                   {"O", "the least T that any function of the stored (y, mask) can have: the physical limit; exhaustive"},
+                   {"R", "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible; exhaustive"}}});
   Table table{
       "A, K, B, C, T, O and R of every fit. A, K and B are claims of the header that the check re-proves from its text alone; all else is "
       "over every bit "
@@ -254,8 +261,8 @@ Section errors_section(const Results& results) {
               {}};
   for (const SweepResult& sweep : results.sweeps) {
     for (const SweptDomain& d : sweep.domains) {
-      where.rows.push_back({quoted(sweep.fit), d.x_format, fmt::format("{}", d.patterns), quoted(d.total.x[0]), quoted(d.total.x[1]),
-                            quoted(d.oracle.x[0]), quoted(d.oracle.x[1]), fmt::format("{}", d.oracle_decisions)});
+      where.rows.push_back({quoted(sweep.fit), d.x_format, fmt::format("{}", d.patterns), quoted(d.total.x[0]), quoted(d.total.x[1]), quoted(d.oracle.x[0]),
+                            quoted(d.oracle.x[1]), fmt::format("{}", d.oracle_decisions)});
     }
   }
   if (!where.rows.empty()) section.blocks.push_back(std::move(where));
@@ -268,24 +275,22 @@ Section forward_section(const Results& results) {
     section.blocks.push_back(nothing("The forward's accuracy", validate_command("f32")));
     return section;
   }
-  Table accuracy{
-      "Accuracy of the forward y against the exact f(x), in ulp of the format of y; y other than the correctly rounded f(x) are counted.",
-      "./outgrad validate --activation NAME --format FORMAT",
-      {words("forward"),
-       words("y in"),
-       words("every x in"),
-       {"|x - x*| <= 0.1", "ulp"},
-       {"elsewhere", "ulp, tail and subnormals too"},
-       {"not correctly rounded"},
-       {"of finite x"},
-       {"wrong masks"},
-       {"wrong NaN, infinities"}},
-      {}};
-  Table foreign{
-      "T when y comes from another forward, that is off by so much before it is stored: near the minimum, where g is steepest in y.",
-      "./outgrad validate --activation NAME --format FORMAT",
-      {words("y in"), words("every x in")},
-      {}};
+  Table accuracy{"Accuracy of the forward y against the exact f(x), in ulp of the format of y; y other than the correctly rounded f(x) are counted.",
+                 "./outgrad validate --activation NAME --format FORMAT",
+                 {words("forward"),
+                  words("y in"),
+                  words("every x in"),
+                  {"|x - x*| <= 0.1", "ulp"},
+                  {"elsewhere", "ulp, tail and subnormals too"},
+                  {"not correctly rounded"},
+                  {"of finite x"},
+                  {"wrong masks"},
+                  {"wrong NaN, infinities"}},
+                 {}};
+  Table foreign{"T when y comes from another forward, that is off by so much before it is stored: near the minimum, where g is steepest in y.",
+                "./outgrad validate --activation NAME --format FORMAT",
+                {words("y in"), words("every x in")},
+                {}};
   for (const SweepResult& sweep : results.sweeps) {
     if (&sweep != results.sweep_of(sweep.format)) continue;  // other fits have the same forward, other activations none
     for (const SweptDomain& d : sweep.domains) {

@@ -18,8 +18,7 @@ using namespace page;
 
 namespace {
 std::string stability_command(const StabilityFile& file) {
-  return fmt::format("./outgrad stability {} --format {}", file.source.empty() ? "--gamma ..." : quoted(shown_path(file.source)),
-                     quoted(file.format));
+  return fmt::format("./outgrad stability {} --format {}", file.source.empty() ? "--gamma ..." : quoted(shown_path(file.source)), quoted(file.format));
 }
 
 std::string source_name(const StabilityFile& file) {
@@ -49,8 +48,12 @@ Plot rho_plot(const StabilityFile& file) {
     for (size_t k = 0; k < counts.size(); ++k) steps[k].y.push_back(counts[k] > 0 ? counts[k] : std::nan(""));
   }
   return {fmt::format("Channels of {} with y in {}, counted by rho = |beta / gamma| and class", source_name(file), quoted(file.format)),
-          "y in " + quoted(file.format), {.label = "rho = |beta / gamma|", .log = 10, .from = std::pow(10.0, -kReach), .to = std::pow(10.0, kReach)},
-          {.label = "channels", .log = 10, .from = 0.7}, {steps.begin(), steps.end()}, 460, 280};
+          "y in " + quoted(file.format),
+          {.label = "rho = |beta / gamma|", .log = 10, .from = std::pow(10.0, -kReach), .to = std::pow(10.0, kReach)},
+          {.label = "channels", .log = 10, .from = 0.7},
+          {steps.begin(), steps.end()},
+          460,
+          280};
 }
 
 Table worst_channels(const StabilityFile& file) {
@@ -62,19 +65,12 @@ Table worst_channels(const StabilityFile& file) {
   const size_t shown = std::min(kShown, channels.size());
   std::partial_sort(channels.begin(), channels.begin() + static_cast<std::ptrdiff_t>(shown), channels.end(),
                     [](const ChannelResult* a, const ChannelResult* b) { return a->bits_lost > b->bits_lost; });
-  Table table{fmt::format("The worst channels of {} with y in {}: error bounds of rows whose |x\u0302| stays under {:g}.",
-                          source_name(file), quoted(file.format), file.x_hat_max),
-              stability_command(file),
-              {words("layer"),
-               {"channel"},
-               {"gamma"},
-               {"beta"},
-               {"rho"},
-               {"bits lost"},
-               {"error of x\u0302", "bound"},
-               {"dgamma", "bound, a row"},
-               words("class")},
-              {}};
+  Table table{
+      fmt::format("The worst channels of {} with y in {}: error bounds of rows whose |x\u0302| stays under {:g}.", source_name(file), quoted(file.format),
+                  file.x_hat_max),
+      stability_command(file),
+      {words("layer"), {"channel"}, {"gamma"}, {"beta"}, {"rho"}, {"bits lost"}, {"error of x\u0302", "bound"}, {"dgamma", "bound, a row"}, words("class")},
+      {}};
   for (size_t k = 0; k < shown; ++k) {
     const ChannelResult& c = *channels[k];
     table.rows.push_back({quoted(c.layer),
@@ -107,25 +103,24 @@ std::vector<std::vector<const StabilityFile*>> by_source(const std::vector<Stabi
 }
 
 Table layers_table(const StabilityFile& file) {
-  Table layers{
-      fmt::format("{}, y in {}; rows with |mean| rstd up to {:g}, |dy| up to {:g}, eps = {:g}, tau = {:g}. Error of dx: certified, rms "
-                  "over a row, relative to rstd max|dy| rms(gamma). Error of dgamma: an estimate of the relative L2 error.",
-                  source_name(file), quoted(file.format), file.mean_ratio, file.dy_max, file.eps, file.tau),
-      stability_command(file),
-      {words("layer"),
-       {"N"},
-       {"stable"},
-       {"degraded"},
-       {"unstable"},
-       {"gamma = 0"},
-       {"rho", "median"},
-       {"rho", "largest"},
-       {"dx", "all from y"},
-       {"dx", "by policy"},
-       {"dgamma", "estimate"},
-       words("policy"),
-       {"side buffer", "bytes a row"}},
-      {}};
+  Table layers{fmt::format("{}, y in {}; rows with |mean| rstd up to {:g}, |dy| up to {:g}, eps = {:g}, tau = {:g}. Error of dx: certified, rms "
+                           "over a row, relative to rstd max|dy| rms(gamma). Error of dgamma: an estimate of the relative L2 error.",
+                           source_name(file), quoted(file.format), file.mean_ratio, file.dy_max, file.eps, file.tau),
+               stability_command(file),
+               {words("layer"),
+                {"N"},
+                {"stable"},
+                {"degraded"},
+                {"unstable"},
+                {"gamma = 0"},
+                {"rho", "median"},
+                {"rho", "largest"},
+                {"dx", "all from y"},
+                {"dx", "by policy"},
+                {"dgamma", "estimate"},
+                words("policy"),
+                {"side buffer", "bytes a row"}},
+               {}};
   for (const NormResult& n : file.norms) {
     std::vector<Cell> row{quoted(n.name), fmt::format("{}", n.columns)};
     for (const int count : n.classes) row.emplace_back(fmt::format("{}", count));
@@ -281,19 +276,15 @@ Section attack_section(const Results& results) {
   }
   for (const AttackFile& attack : results.attacks) {
     std::string medians;
-    for (const auto& [gradient, value] : attack.median_of_gradient)
-      medians += fmt::format("{}{} {:.2f}", medians.empty() ? "" : ", ", gradient, value);
+    for (const auto& [gradient, value] : attack.median_of_gradient) medians += fmt::format("{}{} {:.2f}", medians.empty() ? "" : ", ", gradient, value);
     section.blocks.push_back(
         Paragraph{fmt::format("A search by gradient ascent and lattice moves over x and dy tried to break every bound on dx, dgamma, "
                               "dbeta: {} cases, {:.4g} evaluations, "
                               "{:.0f} violations. Bound over largest error found: median {:.2f} ({}), at most 4 in {:.0f}%.",
-                              attack.cases.size(), attack.evaluations, attack.violations, attack.median_tightness, medians,
-                              100 * attack.share_within_4),
+                              attack.cases.size(), attack.evaluations, attack.violations, attack.median_tightness, medians, 100 * attack.share_within_4),
                   attack.violations > 0 ? Tone::bad : Tone::normal});
     Figure figure{
-        "How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.",
-        kAttackCommand,
-        {}};
+        "How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.", kAttackCommand, {}};
     for (const char* format : kernels::ActivationFormats::kNames) {
       if (std::any_of(attack.cases.begin(), attack.cases.end(), [&](const AttackedCase& one) { return one.format == format; }))
         figure.plots.push_back(tightness_plot(attack, format));
@@ -309,14 +300,10 @@ Section attack_section(const Results& results) {
     for (const char* format : kernels::ActivationFormats::kNames) {
       for (const char* gradient : kGradients) groups.columns.push_back({gradient, format});
     }
-    add_groups(
-        attack, "gamma, beta", [](const AttackedCase& one) { return one.parameters; }, groups);
-    add_groups(
-        attack, "rows", [](const AttackedCase& one) { return one.x; }, groups);
-    add_groups(
-        attack, "norm", [](const AttackedCase& one) { return one.norm; }, groups);
-    add_groups(
-        attack, "N", [](const AttackedCase& one) { return fmt::format("{}", one.columns); }, groups);
+    add_groups(attack, "gamma, beta", [](const AttackedCase& one) { return one.parameters; }, groups);
+    add_groups(attack, "rows", [](const AttackedCase& one) { return one.x; }, groups);
+    add_groups(attack, "norm", [](const AttackedCase& one) { return one.norm; }, groups);
+    add_groups(attack, "N", [](const AttackedCase& one) { return fmt::format("{}", one.columns); }, groups);
     section.blocks.push_back(std::move(groups));
   }
   return section;

@@ -39,8 +39,11 @@ constexpr const char* kAuditCommand = "./outgrad validate --foreign notebooks_da
 
 Plot beside_plot(const std::vector<const SweepResult*>& sweeps) {
   constexpr std::array<const char*, 6> kLineColours{"blue", "red", "orange", "violet", "green", "grey"};
-  Plot plot{"Largest error of g over x from -8 to 8: ours far below the published coefficients", "largest error of g, y in f32",
-            {.label = "x", .from = -8, .to = 8}, {.log = 2, .from = 0x1p-36, .to = 0x1p3}, {}};
+  Plot plot{"Largest error of g over x from -8 to 8: ours far below the published coefficients",
+            "largest error of g, y in f32",
+            {.label = "x", .from = -8, .to = 8},
+            {.log = 2, .from = 0x1p-36, .to = 0x1p3},
+            {}};
   for (size_t k = 0; k < std::min(sweeps.size(), kLineColours.size()); ++k) {
     Series& line = plot.series.emplace_back(Series{quoted(sweeps[k]->fit), kLineColours[k], "line"});
     const std::vector<ErrorBin>& curve = sweeps[k]->domains.back().curve;
@@ -48,8 +51,7 @@ Plot beside_plot(const std::vector<const SweepResult*>& sweeps) {
     const size_t join = (curve.size() + kMostBins - 1) / kMostBins;
     for (size_t i = 0; i < curve.size(); i += join) {
       double most = 0;
-      for (size_t n = i; n < std::min(i + join, curve.size()); ++n)
-        most = std::max({most, std::abs(curve[n].least), std::abs(curve[n].greatest)});
+      for (size_t n = i; n < std::min(i + join, curve.size()); ++n) most = std::max({most, std::abs(curve[n].least), std::abs(curve[n].greatest)});
       if (most > 0 && std::isfinite(most)) line.add(curve[i].x, most);
     }
   }
@@ -66,8 +68,7 @@ Table interval_table(const std::vector<const SweepResult*>& sweeps) {
   for (const SweepResult* sweep : sweeps) table.columns.push_back({quoted(sweep->fit), "largest |g - f'|"});
   for (size_t i = 0; i + 1 < kIntervalEnds.size(); ++i) {
     std::vector<Cell> row{fmt::format("{:g}", kIntervalEnds[i]), fmt::format("{:g}", kIntervalEnds[i + 1])};
-    for (const SweepResult* sweep : sweeps)
-      row.emplace_back(scientific(greatest_within(sweep->domains.back(), kIntervalEnds[i], kIntervalEnds[i + 1])));
+    for (const SweepResult* sweep : sweeps) row.emplace_back(scientific(greatest_within(sweep->domains.back(), kIntervalEnds[i], kIntervalEnds[i + 1])));
     table.rows.push_back(std::move(row));
   }
   std::vector<Cell> all{"-inf", "inf"};
@@ -107,9 +108,9 @@ Table audit_table(const Results& results) {
       for (const SweptDomain& o : ours ? ours->domains : std::vector<SweptDomain>{}) {
         if (o.x_format == d.x_format) same = Cell(scientific(o.total.bound));
       }
-      audit.rows.push_back({quoted(sweep.fit), sweep.activation, sweep.stored, sweep.format, d.x_format, scientific(d.total.bound),
-                            quoted(d.total.worst()), scientific(d.oracle.value), scientific(d.regret.bound), fmt::format("{:.4g}", d.ratio),
-                            scientific(d.rms), fmt::format("{}", d.wrong_special), same});
+      audit.rows.push_back({quoted(sweep.fit), sweep.activation, sweep.stored, sweep.format, d.x_format, scientific(d.total.bound), quoted(d.total.worst()),
+                            scientific(d.oracle.value), scientific(d.regret.bound), fmt::format("{:.4g}", d.ratio), scientific(d.rms),
+                            fmt::format("{}", d.wrong_special), same});
     }
   }
   return audit;
@@ -120,10 +121,19 @@ Table audit_table(const Results& results) {
 /// Mean training loss of every way in one format.
 Plot training_plot(const TrainingResult& training, const std::string& format) {
   // Dashes let a line show that lies under another.
-  constexpr std::array<std::pair<const char*, const char*>, 8> kLines{{{"ink", "thick"}, {"grey", "line"}, {"blue", "dotted"}, {"red", "dash-dotted"},
-                                                                       {"orange", "line"}, {"violet", "dashed"}, {"green", "dotted"}, {"pale", "dash-dotted"}}};
-  Plot plot{"Mean training loss over the steps, a line for each way to take gradients, y in " + quoted(format), "training loss, " + quoted(format),
-            {.label = "step"}, {}, {}};
+  constexpr std::array<std::pair<const char*, const char*>, 8> kLines{{{"ink", "thick"},
+                                                                       {"grey", "line"},
+                                                                       {"blue", "dotted"},
+                                                                       {"red", "dash-dotted"},
+                                                                       {"orange", "line"},
+                                                                       {"violet", "dashed"},
+                                                                       {"green", "dotted"},
+                                                                       {"pale", "dash-dotted"}}};
+  Plot plot{"Mean training loss over the steps, a line for each way to take gradients, y in " + quoted(format),
+            "training loss, " + quoted(format),
+            {.label = "step"},
+            {},
+            {}};
   for (const TrainingCurve& curve : training.curves) {
     if (curve.format != format || plot.series.size() == kLines.size()) continue;
     const auto& [colour, mark] = kLines[plot.series.size()];
@@ -151,9 +161,13 @@ Plot difference_plot(const TrainingResult& training) {
     names.ticks.emplace_back(line, quoted(ways[i]->way + ", " + ways[i]->format));
   }
   constexpr int kRowHeight = 17, kMargins = 90;
-  return {"Validation loss at the end, difference from exact gradients with its interval, way by way", "validation loss - that of exact gradients",
-          {.label = "nats per byte"}, names, {{"", "grey", "line", {0, 0}, {names.from, names.to}}, ends},
-          460, std::max(190, kMargins + kRowHeight * static_cast<int>(ways.size()))};
+  return {"Validation loss at the end, difference from exact gradients with its interval, way by way",
+          "validation loss - that of exact gradients",
+          {.label = "nats per byte"},
+          names,
+          {{"", "grey", "line", {0, 0}, {names.from, names.to}}, ends},
+          460,
+          std::max(190, kMargins + kRowHeight * static_cast<int>(ways.size()))};
 }
 
 }  // namespace
@@ -165,12 +179,12 @@ Section others_section(const Results& results) {
     section.blocks.push_back(nothing("Published coefficients", kAuditCommand));
   } else {
     if (!sweeps.empty()) {
-      section.blocks.push_back(Figure{
-          "Ours and published coefficients for GELU over every f32 x, y (or its code) as each stores it: Tempo's pieces meet a square-root "
-          "branch point with polynomials in y, and one piece adds its centre where it should subtract it; steps of two bits cannot follow "
-          "f'.",
-          kAuditCommand,
-          {beside_plot(sweeps)}});
+      section.blocks.push_back(
+          Figure{"Ours and published coefficients for GELU over every f32 x, y (or its code) as each stores it: Tempo's pieces meet a square-root "
+                 "branch point with polynomials in y, and one piece adds its centre where it should subtract it; steps of two bits cannot follow "
+                 "f'.",
+                 kAuditCommand,
+                 {beside_plot(sweeps)}});
       section.blocks.push_back(interval_table(sweeps));
     }
     section.blocks.push_back(audit_table(results));
@@ -183,29 +197,28 @@ Section others_section(const Results& results) {
   if (sweep && sweep->domains.back().from_x) from_x = error_text(*sweep->domains.back().from_x);
   if (const BackwardHeader* header = results.backward_named("gelu_f32"))
     ours = error_text(header->bound_ab > 0 ? header->bound_ab : header->bound_a + header->bound_b);
-  section.blocks.push_back(
-      Paragraph{fmt::format("PyTorch's fp32 formula of GELU's derivative reads x, not y, and is off by up to {} (over every x from 2^-20 to "
-                            "16 in magnitude, by this machine's erff and expf, in the sweep of f32). What compares with it is the error of our fit and evaluation, "
-                            "A + B = {}, certified. What storing y in place of x adds is bounded from below by O, for every method.",
-                            from_x, ours)});
+  section.blocks.push_back(Paragraph{
+      fmt::format("PyTorch's fp32 formula of GELU's derivative reads x, not y, and is off by up to {} (over every x from 2^-20 to "
+                  "16 in magnitude, by this machine's erff and expf, in the sweep of f32). What compares with it is the error of our fit and evaluation, "
+                  "A + B = {}, certified. What storing y in place of x adds is bounded from below by O, for every method.",
+                  from_x, ours)});
   return section;
 }
 
 Section training_section(const Results& results) {
   Section section{"Training", {}};
   if (results.training.empty()) {
-    section.blocks.push_back(
-        nothing("The effect of these gradients on training", "./outgrad train --out notebooks_data/training/gelu.json"));
+    section.blocks.push_back(nothing("The effect of these gradients on training", "./outgrad train --out notebooks_data/training/gelu.json"));
     return section;
   }
   for (const TrainingResult& training : results.training) {
     const std::string command = quoted(training.command);
     section.blocks.push_back(Paragraph{fmt::format(
-        "A transformer of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model,
-        training.steps, training.seeds,
-        training.noise ? fmt::format(" The exact gradient of another batch lies {} away in relative L2: what one batch is off by anyhow.",
-                                     scientific(*training.noise))
-                       : "")});
+        "A transformer of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model, training.steps,
+        training.seeds,
+        training.noise
+            ? fmt::format(" The exact gradient of another batch lies {} away in relative L2: what one batch is off by anyhow.", scientific(*training.noise))
+            : "")});
     Figure curves{"Training loss, mean over the seeds; a line ends where a run of its way diverged.", command, {}};
     for (const std::string& format : training.formats) curves.plots.push_back(training_plot(training, format));
     curves.plots.push_back(difference_plot(training));
@@ -225,9 +238,7 @@ Section training_section(const Results& results) {
                  {"gradient's distance", "median, relative L2"},
                  {"gradient's distance", "greatest"}},
                 {}};
-    const auto shown = [](const std::optional<double>& v, const char* form) {
-      return v ? Cell(fmt::format(fmt::runtime(form), *v)) : Cell("-", Tone::muted);
-    };
+    const auto shown = [](const std::optional<double>& v, const char* form) { return v ? Cell(fmt::format(fmt::runtime(form), *v)) : Cell("-", Tone::muted); };
     for (const TrainedWay& way : training.summary) {
       table.rows.push_back({quoted(way.format),
                             quoted(way.way),

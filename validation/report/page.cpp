@@ -21,29 +21,31 @@ using Json = nlohmann::ordered_json;
   void to_json(Json& nlohmann_json_j, const Type& nlohmann_json_t) { NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__)) }
 
 static void to_json(Json& json, Tone tone) { json = std::array{"", "good", "bad", "muted"}.at(static_cast<size_t>(tone)); }
-static OUTGRAD_TO_JSON(Cell, text, tone)
-static OUTGRAD_TO_JSON(Column, name, note, left)
-static OUTGRAD_TO_JSON(Table, caption, command, columns, rows)
-static OUTGRAD_TO_JSON(Axis, label, log, from, to, ticks)
-static OUTGRAD_TO_JSON(Series, label, colour, mark, x, y, low, high, notes)
-static OUTGRAD_TO_JSON(Plot, title, heading, width, height, x, y, series)
-static OUTGRAD_TO_JSON(Figure, caption, command, plots)
-static OUTGRAD_TO_JSON(Paragraph, text, tone)
-static OUTGRAD_TO_JSON(Heading, text)
-static OUTGRAD_TO_JSON(Definitions, items)
-static OUTGRAD_TO_JSON(Tile, figure, what, note, tone)
-static OUTGRAD_TO_JSON(Tiles, tiles, commands)
-static void to_json(Json& json, const Block& block) {
+static OUTGRAD_TO_JSON(Cell, text, tone) static OUTGRAD_TO_JSON(Column, name, note, left) static OUTGRAD_TO_JSON(Table, caption, command, columns, rows) static OUTGRAD_TO_JSON(Axis, label, log, from, to, ticks) static OUTGRAD_TO_JSON(
+    Series, label, colour, mark, x, y, low, high,
+    notes) static OUTGRAD_TO_JSON(Plot, title, heading, width, height, x, y,
+                                  series) static OUTGRAD_TO_JSON(Figure, caption, command,
+                                                                 plots) static OUTGRAD_TO_JSON(Paragraph, text,
+                                                                                               tone) static OUTGRAD_TO_JSON(Heading,
+                                                                                                                            text) static OUTGRAD_TO_JSON(Definitions,
+                                                                                                                                                         items) static OUTGRAD_TO_JSON(Tile,
+                                                                                                                                                                                       figure,
+                                                                                                                                                                                       what,
+                                                                                                                                                                                       note,
+                                                                                                                                                                                       tone) static OUTGRAD_TO_JSON(Tiles,
+                                                                                                                                                                                                                    tiles,
+                                                                                                                                                                                                                    commands) static void to_json(Json&
+                                                                                                                                                                                                                                                      json,
+                                                                                                                                                                                                                                                  const Block&
+                                                                                                                                                                                                                                                      block) {
   json = std::visit([](const auto& one) { return Json(one); }, block);
   json["kind"] = std::array{"paragraph", "heading", "definitions", "table", "figure"}.at(block.index());
 }
-static OUTGRAD_TO_JSON(Section, title, blocks)
-static OUTGRAD_TO_JSON(Verdict, headline, detail, tone)
-OUTGRAD_TO_JSON(Document, title, lead, verdict, key_figures, summary, remarks, sections)
-
+static OUTGRAD_TO_JSON(Section, title, blocks) static OUTGRAD_TO_JSON(Verdict, headline, detail, tone)
+    OUTGRAD_TO_JSON(Document, title, lead, verdict, key_figures, summary, remarks, sections)
 #undef OUTGRAD_TO_JSON
 
-std::string quoted(std::string text) {
+        std::string quoted(std::string text) {
   for (char& c : text) {
     if (c == '`') c = '\'';
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
@@ -73,7 +75,10 @@ static void render(const std::string& folder) {
     why = ending.late ? "it was not done after 300 s" : said.substr(said.rfind('\n') + 1);  // of a traceback its last line
     if (ending.status != kernels::kExitEnvironment) break;
   }
-  throw kernels::EnvironmentError("the page is rendered by Python with jinja2 and matplotlib (Debian: python3-jinja2, python3-matplotlib; OUTGRAD_PYTHON names another Python), which failed: " + why);
+  throw kernels::EnvironmentError(
+      "the page is rendered by Python with jinja2 and matplotlib (Debian: python3-jinja2, python3-matplotlib; OUTGRAD_PYTHON names another Python), which "
+      "failed: " +
+      why);
 }
 
 void write_report(const Json& report, const std::string& folder) {
@@ -81,8 +86,7 @@ void write_report(const Json& report, const std::string& folder) {
   const std::filesystem::path to(folder);
   kernels::write_file(scratch / "report.json", report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   render(scratch.path());
-  for (const char* name : {"report.json", "index.html", "report.md"})
-    kernels::write_file((to / name).string(), kernels::read_file(scratch / name));
+  for (const char* name : {"report.json", "index.html", "report.md"}) kernels::write_file((to / name).string(), kernels::read_file(scratch / name));
 }
 
 }  // namespace outgrad::validation::page

@@ -20,18 +20,13 @@ Column words(const char* name) { return {name, "", true}; }
 
 Tone tone_of(RequirementVerdict verdict) {
   switch (verdict) {
-    case RequirementVerdict::pass:
-      return Tone::good;
-    case RequirementVerdict::fail:
-      return Tone::bad;
-    default:
-      return Tone::muted;
+    case RequirementVerdict::pass: return Tone::good;
+    case RequirementVerdict::fail: return Tone::bad;
+    default: return Tone::muted;
   }
 }
 
-Paragraph nothing(const std::string& what, const std::string& command) {
-  return {what + ": not measured; `" + command + "` makes it.", Tone::muted};
-}
+Paragraph nothing(const std::string& what, const std::string& command) { return {what + ": not measured; `" + command + "` makes it.", Tone::muted}; }
 
 std::string grouped(std::int64_t count) {
   std::string digits = std::to_string(count);
@@ -79,10 +74,10 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                     {matrix(rows)},
                     remarks(rows),
                     {}};
-  document.sections = {curves_section(results),   limits_section(results),       pareto_section(results),       channels_section(results),
-                       attack_section(results),   coverage_section(results),     often_section(results),        others_section(results),
-                       training_section(results), requirements_section(rows),    errors_section(results),       forward_section(results),
-                       coefficients_section(results), tuning_section(results),   inputs_section(results)};
+  document.sections = {curves_section(results),       limits_section(results),    pareto_section(results), channels_section(results),
+                       attack_section(results),       coverage_section(results),  often_section(results),  others_section(results),
+                       training_section(results),     requirements_section(rows), errors_section(results), forward_section(results),
+                       coefficients_section(results), tuning_section(results),    inputs_section(results)};
   return document;
 }
 

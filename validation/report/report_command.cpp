@@ -34,8 +34,7 @@ bool report(const Arguments& arguments) {
   const fs::path in(arguments.in), out(arguments.out.empty() ? in / "report" : fs::path(arguments.out));
   const Results results = read_results(in.string(), arguments.headers.empty() ? headers_of(in) : arguments.headers);
   if (results.empty())
-    throw kernels::SpecError(arguments.in, "--in",
-                             "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/)");
+    throw kernels::SpecError(arguments.in, "--in", "holds no results (fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/)");
   const std::vector<Requirement> rows = requirements(results);
   nlohmann::ordered_json json = to_json(rows);
   const std::string shown = arguments.json ? json.dump(1) + "\n" : to_text(rows);
@@ -49,15 +48,13 @@ bool report(const Arguments& arguments) {
 
 void add_report(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command =
-      app.add_subcommand("report", "What was proved and measured, as HTML and Markdown, against what must be reached");
+  CLI::App* const command = app.add_subcommand("report", "What was proved and measured, as HTML and Markdown, against what must be reached");
   command
       ->add_option("--in", arguments->in,
                    "Folder with fits/, generated/, sweeps/, foreign/, stability/, attack/, pareto/, training/, tuned/; what is missing is "
                    "not measured")
       ->capture_default_str();
-  command->add_option("--headers", arguments->headers,
-                      "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
+  command->add_option("--headers", arguments->headers, "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
   command->add_option("--out", arguments->out, "Folder for index.html, report.md and report.json (default: IN/report)");
   command->add_flag("--json", arguments->json, "Print the requirements and their verdicts as JSON");
   command->callback([arguments, &status] {

@@ -32,14 +32,12 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   const auto of_header = [&](const char* quantity, Kind kind, double limit, auto value, const char* how) {
     rows.push_back({format, quantity, kind, limit, header ? std::optional<double>(value(*header)) : std::nullopt, how, check});
   };
-  of_header(
-      "A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
+  of_header("A, fit", Kind::error, targets.a, [](const BackwardHeader& h) { return h.bound_a; }, kCertified);
   of_header(
       "A + B, fit and evaluation", Kind::error, targets.a_plus_b,
       [](const BackwardHeader& h) { return h.bound_ab > 0 ? h.bound_ab : sum_up(h.bound_a, h.bound_b); }, kCertified);
 
-  const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value,
-                             const char* how) {
+  const auto of_domain = [&](const std::string& x_format, const std::string& quantity, Kind kind, std::optional<double> limit, auto value, const char* how) {
     std::optional<double> found;
     for (const SweptDomain& domain : sweep ? sweep->domains : std::vector<SweptDomain>{}) {
       if (domain.x_format == x_format) found = value(domain);
@@ -49,16 +47,12 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   std::vector<std::string> domains{format};
   if (format != "f32") domains.push_back("f32");  // a fused bias, or an accumulator wider than y
   for (const std::string& x : domains) {
-    of_domain(
-        x, "max T / max O, all " + x + " x", Kind::ratio, targets.ratio, [](const SweptDomain& d) { return d.ratio; }, kExhaustive);
-    of_domain(
-        x, "R, all " + x + " x", Kind::error, targets.regret, [](const SweptDomain& d) { return d.regret.bound; }, kExhaustive);
+    of_domain(x, "max T / max O, all " + x + " x", Kind::ratio, targets.ratio, [](const SweptDomain& d) { return d.ratio; }, kExhaustive);
+    of_domain(x, "R, all " + x + " x", Kind::error, targets.regret, [](const SweptDomain& d) { return d.regret.bound; }, kExhaustive);
   }
   if (targets.near_ulp) {
-    of_domain(
-        format, "forward y, |x - x*| <= 0.1", Kind::ulp, targets.near_ulp, [](const SweptDomain& d) { return d.near_ulp; }, kExhaustive);
-    of_domain(
-        format, "forward y, elsewhere", Kind::ulp, targets.far_ulp, [](const SweptDomain& d) { return d.far_ulp; }, kExhaustive);
+    of_domain(format, "forward y, |x - x*| <= 0.1", Kind::ulp, targets.near_ulp, [](const SweptDomain& d) { return d.near_ulp; }, kExhaustive);
+    of_domain(format, "forward y, elsewhere", Kind::ulp, targets.far_ulp, [](const SweptDomain& d) { return d.far_ulp; }, kExhaustive);
   }
   if (targets.misrounded) {
     const auto misrounded = [](const SweptDomain& d) { return static_cast<double>(d.misrounded); };
@@ -71,8 +65,7 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
         x, "wrong masks, NaN, infinities, all " + x + " x", Kind::count, 0.0,
         [](const SweptDomain& d) { return static_cast<double>(d.wrong_mask + d.wrong_special); }, kCounted);
   }
-  of_header(
-      "operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
+  of_header("operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
 }
 
 /// A search that was too short says nothing, unless it broke a bound.
@@ -108,14 +101,10 @@ std::string figure(const std::optional<double>& value, Requirement::Kind kind) {
 
 const char* to_string(RequirementVerdict verdict) {
   switch (verdict) {
-    case RequirementVerdict::pass:
-      return "PASS";
-    case RequirementVerdict::fail:
-      return "FAIL";
-    case RequirementVerdict::reported:
-      return "reported";
-    case RequirementVerdict::not_measured:
-      break;
+    case RequirementVerdict::pass: return "PASS";
+    case RequirementVerdict::fail: return "FAIL";
+    case RequirementVerdict::reported: return "reported";
+    case RequirementVerdict::not_measured: break;
   }
   return "not measured";
 }
@@ -159,8 +148,7 @@ nlohmann::ordered_json to_json(const std::vector<Requirement>& rows) {
                       {"established", row.established},
                       {"command", row.command}});
   }
-  const bool holds =
-      std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
+  const bool holds = std::none_of(rows.begin(), rows.end(), [](const Requirement& row) { return row.verdict() == RequirementVerdict::fail; });
   return {{"schema", "outgrad.report/1"}, {"holds", holds}, {"requirements", listed}};
 }
 
@@ -180,14 +168,10 @@ std::string power_of_two(double bound) {
 
 std::string figure(double value, Requirement::Kind kind) {
   switch (kind) {
-    case Requirement::Kind::error:
-      return power_of_two(value);
-    case Requirement::Kind::ratio:
-      return rounded_up(value, 4);
-    case Requirement::Kind::ulp:
-      return rounded_up(value, 4);
-    case Requirement::Kind::count:
-      break;
+    case Requirement::Kind::error: return power_of_two(value);
+    case Requirement::Kind::ratio: return rounded_up(value, 4);
+    case Requirement::Kind::ulp: return rounded_up(value, 4);
+    case Requirement::Kind::count: break;
   }
   return rounded_up(value, 0);
 }

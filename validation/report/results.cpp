@@ -124,7 +124,7 @@ SweptDomain read_domain(const Node& node) {
   domain.ratio = node["T_over_O"].real();
   domain.rms = node["rms_T"].real();
   const Node forward = node["forward"];
-  const auto worst = [&](const char* region) { 
+  const auto worst = [&](const char* region) {
     if (forward.null()) return 0.0;
     const Node maximum = forward["max_ulp"][region];
     return maximum.null() ? 0.0 : maximum["bound"].real();
@@ -192,11 +192,11 @@ NormResult read_norm(const Node& node) {
   const Node channels = node["channels"];
   const auto columns = static_cast<size_t>(norm.columns);
   const auto gamma = channels["gamma"].items(columns), beta = channels["beta"].items(columns), rho = channels["rho"].items(columns),
-             lost = channels["bits_lost"].items(columns), of_class = channels["class"].items(columns),
-             x_hat = channels["x_hat_conditional"].items(columns), dgamma = channels["dgamma_conditional"].items(columns);
+             lost = channels["bits_lost"].items(columns), of_class = channels["class"].items(columns), x_hat = channels["x_hat_conditional"].items(columns),
+             dgamma = channels["dgamma_conditional"].items(columns);
   for (size_t j = 0; j < columns; ++j) {
-    norm.channels.push_back({norm.name, of_class[j].text(), static_cast<int>(j), gamma[j].real(), beta[j].real(), rho[j].bound(),
-                             lost[j].bound(), x_hat[j].bound(), dgamma[j].bound()});
+    norm.channels.push_back({norm.name, of_class[j].text(), static_cast<int>(j), gamma[j].real(), beta[j].real(), rho[j].bound(), lost[j].bound(),
+                             x_hat[j].bound(), dgamma[j].bound()});
     if (std::find(kChannelClasses.begin(), kChannelClasses.end(), norm.channels.back().channel_class) == kChannelClasses.end()) {
       of_class[j].fail("is an unknown class");
     }
@@ -406,9 +406,7 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
   std::map<std::pair<std::string, std::string>, std::pair<int, std::vector<std::optional<double>>>> sums;
   for (const Node& run : runs.items()) {
     const std::string format = run["format"].text(), way = run["way"].text();
-    const auto known = [](const std::vector<std::string>& all, const std::string& one) {
-      return std::find(all.begin(), all.end(), one) != all.end();
-    };
+    const auto known = [](const std::vector<std::string>& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); };
     if (!known(training.formats, format)) run["format"].fail("is not in the configuration");
     if (!known(training.ways, way)) run["way"].fail("is not in the configuration");
     auto& [count, sum] = sums[{format, way}];
@@ -442,8 +440,7 @@ TrainingResult read_training(const std::string& file) {
   training.file = file;
   training.command = node["command"].text();
   const Node configuration = node["configuration"], model = configuration["model"];
-  training.model =
-      fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
+  training.model = fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
   training.steps = configuration["steps"].small();
   training.seeds = static_cast<int>(configuration["seeds"].items().size());
   training.formats = texts(configuration["formats"]);
@@ -551,8 +548,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
       continue;
     }
     if (!sweep->stored.empty()) throw SpecError(file, "foreign", "is a sweep of published coefficients: their folder is foreign/sweeps");
-    if (const SweepResult* other = results.sweep_of_fit(sweep->fit))
-      throw SpecError(file, "subject", sweep->fit + " was swept in " + other->file + " already");
+    if (const SweepResult* other = results.sweep_of_fit(sweep->fit)) throw SpecError(file, "subject", sweep->fit + " was swept in " + other->file + " already");
     results.sweeps.push_back(std::move(*sweep));
   }
   for (const std::string& file : files_in(in / "foreign" / "sweeps", ".json")) {

@@ -21,7 +21,7 @@ struct FitResult {
   std::string spec_sha256, accuracy;
   double bound_a = 0;
   std::optional<double> bound_k, bound_b;  // none for a forward
-  double bound_ab = 0, bound_ulp = 0;      // 0: no such claim
+  double bound_ab = 0, bound_ulp = 0;  // 0: no such claim
   int pieces = 0;
   // Of the piece with the greatest certified error: what is certified, and the least any polynomial of this degree can have there.
   double worst_certified = 0, worst_lower_bound = 0;
@@ -50,10 +50,10 @@ struct SweptDomain {
   std::string x_format;
   std::int64_t patterns = 0, finite = 0, oracle_decisions = 0, misrounded = 0, wrong_mask = 0, wrong_special = 0;
   SweptMaximum total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
-  double ratio = 0, rms = 0;                            // upper bound of max T / max O; rms of T over [-8, 8)
-  double near_ulp = 0, far_ulp = 0;                     // forward error, proved bounds; 0 where the forward is not the kernels' own
+  double ratio = 0, rms = 0;  // upper bound of max T / max O; rms of T over [-8, 8)
+  double near_ulp = 0, far_ulp = 0;  // forward error, proved bounds; 0 where the forward is not the kernels' own
   std::vector<std::pair<std::string, double>> foreign;  // T with another forward
-  std::optional<double> from_x;                         // error of PyTorch's fp32 formula, which reads x: a bound
+  std::optional<double> from_x;  // error of PyTorch's fp32 formula, which reads x: a bound
   std::vector<ErrorBin> curve;
   std::vector<WeightedErrors> under;  // none in a file of before there were any
 };
@@ -123,8 +123,8 @@ struct AttackedBound {
   std::string gradient;  // dx, dgamma, dbeta, rstd
   double evaluations = 0, violations = 0;
   std::optional<double> tightness;  // bound / largest error; none: no error was found
-  double ours = 0;                  // largest error of the way that the bound is for
-  std::array<double, 3> peers{};    // kPeerWays; not of rstd
+  double ours = 0;  // largest error of the way that the bound is for
+  std::array<double, 3> peers{};  // kPeerWays; not of rstd
 };
 inline constexpr std::array<const char*, 3> kPeerWays{"from_input", "clamped_gamma", "unguarded"};
 
@@ -147,7 +147,7 @@ struct AttackFile {
 struct TrainedWay {
   std::string format, way;
   int ended = 0, diverged = 0;
-  std::optional<double> loss;                   // mean validation loss of the runs that ended
+  std::optional<double> loss;  // mean validation loss of the runs that ended
   std::optional<double> difference, low, high;  // from the exact gradients' runs, paired by seed; with its interval
   std::optional<double> distance_median, distance_most;  // of the gradient from the exact one at the same weights, relative L2
 };

@@ -115,14 +115,12 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
       tile({figure(*row.value, row.kind), "error of fit and rounding, f32", "certified" + from_x}, row.command);
   }
   if (patterns > 0)
-    tile(
-        {fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"},
-        validate_command("FORMAT"));
+    tile({fmt::format("{:.1f} \u00d7 10^9", static_cast<double>(patterns) / 1e9), "inputs swept, every pattern counted", "ours and others'"},
+         validate_command("FORMAT"));
   if (ours) {
     const SweepResult* theirs = nullptr;
     for (const SweepResult& sweep : results.foreign) {
-      if (sweep.activation == "gelu" && sweep.format == "f32" && (!theirs || sweep.domains[0].total.bound > theirs->domains[0].total.bound))
-        theirs = &sweep;
+      if (sweep.activation == "gelu" && sweep.format == "f32" && (!theirs || sweep.domains[0].total.bound > theirs->domains[0].total.bound)) theirs = &sweep;
     }
     if (theirs) {
       tile({three_digits_up(theirs->domains[0].total.bound), "largest error of " + quoted(theirs->fit) + ", as published",
@@ -131,10 +129,8 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
   }
   for (const AttackFile& attack : results.attacks) {
-    tile({fmt::format("{:.0f}", attack.violations),
-          fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
-          fmt::format("median bound / error found {}", rounded_up(attack.median_tightness, 2)),
-          attack.violations > 0 ? Tone::bad : Tone::normal},
+    tile({fmt::format("{:.0f}", attack.violations), fmt::format("norm bounds broken in {:.2g} \u00d7 10^9 attacks", attack.evaluations / 1e9),
+          fmt::format("median bound / error found {}", rounded_up(attack.median_tightness, 2)), attack.violations > 0 ? Tone::bad : Tone::normal},
          kAttackCommand);
   }
   for (const TrainingResult& training : results.training) {
@@ -153,16 +149,16 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
 
 Verdict verdict_of(const std::vector<Requirement>& rows) {
   const auto count = [&](RequirementVerdict verdict) { return with(rows, verdict).size(); };
-  const std::size_t pass = count(RequirementVerdict::pass), fail = count(RequirementVerdict::fail),
-                    missing = count(RequirementVerdict::not_measured), reported = count(RequirementVerdict::reported), judged = pass + fail;
+  const std::size_t pass = count(RequirementVerdict::pass), fail = count(RequirementVerdict::fail), missing = count(RequirementVerdict::not_measured),
+                    reported = count(RequirementVerdict::reported), judged = pass + fail;
   Verdict verdict;
   verdict.tone = fail > 0 ? Tone::bad : missing > 0 || judged == 0 ? Tone::muted : Tone::good;
   verdict.headline = fail > 0      ? fmt::format("{} of {} requirements {} not hold", fail, judged, fail == 1 ? "does" : "do")
                      : judged == 0 ? "Nothing was measured"
                                    : fmt::format("All {} requirements that were measured hold", judged);
   if (fail == 0 && missing == 0 && judged > 0) verdict.headline = fmt::format("All {} requirements hold", judged);
-  verdict.detail = fmt::format("{} hold, {} fail, {} {} reported without a limit, {} not measured.", pass, fail, reported,
-                               reported == 1 ? "is" : "are", missing);
+  verdict.detail =
+      fmt::format("{} hold, {} fail, {} {} reported without a limit, {} not measured.", pass, fail, reported, reported == 1 ? "is" : "are", missing);
   return verdict;
 }
 

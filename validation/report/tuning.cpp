@@ -20,8 +20,8 @@ std::string default_class(const TuningResult& t) {
   const auto ulp = std::find_if(t.fits.begin(), t.fits.end(), [](const FitSpeed& f) { return f.accuracy.starts_with("ulp"); });
   if (ulp == t.fits.end()) return fmt::format("{}: the class ulp was not timed (`./outgrad tune --accuracy any` times it).", t.format);
   const double least = 1 / (1 + kDefaultClassCost);
-  const std::string measured = fmt::format("{}: the class ulp (`{}`) runs at {:.3f} [{:.3f}, {:.3f}] of the default's speed", t.format,
-                                           quoted(ulp->name), ulp->speedup, ulp->low, ulp->high);
+  const std::string measured = fmt::format("{}: the class ulp (`{}`) runs at {:.3f} [{:.3f}, {:.3f}] of the default's speed", t.format, quoted(ulp->name),
+                                           ulp->speedup, ulp->low, ulp->high);
   if (ulp->high < least) return measured + fmt::format("; at {:.3f} or more it would be the default, so the class abs stays it.", least);
   if (ulp->low >= least) return measured + fmt::format(", at least {:.3f}: it can be the default here.", least);
   return measured + fmt::format("; whether that is the {:.3f} that would make it the default is undecided.", least);
@@ -56,22 +56,19 @@ Section tuning_section(const Results& results) {
                    {}};
   for (const TuningResult& t : results.tuning) {
     const bool won = !t.winner.empty();
-    const std::string ratio =
-        !won      ? "-"
-        : !t.gain ? "the default, no gain"
-                  : fmt::format("{:.3f} [{:.3f}, {:.3f}] at {:g}%", t.speedup, t.speedup_low, t.speedup_high, 100 * t.confidence);
+    const std::string ratio = !won      ? "-"
+                              : !t.gain ? "the default, no gain"
+                                        : fmt::format("{:.3f} [{:.3f}, {:.3f}] at {:g}%", t.speedup, t.speedup_low, t.speedup_high, 100 * t.confidence);
     winners.rows.push_back({quoted(t.kernel), quoted(t.format), quoted(t.size), won ? "`" + quoted(t.winner) + "`" : "none",
-                            won ? fmt::format("{:.1f}", t.gb_per_s) : "-", won ? fmt::format("{:.0f}%", 100 * t.share) : "-",
-                            won ? quoted(t.ceiling) : "-", ratio, fmt::format("{}", t.timed), fmt::format("{}", t.rejected.size())});
+                            won ? fmt::format("{:.1f}", t.gb_per_s) : "-", won ? fmt::format("{:.0f}%", 100 * t.share) : "-", won ? quoted(t.ceiling) : "-",
+                            ratio, fmt::format("{}", t.timed), fmt::format("{}", t.rejected.size())});
     for (const Rejection& r : t.rejected) {
-      rejections.rows.push_back(
-          {quoted(t.kernel), quoted(t.format), "`" + quoted(r.variant) + "`", quoted(r.stage), quoted(r.reason), quoted(r.detail)});
+      rejections.rows.push_back({quoted(t.kernel), quoted(t.format), "`" + quoted(r.variant) + "`", quoted(r.stage), quoted(r.reason), quoted(r.detail)});
     }
   }
   const TuningResult& any = results.tuning.front();
-  section.blocks.push_back(
-      Paragraph{fmt::format("{}, {} threads; {}. Timings are of this machine and moment, and no verdict depends on them.",
-                            quoted(any.device), any.threads, quoted(any.compiler))});
+  section.blocks.push_back(Paragraph{fmt::format("{}, {} threads; {}. Timings are of this machine and moment, and no verdict depends on them.",
+                                                 quoted(any.device), any.threads, quoted(any.compiler))});
   section.blocks.push_back(std::move(winners));
   Table fits{"Certified fits, each in its fastest timed variant: what an accuracy class costs.",
              "./outgrad tune",

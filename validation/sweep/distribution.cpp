@@ -20,9 +20,7 @@ double normal_density(double z) { return std::exp(-z * z / 2) / std::sqrt(2 * st
 
 }  // namespace
 
-nlohmann::ordered_json ExactSum::to_json() const {
-  return {static_cast<std::int64_t>(sum_ >> 64), static_cast<std::uint64_t>(sum_), finite_};
-}
+nlohmann::ordered_json ExactSum::to_json() const { return {static_cast<std::int64_t>(sum_ >> 64), static_cast<std::uint64_t>(sum_), finite_}; }
 
 ExactSum ExactSum::from_json(const nlohmann::json& json) {
   ExactSum sum;

@@ -87,8 +87,8 @@ std::vector<ForeignPiece> read_branch(const JsonNode& node, const ForeignFunctio
     const double from = end_of_interval(item["from"], function.arithmetic);
     piece.to = end_of_interval(item["to"], function.arithmetic);
     enum class Includes { neither, lower, upper, both };
-    const auto includes = word<Includes>(
-        item["includes"], {{"none", Includes::neither}, {"from", Includes::lower}, {"to", Includes::upper}, {"both", Includes::both}});
+    const auto includes =
+        word<Includes>(item["includes"], {{"none", Includes::neither}, {"from", Includes::lower}, {"to", Includes::upper}, {"both", Includes::both}});
     const bool includes_from = includes == Includes::lower || includes == Includes::both;
     piece.includes_to = includes == Includes::upper || includes == Includes::both;
     if (!(from < piece.to)) item.fail("'from' is not below 'to'");
@@ -122,8 +122,8 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
     values.insert(values.begin(), 0.0);
   }
   if (values.size() != thresholds.size() + 1) {
-    node[node.has("values") ? "values" : "increments"].fail(fmt::format("give {} steps where {} thresholds make {}", values.size(), thresholds.size(),
-                                                                        thresholds.size() + 1));
+    node[node.has("values") ? "values" : "increments"].fail(
+        fmt::format("give {} steps where {} thresholds make {}", values.size(), thresholds.size(), thresholds.size() + 1));
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) node["increments"].fail("add up to what is not finite");
@@ -140,8 +140,8 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
 
 void read_pieces(const JsonNode& node, ForeignFunction& function) {
   node.expect_keys({"schema", "name", "activation", "kind", "source", "arithmetic", "constants", "mask_from", "forward", "nan", "left", "right", "claims"});
-  function.arithmetic = word<ForeignArithmetic>(
-      node["arithmetic"], {{"f32", ForeignArithmetic::f32}, {"f32_fma", ForeignArithmetic::f32_fma}, {"f64", ForeignArithmetic::f64}});
+  function.arithmetic =
+      word<ForeignArithmetic>(node["arithmetic"], {{"f32", ForeignArithmetic::f32}, {"f32_fma", ForeignArithmetic::f32_fma}, {"f64", ForeignArithmetic::f64}});
   if (node.has("constants")) {
     const JsonNode constants = node["constants"];
     constants.expect_keys({"y_hi", "y_lo", "t_min"});
@@ -166,8 +166,8 @@ inline bool mask_bit(const std::uint32_t* mask, std::int64_t i) { return (mask[i
 
 /// The piece that v lies in; the number of pieces for a NaN.
 std::size_t piece_of(const std::vector<ForeignPiece>& pieces, double v) {
-  return static_cast<std::size_t>(
-      std::find_if(pieces.begin(), pieces.end(), [v](const ForeignPiece& p) { return v < p.to || (p.includes_to && v == p.to); }) - pieces.begin());
+  return static_cast<std::size_t>(std::find_if(pieces.begin(), pieces.end(), [v](const ForeignPiece& p) { return v < p.to || (p.includes_to && v == p.to); }) -
+                                  pieces.begin());
 }
 
 /// [low, high] or without one of its ends, as comparisons with NaN false.

@@ -42,9 +42,7 @@ constexpr std::int64_t kMaskWords = kBlock / 32;
 constexpr std::size_t kExamples = 16;
 constexpr double kNear = 0.1, kTail = -2;  // where errors of y cost most, by sqrt(y - y*); where f needs relative accuracy
 
-std::uint32_t infinity_pattern(const FloatFormat& format) {
-  return (1u << (format.bits - 1)) - (1u << (format.precision - 1));
-}
+std::uint32_t infinity_pattern(const FloatFormat& format) { return (1u << (format.bits - 1)) - (1u << (format.precision - 1)); }
 
 float from_pattern(const FloatFormat& format, std::uint32_t pattern) {
   if (format.bits == 32) return std::bit_cast<float>(pattern);
@@ -54,8 +52,7 @@ float from_pattern(const FloatFormat& format, std::uint32_t pattern) {
   if (magnitude >= infinity_pattern(format)) {
     return std::bit_cast<float>(sign << 31 | 0x7f800000u | fraction << (std::numeric_limits<float>::digits - format.precision));
   }
-  const double value = exponent == 0 ? std::ldexp(fraction, format.quantum_exponent)
-                                     : std::ldexp(hidden + fraction, exponent - 1 + format.quantum_exponent);
+  const double value = exponent == 0 ? std::ldexp(fraction, format.quantum_exponent) : std::ldexp(hidden + fraction, exponent - 1 + format.quantum_exponent);
   return static_cast<float>(sign ? -value : value);
 }
 
@@ -98,17 +95,15 @@ void close_run(const Run& run, const Stored& stored, Segment& segment) {
   if (stored.lists_worst() && half_range >= activation.oracle_floor(format) / 2) segment.worst.push_back(run);
   if (stored.code || !activation.masked()) return;
   const double steepest = std::max(std::fabs(run.lo), std::fabs(run.hi));
-  const double most = 2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.facts().bend,
-                                                     activation.facts().flat_from);
+  const double most =
+      2 * half_range + storage_bound(run.y, steepest, half_ulp_per_y(format), least_half_ulp(format), activation.facts().bend, activation.facts().flat_from);
   if (!(most > std::max(segment.storage[branch].value, activation.oracle_floor(format)))) return;
   const double exact = activation.oracle()->derivative_at_value(run.y, run.right);
   segment.storage[branch].raise({std::fabs(exact - run.lo), run.x_first, run.y, exact, run.lo});
   segment.storage[branch].raise({std::fabs(exact - run.hi), run.x_last, run.y, exact, run.hi});
 }
 
-bool same_pair(const Run& a, const Run& b) {
-  return a.right == b.right && std::bit_cast<std::uint32_t>(a.y) == std::bit_cast<std::uint32_t>(b.y);
-}
+bool same_pair(const Run& a, const Run& b) { return a.right == b.right && std::bit_cast<std::uint32_t>(a.y) == std::bit_cast<std::uint32_t>(b.y); }
 
 void extend(Run& run, const Run& by) {
   run.x_last = by.x_last;
@@ -192,14 +187,8 @@ class OutputDigests {
 class BlockSweeper {
  public:
   BlockSweeper(const Subject& subject, const Domain& domain, Segment& segment, OutputDigests& digests)
-      : subject_(subject),
-        domain_(domain),
-        stored_(subject.stored()),
-        reference_(subject.activation->reference()),
-        oracle_(subject.activation->oracle()),
-        segment_(segment),
-        digests_(digests),
-        buffers_(std::make_unique<Buffers>()) {
+      : subject_(subject), domain_(domain), stored_(subject.stored()), reference_(subject.activation->reference()), oracle_(subject.activation->oracle()),
+        segment_(segment), digests_(digests), buffers_(std::make_unique<Buffers>()) {
     for (const Claim& claim : subject.claims) {
       if (claim.what == Claim::kEvaluation) evaluation_claim_ = claim.limit;
     }
@@ -369,7 +358,8 @@ class BlockSweeper {
     double exact = 0;
     for (std::int64_t i = 0, last = -1; i < n_; ++i) {
       if (b.error[i] <= claim - kSweepMargin) continue;
-      if (last < 0 || std::bit_cast<std::uint32_t>(b.y_true[i]) != std::bit_cast<std::uint32_t>(b.y_true[last])) exact = oracle_->derivative_at_value(b.y_true[i], right_);
+      if (last < 0 || std::bit_cast<std::uint32_t>(b.y_true[i]) != std::bit_cast<std::uint32_t>(b.y_true[last]))
+        exact = oracle_->derivative_at_value(b.y_true[i], right_);
       last = i;
       maximum.raise({magnitude_of(b.g[i] - exact), b.x[i], b.y_true[i], b.g[i], exact});
     }
@@ -940,8 +930,8 @@ class ProgressBar {
     constexpr std::int64_t kWidth = 40;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     const auto filled = static_cast<std::size_t>(kWidth * done / total_);
-    fmt::print(stderr, "\r{} [{}{}] {:3}%  {:.0f} s left \033[K", label_, std::string(filled, '#'), std::string(kWidth - filled, '.'),
-               100 * done / total_, seconds / static_cast<double>(done) * static_cast<double>(total_ - done));
+    fmt::print(stderr, "\r{} [{}{}] {:3}%  {:.0f} s left \033[K", label_, std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * done / total_,
+               seconds / static_cast<double>(done) * static_cast<double>(total_ - done));
     std::fflush(stderr);
   }
 

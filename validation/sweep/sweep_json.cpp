@@ -166,7 +166,7 @@ Segment segment_from_json(const nlohmann::json& json) {
   for (const auto& m : json.at("examples")) segment.examples.push_back({float_from(m.at(0)), float_from(m.at(1)), float_from(m.at(2))});
   for (const auto& e : json.at("curve")) {
     segment.curve[e.at(0).get<int>()] = {number_from(e.at(1)), number_from(e.at(2)), number_from(e.at(3)), ExactSum::from_json(e.at(4)),
-                                        ExactSum::from_json(e.at(5))};
+                                         ExactSum::from_json(e.at(5))};
   }
   for (const auto& w : json.at("under")) {
     segment.under.push_back({ExactSum::from_json(w.at(0)), ExactSum::from_json(w.at(1)), ExactSum::from_json(w.at(2))});
@@ -217,9 +217,9 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("schema").get<std::string>() != kPartSchema) throw SpecError(file, "schema", fmt::format("not {}", kPartSchema));
     if (json.at("sha256").get<std::string>() != part_digest(json)) throw SpecError(file, "sha256", "is not that of the rest: the shard was changed");
-    SweepParts read{{json.at("subject").get<std::string>(), format_named(json.at("format").get<std::string>(), file),
-                     json.at("identity").get<std::string>(), {}, {}, {}},
-                    {}};
+    SweepParts read{
+        {json.at("subject").get<std::string>(), format_named(json.at("format").get<std::string>(), file), json.at("identity").get<std::string>(), {}, {}, {}},
+        {}};
     read.subject.activation = swept_activation(json.at("activation").get<std::string>());
     if (!read.subject.activation) throw SpecError(file, "activation", "is not one that is swept");
     read.subject.code = json.at("code").get<bool>();
@@ -268,8 +268,8 @@ Json gradient_json(const Segment& all, const FloatFormat& format) {
   for (std::size_t i = 0; i < all.gradient_ulp.size(); ++i) {
     if (all.gradient_ulp[i].value < 0) continue;
     const Maximum &at_one = all.gradient_ulp[i], &found = all.gradient_found[i];
-    Json& any = json[kGradientRegionNames[i]] = {{"dy_1", describe(at_one)},
-                                                 {"any_dy_bound", number(gradient_ulp_for_any_dy(all.gradient_relative[i].value, format))}};
+    Json& any =
+        json[kGradientRegionNames[i]] = {{"dy_1", describe(at_one)}, {"any_dy_bound", number(gradient_ulp_for_any_dy(all.gradient_relative[i].value, format))}};
     any["any_dy_found"] = nullptr;
     if (found.value >= 0) any["any_dy_found"] = {{"value", number(found.value)}, {"x", fmt::format("{:a}", found.x)}, {"dy", fmt::format("{:a}", found.got)}};
   }

@@ -197,8 +197,7 @@ constexpr SweptActivation kGelu = describe<0>("gelu", "x*normal_cdf(x)", kGeluXS
 constexpr SweptActivation kSilu = describe<3>("silu", "x*sigmoid(x)", kSiluXStar, kHalf);
 
 const std::vector<const SweptActivation*>& swept_activations() {
-  static const std::vector<const SweptActivation*> all{&kGelu,   &kAll[0], &kAll[1], &kSilu,   &kAll[2],
-                                                       &kAll[3], &kAll[4], &kAll[5], &kAll[6], &kAll[7]};
+  static const std::vector<const SweptActivation*> all{&kGelu, &kAll[0], &kAll[1], &kSilu, &kAll[2], &kAll[3], &kAll[4], &kAll[5], &kAll[6], &kAll[7]};
   return all;
 }
 

@@ -147,8 +147,8 @@ void print_maximum(const char* name, const PerBranch& maxima) {
   for (const std::size_t branch : {std::size_t{1}, std::size_t{0}}) {
     const Maximum& m = maxima[branch];
     if (m.value < 0) continue;  // f rises: no left branch
-    fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name, branch ? "right" : "left", m.value, m.x, m.y,
-               m.got, m.want);
+    fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name, branch ? "right" : "left", m.value, m.x, m.y, m.got,
+               m.want);
   }
 }
 
@@ -173,12 +173,12 @@ void print_gradient_ulp(const DomainResult& result, const FloatFormat& format) {
 
 void print_weighed(const DomainResult& result, const Subject& subject) {
   for (const auto& line : under_json(subject, result)) {
-    fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]{}\n",
-               line["x"].get<std::string>(), line["rms"].is_number() ? line["rms"].get<double>() : INFINITY,
-               line["bias"].is_number() ? line["bias"].get<double>() : INFINITY, line["max"].is_number() ? line["max"].get<double>() : INFINITY,
-               line["max_within"][0].get<double>(), line["max_within"][1].get<double>(),
-               line["worst_codes"].is_null() ? "" : fmt::format("; share in the {} worst codes {:.3g}", line["worst_codes"].get<std::size_t>(),
-                                                                line["share_in_worst_codes"].get<double>()));
+    fmt::print("  x of {:<16} rms {:<10.3g} bias {:<+11.3g} max {:<9.3g} within [{:.4g}, {:.4g}]{}\n", line["x"].get<std::string>(),
+               line["rms"].is_number() ? line["rms"].get<double>() : INFINITY, line["bias"].is_number() ? line["bias"].get<double>() : INFINITY,
+               line["max"].is_number() ? line["max"].get<double>() : INFINITY, line["max_within"][0].get<double>(), line["max_within"][1].get<double>(),
+               line["worst_codes"].is_null()
+                   ? ""
+                   : fmt::format("; share in the {} worst codes {:.3g}", line["worst_codes"].get<std::size_t>(), line["share_in_worst_codes"].get<double>()));
   }
 }
 
@@ -218,8 +218,9 @@ std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subjec
     if (subject.identity.empty()) {
       subject = read.subject;
     } else if (read.subject.identity != subject.identity || read.subject.format.name != subject.format.name || read.subject.swept != subject.swept) {
-      throw SpecError(file, "identity", fmt::format("of {} {}, not of {} {} as {}", read.subject.format.name, read.subject.identity, subject.format.name,
-                                                    subject.identity, files.front()));
+      throw SpecError(
+          file, "identity",
+          fmt::format("of {} {}, not of {} {} as {}", read.subject.format.name, read.subject.identity, subject.format.name, subject.identity, files.front()));
     } else if (to_json(read.subject, {}) != to_json(subject, {})) {
       throw SpecError(file, "subject", fmt::format("describes another sweep than {}", files.front()));
     }

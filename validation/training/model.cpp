@@ -423,8 +423,8 @@ struct Model<T>::State {
       const std::string name = "block" + std::to_string(k);
       made.push_back({norm(name + ".norm1"), linear_at(name + ".qkv"), linear_at(name + ".out"), norm(name + ".norm2"), linear_at(name + ".up"),
                       linear_at(name + ".down"), Buffer<Scalar>(wide), Buffer<Scalar>(3 * wide),
-                      Buffer<Scalar>(windows * shape.heads * shape.context * shape.context), Buffer<Scalar>(wide), Buffer<Scalar>(wide),
-                      Buffer<Scalar>(hidden), Buffer<T>(hidden), Buffer<T>(hidden), Buffer<u32>((hidden + 31) / 32)});
+                      Buffer<Scalar>(windows * shape.heads * shape.context * shape.context), Buffer<Scalar>(wide), Buffer<Scalar>(wide), Buffer<Scalar>(hidden),
+                      Buffer<T>(hidden), Buffer<T>(hidden), Buffer<u32>((hidden + 31) / 32)});
     }
     return made;
   }

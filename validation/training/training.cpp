@@ -275,8 +275,8 @@ PreparedWays<T> prepare(const TrainingOptions& options, const char* format) {
 }  // namespace
 
 std::optional<GradientWay> built_in_way(const std::string& name) {
-  for (const auto& [known, source] : {std::pair{"exact", GradientSource::exact}, std::pair{"input_f32", GradientSource::input_f32},
-                                      std::pair{"ours", GradientSource::output}}) {
+  for (const auto& [known, source] :
+       {std::pair{"exact", GradientSource::exact}, std::pair{"input_f32", GradientSource::input_f32}, std::pair{"ours", GradientSource::output}}) {
     if (name == known) return GradientWay{name, source, source, nullptr};
   }
   return std::nullopt;
@@ -522,17 +522,15 @@ Json summary_json(const TrainingSummary& s, bool exact) {
 nlohmann::ordered_json to_json(const TrainingOptions& options, const TrainingResult& result, const std::string& command) {
   Json ways = Json::array(), steps = Json::array(), runs = Json::array(), probes = Json::array(), summary = Json::array();
   for (const GradientWay& way : options.ways) {
-    ways.push_back({{"name", way.name},
-                    {"gelu", gelu_text(way.gelu)},
-                    {"layernorm", norm_text(way.norm)},
-                    {"source", way.foreign ? way.foreign->source : Json(nullptr)}});
+    ways.push_back(
+        {{"name", way.name}, {"gelu", gelu_text(way.gelu)}, {"layernorm", norm_text(way.norm)}, {"source", way.foreign ? way.foreign->source : Json(nullptr)}});
   }
   for (int step = options.loss_every; step <= options.steps; step += options.loss_every) steps.push_back(step);
   for (const TrainingRun& run : result.runs) runs.push_back(run_json(run));
   for (const TrainingProbe& probe : result.probes) probes.push_back(probe_json(probe));
   for (const TrainingSummary& s : summarise(options, result)) summary.push_back(summary_json(s, s.way == options.ways[0].name));
-  return {{"schema", kTrainingSchema}, {"command", command},   {"configuration", configuration(options)}, {"ways", ways},
-          {"loss_steps", steps},       {"runs", runs},         {"probes", probes},                        {"summary", summary}};
+  return {{"schema", kTrainingSchema}, {"command", command}, {"configuration", configuration(options)}, {"ways", ways}, {"loss_steps", steps}, {"runs", runs},
+          {"probes", probes},          {"summary", summary}};
 }
 
 }  // namespace outgrad::validation

@@ -60,7 +60,8 @@ TEST(Activations, TailsDoNotDependOnHowAGateIsWritten) {
   const Activation written_out = activation_from_expression("x*1/(1+exp(-(x+0.168*x^3)))"), by_name = activation_from_expression("x*sigmoid(x+0.168*x^3)");
   for (const bool right : {false, true}) {
     for (double x = -1; x < 8; x += 0.37) {
-      const Activation::TailRange a = written_out.gradient_tail_range(Ball(right ? x : -x), right), b = by_name.gradient_tail_range(Ball(right ? x : -x), right);
+      const Activation::TailRange a = written_out.gradient_tail_range(Ball(right ? x : -x), right),
+                                  b = by_name.gradient_tail_range(Ball(right ? x : -x), right);
       EXPECT_NEAR(a.below, b.below, 0.02 * b.below + 0x1p-45) << x;
       EXPECT_NEAR(a.above, b.above, 0.02 * b.above + 0x1p-45) << x;
     }

@@ -73,7 +73,8 @@ TEST(Storage, TailsLieOnTheSideWhereFIs) {
 TEST(Storage, ATailBoundThatIsNotAttainedDoesNotWidenTheRange) {
   const Composite composite(activation_from_expression("x*normal_cdf(10.8794*x)"));
   double least = 0;
-  for (int k = 0; k < 20000; ++k) least = std::min(least, static_cast<double>(composite.gradient_at(composite.argument_of(Real(-0x1p-10), false) - Real(k * 0x1p-14))));
+  for (int k = 0; k < 20000; ++k)
+    least = std::min(least, static_cast<double>(composite.gradient_at(composite.argument_of(Real(-0x1p-10), false) - Real(k * 0x1p-14))));
   int seen = 0;
   for (const StorageInterval& i : storage_intervals(composite, Format::e4m3)) {
     if (i.y != 0 || i.m) continue;
@@ -90,9 +91,8 @@ TEST(Storage, TheRegretIsNoLessThanItIsWhereTheRangeEndsAtAnInflection) {
   const Composite composite(activation_from_expression("(1+tanh(1.2497*x))/2"));
   const double gradient = 2540.0 / 4096;
   const auto intervals = storage_intervals(composite, Format::e5m2);
-  const StorageErrors errors = measure_storage(intervals, Format::e5m2, [&](const StorageInterval& i) {
-    return static_cast<float>(i.y == 0.5f ? gradient : i.middle());
-  });
+  const StorageErrors errors =
+      measure_storage(intervals, Format::e5m2, [&](const StorageInterval& i) { return static_cast<float>(i.y == 0.5f ? gradient : i.middle()); });
   const Real exact = Real(148828125) / Real(1000000000000);
   EXPECT_GE(Real(errors.regret), exact);
   EXPECT_LE(Real(errors.regret), exact + Real(0x1p-39));

@@ -33,16 +33,14 @@ void evaluate(const Activation& f, double x, double radius) {
   static_cast<void>(f.value_real(Real(x)));
   const Ball at(x), around = Ball::hull(Ball(x - radius), Ball(x + radius));
   const Ball point = f.value_ball(at), wide = f.value_ball(around);
-  const Series point_series = f.value_series(Series::variable(at, kLength)),
-               wide_series = f.value_series(Series::variable(around, kLength));
+  const Series point_series = f.value_series(Series::variable(at, kLength)), wide_series = f.value_series(Series::variable(around, kLength));
   const auto meet = [](const Ball& a, const Ball& b) { return !a.finite() || !b.finite() || arb_overlaps(a.raw(), b.raw()) != 0; };
   if (!meet(point, wide)) broken("a ball does not enclose its point", text, x);
   if (!meet(point, point_series[0]) || !meet(wide, wide_series[0])) broken("a series has another value than the ball", text, x);
   if (!point.finite() && point_series[0].finite()) broken("a series has a value where the ball has none", text, x);
   for (slong k = 0; k < kLength; ++k) {
     // Undefined, not merely large.
-    if (k > 0 && arf_is_nan(arb_midref(point_series[k - 1].raw())) != 0 && point_series[k].finite())
-      broken("a derivative of what is undefined", text, x);
+    if (k > 0 && arf_is_nan(arb_midref(point_series[k - 1].raw())) != 0 && point_series[k].finite()) broken("a derivative of what is undefined", text, x);
     if (!meet(point_series[k], wide_series[k])) broken("a series does not enclose its point", text, x);
     if (wide_series[k].finite() && !point_series[k].finite()) broken("a series is decided over an interval and not at its point", text, x);
   }
@@ -98,10 +96,9 @@ TEST(SpecFuzz, TheCorpusAndItsMutationsAreReadOrRefused) {
   };
   for (const std::string& seed : seeds) one(seed);
   constexpr int kMutations = 50'000;
-  outgrad::Mutator mutator(
-      20240229,
-      {"x",    "/x",   "*0", "^2",     "^-1",  "^0", "^64", "(x-x)",       "sqrt(", "log(", "abs(",  "exp(", "tanh(",
-       "erf(", "sin(", ")",  "1e-280", "0x1p", "pi", "-",   "normal_cdf(", "\"",    "{",    "1e999", ":",    "18446744073709551616"});
+  outgrad::Mutator mutator(20240229,
+                           {"x",    "/x",   "*0", "^2",     "^-1",  "^0", "^64", "(x-x)",       "sqrt(", "log(", "abs(",  "exp(", "tanh(",
+                            "erf(", "sin(", ")",  "1e-280", "0x1p", "pi", "-",   "normal_cdf(", "\"",    "{",    "1e999", ":",    "18446744073709551616"});
   for (int i = 0; i < kMutations; ++i) one(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
   // Both outcomes occur, or the mutations are too harsh or too mild to say anything.
   EXPECT_GT(accepted, done / 100);

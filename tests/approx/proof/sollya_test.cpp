@@ -118,8 +118,7 @@ TEST_F(Sollya, ReadsFunctionsAsWeMeanThem) {
       {"x*normal_cdf(x)", x * 0.5 * std::erfc(-x / std::sqrt(2.0))},
       {"x*sigmoid(1.702*x)", x * sigmoid(1.702 * x)},
       {"x*tanh(softplus(x))", x * std::tanh(softplus(x))},
-      {"0.5*x*(1+tanh(sqrt(2/3.14159265358979)*(x+4.4715e-2*x^3)))",
-       0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x)))},
+      {"0.5*x*(1+tanh(sqrt(2/3.14159265358979)*(x+4.4715e-2*x^3)))", 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x)))},
       {"-x^2*0x1.8p-1+pi/x^-1", -x * x * 0.75 + 3.14159265358979323846 * x},
       {"x*erf(x)-log(1+exp(x))", x * std::erf(x) - std::log(1 + std::exp(x))}};
   for (const auto& [function, value] : functions) {

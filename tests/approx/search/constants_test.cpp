@@ -26,9 +26,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 const Piece& row_at_0(const BackwardModel& m) {
-  const auto at = std::find_if(m.pieces.begin(), m.pieces.end(), [](const Piece& p) {
-    return p.coordinate == Coordinate::signed_root && p.v_lo < 0 && p.v_hi > 0;
-  });
+  const auto at =
+      std::find_if(m.pieces.begin(), m.pieces.end(), [](const Piece& p) { return p.coordinate == Coordinate::signed_root && p.v_lo < 0 && p.v_hi > 0; });
   EXPECT_NE(at, m.pieces.end());
   return *at;
 }
@@ -117,8 +116,8 @@ TEST(Constants, WhereTwoPerCentIsMissedNoFunctionReachesIt) {
 }
 
 TEST(Constants, TheProgrammeIsFor16BitFormatsOfClassAbs) {
-  for (const auto& [name, from, to] : std::vector<std::array<const char*, 3>>{{"gelu_f32", "\"2^-18\"", "\"2^-18\", \"programme\": true"},
-                                                                            {"gelu_f16", "abs:2^-13", "ulp:1"}}) {
+  for (const auto& [name, from, to] :
+       std::vector<std::array<const char*, 3>>{{"gelu_f32", "\"2^-18\"", "\"2^-18\", \"programme\": true"}, {"gelu_f16", "abs:2^-13", "ulp:1"}}) {
     try {
       parse_spec(replaced(spec_text(name), from, to), "spec.json");
       ADD_FAILURE() << name;

@@ -93,8 +93,11 @@ TEST(Fit, UnreachableTargetNamesTheProvenLowerBound) {
 
 // A finding of the gate: break points were counted through the left segment's rows, beyond the last one.
 TEST(Fit, OneCellMayStandBesideALeftSegment) {
-  const Fit one = fit(parse_spec(R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
-                                     "degree": 5, "cells": 1, "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})", "spec.json"), 0);
+  const Fit one =
+      fit(parse_spec(R"({"schema": "outgrad.spec/2", "name": "own", "kind": "backward", "activation": "gelu", "format": "bf16", "target": "abs:2^-5",
+                                     "degree": 5, "cells": 1, "left_segment": {"edge_log2": -5, "half_octaves": 2, "merge_log2": -9}})",
+                     "spec.json"),
+          0);
   EXPECT_EQ(one.backward->pieces.size(), 8u);
   EXPECT_LE(one.backward->kA, 0x1p-5);
   EXPECT_LE(one.backward->kT, one.backward->kO + 0x1p-5 + one.backward->kK);
@@ -103,7 +106,8 @@ TEST(Fit, OneCellMayStandBesideALeftSegment) {
 TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   const auto refusal = [](const std::string& function, const std::string& more) {
     const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "bf16", "target": "abs:2^-8", )"
-                                         R"("degree": 3, {}}})", function, more);
+                                         R"("degree": 3, {}}})",
+                                         function, more);
     try {
       fit(parse_spec(text, "spec.json"), 0);
     } catch (const kernels::SpecError& error) {

@@ -205,8 +205,8 @@ TEST(Pareto, CommittedFrontsHoldWhatTheyClaim) {
       EXPECT_EQ(spec.name, p.at("name")) << path;
       EXPECT_EQ(spec.backward->format, format) << path;
       merits.push_back({p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"), p.at("total"), p.at("regret")});
-      EXPECT_EQ(merits.back().work, p.at("operations").get<int>() + p.at("roots").get<int>() + p.at("selects").get<int>() +
-                                        p.at("integer").get<int>() + p.at("loads").get<int>());
+      EXPECT_EQ(merits.back().work,
+                p.at("operations").get<int>() + p.at("roots").get<int>() + p.at("selects").get<int>() + p.at("integer").get<int>() + p.at("loads").get<int>());
     }
     EXPECT_EQ(worth_choosing(merits, format).size(), merits.size()) << path;
   }

@@ -16,7 +16,9 @@
 namespace outgrad::approx {
 namespace {
 
-RoundedForwardSpec spec_of(Format format) { return read_spec(std::string(OUTGRAD_SOURCE_DIR "/approx/specs/gelu_forward_") + to_string(format) + ".json").rounded.value(); }
+RoundedForwardSpec spec_of(Format format) {
+  return read_spec(std::string(OUTGRAD_SOURCE_DIR "/approx/specs/gelu_forward_") + to_string(format) + ".json").rounded.value();
+}
 
 RoundedForwardModel fitted(const RoundedForwardSpec& spec) {
   Stage rows("rows");

@@ -22,9 +22,8 @@ namespace {
 constexpr Problem kGelu{KernelId::kGeluBackward, FormatId::kBf16, 1, kernels::i64{1} << 20};
 
 TunedChoice choice(const Problem& problem, const std::string& name, int vector_bits) {
-  const nlohmann::json parameters = {{"fit", "GeluBf16"}, {"threads", 1},  {"vector_bits", vector_bits},
-                                     {"unroll", 1},       {"block_elements", 1 << 16}, {"streaming_stores", false},
-                                     {"table", "memory"}};
+  const nlohmann::json parameters = {{"fit", "GeluBf16"},         {"threads", 1},     {"vector_bits", vector_bits}, {"unroll", 1}, {"block_elements", 1 << 16},
+                                     {"streaming_stores", false}, {"table", "memory"}};
   return {problem, device_key(device_record(identify_cpu())).value(), name, parameters, "", kernels::Evidence::measured, {}};
 }
 
@@ -54,18 +53,20 @@ TEST_F(Compare, ALossIsALoss) {
   if (kernels::kBestVectorBits == 0) GTEST_SKIP() << "needs vectors";
   const EntryPoints before = entries(""), after = entries(header({choice(kGelu, "scalar", 0)}));
   Comparison c;
-  in_child([&](const Channel& channel) {
-    omp_set_num_threads(1);  // on a busy machine threads wait for one another longer than either kernel takes
-    const Comparison own = compare(kGelu, before, after, 20, 1);
-    channel.report({{"variant", own.choice.variant},
-                    {"rung", own.choice.rung},
-                    {"ceiling", own.ceiling},
-                    {"ceiling_ns", own.ceiling_ns},
-                    {"before", own.before_ns},
-                    {"after", own.after_ns}});
-  }, [&](const nlohmann::json& report) {
-    c = {kGelu, {report["variant"], report["rung"], "", nullptr}, report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
-  });
+  in_child(
+      [&](const Channel& channel) {
+        omp_set_num_threads(1);  // on a busy machine threads wait for one another longer than either kernel takes
+        const Comparison own = compare(kGelu, before, after, 20, 1);
+        channel.report({{"variant", own.choice.variant},
+                        {"rung", own.choice.rung},
+                        {"ceiling", own.ceiling},
+                        {"ceiling_ns", own.ceiling_ns},
+                        {"before", own.before_ns},
+                        {"after", own.after_ns}});
+      },
+      [&](const nlohmann::json& report) {
+        c = {kGelu, {report["variant"], report["rung"], "", nullptr}, report["ceiling"], 1, report["ceiling_ns"], report["before"], report["after"]};
+      });
   EXPECT_EQ(c.choice.variant, "scalar");
   EXPECT_EQ(c.choice.rung, "exact device");
   EXPECT_EQ(c.before_ns.size(), c.after_ns.size());
@@ -101,12 +102,14 @@ TEST_F(Compare, BothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) {
     EXPECT_NE(chosen.claims.find(", A + B 2^-"), std::string::npos) << chosen.claims;
     const Problem small = kGelu.sized(1, 10'007);
     int differences = -1;
-    in_child([&](const Channel& channel) {
-      const Workspace ours(small, 1), theirs(small, 1);
-      before.function(small)(ours.arguments());
-      after.function(small)(theirs.arguments());
-      channel.report(std::memcmp(ours.arguments().array[3], theirs.arguments().array[3], 2 * 10'007) != 0);
-    }, [&](const nlohmann::json& report) { differences = report.get<bool>(); });
+    in_child(
+        [&](const Channel& channel) {
+          const Workspace ours(small, 1), theirs(small, 1);
+          before.function(small)(ours.arguments());
+          after.function(small)(theirs.arguments());
+          channel.report(std::memcmp(ours.arguments().array[3], theirs.arguments().array[3], 2 * 10'007) != 0);
+        },
+        [&](const nlohmann::json& report) { differences = report.get<bool>(); });
     EXPECT_EQ(differences, 0);
   }
 }

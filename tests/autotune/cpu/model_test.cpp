@@ -66,7 +66,7 @@ TEST(Issue, IsWhatAnOptimalAssignmentOfPipesLeaves) {
 
 TEST(Chain, IsTheLongestOfDependentInstructions) {
   const TripCost trip = cost_of(zen4(), path({"vmovups (%rsi,%rax,4),%ymm1", "vfmadd213ps %ymm3,%ymm2,%ymm1", "vfmadd213ps %ymm3,%ymm2,%ymm1",
-                                             "vmulps %ymm4,%ymm4,%ymm5", "vmovups %ymm1,(%rdi,%rax,4)", "add $0x8,%rax"}));
+                                              "vmulps %ymm4,%ymm4,%ymm5", "vmovups %ymm1,(%rdi,%rax,4)", "add $0x8,%rax"}));
   EXPECT_EQ(trip.chain_clocks, 8 + 4 + 4);
   EXPECT_EQ(trip.recurrence_clocks, 1);  // of the index
   EXPECT_EQ(trip.latency_clocks, 1);     // 16 / (1 + 128 / 6) is less than that
@@ -127,10 +127,17 @@ TEST(Prediction, ByHand) {
 
 TEST(Prediction, MoreInstructionsAreNeverFaster) {
   // Each has a destination of its own: to overwrite another's would end that one's chain, and may well be faster.
-  const std::vector<std::string> opcodes = {"vpermt2ps %zmm0,%zmm1,%zmm20", "vfmadd132ps %zmm0,%zmm1,%zmm21", "vaddps (%rax),%zmm1,%zmm22",
-                                            "vmovups %zmm1,(%rdi)", "vgatherdps (%rax,%ymm2,4),%ymm3,%ymm23", "vsqrtps %zmm0,%zmm24", "add $0x8,%rax",
+  const std::vector<std::string> opcodes = {"vpermt2ps %zmm0,%zmm1,%zmm20",
+                                            "vfmadd132ps %zmm0,%zmm1,%zmm21",
+                                            "vaddps (%rax),%zmm1,%zmm22",
+                                            "vmovups %zmm1,(%rdi)",
+                                            "vgatherdps (%rax,%ymm2,4),%ymm3,%ymm23",
+                                            "vsqrtps %zmm0,%zmm24",
+                                            "add $0x8,%rax",
                                             "vmovaps %zmm1,%zmm25",
-                                            "vmovaps %zmm4,0x80(%rsp)", "vpternlogd $0x1,%zmm0,%zmm1,%zmm26", "kortestw %k1,%k1"};
+                                            "vmovaps %zmm4,0x80(%rsp)",
+                                            "vpternlogd $0x1,%zmm0,%zmm1,%zmm26",
+                                            "kortestw %k1,%k1"};
   for (const bool streaming : {false, true}) {
     kernels::CpuSchedule schedule = kSchedule;
     schedule.streaming_stores = streaming;

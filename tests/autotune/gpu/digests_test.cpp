@@ -59,7 +59,7 @@ TEST(Digests, TheOrderHasEveryPatternOnce) {
   std::vector<int> seen(1 << 16);
   for (u64 i = 0; i < seen.size(); ++i) ++seen[swept<F16>(i).bits];
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 1 << 16);
-  const std::pair<u64, u32> places[] = {{0, 0xff7fffff}, {0x7f7fffff, 0x80000000}, {0x7f800000, 0}, {0xfeffffff, 0x7f7fffff},
+  const std::pair<u64, u32> places[] = {{0, 0xff7fffff},          {0x7f7fffff, 0x80000000}, {0x7f800000, 0},          {0xfeffffff, 0x7f7fffff},
                                         {0xff000000, 0x7f800000}, {0xff7fffff, 0x7fffffff}, {0xff800000, 0xff800000}, {0xffffffff, 0xffffffff}};
   for (const auto& [place, bits] : places) EXPECT_EQ(kernels::bits_of(swept<float>(place)), bits) << place;
 }
@@ -99,8 +99,8 @@ TEST(Digests, AThreadsFailureIsTheCallers) { EXPECT_THROW((by_host<float, Failin
 TEST(Digests, AMissingOrDamagedSweepIsOneLine) {
   const kernels::ScratchFolder folder;
   EXPECT_THROW(digests_of_sweep(folder.path(), "bf16"), kernels::IoError);
-  for (const char* damage : {"", "{", "[]", "{\"domains\": []}", "{\"domains\": [{\"x_format\": \"bf16\"}]}", "{\"domains\": [{\"x_format\": \"bf16\", \"sha256\": 1}]}",
-                             "{\"domains\": [{\"x_format\": \"f16\", \"sha256\": {}}]}"}) {
+  for (const char* damage : {"", "{", "[]", "{\"domains\": []}", "{\"domains\": [{\"x_format\": \"bf16\"}]}",
+                             "{\"domains\": [{\"x_format\": \"bf16\", \"sha256\": 1}]}", "{\"domains\": [{\"x_format\": \"f16\", \"sha256\": {}}]}"}) {
     kernels::write_file(folder / "gelu_bf16.json", damage);
     try {
       digests_of_sweep(folder.path(), "bf16");

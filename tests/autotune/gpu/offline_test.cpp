@@ -57,7 +57,8 @@ TEST_F(OfflineTest, PointsOfTheSpaceCompile) {
       const Space space = gpu_space(problem, gpu_fits_of(problem), architecture);
       const Points points = space.construct();
       variants.push_back(default_gpu_variant(problem, architecture));
-      for (int i = 1; i < kPerProblem; ++i) variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space, points[kernels::next_random(seed) % points.size()]));
+      for (int i = 1; i < kPerProblem; ++i)
+        variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space, points[kernels::next_random(seed) % points.size()]));
     }
     ++turn;  // another format for each kernel on the next architecture
     const std::vector<Outcome> outcomes = evaluate(variants, architecture, settings_);
@@ -114,9 +115,9 @@ TEST_F(OfflineTest, NormsKeepTheirDistanceFromTheLimit) {
   const Architecture& architecture = architecture_of("sm_90");
   std::vector<GpuVariant> variants;
   for (const FormatId format : kAllFormats)
-    for (const auto& [kernel, cols] : {std::pair{KernelId::kLayernormBackward, 1024}, std::pair{KernelId::kLayernormBackward, 4096},
-                                       std::pair{KernelId::kResidualLayernormBackward, 8192}, std::pair{KernelId::kRmsnormBackward, 2048},
-                                       std::pair{KernelId::kLayernormForward, 2048}, std::pair{KernelId::kResidualLayernormForward, 1024}})
+    for (const auto& [kernel, cols] :
+         {std::pair{KernelId::kLayernormBackward, 1024}, std::pair{KernelId::kLayernormBackward, 4096}, std::pair{KernelId::kResidualLayernormBackward, 8192},
+          std::pair{KernelId::kRmsnormBackward, 2048}, std::pair{KernelId::kLayernormForward, 2048}, std::pair{KernelId::kResidualLayernormForward, 1024}})
       variants.push_back(default_gpu_variant(Problem{kernel, format}.sized(8192, cols), architecture));
   for (const Outcome& outcome : evaluate(variants, architecture, settings_)) {
     const Problem& problem = outcome.variant.problem;
@@ -125,7 +126,8 @@ TEST_F(OfflineTest, NormsKeepTheirDistanceFromTheLimit) {
     const Prediction& prediction = std::get<Predicted>(outcome.result).prediction;
     EXPECT_GE(prediction.bytes_in_flight, kLeastInFlight);
     if (is_forward(problem.kernel)) continue;
-    const kernels::cuda::LaunchPlan plan = outcome.variant.plan(problem.rows, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block});
+    const kernels::cuda::LaunchPlan plan =
+        outcome.variant.plan(problem.rows, problem.cols, {.sms = architecture.sms, .shared_bytes = architecture.shared_per_block});
     EXPECT_EQ(plan.launches, 2);
     const Traffic traffic = traffic_of(problem);
     const double sums = sizeof(float) * kernels::cuda::column_sums(norm_kind(problem.kernel).norm) * static_cast<double>(plan.launch[0].blocks);

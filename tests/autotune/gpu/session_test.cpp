@@ -183,8 +183,8 @@ TEST(DeviceCommandTest, ADefaultThatHangsEndsTheSearch) {
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), plants("OUTGRAD_STAND_IN_PLANTS", "256:hang");
   const auto began = std::chrono::steady_clock::now();
   try {
-    tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536",
-                  "--budget", "60", "--out", folder.path()});
+    tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536", "--budget", "60",
+                  "--out", folder.path()});
     FAIL() << "tuned beside a default that hangs";
   } catch (const kernels::EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("hung"), std::string::npos) << error.what();
@@ -207,8 +207,8 @@ TEST(DeviceCommandTest, KernelsOverRowsAreTuned) {
     ::setenv("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER, 1);
     ::setenv("OUTGRAD_STAND_IN_PLANTS", "128:bit", 1);
     testing::internal::CaptureStdout();
-    const int status = tune_command({"--device", "cuda:0", "--kernel", kernel, "--format", "bf16", "--evaluations", "12", "--shape", "96x1024", "--budget",
-                                     "40", "--out", folder.path()});
+    const int status = tune_command(
+        {"--device", "cuda:0", "--kernel", kernel, "--format", "bf16", "--evaluations", "12", "--shape", "96x1024", "--budget", "40", "--out", folder.path()});
     const std::string printed = testing::internal::GetCapturedStdout();
     ::unsetenv("OUTGRAD_LIBCUDA");
     ::unsetenv("OUTGRAD_STAND_IN_PLANTS");
@@ -250,29 +250,24 @@ void run_reference(const Problem& problem, const Arguments& a) {
   const auto reals = [&](int k) { return a.at<float>(k); };
   std::vector<float> scratch(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
   switch (problem.kernel) {
-    case KernelId::kBiasGeluBackward:
-      return kernels::bias_gelu_backward<Fit, T, kScalar>(in(0), in(1), a.at<const kernels::u32>(2), rows, n, out(3), reals(4));
+    case KernelId::kBiasGeluBackward: return kernels::bias_gelu_backward<Fit, T, kScalar>(in(0), in(1), a.at<const kernels::u32>(2), rows, n, out(3), reals(4));
     case KernelId::kBiasGeluForward:
       return kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(in(0), reals(1), rows, n, out(2), a.at<kernels::u32>(3));
     case KernelId::kLayernormBackward:
       return kernels::layernorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), reals(4), rows, n, out(5), reals(6), reals(7), {}, scratch);
-    case KernelId::kLayernormForward:
-      return kernels::layernorm_forward<T, kScalar>(in(0), reals(1), reals(2), rows, n, kTunedEps, out(3), reals(4));
-    case KernelId::kRmsnormBackward:
-      return kernels::rmsnorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, out(4), reals(5), {}, scratch);
-    case KernelId::kRmsnormForward:
-      return kernels::rmsnorm_forward<T, kScalar>(in(0), reals(1), rows, n, kTunedEps, out(2), reals(3));
+    case KernelId::kLayernormForward: return kernels::layernorm_forward<T, kScalar>(in(0), reals(1), reals(2), rows, n, kTunedEps, out(3), reals(4));
+    case KernelId::kRmsnormBackward: return kernels::rmsnorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, out(4), reals(5), {}, scratch);
+    case KernelId::kRmsnormForward: return kernels::rmsnorm_forward<T, kScalar>(in(0), reals(1), rows, n, kTunedEps, out(2), reals(3));
     case KernelId::kResidualLayernormBackward:
-      return kernels::residual_layernorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), reals(5), rows, n, out(6), reals(7),
-                                                              reals(8), {}, scratch);
+      return kernels::residual_layernorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), reals(5), rows, n, out(6), reals(7), reals(8), {},
+                                                              scratch);
     case KernelId::kResidualLayernormForward:
       return kernels::residual_layernorm_forward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, kTunedEps, out(4), out(5), reals(6));
     case KernelId::kResidualRmsnormBackward:
       return kernels::residual_rmsnorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), rows, n, out(5), reals(6), {}, scratch);
     case KernelId::kResidualRmsnormForward:
       return kernels::residual_rmsnorm_forward<T, kScalar>(in(0), in(1), reals(2), rows, n, kTunedEps, out(3), out(4), reals(5));
-    default:
-      throw std::logic_error("not over rows");
+    default: throw std::logic_error("not over rows");
   }
 }
 
@@ -297,9 +292,8 @@ class Arrays {
       arguments_.array[k] = memory_.back().get();
       for (kernels::i64 i = 0; i < all[k].count(sized); ++i) {
         const std::uint64_t drawn = kernels::next_random(random);
-        const float value = all[k].role == Role::kOutput
-                                ? 0
-                                : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);
+        const float value =
+            all[k].role == Role::kOutput ? 0 : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);
         const std::uint32_t word = all[k].element == Element::kMaskWord ? static_cast<std::uint32_t>(drawn >> 32) : kernels::bits_of(value);
         const std::uint32_t bits = all[k].element != Element::kFormat || problem.format == FormatId::kF32 ? word
                                    : problem.format == FormatId::kF16                                     ? kernels::narrow<kernels::F16>(value).bits
@@ -368,11 +362,7 @@ TEST(SessionTest, KernelsOverRowsAreTheHosts) {
     }
   const Problem wide{KernelId::kLayernormBackward, FormatId::kBf16, 64, 24'000}, narrow{KernelId::kBiasGeluBackward, FormatId::kF32, 64, 1001};
   for (const Problem& problem : {wide, narrow})
-    EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "",
-                       [&] {
-                         return compared(default_gpu_variant(problem, architecture_of("sm_90")), {3, problem.cols});
-                       })
-                  .text,
+    EXPECT_EQ(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(default_gpu_variant(problem, architecture_of("sm_90")), {3, problem.cols}); }).text,
               "equal");
 }
 
@@ -386,11 +376,7 @@ TEST(SessionTest, FaultsOfKernelsOverRowsAreSeen) {
   EXPECT_EQ(with("late"), "dz differs");
   EXPECT_EQ(with("write"), "threw: wrote past the end of an array");
   EXPECT_NE(with("fault").find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << with("fault");  // at the next launch of the plan
-  EXPECT_NE(in_child(OUTGRAD_STAND_IN_DRIVER, "",
-                     [&] {
-                       return compared(variant, {9, 1001});
-                     })
-                .text.find("does not take rows of 1001 columns"),
+  EXPECT_NE(in_child(OUTGRAD_STAND_IN_DRIVER, "", [&] { return compared(variant, {9, 1001}); }).text.find("does not take rows of 1001 columns"),
             std::string::npos);
 }
 
@@ -404,8 +390,8 @@ TEST(DeviceCommandTest, AllDevicesAtOnceShareTheSpace) {
   const kernels::ScratchFolder folder;
   const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), devices("OUTGRAD_STAND_IN_DEVICES", "2");
   testing::internal::CaptureStdout();
-  const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "3",
-                                   "--elements", "65536", "--budget", "60", "--out", folder.path(), "--json"});
+  const int status = tune_command({"--device", "cuda:all", "--kernel", "gelu_forward", "--format", "bf16", "--evaluations", "3", "--elements", "65536",
+                                   "--budget", "60", "--out", folder.path(), "--json"});
   const nlohmann::json summaries = nlohmann::json::parse(testing::internal::GetCapturedStdout());
   EXPECT_EQ(status, kernels::kExitHolds);
   ASSERT_EQ(summaries.size(), 2u);

@@ -104,8 +104,8 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
         autotune::run_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(a);
       } else {
         const auto n = parameter<std::int64_t>(p, 3);
-        kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n, y,
-                                                                               parameter<kernels::u32*>(p, 5));
+        kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n,
+                                                                                      y, parameter<kernels::u32*>(p, 5));
       }
       written = {y, elements * static_cast<std::int64_t>(sizeof(T))};
     });
@@ -119,9 +119,8 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       using T = std::conditional_t<kFormat == "f32", float, std::conditional_t<kFormat == "f16", F16, BF16>>;
       known = true;
       if (!is_bias) {
-        autotune::Arguments a{{parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)},
-                              1,
-                              parameter<std::int64_t>(p, 4)};
+        autotune::Arguments a{
+            {parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)}, 1, parameter<std::int64_t>(p, 4)};
         autotune::run_backward<Fit, T, kScalar>(a);
         written = {a.array[3], a.cols * static_cast<std::int64_t>(sizeof(T))};
         return;
@@ -131,8 +130,8 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       T* const dx = parameter<T*>(p, 5);
       float* const sums = parameter<float*>(p, 6);
       std::fill(sums + n, sums + count * n, -0.0f);
-      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1),
-                                                   parameter<const kernels::u32*>(p, 2), rows, n, dx, sums);
+      kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1), parameter<const kernels::u32*>(p, 2), rows, n, dx,
+                                                   sums);
       written = {dx, rows * n * static_cast<std::int64_t>(sizeof(T))};
     }
   });
@@ -165,8 +164,8 @@ void norm_backward(bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fuse
     a.columns.beta = const_cast<float*>(a.beta);
   }
   if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx,
-                                                     dgamma, dbeta, {}, workspace);
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {},
+                                                     workspace);
   else if (a.dz_next != nullptr)
     kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
   else if (layer)

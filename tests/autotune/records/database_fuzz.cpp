@@ -107,8 +107,8 @@ TEST(DatabaseFuzz, AFileCutAtEveryByteLosesItsLastLineAtMost) {
 
 // Every key of a record replaced by a value of every type, at the top and one level down.
 TEST(DatabaseFuzz, AnyTypeUnderAnyKeyIsARecordOrAWarning) {
-  const std::vector<json> values = {nullptr,      true,          -1,           0,           UINT64_MAX, 1e308, 5e-324, "",
-                                    "\n\x01 text", json::array(), json::object(), {1, "two"}, {{"a", {1}}}};
+  const std::vector<json> values = {nullptr,       true,           -1,         0,           UINT64_MAX, 1e308, 5e-324, "", "\n\x01 text",
+                                    json::array(), json::object(), {1, "two"}, {{"a", {1}}}};
   std::vector<json> whole;
   for (const Record& record : samples()) whole.push_back(to_json(record));
   for (std::size_t at = 0; at < whole.size(); ++at)
@@ -131,12 +131,24 @@ TEST(DatabaseFuzz, AnyTypeUnderAnyKeyIsARecordOrAWarning) {
 
 TEST(DatabaseFuzz, WrongTypesAreWarningsWithTheirPlace) {
   const json sound = to_json(samples()[1]);
-  for (const auto& [key, value] :
-       {std::pair<const char*, json>{"speedup", "fast"}, {"speedup", {{"median", 1}, {"low", 2}, {"high", 1}}},
-        {"speedup", {{"median", 0}, {"low", 0}, {"high", 0}}}, {"parameters", {1, 2}}, {"parameters", {{"unroll", {4}}}},
-        {"device", 1}, {"kernel", 1}, {"winner", "yes"}, {"elements", -5}, {"elements", 1.5},
-        {"final", {{"ns", {1, "two"}}}}, {"final", {{"ns", {0}}}}, {"fit", "gelu"}, {"rejected", {{"reason", 1}}}, {"time", 2026},
-        {"fit", {{"class", "abs:2^-10"}}}, {"device", {{"threads", "8"}}}, {"gb_per_s", "1"}}) {
+  for (const auto& [key, value] : {std::pair<const char*, json>{"speedup", "fast"},
+                                   {"speedup", {{"median", 1}, {"low", 2}, {"high", 1}}},
+                                   {"speedup", {{"median", 0}, {"low", 0}, {"high", 0}}},
+                                   {"parameters", {1, 2}},
+                                   {"parameters", {{"unroll", {4}}}},
+                                   {"device", 1},
+                                   {"kernel", 1},
+                                   {"winner", "yes"},
+                                   {"elements", -5},
+                                   {"elements", 1.5},
+                                   {"final", {{"ns", {1, "two"}}}},
+                                   {"final", {{"ns", {0}}}},
+                                   {"fit", "gelu"},
+                                   {"rejected", {{"reason", 1}}},
+                                   {"time", 2026},
+                                   {"fit", {{"class", "abs:2^-10"}}},
+                                   {"device", {{"threads", "8"}}},
+                                   {"gb_per_s", "1"}}) {
     json record = sound;
     record[key] = value;
     const Database database = parse_database("path", lines_of<json>({sound, record}));
@@ -188,8 +200,8 @@ TEST(DatabaseFuzz, MutantsOfGoodFilesAreReadOrRefused) {
     text.replace(at, std::min(text.size() - at, mutator.below(40)), mutator.token());
   };
   outgrad::Mutator mutator(20261121,
-                           {"outgrad.tune/2", "outgrad.tune/1", "null", "true", "-1", "1e308", "18446744073709551615", "[", "{", "}", "]",
-                            "\"", "\n", ",", "\\u0000", "\"run\":\"abc\","},
+                           {"outgrad.tune/2", "outgrad.tune/1", "null", "true", "-1", "1e308", "18446744073709551615", "[", "{", "}", "]", "\"", "\n", ",",
+                            "\\u0000", "\"run\":\"abc\","},
                            {version, replace});
   const std::string good = lines_of(samples()) + published_lines();
   int survived = 0, refused = 0;

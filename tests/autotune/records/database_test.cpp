@@ -55,8 +55,7 @@ TEST(Database, EveryCutOfTheLastLineCostsThatLineOnly) {
 TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "db.jsonl";
-  kernels::write_file(path,
-                      line_of(record(1)) + "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" + line_of(record(2)) + "\n");
+  kernels::write_file(path, line_of(record(1)) + "\n[1,2]\n\n{\"schema\":\"outgrad.fit/2\"}\n{\"value\":1}\n\xff\xfe\n" + line_of(record(2)) + "\n");
   const Database database = load_database(path);
   EXPECT_EQ(database.records.size(), 2u);
   ASSERT_EQ(database.warnings.size(), 4u);

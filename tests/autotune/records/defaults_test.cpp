@@ -45,8 +45,8 @@ std::vector<Record> joined(std::vector<Record> a, const std::vector<Record>& b) 
 
 TEST(Defaults, MinimiseTheWorstLossNotTheMean) {
   // "a" is the best on one and bad on the other, "b" is a little behind on both; "c" was measured on one alone.
-  const std::vector<Record> records = joined(run(device_of(1), 4096, {{"default", 1}, {"a", 2.0}, {"b", 1.9}, {"c", 2.0}}),
-                                           run(device_of(2), 4096, {{"default", 1}, {"a", 1.0}, {"b", 1.4}}));
+  const std::vector<Record> records =
+      joined(run(device_of(1), 4096, {{"default", 1}, {"a", 2.0}, {"b", 1.9}, {"c", 2.0}}), run(device_of(2), 4096, {{"default", 1}, {"a", 1.0}, {"b", 1.4}}));
   const auto choices = choose_defaults(records, kSources);
   ASSERT_EQ(choices.size(), 1u);
   EXPECT_EQ(choices[0].choice().variant, "b");

@@ -218,8 +218,8 @@ TEST(Exchange, TheRealKernelTunerSimulatesOurExport) {
   const Recording recording = synthetic_recording();
   kernels::write_file(folder / "cache.json", kernel_tuner_cache(recording));
   kernels::write_file(folder / "t4.json", t4_results(recording));
-  const Output output = run("PYTHONPATH='" + package.text + "' python3 " + here + "kernel_tuner_check.py '" + (folder / "cache.json") + "' '" +
-                            (folder / "t4.json") + "'");
+  const Output output =
+      run("PYTHONPATH='" + package.text + "' python3 " + here + "kernel_tuner_check.py '" + (folder / "cache.json") + "' '" + (folder / "t4.json") + "'");
   ASSERT_EQ(output.status, 0) << output.text;
   const auto said = nlohmann::json::parse(output.text.substr(output.text.rfind('{')));
   std::size_t failed = 0;

@@ -18,13 +18,9 @@ using nlohmann::json;
 // Of a record's "device".
 std::optional<DeviceKey> device_key(const json& device) { return autotune::device_key(device_record_from(device)); }
 
-json cpu() {
-  return {{"kind", "cpu"}, {"model", "A CPU 9000 (R)"}, {"threads", 8}, {"sockets", 1}, {"vector_bits", 512}, {"isa", "avx2 fma avx512f"}};
-}
+json cpu() { return {{"kind", "cpu"}, {"model", "A CPU 9000 (R)"}, {"threads", 8}, {"sockets", 1}, {"vector_bits", 512}, {"isa", "avx2 fma avx512f"}}; }
 
-json gpu() {
-  return {{"kind", "cuda"}, {"name", "NVIDIA H200"}, {"architecture", "sm_90"}, {"sms", 132}, {"memory_bytes", 150754820096LL}, {"driver", 13000}};
-}
+json gpu() { return {{"kind", "cuda"}, {"name", "NVIDIA H200"}, {"architecture", "sm_90"}, {"sms", 132}, {"memory_bytes", 150754820096LL}, {"driver", 13000}}; }
 
 json with(json device, const char* key, const json& value) {
   device[key] = value;
@@ -96,8 +92,13 @@ TEST(DeviceKey, WhatNamesNoDeviceHasNone) {
   for (const char* text : {"{}", R"({"kind":"tpu"})", R"({"kind":"cpu","model":"x"})", R"({"kind":"cuda","name":"x"})", R"({"kind":"offline","board":"x"})"})
     EXPECT_FALSE(device_key(json::parse(text))) << text;
   for (const char* text : {"null", "\"cpu\"", "[]", R"({"kind":1})"}) EXPECT_THROW(device_record_from(json::parse(text)), kernels::SpecError) << text;
-  for (const auto& [key, value] : {std::pair<const char*, json>{"model", 3}, {"threads", "8"}, {"threads", -1}, {"threads", 1e300}, {"threads", UINT64_MAX},
-                                   {"isa", json::array()}, {"memory_bytes", nullptr}})
+  for (const auto& [key, value] : {std::pair<const char*, json>{"model", 3},
+                                   {"threads", "8"},
+                                   {"threads", -1},
+                                   {"threads", 1e300},
+                                   {"threads", UINT64_MAX},
+                                   {"isa", json::array()},
+                                   {"memory_bytes", nullptr}})
     EXPECT_THROW(device_record_from(with(cpu(), key, value)), kernels::SpecError) << key << value;
 }
 

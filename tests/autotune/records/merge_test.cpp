@@ -209,7 +209,7 @@ TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
 
 TEST(Evidence, DecidesBetweenTheWinnersOfRunsNotTheLast) {
   const std::vector<Record> noisy = run_of("2026-06-01", {{"a", 1.50, 1.02, 2.00}, {"b", 1.21, 1.20, 1.22}}, "a"),
-                          sharp = run_of("2026-01-01", {{"a", 1.10, 1.09, 1.11}, {"b", 1.21, 1.20, 1.22}}, "b");
+                            sharp = run_of("2026-01-01", {{"a", 1.10, 1.09, 1.11}, {"b", 1.21, 1.20, 1.22}}, "b");
   for (const auto& records : {noisy + sharp, sharp + noisy}) {
     const ProblemEvidence problem = only_problem(records);
     EXPECT_EQ(problem.variants[problem.winner].name(), "b");
@@ -326,7 +326,7 @@ TEST(Publish, KeepsWhatIsReviewableAndNamesNoPlace) {
 TEST(Publish, ReadsBackAsTheSameEvidenceAndRepeatsItself) {
   const kernels::ScratchFolder folder;
   const std::vector<Record> records = run_of("t1", {{"a", 1.20, 1.19, 1.21}, {"b", 0.8, 0.7, 0.9}}, "a") + run_of("t2", {{"a", 1.40, 1.39, 1.41}}) +
-                                    std::vector<Record>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
+                                      std::vector<Record>{rejected({.variant = "c", .time = "t1"}, "wrong answer")};
   const auto first = publish(records, {{"k1", "c1"}}, folder / "tuned", Accuracy::kAsDefault);
   ASSERT_EQ(first.size(), 1u);
   EXPECT_TRUE(first[0].changed);
@@ -422,8 +422,7 @@ TEST(Publish, IsWhatTuneDoesWithPublish) {
   EXPECT_TRUE(known.warnings.empty());
   ASSERT_FALSE(known.records.empty());
   for (const Record& record : known.records) EXPECT_EQ(line_of(record).find(folder.path()), std::string::npos);
-  const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records, Accuracy::kAsDefault),
-             published = weigh(known.records, Accuracy::kAsDefault);
+  const auto local = weigh(load_database(folder / "out/tune_cpu.jsonl").records, Accuracy::kAsDefault), published = weigh(known.records, Accuracy::kAsDefault);
   ASSERT_EQ(published.size(), 1u);
   EXPECT_EQ(published[0].variants[published[0].winner].name(), local[0].variants[local[0].winner].name());
 }
@@ -463,8 +462,8 @@ TEST(TunedHeader, TakesWhatTheEvidenceSaysWhateverTheDates) {
 
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  const int status = tune_command(
-      {"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "10"});
+  const int status =
+      tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "f16", "--evaluations", "1", "--elements", "65536", "--budget", "10"});
   testing::internal::GetCapturedStdout();
   const std::string said = testing::internal::GetCapturedStderr(), header = kernels::read_file(folder / "tuned_cpu.h");
   EXPECT_EQ(status, 0);

@@ -29,8 +29,8 @@ const DeviceKey kHere = device_key(device_record(identify_cpu())).value();
 // Of a norm's forward where there is no fit.
 json cpu_parameters(int threads, const char* fit, int vector_bits = kernels::kBestVectorBits) {
   if (fit == nullptr) return {{"threads", threads}, {"vector_bits", vector_bits}, {"task_elements", 4096}, {"prefetch", "second_level"}};
-  json parameters = {{"threads", threads},          {"vector_bits", vector_bits},         {"unroll", 1},
-                     {"block_elements", 3 * 1024}, {"streaming_stores", false}, {"table", "memory"}};
+  json parameters = {{"threads", threads},         {"vector_bits", vector_bits}, {"unroll", 1},
+                     {"block_elements", 3 * 1024}, {"streaming_stores", false},  {"table", "memory"}};
   parameters["fit"] = fit;
   return parameters;
 }
@@ -156,8 +156,7 @@ TEST(TunedHeader, UnitsOfANarrowerInstructionSetPassOverWiderVectors) {
   const std::vector<TunedChoice> choices = {choice(gelu32, {}, "wide", cpu_parameters(3, "GeluF32", 512)),
                                             choice(gelu16, {}, "narrow", cpu_parameters(4, "GeluBf16", 256))};
   const Program program(tuned_header(choices, Backend::kCpu, "for a test", Accuracy::kAsDefault));
-  EXPECT_EQ(program.run("-mavx2 -mfma -mf16c"),
-            "default, default, 2\ndefault, default, 2\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
+  EXPECT_EQ(program.run("-mavx2 -mfma -mf16c"), "default, default, 2\ndefault, default, 2\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
   EXPECT_EQ(program.run("-march=native"), "wide, default, 3\nwide, default, 3\nnarrow, default, 4\ndefault, default, 2\ndefault, default, 1\n");
 }
 #endif

@@ -84,7 +84,7 @@ std::string lines_of(const std::vector<Line>& records) {
 // The record of the variant that the evidence chooses for a kernel and format on this device: of these sources, against this default; of several
 // shapes the one with the most elements decides. Empty where nothing was measured.
 inline Record chosen_record(const std::vector<Record>& records, const DeviceKey& device, const SourceHashes& sources, const std::string& kernel,
-                   const std::string& format, const std::string& default_name) {
+                            const std::string& format, const std::string& default_name) {
   Record chosen;
   kernels::i64 most = -1;
   for (const ProblemEvidence& problem : weigh(records, Accuracy::kAsDefault)) {

@@ -41,7 +41,9 @@ class StandIn : public Executor {
     return variant.fit->reference;
   }
   void allocate(const Problem&, std::uint64_t) override {}
-  Workload ceiling() override { return {"copy", 1, [this] { now_ns_ = 1000; }}; }
+  Workload ceiling() override {
+    return {"copy", 1, [this] { now_ns_ = 1000; }};
+  }
   Workload workload(const Candidate& candidate) override {
     return {candidate.variant().name(), 1, [this, ns = 1e3 * microseconds_of(candidate.variant_as<Variant>().gelu())] { now_ns_ = ns; }};
   }

@@ -114,8 +114,7 @@ TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
     std::vector<std::string> names;
     for (std::size_t p = 0; p < parameters; ++p) {
       std::vector<std::int64_t> values;
-      for (std::uint64_t v = 0, count = wide ? 8 : 1 + below(trial % 3 == 0 ? 70 : 6); v < count; ++v)
-        values.push_back(static_cast<std::int64_t>(v * 7 % 97));
+      for (std::uint64_t v = 0, count = wide ? 8 : 1 + below(trial % 3 == 0 ? 70 : 6); v < count; ++v) values.push_back(static_cast<std::int64_t>(v * 7 % 97));
       names.push_back("p" + std::to_string(p));
       space.parameter(names.back(), values);
     }
@@ -261,34 +260,33 @@ TEST(CpuSpace, ValuesThatCutAShapeAlikeAreOne) {
 }
 
 TEST(CpuSpace, NameSpeaks) {
-  const Variant variant{{KernelId::kGeluBackward, FormatId::kF32},
-                        fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
-                        kernels::CpuSchedule{.threads = 2,
-                         .vector_bits = 512,
-                         .unroll = 4,
-                         .block_elements = 16384,
-                         .streaming_stores = true,
-                         .table = kernels::TablePlacement::permute}};
+  const Variant variant{
+      {KernelId::kGeluBackward, FormatId::kF32},
+      fits_of({KernelId::kGeluBackward, FormatId::kF32}).front(),
+      kernels::CpuSchedule{
+          .threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 16384, .streaming_stores = true, .table = kernels::TablePlacement::permute}};
   EXPECT_EQ(variant.name(), "f32.gelu_f32.v512.u4.b16384.nt.permute.t2");
-  const Variant backward{{KernelId::kLayernormBackward, FormatId::kBf16}, nullptr,
+  const Variant backward{{KernelId::kLayernormBackward, FormatId::kBf16},
+                         nullptr,
                          kernels::CpuNormBackwardSchedule{.vector_bits = 512, .vectors = 3, .tasks = 32, .streaming_stores = true, .rows_ahead = 2}};
   EXPECT_EQ(backward.name(), "bf16.v512.x3.r4.k32.f1024.nt.l2a2.t0");
   EXPECT_EQ(backward.loop_name(), "bf16.v512.x3.r4.k0.f0.nt.l2a0.t0");
-  EXPECT_EQ(backward.schedule_text(), "CpuNormBackwardSchedule{.threads = 0, .vector_bits = 512, .vectors = 3, .rows = 4, .tasks = 32, .fold_columns = 1024, "
-                                       ".streaming_stores = true, .prefetch = Prefetch::second_level, .rows_ahead = 2}");
+  EXPECT_EQ(backward.schedule_text(),
+            "CpuNormBackwardSchedule{.threads = 0, .vector_bits = 512, .vectors = 3, .rows = 4, .tasks = 32, .fold_columns = 1024, "
+            ".streaming_stores = true, .prefetch = Prefetch::second_level, .rows_ahead = 2}");
   const Variant forward{{KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
   EXPECT_EQ(forward.name(), "f16.s.x2.r4.b65536.wb.l2a1.t1");
-  EXPECT_EQ(forward.body(), "using namespace outgrad::kernels; outgrad::autotune::run_rmsnorm_forward<F16, "
-                            "CpuNormForwardSchedule{.threads = 1, .vector_bits = 0, .vectors = 2, .rows = 4, .task_elements = 65536, .streaming_stores = false, "
+  EXPECT_EQ(forward.body(),
+            "using namespace outgrad::kernels; outgrad::autotune::run_rmsnorm_forward<F16, "
+            "CpuNormForwardSchedule{.threads = 1, .vector_bits = 0, .vectors = 2, .rows = 4, .task_elements = 65536, .streaming_stores = false, "
             ".prefetch = Prefetch::second_level, .rows_ahead = 1}>(a);");
 }
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {
   using kernels::BF16;
   Fits fits;
-  for (const FitChoice& choice :
-       {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(), backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
-        backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()})
+  for (const FitChoice& choice : {backward_choice<kernels::synthetic::WithoutLeft<16, 5>, BF16>(), backward_choice<kernels::synthetic::OneRow<6>, BF16>(),
+                                  backward_choice<kernels::synthetic::Direct<BF16, kernels::F16>, BF16>()})
     fits.push_back(std::make_shared<const FitChoice>(choice));
   EXPECT_EQ(fits[2]->type, "SyntheticTable");
   const Space space = cpu_space({KernelId::kGeluBackward, FormatId::kBf16}, fits, 512, 2);

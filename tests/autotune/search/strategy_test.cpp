@@ -17,8 +17,7 @@ namespace {
 
 class EveryStrategy : public testing::TestWithParam<std::string> {};
 
-std::vector<std::size_t> asked_points(const std::string& name, const Recording& recording, std::uint64_t seed, std::size_t batch,
-                                      std::size_t most) {
+std::vector<std::size_t> asked_points(const std::string& name, const Recording& recording, std::uint64_t seed, std::size_t batch, std::size_t most) {
   const auto strategy = make_strategy(name, recording.points, seed);
   std::vector<std::size_t> points;
   while (points.size() < most) {

@@ -54,9 +54,15 @@ TEST(StudyCommand, ComparesEveryStrategyAndMergesKernelTunersRuns) {
   const std::size_t budget = recording.points.size() / 20;
   std::string runs;
   for (int seed = 1; seed <= 3; ++seed)
-    runs += nlohmann::json{{"schema", "outgrad.kernel_tuner_runs/1"}, {"cache", "made_up"}, {"strategy", "pso"}, {"seed", seed}, {"budget", budget},
-                           {"evaluations", budget}, {"best", seed == 3 ? nlohmann::json() : nlohmann::json(2 * *recording.best_ms())},
-                           {"error", seed == 3 ? nlohmann::json("ValueError: \"x\"") : nlohmann::json()}, {"seconds", 1}}
+    runs += nlohmann::json{{"schema", "outgrad.kernel_tuner_runs/1"},
+                           {"cache", "made_up"},
+                           {"strategy", "pso"},
+                           {"seed", seed},
+                           {"budget", budget},
+                           {"evaluations", budget},
+                           {"best", seed == 3 ? nlohmann::json() : nlohmann::json(2 * *recording.best_ms())},
+                           {"error", seed == 3 ? nlohmann::json("ValueError: \"x\"") : nlohmann::json()},
+                           {"seconds", 1}}
                 .dump() +
             "\n";
   kernels::write_file(out + "/kernel_tuner_runs.jsonl", runs + runs.substr(0, 40));

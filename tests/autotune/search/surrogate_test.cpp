@@ -33,8 +33,7 @@ TEST(Features, SizesAreLogarithmicAndDivisibilityIsACoordinate) {
 
 double matern(const Features& features, const Hyperparameters& h, std::size_t a, std::size_t b) {
   double square = 0;
-  for (std::size_t d = 0; d < features.dimensions(); ++d)
-    square += std::pow((features.at(d, a) - features.at(d, b)) * std::exp(-h.log_length[d]), 2);
+  for (std::size_t d = 0; d < features.dimensions(); ++d) square += std::pow((features.at(d, a) - features.at(d, b)) * std::exp(-h.log_length[d]), 2);
   const double r = std::sqrt(5 * square);
   return (1 + r + r * r / 3) * std::exp(-r);
 }

@@ -33,7 +33,10 @@ inline Recording synthetic_recording() {
       evaluation.failure = p[3] == 1 ? "runtime" : "compile";
     } else {
       const double size = std::log2(static_cast<double>(p[0] * p[2]) / 512), tile = static_cast<double>(p[1]) - 3;
-      evaluation.time_ms = 1 + 0.2 * size * size + 0.15 * tile * tile + (p[0] % 64 == 0 ? 0.0 : p[0] % 32 == 0 ? 0.3 : 0.9) +
+      evaluation.time_ms = 1 + 0.2 * size * size + 0.15 * tile * tile +
+                           (p[0] % 64 == 0   ? 0.0
+                            : p[0] % 32 == 0 ? 0.3
+                                             : 0.9) +
                            (p[3] == 1 ? 0.0 : 0.25) + 0.4 * static_cast<double>(p[4] == 2 ? 0 : p[4] + 1) * static_cast<double>(p[3]);
       evaluation.times_ms = {*evaluation.time_ms * 1.01, *evaluation.time_ms * 0.99};
       evaluation.compile_ms = 12.5;

@@ -25,8 +25,8 @@ int main(void) {
   long i;
   if (!x || !y || !dx || !mask) return 3;
   for (i = 0; i < kElements; ++i) x[i] = -12.0f + 24.0f * (float)i / kElements;
-  printf("outgrad %s, %s, fit %s, coefficients %.16s...\n", outgrad_version(), outgrad_instruction_set(),
-         outgrad_fit_name(OUTGRAD_GELU, OUTGRAD_F32), outgrad_coefficients_sha256(OUTGRAD_GELU, OUTGRAD_F32));
+  printf("outgrad %s, %s, fit %s, coefficients %.16s...\n", outgrad_version(), outgrad_instruction_set(), outgrad_fit_name(OUTGRAD_GELU, OUTGRAD_F32),
+         outgrad_coefficients_sha256(OUTGRAD_GELU, OUTGRAD_F32));
 
   require(outgrad_set_threads(2));
   require(outgrad_gelu_forward(OUTGRAD_F32, x, y, mask, kElements));

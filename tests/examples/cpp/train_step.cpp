@@ -47,8 +47,7 @@ int main() {
   std::vector<float> dgamma(kColumns), dbeta(kColumns);
   gelu_backward<BF16>(gradient.data(), y.data(), mask.data(), gradient.data(), kSize);
   const std::vector<BF16> after_gelu = gradient;
-  layernorm_backward<BF16>(gradient.data(), h.data(), gamma.data(), beta.data(), rstd.data(), kRows, kColumns, gradient.data(),
-                           dgamma.data(), dbeta.data());
+  layernorm_backward<BF16>(gradient.data(), h.data(), gamma.data(), beta.data(), rstd.data(), kRows, kColumns, gradient.data(), dgamma.data(), dbeta.data());
 
   // Against the derivative taken from the input h: |dx - dy f'(h)| <= |dy| T + half an ulp of bf16 (and of fp32, which is less), where T
   // is the fit's proven total error, of any x that rounds to the stored y.
@@ -66,9 +65,7 @@ int main() {
   double worst_row = 0;
   for (i64 row = 0; row < kRows; ++row) {
     double mean = 0, variance = 0, m1 = 0, m2 = 0;
-    const auto at = [&](const std::vector<BF16>& v, i64 j) {
-      return static_cast<double>(widen(v[static_cast<size_t>(row * kColumns + j)]));
-    };
+    const auto at = [&](const std::vector<BF16>& v, i64 j) { return static_cast<double>(widen(v[static_cast<size_t>(row * kColumns + j)])); };
     for (i64 j = 0; j < kColumns; ++j) mean += at(x, j) / kColumns;
     for (i64 j = 0; j < kColumns; ++j) variance += (at(x, j) - mean) * (at(x, j) - mean) / kColumns;
     const double r = 1 / std::sqrt(variance + kEps);

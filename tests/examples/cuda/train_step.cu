@@ -63,8 +63,7 @@ int main() {
     require(cudaStreamCreate(&streams[k]));
     const i64 begin = k * kHalf;
     require(cuda::launch_gelu_forward<Forward>(device_x + begin, device_y + begin, mask + begin / 32, kHalf, streams[k]));
-    require(cuda::launch_gelu_backward<Fit>(device_gradient + begin, device_y + begin, mask + begin / 32, device_gradient + begin, kHalf,
-                                            streams[k]));
+    require(cuda::launch_gelu_backward<Fit>(device_gradient + begin, device_y + begin, mask + begin / 32, device_gradient + begin, kHalf, streams[k]));
   }
   for (const cudaStream_t stream : streams) {
     require(cudaStreamSynchronize(stream));
@@ -79,8 +78,7 @@ int main() {
     largest = std::max(largest, std::abs(value - gelu_derivative(widen(x[i]))) / bound);
   }
   std::printf("GELU in bf16 from its output on a GPU: fit %s, largest error %.3f of its bound\n", Fit::kName, largest);
-  for (void* memory :
-       {static_cast<void*>(device_x), static_cast<void*>(device_y), static_cast<void*>(device_gradient), static_cast<void*>(mask)}) {
+  for (void* memory : {static_cast<void*>(device_x), static_cast<void*>(device_y), static_cast<void*>(device_gradient), static_cast<void*>(mask)}) {
     require(cudaFree(memory));
   }
   return largest <= 1 ? 0 : 1;

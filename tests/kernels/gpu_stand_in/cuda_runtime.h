@@ -236,8 +236,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t stream) {
   const auto run = [](const void* function, void** values) {
-    outgrad::tests::gpu_stand_in::call(reinterpret_cast<void (*)(P...)>(const_cast<void*>(function)), values,
-                                       std::index_sequence_for<P...>{});
+    outgrad::tests::gpu_stand_in::call(reinterpret_cast<void (*)(P...)>(const_cast<void*>(function)), values, std::index_sequence_for<P...>{});
   };
   return outgrad::tests::gpu_stand_in::launch(reinterpret_cast<const void*>(kernel), run, grid, block, arguments, shared_bytes, stream);
 }

@@ -161,8 +161,7 @@ unsigned char* stacks() {
     const std::size_t each = kStackBytes + page_bytes();
     void* const memory = mmap(nullptr, kMostThreads * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    for (int k = 0; k < kMostThreads; ++k)
-      mprotect(static_cast<unsigned char*>(memory) + static_cast<std::size_t>(k) * each, page_bytes(), PROT_NONE);
+    for (int k = 0; k < kMostThreads; ++k) mprotect(static_cast<unsigned char*>(memory) + static_cast<std::size_t>(k) * each, page_bytes(), PROT_NONE);
     return static_cast<unsigned char*>(memory);
   }();
   return all;
@@ -248,8 +247,8 @@ std::string standstill() {
       known = other.state == own.state && (own.state == State::ended || same_place(other.where, own.where));
     }
     if (known) continue;
-    text += separator + thread_text(index) +
-            (own.state == State::ended ? " has ended" : std::string(" waits in ") + own.waits_in + " at " + text_of(own.where));
+    text +=
+        separator + thread_text(index) + (own.state == State::ended ? " has ended" : std::string(" waits in ") + own.waits_in + " at " + text_of(own.where));
     separator = "; ";
   }
   return "nobody can go on: " + text;
@@ -349,7 +348,7 @@ std::set<CUstream_st*> take_streams() { return std::exchange(streams_now, {}); }
 cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes, cudaStream_t stream) {
   static const bool handlers = [] {
     for (const int number : {SIGSEGV, SIGBUS, SIGILL}) {
-      struct sigaction action {};
+      struct sigaction action{};
       action.sa_sigaction = on_signal;
       action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;  // the handler does not return
       sigaction(number, &action, nullptr);
@@ -358,13 +357,11 @@ cudaError_t launch(const void* kernel, Run run, dim3 grid, dim3 block, void** ar
   }();
   static_cast<void>(handlers);
   const unsigned threads = block.x * block.y * block.z;
-  if (grid.x == 0 || grid.x > 0x7fffffffu || grid.y != 1 || grid.z != 1 || block.y != 1 || block.z != 1 || threads == 0 ||
-      threads > kMostThreads) {
+  if (grid.x == 0 || grid.x > 0x7fffffffu || grid.y != 1 || grid.z != 1 || block.y != 1 || block.z != 1 || threads == 0 || threads > kMostThreads) {
     return cudaErrorInvalidConfiguration;  // of two and three dimensions nothing here makes use
   }
   const auto limit = dynamic_limits().find(kernel);
-  if (shared_bytes > static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second))
-    return cudaErrorInvalidValue;
+  if (shared_bytes > static_cast<std::size_t>(limit == dynamic_limits().end() ? kSharedPerBlock : limit->second)) return cudaErrorInvalidValue;
   ++launch_count;
   streams_now.insert(stream);
   failed = false;
@@ -520,8 +517,7 @@ void __pipeline_wait_prior(std::size_t batches) {
 std::size_t __cvta_generic_to_shared(const void* address) {
   const auto* const at = static_cast<const unsigned char*>(address);
   if (at >= static_shared && at < static_shared + static_shared_bytes) return static_cast<std::size_t>(at - static_shared);
-  if (at >= dynamic_shared && at < dynamic_shared + dynamic_shared_bytes)
-    return kDynamicAddress + static_cast<std::size_t>(at - dynamic_shared);
+  if (at >= dynamic_shared && at < dynamic_shared + dynamic_shared_bytes) return kDynamicAddress + static_cast<std::size_t>(at - dynamic_shared);
   fail("a shared address is asked for " + whereabouts(address) + ", which is not shared");
 }
 
@@ -545,16 +541,11 @@ float stand_in_rsqrt(float t) {
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorInvalidConfiguration:
-      return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorLaunchFailure:
-      return "cudaErrorLaunchFailure";
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
   }
   return "unknown";
 }
@@ -571,24 +562,12 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0) return cudaErrorInvalidDevice;
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = kMostThreads;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = kSharedPerBlock;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = settings().multiprocessors;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = kThreadsPerMultiprocessor;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = kSharedPerMultiprocessor;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = kSharedPerBlockOptin;
-      break;
+    case cudaDevAttrMaxThreadsPerBlock: *value = kMostThreads; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = kSharedPerBlock; break;
+    case cudaDevAttrMultiProcessorCount: *value = settings().multiprocessors; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = kThreadsPerMultiprocessor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = kSharedPerMultiprocessor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kSharedPerBlockOptin; break;
   }
   return cudaSuccess;
 }

@@ -86,8 +86,7 @@ class Guarded {
 template <class T>
 class GuardedArray {
  public:
-  explicit GuardedArray(std::int64_t n, const Placement& placement = {})
-      : memory_(static_cast<std::size_t>(n) * sizeof(T), placement), size_(n) {}
+  explicit GuardedArray(std::int64_t n, const Placement& placement = {}) : memory_(static_cast<std::size_t>(n) * sizeof(T), placement), size_(n) {}
   static GuardedArray with(const std::vector<T>& values, const Placement& placement = {}) {
     GuardedArray array(static_cast<std::int64_t>(values.size()), placement);
     std::copy(values.begin(), values.end(), array.get());

@@ -205,8 +205,7 @@ TEST(StandIn, MisalignedAccessAndIndexBeyondSharedArrayAreErrors) {
 TEST(StandIn, DynamicSharedMemoryEndsWhereItEnds) {
   const auto x = GuardedArray<float>::with(std::vector<float>(64, 1.0f));
   const GuardedArray<float> y(64);
-  expect_failure(launch(rotate_dynamic, 1, 64, 63 * sizeof(float) - 12, nullptr, static_cast<const float*>(x.get()), y.get()),
-                 {"thread 60"});
+  expect_failure(launch(rotate_dynamic, 1, 64, 63 * sizeof(float) - 12, nullptr, static_cast<const float*>(x.get()), y.get()), {"thread 60"});
   constexpr std::size_t kMore = 64 << 10;
   EXPECT_EQ(launch(rotate_dynamic, 1, 64, kMore, nullptr, static_cast<const float*>(x.get()), y.get()), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFuncSetAttribute(rotate_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10), cudaErrorInvalidValue);

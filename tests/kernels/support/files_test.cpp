@@ -108,9 +108,9 @@ TEST_F(Files, DevicesArePreservedAndLinksFollowed) {
 }
 
 TEST_F(Files, BadPathsAreBadInput) {
-  for (const auto& attempt : {std::function<void()>([&] { read_file(path("absent")); }), std::function<void()>([&] { read_file(folder_.string()); }),
-                              std::function<void()>([&] { write_file("/dev/null/a", "x"); }),
-                              std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
+  for (const auto& attempt :
+       {std::function<void()>([&] { read_file(path("absent")); }), std::function<void()>([&] { read_file(folder_.string()); }),
+        std::function<void()>([&] { write_file("/dev/null/a", "x"); }), std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
     try {
       attempt();
       FAIL();

@@ -32,7 +32,9 @@ TEST(AttackMutation, EveryNumberIsAPlace) {
     EXPECT_EQ(count(sites, Site::Kind::comment), comments) << name;
     size_t constants = 0;
     for (size_t at = text.find("static constexpr "); at != std::string::npos; at = text.find("static constexpr ", at + 1)) ++constants;
-    EXPECT_EQ(count(sites, Site::Kind::real) + count(sites, Site::Kind::integer) + count(sites, Site::Kind::boolean) + count(sites, Site::Kind::string), constants) << name;
+    EXPECT_EQ(count(sites, Site::Kind::real) + count(sites, Site::Kind::integer) + count(sites, Site::Kind::boolean) + count(sites, Site::Kind::string),
+              constants)
+        << name;
   }
   const auto table = std::get<TableHeader>(parse_header(committed("gelu_e4m3_oracle"), "gelu_e4m3_oracle"));
   EXPECT_EQ(count(sites_of(committed("gelu_e4m3_oracle")), Site::Kind::entry), table.entries.size());

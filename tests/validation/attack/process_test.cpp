@@ -28,7 +28,8 @@ TEST(AttackProcess, AHangEndsAtItsLimit) {
 
 // As a suspended machine, or a job that gives way: the caller sleeps past the clock, the child ended long before.
 TEST(AttackProcess, WhoWasStoppedDoesNotCallTheOtherHung) {
-  const kernels::Ending ending = run_program({"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent) >/dev/null 2>&1 & echo done >&2; kill -STOP $parent"}, {1, std::uint64_t{1} << 30, 1});
+  const kernels::Ending ending = run_program({"sh", "-c", "parent=$PPID; (sleep 2; kill -CONT $parent) >/dev/null 2>&1 & echo done >&2; kill -STOP $parent"},
+                                             {1, std::uint64_t{1} << 30, 1});
   EXPECT_FALSE(ending.late);
   EXPECT_EQ(ending.status, 0);
   EXPECT_EQ(ending.text, "done\n");

@@ -12,11 +12,16 @@ namespace outgrad::validation::gate {
 namespace {
 
 std::uint32_t code_of(const std::string& format, float y) {
-  return format == "bf16" ? kernels::narrow<kernels::BF16>(y).bits : format == "f16" ? kernels::narrow<kernels::F16>(y).bits : kernels::narrow<kernels::F8E4M3>(y).bits;
+  return format == "bf16"  ? kernels::narrow<kernels::BF16>(y).bits
+         : format == "f16" ? kernels::narrow<kernels::F16>(y).bits
+                           : kernels::narrow<kernels::F8E4M3>(y).bits;
 }
 
 TEST(Truth, TheRangeOfAnOutputHoldsEveryGradientBehindIt) {
-  for (const auto& [name, text, format] : {std::tuple{"gelu", "x*normal_cdf(x)", "bf16"}, {"silu", "x*sigmoid(x)", "f16"}, {"tanh", "tanh(x)", "bf16"}, {"gelu", "x*normal_cdf(x)", "e4m3"},
+  for (const auto& [name, text, format] : {std::tuple{"gelu", "x*normal_cdf(x)", "bf16"},
+                                           {"silu", "x*sigmoid(x)", "f16"},
+                                           {"tanh", "tanh(x)", "bf16"},
+                                           {"gelu", "x*normal_cdf(x)", "e4m3"},
                                            {"expression", "x*sigmoid(x)+0.3", "bf16"}}) {
     const Curve curve(formula_of(name, text), std::string(name) == "expression" ? 64 : kEndOfLine);
     ASSERT_EQ(curve.problem(), "");

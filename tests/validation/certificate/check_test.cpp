@@ -207,8 +207,7 @@ TEST(SupNorm, DecidesWithinAMillionthOfTheMaximum) {
   }
   // A pole on the interval's edge is never proved away, nor is a function without a disc bound.
   EXPECT_NE(bound_sup_norm(pole(0), 0, 1, 10).verdict, Verdict::Holds);
-  const AnalyticFunction unbounded{[](const Interval& x) { return x; },
-                                   [](double, double) { return std::numeric_limits<double>::infinity(); }};
+  const AnalyticFunction unbounded{[](const Interval& x) { return x; }, [](double, double) { return std::numeric_limits<double>::infinity(); }};
   EXPECT_EQ(bound_sup_norm(unbounded, 0, 1, 10).verdict, Verdict::Undecided);
 }
 
@@ -261,9 +260,7 @@ TEST(Deployed, CellsAreWhatTheIndexSelects) {
       if (!m && y > 0) continue;  // foreign data
       const Selection selection = deployed_selection(*h, y, m);
       const float place = selection.coordinate == Coordinate::left_output ? selection.v : deployed_s(*h, y, m);
-      const auto holds = [&](const Cell& c) {
-        return c.left == (selection.coordinate == Coordinate::left_output) && c.low <= place && place <= c.high;
-      };
+      const auto holds = [&](const Cell& c) { return c.left == (selection.coordinate == Coordinate::left_output) && c.low <= place && place <= c.high; };
       ASSERT_EQ(std::count_if(cells.begin(), cells.end(), holds), 1) << h->activation << " " << y << " " << m;
       const Cell& cell = *std::find_if(cells.begin(), cells.end(), holds);
       ASSERT_EQ(cell.row, selection.row) << y << " " << m;
@@ -302,9 +299,7 @@ TEST(Check, DamagedSamplesFail) {
       damage(damaged);
       EXPECT_NE(check_header(damaged, Findings::to_failure).verdict(), Verdict::Holds) << h.activation << ": " << what;
     };
-    fails("c1's sign", [](BackwardHeader& d) {
-      d.table.row(d.rows / 2)[2] = -d.table.row(d.rows / 2)[2] + (d.table.row(d.rows / 2)[2] == 0 ? 1.0f : 0.0f);
-    });
+    fails("c1's sign", [](BackwardHeader& d) { d.table.row(d.rows / 2)[2] = -d.table.row(d.rows / 2)[2] + (d.table.row(d.rows / 2)[2] == 0 ? 1.0f : 0.0f); });
     // One row that is not anchored at its ends, and g = 1 wherever y > 0, do not notice.
     if (h.exact_limits && h.activation != "elu") fails("kYMax", [](BackwardHeader& d) { d.y_max *= 0.75f; });
     fails("kScheme", [](BackwardHeader& d) { d.scheme = (d.scheme + 1) % 3; });
@@ -385,8 +380,7 @@ TEST(Check, RoundingBoundCoversSampledY) {
     std::mt19937 random(5);
     double largest = 0;
     for (int round = 0; round < 300000; ++round) {
-      const float y = (h.masked ? h.y_hi : h.y_min) +
-                      std::ldexp(static_cast<float>(random() % (1 << 20)) * 0x1p-20f, static_cast<int>(random() % 20) - 16);
+      const float y = (h.masked ? h.y_hi : h.y_min) + std::ldexp(static_cast<float>(random() % (1 << 20)) * 0x1p-20f, static_cast<int>(random() % 20) - 16);
       const bool m = random() % 2 == 0;
       if (!m && y > 0) continue;
       const Selection selection = deployed_selection(h, y, m);
@@ -410,8 +404,7 @@ TEST(Check, RoundingBoundCoversSampledY) {
 
 // The class rel: what an absolute bound of the same size would let pass where g is small.
 TEST(Check, RelativeErrorsAreProven) {
-  const auto committed =
-      std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_rel.h"));
+  const auto committed = std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_rel.h"));
   EXPECT_EQ(prove_fit(committed, committed.bound_a).verdict, Verdict::Holds);
   EXPECT_NE(prove_fit(committed, 0.98 * committed.bound_a).verdict, Verdict::Holds);
   int damaged_rows = 0;

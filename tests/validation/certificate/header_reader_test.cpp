@@ -21,11 +21,11 @@ using kernels::SpecError;
 // Coefficients do not matter to the reader; a header with every kind of constant does.
 BackwardHeader arbitrary_header() {
   BackwardHeader h;
-  h.file = "h.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "gelu_f32", h.activation = "gelu", h.function = "x*normal_cdf(x)", h.format = "f32";
+  h.file = "h.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "gelu_f32", h.activation = "gelu", h.function = "x*normal_cdf(x)",
+  h.format = "f32";
   h.accuracy = "abs:2^-20", h.exact_limits = true;
   h.degree = 2, h.rows = 4, h.operations = 6;
-  h.y_hi = -0x1.5c1a2cp-3f, h.y_lo = 0x1.8p-30f, h.t_min = 0x1p-149f, h.s_min = -0.4f, h.y_max = 4.0f, h.index_scale = 4.0f,
-  h.index_bias = 0x1p23f;
+  h.y_hi = -0x1.5c1a2cp-3f, h.y_lo = 0x1.8p-30f, h.t_min = 0x1p-149f, h.s_min = -0.4f, h.y_max = 4.0f, h.index_scale = 4.0f, h.index_bias = 0x1p23f;
   h.has_left = true, h.left_y = -0.125f, h.left_row = 2, h.left_knee = 246, h.left_base = -3;
   h.bound_a = 0x1.23456789abcdfp-27, h.bound_k = 0, h.bound_b = 0x1p-22, h.bound_ab = 0x1.8p-22;
   h.table = {4, 4, {}, {-20.5, -21, -22.25, -23.01}};
@@ -94,9 +94,7 @@ TEST(HeaderReader, ReadsBackTheOtherParts) {
   EXPECT_EQ(table.left.base, 6);
 }
 
-std::vector<std::string> all_texts() {
-  return {print_header(arbitrary_header()), print_header(unmasked_header()), print_header(arbitrary_table())};
-}
+std::vector<std::string> all_texts() { return {print_header(arbitrary_header()), print_header(unmasked_header()), print_header(arbitrary_table())}; }
 
 TEST(HeaderReader, RejectsPartsThatDoNotFit) {
   const std::string unmasked = print_header(unmasked_header()), table = print_header(arbitrary_table());
@@ -171,7 +169,8 @@ TEST(HeaderReader, NamesFileLineColumnAndReason) {
   EXPECT_NE(message_of(replaced(text, "kDegree = 2", "kDegree = 3")), "");
   for (const char* number : {"-0x1.5c1a2c1p-3f", "-0.17f", "0x1p+200f", "-0x1.5c1a2cp-3", "-0x1.5c1a2c0p-3f", "inff", "nanf", "0x1.p-3f"})
     EXPECT_NE(message_of(replaced(text, "-0x1.5c1a2cp-3f", number)), "") << number;
-  for (const char* number : {"0x1.00000000000001p-22;", "0x2p-23;", "-0x0p+0;", "inf;"}) EXPECT_NE(message_of(replaced(text, "0x1p-22;", number)), "") << number;
+  for (const char* number : {"0x1.00000000000001p-22;", "0x2p-23;", "-0x0p+0;", "inf;"})
+    EXPECT_NE(message_of(replaced(text, "0x1p-22;", number)), "") << number;
   EXPECT_NE(message_of(replaced(text, "float kTMin", "float kTmin")).find("expected 'Min = ', found 'min = "), std::string::npos);
   EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 1073741824")), "");
   EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 99999999999999999999")).find("expected an integer"), std::string::npos);
@@ -209,18 +208,10 @@ TEST(HeaderReader, SurvivesDamage) {
     for (int edits = 1 + static_cast<int>(random() % 3); edits > 0 && !damaged.empty(); --edits) {
       const size_t at = random() % damaged.size();
       switch (random() % 4) {
-        case 0:
-          damaged[at] = static_cast<char>(random() % 256);
-          break;
-        case 1:
-          damaged.erase(at, 1 + random() % 20);
-          break;
-        case 2:
-          damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40));
-          break;
-        default:
-          damaged.insert(at, std::string(1 + random() % 3, "{}();=,-0x9fp\"#/\\[]*("[random() % 21]));
-          break;
+        case 0: damaged[at] = static_cast<char>(random() % 256); break;
+        case 1: damaged.erase(at, 1 + random() % 20); break;
+        case 2: damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40)); break;
+        default: damaged.insert(at, std::string(1 + random() % 3, "{}();=,-0x9fp\"#/\\[]*("[random() % 21])); break;
       }
     }
     try {

@@ -26,8 +26,7 @@ const BackwardHeader& sample(bool has_left) {
 std::vector<BackwardHeader> subjects() {
   std::vector<BackwardHeader> headers{sample(false), sample(true)};
   SampleShape shape;
-  shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10, shape.scheme = kEstrin, shape.format = "f32",
-  shape.has_right = true;
+  shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10, shape.scheme = kEstrin, shape.format = "f32", shape.has_right = true;
   headers.push_back(make_sample(shape));
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
     headers.push_back(std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h")));
@@ -177,8 +176,7 @@ TEST(Mutation, ForwardCoefficientByOneUlp) {
         for (const double claim : {h.bound_a, own}) {
           if (!(seen > claim * (1 + 1e-12))) continue;
           ++broken;
-          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds)
-              << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
+          EXPECT_NE(prove_cell(damaged, cell, claim).verdict, Verdict::Holds) << (cell.left ? "tail" : "core") << " row " << cell.row << " word " << word;
         }
       }
     }
@@ -198,8 +196,7 @@ TEST(Mutation, ForwardDamageFails) {
            {"kTailIndexScale", [](ForwardHeader& h) { h.tail_index_scale *= 1.125f; }},
            {"a tail scale", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 2; }},
            {"a tail scale of no power of two", [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 1.5f; }},
-           {"tail rows swapped",
-            [](ForwardHeader& h) { std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin()); }},
+           {"tail rows swapped", [](ForwardHeader& h) { std::swap_ranges(h.tail.row(80).begin(), h.tail.row(80).end(), h.tail.row(81).begin()); }},
            {"kA lowered by 2%", [](ForwardHeader& h) { h.bound_a *= 0.98; }},
            {"f(-0) = +0",
             [](ForwardHeader& h) {

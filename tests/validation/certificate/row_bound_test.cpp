@@ -18,8 +18,7 @@ namespace outgrad::validation {
 namespace {
 
 const BackwardHeader& committed() {
-  static const BackwardHeader h =
-      std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_ulp.h"));
+  static const BackwardHeader h = std::get<BackwardHeader>(read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_ulp.h"));
   return h;
 }
 
@@ -107,12 +106,11 @@ TEST(RowBound, NotANumberIsUndecided) {
 }
 
 TEST(RowBound, StructuralDamageFails) {
-  const std::map<std::string, std::function<void(BackwardHeader&)>> damages{
-      {"kRightBoth", [](BackwardHeader& h) { h.right_both = false; }},
-      {"kLeftBits", [](BackwardHeader& h) { h.left_bits = 1; }},
-      {"kTwoWord", [](BackwardHeader& h) { h.two_word = false; }},
-      {"kUlp", [](BackwardHeader& h) { h.bound_ulp = 0.5; }},
-      {"kClass", [](BackwardHeader& h) { h.accuracy = "ulp:0.6"; }}};
+  const std::map<std::string, std::function<void(BackwardHeader&)>> damages{{"kRightBoth", [](BackwardHeader& h) { h.right_both = false; }},
+                                                                            {"kLeftBits", [](BackwardHeader& h) { h.left_bits = 1; }},
+                                                                            {"kTwoWord", [](BackwardHeader& h) { h.two_word = false; }},
+                                                                            {"kUlp", [](BackwardHeader& h) { h.bound_ulp = 0.5; }},
+                                                                            {"kClass", [](BackwardHeader& h) { h.accuracy = "ulp:0.6"; }}};
   for (const auto& [what, damage] : damages) {
     BackwardHeader h = committed();
     damage(h);

@@ -54,8 +54,7 @@ inline const ReferenceFunction& reference_function(const std::string& name) {
        }},
       {"quick_gelu", "x*sigmoid(1.702*x)", true, [](Quad x) -> Quad { return x * sigmoid(x * 1702 / 1000); },
        [](Quad x) -> Quad { return sigmoid(x * 1702 / 1000) * (1 + x * 1702 / 1000 * sigmoid(-x * 1702 / 1000)); }},
-      {"silu", "x*sigmoid(x)", true, [](Quad x) -> Quad { return x * sigmoid(x); },
-       [](Quad x) -> Quad { return sigmoid(x) * (1 + x * sigmoid(-x)); }},
+      {"silu", "x*sigmoid(x)", true, [](Quad x) -> Quad { return x * sigmoid(x); }, [](Quad x) -> Quad { return sigmoid(x) * (1 + x * sigmoid(-x)); }},
       {"swish", "x*sigmoid(0.75*x)", true, [](Quad x) -> Quad { return x * sigmoid(x * 3 / 4); },
        [](Quad x) -> Quad { return sigmoid(x * 3 / 4) * (1 + x * 3 / 4 * sigmoid(-x * 3 / 4)); }},
       {"mish", "x*tanh(softplus(x))", true, [](Quad x) -> Quad { return x * tanhf128(softplus(x)); },
@@ -106,8 +105,7 @@ inline const Activation& activation_of(const BackwardHeader& h) { return activat
 /// x where a cell's coordinate is v; only to place points, and infinite in the tails.
 inline Interval argument_of(const BackwardHeader& h, const Cell& cell, double v) {
   const Activation& activation = activation_of(h);
-  if (!h.masked)
-    return v < 0 || activation.formulas().size() == 1 ? activation.formulas().front().inverse(v) : activation.formulas().back().inverse(v);
+  if (!h.masked) return v < 0 || activation.formulas().size() == 1 ? activation.formulas().front().inverse(v) : activation.formulas().back().inverse(v);
   if (cell.left) return activation.inverse_signed_root(-sqrt(Interval(v) - activation.y_star()));
   return activation.inverse_signed_root(v);
 }
@@ -156,10 +154,7 @@ inline void fit_row(BackwardHeader& h, const Cell& cell, float centre, float pin
     const double v = middle + radius * std::cos(std::numbers::pi * (i + 0.5) / unknowns);
     const Interval x = argument_of(h, cell, v);
     const Formula& formula = v < 0 ? activation.formulas().front() : activation.formulas().back();
-    const double g = (std::isfinite(x.magnitude()) ? formula.f.at<1>(x)[1]
-                      : x.upper() < 0              ? formula.low_slopes
-                                                   : formula.high_slopes)
-                         .middle();
+    const double g = (std::isfinite(x.magnitude()) ? formula.f.at<1>(x)[1] : x.upper() < 0 ? formula.low_slopes : formula.high_slopes).middle();
     const double argument = cell.evaluated == Coordinate::output && h.masked ? activation.only().f.at<0>(x)[0].middle() : v;
     u.push_back(argument - centre);
     divided.push_back(free_c0 ? g : (g - pinned) / u.back());
@@ -200,12 +195,11 @@ inline BackwardHeader make_sample(const SampleShape& shape) {
   const Curve curve(f);
   const std::string& format = shape.format;
   const int degree = shape.degree, rows = shape.rows;
-  h.file = "sample.h", h.fit_path = "sample.json", h.spec_sha256 = std::string(64, '0'), h.name = "sample_" + format, h.activation = f.name, h.function = f.function,
-  h.format = format;
+  h.file = "sample.h", h.fit_path = "sample.json", h.spec_sha256 = std::string(64, '0'), h.name = "sample_" + format, h.activation = f.name,
+  h.function = f.function, h.format = format;
   h.accuracy = "abs:1";
   if (h.activation == "expression") h.x_limit = kExpressionEnd;
-  h.degree = degree, h.rows = rows, h.has_left = shape.has_left, h.scheme = shape.scheme, h.centred = shape.centred,
-  h.has_breaks = shape.has_breaks;
+  h.degree = degree, h.rows = rows, h.has_left = shape.has_left, h.scheme = shape.scheme, h.centred = shape.centred, h.has_breaks = shape.has_breaks;
   h.has_right = shape.has_right, h.masked = f.masked, h.exact_limits = shape.centred;
   const double y_star_value = curve.y_star();
   // Where f' is near its limit.
@@ -244,8 +238,7 @@ inline BackwardHeader make_sample(const SampleShape& shape) {
     h.index_scale = 1 / width;
     h.index_bias = 0x1p23f + static_cast<float>(rows + left_cells);  // the low bits count, and below 2^23 an ulp would be 1/2
   }
-  if (h.has_right)
-    h.right_s = h.has_breaks ? h.breaks[static_cast<size_t>(rows) * 3 / 4] : static_cast<float>((0.5 + std::floor(1.0 / width)) * width);
+  if (h.has_right) h.right_s = h.has_breaks ? h.breaks[static_cast<size_t>(rows) * 3 / 4] : static_cast<float>((0.5 + std::floor(1.0 / width)) * width);
   h.operations = operations_of(h);
 
   constexpr float kFree = std::numeric_limits<float>::quiet_NaN();
@@ -260,9 +253,7 @@ inline BackwardHeader make_sample(const SampleShape& shape) {
       fit_row(h, cell, 0.0f, 0.0f);
     } else {
       const double middle = argument_of(h, cell, 0.5 * (cell.low + cell.high)).middle();
-      fit_row(h, cell,
-              cell.evaluated == Coordinate::output && h.masked ? static_cast<float>(curve.at(middle).y) : 0.5f * (cell.low + cell.high),
-              kFree);
+      fit_row(h, cell, cell.evaluated == Coordinate::output && h.masked ? static_cast<float>(curve.at(middle).y) : 0.5f * (cell.low + cell.high), kFree);
     }
     h.bound_a = std::max(h.bound_a, 1.01 * largest_error(h, cell, points_of_cell(h, cell, 200)));
     // What the first and the last row say where they stand for a tail.
@@ -274,8 +265,7 @@ inline BackwardHeader make_sample(const SampleShape& shape) {
     };
     if (!cell.left && cell.high == high) {
       const double end = at(cell.evaluated == Coordinate::output ? h.y_max : high);
-      h.bound_a =
-          std::max({h.bound_a, 1.01 * std::fabs(end - limit), 1.01 * std::fabs(end - curve.at(argument_of(h, cell, cell.high).lower()).g)});
+      h.bound_a = std::max({h.bound_a, 1.01 * std::fabs(end - limit), 1.01 * std::fabs(end - curve.at(argument_of(h, cell, cell.high).lower()).g)});
     }
     if (!cell.left && !h.has_left && cell.low == low) h.bound_a = std::max(h.bound_a, 1.01 * std::fabs(at(low)));
     if (cell.left && cell.high == 0) h.bound_a = std::max(h.bound_a, 1.01 * std::fabs(at(0)));

@@ -24,8 +24,7 @@ struct Range {
 };
 
 // Sampled ranges of f' by (stored y, m): inner approximations of the truth.
-std::map<std::pair<double, bool>, Range> sampled(const ReferenceFunction& f, int digits, int least_exponent, double a, double b,
-                                                 int count) {
+std::map<std::pair<double, bool>, Range> sampled(const ReferenceFunction& f, int digits, int least_exponent, double a, double b, int count) {
   const Curve curve(f);
   std::map<std::pair<double, bool>, Range> ranges;
   for (int i = 0; i <= count; ++i) {
@@ -68,8 +67,8 @@ TEST(Storage, CoversAndMeetsDenseSamples) {
 TableHeader make_table(const std::string& name, const std::string& format) {
   TableHeader h;
   const ReferenceFunction& f = reference_function(name);
-  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "table", h.activation = name, h.function = f.function, h.format = format,
-  h.accuracy = "oracle";
+  h.file = "table.h", h.fit_path = "fit.json", h.spec_sha256 = std::string(64, '0'), h.name = "table", h.activation = name, h.function = f.function,
+  h.format = format, h.accuracy = "oracle";
   h.entry_format = "f16", h.masked = f.masked, h.index_operations = f.masked ? 12 : 8;
   const int digits = format == "e4m3" ? 3 : 2, least = format == "e4m3" ? -6 : -14, most = format == "e4m3" ? 0x7e : 0x7b;
   const auto ranges = sampled(f, digits, least, -20, 500, 300000);
@@ -121,15 +120,12 @@ TEST(Storage, DirectTablesReachTheLimit) {
       fails("a segment's base", [](TableHeader& d) { ++d.upper.base, --d.upper.last; });
       fails("kFunction", [](TableHeader& d) { d.function = "x*sigmoid(2*x)"; });
       // The entry of y = 1/2 (tanh: f' there is 3/4), far off.
-      fails("an entry",
-            [&](TableHeader& d) { d.entries[static_cast<size_t>(d.upper.base) + (d.format == "e4m3" ? 0x30 : 0x38)] = 0x4400; });
+      fails("an entry", [&](TableHeader& d) { d.entries[static_cast<size_t>(d.upper.base) + (d.format == "e4m3" ? 0x30 : 0x38)] = 0x4400; });
     }
   }
 }
 
-BackwardHeader committed(const char* name) {
-  return std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
-}
+BackwardHeader committed(const char* name) { return std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name))); }
 
 std::string failures_of(const BackwardHeader& h) {
   std::string names;
@@ -145,7 +141,7 @@ TEST(Storage, ClaimsAboveTheTruthFail) {
   EXPECT_EQ(failures_of(h), "");
   h.storage.oracle = h.storage.total;
   EXPECT_EQ(failures_of(h), "O");
-  for (double StorageClaims::*claim : {&StorageClaims::total, &StorageClaims::oracle, &StorageClaims::regret}) {
+  for (double StorageClaims::* claim : {&StorageClaims::total, &StorageClaims::oracle, &StorageClaims::regret}) {
     BackwardHeader doubled = committed("gelu_bf16");
     doubled.storage.*claim *= 2;
     EXPECT_NE(failures_of(doubled), "");

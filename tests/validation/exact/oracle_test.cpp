@@ -138,8 +138,8 @@ TEST(FunctionOracle, AgreesWithTheOraclesByHand) {
   for (const SweptActivation* of : {&kGelu, &kSilu}) {
     const std::unique_ptr<Oracle> by_hand = of->oracle();
     FunctionOracle generic(of->analysis(), of->ends, of->x_star);
-    std::vector<double> arguments{0.0, -0.0, 0x1p-149, -0x1p-149, 3 * 0x1p-149, -3 * 0x1p-149,
-                                  20.0625, 20.1875, 65519.99609375, 65520.0, 65520.00390625, 1e30, -1e30};
+    std::vector<double> arguments{0.0,     -0.0,           0x1p-149, -0x1p-149,      3 * 0x1p-149, -3 * 0x1p-149, 20.0625,
+                                  20.1875, 65519.99609375, 65520.0,  65520.00390625, 1e30,         -1e30};
     for (int i = 0; i < 1500; ++i) arguments.push_back(std::ldexp(uniform(random), i % 3 == 0 ? 7 : i % 3 == 1 ? 2 : -static_cast<int>(random() % 140)));
     for (const double x : arguments) {
       for (const FloatFormat& format : {kF32, kF16, kBf16}) {

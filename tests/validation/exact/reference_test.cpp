@@ -124,8 +124,7 @@ TEST_P(ReferenceOf, SlicesAtAnyPlaceGiveTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Activations, ReferenceOf, testing::ValuesIn(swept_activations()),
-                         [](const auto& tested) { return std::string(tested.param->name); });
+INSTANTIATE_TEST_SUITE_P(Activations, ReferenceOf, testing::ValuesIn(swept_activations()), [](const auto& tested) { return std::string(tested.param->name); });
 
 // What Ends says and an enclosure can contradict.
 TEST(Reference, RefusesWrongFacts) {

@@ -63,9 +63,7 @@ TEST(NormGradients, TheReferenceIsWithinItsBound) {
         for (size_t i = 0; i < 2; ++i) {
           Interval sum(0), squares(0), m1(0), m2(0);
           const auto x = [&](size_t j) { return Interval(static_cast<double>(c.batch.x[i * columns + j])); };
-          const auto a = [&](size_t j) {
-            return Interval(static_cast<double>(c.batch.dy[i * columns + j])) * Interval(static_cast<double>(c.layer.gamma[j]));
-          };
+          const auto a = [&](size_t j) { return Interval(static_cast<double>(c.batch.dy[i * columns + j])) * Interval(static_cast<double>(c.layer.gamma[j])); };
           for (size_t j = 0; j < columns; ++j) sum = sum + x(j);
           const Interval row_mean = norm == Norm::layer ? sum / count : Interval(0);
           for (size_t j = 0; j < columns; ++j) squares = squares + square(x(j) - row_mean);

@@ -67,8 +67,8 @@ Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
   const kernels::SideBuffer<const float> kept{channels.data(), count, side.data()};
   if (p.norm == Norm::layer) {
     kernels::layernorm_forward<T>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
-    kernels::layernorm_backward<T>(dy.data(), y.data(), p.gamma.data(), p.beta.data(), rstd.data(), p.rows, p.n, dx.data(),
-                                   out.got_dgamma.data(), out.got_dbeta.data(), kept);
+    kernels::layernorm_backward<T>(dy.data(), y.data(), p.gamma.data(), p.beta.data(), rstd.data(), p.rows, p.n, dx.data(), out.got_dgamma.data(),
+                                   out.got_dbeta.data(), kept);
   } else {
     kernels::rmsnorm_forward<T>(x.data(), p.gamma.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
     kernels::rmsnorm_backward<T>(dy.data(), y.data(), p.gamma.data(), rstd.data(), p.rows, p.n, dx.data(), out.got_dgamma.data(), kept);
@@ -80,9 +80,8 @@ Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
       const auto at = std::ranges::find(side_channels, j);
       const size_t element = static_cast<size_t>(i) * n + j;
       const float beta = p.beta.empty() ? 0.0f : p.beta[j];
-      out.got_x_hat.push_back(at != side_channels.end()
-                                  ? side[static_cast<size_t>(i * count + (at - side_channels.begin()))]
-                                  : kernels::mul_rn(kernels::sub_rn(widen(y[element]), beta), kernels::div_rn(1.0f, p.gamma[j])));
+      out.got_x_hat.push_back(at != side_channels.end() ? side[static_cast<size_t>(i * count + (at - side_channels.begin()))]
+                                                        : kernels::mul_rn(kernels::sub_rn(widen(y[element]), beta), kernels::div_rn(1.0f, p.gamma[j])));
     }
   }
 
@@ -161,8 +160,7 @@ Ratios compare(const Problem& p, const Outcome& out, const NormBounds& bounds) {
       in_range = in_range && std::abs(out.dx[e]) + channel.dx.worst * out.rstd[i] < out.options.format.overflow;
       squares += error * error;
     }
-    if (in_range)
-      note("dx rms", std::sqrt(squares / static_cast<long double>(n)), bounds.dx_rms.conditional * out.rstd[i] + bounds.dx_absolute);
+    if (in_range) note("dx rms", std::sqrt(squares / static_cast<long double>(n)), bounds.dx_rms.conditional * out.rstd[i] + bounds.dx_absolute);
   }
   for (size_t j = 0; j < n; ++j) {
     note("dgamma", distance(out.got_dgamma[j], out.dgamma[j]), rows * bounds.channels[j].dgamma.conditional);
@@ -253,20 +251,19 @@ struct Parameters {
 std::vector<Parameters> parameter_kinds(Random& random) {
   const auto constant = [](float v) { return [v](size_t) { return v; }; };
   const auto normal = [&](size_t) { return random.normal(); };
-  return {
-      {"gamma 1, beta 0", constant(1), constant(0)},
-      {"gamma 1, beta normal", constant(1), normal},
-      {"gamma 0.01, beta normal", constant(0.01f), normal},
-      {"mixed signs and sizes", [&](size_t) { return random.sign() * std::exp2(random.uniform(-12, 4)); }, normal},
-      {"beta >> gamma", constant(1e-4f), [&](size_t) { return 100 * random.normal(); }},
-      {"zeros among them", [](size_t j) { return j % 5 == 0   ? 0.0f
-                                                 : j % 5 == 1 ? -0.0f
-                                                              : 1.0f; }, normal},
-      {"tiny", [](size_t j) { return j % 3 == 0   ? 1e-39f
-                                     : j % 3 == 1 ? -1e-30f
-                                                  : 1e-7f; }, [](size_t j) { return j % 2 ? 1e-8f : 0.0f; }},
-      {"all zero", constant(0), constant(0)},
-      {"large", [](size_t j) { return j % 7 ? 30.0f : 2e4f; }, [](size_t j) { return j % 11 ? 1.0f : 6e4f; }}};
+  return {{"gamma 1, beta 0", constant(1), constant(0)},
+          {"gamma 1, beta normal", constant(1), normal},
+          {"gamma 0.01, beta normal", constant(0.01f), normal},
+          {"mixed signs and sizes", [&](size_t) { return random.sign() * std::exp2(random.uniform(-12, 4)); }, normal},
+          {"beta >> gamma", constant(1e-4f), [&](size_t) { return 100 * random.normal(); }},
+          {"zeros among them", [](size_t j) { return j % 5 == 0   ? 0.0f
+                                                     : j % 5 == 1 ? -0.0f
+                                                                  : 1.0f; }, normal},
+          {"tiny", [](size_t j) { return j % 3 == 0   ? 1e-39f
+                                         : j % 3 == 1 ? -1e-30f
+                                                      : 1e-7f; }, [](size_t j) { return j % 2 ? 1e-8f : 0.0f; }},
+          {"all zero", constant(0), constant(0)},
+          {"large", [](size_t j) { return j % 7 ? 30.0f : 2e4f; }, [](size_t j) { return j % 11 ? 1.0f : 6e4f; }}};
 }
 
 std::vector<Named> row_kinds(Random& random, size_t n) {
@@ -377,8 +374,7 @@ TEST(Stability, KnownErrorsOfDgammaAreReproduced) {
     return static_cast<double>(std::sqrt(error / norm));
   };
   const std::vector<float> beta = random.fill(kN, [&](size_t) { return widen(narrow<BF16>(random.normal())); });
-  for (const auto& [gamma, known, tolerance] :
-       {std::tuple{1.0f, 2.4e-3, 0.1}, {0.1f, 1.6e-2, 0.1}, {0.01f, 0.17, 0.1}, {0.001f, 0.82, 0.2}}) {
+  for (const auto& [gamma, known, tolerance] : {std::tuple{1.0f, 2.4e-3, 0.1}, {0.1f, 1.6e-2, 0.1}, {0.01f, 0.17, 0.1}, {0.001f, 0.82, 0.2}}) {
     p.gamma.assign(kN, gamma);
     p.beta = beta;
     const Outcome out = run<BF16>(p, {});
@@ -521,8 +517,8 @@ TEST(Stability, BadInputIsNamed) {
   EXPECT_EQ(analyse({}, {}), "F: g: 0 channels, where 1 to 1048576 are analysed");
   EXPECT_EQ(message([] { storage_format("fp16"); }), "stability: format: 'fp16' is not one of f32, f16, bf16");
   const std::vector<std::function<void(StabilityOptions&)>> spoilers = {
-      [](auto& o) { o.eps = 0; }, [](auto& o) { o.eps = NAN; }, [](auto& o) { o.mean_ratio = -1; }, [](auto& o) { o.dy_max = 0; },
-      [](auto& o) { o.x_hat_max = NAN; }, [](auto& o) { o.tau = 0; }, [](auto& o) { o.rows = 0; }};
+      [](auto& o) { o.eps = 0; },         [](auto& o) { o.eps = NAN; }, [](auto& o) { o.mean_ratio = -1; }, [](auto& o) { o.dy_max = 0; },
+      [](auto& o) { o.x_hat_max = NAN; }, [](auto& o) { o.tau = 0; },   [](auto& o) { o.rows = 0; }};
   for (const auto& spoil : spoilers) {
     StabilityOptions bad;
     spoil(bad);
@@ -535,10 +531,9 @@ TEST(Stability, BadInputIsNamed) {
 
 TEST(Stability, NormsAreDetectedByName) {
   std::vector<NamedTensor> tensors;
-  for (const char* name :
-       {"bert.encoder.LayerNorm.weight", "bert.encoder.LayerNorm.bias", "h.0.ln_1.weight", "h.0.ln_1.bias", "ln_f.weight",
-        "model.input_layernorm.weight", "norm.scale", "tf/LayerNorm/gamma", "tf/LayerNorm/beta", "old.LayerNorm.gamma", "gamma", "beta",
-        "bn_norm.weight", "bn_norm.bias", "bn_norm.running_mean", "mlp.linear.weight", "lnear.weight", "attention.bias"}) {
+  for (const char* name : {"bert.encoder.LayerNorm.weight", "bert.encoder.LayerNorm.bias", "h.0.ln_1.weight", "h.0.ln_1.bias", "ln_f.weight",
+                           "model.input_layernorm.weight", "norm.scale", "tf/LayerNorm/gamma", "tf/LayerNorm/beta", "old.LayerNorm.gamma", "gamma", "beta",
+                           "bn_norm.weight", "bn_norm.bias", "bn_norm.running_mean", "mlp.linear.weight", "lnear.weight", "attention.bias"}) {
     tensors.push_back({name, {1, 2}});
   }
   const auto file = parse_tensors("F", safetensors_bytes(tensors, {}));

@@ -61,11 +61,10 @@ void put_edge(outgrad::Mutator& mutator, std::string& bytes, size_t at) {
 
 TEST(TensorsFuzz, MutatedFilesAreReadOrRefused) {
   using namespace outgrad::validation;
-  const std::vector<std::string> seeds = {safetensors_bytes({{"n.weight", {1, 2, 3}}, {"n.bias", {4, 5, 6}}, {"x", {}}}, {{"k", "v"}}),
-                                          from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex)};
+  const std::vector<std::string> seeds = {safetensors_bytes({{"n.weight", {1, 2, 3}}, {"n.bias", {4, 5, 6}}, {"x", {}}}, {{"k", "v"}}), from_hex(kStoredNpzHex),
+                                          from_hex(kDeflatedNpzHex)};
   constexpr int kIterations = 100'000;
-  outgrad::Mutator mutator(20240229, {"18446744073709551615", "4294967296", "-1", "[", "{", "\"", "BF16", "PK\x05\x06", "9"},
-                           {&cut, &put_edge});
+  outgrad::Mutator mutator(20240229, {"18446744073709551615", "4294967296", "-1", "[", "{", "\"", "BF16", "PK\x05\x06", "9"}, {&cut, &put_edge});
   int accepted = 0;
   for (int i = 0; i < kIterations; ++i) {
     accepted += read_everything(mutator.mutate(seeds[i % seeds.size()], seeds[(i / seeds.size()) % seeds.size()]));

@@ -75,10 +75,10 @@ TEST(Tensors, WhatIsWrittenIsRead) {
 TEST(Tensors, EveryDtypeWidensExactly) {
   const std::string data = std::string("\x00\x3c\x01\x00", 4) +  // F16: 1, 2^-24
                            std::string("\x80\x3f\x01\x00", 4) +  // BF16: 1, 2^-133
-                           std::string("\x00\x00\x00\x00\x00\x00\xf0\x3f", 8) +
-                           std::string("\xff\xff\xff\xff\xff\xff\xef\x7f", 8);  // F64: 1, DBL_MAX
+                           std::string("\x00\x00\x00\x00\x00\x00\xf0\x3f", 8) + std::string("\xff\xff\xff\xff\xff\xff\xef\x7f", 8);  // F64: 1, DBL_MAX
   const auto file = parse_tensors("F", safetensors(R"({"h":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},
-      "b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},"d":{"dtype":"F64","shape":[2,1],"data_offsets":[8,24]}})", data));
+      "b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},"d":{"dtype":"F64","shape":[2,1],"data_offsets":[8,24]}})",
+                                                   data));
   EXPECT_EQ(file->read(file->find("h")), (std::vector<float>{1, 0x1p-24f}));
   EXPECT_EQ(file->read(file->find("b")), (std::vector<float>{1, 0x1p-133f}));
   EXPECT_EQ(file->read(file->find("d")), (std::vector<float>{1, std::numeric_limits<float>::infinity()}));
@@ -127,9 +127,8 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
   expect_refused(safetensors("{", ""), "header");
   expect_refused(safetensors("{\"a\xff\":1}", ""), "header");
   expect_refused(safetensors("{\"a\":" + std::string(1000, '[') + std::string(1000, ']') + "}", ""), "nested too deep");
-  expect_refused(
-      safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", four),
-      "'a' occurs twice");
+  expect_refused(safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", four),
+                 "'a' occurs twice");
   expect_refused(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", four), "'dtype' occurs twice");
   expect_refused(one("7", four), "'shape' is not a list");
   expect_refused(one(R"({"dtype":"F33","shape":[1],"data_offsets":[0,4]})", four), "a: unknown dtype 'F33'");
@@ -146,8 +145,7 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
   expect_refused(one(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})", four), "overflows");
   expect_refused(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", four + four), "8 bytes, but the tensors end at 4");
   const auto two = [](const char* a, const char* b, size_t bytes) {
-    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + a +
-                           R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
+    return safetensors(std::string(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)") + a + R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
                        std::string(bytes, '\0'));
   };
   EXPECT_FALSE(refusal(two("[4,8]", "[0,4]", 8)));
@@ -172,8 +170,7 @@ TEST(Tensors, AHundredThousandTensorsAreReadAtOnce) {
 TEST(Tensors, OneReadAllocatesNoMoreThanTheLimit) {
   // 64 MiB + 4 bytes of zeros, honestly described.
   const u64 bytes = (u64{64} << 20) + 4;
-  const std::string header =
-      R"({"a":{"dtype":"F32","shape":[)" + std::to_string(bytes / 4) + R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
+  const std::string header = R"({"a":{"dtype":"F32","shape":[)" + std::to_string(bytes / 4) + R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
   expect_refused(safetensors(header, std::string(bytes, '\0')), "beyond the limit");
 }
 

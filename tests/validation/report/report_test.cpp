@@ -107,12 +107,19 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
 
 Json pareto_json() {
   const auto point = [](const char* name, int work, int bytes, double error) {
-    return Json{{"name", name}, {"class", "abs:2^-10"}, {"work", work}, {"depth", work - 3}, {"table_bytes", bytes}, {"a_plus_b", error},
-                {"total", 0.011}, {"regret", error}, {"oracle", 0.01}, {"operations", 7}, {"roots", 1}, {"selects", 4}, {"integer", 1},
-                {"loads", 4}, {"spec", {{"schema", "outgrad.spec/2"}, {"name", name}}}};
+    return Json{{"name", name},      {"class", "abs:2^-10"}, {"work", work},    {"depth", work - 3}, {"table_bytes", bytes},
+                {"a_plus_b", error}, {"total", 0.011},       {"regret", error}, {"oracle", 0.01},    {"operations", 7},
+                {"roots", 1},        {"selects", 4},         {"integer", 1},    {"loads", 4},        {"spec", {{"schema", "outgrad.spec/2"}, {"name", name}}}};
   };
-  return {{"schema", "outgrad.pareto/2"}, {"activation", "gelu"}, {"format", "bf16"}, {"exact", false}, {"tried", 9}, {"skipped", 4},
-          {"out_of_reach", 1}, {"too_coarse", 1}, {"covered", 1},
+  return {{"schema", "outgrad.pareto/2"},
+          {"activation", "gelu"},
+          {"format", "bf16"},
+          {"exact", false},
+          {"tried", 9},
+          {"skipped", 4},
+          {"out_of_reach", 1},
+          {"too_coarse", 1},
+          {"covered", 1},
           {"points", {point("cheap_of_all", 12, 0, 0x1p-7), point(kHostile, 21, 384, 0x1p-10)}}};
 }
 
@@ -178,8 +185,7 @@ class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "training", "tuned"})
-      fs::create_directories(folder_ / part);
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "training", "tuned"}) fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
       fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
@@ -191,8 +197,7 @@ class Report : public testing::Test {
     write("attack/norms.json", attack_json().dump());
     write("training/gelu.json", training_json().dump());
     std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
-    for (const auto& [variant, state] :
-         std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
+    for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
       lines += "\n" + tuning_record("2021-01-01T00:00:00Z", variant, state).dump();
     }
     write("tuned/tune_cpu.jsonl", lines + "\n");
@@ -243,7 +248,7 @@ std::string refusal(const std::function<void()>& action) {
   return "accepted";
 }
 
-#define SKIP_WITHOUT_MATPLOTLIB()                                                                                                                          \
+#define SKIP_WITHOUT_MATPLOTLIB()                                                                                                                       \
   if (std::system("for p in ${OUTGRAD_PYTHON:-python3 /usr/bin/python3}; do $p -c 'import jinja2, matplotlib' 2>/dev/null && exit; done; exit 1") != 0) \
   GTEST_SKIP() << "no Python here has jinja2 and matplotlib"
 
@@ -283,10 +288,8 @@ TEST_F(Report, EveryFaultFailsItsOwnRow) {
         {[&](Results& r) { domain(r).ratio = std::nan(""); }, {f + " max T / max O, all " + f + " x"}},
         {[&](Results& r) { domain(r).wrong_mask = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}},
         {[&](Results& r) { domain(r).wrong_special = 1; }, {f + " wrong masks, NaN, infinities, all " + f + " x"}}};
-    if (targets.regret)
-      faults.push_back({[&](Results& r) { domain(r).regret.bound = *targets.regret * over; }, {f + " R, all " + f + " x"}});
-    if (targets.misrounded)
-      faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded, all " + f + " x"}});
+    if (targets.regret) faults.push_back({[&](Results& r) { domain(r).regret.bound = *targets.regret * over; }, {f + " R, all " + f + " x"}});
+    if (targets.misrounded) faults.push_back({[&](Results& r) { domain(r).misrounded = 1; }, {f + " forward y not correctly rounded, all " + f + " x"}});
     if (targets.near_ulp) {
       faults.push_back({[&](Results& r) { domain(r).near_ulp = 0.5101; }, {f + " forward y, |x - x*| <= 0.1"}});
       faults.push_back({[&](Results& r) { domain(r).far_ulp = 2.0001; }, {f + " forward y, elsewhere"}});
@@ -341,28 +344,27 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   // Every key on the way to a figure: without it, and with a value of the wrong type.
   const std::vector<std::pair<std::string, std::vector<const char*>>> keys{
       {"sweeps/gelu_f16.json",
-       {"/schema", "/activation", "/format", "/subject", "/domains", "/domains/0/x_format", "/domains/1/counts",
-        "/domains/0/counts/patterns", "/domains/0/T", "/domains/0/T/bound", "/domains/0/O/max", "/domains/0/R/left", "/domains/0/C",
-        "/domains/0/T_dx", "/domains/0/T_over_O", "/domains/0/forward/max_ulp", "/domains/0/foreign/0/T", "/domains/0/curve/bin_width",
-        "/domains/0/curve/rows"}},
+       {"/schema", "/activation", "/format", "/subject", "/domains", "/domains/0/x_format", "/domains/1/counts", "/domains/0/counts/patterns", "/domains/0/T",
+        "/domains/0/T/bound", "/domains/0/O/max", "/domains/0/R/left", "/domains/0/C", "/domains/0/T_dx", "/domains/0/T_over_O", "/domains/0/forward/max_ulp",
+        "/domains/0/foreign/0/T", "/domains/0/curve/bin_width", "/domains/0/curve/rows"}},
       {"fits/gelu_f16.json",
-       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K",
-        "/certificate/B", "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
+       {"/schema", "/name", "/kind", "/spec_sha256", "/class", "/certificate", "/certificate/A", "/certificate/AB", "/certificate/K", "/certificate/B",
+        "/pieces", "/pieces/3/certified", "/pieces/3/lower_bound"}},
       {"stability/checkpoint.json",
-       {"/schema", "/source", "/options/tau", "/norms", "/norms/0/name", "/norms/0/columns", "/norms/0/classes/degraded",
-        "/norms/0/policy/name", "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}},
+       {"/schema", "/source", "/options/tau", "/norms", "/norms/0/name", "/norms/0/columns", "/norms/0/classes/degraded", "/norms/0/policy/name",
+        "/norms/0/bounds/recommended", "/norms/0/channels/rho", "/norms/0/channels/class"}},
       {"pareto/gelu_bf16.json",
        {"/schema", "/activation", "/format", "/tried", "/points", "/points/0/name", "/points/1/class", "/points/0/work", "/points/0/depth",
         "/points/0/table_bytes", "/points/1/a_plus_b", "/points/0/total", "/points/0/regret", "/points/0/oracle", "/points/0/operations",
         "/points/1/spec/name"}},
       {"attack/norms.json",
-       {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases",
-        "/cases/0/norm", "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations",
-        "/cases/0/gradients/dx/worst_over_bound", "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
+       {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases", "/cases/0/norm",
+        "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations", "/cases/0/gradients/dx/worst_over_bound",
+        "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
       {"training/gelu.json",
-       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/formats",
-        "/configuration/ways", "/loss_steps", "/runs", "/runs/0/format", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch",
-        "/summary", "/summary/0/n", "/summary/1/difference", "/summary/1/difference/low", "/summary/1/relative_l2/median"}}};
+       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/formats", "/configuration/ways",
+        "/loss_steps", "/runs", "/runs/0/format", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch", "/summary", "/summary/0/n",
+        "/summary/1/difference", "/summary/1/difference/low", "/summary/1/relative_l2/median"}}};
   for (const auto& [file, pointers] : keys) {
     for (const char* pointer : pointers) {
       const nlohmann::ordered_json::json_pointer at(pointer);
@@ -370,10 +372,8 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
         const std::string why = refused();
         EXPECT_EQ(why.rfind(path(file) + ": ", 0), 0u) << pointer << ": " << why;
       };
-      with_changed(
-          file, [&](Json& json) { json[at.parent_pointer()].erase(at.back()); }, expect_refused);
-      with_changed(
-          file, [&](Json& json) { json[at] = true; }, expect_refused);
+      with_changed(file, [&](Json& json) { json[at.parent_pointer()].erase(at.back()); }, expect_refused);
+      with_changed(file, [&](Json& json) { json[at] = true; }, expect_refused);
     }
     const std::string whole = kernels::read_file(path(file));
     for (size_t part = 0; part < 20; ++part) {
@@ -382,47 +382,29 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
     }
     write(file, whole);
   }
-  const auto expect = [&](const char* words) {
-    return [=] { EXPECT_NE(refused().find(words), std::string::npos) << words << ": " << refused(); };
-  };
-  with_changed(
-      "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][0]["counts"]["patterns"] = 65535; }, expect("not exhaustive"));
-  with_changed(
-      "sweeps/gelu_bf16.json", [](Json& json) { json["subject"] = "gelu_f16+gelu_forward"; }, expect("already"));
-  with_changed(
-      "fits/gelu_f32.json", [](Json& json) { json["certificate"]["B"] = "0x1p-30"; }, expect("certificate.B"));
+  const auto expect = [&](const char* words) { return [=] { EXPECT_NE(refused().find(words), std::string::npos) << words << ": " << refused(); }; };
+  with_changed("sweeps/gelu_bf16.json", [](Json& json) { json["domains"][0]["counts"]["patterns"] = 65535; }, expect("not exhaustive"));
+  with_changed("sweeps/gelu_bf16.json", [](Json& json) { json["subject"] = "gelu_f16+gelu_forward"; }, expect("already"));
+  with_changed("fits/gelu_f32.json", [](Json& json) { json["certificate"]["B"] = "0x1p-30"; }, expect("certificate.B"));
   for (const char* bad : {"-0x1p-30", "0x1p-30x", "1e-9", "0x", "inf", "nan", "0x1p99999"}) {
-    with_changed(
-        "fits/gelu_f32.json", [=](Json& json) { json["pieces"][0]["certified"] = bad; }, expect("pieces[0].certified"));
+    with_changed("fits/gelu_f32.json", [=](Json& json) { json["pieces"][0]["certified"] = bad; }, expect("pieces[0].certified"));
   }
   for (const char* bad : {"nan", "inf", "-inf"}) {
-    with_changed(
-        "pareto/gelu_bf16.json", [=](Json& json) { json["points"][0]["regret"] = bad; }, expect("points[0].regret"));
+    with_changed("pareto/gelu_bf16.json", [=](Json& json) { json["points"][0]["regret"] = bad; }, expect("points[0].regret"));
   }
-  with_changed(
-      "pareto/gelu_bf16.json", [](Json& json) { json["format"] = "f17"; }, expect("format"));
-  with_changed(
-      "pareto/gelu_bf16.json", [](Json& json) { json["points"][0]["work"] = -1; }, expect("points[0].work"));
-  with_changed(
-      "pareto/gelu_bf16.json", [](Json& json) { json["points"] = Json::array(); }, expect("points"));
-  with_changed(
-      "pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
-  with_changed(
-      "attack/norms.json", [](Json& json) { json["cases"] = Json::array(); }, expect("cases"));
-  with_changed(
-      "attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
+  with_changed("pareto/gelu_bf16.json", [](Json& json) { json["format"] = "f17"; }, expect("format"));
+  with_changed("pareto/gelu_bf16.json", [](Json& json) { json["points"][0]["work"] = -1; }, expect("points[0].work"));
+  with_changed("pareto/gelu_bf16.json", [](Json& json) { json["points"] = Json::array(); }, expect("points"));
+  with_changed("pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
+  with_changed("attack/norms.json", [](Json& json) { json["cases"] = Json::array(); }, expect("cases"));
+  with_changed("attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
   for (const char* file : {"attack/norms.json", "training/gelu.json", "pareto/gelu_bf16.json"}) {
-    with_changed(
-        file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
+    with_changed(file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
   }
-  with_changed(
-      "training/gelu.json", [](Json& json) { json["runs"][0]["way"] = "of nobody"; }, expect("runs[0].way"));
-  with_changed(
-      "training/gelu.json", [](Json& json) { json["runs"][0]["loss"].push_back(1.0); }, expect("runs[0].loss"));
-  with_changed(
-      "training/gelu.json", [](Json& json) { json["runs"][1]["loss"][1] = "2.5"; }, expect("runs[1].loss[1]"));
-  with_changed(
-      "training/gelu.json", [](Json& json) { json["loss_steps"][0] = "nan"; }, expect("loss_steps[0]"));
+  with_changed("training/gelu.json", [](Json& json) { json["runs"][0]["way"] = "of nobody"; }, expect("runs[0].way"));
+  with_changed("training/gelu.json", [](Json& json) { json["runs"][0]["loss"].push_back(1.0); }, expect("runs[0].loss"));
+  with_changed("training/gelu.json", [](Json& json) { json["runs"][1]["loss"][1] = "2.5"; }, expect("runs[1].loss[1]"));
+  with_changed("training/gelu.json", [](Json& json) { json["loss_steps"][0] = "nan"; }, expect("loss_steps[0]"));
   write("generated/gelu_f32.h", "garbage");
   expect("gelu_f32.h:1")();
 }
@@ -441,14 +423,19 @@ TEST_F(Report, TheLastRunCountsWhateverItsDateAndBrokenLinesAreWarnings) {
 }
 
 TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
-  const auto only_line = [&](const std::string& schema) { write("tuned/tune_cpu.jsonl", R"({"schema": ")" + schema + R"(", "variant": "best"})" "\n"); };
+  const auto only_line = [&](const std::string& schema) {
+    write("tuned/tune_cpu.jsonl", R"({"schema": ")" + schema +
+                                      R"(", "variant": "best"})"
+                                      "\n");
+  };
   for (const std::string schema : {"outgrad.tune/2", "outgrad.tune/1.1", "outgrad.tune/99999999999"}) {
     only_line(schema);
     try {
       read();
       FAIL() << schema << " was passed over";
     } catch (const kernels::SpecError& error) {
-      EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: '" + schema + "' is newer than this program's outgrad.tune/1"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("tune_cpu.jsonl:1: schema: '" + schema + "' is newer than this program's outgrad.tune/1"), std::string::npos)
+          << error.what();
     }
   }
   for (const std::string schema : {"outgrad.tune/0", "outgrad.tune/x", "another/2"}) {
@@ -710,9 +697,7 @@ TEST_F(Report, WritesThePageAndItsDataAndSaysWhetherAllHolds) {
   EXPECT_EQ(written, shown);
   with_changed(
       "sweeps/gelu_bf16.json", [](Json& json) { json["domains"][1]["T_over_O"] = 1.021; },
-      [&] {
-        EXPECT_EQ(run({"--in", folder_.string(), "--out", path("elsewhere")}), kernels::kExitViolated);
-      });
+      [&] { EXPECT_EQ(run({"--in", folder_.string(), "--out", path("elsewhere")}), kernels::kExitViolated); });
   EXPECT_TRUE(fs::is_regular_file(folder_ / "elsewhere/index.html"));
   EXPECT_THROW(run({"--in", path("absent")}), SpecError);
   fs::create_directory(folder_ / "empty");

@@ -71,8 +71,8 @@ TEST(Distribution, RoundingIntervalsTileTheLine) {
 }
 
 TEST(Distribution, HistogramsSpreadEachBinEvenly) {
-  const Distribution d = Distribution::parse(
-      R"({"schema": "outgrad.activations/1", "name": "two", "first": -1, "width": 0.5, "counts": [1, 0, 2, 1], "elements": 4})", "f");
+  const Distribution d =
+      Distribution::parse(R"({"schema": "outgrad.activations/1", "name": "two", "first": -1, "width": 0.5, "counts": [1, 0, 2, 1], "elements": 4})", "f");
   EXPECT_EQ(d.mass(-10, 10), 1);
   EXPECT_EQ(d.mass(-1, -0.75), 0.125);
   EXPECT_EQ(d.mass(-0.5, 0), 0);

@@ -94,13 +94,11 @@ TEST(ForeignFuzz, TheShippedFilesAndTheirMutationsAreReadOrRefused) {
   ASSERT_GE(seeds.size(), 4U);
   for (const std::string& seed : seeds) EXPECT_TRUE(read_and_evaluate(seed));
   constexpr int kMutations = 50'000;
-  outgrad::Mutator mutator(20240229,
-                           {"1e999", "\"inf\"", "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",    "{", "[", "\"", ",",
-                            "-",     "\"0x\"",  "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]",  "18446744073709551616"},
+  outgrad::Mutator mutator(20240229, {"1e999", "\"inf\"", "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",    "{", "[", "\"", ",",
+                                      "-",     "\"0x\"",  "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]",  "18446744073709551616"},
                            {&replace_value});
   int accepted = 0;
-  for (int i = 0; i < kMutations; ++i)
-    accepted += read_and_evaluate(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
+  for (int i = 0; i < kMutations; ++i) accepted += read_and_evaluate(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
   // Both outcomes occur, or the mutations are too harsh or too mild to say anything.
   EXPECT_GT(accepted, kMutations / 100);
   EXPECT_LT(accepted, kMutations / 2);

@@ -181,8 +181,8 @@ TEST(ForeignFunction, EvaluatesInTheOrderAndArithmeticNamed) {
 TEST(ForeignFunction, SignedRootsTakeTheSideOfTheMask) {
   Json json = one_piece();
   json["constants"] = {{"y_hi", "-0x1.5c19dep-3"}, {"y_lo", 0}, {"t_min", "0x1p-30"}};
-  const Json piece = {{"from", "-inf"},           {"to", "inf"},  {"includes", "none"},
-                      {"coordinate", "signed_sqrt"}, {"centre", 0}, {"coefficients", {0, 1}}, {"order", "horner"}};
+  const Json piece = {{"from", "-inf"},         {"to", "inf"},      {"includes", "none"}, {"coordinate", "signed_sqrt"}, {"centre", 0},
+                      {"coefficients", {0, 1}}, {"order", "horner"}};
   json["left"] = json["right"] = Json::array({piece});
   const ForeignFunction f = parse_foreign(json.dump(), "t");
   for (const float y : {-0.5f, -0.1f, 0.0f, 3.0f}) {

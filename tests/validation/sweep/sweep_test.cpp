@@ -35,9 +35,7 @@ namespace {
 constexpr float kLeastRight = -0x1.80eadp-1f;  // least f32 above x*
 
 double gelu(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
-double gelu_derivative(double x) {
-  return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
-}
+double gelu_derivative(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
 
 /// g_m(y) in double, by bisection on libm's erfc.
 double exact_gradient(double y, bool right) {
@@ -167,8 +165,7 @@ TEST_P(ExactKernel, ReproducesTheKnownLimits) {
   EXPECT_GT(result.all.forward_ulp[0].value, 0.4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, ExactKernel,
-                         testing::Values(Expected{kF16, 0.00475, 0.00484, 1.33}, Expected{kBf16, 0.00965, 0.01057, 1.45}),
+INSTANTIATE_TEST_SUITE_P(Formats, ExactKernel, testing::Values(Expected{kF16, 0.00475, 0.00484, 1.33}, Expected{kBf16, 0.00965, 0.01057, 1.45}),
                          [](const auto& tested) { return std::string(tested.param.format.name); });
 
 TEST(Sweep, AgreesWithAMapOfPreimages) {

@@ -206,7 +206,9 @@ TEST(TrainingText, IsTheSameForASeedAndKeepsItsRules) {
     depth += c == '(' ? 1 : c == ')' ? -1 : 0;
     deepest = std::max(deepest, depth);
     ASSERT_GE(depth, 0);
-    if (c == '.') { ASSERT_EQ(depth, 0); }
+    if (c == '.') {
+      ASSERT_EQ(depth, 0);
+    }
   }
   EXPECT_EQ(deepest, 2);
   // The names that end a paragraph open it, in that order.
@@ -259,7 +261,9 @@ TEST(Training, PairsDifferByTheirGradientsAlone) {
     ASSERT_EQ(run.loss.size(), 4u);
     EXPECT_LT(run.loss.back(), run.loss.front() - 0.3) << run.way;
     EXPECT_LT(run.validation_loss, run.first_loss);
-    if (run.way == "regelu2") { EXPECT_NE(run.validation_loss, exact.validation_loss); }
+    if (run.way == "regelu2") {
+      EXPECT_NE(run.validation_loss, exact.validation_loss);
+    }
   }
   EXPECT_NE(result.runs[0].first_loss, result.runs[options.ways.size()].first_loss) << "another seed, other weights";
   ASSERT_EQ(result.probes.size(), 2u * 2 * 2);
