@@ -54,8 +54,9 @@ std::optional<std::string> value_of(const std::string& text, const std::string& 
 // The C++ types of the formats a y can be stored in.
 const std::map<std::string, std::string>& types() {
   static const std::map<std::string, std::string> kTypes = [] {
+    using kernels::StoredFormats;
     std::map<std::string, std::string> all;
-    kernels::for_each_format(kernels::StoredFormats{}, [&]<class T>(T) { all[kernels::Format<T>::kName] = kernels::Format<T>::kType; });
+    for (std::size_t k = 0; k < std::size(StoredFormats::kNames); ++k) all[StoredFormats::kNames[k]] = StoredFormats::kTypes[k];
     return all;
   }();
   return kTypes;

@@ -83,17 +83,12 @@ struct Format<F8E5M2> {
 template <class... T>
 struct FormatList {
   static constexpr const char* kNames[] = {Format<T>::kName...};
+  static constexpr const char* kTypes[] = {Format<T>::kType...};
 };
 
 // What kernels compute in, in the order of outgrad.h; a stored y may have one of the others too.
 using ActivationFormats = FormatList<float, F16, BF16>;
 using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2>;
-
-// body(T{}) for each of them.
-template <class... T, class Body>
-constexpr void for_each_format(FormatList<T...>, const Body& body) {
-  (body(T{}), ...);
-}
 
 }  // namespace outgrad::kernels
 

@@ -68,7 +68,7 @@ static void render(const std::string& folder) {
     const kernels::Ending ending = kernels::run(launch, kLimit_s, kMostBytes);
     if (ending.status == kernels::kExitHolds) return;
     if (ending.status == kernels::Ending::kNotStarted) {
-      why = "there is no " + python;
+      why = python + ": cannot be started";
       continue;
     }
     const std::string said = ending.text.substr(0, ending.text.find_last_not_of('\n') + 1);
