@@ -4,6 +4,7 @@
 
 #include "approx/commands/commands.h"
 #include "approx/model/spec.h"
+#include "kernels/eval.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 

@@ -1,6 +1,7 @@
 #include "approx/search/pareto.h"
 
 #include "approx/progress.h"
+#include "approx/search/direct_table.h"
 #include "approx/search/fitter.h"
 #include "approx/search/partition.h"
 #include "approx/search/remez.h"

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "approx/model/fit.h"
+#include "approx/model/spec.h"
 
 #include <string>
 #include <vector>

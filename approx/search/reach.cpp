@@ -2,6 +2,7 @@
 
 #include "approx/progress.h"
 #include "approx/search/remez.h"
+#include "kernels/eval.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/parallel.h"
 

@@ -1,6 +1,7 @@
 // Fronts: covering is an order that keeps what makes a difference, costs are the evaluator's, and every point is what its specification gives.
 #include "approx/search/pareto.h"
 
+#include "approx/search/fitter.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 
