@@ -24,9 +24,10 @@ function(outgrad_flags target native)
 endfunction()
 
 # The sources of each folder of a target as one unit: most of the time of each by itself goes into the same headers and the same templates. Not for the
-# kernels and their tests, whose templates differ. A type of a source's own in a class of its header (an implementation behind a pointer) is no mistake.
+# kernels and their tests, whose templates differ; nor beside the fuzzers, which compile some of a library's sources anew and link the rest. A type of a
+# source's own in a class of its header (an implementation behind a pointer) is no mistake.
 function(outgrad_together target)
-  if(NOT OUTGRAD_UNITY)
+  if(NOT OUTGRAD_UNITY OR OUTGRAD_FUZZ)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

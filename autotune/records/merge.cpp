@@ -81,7 +81,7 @@ struct Estimate {
 };
 
 Estimate estimate_of(const Record& record) {
-  const Record::Speedup& speedup = *record.speedup;
+  const SpeedupRecord& speedup = *record.speedup;
   // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to be narrower.
   constexpr double kLeastDeviation = 1e-3;
   const double low = std::log(speedup.low), high = std::log(speedup.high);
@@ -595,7 +595,7 @@ int merge_command(const Options& options) {
                   {"default", problem.baseline},
                   {"winner", problem.variants[problem.winner].name()},
                   {"gain", problem.gain},
-                  {"speedup", to_json(Record::Speedup{problem.variants[problem.winner].speedup, kConfidence})},
+                  {"speedup", to_json(SpeedupRecord{problem.variants[problem.winner].speedup, kConfidence})},
                   {"runs", problem.variants[problem.winner].runs},
                   {"rounds", problem.variants[problem.winner].rounds},
                   {"variants", problem.variants.size()},

@@ -46,7 +46,7 @@ void each_member(Is<Record::Ceiling> auto& c, const auto& visit) { visit("name",
 
 void each_member(Is<Record::Rounds> auto& r, const auto& visit) { visit("ns", r.ns), visit("default_ns", r.default_ns), visit("ceiling_ns", r.ceiling_ns); }
 
-void each_member(Is<Record::Speedup> auto& s, const auto& visit) {
+void each_member(Is<SpeedupRecord> auto& s, const auto& visit) {
   visit("median", s.median), visit("low", s.low), visit("high", s.high), visit("confidence", s.confidence);
 }
 
@@ -117,7 +117,7 @@ void check(const FitRecord& fit) {
   if (fit.name.empty()) throw Fault{"name", "a text"};
 }
 
-void check(const Record::Speedup& s) {
+void check(const SpeedupRecord& s) {
   const bool is_interval = s.low > 0 && s.median > 0 && s.low <= s.high && std::isfinite(s.median) && std::isfinite(s.high);
   if (!is_interval || !(s.confidence.value_or(0.5) > 0 && s.confidence.value_or(0.5) < 1)) throw Fault{"", "an interval of positive numbers"};
 }
@@ -134,7 +134,7 @@ template <IsObject T>
 void read(const json& value, T& object) {
   if (!value.is_object()) throw Fault{"", "an object"};
   json others = value;
-  if constexpr (std::same_as<T, Record::Speedup>) object.median = object.low = object.high = 0;  // all three have to be there
+  if constexpr (std::same_as<T, SpeedupRecord>) object.median = object.low = object.high = 0;  // all three have to be there
   each_member(object, [&](const char* key, auto& member) {
     const auto found = others.find(key);
     if (found == others.end()) return;
@@ -214,7 +214,7 @@ json to_json(const Record& record) {
 
 json to_json(const DeviceRecord& device) { return value_of(device); }
 json to_json(const FitRecord& fit) { return value_of(fit); }
-json to_json(const Record::Speedup& speedup) { return value_of(speedup); }
+json to_json(const SpeedupRecord& speedup) { return value_of(speedup); }
 
 json to_json(const RunIdentity& run) {
   json object = json::object();

@@ -59,6 +59,12 @@ struct FitRecord {
   nlohmann::json others;
 };
 
+// Over the default of the same run.
+struct SpeedupRecord : Interval {
+  std::optional<double> confidence{};
+  nlohmann::json others{};
+};
+
 // One candidate of one run.
 struct Record : ProblemRecord {
   struct Rejection {
@@ -74,10 +80,6 @@ struct Record : ProblemRecord {
   struct Rounds {  // times in ns, one a round
     std::optional<std::vector<double>> ns, default_ns, ceiling_ns;
     nlohmann::json others;
-  };
-  struct Speedup : Interval {
-    std::optional<double> confidence{};
-    nlohmann::json others{};
   };
   struct Resources {
     std::optional<int> registers, shared_bytes;
@@ -97,7 +99,7 @@ struct Record : ProblemRecord {
   Rejection rejected;
   Ceiling ceiling;
   Rounds screening, final;
-  std::optional<Speedup> speedup;
+  std::optional<SpeedupRecord> speedup;
   std::optional<double> compile_ms, bytes, bytes_per_element, gb_per_s, share_of_ceiling;
   std::optional<kernels::i64> checked, discarded_rounds, rounds;  // rounds: of a published line, those that its interval rests on
   Resources resources;
@@ -117,7 +119,7 @@ nlohmann::json to_json(const Record& record);
 nlohmann::json to_json(const DeviceRecord& device);
 nlohmann::json to_json(const RunIdentity& run);
 nlohmann::json to_json(const FitRecord& fit);
-nlohmann::json to_json(const Record::Speedup& speedup);
+nlohmann::json to_json(const SpeedupRecord& speedup);
 
 // The two kinds of lines of a published file: what the lines of a run share, under a name, and a record of that run without it.
 nlohmann::json run_line(const RunIdentity& run, const std::string& name);

@@ -54,8 +54,8 @@ TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
     if ((extension != ".h" && extension != ".cuh") || header.starts_with("kernels/host/") || header.starts_with("kernels/c/") ||
         header.starts_with("kernels/support/"))
       continue;
-    // What tools share is no kernel. The CPU's schedules, the choice among them and what a tuned table must keep to are the host's too: a device's are in kernels/cuda/tuned.cuh, which
-    // leaves the last to a host's compiler.
+    // The CPU's schedules, the choice among them and what a tuned table must keep to are the host's too: a device's are in
+    // kernels/cuda/tuned.cuh, which leaves the last to a host's compiler.
     if (header == "kernels/tuned.h" || header == "kernels/accuracy.h" || header == "kernels/generated/tuned_default.h") continue;
     ++count;
     EXPECT_EQ(compile("#include \"" + header + "\"\n", GetParam()), "") << header;

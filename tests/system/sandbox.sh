@@ -22,7 +22,7 @@ make_sandbox() {  # make_sandbox REPOSITORY
     echo "{\"name\": \"$name\"}" >"$sandbox/approx/specs/$name.json"
   done
   echo '#pragma once' >"$sandbox/kernels/eval.h"
-  echo 'int main() {}' >"$sandbox/autotune/main.cpp"
+  echo 'int main() {}' >"$sandbox/autotune/tune_main.cpp"
   echo weights >"$sandbox/notebooks_data/checkpoints/model.npz"
   echo histogram >"$sandbox/notebooks_data/activations/all-MiniLM-L6-v2.json"
   export OUTGRAD_BUILD_DIR=$sandbox/build STAND_IN_LOG=$sandbox/build/log

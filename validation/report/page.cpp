@@ -72,7 +72,7 @@ static void render(const std::string& folder) {
       continue;
     }
     const std::string said = ending.text.substr(0, ending.text.find_last_not_of('\n') + 1);
-    why = ending.late ? "it was not done after 300 s" : said.substr(said.rfind('\n') + 1);  // of a traceback its last line
+    why = ending.late ? fmt::format("it was not done after {} s", kLimit_s) : said.substr(said.rfind('\n') + 1);  // of a traceback its last line
     if (ending.status != kernels::kExitEnvironment) break;
   }
   throw kernels::EnvironmentError(

@@ -223,7 +223,7 @@ StabilityFile read_stability(const std::string& file) {
 }
 
 void add_fit_speed(const autotune::Record& record, TuningResult& result) {
-  const autotune::Record::Speedup& ratio = *record.speedup;
+  const autotune::SpeedupRecord& ratio = *record.speedup;
   FitSpeed speed{record.fit.name, record.fit.accuracy.value_or(""), ratio.median, ratio.low, ratio.high};
   const auto known = std::find_if(result.fits.begin(), result.fits.end(), [&](const FitSpeed& f) { return f.name == speed.name; });
   if (known == result.fits.end()) {
@@ -234,7 +234,7 @@ void add_fit_speed(const autotune::Record& record, TuningResult& result) {
   std::sort(result.fits.begin(), result.fits.end(), [](const FitSpeed& a, const FitSpeed& b) { return a.speedup > b.speedup; });
 }
 
-void add_record(const autotune::Record& record, TuningResult& result) {
+void add_record(const autotune::Record& record, TuningResult& result, std::vector<std::string>& warnings) {
   if (record.is_default == true) result.default_variant = record.variant;
   result.compiler = record.run.compiler;
   result.device = record.run.device.model.value_or("");
@@ -248,14 +248,17 @@ void add_record(const autotune::Record& record, TuningResult& result) {
     ++result.unfinished;
   }
   if (record.winner != true) return;
-  const auto speedup = record.speedup.value_or(autotune::Record::Speedup{});
+  if (!record.speedup || !record.speedup->confidence || !record.gb_per_s || !record.share_of_ceiling) {
+    warnings.push_back(fmt::format("{}: {} is called the winner without its figures, ignored", result.file, record.variant));
+    return;
+  }
   result.winner = record.variant;
   result.ceiling = record.ceiling.name;
   result.gain = record.gain == true;
-  result.gb_per_s = record.gb_per_s.value_or(0);
-  result.share = record.share_of_ceiling.value_or(0);
-  result.speedup = speedup.median, result.speedup_low = speedup.low, result.speedup_high = speedup.high;
-  result.confidence = speedup.confidence.value_or(0);
+  result.gb_per_s = *record.gb_per_s;
+  result.share = *record.share_of_ceiling;
+  result.speedup = record.speedup->median, result.speedup_low = record.speedup->low, result.speedup_high = record.speedup->high;
+  result.confidence = *record.speedup->confidence;
 }
 
 /// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
@@ -278,7 +281,7 @@ void read_tuning(const std::string& file, Results& results) {
     std::map<std::string, const autotune::Record*> last;
     for (const autotune::Record* r : records) last[r->variant] = r;
     for (const autotune::Record* r : records)
-      if (last[r->variant] == r) add_record(*r, result);
+      if (last[r->variant] == r) add_record(*r, result, results.warnings);
     results.tuning.push_back(std::move(result));
   }
 }

@@ -52,7 +52,7 @@ const Proof& of_degree_6() {
 
 using Constants = ReachResult::Constants;
 
-/// The coordinate as approx/reach.h defines it, in 60 digits, from the constants themselves.
+/// The coordinate as approx/search/reach.h defines it, in 60 digits, from the constants themselves.
 Real coordinate(const Constants& c, double y, bool m) {
   Real t = Real(std::min(y, c.y_max)) - Real(c.y_c);
   if (t < Real(c.t_min)) t = Real(c.t_min);

@@ -460,6 +460,19 @@ TEST_F(Report, ReadsATuningLineAsTheTunerDoes) {
   EXPECT_NE(results.warnings[2].find("tune_cpu.jsonl:2: the first of 1 records of an earlier rule"), std::string::npos) << results.warnings[2];
 }
 
+// What a line does not say is not 0.
+TEST_F(Report, AWinnerWithoutFiguresIsNone) {
+  for (const char* figure : {"speedup", "gb_per_s", "share_of_ceiling"}) {
+    Json record = tuning_record("2026-01-01T00:00:00Z", "best", "timed");
+    record.erase(figure);
+    write("tuned/tune_cpu.jsonl", record.dump() + "\n");
+    const Results results = read();
+    EXPECT_EQ(results.tuning.at(0).winner, "") << figure;
+    ASSERT_EQ(results.warnings.size(), 1u) << figure;
+    EXPECT_NE(results.warnings[0].find("best is called the winner without its figures, ignored"), std::string::npos) << results.warnings[0];
+  }
+}
+
 // The fastest variant of each fit counts, and the sentence on the default class follows from its interval.
 TEST_F(Report, SaysWhatAnAccuracyClassCosts) {
   const auto page_with = [&](double low, double high) {
