@@ -136,7 +136,8 @@ MutantTally HeaderResult::total() const {
 HeaderResult attack_header(const std::string& name, const std::string& text, const std::vector<std::string>& donors, const Options& options) {
   HeaderResult result;
   result.header = name;
-  Library library;
+  Library own;
+  Library& library = options.library ? *options.library : own;
   const std::map<int, double> row_fits = look_at(text, options, library, result);
   // The name enters the seed: headers have the same places, and should not get the same damage.
   std::uint64_t seed = options.seed;

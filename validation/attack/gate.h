@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "validation/attack/brute_force.h"
 #include "validation/attack/compiled.h"
 #include "validation/attack/specification.h"
 
@@ -36,6 +38,7 @@ struct Options {
   std::string fitter;  ///< the executable outgrad-fit
   Toolchain toolchain;
   Checker checker = check_text;
+  std::shared_ptr<Library> library;  ///< what is true of the functions, where several headers are about the same one
 };
 
 /// Counts of mutants: tried is the sum of the other four.

@@ -6,15 +6,72 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
+#include "kernels/support/random.h"
 #include "validation/certificate/gelu_interval.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
+
+// What functions were at the arguments of earlier proofs: a row is proven against the header's claim and its own, and a damaged header has most of
+// its rows in common with the sound one. They take most of the time, so the last of them are kept.
+class Earlier {
+ public:
+  using Values = Derivatives<Interval, 1>;
+  enum class Kind { derivatives, inverse, cdf };
+
+  /// compute() of x, which belongs to an object that lives on.
+  template <class Compute>
+  static Values at(Kind kind, const void* owner, const Interval& x, const Compute& compute) {
+    static std::array<Earlier, 64> shelves;
+    const Key key{kind, owner, x.lower(), x.upper()};
+    Earlier& shelf = shelves[key.hash() % shelves.size()];
+    {
+      const std::lock_guard lock(shelf.mutex_);
+      const auto found = shelf.kept_.find(key);
+      if (found != shelf.kept_.end() && found->second.first.identical(x)) return found->second.second;
+    }
+    const Values values = compute();
+    const std::lock_guard lock(shelf.mutex_);
+    constexpr size_t kMost = 1024;  // of half a kilobyte, on each shelf
+    if (shelf.kept_.size() == kMost) shelf.kept_.clear();
+    shelf.kept_.insert_or_assign(key, std::pair(x, values));
+    return values;
+  }
+
+ private:
+  struct Key {
+    Kind kind;
+    const void* owner;
+    double lower, upper;  // of the argument; its further digits are compared
+    bool operator==(const Key&) const = default;
+    size_t hash() const {
+      std::uint64_t state = std::bit_cast<std::uint64_t>(lower) ^ 31 * std::bit_cast<std::uint64_t>(upper);
+      return kernels::next_random(state);
+    }
+  };
+  struct Hash {
+    size_t operator()(const Key& key) const { return key.hash() / 64; }
+  };
+  std::mutex mutex_;
+  std::unordered_map<Key, std::pair<Interval, Values>, Hash> kept_;
+};
+
+Earlier::Values at_point(const Function& f, const Interval& x) {
+  return Earlier::at(Earlier::Kind::derivatives, &f, x, [&] { return f.at<1>(x); });
+}
+Interval argument(const Activation& activation, const Interval& s) {
+  return Earlier::at(Earlier::Kind::inverse, &activation, s, [&] { return Earlier::Values{activation.inverse_signed_root(s), 0}; })[0];
+}
 
 Interval polynomial(std::span<const float> coefficients, const Interval& u) {
   Interval p = static_cast<double>(coefficients.back());
@@ -105,7 +162,7 @@ double least_slope_over_root(const Activation& activation, const Disc& disc) {
 // E(x) = p(f(x)) - f'(x), or p(s(x)) - f'(x); relative: over f'(x), whose zero at x* is then p's as well.
 AnalyticFunction backward_error(const Activation& activation, const Function& f, const Row& row, bool of_output) {
   return {[&activation, &f, row, of_output](const Interval& x) {
-            const auto d = f.at<1>(x);
+            const auto d = at_point(f, x);
             return row.error(of_output ? d[0] : activation.signed_root(x, d[0]), d[1]);
           },
           [&activation, &f, row, of_output](double middle, double radius) {
@@ -122,13 +179,17 @@ AnalyticFunction backward_error(const Activation& activation, const Function& f,
           }};
 }
 
+Interval cdf_at(const Interval& x) {
+  return Earlier::at(Earlier::Kind::cdf, nullptr, x, [&] { return Earlier::Values{normal_cdf(x), 0}; })[0];
+}
+
 // p(x) scale / f(x) - 1; where the cell's centre is 0 and c0 = 0, the common zero of p and f is divided out.
 AnalyticFunction forward_error(const Row& row, double scale) {
   const bool through_zero = row.centre == 0 && row.coefficients[0] == 0;
   const auto coefficients = through_zero ? row.coefficients.subspan(1) : row.coefficients;
   return {[=](const Interval& x) {
-            const Interval p = polynomial(coefficients, x - row.centre) * scale;
-            return p / (through_zero ? normal_cdf(x) : gelu(x)) - 1;
+            const Interval p = polynomial(coefficients, x - row.centre) * scale, cdf = cdf_at(x);
+            return p / (through_zero ? cdf : x * cdf) - 1;
           },
           [=](double middle, double radius) {
             const Interval u = Interval((Interval(middle) - row.centre).magnitude()) + radius;
@@ -142,7 +203,7 @@ AnalyticFunction forward_error(const Row& row, double scale) {
 
 // p(x) / Phi(x) - 1 for f = x p.
 AnalyticFunction ratio_error(double centre, const std::array<float, 5>& coefficients) {
-  return {[=](const Interval& x) { return polynomial(coefficients, x - centre) / normal_cdf(x) - 1; },
+  return {[=](const Interval& x) { return polynomial(coefficients, x - centre) / cdf_at(x) - 1; },
           [=](double middle, double radius) {
             const Interval u = Interval((Interval(middle) - centre).magnitude()) + radius;
             const Interval cdf = normal_cdf(middle) - density_over_disc(middle, radius) * radius;
@@ -222,9 +283,8 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
     // two cells is left out.
     const double low = std::nextafter(cell.low, -1.0f);
     const Interval all(-kInfinity, formula.far_low);
-    add_domain(result, activation, formula, row,
-               {cell.high == 0 ? all : activation.inverse_signed_root(-root_of(cell.high)), activation.inverse_signed_root(-root_of(low))}, true, low,
-               cell.high, claim);
+    add_domain(result, activation, formula, row, {cell.high == 0 ? all : argument(activation, -root_of(cell.high)), argument(activation, -root_of(low))}, true,
+               low, cell.high, claim);
     return;
   }
   const auto widened = [](double s, double outward) { return s * (1 + (s * outward > 0 ? kRootRounding : -kRootRounding)); };
@@ -233,33 +293,31 @@ void add_masked(SupNorm& result, const BackwardHeader& h, const Activation& acti
   // What the clamp of y makes of s lies between its exact value and the float that is the cell's end.
   const Interval s_top = hull(sqrt(Interval(h.y_max) - y_c), cell.high);
   const Interval s_high = clamped_high ? s_top.keep_upper() : Interval(widened(cell.high, 1));
-  const Interval x_high = activation.inverse_signed_root(s_high);
+  const Interval x_high = argument(activation, s_high);
   if (cell.evaluated == Coordinate::output && cell.low < 0) {
     // The mirror of the right segment, as far as the left one: x falls as y rises.
     const double y_low = (y_c + square(Interval(widened(cell.high, 1)))).lower();
     const double y_high = std::min((y_c + square(Interval(widened(cell.low, -1)))).upper(), static_cast<double>(h.left_y));
-    add_domain(result, activation, formula, row, {activation.inverse_signed_root(-root_of(y_high)), activation.inverse_signed_root(-root_of(y_low))}, true,
-               y_low, y_high, claim);
+    add_domain(result, activation, formula, row, {argument(activation, -root_of(y_high)), argument(activation, -root_of(y_low))}, true, y_low, y_high, claim);
     return;
   }
   if (cell.evaluated == Coordinate::output) {
     // The deployed s belongs to y = y_c + s^2, which the row is evaluated at.
     const Interval y_low = y_c + square(Interval(s_low)), y_high = clamped_high ? Interval(h.y_max) : y_c + square(s_high);
-    const auto argument = [&](const Interval& y) { return activation.inverse_signed_root(sqrt(y - activation.y_star())); };
-    const Interval x_top = argument(y_high);
-    add_domain(result, activation, formula, row, {argument(y_low), x_top}, true, y_low.lower(), y_high.upper(), claim);
+    const auto of_y = [&](const Interval& y) { return argument(activation, sqrt(y - activation.y_star())); };
+    const Interval x_top = of_y(y_high);
+    add_domain(result, activation, formula, row, {of_y(y_low), x_top}, true, y_low.lower(), y_high.upper(), claim);
     if (clamped_high) add_tail(result, row.error(y_high, formula.slopes(x_top.lower(), kInfinity)), x_top.upper(), claim);
     return;
   }
   const double infimum = activation.s_infimum().lower();
-  add_domain(result, activation, formula, row, {activation.inverse_signed_root(s_low), x_high}, false, s_low, s_high.upper(), claim);
-  if (clamped_high)
-    add_tail(result, row.error(s_top, formula.slopes(activation.inverse_signed_root(s_top.keep_lower()).lower(), kInfinity)), x_high.upper(), claim);
+  add_domain(result, activation, formula, row, {argument(activation, s_low), x_high}, false, s_low, s_high.upper(), claim);
+  if (clamped_high) add_tail(result, row.error(s_top, formula.slopes(argument(activation, s_top.keep_lower()).lower(), kInfinity)), x_high.upper(), claim);
   if (s_low < infimum) {
     // s below its infimum belongs to no x; g is continued by its limit.
     add_range(result, row, Interval(s_low, activation.s_infimum().upper()), formula.low_slopes, formula.far_low, claim);
   } else if (clamped_low) {
-    const Interval x_low = activation.inverse_signed_root(s_low);
+    const Interval x_low = argument(activation, s_low);
     add_tail(result, row.error(s_low, formula.slopes(-kInfinity, x_low.upper())), x_low.lower(), claim);
   }
 }
@@ -269,7 +327,8 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
   // Moved to the next cell, so that no real y between two is left out.
   const double low = cell.low, high = clamped_high ? cell.high : std::nextafter(cell.high, std::numeric_limits<float>::infinity());
   for (const Formula& formula : activation.formulas()) {
-    const Interval x_low = formula.inverse(low), x_high = formula.inverse(high);
+    const auto of_y = [&](double y) { return Earlier::at(Earlier::Kind::inverse, &formula, y, [&] { return Earlier::Values{formula.inverse(y), 0}; })[0]; };
+    const Interval x_low = of_y(low), x_high = of_y(high);
     // A formula whose values end before the cell begins, or begin where it ends.
     if (formula.low > -kInfinity && !(high > 0)) continue;
     if (formula.high < kInfinity && !(low < 0)) continue;

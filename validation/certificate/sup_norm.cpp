@@ -73,15 +73,34 @@ Interpolant interpolate(const AnalyticFunction& error, double middle, double rad
   return p;
 }
 
+// cos(i pi / n) for i from 0 to n, with 0s up to a whole number of blocks.
+constexpr int kBlock = 16;
+std::vector<double> abscissae(int n) {
+  std::vector<double> x((static_cast<size_t>(n) / kBlock + 1) * kBlock);
+  for (int i = 0; i <= n; ++i) x[static_cast<size_t>(i)] = i == n ? -1.0 : std::cos(std::numbers::pi * i / n);
+  return x;
+}
+
 // max |P| over the grid cos(i pi / n), and the abscissa in [-1, 1] where it is.
 std::pair<double, double> maximum_over_grid(const Interpolant& p, int n) {
+  static const std::vector<double> coarse = abscissae(kGrids.front());
+  const std::vector<double> finer = n == kGrids.front() ? std::vector<double>() : abscissae(n);
+  const double* grid = n == kGrids.front() ? coarse.data() : finer.data();
   double largest = 0, at = 0;
-  for (int i = 0; i <= n; ++i) {
-    const double x = i == n ? -1.0 : std::cos(std::numbers::pi * i / n);
-    double b1 = 0, b2 = 0;
-    for (int k = kDegree; k >= 1; --k) b2 = std::exchange(b1, 2 * x * b1 - b2 + p.coefficients[k]);
-    const double value = std::fabs(x * b1 - b2 + p.coefficients[0]);
-    if (!(value <= largest)) largest = value, at = x;
+  for (int begin = 0; begin <= n; begin += kBlock) {
+    const double* x = grid + begin;
+    // Side by side, as one recurrence waits for its own last step.
+    std::array<double, kBlock> b1{}, b2{}, value;
+    for (int k = kDegree; k >= 1; --k) {
+      for (int i = 0; i < kBlock; ++i) {
+        const double next = 2 * x[i] * b1[i] - b2[i] + p.coefficients[k];
+        b2[i] = b1[i], b1[i] = next;
+      }
+    }
+    for (int i = 0; i < kBlock; ++i) value[i] = std::fabs(x[i] * b1[i] - b2[i] + p.coefficients[0]);
+    for (int i = 0; i < kBlock && begin + i <= n; ++i) {
+      if (!(value[i] <= largest)) largest = value[i], at = x[i];
+    }
   }
   return {largest, at};
 }

@@ -412,10 +412,10 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
     jet[0] = value;
     return jet;
   };
-  const Scalar third = Scalar(1) / Scalar(3), half(0.5);
+  static const Scalar third = Scalar(1) / Scalar(3), half(0.5), pi = Constant<Scalar>::of(Interval::pi());
   switch (node.operation) {
     case Operation::Literal: return constant(Constant<Scalar>::of(node.literal));
-    case Operation::Pi: return constant(Constant<Scalar>::of(Interval::pi()));
+    case Operation::Pi: return constant(pi);
     case Operation::Variable: {
       J jet = constant(x);
       if constexpr (N >= 1) jet[1] = Scalar(1);

@@ -17,10 +17,12 @@ class BasicInterval {
  public:
   static constexpr mpfr_prec_t kPrecisionBits = Bits;
 
-  BasicInterval(double point = 0) : BasicInterval(point, point) {}
-  BasicInterval(double lower, double upper) {
-    mpfr_init2(lo_, kPrecisionBits);
-    mpfr_init2(hi_, kPrecisionBits);
+  BasicInterval() {
+    mpfr_custom_init_set(lo_, MPFR_ZERO_KIND, 0, kPrecisionBits, lo_limbs_);
+    mpfr_custom_init_set(hi_, MPFR_ZERO_KIND, 0, kPrecisionBits, hi_limbs_);
+  }
+  BasicInterval(double point) : BasicInterval(point, point) {}
+  BasicInterval(double lower, double upper) : BasicInterval() {
     mpfr_set_d(lo_, lower, MPFR_RNDD);
     mpfr_set_d(hi_, upper, MPFR_RNDU);
   }
@@ -31,18 +33,9 @@ class BasicInterval {
     mpfr_set(hi_, other.upper_end(), MPFR_RNDU);
   }
   BasicInterval(const BasicInterval& other) : BasicInterval() { *this = other; }
-  BasicInterval(BasicInterval&& other) noexcept : BasicInterval() { swap(other); }
-  ~BasicInterval() {
-    mpfr_clear(lo_);
-    mpfr_clear(hi_);
-  }
   BasicInterval& operator=(const BasicInterval& other) {
     mpfr_set(lo_, other.lo_, MPFR_RNDD);
     mpfr_set(hi_, other.hi_, MPFR_RNDU);
-    return *this;
-  }
-  BasicInterval& operator=(BasicInterval&& other) noexcept {
-    swap(other);
     return *this;
   }
 
@@ -92,31 +85,42 @@ class BasicInterval {
     BasicInterval result;
     mpfr_add(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
     mpfr_add(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
-    return result.or_whole_line();
+    result.widen_if_undefined();
+    return result;
   }
   friend BasicInterval operator-(const BasicInterval& v, const BasicInterval& w) {
     BasicInterval result;
     mpfr_sub(result.lo_, v.lo_, w.hi_, MPFR_RNDD);
     mpfr_sub(result.hi_, v.hi_, w.lo_, MPFR_RNDU);
-    return result.or_whole_line();
+    result.widen_if_undefined();
+    return result;
   }
   friend BasicInterval operator*(const BasicInterval& v, const BasicInterval& w) {
     BasicInterval result, other;
+    // Of factors that keep their signs, which ends meet is known.
+    const bool v_positive = v.positive(), w_positive = w.positive();
+    if ((v_positive || v.negative()) && (w_positive || w.negative())) {
+      mpfr_mul(result.lo_, w_positive ? v.lo_ : v.hi_, v_positive ? w.lo_ : w.hi_, MPFR_RNDD);
+      mpfr_mul(result.hi_, w_positive ? v.hi_ : v.lo_, v_positive ? w.hi_ : w.lo_, MPFR_RNDU);
+      result.widen_if_undefined();
+      return result;
+    }
     mpfr_mul(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
     mpfr_mul(result.hi_, v.lo_, w.lo_, MPFR_RNDU);
     const auto join = [&](mpfr_srcptr a, mpfr_srcptr b) {
       mpfr_mul(other.lo_, a, b, MPFR_RNDD);
       mpfr_mul(other.hi_, a, b, MPFR_RNDU);
       if (mpfr_nan_p(other.lo_)) mpfr_set_nan(result.lo_);
-      if (mpfr_less_p(other.lo_, result.lo_)) mpfr_swap(result.lo_, other.lo_);
-      if (mpfr_greater_p(other.hi_, result.hi_)) mpfr_swap(result.hi_, other.hi_);
+      if (mpfr_less_p(other.lo_, result.lo_)) mpfr_set(result.lo_, other.lo_, MPFR_RNDD);
+      if (mpfr_greater_p(other.hi_, result.hi_)) mpfr_set(result.hi_, other.hi_, MPFR_RNDU);
     };
     if (!mpfr_equal_p(w.lo_, w.hi_)) join(v.lo_, w.hi_);
     if (!mpfr_equal_p(v.lo_, v.hi_)) {
       join(v.hi_, w.lo_);
       join(v.hi_, w.hi_);
     }
-    return result.or_whole_line();
+    result.widen_if_undefined();
+    return result;
   }
   friend BasicInterval operator/(const BasicInterval& v, const BasicInterval& w) {
     if (w.contains_zero()) return whole_line();
@@ -205,7 +209,8 @@ class BasicInterval {
     } else {
       function(result.hi_, v.hi_, MPFR_RNDU);
     }
-    return result.or_whole_line();
+    result.widen_if_undefined();
+    return result;
   }
   template <class Function>
   static BasicInterval oscillating(const BasicInterval& v, const Function& function) {
@@ -216,22 +221,22 @@ class BasicInterval {
     if (!mpfr_number_p(middle.lo_)) return {-1, 1};
     function(result.lo_, middle.lo_, MPFR_RNDD);
     function(result.hi_, middle.lo_, MPFR_RNDU);
-    return intersection(result + symmetric((v - middle).or_whole_line().absolute_upper()), {-1, 1});
+    return intersection(result + symmetric((v - middle).absolute_upper()), {-1, 1});
   }
   BasicInterval absolute_upper() const { return maximum(*this, -*this).keep_upper(); }
-  void swap(BasicInterval& other) noexcept {
-    mpfr_swap(lo_, other.lo_);
-    mpfr_swap(hi_, other.hi_);
-  }
   static BasicInterval part(mpfr_srcptr end) {
     BasicInterval result;
     mpfr_set(result.lo_, end, MPFR_RNDD);
     mpfr_set(result.hi_, end, MPFR_RNDU);
     return result;
   }
-  BasicInterval or_whole_line() && { return mpfr_nan_p(lo_) || mpfr_nan_p(hi_) ? whole_line() : std::move(*this); }
-  BasicInterval or_whole_line() & { return std::move(*this).or_whole_line(); }
+  void widen_if_undefined() {
+    if (mpfr_nan_p(lo_) || mpfr_nan_p(hi_)) *this = whole_line();
+  }
 
+  // The digits are members: taking memory for each number costs more than most operations on it. So nothing here may swap or clear.
+  static constexpr size_t kLimbs = (Bits - 1) / GMP_NUMB_BITS + 1;
+  mp_limb_t lo_limbs_[kLimbs], hi_limbs_[kLimbs];
   mpfr_t lo_, hi_;
 };
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numbers>
 #include <stdexcept>
 #include <string>
@@ -33,12 +34,17 @@ struct ReferenceFunction {
 };
 
 namespace reference {
+inline const Quad kRootOf2 = sqrtf128(2), kRootOf2Pi = sqrtf128(2 * acosf128(-1)), kRootOf2ByPi = sqrtf128(2 / acosf128(-1));
+inline const Quad kCubic = Quad(44715) / 1000000;
 inline Quad sigmoid(Quad x) { return 1 / (1 + expf128(-x)); }
-inline Quad sech2(Quad x) { return 1 - tanhf128(x) * tanhf128(x); }
-inline Quad cdf(Quad x) { return erfcf128(-x / sqrtf128(2)) / 2; }
+inline Quad sech2(Quad x) {
+  const Quad t = tanhf128(x);
+  return 1 - t * t;
+}
+inline Quad cdf(Quad x) { return erfcf128(-x / kRootOf2) / 2; }
 inline Quad softplus(Quad x) { return log1pf128(expf128(x)); }
-inline Quad tanh_argument(Quad x) { return sqrtf128(2 / acosf128(-1)) * (x + Quad(44715) / 1000000 * x * x * x); }
-inline Quad tanh_slope(Quad x) { return sqrtf128(2 / acosf128(-1)) * (1 + Quad(134145) / 1000000 * x * x); }
+inline Quad tanh_argument(Quad x) { return kRootOf2ByPi * (x + kCubic * x * x * x); }
+inline Quad tanh_slope(Quad x) { return kRootOf2ByPi * (1 + 3 * kCubic * x * x); }
 }  // namespace reference
 
 /// Those of the known activations that the tests use.
@@ -46,7 +52,7 @@ inline const ReferenceFunction& reference_function(const std::string& name) {
   using namespace reference;
   static const ReferenceFunction functions[] = {
       {"gelu", "x*normal_cdf(x)", true, [](Quad x) -> Quad { return x * cdf(x); },
-       [](Quad x) -> Quad { return cdf(x) + x * expf128(-x * x / 2) / sqrtf128(2 * acosf128(-1)); }},
+       [](Quad x) -> Quad { return cdf(x) + x * expf128(-x * x / 2) / kRootOf2Pi; }},
       {"gelu_tanh", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", true, [](Quad x) -> Quad { return x * sigmoid(2 * tanh_argument(x)); },
        [](Quad x) -> Quad {
          const Quad u = 2 * tanh_argument(x);
@@ -86,19 +92,26 @@ class Curve {
       const Quad middle = (low + high) / 2;
       (f.d1(middle) < 0 ? low : high) = middle;
     }
-    x_star_ = low;
+    x_star_ = low, y_star_ = f.f(x_star_);
   }
 
   CurvePoint at(double x) const {
-    const Quad y = f_.f(x), t = y - f_.f(x_star_), root = sqrtf128(t > 0 ? t : Quad(0));
+    const Quad y = f_.f(x), t = y - y_star_, root = sqrtf128(t > 0 ? t : Quad(0));
     return {x, static_cast<double>(x < x_star_ ? -root : root), static_cast<double>(y), static_cast<double>(f_.d1(x))};
   }
-  double y_star() const { return static_cast<double>(f_.f(x_star_)); }
+  double y_star() const { return static_cast<double>(y_star_); }
+  bool right_of_minimum(double x) const { return !(x < x_star_); }
 
  private:
   const ReferenceFunction& f_;
-  Quad x_star_ = 0;
+  Quad x_star_ = 0, y_star_ = 0;
 };
+
+/// Made once: finding a minimum to so many digits takes longer than a cell's points.
+inline const Curve& curve_of(const std::string& name) {
+  static std::map<std::string, Curve> made;
+  return made.try_emplace(name, reference_function(name)).first->second;
+}
 
 inline const Activation& activation_of(const BackwardHeader& h) { return activation_of(h.activation, h.function, h.masked); }
 
@@ -112,7 +125,7 @@ inline Interval argument_of(const BackwardHeader& h, const Cell& cell, double v)
 
 /// Points whose coordinate lies strictly within a cell, dense and with both ends nearly reached.
 inline std::vector<CurvePoint> points_of_cell(const BackwardHeader& h, const Cell& cell, int count) {
-  const Curve curve(reference_function(h.activation));
+  const Curve& curve = curve_of(h.activation);
   const double reach = h.activation == "gelu" ? 12 : 40;
   const auto within = [&](double x, double otherwise) { return std::isfinite(x) && std::fabs(x) < reach ? x : otherwise; };
   double a = argument_of(h, cell, cell.low).middle(), b = argument_of(h, cell, cell.high).middle();
@@ -192,7 +205,7 @@ inline int operations_of(const BackwardHeader& h) {
 inline BackwardHeader make_sample(const SampleShape& shape) {
   BackwardHeader h;
   const ReferenceFunction& f = reference_function(shape.activation);
-  const Curve curve(f);
+  const Curve& curve = curve_of(shape.activation);
   const std::string& format = shape.format;
   const int degree = shape.degree, rows = shape.rows;
   h.file = "sample.h", h.fit_path = "sample.json", h.spec_sha256 = std::string(64, '0'), h.name = "sample_" + format, h.activation = f.name,
