@@ -58,10 +58,10 @@ std::string symbol_of(std::size_t position) { return "outgrad_variant_" + std::t
 std::string unit_source(const std::vector<Candidate*>& unit) {
   std::string text = "// Variants of " + unit.front()->variant().problem.name() + ", written by the tuner.\n";
   const Problem& problem = unit.front()->variant().problem;
-  if (problem.has_fit())
-    text += std::string("#include \"autotune/") + (problem.over_rows() ? "bias_abi.h" : "variant_abi.h") + "\"\n#include \"kernels/fits.h\"\n";
-  else
-    text += "#include \"autotune/norm_abi.h\"\n#include \"kernels/formats.h\"\n";
+  text +=
+      std::string("#include \"autotune/arguments.h\"\n#include \"kernels/host/") + (!problem.has_fit()    ? "layernorm.h\"\n"
+                                                                                    : problem.over_rows() ? "bias.h\"\n#include \"kernels/fits.h\"\n"
+                                                                                                          : "elementwise.h\"\n#include \"kernels/fits.h\"\n");
   std::set<const FitChoice*> foreign;
   for (const Candidate* candidate : unit)
     if (const FitChoice* fit = candidate->variant().fit.get(); fit != nullptr && !fit->header.empty() && foreign.insert(fit).second)
@@ -169,10 +169,8 @@ Toolchain find_toolchain() {
                      "-I" + toolchain.source_root};
   if (toolchain.version.find("clang") == std::string::npos) toolchain.flags.push_back("-fno-gnu-unique");
   const SourceHashes hashes = hash_sources(toolchain.source_root);
-  std::string abi;
-  for (const char* name : {"arguments.h", "bias_abi.h", "norm_abi.h", "variant_abi.h"})
-    abi += kernels::sha256(kernels::read_file(toolchain.source_root + "/autotune/" + name));
-  toolchain.headers_hash = kernels::sha256(hashes.kernels + hashes.coefficients + abi);
+  toolchain.headers_hash =
+      kernels::sha256(hashes.kernels + hashes.coefficients + kernels::sha256(kernels::read_file(toolchain.source_root + "/autotune/arguments.h")));
   return toolchain;
 }
 

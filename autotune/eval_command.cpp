@@ -13,7 +13,7 @@
 #include "autotune/gpu/session.h"
 #include "autotune/header.h"
 #include "autotune/options.h"
-#include "kernels/host/api.h"
+#include "kernels/host/functions.h"
 #include "kernels/support/files.h"
 
 namespace outgrad::autotune {
@@ -24,22 +24,38 @@ using kernels::i64;
 using kernels::u16;
 using kernels::u32;
 using kernels::u8;
+using nlohmann::json;
+
+// --op: those without a bias and a residual.
+const std::map<std::string, KernelId>& operations() {
+  static const std::map<std::string, KernelId> kOperations = {{"forward", KernelId::kGeluForward},
+                                                              {"backward", KernelId::kGeluBackward},
+                                                              {"layernorm_forward", KernelId::kLayernormForward},
+                                                              {"layernorm_backward", KernelId::kLayernormBackward},
+                                                              {"rmsnorm_forward", KernelId::kRmsnormForward},
+                                                              {"rmsnorm_backward", KernelId::kRmsnormBackward}};
+  return kOperations;
+}
 
 struct Operation {
-  std::vector<std::string> required, optional;
+  std::vector<std::string> required, optional, written;
 };
 
 // Beside --op, --format and --device; with --header some of them are not needed (eval_header). A gamma that is left out is 1, a beta 0;
 // a gradient that is left out is not computed.
-const std::map<std::string, Operation>& operations() {
-  static const std::map<std::string, Operation> kOperations = {
-      {"forward", {{"activation", "x", "y", "mask"}, {"header"}}},
-      {"backward", {{"activation", "dy", "y", "mask", "dx"}, {"header"}}},
-      {"layernorm_forward", {{"rows", "cols", "x", "y", "rstd"}, {"gamma", "beta", "eps"}}},
-      {"layernorm_backward", {{"rows", "cols", "dy", "y", "rstd", "dx"}, {"gamma", "beta", "dgamma", "dbeta"}}},
-      {"rmsnorm_forward", {{"rows", "cols", "x", "y", "rstd"}, {"gamma", "eps"}}},
-      {"rmsnorm_backward", {{"rows", "cols", "dy", "y", "rstd", "dx"}, {"gamma", "dgamma"}}}};
-  return kOperations;
+Operation options_of(KernelId kernel) {
+  Operation operation;
+  if (kernels::over_rows(kernel))
+    operation.required = {"rows", "cols"};
+  else
+    operation = {{"activation"}, {"header"}, {}};
+  for (const Operand& operand : operands(kernel)) {
+    if (operand.role == Role::kScratch) continue;
+    (operand.optional ? operation.optional : operation.required).push_back(operand.name);
+    if (operand.role == Role::kOutput) operation.written.push_back(operand.name);
+  }
+  if (kernels::is_norm(kernel) && !is_backward(kernel)) operation.optional.push_back("eps");
+  return operation;
 }
 
 // All outputs of a command: written to temporary names first, renamed together at the end.
@@ -70,78 +86,63 @@ std::pair<i64, i64> shape_of(const Options& options) {
 // 1e-5 is the default of the frameworks' layer norms.
 float eps_of(const Options& options) { return static_cast<float>(options.number("eps", 1e-5, 0, 1)); }
 
-// --json: what ran.
-template <class Table>
-void say_choice(const Options& options, i64 rows, i64 cols) {
-  if (!options.has("json")) return;
-  const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
-  nlohmann::json said = {{"op", options.required("op")}, {"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}};
-  said.update(claims_json(tuning.fit));
-  std::printf("%s\n", said.dump().c_str());
+// The operand's file, of `count` elements; -1: of any number.
+std::vector<std::byte> read_operand(const Options& options, const Operand& operand, const Problem& problem, i64 count) {
+  const auto size = static_cast<std::size_t>(problem.element_bytes(operand));
+  std::vector<std::byte> bytes;
+  kernels::read_elements(options.required(operand.name), size, count, [&](std::size_t elements) {
+    bytes.resize(elements * size);
+    return bytes.data();
+  });
+  return bytes;
 }
 
-// --device cuda:N: the kernel in its default schedule, over the same files. Every operand of the problem by its name: an option that reads a file, or
-// one that names a file to write.
-void eval_on_device(const Options& options, int index, KernelId kernel) {
+// The library's kernel over files, on the CPU or, in its default schedule, on a device. Every operand of the problem by
+// its name: an option that reads a file, or one that names a file to write.
+void eval_kernel(const Options& options, KernelId kernel, std::optional<int> device) {
   const FormatId format = *format_named(options.required("format"));
+  const std::span<const Operand> all = operands(kernel);
   Problem problem{kernel, format};
   if (problem.over_rows()) {
     std::tie(problem.rows, problem.cols) = shape_of(options);
-  } else {
-    const std::string y = options.required(is_backward(kernel) ? "y" : "x");
-    problem.cols = static_cast<i64>(format == FormatId::kF32 ? kernels::read_array<float>(y).size() : kernels::read_array<u16>(y).size());
+  } else {  // by y or x
+    problem.cols = static_cast<i64>(read_operand(options, all[is_backward(kernel) ? 1 : 0], problem, -1).size()) / bytes_of(format);
   }
-  const std::span<const Operand> all = operands(kernel);
   std::vector<std::vector<std::byte>> arrays(all.size());
-  Arguments arguments{.rows = problem.rows, .cols = problem.cols};
+  Arguments arguments{.rows = problem.rows, .cols = problem.cols, .eps = eps_of(options)};
   for (std::size_t k = 0; k < all.size(); ++k) {
     const Operand& operand = all[k];
-    if (operand.role == Role::kScratch || !options.has(operand.name)) continue;
-    arrays[k] = operand.role == Role::kInput ? kernels::read_array<std::byte>(options.required(operand.name), static_cast<i64>(operand.bytes(problem)))
-                                             : std::vector<std::byte>(operand.bytes(problem));
+    if (operand.role == Role::kScratch ? device.has_value() : !options.has(operand.name)) continue;
+    arrays[k] = operand.role == Role::kInput ? read_operand(options, operand, problem, problem.count_of(operand))
+                                             : std::vector<std::byte>(problem.array_bytes(operand));
     arguments.array[k] = arrays[k].data();
   }
-  if (is_backward(kernel) && problem.over_rows() && options.has("gamma")) {  // what the host's kernel refuses by itself
-    const std::vector<float> gamma = kernels::read_array<float>(options.required("gamma"), problem.cols);
-    kernels::detail::require_reciprocals(options.required("op").c_str(), gamma.data(), problem.cols, {});
+  json said = {{"op", options.required("op")}};
+  if (!device) {
+    with_type(format, [&]<class T>(T) {
+      kernels::with_kernel(kernel, [&](auto which) {
+        kernels::enter<which(), T>(arguments);
+        const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<which()>::template Table<T>>(problem.rows, problem.cols);
+        said.update({{"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}});
+        said.update(claims_json(tuning.fit));
+      });
+    });
+  } else {
+    if (is_backward(kernel) && problem.over_rows() && options.has("gamma")) {  // what the host's kernel refuses by itself
+      const std::vector<float> gamma = kernels::read_array<float>(options.required("gamma"), problem.cols);
+      kernels::detail::require_reciprocals(options.required("op").c_str(), gamma.data(), problem.cols, {});
+    }
+    said["variant"] = problem.rows > 0 || is_backward(kernel) ? gpu::run_on_device(*device, problem, arguments, arguments.eps) : "";
+    if (kernel == KernelId::kGeluBackward) {
+      const FitChoice& fit = *fits_of(problem).front();
+      said["fit"] = to_json(fit_record(fit.name, fit.accuracy, fit.bounds));
+    }
   }
-  std::string variant;
-  if (problem.rows > 0 || is_backward(kernel)) variant = gpu::run_on_device(index, problem, arguments, eps_of(options));
   Outputs outputs;
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k].role == Role::kOutput && options.has(all[k].name)) outputs.write(options.required(all[k].name), arrays[k]);
   outputs.commit();
-  if (!options.has("json")) return;
-  nlohmann::json said = {{"op", options.required("op")}, {"variant", variant}};
-  if (kernel == KernelId::kGeluBackward) {
-    const FitChoice& fit = *fits_of(problem).front();
-    said["fit"] = to_json(fit_record(fit.name, fit.accuracy, fit.bounds));
-  }
-  std::printf("%s\n", said.dump().c_str());
-}
-
-template <class T>
-void gelu(const Options& options, bool forward) {
-  Outputs outputs;
-  i64 n = 0;
-  if (forward) {
-    const std::vector<T> x = kernels::read_array<T>(options.required("x"));
-    n = static_cast<i64>(x.size());
-    std::vector<T> y(x.size());
-    std::vector<u32> mask(static_cast<std::size_t>(mask_words(n)));
-    kernels::gelu_forward<T>(x.data(), y.data(), mask.data(), n);
-    outputs.write(options.required("y"), y);
-    outputs.write(options.required("mask"), mask);
-  } else {
-    const std::vector<T> y = kernels::read_array<T>(options.required("y"));
-    n = static_cast<i64>(y.size());
-    std::vector<T> dx = kernels::read_array<T>(options.required("dy"), n);
-    const std::vector<u32> mask = kernels::read_array<u32>(options.required("mask"), mask_words(n));
-    kernels::gelu_backward<T>(dx.data(), y.data(), mask.data(), dx.data(), n);
-    outputs.write(options.required("dx"), dx);
-  }
-  outputs.commit();
-  forward ? say_choice<tuned::GeluForward<T>>(options, 1, n) : say_choice<tuned::GeluBackward<T>>(options, 1, n);
+  if (options.has("json")) std::printf("%s\n", said.dump().c_str());
 }
 
 // The kernels of a generated header, on elements as their bits: T those of dy and dx (of x and y), Y those of y.
@@ -193,65 +194,12 @@ void eval_header(const Options& options, bool forward) {
   return wide ? eval_header_backward<u32, u8>(options, header, id) : eval_header_backward<u16, u8>(options, header, id);
 }
 
-template <class T>
-void norm(const Options& options, bool forward, bool layer) {
-  i64 rows = 0, cols = 0;  // not a structured binding: clang before 16 lets no lambda use one
-  std::tie(rows, cols) = shape_of(options);
-  const auto parameter = [&](const char* name) { return options.has(name) ? kernels::read_array<float>(options.required(name), cols) : std::vector<float>(); };
-  const auto pointer = [](std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
-  std::vector<float> gamma = parameter("gamma"), beta = parameter("beta");
-
-  Outputs outputs;
-  if (forward) {
-    const float eps = eps_of(options);
-    std::vector<T> x = kernels::read_array<T>(options.required("x"), rows * cols);
-    std::vector<float> rstd(static_cast<std::size_t>(rows));
-    if (layer)
-      tuned::layernorm_forward<T>(x.data(), pointer(gamma), pointer(beta), rows, cols, eps, x.data(), rstd.data());
-    else
-      tuned::rmsnorm_forward<T>(x.data(), pointer(gamma), rows, cols, eps, x.data(), rstd.data());
-    outputs.write(options.required("y"), x);
-    outputs.write(options.required("rstd"), rstd);
-  } else {
-    std::vector<T> dx = kernels::read_array<T>(options.required("dy"), rows * cols);
-    const std::vector<T> y = kernels::read_array<T>(options.required("y"), rows * cols);
-    const std::vector<float> rstd = kernels::read_array<float>(options.required("rstd"), rows);
-    const auto gradient = [&](const char* name) { return std::vector<float>(options.has(name) ? static_cast<std::size_t>(cols) : 0); };
-    std::vector<float> dgamma = gradient("dgamma"), dbeta = gradient("dbeta");
-    std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, cols)));
-    if (layer) {
-      tuned::layernorm_backward<T>(dx.data(), y.data(), pointer(gamma), pointer(beta), rstd.data(), rows, cols, dx.data(), pointer(dgamma), pointer(dbeta), {},
-                                   workspace);
-    } else {
-      tuned::rmsnorm_backward<T>(dx.data(), y.data(), pointer(gamma), rstd.data(), rows, cols, dx.data(), pointer(dgamma), {}, workspace);
-    }
-    outputs.write(options.required("dx"), dx);
-    if (!dgamma.empty()) outputs.write(options.required("dgamma"), dgamma);
-    if (!dbeta.empty()) outputs.write(options.required("dbeta"), dbeta);
-  }
-  outputs.commit();
-  if (forward)
-    layer ? say_choice<tuned::LayernormForward<T>>(options, rows, cols) : say_choice<tuned::RmsnormForward<T>>(options, rows, cols);
-  else
-    layer ? say_choice<tuned::LayernormBackward<T>>(options, rows, cols) : say_choice<tuned::RmsnormBackward<T>>(options, rows, cols);
-}
-
 // Two options that name one file would silently lose an array.
 void require_distinct(const Options& options, const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < names.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (options.has(names[i]) && options.has(names[j]) && options.text(names[i], "") == options.text(names[j], ""))
         throw options.bad(names[i], "is the same file as --" + names[j]);
-}
-
-template <class T>
-void run(const Options& options, const std::string& op) {
-  const bool forward = op.find("forward") != std::string::npos;
-  if (op == "forward" || op == "backward") {
-    gelu<T>(options, forward);
-  } else {
-    norm<T>(options, forward, op.rfind("layer", 0) == 0);
-  }
 }
 
 }  // namespace
@@ -271,7 +219,8 @@ int eval_command(const std::vector<std::string>& args) {
   const std::optional<int> device = cuda_device(options);
   if (!device) require_cpu_device(options);
 
-  const Operation& operation = operations().at(op);
+  const KernelId kernel = operations().at(op);
+  const Operation operation = options_of(kernel);
   for (const std::string& name : operation.required)
     if (!with_header || (name != "activation" && (name != "mask" || op == "forward"))) options.required(name);
   for (const char* name : {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"}) {
@@ -282,26 +231,14 @@ int eval_command(const std::vector<std::string>& args) {
     throw options.bad("activation",
                       "'" + options.text("activation", "") + "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
   }
-  require_distinct(options, op == "forward"                           ? std::vector<std::string>{"y", "mask"}
-                            : op.find("forward") != std::string::npos ? std::vector<std::string>{"y", "rstd"}
-                                                                      : std::vector<std::string>{"dx", "dgamma", "dbeta"});
-  if (device) {
-    if (with_header) throw options.bad("header", "is for the CPU: --device cuda:N runs the library's own kernels");
-    const std::map<std::string, KernelId> kernels_of = {{"forward", KernelId::kGeluForward},
-                                                        {"backward", KernelId::kGeluBackward},
-                                                        {"layernorm_forward", KernelId::kLayernormForward},
-                                                        {"layernorm_backward", KernelId::kLayernormBackward},
-                                                        {"rmsnorm_forward", KernelId::kRmsnormForward},
-                                                        {"rmsnorm_backward", KernelId::kRmsnormBackward}};
-    eval_on_device(options, *device, kernels_of.at(op));
-    return kernels::kExitHolds;
-  }
+  require_distinct(options, operation.written);
+  if (device && with_header) throw options.bad("header", "is for the CPU: --device cuda:N runs the library's own kernels");
   if (with_header) {
     if (options.has("json")) throw options.bad("json", "--header names what runs");
     eval_header(options, op == "forward");
     return kernels::kExitHolds;
   }
-  with_type(*format_named(format), [&]<class T>(T) { run<T>(options, op); });
+  eval_kernel(options, kernel, device);
   return kernels::kExitHolds;
 }
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <stdexcept>
 
+#include "autotune/arguments.h"
 #include "autotune/candidate.h"
 #include "autotune/timing.h"
-#include "autotune/variant_abi.h"
 
 namespace outgrad::autotune {
 

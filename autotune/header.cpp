@@ -62,14 +62,18 @@ const std::map<std::string, std::string>& types() {
   return kTypes;
 }
 
+const std::string kIncluded = "#include \"autotune/arguments.h\"\n#include \"kernels/host/elementwise.h\"\n";
+
 // The header under its own name for the compiler's messages, then the one function. Another header of the same struct's name may be
 // among the committed ones: none of them is included.
 std::string source_of(const GeneratedHeader& header, FormatId format) {
-  const std::string run = header.forward ? "run_forward<Fit, " : "run_backward<Fit, ", t = types().at(name_of(format));
-  return "#include \"autotune/variant_abi.h\"\n" + included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " +
-         kSymbol + "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = generated::" + header.type +
-         ";\n  constexpr CpuSchedule kSchedule{.vector_bits = kBestVectorBits};\n  outgrad::autotune::" + run + t + ", kSchedule" +
-         (header.forward ? "" : ", " + types().at(header.format)) + ">(a);\n}\n";
+  const std::string t = types().at(name_of(format)), y = types().at(header.format);
+  const std::string run = header.forward ? "call<KernelId::kGeluForward, " + t + ">(a, [](auto... x) { gelu_forward<Fit, " + t + ", kSchedule>(x...); });"
+                                         : "call<KernelId::kGeluBackward, " + t + ", " + y + ">(a, [](auto... x) { activation_backward<Fit, " + t +
+                                               ", kSchedule, " + y + ">(x...); });";
+  return kIncluded + included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol +
+         "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = generated::" + header.type +
+         ";\n  constexpr CpuSchedule kSchedule{.vector_bits = kBestVectorBits};\n  " + run + "\n}\n";
 }
 
 }  // namespace
@@ -171,12 +175,13 @@ FitChoice choice_from(const GeneratedHeader& header) {
 
 Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, const Toolchain& toolchain, const CompileSettings& settings) {
   std::vector<FitChoice> choices;
-  std::string source = "#include \"autotune/variant_abi.h\"\n", origin;
+  std::string source = kIncluded, origin;
   for (const GeneratedHeader& header : headers) {
     if (header.format != name_of(format)) continue;
     source += included_text(header.text, header.path) + "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol + "_" + header.type +
-              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  outgrad::autotune::run_backward<generated::" + header.type +
-              ", " + types().at(header.format) + ", CpuSchedule{.threads = 1}>(a);\n}\n";
+              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  call<KernelId::kGeluBackward, " + types().at(header.format) +
+              ">(a, [](auto... x) { activation_backward<generated::" + header.type + ", " + types().at(header.format) +
+              ", CpuSchedule{.threads = 1}>(x...); });\n}\n";
     choices.push_back(choice_from(header));
     if (origin.empty()) origin = fs::path(header.path).parent_path().string();
   }

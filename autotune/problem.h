@@ -1,5 +1,5 @@
-// What is tuned: a kernel of the library in one storage format, at one size; and the table of every kernel's operands, from which
-// arrays are made, verified and timed.
+// What is tuned: a kernel of the catalogue (kernels/kernels.h) in one storage format, at one size. Its arrays are made,
+// verified and timed by the catalogue's operands.
 #pragma once
 
 #include <array>
@@ -12,43 +12,32 @@
 
 #include "autotune/arguments.h"
 #include "kernels/formats.h"
+#include "kernels/kernels.h"
 
 namespace outgrad::autotune {
 
 class Options;
 
-enum class KernelId {
-  kGeluBackward,
-  kGeluForward,
-  kBiasGeluBackward,
-  kBiasGeluForward,
-  kLayernormBackward,
-  kLayernormForward,
-  kRmsnormBackward,
-  kRmsnormForward,
-  kResidualLayernormBackward,
-  kResidualLayernormForward,
-  kResidualRmsnormBackward,
-  kResidualRmsnormForward,
-};
+using kernels::Content;
+using kernels::Element;
+using kernels::Extent;
+using kernels::is_backward;
+using kernels::kNoOperand;
+using kernels::name_of;  // "gelu_backward", ...
+using kernels::Operand;
+using kernels::operands;  // in the order of Arguments::array
+using kernels::Role;
+
 enum class FormatId { kF32, kF16, kBf16 };  // kernels::ActivationFormats
 
-inline constexpr KernelId kAllKernels[] = {KernelId::kGeluBackward,
-                                           KernelId::kGeluForward,
-                                           KernelId::kBiasGeluBackward,
-                                           KernelId::kBiasGeluForward,
-                                           KernelId::kLayernormBackward,
-                                           KernelId::kLayernormForward,
-                                           KernelId::kRmsnormBackward,
-                                           KernelId::kRmsnormForward,
-                                           KernelId::kResidualLayernormBackward,
-                                           KernelId::kResidualLayernormForward,
-                                           KernelId::kResidualRmsnormBackward,
-                                           KernelId::kResidualRmsnormForward};
+inline constexpr auto kAllKernels = [] {
+  std::array<KernelId, kernels::kKernels> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<KernelId>(i);
+  return all;
+}();
 inline constexpr KernelId kGeluKernels[] = {KernelId::kGeluBackward, KernelId::kGeluForward};  // the elementwise ones
 inline constexpr FormatId kAllFormats[] = {FormatId::kF32, FormatId::kBf16, FormatId::kF16};
 
-const char* name_of(KernelId kernel);  // "gelu_backward", ...
 const char* name_of(FormatId format);  // "f32", ...
 const char* type_of(FormatId format);  // "float", "F16", ..., of namespace kernels
 int bytes_of(FormatId format);
@@ -80,61 +69,19 @@ struct Problem {
   double bytes() const;
   // The part of it that grows with elements(), per element: dy, y, dx and an eighth of a byte of mask; not vectors of rows and columns.
   double bytes_per_element() const;
-  bool over_rows() const;  // the kernel has rows: everything but plain GELU
-  bool has_fit() const;    // a fit is a parameter: of GELU's kernels, not of the norms
+  bool over_rows() const { return kernels::over_rows(kernel); }  // the kernel has rows: everything but plain GELU
+  bool has_fit() const { return kernels::has_fit(kernel); }      // a fit is a parameter: of GELU's kernels, not of the norms
+  // Of an array: its elements, bytes of one, and of all.
+  kernels::i64 count_of(const Operand& operand) const;
+  int element_bytes(const Operand& operand) const { return operand.element == Element::kFormat ? bytes_of(format) : 4; }
+  std::size_t array_bytes(const Operand& operand) const {
+    return static_cast<std::size_t>(count_of(operand)) * static_cast<std::size_t>(element_bytes(operand));
+  }
   bool operator==(const Problem&) const = default;
 };
 
 // Of Problem::name(), not sized; nothing of another name.
 std::optional<Problem> problem_named(std::string_view name);
-enum class Element { kFormat, kF32, kMaskWord };
-enum class Extent {
-  kElements,
-  kRows,
-  kColumns,
-  kMaskWords,      // a bit an element
-  kNormWorkspace,  // of the kernels on the host; a device has a workspace of its own size
-  kBiasWorkspace,
-};
-enum class Role { kInput, kOutput, kScratch };
-
-// What an array holds, hence how it is filled.
-enum class Content {
-  kX,
-  kResidual,
-  kActivation,  // y of a GELU
-  kNormed,      // y of a norm
-  kDy,
-  kDzNext,
-  kMask,
-  kGamma,  // has a finite reciprocal
-  kBeta,
-  kBias,
-  kRstd,
-  kResult,  // written: nothing to fill
-};
-
-inline constexpr int kNoOperand = -1;
-
-struct Operand {
-  const char* name;
-  Content content;
-  Element element;
-  Extent extent;
-  Role role;
-  // Indices of the inputs that an output may equal.
-  std::array<int, 2> may_alias = {kNoOperand, kNoOperand};
-  bool optional = false;  // may be null
-
-  kernels::i64 count(const Problem& problem) const;  // elements of the array
-  int element_bytes(FormatId format) const { return element == Element::kFormat ? bytes_of(format) : 4; }
-  std::size_t bytes(const Problem& problem) const { return static_cast<std::size_t>(count(problem)) * static_cast<std::size_t>(element_bytes(problem.format)); }
-};
-
-// In the order of Arguments::array.
-std::span<const Operand> operands(KernelId kernel);
-bool is_backward(KernelId kernel);
-
 // The problem at its own size, else at the default one: `elements` of an elementwise kernel; rows of 1024 columns, at most 16384 and at least one,
 // within `elements`.
 Problem sized_within(const Problem& problem, kernels::i64 elements);

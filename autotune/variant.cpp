@@ -7,7 +7,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include "autotune/bias_abi.h"
 #include "autotune/schedule.h"
 #include "kernels/fits.h"
 #include "kernels/formats.h"
@@ -15,6 +14,7 @@
 // taken from it, so that it can stand beside another tuned header in one program.
 #include "kernels/generated/tuned_default.h"
 #include "kernels/host/errors.h"
+#include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/support/digest.h"
 
@@ -28,33 +28,26 @@ using kernels::CpuSchedule;
 using kernels::Prefetch;
 using kernels::TablePlacement;
 
-template <class T, bool kBias>
-Fits backward_fits() {
+template <KernelId K, class T>
+Fits fits_for() {
   Fits choices;
-  kernels::for_each_fit([&](auto fit) {
-    using Fit = decltype(fit);
-    // The list is of every activation and format; the kernel is GELU's.
-    if constexpr (std::string_view(Fit::kFormat) == kernels::Format<T>::kName && std::string_view(Fit::kActivation) == "gelu") {
-      FitChoice choice = backward_choice<Fit, T>();
-      if constexpr (kBias) choice.reference = &run_bias_backward<Fit, T, kReferenceSchedule>;
-      const bool is_default = std::is_same_v<Fit, typename kernels::DefaultFit<T>::Type>;
-      choices.insert(is_default ? choices.begin() : choices.end(), std::make_shared<const FitChoice>(std::move(choice)));
-    }
-  });
+  if constexpr (kernels::has_fit(K) && is_backward(K)) {
+    kernels::for_each_fit([&](auto fit) {
+      using Fit = decltype(fit);
+      // The list is of every activation and format; the kernel is GELU's.
+      if constexpr (std::string_view(Fit::kFormat) == kernels::Format<T>::kName && std::string_view(Fit::kActivation) == "gelu") {
+        FitChoice choice = backward_choice<Fit, T>();
+        choice.reference = &kernels::run<K, Fit, T, kReferenceSchedule>;
+        const bool is_default = std::is_same_v<Fit, typename kernels::DefaultFit<T>::Type>;
+        choices.insert(is_default ? choices.begin() : choices.end(), std::make_shared<const FitChoice>(std::move(choice)));
+      }
+    });
+  } else if constexpr (kernels::has_fit(K)) {
+    using Fit = typename kernels::ForwardFit<T>::Type;
+    choices.push_back(std::make_shared<const FitChoice>(
+        FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = &kernels::run<K, Fit, T, kReferenceSchedule>}));
+  }
   return choices;
-}
-
-template <class T, bool kBias>
-Fits forward_fits() {
-  using Fit = typename kernels::ForwardFit<T>::Type;
-  constexpr VariantFunction kReference = [] {
-    if constexpr (kBias) {
-      return &run_bias_forward<Fit, T, kReferenceSchedule>;
-    } else {
-      return &run_forward<Fit, T, kReferenceSchedule>;
-    }
-  }();
-  return {std::make_shared<const FitChoice>(FitChoice{.type = type_name(Fit::kName), .name = Fit::kName, .has_rows = true, .reference = kReference})};
 }
 
 // Rows are shared by slots there, not by blocks of elements.
@@ -73,17 +66,11 @@ std::string type_name(std::string_view name) {
 }
 
 const Fits& fits_of(const Problem& problem) {
-  return with_type(problem.format, [&](auto value) -> const Fits& {
-    using T = decltype(value);
-    static const Fits kBackward = backward_fits<T, false>(), kForward = forward_fits<T, false>(), kBiasBackward = backward_fits<T, true>(),
-                      kBiasForward = forward_fits<T, true>(), kNone;
-    switch (problem.kernel) {
-      case KernelId::kGeluBackward: return kBackward;
-      case KernelId::kGeluForward: return kForward;
-      case KernelId::kBiasGeluBackward: return kBiasBackward;
-      case KernelId::kBiasGeluForward: return kBiasForward;
-      default: return kNone;
-    }
+  return with_type(problem.format, [&]<class T>(T) -> const Fits& {
+    return kernels::with_kernel(problem.kernel, [](auto kernel) -> const Fits& {
+      static const Fits kFits = fits_for<kernel(), T>();
+      return kFits;
+    });
   });
 }
 
@@ -149,16 +136,9 @@ std::string Variant::schedule_text() const {
 }
 
 std::string Variant::body() const {
-  std::string run;
-  switch (problem.kernel) {
-    case KernelId::kGeluBackward: run = "run_backward"; break;
-    case KernelId::kGeluForward: run = "run_forward"; break;
-    case KernelId::kBiasGeluBackward: run = "run_bias_backward"; break;
-    case KernelId::kBiasGeluForward: run = "run_bias_forward"; break;
-    default: run = std::string("run_") + autotune::name_of(problem.kernel);
-  }
-  return "using namespace outgrad::kernels; outgrad::autotune::" + run + "<" + (fit ? "generated::" + fit->type + ", " : "") + type_of(problem.format) + ", " +
-         schedule_text() + ">(a);";
+  const std::string kernel = autotune::name_of(problem.kernel), type = type_of(problem.format);
+  return "using namespace outgrad::kernels; call<KernelId::k" + type_name(kernel) + ", " + type + ">(a, [](auto... x) { " + kernel + "<" +
+         (fit ? "generated::" + fit->type + ", " : "") + type + ", " + schedule_text() + ">(x...); });";
 }
 
 nlohmann::json Variant::parameters() const {

@@ -13,8 +13,9 @@
 #include "autotune/accuracy.h"
 #include "autotune/problem.h"
 #include "autotune/search/space.h"
-#include "autotune/variant_abi.h"
 #include "kernels/direct.h"
+#include "kernels/host/call.h"
+#include "kernels/host/elementwise.h"
 #include "kernels/params.h"
 
 namespace outgrad::autotune {
@@ -45,6 +46,13 @@ struct FitChoice {
   Compiled compiled_reference{};
 };
 using Fits = std::vector<std::shared_ptr<const FitChoice>>;
+
+// GELU's backward of any fit, of those too that kernels/fits.h does not list. Y: the format of y, where it is not that
+// of dy and dx.
+template <class Fit, class T, kernels::CpuSchedule kSchedule, class Y = T>
+void run_backward(const Arguments& a) {
+  kernels::call<KernelId::kGeluBackward, T, Y>(a, [](auto... x) { kernels::activation_backward<Fit, T, kSchedule, Y>(x...); });
+}
 
 // What a generated header offers for values stored as T.
 template <class Fit, class T>

@@ -234,16 +234,16 @@ Verifier::Verifier(const Problem& problem, VariantFunction reference, std::uint6
 }
 
 Verifier::Bytes Verifier::filled(const Operand& operand, const Problem& problem, Fill fill) const {
-  Bytes array(operand.bytes(problem));
+  Bytes array(problem.array_bytes(operand));
   if (operand.content == Content::kResult) return array;
   std::uint64_t random = seed_ + 1 + static_cast<std::uint64_t>(operand.content);
   const bool matrix = operand.extent == Extent::kElements;
   const FormatId format = operand.element == Element::kFormat ? problem.format : FormatId::kF32;
-  const int size = operand.element_bytes(problem.format);
+  const int size = problem.element_bytes(operand);
   const auto half = static_cast<i64>(patterns_.size());
   // Large arrays repeat themselves, at places that no row, vector or task knows: a prime.
   constexpr i64 kPeriod = 10'007;
-  const i64 count = operand.count(problem), drawn_count = fill == Fill::kPlain && matrix ? std::min(count, kPeriod) : count;
+  const i64 count = problem.count_of(operand), drawn_count = fill == Fill::kPlain && matrix ? std::min(count, kPeriod) : count;
   for (i64 i = 0; i < drawn_count; ++i) {
     u32 bits;
     if (operand.content == Content::kMask) {
@@ -283,7 +283,7 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
     c.problem = problem;
     for (std::size_t k = 0; k < all.size(); ++k) {
       const std::size_t bytes = c.arrays[k].size();
-      c.arrays[k].resize(all[k].bytes(problem));
+      c.arrays[k].resize(problem.array_bytes(all[k]));
       repeat(c.arrays[k], bytes);
     }
     return c;
@@ -298,7 +298,7 @@ Verifier::Case Verifier::case_of(const Problem& problem, Fill fill, Absent absen
                                            (absent == Absent::kOutputs && all[k].role == Role::kOutput) || (absent == Absent::kSecond && seen == 2)));
     if (all[k].role == Role::kScratch) {
       c.arrays.emplace_back();
-      scratch[k].resize(all[k].bytes(problem));
+      scratch[k].resize(problem.array_bytes(all[k]));
       arguments.array[k] = scratch[k].data();
     } else {
       c.arrays.push_back(filled(all[k], problem, fill));
@@ -334,7 +334,7 @@ std::vector<Verifier::Alias> Verifier::aliases() const {
 long long Verifier::compared(const Problem& problem) const {
   long long outputs = 0;
   for (const Operand& operand : operands(problem.kernel))
-    if (operand.role == Role::kOutput) outputs += operand.count(problem);
+    if (operand.role == Role::kOutput) outputs += problem.count_of(operand);
   return outputs;
 }
 
@@ -345,7 +345,7 @@ long long Verifier::checked(int block_elements, const Takes& takes) const {
     if (!taken(c.problem)) continue;
     long long outputs = compared(c.problem);
     for (std::size_t k = 0; k < c.absent.size(); ++k)
-      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput) outputs -= operand.count(c.problem);
+      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput) outputs -= c.problem.count_of(operand);
     sum += outputs * (1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0));
   }
   for (const Problem& problem : block_problems(block_elements))
@@ -383,7 +383,7 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
   Arguments arguments{.rows = c.problem.rows, .cols = c.problem.cols};
   for (std::size_t k = 0; k < all.size(); ++k) {
     const bool elsewhere = c.absent[k] || static_cast<int>(k) == alias.output;
-    arrays.push_back(std::make_unique<GuardedArray>(elsewhere ? 0 : all[k].bytes(c.problem)));
+    arrays.push_back(std::make_unique<GuardedArray>(elsewhere ? 0 : c.problem.array_bytes(all[k])));
     if (elsewhere) continue;
     arguments.array[k] = arrays[k]->data();
     if (all[k].role == Role::kInput)
@@ -416,7 +416,7 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
     const auto* got = static_cast<const std::byte*>(arguments.array[k]);
     const std::byte* const want = c.arrays[k].data();
     if (c.arrays[k].empty() || std::memcmp(got, want, c.arrays[k].size()) == 0) continue;
-    for (i64 i = 0; i < all[k].count(c.problem); ++i) {
+    for (i64 i = 0; i < c.problem.count_of(all[k]); ++i) {
       const u32 have = canonical_at(all[k], c.problem.format, got, i), wanted = canonical_at(all[k], c.problem.format, want, i);
       if (have == wanted) continue;
       char text[96];

@@ -91,7 +91,7 @@ Array filled(Content content, Element element, FormatId format, i64 count, std::
 
 Workspace::Workspace(const Problem& problem, std::uint64_t seed) : problem_(problem) {
   for (const Operand& operand : operands(problem.kernel))
-    arrays_.push_back(filled(operand.content, operand.element, problem.format, operand.count(problem), seed));
+    arrays_.push_back(filled(operand.content, operand.element, problem.format, problem.count_of(operand), seed));
 }
 
 Arguments Workspace::arguments() const {

@@ -38,7 +38,8 @@ std::string source_of(const std::string& header, const std::string& root, Format
       "extern \"C\" __attribute__((visibility(\"default\")))\n";
   for (const Problem& problem : problems) {
     if (problem.format != format) continue;
-    text += "EXPORTED void " + entry_symbol(problem) + "(const Arguments& a) { enter_" + name_of(problem.kernel) + "<" + type_of(format) + ">(a); }\n";
+    text += "EXPORTED void " + entry_symbol(problem) + "(const Arguments& a) { enter<KernelId::k" + type_name(name_of(problem.kernel)) + ", " +
+            type_of(format) + ">(a); }\n";
     text += "EXPORTED void " + choice_symbol(problem) + "(const Arguments& a) { tell_choice<tuned::" + table_name(problem) + ">(a); }\n";
   }
   return text;

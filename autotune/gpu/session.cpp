@@ -64,9 +64,8 @@ class PlanArguments {
   // `work` points to them, in the order of the kernel's parameters.
   template <class Work>
   void with(const PlannedLaunch& launch, const Work& work) {
+    if (!problem_.over_rows()) return elementwise(work);
     switch (launch.kernel) {
-      case DeviceKernel::activation_backward: return call(work, at("dy"), at("y"), at("mask"), at("dx"), elements_);
-      case DeviceKernel::gelu_forward: return call(work, at("x"), at("y"), at("mask"), elements_);
       case DeviceKernel::bias_gelu_forward: return call(work, at("x"), at("bias"), elements_, n_, at("y"), at("mask"));
       case DeviceKernel::bias_gelu_backward:
         return call(work, at("dy"), at("y"), at("mask"), kernels::cuda::slot_rows(rows_, slots_), n_, at("dx"), slots_ > 1 ? at("workspace") : at("dbias"));
@@ -96,6 +95,15 @@ class PlanArguments {
   template <class T>
   T* pointer(std::string_view name) const {
     return reinterpret_cast<T*>(at(name));
+  }
+  // All arrays, then their elements.
+  template <class Work>
+  void elementwise(const Work& work) const {
+    std::vector<u64> values(addresses_.begin(), addresses_.begin() + static_cast<std::ptrdiff_t>(operands(problem_.kernel).size()));
+    values.push_back(static_cast<u64>(elements_));
+    std::vector<void*> parameters;
+    for (u64& value : values) parameters.push_back(&value);
+    work(parameters);
   }
   template <class Work, class... Values>
   void call(const Work& work, Values... values) const {
@@ -158,7 +166,7 @@ bool writes_sums(const Problem& problem, const Addresses& addresses) {
 }  // namespace
 
 std::size_t LoadedVariant::bytes(const Operand& operand, i64 rows, i64 cols) const {
-  if (operand.role != Role::kScratch) return operand.bytes(variant.problem.sized(rows, cols));
+  if (operand.role != Role::kScratch) return variant.problem.sized(rows, cols).array_bytes(operand);
   const i64 words = is_norm(variant.problem.kernel) ? kernels::cuda::norm_backward_workspace(rows, cols) : kernels::cuda::bias_backward_workspace(rows, cols);
   return static_cast<std::size_t>(words) * sizeof(float);
 }
@@ -189,15 +197,11 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
 LoadedVariant load(const Device& device, const GpuVariant& variant, const std::vector<Cubin>& cubins) {
   const Architecture& limits = device.identity().limits;
   LoadedVariant loaded{variant, {}, {.sms = limits.sms, .shared_bytes = limits.shared_per_block}};
-  constexpr DeviceKernel kAll[] = {DeviceKernel::activation_backward, DeviceKernel::gelu_forward,   DeviceKernel::bias_gelu_backward,
-                                   DeviceKernel::bias_gelu_forward,   DeviceKernel::add_slots,      DeviceKernel::norm_forward,
-                                   DeviceKernel::norm_prepare,        DeviceKernel::norm_slot_sums, DeviceKernel::norm_backward,
-                                   DeviceKernel::norm_backward_slots, DeviceKernel::norm_finish};
   for (const Cubin& cubin : cubins) {
     const std::vector<Device::Kernel> handles = device.load(cubin.content, cubin.symbols);
     for (std::size_t i = 0; i < handles.size(); ++i)
-      for (const DeviceKernel kernel : kAll)
-        if (is_symbol_of(cubin.symbols[i], kernel)) loaded.kernels[kernel] = handles[i];
+      for (std::size_t k = 0; k < std::size(kernels::cuda::kDeviceKernelNames); ++k)
+        if (const auto kernel = static_cast<DeviceKernel>(k); is_symbol_of(cubin.symbols[i], kernel)) loaded.kernels[kernel] = handles[i];
   }
   if (loaded.kernels.count(variant.main_kernel()) == 0) throw std::logic_error(variant.name() + ": no " + name_of(variant.main_kernel()) + " in its code");
   if (!is_norm(variant.problem.kernel) && variant.schedule.blocks_per_sm == kernels::kAllResident)
@@ -290,13 +294,13 @@ class GpuExecutor : public Executor {
         scratch_ = k;
         continue;  // of the size that a variant says
       }
-      arrays_[k] = Device::Memory(device_, operand.bytes(problem));
+      arrays_[k] = Device::Memory(device_, problem.array_bytes(operand));
       addresses_[k] = arrays_[k].address();
       if (operand.role == Role::kOutput) continue;
-      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod, count = operand.count(problem),
+      const i64 period = operand.element == Element::kMaskWord ? kWorkspacePeriod / 32 : kWorkspacePeriod, count = problem.count_of(operand),
                 own = std::min(count, period);
       const Array values = filled(operand.content, operand.element, problem.format, own, seed);
-      const std::size_t bytes = arrays_[k].bytes(), own_bytes = static_cast<std::size_t>(own) * static_cast<std::size_t>(operand.element_bytes(problem.format));
+      const std::size_t bytes = arrays_[k].bytes(), own_bytes = static_cast<std::size_t>(own) * static_cast<std::size_t>(problem.element_bytes(operand));
       device_.upload(addresses_[k], values.get(), own_bytes);
       for (std::size_t done = own_bytes; done < bytes; done *= 2) device_.copy(addresses_[k] + done, addresses_[k], std::min(done, bytes - done));
     }

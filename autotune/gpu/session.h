@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "autotune/arguments.h"
 #include "autotune/executor.h"
 #include "autotune/gpu/driver.h"
 #include "autotune/gpu/variant.h"
-#include "autotune/norm_abi.h"
-#include "autotune/variant_abi.h"
 
 namespace outgrad::autotune::gpu {
 

@@ -94,6 +94,14 @@ std::string instantiation(DeviceKernel kernel, const std::string& arguments, con
   return std::string("template __global__ void cuda::") + gpu::name_of(kernel) + "<" + arguments + ">(" + parameters + ");\n";
 }
 
+// The parameters of an elementwise kernel: all arrays, then their elements.
+std::string elementwise_parameters(const Problem& problem) {
+  std::string text;
+  for (const Operand& operand : operands(problem.kernel))
+    text += std::string(operand.role == Role::kInput ? "const " : "") + (operand.element == Element::kMaskWord ? "u32" : type_of(problem.format)) + "*, ";
+  return text + "i64";
+}
+
 bool is_fused(const GpuNormSchedule& schedule) { return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate; }
 
 LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits, bool sums) {
@@ -121,41 +129,13 @@ std::string norm_source(const GpuVariant& variant) {
 
 }  // namespace
 
-bool is_norm(KernelId kernel) { return kernel >= KernelId::kLayernormBackward; }
-
 NormKind norm_kind(KernelId kernel) {
-  switch (kernel) {
-    case KernelId::kLayernormBackward: return {Norm::layer, false, false};
-    case KernelId::kLayernormForward: return {Norm::layer, false, true};
-    case KernelId::kRmsnormBackward: return {Norm::rms, false, false};
-    case KernelId::kRmsnormForward: return {Norm::rms, false, true};
-    case KernelId::kResidualLayernormBackward: return {Norm::layer, true, false};
-    case KernelId::kResidualLayernormForward: return {Norm::layer, true, true};
-    case KernelId::kResidualRmsnormBackward: return {Norm::rms, true, false};
-    case KernelId::kResidualRmsnormForward: return {Norm::rms, true, true};
-    default: throw std::logic_error(std::string(autotune::name_of(kernel)) + " is no norm");
-  }
+  if (!is_norm(kernel)) throw std::logic_error(std::string(autotune::name_of(kernel)) + " is no norm");
+  return {kernels::has_content(kernel, Content::kBeta) ? Norm::layer : Norm::rms,
+          kernels::has_content(kernel, Content::kResidual) || kernels::has_content(kernel, Content::kDzNext), !is_backward(kernel)};
 }
 
-bool is_forward(KernelId kernel) {
-  return is_norm(kernel) ? norm_kind(kernel).forward : kernel == KernelId::kGeluForward || kernel == KernelId::kBiasGeluForward;
-}
-
-const char* name_of(DeviceKernel kernel) {
-  switch (kernel) {
-    case DeviceKernel::activation_backward: return "activation_backward";
-    case DeviceKernel::gelu_forward: return "gelu_forward";
-    case DeviceKernel::bias_gelu_backward: return "bias_gelu_backward";
-    case DeviceKernel::bias_gelu_forward: return "bias_gelu_forward";
-    case DeviceKernel::add_slots: return "add_slots";
-    case DeviceKernel::norm_forward: return "norm_forward";
-    case DeviceKernel::norm_prepare: return "norm_prepare";
-    case DeviceKernel::norm_slot_sums: return "norm_slot_sums";
-    case DeviceKernel::norm_backward: return "norm_backward";
-    case DeviceKernel::norm_backward_slots: return "norm_backward_slots";
-    default: return "norm_finish";
-  }
-}
+const char* name_of(DeviceKernel kernel) { return kernels::cuda::kDeviceKernelNames[static_cast<std::size_t>(kernel)]; }
 
 bool is_symbol_of(const std::string& symbol, DeviceKernel kernel) {
   // As a template's name is mangled (Itanium C++ ABI): its length, itself, its arguments between I and E.
@@ -226,7 +206,7 @@ nlohmann::json GpuVariant::parameters() const {
 std::string GpuVariant::source() const {
   if (is_norm(problem.kernel)) return norm_source(*this);
   const std::string t = type_of(problem.format), in = "const " + t + "*", out = t + "*", fit_type = "generated::" + fit->type;
-  const bool bias = problem.kernel == KernelId::kBiasGeluBackward || problem.kernel == KernelId::kBiasGeluForward;
+  const bool bias = problem.over_rows();
   std::string text = bias ? "#include \"kernels/cuda/bias.cuh\"\n" : "#include \"kernels/cuda/elementwise.cuh\"\n";
   // A header of the caller's own stands in the program, one of ours is embedded.
   text += fit->header.empty() ? "#include \"kernels/generated/" + fit->name + ".h\"\n" : fit->header + "\n";
@@ -236,8 +216,8 @@ std::string GpuVariant::source() const {
   const std::string wide = text_of(is_wide(problem)) + ", Schedule";
   switch (main_kernel()) {
     case DeviceKernel::activation_backward:
-      return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + t + ", Schedule", in + ", " + in + ", const u32*, " + out + ", i64");
-    case DeviceKernel::gelu_forward: return text + instantiation(main_kernel(), fit_type + ", " + t + ", Schedule", in + ", " + out + ", u32*, i64");
+      return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + t + ", Schedule", elementwise_parameters(problem));
+    case DeviceKernel::gelu_forward: return text + instantiation(main_kernel(), fit_type + ", " + t + ", Schedule", elementwise_parameters(problem));
     case DeviceKernel::bias_gelu_backward:
       return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
     default: return text + instantiation(main_kernel(), fit_type + ", " + t + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
@@ -270,16 +250,17 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
     return {problem, schedule};
   }
   const std::shared_ptr<const FitChoice>& fit = gpu_fits_of(problem).front();
-  const bool bias = problem.kernel == KernelId::kBiasGeluBackward || problem.kernel == KernelId::kBiasGeluForward;
-  return {problem, fit,
-          kernels::cuda::completed(
-              {}, {.forward = is_forward(problem.kernel), .bias = bias, .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
+  return {
+      problem, fit,
+      kernels::cuda::completed(
+          {},
+          {.forward = is_forward(problem.kernel), .bias = problem.over_rows(), .element_bytes = autotune::bytes_of(problem.format), .rows = fit->has_rows})};
 }
 
 Traffic traffic_of(const Problem& problem) {
   Traffic traffic;
   for (const Operand& operand : operands(problem.kernel)) {
-    const double bytes = operand.extent == Extent::kElements ? operand.element_bytes(problem.format) : operand.extent == Extent::kMaskWords ? 0.125 : 0;
+    const double bytes = operand.extent == Extent::kElements ? problem.element_bytes(operand) : operand.extent == Extent::kMaskWords ? 0.125 : 0;
     (operand.role == Role::kInput ? traffic.read : traffic.written) += bytes;
   }
   return traffic;

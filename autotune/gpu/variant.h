@@ -48,9 +48,9 @@ struct NormKind {
   kernels::Norm norm;
   bool residual, forward;
 };
-bool is_norm(KernelId kernel);
+using kernels::is_norm;
 NormKind norm_kind(KernelId kernel);  // of a norm's kernel
-bool is_forward(KernelId kernel);
+constexpr bool is_forward(KernelId kernel) { return !is_backward(kernel); }
 
 // The name of a __global__ template.
 const char* name_of(kernels::cuda::DeviceKernel kernel);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <span>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -24,8 +25,11 @@
 namespace outgrad::c {
 namespace {
 
-using kernels::Norm;
-using kernels::SideBuffer;
+using kernels::Arguments;
+using kernels::Extent;
+using kernels::KernelId;
+using kernels::Operand;
+using kernels::Role;
 using u64 = kernels::u64;
 
 // --- Errors ----------------------------------------------------------------------------------------------------------------------
@@ -121,7 +125,6 @@ constexpr FormatInfo kInfo[kFormats] = {info_of<float>(ActivationFits<float>::Ty
                                         info_of<kernels::BF16>(ActivationFits<kernels::BF16>::Type{})};
 
 bool is_format(outgrad_format format) { return format >= 0 && format < kFormats; }
-bool is_kernel(outgrad_kernel kernel) { return kernel >= 0 && kernel < kKernels; }
 bool is_activation(outgrad_activation activation) { return activation >= 0 && activation < kActivations; }
 
 const char* digest_of(const char* fit) {
@@ -158,51 +161,44 @@ class ThreadLimit {
 // overflows.
 constexpr i64 kMostElements = i64{1} << 54;
 
-enum class Use { read, optional_read, write, optional_write };
-
-struct Operand {
-  const char* name;
+// An array of a call. may_alias of its operand are places in the list that it is checked in.
+struct Array {
+  Operand of;
   const void* pointer;
   i64 bytes;
   i64 alignment;
-  Use use;
-  const char* may_be[2] = {};  // the operands that it may be equal to
 };
 
-bool is_written(const Operand& operand) { return operand.use == Use::write || operand.use == Use::optional_write; }
-
-bool overlap(const Operand& a, const Operand& b) {
-  const auto begin = [](const Operand& o) { return reinterpret_cast<std::uintptr_t>(o.pointer); };
+bool overlap(const Array& a, const Array& b) {
+  const auto begin = [](const Array& o) { return reinterpret_cast<std::uintptr_t>(o.pointer); };
   return a.pointer != nullptr && b.pointer != nullptr && a.bytes > 0 && b.bytes > 0 && begin(a) < begin(b) + static_cast<u64>(b.bytes) &&
          begin(b) < begin(a) + static_cast<u64>(a.bytes);
 }
 
-// Operands of no bytes may be anything.
-outgrad_status check_operands(const char* function, std::initializer_list<Operand> operands) {
-  for (const Operand& operand : operands) {
-    const bool optional = operand.use == Use::optional_read || operand.use == Use::optional_write;
-    if (operand.bytes == 0) continue;
-    if (operand.pointer == nullptr) {
-      if (optional) continue;
-      return fail(OUTGRAD_ERROR_NULL_POINTER, function, "%s is null", operand.name);
+// Arrays of no bytes may be anything.
+outgrad_status check_arrays(const char* function, std::span<const Array> arrays) {
+  for (const Array& array : arrays) {
+    if (array.bytes == 0) continue;
+    if (array.pointer == nullptr) {
+      if (array.of.optional) continue;
+      return fail(OUTGRAD_ERROR_NULL_POINTER, function, "%s is null", array.of.name);
     }
-    const auto address = reinterpret_cast<std::uintptr_t>(operand.pointer);
-    if (address % static_cast<u64>(operand.alignment) != 0) {
-      return fail(OUTGRAD_ERROR_ALIGNMENT, function, "%s is not aligned to its elements of %lld bytes", operand.name,
-                  static_cast<long long>(operand.alignment));
+    const auto address = reinterpret_cast<std::uintptr_t>(array.pointer);
+    if (address % static_cast<u64>(array.alignment) != 0) {
+      return fail(OUTGRAD_ERROR_ALIGNMENT, function, "%s is not aligned to its elements of %lld bytes", array.of.name, static_cast<long long>(array.alignment));
     }
-    if (static_cast<u64>(operand.bytes) > UINTPTR_MAX - address) {
-      return fail(OUTGRAD_ERROR_SIZE, function, "%s: %lld bytes from its address on do not exist", operand.name, static_cast<long long>(operand.bytes));
+    if (static_cast<u64>(array.bytes) > UINTPTR_MAX - address) {
+      return fail(OUTGRAD_ERROR_SIZE, function, "%s: %lld bytes from its address on do not exist", array.of.name, static_cast<long long>(array.bytes));
     }
   }
-  for (const Operand& written : operands) {
-    if (!is_written(written)) continue;
-    for (const Operand& other : operands) {
+  for (const Array& written : arrays) {
+    if (written.of.role == Role::kInput) continue;
+    for (const Array& other : arrays) {
       if (&other == &written || !overlap(written, other)) continue;
       bool allowed = false;
-      for (const char* name : written.may_be) allowed |= name != nullptr && std::strcmp(name, other.name) == 0;
+      for (const int place : written.of.may_alias) allowed |= place != kernels::kNoOperand && &other == &arrays[static_cast<std::size_t>(place)];
       if (allowed && written.pointer == other.pointer) continue;
-      return fail(OUTGRAD_ERROR_OVERLAP, function, "%s overlaps %s", written.name, other.name);
+      return fail(OUTGRAD_ERROR_OVERLAP, function, "%s overlaps %s", written.of.name, other.of.name);
     }
   }
   return OUTGRAD_OK;
@@ -231,13 +227,16 @@ outgrad_status check_shape(const char* function, i64 rows, i64 n) {
   return OUTGRAD_OK;
 }
 
+// A side array: no operand of the catalogue's, for a norm may do without.
+constexpr Operand side_array(const char* name, Role role) { return {name, kernels::Content::kResult, kernels::Element::kF32, Extent::kRows, role}; }
+
 outgrad_status check_side(const char* function, const std::int32_t* channels, i64 count, i64 n) {
   if (count < 0 || count > n) {
     return fail(OUTGRAD_ERROR_VALUE, function, "side_count = %lld of %lld channels", static_cast<long long>(count), static_cast<long long>(n));
   }
   if (count == 0) return OUTGRAD_OK;
-  const Operand operand{"side_channels", channels, count * 4, 4, Use::read};
-  if (const outgrad_status status = check_operands(function, {operand})) return status;
+  const Array array{side_array("side_channels", Role::kInput), channels, count * 4, 4};
+  if (const outgrad_status status = check_arrays(function, {&array, 1})) return status;
   for (i64 k = 0; k < count; ++k) {
     if (channels[k] < (k > 0 ? i64{channels[k - 1]} + 1 : 0) || channels[k] >= n) {
       return fail(OUTGRAD_ERROR_VALUE, function, "side_channels[%lld] = %d: channels ascend within [0, %lld)", static_cast<long long>(k),
@@ -271,89 +270,112 @@ outgrad_status run(const char* function, const Body& body) noexcept {
 
 i64 mask_bytes(i64 n) { return (n + 31) / 32 * 4; }
 
-outgrad_status activation_backward(const char* function, outgrad_activation activation, outgrad_format format, const void* dy, const void* y,
-                                   const std::uint32_t* mask, void* dx, i64 n) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
-  if (const outgrad_status status = check_length(function, n)) return status;
-  if (n == 0) return OUTGRAD_OK;
-  const FormatInfo& info = kInfo[format];
-  const i64 bytes = n * info.bytes;
-  const outgrad_status status = check_operands(function, {{"dy", dy, bytes, info.bytes, Use::read},
-                                                          {"y", y, bytes, info.bytes, Use::read},
-                                                          {"mask", mask, info.fits[activation].masked ? mask_bytes(n) : 0, 4, Use::read},
-                                                          {"dx", dx, bytes, info.bytes, Use::write, {"dy"}}});
-  if (status) return status;
-  return run(function, [&] { choice().kernels[format]->backward[activation](dy, y, mask, dx, n); });
+i64 workspace_words(KernelId kernel, outgrad_format format, i64 rows, i64 n) {
+  if (kernels::has_extent(kernel, Extent::kNormWorkspace)) return choice().kernels[format]->norm_workspace(rows, n);
+  return kernels::has_extent(kernel, Extent::kBiasWorkspace) ? choice().kernels[format]->bias_workspace(rows, n) : 0;
 }
 
-// With a residual: z = x + residual, and the norm of z.
-struct Added {
-  const void* residual = nullptr;
-  void* z = nullptr;
+// The arrays of a call in the catalogue's order, but z, which a norm has with a residual alone, after all others: it is
+// y that overlaps z.
+class Arrays {
+ public:
+  Arrays(KernelId kernel, outgrad_format format, bool masked, i64 workspace_words, const Arguments& a) {
+    const i64 size = kInfo[format].bytes;
+    Array z{};
+    int place = 0;
+    for (const Operand& of : operands(kernel)) {
+      i64 bytes = 0;
+      switch (of.extent) {
+        case Extent::kElements: bytes = a.elements() * size; break;
+        case Extent::kRows: bytes = a.rows * 4; break;
+        case Extent::kColumns: bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4; break;  // added to nothing
+        case Extent::kMaskWords: bytes = masked ? mask_bytes(a.elements()) : 0; break;
+        default: bytes = workspace_words * 4;
+      }
+      const Array array{of, a.array[place++], bytes, of.element == kernels::Element::kFormat ? size : 4};
+      if (std::strcmp(of.name, "z") == 0) {
+        z = array;
+      } else {
+        add(array);
+      }
+    }
+    if (is_norm(kernel)) {
+      add({side_array("side_channels", Role::kInput), a.side.channels, a.side.count * 4, 4});
+      add({side_array("side_x_hat", is_backward(kernel) ? Role::kInput : Role::kOutput), a.side.x_hat, a.rows * a.side.count * 4, 4});
+    }
+    if (z.of.name != nullptr) add(z);
+  }
+  std::span<const Array> all() const { return {arrays_, static_cast<std::size_t>(count_)}; }
+
+ private:
+  void add(const Array& array) { arrays_[count_++] = array; }
+
+  Array arrays_[kernels::kMostOperands + 2] = {};
+  int count_ = 0;
 };
 
-outgrad_status norm_forward(const char* function, Norm norm, outgrad_format format, const void* x, const Added* added, const float* gamma, const float* beta,
-                            i64 rows, i64 n, float eps, void* y, float* rstd, const std::int32_t* channels, i64 count, float* x_hat) {
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  if (!kernels::eps_holds(eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(eps));
-  if (const outgrad_status status = check_side(function, channels, count, n)) return status;
-  const i64 size = kInfo[format].bytes;
-  const i64 bytes = rows * n * size;
-  const outgrad_status status = check_operands(function, {{"x", x, bytes, size, Use::read},
-                                                          {"gamma", gamma, n * 4, 4, Use::optional_read},
-                                                          {"beta", beta, n * 4, 4, Use::optional_read},
-                                                          {"y", y, bytes, size, Use::write, {"x", "residual"}},
-                                                          {"rstd", rstd, rows * 4, 4, Use::write},
-                                                          {"side_channels", channels, count * 4, 4, Use::read},
-                                                          {"side_x_hat", x_hat, rows * count * 4, 4, Use::write},
-                                                          {"residual", added ? added->residual : nullptr, added ? bytes : 0, size, Use::read},
-                                                          {"z", added ? added->z : nullptr, added ? bytes : 0, size, Use::write, {"x", "residual"}}});
-  if (status || rows == 0) return status;
-  return run(function, [&] {
-    if (added) {
-      choice().kernels[format]->residual_forward[static_cast<int>(norm)](x, added->residual, gamma, beta, rows, n, eps, added->z, y, rstd,
-                                                                         {channels, count, x_hat});
-      return;
-    }
-    choice().kernels[format]->norm_forward[static_cast<int>(norm)](x, gamma, beta, rows, n, eps, y, rstd, {channels, count, x_hat});
-  });
+// Arguments of a kernel from its arrays in the catalogue's order.
+Arguments arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n) {
+  Arguments a{.rows = rows, .cols = n};
+  void** to = a.array;
+  for (const void* array : arrays) *to++ = const_cast<void*>(array);
+  return a;
+}
+Arguments norm_arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n, float eps, const std::int32_t* channels, i64 count, const float* x_hat) {
+  Arguments a = arguments(arrays, rows, n);
+  a.eps = eps;
+  a.side = {channels, count, const_cast<float*>(x_hat)};
+  return a;
 }
 
-// dz_next: null without a residual; else a pointer to what is added to the gradient, which is then called dz.
-outgrad_status norm_backward(const char* function, Norm norm, outgrad_format format, const void* dy, const void* y, const void* const* dz_next,
-                             const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, void* dx, float* dgamma, float* dbeta,
-                             const std::int32_t* channels, i64 count, const float* x_hat, void* workspace, std::size_t workspace_bytes) {
+// Every call of a kernel. `activation` is of GELU's backward, which is that of all.
+outgrad_status enter(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, std::size_t workspace_bytes = 0,
+                     outgrad_activation activation = OUTGRAD_GELU) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (const outgrad_status status = over_rows(kernel) ? check_shape(function, a.rows, a.cols) : check_length(function, a.cols)) return status;
+  if (a.cols == 0) return OUTGRAD_OK;
+  if (is_norm(kernel)) {
+    if (!kernels::eps_holds(a.eps)) return fail(OUTGRAD_ERROR_VALUE, function, "eps = %g: it is at least 0", static_cast<double>(a.eps));
+    if (const outgrad_status status = check_side(function, a.side.channels, a.side.count, a.cols)) return status;
+  }
+  const i64 words = workspace_words(kernel, format, a.rows, a.cols);
+  if (words > 0) {
+    const void* const workspace = a.array[operands(kernel).size() - 1];
+    if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words)) return status;
+  }
+  const Arrays arrays(kernel, format, kInfo[format].fits[activation].masked, words, a);
+  const outgrad_status status = check_arrays(function, arrays.all());
+  if (status || (a.rows == 0 && !is_backward(kernel))) return status;  // a backward has sums to write
+  const FormatKernels& kernels = *choice().kernels[format];
+  return run(function, [&] { (kernel == KernelId::kGeluBackward ? kernels.backward[activation] : kernels.run[static_cast<int>(kernel)])(a); });
+}
+
+outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  if (const outgrad_status status = check_side(function, channels, count, n)) return status;
-  const i64 words = choice().kernels[format]->norm_workspace(rows, n);
-  if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words)) return status;
-  const i64 size = kInfo[format].bytes;
-  const i64 bytes = rows * n * size;
-  const outgrad_status status = check_operands(function, {{"dy", dy, bytes, size, Use::read},
-                                                          {"y", y, bytes, size, Use::read},
-                                                          {"gamma", gamma, n * 4, 4, Use::optional_read},
-                                                          {"beta", beta, n * 4, 4, Use::optional_read},
-                                                          {"rstd", rstd, rows * 4, 4, Use::read},
-                                                          {"dz_next", dz_next ? *dz_next : nullptr, dz_next ? bytes : 0, size, Use::read},
-                                                          {dz_next ? "dz" : "dx", dx, bytes, size, Use::write, {"dy", "dz_next"}},
-                                                          {"dgamma", dgamma, n * 4, 4, Use::optional_write},
-                                                          {"dbeta", dbeta, n * 4, 4, Use::optional_write},
-                                                          {"side_channels", channels, count * 4, 4, Use::read},
-                                                          {"side_x_hat", x_hat, rows * count * 4, 4, Use::read},
-                                                          {"workspace", workspace, words * 4, 4, Use::write}});
-  if (status) return status;
-  return run(function, [&] {
-    if (dz_next) {
-      choice().kernels[format]->residual_backward[static_cast<int>(norm)](dy, y, *dz_next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                                                          {channels, count, x_hat}, static_cast<float*>(workspace), words);
-      return;
-    }
-    choice().kernels[format]->norm_backward[static_cast<int>(norm)](dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, {channels, count, x_hat},
-                                                                    static_cast<float*>(workspace), words);
-  });
+  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, function, "bytes is null");
+  *bytes = static_cast<std::size_t>(workspace_words(kernel, format, rows, n)) * 4;
+  return OUTGRAD_OK;
+}
+
+// Null for an unknown kernel. The values of outgrad_kernel stay what they are, whatever the catalogue's order is.
+const KernelId* kernel_of(outgrad_kernel kernel) {
+  switch (kernel) {
+#define OUTGRAD_C_KERNEL(type, function, value, ...)   \
+  case OUTGRAD_KERNEL_##value: {                       \
+    static constexpr KernelId kId = KernelId::k##type; \
+    return &kId;                                       \
+  }
+    OUTGRAD_KERNELS(OUTGRAD_C_KERNEL)
+#undef OUTGRAD_C_KERNEL
+    default: return nullptr;
+  }
+}
+
+ChosenSchedule chosen_of(outgrad_kernel kernel, outgrad_format format, i64 rows, i64 n) {
+  const KernelId* const known = kernel_of(kernel);
+  return known && is_format(format) ? choice().kernels[format]->chosen[static_cast<int>(*known)](rows, n) : ChosenSchedule{};
 }
 
 }  // namespace
@@ -362,132 +384,91 @@ outgrad_status norm_backward(const char* function, Norm norm, outgrad_format for
 using namespace outgrad::c;
 
 outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) {
-  const char* const function = "outgrad_gelu_forward";
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_length(function, n)) return status;
-  if (n == 0) return OUTGRAD_OK;
-  const i64 size = kInfo[format].bytes;
-  const outgrad_status status = check_operands(
-      function, {{"x", x, n * size, size, Use::read}, {"y", y, n * size, size, Use::write, {"x"}}, {"mask", mask, mask_bytes(n), 4, Use::write}});
-  if (status) return status;
-  return run(function, [&] { choice().kernels[format]->gelu_forward(x, y, mask, n); });
+  return enter("outgrad_gelu_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n));
 }
 
 outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,
                                            void* dx, std::int64_t n) {
-  return activation_backward("outgrad_activation_backward", activation, format, dy, y, mask, dx, n);
+  return enter("outgrad_activation_backward", KernelId::kGeluBackward, format, arguments({dy, y, mask, dx}, 1, n), 0, activation);
 }
 
 outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) {
-  return activation_backward("outgrad_gelu_backward", OUTGRAD_GELU, format, dy, y, mask, dx, n);
+  return enter("outgrad_gelu_backward", KernelId::kGeluBackward, format, arguments({dy, y, mask, dx}, 1, n));
 }
 
 outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows, std::int64_t n,
                                          float eps, void* y, float* rstd, const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
-  return norm_forward("outgrad_layernorm_forward", Norm::layer, format, x, nullptr, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count, side_x_hat);
+  return enter("outgrad_layernorm_forward", KernelId::kLayernormForward, format,
+               norm_arguments({x, gamma, beta, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
 }
 
 outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const void* x, const float* gamma, std::int64_t rows, std::int64_t n, float eps, void* y,
                                        float* rstd, const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
-  return norm_forward("outgrad_rmsnorm_forward", Norm::rms, format, x, nullptr, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count, side_x_hat);
+  return enter("outgrad_rmsnorm_forward", KernelId::kRmsnormForward, format,
+               norm_arguments({x, gamma, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
 }
 
 outgrad_status outgrad_norm_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
-  const char* const function = "outgrad_norm_backward_workspace";
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, function, "bytes is null");
-  *bytes = static_cast<std::size_t>(choice().kernels[format]->norm_workspace(rows, n)) * 4;
-  return OUTGRAD_OK;
+  return workspace_bytes_of("outgrad_norm_backward_workspace", KernelId::kLayernormBackward, format, rows, n, bytes);
 }
 
 outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* beta, const float* rstd,
                                           std::int64_t rows, std::int64_t n, void* dx, float* dgamma, float* dbeta, const std::int32_t* side_channels,
                                           std::int64_t side_count, const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_layernorm_backward", Norm::layer, format, dy, y, nullptr, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side_channels,
-                       side_count, side_x_hat, workspace, workspace_bytes);
+  return enter("outgrad_layernorm_backward", KernelId::kLayernormBackward, format,
+               norm_arguments({dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace}, rows, n, 0, side_channels, side_count, side_x_hat), workspace_bytes);
 }
 
 outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* rstd, std::int64_t rows,
                                         std::int64_t n, void* dx, float* dgamma, const std::int32_t* side_channels, std::int64_t side_count,
                                         const float* side_x_hat, void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_rmsnorm_backward", Norm::rms, format, dy, y, nullptr, gamma, nullptr, rstd, rows, n, dx, dgamma, nullptr, side_channels,
-                       side_count, side_x_hat, workspace, workspace_bytes);
+  return enter("outgrad_rmsnorm_backward", KernelId::kRmsnormBackward, format,
+               norm_arguments({dy, y, gamma, rstd, dx, dgamma, workspace}, rows, n, 0, side_channels, side_count, side_x_hat), workspace_bytes);
 }
 
 outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, const float* beta,
                                                   std::int64_t rows, std::int64_t n, float eps, void* z, void* y, float* rstd,
                                                   const std::int32_t* side_channels, std::int64_t side_count, float* side_x_hat) {
-  const Added added{residual, z};
-  return norm_forward("outgrad_residual_layernorm_forward", Norm::layer, format, x, &added, gamma, beta, rows, n, eps, y, rstd, side_channels, side_count,
-                      side_x_hat);
+  return enter("outgrad_residual_layernorm_forward", KernelId::kResidualLayernormForward, format,
+               norm_arguments({x, residual, gamma, beta, z, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
 }
 
 outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, std::int64_t rows,
                                                 std::int64_t n, float eps, void* z, void* y, float* rstd, const std::int32_t* side_channels,
                                                 std::int64_t side_count, float* side_x_hat) {
-  const Added added{residual, z};
-  return norm_forward("outgrad_residual_rmsnorm_forward", Norm::rms, format, x, &added, gamma, nullptr, rows, n, eps, y, rstd, side_channels, side_count,
-                      side_x_hat);
+  return enter("outgrad_residual_rmsnorm_forward", KernelId::kResidualRmsnormForward, format,
+               norm_arguments({x, residual, gamma, z, y, rstd}, rows, n, eps, side_channels, side_count, side_x_hat));
 }
 
 outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
                                                    const float* beta, const float* rstd, std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
                                                    float* dbeta, const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat,
                                                    void* workspace, std::size_t workspace_bytes) {
-  return norm_backward("outgrad_residual_layernorm_backward", Norm::layer, format, dy, y, &dz_next, gamma, beta, rstd, rows, n, dz, dgamma, dbeta,
-                       side_channels, side_count, side_x_hat, workspace, workspace_bytes);
+  return enter("outgrad_residual_layernorm_backward", KernelId::kResidualLayernormBackward, format,
+               norm_arguments({dy, y, dz_next, gamma, beta, rstd, dz, dgamma, dbeta, workspace}, rows, n, 0, side_channels, side_count, side_x_hat),
+               workspace_bytes);
 }
 
 outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
                                                  const float* rstd, std::int64_t rows, std::int64_t n, void* dz, float* dgamma,
                                                  const std::int32_t* side_channels, std::int64_t side_count, const float* side_x_hat, void* workspace,
                                                  std::size_t workspace_bytes) {
-  return norm_backward("outgrad_residual_rmsnorm_backward", Norm::rms, format, dy, y, &dz_next, gamma, nullptr, rstd, rows, n, dz, dgamma, nullptr,
-                       side_channels, side_count, side_x_hat, workspace, workspace_bytes);
+  return enter("outgrad_residual_rmsnorm_backward", KernelId::kResidualRmsnormBackward, format,
+               norm_arguments({dy, y, dz_next, gamma, rstd, dz, dgamma, workspace}, rows, n, 0, side_channels, side_count, side_x_hat), workspace_bytes);
 }
 
 outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y,
                                          std::uint32_t* mask) {
-  const char* const function = "outgrad_bias_gelu_forward";
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  const i64 size = kInfo[format].bytes, bytes = rows * n * size;
-  const outgrad_status status = check_operands(function, {{"x", x, bytes, size, Use::read},
-                                                          {"bias", bias, rows > 0 ? n * 4 : 0, 4, Use::read},
-                                                          {"y", y, bytes, size, Use::write, {"x"}},
-                                                          {"mask", mask, mask_bytes(rows * n), 4, Use::write}});
-  if (status || rows == 0) return status;
-  return run(function, [&] { choice().kernels[format]->bias_gelu_forward(x, bias, rows, n, y, mask); });
+  return enter("outgrad_bias_gelu_forward", KernelId::kBiasGeluForward, format, arguments({x, bias, y, mask}, rows, n));
 }
 
 outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64_t rows, std::int64_t n, std::size_t* bytes) {
-  const char* const function = "outgrad_bias_backward_workspace";
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, function, "bytes is null");
-  *bytes = static_cast<std::size_t>(choice().kernels[format]->bias_workspace(rows, n)) * 4;
-  return OUTGRAD_OK;
+  return workspace_bytes_of("outgrad_bias_backward_workspace", KernelId::kBiasGeluBackward, format, rows, n, bytes);
 }
 
 outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n,
                                           void* dx, float* dbias, void* workspace, std::size_t workspace_bytes) {
-  const char* const function = "outgrad_bias_gelu_backward";
-  if (const outgrad_status status = check_format(function, format)) return status;
-  if (const outgrad_status status = check_shape(function, rows, n)) return status;
-  const i64 words = choice().kernels[format]->bias_workspace(rows, n);
-  if (words > 0) {
-    if (const outgrad_status status = check_workspace(function, workspace, workspace_bytes, words)) return status;
-  }
-  const i64 size = kInfo[format].bytes, bytes = rows * n * size;
-  const outgrad_status status = check_operands(function, {{"dy", dy, bytes, size, Use::read},
-                                                          {"y", y, bytes, size, Use::read},
-                                                          {"mask", mask, mask_bytes(rows * n), 4, Use::read},
-                                                          {"dx", dx, bytes, size, Use::write, {"dy"}},
-                                                          {"dbias", dbias, n * 4, 4, Use::write},
-                                                          {"workspace", workspace, words * 4, 4, Use::write}});
-  if (status) return status;
-  return run(function, [&] { choice().kernels[format]->bias_gelu_backward(dy, y, mask, rows, n, dx, dbias, static_cast<float*>(workspace), words); });
+  return enter("outgrad_bias_gelu_backward", KernelId::kBiasGeluBackward, format, arguments({dy, y, mask, dx, dbias, workspace}, rows, n), workspace_bytes);
 }
 
 const char* outgrad_error_message(void) { return message; }
@@ -536,9 +517,9 @@ const char* outgrad_forward_variant(outgrad_format format) { return outgrad_tune
 const char* outgrad_backward_variant(outgrad_format format) { return outgrad_tuned_variant(OUTGRAD_KERNEL_GELU_BACKWARD, format, 1, kMostElements); }
 
 const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
-  return is_kernel(kernel) && is_format(format) ? choice().kernels[format]->chosen(kernel, rows, n).variant : nullptr;
+  return chosen_of(kernel, format, rows, n).variant;
 }
 
 const char* outgrad_tuned_rung(outgrad_kernel kernel, outgrad_format format, std::int64_t rows, std::int64_t n) {
-  return is_kernel(kernel) && is_format(format) ? choice().kernels[format]->chosen(kernel, rows, n).rung : nullptr;
+  return chosen_of(kernel, format, rows, n).rung;
 }

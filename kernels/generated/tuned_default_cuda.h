@@ -4,6 +4,7 @@
 
 #include "kernels/fits.h"
 #include "kernels/formats.h"
+#include "kernels/kernels.h"
 #include "kernels/ladder.h"
 #include "kernels/params.h"
 
@@ -23,29 +24,10 @@ struct DefaultNormBackward : DefaultGpuNormSchedule {};
 struct DefaultNormForward : DefaultGpuNormSchedule {};
 
 // A table for each kernel in each format: Choices, kEntries, and as its own members those of its first choice.
-template <class T>
-struct GeluBackward : Untuned<DefaultBackward<T>> {};
-template <class T>
-struct GeluForward : Untuned<DefaultForward<T>> {};
-template <class T>
-struct BiasGeluBackward : Untuned<DefaultBackward<T>> {};
-template <class T>
-struct BiasGeluForward : Untuned<DefaultForward<T>> {};
-template <class T>
-struct LayernormBackward : Untuned<DefaultNormBackward> {};
-template <class T>
-struct LayernormForward : Untuned<DefaultNormForward> {};
-template <class T>
-struct RmsnormBackward : Untuned<DefaultNormBackward> {};
-template <class T>
-struct RmsnormForward : Untuned<DefaultNormForward> {};
-template <class T>
-struct ResidualLayernormBackward : Untuned<DefaultNormBackward> {};
-template <class T>
-struct ResidualLayernormForward : Untuned<DefaultNormForward> {};
-template <class T>
-struct ResidualRmsnormBackward : Untuned<DefaultNormBackward> {};
-template <class T>
-struct ResidualRmsnormForward : Untuned<DefaultNormForward> {};
+#define OUTGRAD_TABLE(type, function, value, standard, ...) \
+  template <class T>                                          \
+  struct type : Untuned<standard> {};
+OUTGRAD_KERNELS(OUTGRAD_TABLE)
+#undef OUTGRAD_TABLE
 
 }  // namespace outgrad::kernels::cuda::tuned

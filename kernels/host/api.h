@@ -41,6 +41,10 @@ const char* gelu_backward_variant_name(i64 n) {
 
 namespace tuned {
 
+// So that every kernel of the catalogue has an entry point here.
+using kernels::gelu_backward;
+using kernels::gelu_forward;
+
 template <class T>
 void bias_gelu_forward(const T* x, const float* bias, i64 rows, i64 n, T* y, u32* mask) {
   run<BiasGeluForward<T>>(rows, n,

@@ -48,7 +48,7 @@ TEST(Operands, HoldTogether) {
     bool input_ended = false;
     for (const Operand& operand : all) {
       EXPECT_TRUE(names.insert(operand.name).second) << operand.name;
-      EXPECT_GT(operand.count(problem), 0) << operand.name;
+      EXPECT_GT(problem.count_of(operand), 0) << operand.name;
       EXPECT_EQ(operand.role == Role::kInput, operand.content != Content::kResult) << operand.name;
       EXPECT_FALSE(operand.role == Role::kInput && input_ended) << operand.name << ": inputs come first";
       input_ended |= operand.role != Role::kInput;
@@ -57,7 +57,7 @@ TEST(Operands, HoldTogether) {
         EXPECT_EQ(operand.role, Role::kOutput);
         const Operand& over = all[static_cast<std::size_t>(input)];
         EXPECT_EQ(over.role, Role::kInput);
-        EXPECT_EQ(over.bytes(problem), operand.bytes(problem)) << operand.name << " over " << over.name;
+        EXPECT_EQ(problem.array_bytes(over), problem.array_bytes(operand)) << operand.name << " over " << over.name;
       }
     }
   }

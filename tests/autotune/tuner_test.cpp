@@ -180,8 +180,8 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   Variant variant = default_variant({KernelId::kGeluBackward, FormatId::kBf16});
   variant.gelu().table = kernels::TablePlacement::memory;
   const auto body = [&](const std::string& entry) {
-    return "using namespace outgrad::kernels; outgrad::autotune::run_backward<synthetic::Direct<BF16, " + entry + ">, BF16, " + variant.schedule_text() +
-           ">(a);";
+    return "using namespace outgrad::kernels; call<KernelId::kGeluBackward, BF16>(a, [](auto... x) { gelu_backward<synthetic::Direct<BF16, " + entry +
+           ">, BF16, " + variant.schedule_text() + ">(x...); });";
   };
   std::vector<Candidate> candidates = {Candidate(variant, body("F16")), Candidate(variant, body("BF16"))};
   compile({&candidates[0], &candidates[1]}, toolchain, compile_settings(folder));

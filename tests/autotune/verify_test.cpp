@@ -9,9 +9,8 @@
 #include <immintrin.h>
 #endif
 
-#include "autotune/bias_abi.h"
-#include "autotune/norm_abi.h"
 #include "autotune/variant.h"
+#include "kernels/host/functions.h"
 #include "kernels/fits.h"
 
 namespace outgrad::autotune {
@@ -56,16 +55,19 @@ constexpr kernels::CpuSchedule kGelu{
 TEST(Verifier, VectorsOfEveryKernelOverRowsAgree) {
   const auto in_format = [&]<class T>(T, FormatId format) {
     const auto expect = [&](KernelId kernel, VariantFunction function) { EXPECT_EQ(verdict({kernel, format}, function), "equal") << name_of(kernel); };
-    expect(KernelId::kLayernormBackward, &run_layernorm_backward<T, kBackward>);
-    expect(KernelId::kLayernormForward, &run_layernorm_forward<T, kForward>);
-    expect(KernelId::kRmsnormBackward, &run_rmsnorm_backward<T, kBackward>);
-    expect(KernelId::kRmsnormForward, &run_rmsnorm_forward<T, kForward>);
-    expect(KernelId::kResidualLayernormBackward, &run_residual_layernorm_backward<T, kBackward>);
-    expect(KernelId::kResidualLayernormForward, &run_residual_layernorm_forward<T, kForward>);
-    expect(KernelId::kResidualRmsnormBackward, &run_residual_rmsnorm_backward<T, kBackward>);
-    expect(KernelId::kResidualRmsnormForward, &run_residual_rmsnorm_forward<T, kForward>);
-    expect(KernelId::kBiasGeluBackward, &run_bias_backward<typename kernels::DefaultFit<T>::Type, T, kGelu>);
-    expect(KernelId::kBiasGeluForward, &run_bias_forward<typename kernels::ForwardFit<T>::Type, T, kGelu>);
+    for (const KernelId kernel : kAllKernels)
+      expect(kernel, kernels::with_kernel(kernel, [](auto which) -> VariantFunction {
+               constexpr KernelId kKernel = which();
+               constexpr auto kSchedule = [] {
+                 if constexpr (kernels::has_fit(kKernel))
+                   return kGelu;
+                 else if constexpr (is_backward(kKernel))
+                   return kBackward;
+                 else
+                   return kForward;
+               }();
+               return &kernels::run<kKernel, kernels::StandardFit<kKernel, T>, T, kSchedule>;
+             }));
   };
   in_format(float{}, FormatId::kF32);
   in_format(kernels::BF16{}, FormatId::kBf16);
@@ -80,7 +82,7 @@ TEST(Verifier, SeesAFaultInEveryArrayOfEveryKernel) {
     const Verifier verifier(problem, reference, 1);
     for (std::size_t k = 0; k < all.size(); ++k) {
       SCOPED_TRACE(std::string(name_of(kernel)) + " " + all[k].name);
-      const auto bytes = [&](const Arguments& a) { return all[k].bytes(problem.sized(a.rows, a.cols)); };
+      const auto bytes = [&](const Arguments& a) { return problem.sized(a.rows, a.cols).array_bytes(all[k]); };
       const auto spoil_if = [&](const std::function<void(unsigned char*, std::size_t)>& spoil) {
         const auto with_fault = [&](const Arguments& a) {
           reference(a);
@@ -88,7 +90,7 @@ TEST(Verifier, SeesAFaultInEveryArrayOfEveryKernel) {
         };
         return verifier.mismatch(with_fault, 4096).value_or("equal");
       };
-      const auto width = static_cast<std::size_t>(all[k].element_bytes(problem.format));
+      const auto width = static_cast<std::size_t>(problem.element_bytes(all[k]));
       if (all[k].role == Role::kOutput) {
         EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { array[size - width] ^= 1; }), std::string(all[k].name) + "["));
         EXPECT_TRUE(says(spoil_if([&](unsigned char* array, std::size_t size) { std::fill(array, array + size, 0xa5); }), std::string(all[k].name) + "["))
@@ -122,7 +124,8 @@ TEST(Verifier, SeesFaultsThatFewCallsShow) {
   EXPECT_TRUE(says(flips([](const Arguments& a) { return a.elements() * 2 >= 2 << 20; }), "(1024 x 1024 elements)")) << "where outputs are streamed";
   EXPECT_TRUE(says(spoiled(problem,
                            [](const Arguments& a) {
-                             if (a.array[kDgamma] != nullptr) a.at<float>(kDgamma)[0] += 0 * a.at<float>(kWorkspace)[norm_workspace(a, kWorkspace).size() - 1];
+                             if (a.array[kDgamma] != nullptr)
+                               a.at<float>(kDgamma)[0] += 0 * a.at<float>(kWorkspace)[kernels::norm_backward_workspace(a.rows, a.cols) - 1];
                            }),
                    "dgamma[0]: got 0x7fc00000"))
       << "reads what nobody has written";

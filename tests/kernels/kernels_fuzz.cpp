@@ -14,7 +14,9 @@
 #include <memory>
 #include <new>
 #include <set>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(__SSE2__)
@@ -330,37 +332,52 @@ outgrad_status call_library(const Call& c) {
   }
 }
 
+// The catalogue's kernel that a function is, and its arrays by their names.
+KernelId kernel_of(const Call& c) {
+  switch (c.function) {
+    case kGeluForward: return KernelId::kGeluForward;
+    case kBiasForward: return KernelId::kBiasGeluForward;
+    case kBiasBackward: return KernelId::kBiasGeluBackward;
+    case kLayernormForward: return KernelId::kLayernormForward;
+    case kRmsnormForward: return KernelId::kRmsnormForward;
+    case kResidualLayernormForward: return KernelId::kResidualLayernormForward;
+    case kResidualRmsnormForward: return KernelId::kResidualRmsnormForward;
+    case kLayernormBackward: return KernelId::kLayernormBackward;
+    case kRmsnormBackward: return KernelId::kRmsnormBackward;
+    case kResidualLayernormBackward: return KernelId::kResidualLayernormBackward;
+    case kResidualRmsnormBackward: return KernelId::kResidualRmsnormBackward;
+    default: return KernelId::kGeluBackward;
+  }
+}
+void* array_of(const Call& c, std::string_view name) {
+  const std::pair<std::string_view, Role> places[] = {{"x", kX},
+                                                      {"residual", kResidual},
+                                                      {"dy", kDy},
+                                                      {"dz_next", kDzNext},
+                                                      {"mask", kMask},
+                                                      {"gamma", kGamma},
+                                                      {"beta", kBeta},
+                                                      {"bias", kBeta},
+                                                      {"rstd", kRstd},
+                                                      {"y", kY},
+                                                      {"z", kZ},
+                                                      {"dx", kDx},
+                                                      {"dz", kDx},
+                                                      {"dgamma", kDgamma},
+                                                      {"dbeta", kDbeta},
+                                                      {"dbias", kDbeta},
+                                                      {"workspace", kWorkspace}};
+  for (const auto& [known, place] : places)
+    if (known == name) return c.at(place);
+  std::abort();
+}
+
 // The same through the kernels of one instruction set.
 void call_kernels(const Call& c, const c::FormatKernels& kernels) {
-  const int norm = c.layer() ? static_cast<int>(Norm::layer) : static_cast<int>(Norm::rms);
-  const auto* const side = c.at<const i32>(kSide);
-  const i64 words = c.operands[kWorkspace].count;
-  switch (c.function) {
-    case kGeluForward: return kernels.gelu_forward(c.at(kX), c.at(kY), c.at<u32>(kMask), c.n);
-    case kActivationBackward:
-    case kGeluBackward: return kernels.backward[c.activation](c.at(kDy), c.at(kY), c.at<u32>(kMask), c.at(kDx), c.n);
-    case kBiasForward: return kernels.bias_gelu_forward(c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<u32>(kMask));
-    case kBiasBackward:
-      return kernels.bias_gelu_backward(c.at(kDy), c.at(kY), c.at<u32>(kMask), c.rows, c.n, c.at(kDx), c.at<float>(kDbeta), c.at<float>(kWorkspace), words);
-    case kLayernormForward:
-    case kRmsnormForward:
-      return kernels.norm_forward[norm](c.at(kX), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kY), c.at<float>(kRstd),
-                                        {side, c.side_count, c.at<float>(kXHat)});
-    case kResidualLayernormForward:
-    case kResidualRmsnormForward:
-      return kernels.residual_forward[norm](c.at(kX), c.at(kResidual), c.at<float>(kGamma), c.at<float>(kBeta), c.rows, c.n, c.eps, c.at(kZ), c.at(kY),
-                                            c.at<float>(kRstd), {side, c.side_count, c.at<float>(kXHat)});
-    case kLayernormBackward:
-    case kRmsnormBackward:
-      return kernels.norm_backward[norm](c.at(kDy), c.at(kY), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n, c.at(kDx),
-                                         c.at<float>(kDgamma), c.at<float>(kDbeta), {side, c.side_count, c.at<float>(kXHat)}, c.at<float>(kWorkspace), words);
-    case kResidualLayernormBackward:
-    case kResidualRmsnormBackward:
-      return kernels.residual_backward[norm](c.at(kDy), c.at(kY), c.at(kDzNext), c.at<float>(kGamma), c.at<float>(kBeta), c.at<float>(kRstd), c.rows, c.n,
-                                             c.at(kDx), c.at<float>(kDgamma), c.at<float>(kDbeta), {side, c.side_count, c.at<float>(kXHat)},
-                                             c.at<float>(kWorkspace), words);
-    default: std::abort();
-  }
+  const KernelId kernel = kernel_of(c);
+  Arguments a{.rows = c.elementwise() ? 1 : c.rows, .cols = c.n, .eps = c.eps, .side = {c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)}};
+  for (size_t k = 0; k < operands(kernel).size(); ++k) a.array[k] = array_of(c, operands(kernel)[k].name);
+  (kernel == KernelId::kGeluBackward ? kernels.backward[c.activation] : kernels.run[static_cast<int>(kernel)])(a);
 }
 
 // The kernels of every instruction set that this process may run, the chosen one last.
@@ -380,14 +397,14 @@ std::vector<const c::FormatKernels*> kernels_of(outgrad_format format) {
 // --- The scalar code of kernels/host/ ----------------------------------------------------------------------------------------------
 
 template <class Fit, class T>
-void scalar_backward(const void* dy, const void* y, const u32* mask, void* dx, i64 n) {
-  activation_backward<Fit, T, kScalar>(static_cast<const T*>(dy), static_cast<const T*>(y), mask, static_cast<T*>(dx), n);
+void scalar_backward(const Call& c) {
+  activation_backward<Fit, T, kScalar>(c.at<const T>(kDy), c.at<const T>(kY), c.at<u32>(kMask), c.at<T>(kDx), c.n);
 }
 
 template <class T, class... Fit>
 void scalar_backward_of(c::FitList<Fit...>, const Call& c) {
-  static constexpr c::FormatKernels::Backward* kAll[] = {scalar_backward<Fit, T>...};
-  kAll[c.activation](c.at(kDy), c.at(kY), c.at<u32>(kMask), c.at(kDx), c.n);
+  static constexpr void (*kAll[])(const Call&) = {scalar_backward<Fit, T>...};
+  kAll[c.activation](c);
 }
 
 template <class List>

@@ -14,14 +14,12 @@
 
 #include "autotune/gpu/nvrtc.h"
 #include "autotune/isolate.h"
-#include "autotune/norm_abi.h"
 #include "autotune/records/database.h"
 #include "autotune/tune_command.h"
 #include "autotune/verify.h"
 #include "autotune/workload.h"
 #include "kernels/fits.h"
-#include "kernels/host/bias.h"
-#include "kernels/host/layernorm.h"
+#include "kernels/host/functions.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
@@ -243,32 +241,15 @@ constexpr kernels::CpuSchedule kScalar{.threads = 1};
 // The host's scalar kernel of a problem, in the order of its operands.
 template <class T>
 void run_reference(const Problem& problem, const Arguments& a) {
-  using Fit = typename kernels::DefaultFit<T>::Type;
-  const kernels::i64 rows = a.rows, n = a.cols;
-  const auto in = [&](int k) { return a.at<const T>(k); };
-  const auto out = [&](int k) { return a.at<T>(k); };
-  const auto reals = [&](int k) { return a.at<float>(k); };
-  std::vector<float> scratch(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
-  switch (problem.kernel) {
-    case KernelId::kBiasGeluBackward: return kernels::bias_gelu_backward<Fit, T, kScalar>(in(0), in(1), a.at<const kernels::u32>(2), rows, n, out(3), reals(4));
-    case KernelId::kBiasGeluForward:
-      return kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(in(0), reals(1), rows, n, out(2), a.at<kernels::u32>(3));
-    case KernelId::kLayernormBackward:
-      return kernels::layernorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), reals(4), rows, n, out(5), reals(6), reals(7), {}, scratch);
-    case KernelId::kLayernormForward: return kernels::layernorm_forward<T, kScalar>(in(0), reals(1), reals(2), rows, n, kTunedEps, out(3), reals(4));
-    case KernelId::kRmsnormBackward: return kernels::rmsnorm_backward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, out(4), reals(5), {}, scratch);
-    case KernelId::kRmsnormForward: return kernels::rmsnorm_forward<T, kScalar>(in(0), reals(1), rows, n, kTunedEps, out(2), reals(3));
-    case KernelId::kResidualLayernormBackward:
-      return kernels::residual_layernorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), reals(5), rows, n, out(6), reals(7), reals(8), {},
-                                                              scratch);
-    case KernelId::kResidualLayernormForward:
-      return kernels::residual_layernorm_forward<T, kScalar>(in(0), in(1), reals(2), reals(3), rows, n, kTunedEps, out(4), out(5), reals(6));
-    case KernelId::kResidualRmsnormBackward:
-      return kernels::residual_rmsnorm_backward<T, kScalar>(in(0), in(1), in(2), reals(3), reals(4), rows, n, out(5), reals(6), {}, scratch);
-    case KernelId::kResidualRmsnormForward:
-      return kernels::residual_rmsnorm_forward<T, kScalar>(in(0), in(1), reals(2), rows, n, kTunedEps, out(3), out(4), reals(5));
-    default: throw std::logic_error("not over rows");
+  std::vector<float> scratch;
+  Arguments all = a;
+  for (std::size_t k = 0; k < operands(problem.kernel).size(); ++k) {
+    const Operand& operand = operands(problem.kernel)[k];
+    if (operand.role != Role::kScratch) continue;
+    scratch.resize(static_cast<std::size_t>(problem.sized(a.rows, a.cols).count_of(operand)));
+    all.array[k] = scratch.data();
   }
+  kernels::with_kernel(problem.kernel, [&](auto kernel) { kernels::run<kernel(), kernels::StandardFit<kernel(), T>, T, kScalar>(all); });
 }
 
 struct Call {
@@ -287,10 +268,10 @@ class Arrays {
     std::uint64_t random = 11;
     for (std::size_t k = 0; k < all.size(); ++k) {
       if (all[k].role == Role::kScratch || (all[k].optional && !call.optional)) continue;
-      const auto bytes = all[k].bytes(sized);
+      const auto bytes = sized.array_bytes(all[k]);
       memory_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(64, (bytes / 64 + 1) * 64)));
       arguments_.array[k] = memory_.back().get();
-      for (kernels::i64 i = 0; i < all[k].count(sized); ++i) {
+      for (kernels::i64 i = 0; i < sized.count_of(all[k]); ++i) {
         const std::uint64_t drawn = kernels::next_random(random);
         const float value =
             all[k].role == Role::kOutput ? 0 : static_cast<float>((drawn & 1) != 0 ? 0.5 : -0.5) * (1 + static_cast<float>(drawn >> 40) * 0x1p-23f);
@@ -298,7 +279,7 @@ class Arrays {
         const std::uint32_t bits = all[k].element != Element::kFormat || problem.format == FormatId::kF32 ? word
                                    : problem.format == FormatId::kF16                                     ? kernels::narrow<kernels::F16>(value).bits
                                                                                                           : kernels::narrow<kernels::BF16>(value).bits;
-        std::memcpy(memory_.back().get() + i * all[k].element_bytes(problem.format), &bits, static_cast<std::size_t>(all[k].element_bytes(problem.format)));
+        std::memcpy(memory_.back().get() + i * problem.element_bytes(all[k]), &bits, static_cast<std::size_t>(problem.element_bytes(all[k])));
       }
     }
     for (std::size_t k = 0; k < all.size() && call.in_place; ++k) {
@@ -327,7 +308,7 @@ std::string compared(const GpuVariant& variant, const Call& call) {
   const std::span<const Operand> all = operands(problem.kernel);
   for (std::size_t k = 0; k < all.size(); ++k) {
     if (a.array[k] == nullptr) continue;
-    if (std::memcmp(a.array[k], device_arrays.arguments().array[k], all[k].bytes(problem.sized(call.rows, call.cols))) != 0)
+    if (std::memcmp(a.array[k], device_arrays.arguments().array[k], problem.sized(call.rows, call.cols).array_bytes(all[k])) != 0)
       return std::string(all[k].name) + " differs";
   }
   return "equal";

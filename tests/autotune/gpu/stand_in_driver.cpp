@@ -20,10 +20,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "autotune/variant_abi.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
+#include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
 
 namespace {
@@ -100,8 +100,8 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       T* const y = parameter<T*>(p, is_forward ? 1 : 4);
       const auto elements = parameter<std::int64_t>(p, is_forward ? 3 : 2);
       if (is_forward) {
-        autotune::Arguments a{{parameter<void*>(p, 0), y, parameter<void*>(p, 2)}, 1, elements};
-        autotune::run_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(a);
+        kernels::Arguments a{{parameter<void*>(p, 0), y, parameter<void*>(p, 2)}, 1, elements};
+        kernels::run<kernels::KernelId::kGeluForward, typename kernels::ForwardFit<T>::Type, T, kScalar>(a);
       } else {
         const auto n = parameter<std::int64_t>(p, 3);
         kernels::bias_gelu_forward<typename kernels::ForwardFit<T>::Type, T, kScalar>(parameter<const T*>(p, 0), parameter<const float*>(p, 1), elements / n, n,
@@ -119,9 +119,9 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       using T = std::conditional_t<kFormat == "f32", float, std::conditional_t<kFormat == "f16", F16, BF16>>;
       known = true;
       if (!is_bias) {
-        autotune::Arguments a{
+        kernels::Arguments a{
             {parameter<void*>(p, 0), parameter<void*>(p, 1), parameter<void*>(p, 2), parameter<void*>(p, 3)}, 1, parameter<std::int64_t>(p, 4)};
-        autotune::run_backward<Fit, T, kScalar>(a);
+        kernels::run<kernels::KernelId::kGeluBackward, Fit, T, kScalar>(a);
         written = {a.array[3], a.cols * static_cast<std::int64_t>(sizeof(T))};
         return;
       }

@@ -277,9 +277,9 @@ TEST(CpuSpace, NameSpeaks) {
   const Variant forward{{KernelId::kRmsnormForward, FormatId::kF16}, nullptr, kernels::CpuNormForwardSchedule{.threads = 1}};
   EXPECT_EQ(forward.name(), "f16.s.x2.r4.b65536.wb.l2a1.t1");
   EXPECT_EQ(forward.body(),
-            "using namespace outgrad::kernels; outgrad::autotune::run_rmsnorm_forward<F16, "
+            "using namespace outgrad::kernels; call<KernelId::kRmsnormForward, F16>(a, [](auto... x) { rmsnorm_forward<F16, "
             "CpuNormForwardSchedule{.threads = 1, .vector_bits = 0, .vectors = 2, .rows = 4, .task_elements = 65536, .streaming_stores = false, "
-            ".prefetch = Prefetch::second_level, .rows_ahead = 1}>(a);");
+            ".prefetch = Prefetch::second_level, .rows_ahead = 1}>(x...); });");
 }
 
 TEST(CpuSpace, HoldsDirectTablesAndFitsOfOneRow) {

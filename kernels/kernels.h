@@ -1,0 +1,179 @@
+// The catalogue of kernels: their names, their arrays in order, which output may lie over which input. Who adds a
+// kernel adds its row here, and its value to outgrad_kernel in kernels/c/outgrad.h. What a kernel computes stands in
+// kernels/host/ and kernels/cuda/, in functions of its name.
+#pragma once
+
+#include "kernels/portable.h"
+
+#ifndef __CUDACC_RTC__
+#include <cstddef>
+#include <cstdlib>
+#include <span>
+#include <type_traits>
+#endif
+
+namespace outgrad::kernels {
+
+enum class Element { kFormat, kF32, kMaskWord };
+enum class Extent {
+  kElements,
+  kRows,
+  kColumns,
+  kMaskWords,      // a bit an element
+  kNormWorkspace,  // of the kernels on the host; a device has a workspace of its own size
+  kBiasWorkspace,
+};
+enum class Role { kInput, kOutput, kScratch };
+
+// What an array holds, hence how it is filled.
+enum class Content {
+  kX,
+  kResidual,
+  kActivation,  // y of a GELU
+  kNormed,      // y of a norm
+  kDy,
+  kDzNext,
+  kMask,
+  kGamma,  // has a finite reciprocal
+  kBeta,
+  kBias,
+  kRstd,
+  kResult,  // written: nothing to fill
+};
+
+inline constexpr int kNoOperand = -1;
+
+struct Operand {
+  const char* name = nullptr;
+  Content content = Content::kResult;
+  Element element = Element::kFormat;
+  Extent extent = Extent::kElements;
+  Role role = Role::kOutput;
+  bool optional = false;                        // may be null
+  int may_alias[2] = {kNoOperand, kNoOperand};  // indices of the inputs that an output may equal
+};
+
+// Inputs come first, then outputs, then scratch; a function of the kernel's name takes them in this order. The shape
+// stands between inputs and outputs, and the number of elements of an elementwise kernel after them
+// (kernels/host/call.h).
+namespace catalogue {
+
+OUTGRAD_HD constexpr Operand matrix(const char* name, Content content) { return {name, content, Element::kFormat, Extent::kElements, Role::kInput}; }
+OUTGRAD_HD constexpr Operand result(const char* name, int over, int or_over = kNoOperand) {
+  return {name, Content::kResult, Element::kFormat, Extent::kElements, Role::kOutput, false, {over, or_over}};
+}
+OUTGRAD_HD constexpr Operand reals(const char* name, Content content, Extent extent, Role role, bool optional) {
+  return {name, content, Element::kF32, extent, role, optional};
+}
+constexpr bool kOptional = true, kRequired = false;
+
+inline constexpr Operand kX = matrix("x", Content::kX), kResidual = matrix("residual", Content::kResidual), kDy = matrix("dy", Content::kDy),
+                         kDzNext = matrix("dz_next", Content::kDzNext), kGeluY = matrix("y", Content::kActivation), kNormY = matrix("y", Content::kNormed),
+                         kGamma = reals("gamma", Content::kGamma, Extent::kColumns, Role::kInput, kOptional),
+                         kBeta = reals("beta", Content::kBeta, Extent::kColumns, Role::kInput, kOptional),
+                         kBias = reals("bias", Content::kBias, Extent::kColumns, Role::kInput, kRequired),
+                         kRstd = reals("rstd", Content::kRstd, Extent::kRows, Role::kInput, kRequired),
+                         kMask{"mask", Content::kMask, Element::kMaskWord, Extent::kMaskWords, Role::kInput};
+inline constexpr Operand kDgamma = reals("dgamma", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
+                         kDbeta = reals("dbeta", Content::kResult, Extent::kColumns, Role::kOutput, kOptional),
+                         kDbias = reals("dbias", Content::kResult, Extent::kColumns, Role::kOutput, kRequired),
+                         kNewRstd = reals("rstd", Content::kResult, Extent::kRows, Role::kOutput, kRequired),
+                         kNewMask{"mask", Content::kResult, Element::kMaskWord, Extent::kMaskWords, Role::kOutput};
+inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Extent::kNormWorkspace, Role::kScratch, kRequired),
+                         kBiasScratch = reals("workspace", Content::kResult, Extent::kBiasWorkspace, Role::kScratch, kRequired);
+
+}  // namespace catalogue
+
+// row(type, function, value, default, operands...) of every kernel, in the order of the tuner's reports. Its KernelId
+// is k<type>, its table of tuned choices <type>, its functions are called <function>, its outgrad_kernel is
+// OUTGRAD_KERNEL_<value>; where nothing was tuned it runs <default> of kernels/generated/tuned_default.h or
+// tuned_default_cuda.h. Operands are those of namespace catalogue.
+// clang-format off
+#define OUTGRAD_KERNELS(row)                                                                                                               \
+  row(GeluBackward, gelu_backward, GELU_BACKWARD, DefaultBackward<T>, kDy, kGeluY, kMask, result("dx", 0))                                 \
+  row(GeluForward, gelu_forward, GELU_FORWARD, DefaultForward<T>, kX, result("y", 0), kNewMask)                                            \
+  row(BiasGeluBackward, bias_gelu_backward, BIAS_GELU_BACKWARD, DefaultBackward<T>,                                                        \
+      kDy, kGeluY, kMask, result("dx", 0), kDbias, kBiasScratch)                                                                           \
+  row(BiasGeluForward, bias_gelu_forward, BIAS_GELU_FORWARD, DefaultForward<T>, kX, kBias, result("y", 0), kNewMask)                       \
+  row(LayernormBackward, layernorm_backward, LAYERNORM_BACKWARD, DefaultNormBackward,                                                      \
+      kDy, kNormY, kGamma, kBeta, kRstd, result("dx", 0), kDgamma, kDbeta, kNormScratch)                                                   \
+  row(LayernormForward, layernorm_forward, LAYERNORM_FORWARD, DefaultNormForward, kX, kGamma, kBeta, result("y", 0), kNewRstd)             \
+  row(RmsnormBackward, rmsnorm_backward, RMSNORM_BACKWARD, DefaultNormBackward,                                                            \
+      kDy, kNormY, kGamma, kRstd, result("dx", 0), kDgamma, kNormScratch)                                                                  \
+  row(RmsnormForward, rmsnorm_forward, RMSNORM_FORWARD, DefaultNormForward, kX, kGamma, result("y", 0), kNewRstd)                          \
+  row(ResidualLayernormBackward, residual_layernorm_backward, RESIDUAL_LAYERNORM_BACKWARD, DefaultNormBackward,                            \
+      kDy, kNormY, kDzNext, kGamma, kBeta, kRstd, result("dz", 0, 2), kDgamma, kDbeta, kNormScratch)                                       \
+  row(ResidualLayernormForward, residual_layernorm_forward, RESIDUAL_LAYERNORM_FORWARD, DefaultNormForward,                                \
+      kX, kResidual, kGamma, kBeta, result("z", 0, 1), result("y", 0, 1), kNewRstd)                                                        \
+  row(ResidualRmsnormBackward, residual_rmsnorm_backward, RESIDUAL_RMSNORM_BACKWARD, DefaultNormBackward,                                  \
+      kDy, kNormY, kDzNext, kGamma, kRstd, result("dz", 0, 2), kDgamma, kNormScratch)                                                      \
+  row(ResidualRmsnormForward, residual_rmsnorm_forward, RESIDUAL_RMSNORM_FORWARD, DefaultNormForward,                                      \
+      kX, kResidual, kGamma, result("z", 0, 1), result("y", 0, 1), kNewRstd)
+// clang-format on
+
+#define OUTGRAD_KERNEL_ID(type, ...) k##type,
+enum class KernelId { OUTGRAD_KERNELS(OUTGRAD_KERNEL_ID) };
+#undef OUTGRAD_KERNEL_ID
+
+inline constexpr int kMostOperands = 10;  // of residual_layernorm_backward
+
+struct Kernel {
+  const char* name;
+  Operand operands[kMostOperands];  // those that there are have names
+};
+
+namespace catalogue {
+#define OUTGRAD_KERNEL_ROW(type, function, value, standard, ...) {#function, {__VA_ARGS__}},
+inline constexpr Kernel kTable[] = {OUTGRAD_KERNELS(OUTGRAD_KERNEL_ROW)};
+#undef OUTGRAD_KERNEL_ROW
+}  // namespace catalogue
+
+inline constexpr int kKernels = sizeof(catalogue::kTable) / sizeof(Kernel);
+
+#ifndef __CUDACC_RTC__  // which calls what it was told to: only hosts ask what there is
+inline namespace OUTGRAD_ABI {
+
+constexpr const char* name_of(KernelId kernel) { return catalogue::kTable[static_cast<int>(kernel)].name; }
+
+constexpr std::span<const Operand> operands(KernelId kernel) {
+  const Operand(&all)[kMostOperands] = catalogue::kTable[static_cast<int>(kernel)].operands;
+  std::size_t count = 0;
+  while (count < kMostOperands && all[count].name != nullptr) ++count;
+  return {all, count};
+}
+
+constexpr bool has_content(KernelId kernel, Content content) {
+  for (const Operand& each : operands(kernel))
+    if (each.content == content) return true;
+  return false;
+}
+constexpr bool has_extent(KernelId kernel, Extent extent) {
+  for (const Operand& each : operands(kernel))
+    if (each.extent == extent) return true;
+  return false;
+}
+constexpr int count_of(KernelId kernel, Role role) {
+  int count = 0;
+  for (const Operand& each : operands(kernel)) count += each.role == role;
+  return count;
+}
+
+constexpr bool is_backward(KernelId kernel) { return has_content(kernel, Content::kDy); }
+constexpr bool over_rows(KernelId kernel) { return has_extent(kernel, Extent::kRows) || has_extent(kernel, Extent::kColumns); }  // else elementwise
+// A kernel is a norm's or GELU's, and then a fit is a parameter.
+constexpr bool is_norm(KernelId kernel) { return has_extent(kernel, Extent::kRows); }
+constexpr bool has_fit(KernelId kernel) { return !is_norm(kernel); }
+
+// action(std::integral_constant<KernelId, kernel>{}), for code that is made for each kernel.
+template <class Action>
+decltype(auto) with_kernel(KernelId kernel, const Action& action) {
+#define OUTGRAD_KERNEL_CASE(type, ...) \
+  if (kernel == KernelId::k##type) return action(std::integral_constant<KernelId, KernelId::k##type>{});
+  OUTGRAD_KERNELS(OUTGRAD_KERNEL_CASE)
+#undef OUTGRAD_KERNEL_CASE
+  std::abort();  // no value of the enumeration
+}
+
+}  // namespace OUTGRAD_ABI
+#endif
+}  // namespace outgrad::kernels
