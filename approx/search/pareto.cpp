@@ -227,8 +227,8 @@ class Search {
         level = std::max(level, rough_level(sample(composite_, model.pieces[i], kRoughSamples), model.pieces[i], spec.degree));
       }
       flint_cleanup();
-      constexpr double kSettledFront = 0.05;
-      if (level < kNoise || std::abs(level / made_for - 1) < kSettledFront) return {level, std::move(model)};
+      constexpr double kSettledLevel = 0.05;
+      if (level < kNoise || std::abs(level / made_for - 1) < kSettledLevel) return {level, std::move(model)};
       if (std::max(level, made_for) < best) {
         best = std::max(level, made_for);
         best_model = std::move(model);
