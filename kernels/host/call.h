@@ -16,9 +16,10 @@ struct Arguments {
   float eps = 1e-5f;                // of a norm's forward: the frameworks' default
   SideBuffer<float> side{};         // of a norm; a backward only reads it
 
-  i64 elements() const { return rows * cols; }
+  // Inlined, for the copies of units with different flags would be one function.
+  OUTGRAD_HD i64 elements() const { return rows * cols; }
   template <class T>
-  T* at(int operand) const {
+  OUTGRAD_HD T* at(int operand) const {
     return static_cast<T*>(array[operand]);
   }
 };

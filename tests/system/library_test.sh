@@ -40,9 +40,9 @@ mapfile -t order < <(nm --defined-only "$2/liboutgrad.a" | grep -oE 'k(F32|F16|B
 [[ ${#order[@]} -ge 3 && ${order[*]:0:3} == 'kF32BaselineE kF16BaselineE kBf16BaselineE' ]] ||
   fail "the archive's first variants are ${order[*]:0:3}, not the baseline's"
 
-# --- Headers that are installed: what has code is in the inline namespace; data types, exceptions and coefficients alone are outside it
+# --- Headers that are installed: what has code is in the inline namespace; data types, exceptions, catalogues and coefficients alone are outside it
 untagged=$(cd "$1" && grep -rl '^namespace outgrad::kernels\(::[a-z_]*\)\? {' kernels --include='*.h' --include='*.cuh' |
-  grep -vxE 'kernels/(accuracy|formats|ladder|layernorm|params|table|host/errors)\.h|kernels/(generated|support)/.*\.h' || true)
+  grep -vxE 'kernels/(accuracy|formats|kernels|ladder|layernorm|params|table|host/call|host/errors)\.h|kernels/(generated|support)/.*\.h' || true)
 [[ -z $untagged ]] || fail "outside the inline namespace (namespace outgrad::kernels::inline OUTGRAD_ABI): $untagged"
 grep -q 'inline OUTGRAD_ABI::tuned {' "$1/kernels/generated/tuned_default.h" || fail "tuned_default.h is outside the inline namespace"
 
