@@ -2,7 +2,8 @@
 
 A block of a page begins with its language. `sh`: commands, run in the order of the page, each block by one shell that ends
 at the first failure. `sh gpu`: the same, on a machine that may have neither a GPU nor a CUDA toolkit: there exit status 3,
-"the environment lacks something", is the other right end. `LANGUAGE PATH`: a file, written before what follows runs.
+"the environment lacks something", is the other right end. `LANGUAGE PATH`: a file, written before what follows runs. `python`
+alone: for a Python with PyTorch; tests/kernels/torch/patching_test.py runs those.
 The pictures of how_it_works.md are drawn again. A source file that a page names exists, and where a row of a table names files and
 then functions, these stand in them.
 
@@ -68,6 +69,8 @@ def page_holds(page, repository, environment):
         for block in BLOCK.finditer(text):
             language, word, code = block.groups()
             place = f"{page.name}:{text.count(chr(10), 0, block.start()) + 1}"
+            if language == "python" and word is None:
+                continue
             if language != "sh":
                 (folder / word).write_text(code)
             elif not run_block(code, place, folder, environment, word == "gpu"):

@@ -3,7 +3,8 @@
 //   second witness of what approx/ proves: it shares no code with it, nor its ball arithmetic.
 //   Within approx/: function <- model <- proof <- search <- commands.
 // One small part of autotune/, the records of the tuning database, is validation's as well, whose report reads them.
-// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/.
+// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, PyTorch's in kernels/torch/, which nothing
+// includes.
 
 #include <algorithm>
 #include <array>
@@ -55,6 +56,7 @@ struct Layer {
 const std::map<std::string, Layer> kLayers = {
     {"kernels", {{"kernels"}, {}}},
     {"kernels/support", {{"kernels", "kernels/support"}, {"nlohmann/json"}}},
+    {"kernels/torch", {{"kernels", "kernels/torch"}, {"torch/"}}},
     {"approx",
      {{"kernels", "kernels/support", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h"}}},
     {"validation",
@@ -76,7 +78,11 @@ bool goes_up(const std::string& file, const std::string& target) {
 }
 
 // The layer of a file, given by its path from the root.
-std::string layer_of(const std::string& file) { return file.starts_with("kernels/support/") ? "kernels/support" : file.substr(0, file.find('/')); }
+std::string layer_of(const std::string& file) {
+  for (const char* room : {"kernels/support", "kernels/torch"})
+    if (file.starts_with(std::string(room) + "/")) return room;
+  return file.substr(0, file.find('/'));
+}
 
 // The files of autotune/ that only a build with OUTGRAD_BENCHMARKS compiles, and what they may include.
 const std::map<std::string, std::string> kBenchmarks = {{"autotune/bench/bench_google.cpp", "benchmark/"}, {"autotune/bench/dispatch_highway.cpp", "hwy/"}};
@@ -151,7 +157,7 @@ TEST(Layering, OurIncludesAreRootedAndExist) {
 
 // A source that no list names is neither built nor tested; a header that no list names is neither compiled alone nor installed.
 TEST(Layering, EverySourceIsNamedInTheBuild) {
-  const std::string lists = read(kRoot / "CMakeLists.txt");
+  const std::string lists = read(kRoot / "CMakeLists.txt") + read(kRoot / "kernels/torch/CMakeLists.txt");
   for (const std::string& file : sources()) {
     if (file.starts_with("kernels/generated/")) continue;  // the fitter's, listed as they are
     EXPECT_NE(lists.find(file), std::string::npos) << file << " is not named in CMakeLists.txt";
@@ -188,6 +194,9 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"kernels/host/layernorm.h", "#include \"kernels/support/errors.h\""},
       {"kernels/support/files.h", "#include <fmt/core.h>"},
       {"kernels/support/files.h", "#include \"autotune/search/space.h\""},
+      {"kernels/eval.h", "#include <torch/csrc/stable/tensor.h>"},
+      {"kernels/c/outgrad.cpp", "#include \"kernels/torch/operators.h\""},
+      {"kernels/torch/operators.cpp", "#include \"kernels/support/files.h\""},
       {"kernels/eval.h", "#include \"portable.h\""},
       {"kernels/eval.h", "#include <kernels/portable.h>"},
       {"kernels/eval.h", "  #  include  <cuda_fp16.h>"},
@@ -222,6 +231,7 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"autotune/search/space.cpp", "#include <nlohmann/json.hpp>"},
       {"autotune/gpu/probe.cu", "#include <cuda_runtime.h>"},
       {"kernels/simd.h", "#include <immintrin.h>"},
+      {"kernels/torch/operators.cpp", "#include <torch/csrc/stable/tensor.h>"},
   };
   for (const Case& arrow : permitted) {
     EXPECT_TRUE(violations(arrow.file, arrow.include + "\n").empty()) << arrow.file << ": " << arrow.include;

@@ -29,8 +29,8 @@ class Earlier {
   using Values = Derivatives<Interval, 1>;
   enum class Kind { derivatives, inverse, cdf };
 
-  /// compute() of x, a function of `owner`: an activation of activation_of() or a part of one, for those are never destroyed, and another at the same
-  /// address would be given this one's values.
+  /// compute() of x, a function of `owner`: an activation or a part of one, for those are never destroyed (activation_of), and another at the same address
+  /// would be given this one's values.
   template <class Compute>
   static Values at(Kind kind, const void* owner, const Interval& x, const Compute& compute) {
     static std::array<Earlier, 64> shelves;

@@ -216,7 +216,8 @@ std::string name_problem(const std::string& name, const std::string& function, b
   return "";
 }
 
-Activation::Activation(const std::string& name, const std::string& function, bool masked, double tail_slope) : problem_(name_problem(name, function, masked)) {
+Activation::Activation(OnlyByActivationOf, const std::string& name, const std::string& function, bool masked, double tail_slope)
+    : problem_(name_problem(name, function, masked)) {
   const Function f = Function::parse(function);
   limited_ = name == "expression";
   if (!problem_.empty()) return;
@@ -393,8 +394,7 @@ const Activation& activation_of(const std::string& name, const std::string& func
   static std::map<std::tuple<std::string, std::string, bool, double>, Activation> made;
   const std::lock_guard lock(mutex);
   const auto key = std::tuple(name, function, masked, tail_slope);
-  const auto found = made.find(key);
-  return found != made.end() ? found->second : made.emplace(key, Activation(name, function, masked, tail_slope)).first->second;
+  return made.try_emplace(key, Activation::OnlyByActivationOf(), name, function, masked, tail_slope).first->second;
 }
 
 }  // namespace outgrad::validation

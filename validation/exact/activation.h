@@ -47,11 +47,21 @@ struct Formula {
   Interval inverse(const Interval& y) const;
 };
 
+class Activation;
+
+/// The analysis of one activation, made once and never destroyed: its address, and those of its formulas, stand for it. `name` is kActivation,
+/// `function` kFunction. Throws kernels::SpecError where the function cannot be read; what cannot be proved of it is in problem().
+const Activation& activation_of(const std::string& name, const std::string& function, bool masked, double tail_slope = kTailSlope);
+
 class Activation {
+  struct OnlyByActivationOf {
+    explicit OnlyByActivationOf() = default;
+  };
+
  public:
-  /// `name` is kActivation, `function` kFunction. Throws kernels::SpecError where the function cannot be read; what cannot be proved of
-  /// it is in problem().
-  Activation(const std::string& name, const std::string& function, bool masked, double tail_slope = kTailSlope);
+  Activation(OnlyByActivationOf, const std::string& name, const std::string& function, bool masked, double tail_slope);
+  Activation(const Activation&) = delete;
+  Activation& operator=(const Activation&) = delete;
 
   /// Empty, or why the function is not one that the proofs cover.
   const std::string& problem() const { return problem_; }
@@ -75,6 +85,8 @@ class Activation {
   Interval g_slope(const Interval& s) const;
 
  private:
+  friend const Activation& activation_of(const std::string& name, const std::string& function, bool masked, double tail_slope);
+
   void prove_one_minimum();
   void prove_rising();
   Interval inverse_at(const Interval& s) const;
@@ -85,9 +97,6 @@ class Activation {
   Interval x_star_, y_star_, s_infimum_, s_far_low_, s_far_high_;
   double slope_at_minimum_ = 0;
 };
-
-/// The analysis of one activation, made once. Throws as the constructor does.
-const Activation& activation_of(const std::string& name, const std::string& function, bool masked, double tail_slope = kTailSlope);
 
 /// The function's text is that of the named activation (any for "expression"), or what is wrong.
 std::string name_problem(const std::string& name, const std::string& function, bool masked);

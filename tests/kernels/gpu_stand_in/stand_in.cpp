@@ -84,7 +84,14 @@ std::string whereabouts(const void* address) {
 
 // A flow of control on a stack of its own. The system's contexts keep the signal mask too, by system calls that would be half the time of a grid:
 // where the registers to keep are known, they alone are.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
+#define OUTGRAD_STAND_IN_WATCHED
+#elif defined(__has_feature)  // clang's way to say it
+#if __has_feature(address_sanitizer)
+#define OUTGRAD_STAND_IN_WATCHED
+#endif
+#endif
+#if defined(__x86_64__) && !defined(OUTGRAD_STAND_IN_WATCHED)
 extern "C" void outgrad_stand_in_switch(void** from, void* to);
 asm(R"(
   .text

@@ -1,0 +1,301 @@
+"""Functions whose backward pass reads their output, not their input.
+
+Each keeps, for the backward pass, what the next layer keeps anyway (its own output) and a few bytes beside it. Arrays are
+float32, float16 or bfloat16; gradients have the type of what they are gradients of. First derivatives only: a second one
+raises an error, since the output does not tell it with a proven bound.
+"""
+
+import math
+
+import torch
+
+from . import library
+
+
+def _expect(function, **tensors):
+    """Raises what says which argument cannot be used, and why. The first tensor is the one that the others stand beside."""
+    first_name, first = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"outgrad.{function}: {name} is no tensor but {type(tensor).__name__}")
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            raise TypeError(f"outgrad.{function}: {name} is {'nested' if tensor.is_nested else tensor.layout}, a dense tensor is needed")
+        if tensor.dtype not in library.FORMATS:
+            raise TypeError(f"outgrad.{function}: {name} is {tensor.dtype}; float32, float16 and bfloat16 are supported")
+        if tensor.device != first.device:
+            raise ValueError(f"outgrad.{function}: {name} is on {tensor.device}, {first_name} on {first.device}")
+
+
+class _Once(torch.autograd.Function):
+    """A backward pass whose own derivative, the second one of the operation, is an error."""
+
+    @staticmethod
+    def forward(operation, compute, *tensors):
+        return compute(*tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.operation = inputs[0]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError(f"outgrad.{ctx.operation}: the second derivative is not known from the output; use PyTorch's own for double backward")
+
+
+def _first_only(operation, compute, *tensors):
+    """compute(*tensors); where a graph of the backward pass is made, such that differentiating it is an error.
+
+    Without that the graph would take the gradients for constants, and a gradient penalty would be silently wrong.
+    """
+    return _Once.apply(operation, compute, *tensors) if torch.is_grad_enabled() else compute(*tensors)
+
+
+class _Operation:
+    """One operation as two autograd Functions of the same parts.
+
+    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, dy) reads. `direct` is the
+    cheap form: setup_context costs two to seven times as much for small tensors, and only torch.func needs it.
+    """
+
+    def __init__(self, name, compute, keep, gradients):
+        def direct_forward(ctx, *inputs):
+            outputs = compute(*inputs)
+            keep(ctx, inputs, outputs)
+            return outputs[0]
+
+        def setup_context(ctx, inputs, output):
+            ctx.mark_non_differentiable(*output[1:])
+            keep(ctx, inputs, output)
+
+        def refuse_vmap(info, in_dims, *inputs):
+            raise NotImplementedError(f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch")
+
+        def refuse_jvp(ctx, *tangents):
+            raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
+
+        self.direct = type(
+            f"{name}_from_output",
+            (torch.autograd.Function,),
+            {"forward": staticmethod(direct_forward), "backward": staticmethod(gradients)},  # torch.compile takes none with a jvp
+        )
+        self.transformed = type(
+            f"{name}_from_output_transformed",
+            (torch.autograd.Function,),
+            {
+                "forward": staticmethod(compute),
+                "setup_context": staticmethod(setup_context),
+                "backward": staticmethod(lambda ctx, dy, *_: gradients(ctx, dy)),
+                "vmap": staticmethod(refuse_vmap),
+                "jvp": staticmethod(refuse_jvp),
+            },
+        )
+
+    def __call__(self, *inputs):
+        if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+            return self.direct.apply(*inputs)
+        return self.transformed.apply(*inputs)[0]
+
+
+def _f32(parameter):
+    return None if parameter is None else parameter.float().contiguous()
+
+
+# --- Activations -----------------------------------------------------------------------------------------------------
+
+
+def _gelu_compute(x):
+    return library.gelu_forward(x.contiguous())
+
+
+def _gelu_keep(ctx, inputs, outputs):
+    ctx.save_for_backward(*outputs)
+
+
+def _gelu_gradients(ctx, dy):
+    return _first_only("gelu", lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, 0), dy, *ctx.saved_tensors)
+
+
+_gelu = _Operation("gelu", _gelu_compute, _gelu_keep, _gelu_gradients)
+
+
+def gelu(x):
+    """x Phi(x), elementwise. Keeps y, which the next layer keeps too, and one bit an element.
+
+    |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
+    """
+    _expect("gelu", x=x)
+    return _gelu(x)
+
+
+def _linear_gelu_compute(x, weight, bias):
+    z = torch.nn.functional.linear(x, weight)
+    return library.gelu_forward(z.contiguous()) if bias is None else library.bias_gelu_forward(z.contiguous(), _f32(bias))
+
+
+def _linear_gelu_keep(ctx, inputs, outputs):
+    x, weight, bias = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.save_for_backward(*outputs, x, weight)
+
+
+def _linear_gelu_gradients(ctx, dy):
+    for_x, for_weight, for_bias = ctx.needs_input_grad
+
+    def compute(dy, y, mask, x, weight):
+        if for_bias:
+            dz, dbias = library.bias_gelu_backward(dy.contiguous(), y, mask, y.shape[-1])
+        else:
+            dz, dbias = library.activation_backward(dy.contiguous(), y, mask, 0), None
+        dx = dz @ weight if for_x else None
+        dweight = dz.flatten(0, -2).T @ x.flatten(0, -2) if for_weight else None
+        return dx, dweight, dbias.to(ctx.bias_dtype) if for_bias else None
+
+    return _first_only("linear_gelu", compute, dy, *ctx.saved_tensors)
+
+
+_linear_gelu = _Operation("linear_gelu", _linear_gelu_compute, _linear_gelu_keep, _linear_gelu_gradients)
+
+
+def linear_gelu(x, weight, bias=None):
+    """gelu(x weight^T + bias), the sum with the bias in fp32 and never stored. Keeps x, y and one bit an element of y.
+
+    x is [..., n], weight [m, n], of one type or under autocast; bias is [m], of any of the three.
+    """
+    if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    _expect("linear_gelu", x=x, weight=weight, bias=bias)
+    if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"outgrad.linear_gelu: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no product")
+    if x.dtype != weight.dtype:
+        raise TypeError(f"outgrad.linear_gelu: x is {x.dtype}, weight {weight.dtype}")
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"outgrad.linear_gelu: bias has shape {tuple(bias.shape)}, weight gives {weight.shape[0]} columns")
+    return _linear_gelu(x, weight, bias)
+
+
+# --- Norms -----------------------------------------------------------------------------------------------------------
+
+
+def _norm_compute(x, columns, gamma, beta, eps, rms, side_channels):
+    return library.norm_forward(x.contiguous(), columns, _f32(gamma), _f32(beta), eps, rms, side_channels)
+
+
+def _norm_keep(ctx, inputs, outputs):
+    _, ctx.columns, gamma, beta, _, ctx.rms, side_channels = inputs
+    ctx.save_for_backward(*outputs, gamma, beta, side_channels)
+
+
+def _norm_gradients(ctx, dy):
+    with_dgamma, with_dbeta = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
+
+    def compute(dy, y, rstd, side_x_hat, gamma, beta, side_channels):
+        dx, dgamma, dbeta = library.norm_backward(
+            dy.contiguous(), y, ctx.columns, _f32(gamma), _f32(beta), rstd, ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta
+        )
+        return (
+            dx,
+            dgamma.to(gamma.dtype).view_as(gamma) if with_dgamma else None,
+            dbeta.to(beta.dtype).view_as(beta) if with_dbeta else None,
+        )
+
+    dx, dgamma, dbeta = _first_only("rms_norm" if ctx.rms else "layer_norm", compute, dy, *ctx.saved_tensors)
+    return dx, None, dgamma, dbeta, None, None, None
+
+
+_norm = _Operation("norm", _norm_compute, _norm_keep, _norm_gradients)
+
+
+def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_channels):
+    _expect(function, x=x, weight=weight, bias=bias)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(f"outgrad.{function}: x has shape {tuple(x.shape)}, which does not end in normalized_shape {shape}")
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != shape:
+            raise ValueError(f"outgrad.{function}: {name} has shape {tuple(parameter.shape)}, normalized_shape is {shape}")
+    return _norm(x, math.prod(shape), weight, bias, eps, rms, side_channels)
+
+
+def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, side_channels=None):
+    """LayerNorm over the last dimensions. Keeps y, which the next layer keeps too, and 1 / sigma of each row (4 bytes).
+
+    weight and bias are float32, float16 or bfloat16, whatever x is. side_channels: ascending int32 numbers of columns whose
+    x^ is kept in fp32 beside y, since y does not tell it (see outgrad.side_channels); without them a weight that has no
+    finite reciprocal is an error in the backward pass, never a wrong gradient.
+    """
+    return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels)
+
+
+def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None):
+    """RMSNorm over the last dimensions, as layer_norm without mean and bias. eps: by default that of x's type, as PyTorch's."""
+    _expect("rms_norm", x=x)
+    return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels)
+
+
+# The largest |beta / gamma| of a channel that goes without a side buffer: an x^ read from y is then off by at most
+# (64 + |x^|) roundings of y's format, to first order.
+LARGEST_RATIO = 64.0
+
+
+def side_channels(weight, bias=None, largest_ratio=LARGEST_RATIO):
+    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not tell well enough.
+
+    Those are the ones where |bias / weight| is more than largest_ratio, or weight has no finite reciprocal. Both are [n].
+    """
+    if weight is None:
+        return None
+    gamma = weight.detach().float().flatten()
+    unstable = ~torch.isfinite(1 / gamma)
+    if bias is not None:
+        unstable |= ~(bias.detach().float().flatten().abs() <= largest_ratio * gamma.abs())
+    found = unstable.nonzero().flatten().to(torch.int32)
+    return found if found.numel() > 0 else None
+
+
+# --- Dropout ---------------------------------------------------------------------------------------------------------
+
+
+def _dropout_compute(x, seed, p):
+    return (library.dropout(x.contiguous(), seed, p),)
+
+
+def _dropout_keep(ctx, inputs, outputs):
+    _, seed, ctx.p = inputs
+    ctx.save_for_backward(seed)
+
+
+def _dropout_gradients(ctx, dy):
+    return _dropout(dy, ctx.saved_tensors[0], ctx.p), None, None  # linear in dy, so that it has all derivatives
+
+
+_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients)
+
+
+def checked_probability(function, p, training):
+    if not 0 <= p <= 1:
+        raise ValueError(f"outgrad.{function}: p is {p}, a probability is needed")
+    return float(p) if training else 0.0
+
+
+def new_seed():
+    """On the CPU, also for tensors elsewhere: drawing it waits for no device."""
+    return torch.randint(0, 2**62, (1,), dtype=torch.int64, device="cpu")
+
+
+def dropout(x, p=0.5, training=True):
+    """Each element is 0 with probability p, else multiplied by 1 / (1 - p). Keeps 8 bytes for the whole tensor.
+
+    Which elements are dropped is Philox4x32-10 of a seed and the element's number, done again in the backward pass. The
+    seed comes from PyTorch's generator: torch.manual_seed and checkpointing repeat it.
+    """
+    _expect("dropout", x=x)
+    p = checked_probability("dropout", p, training)
+    return _dropout(x, new_seed(), p) if p > 0 else x
+
+
+def dropout_add_layer_norm(x, residual, normalized_shape, weight=None, bias=None, p=0.5, eps=1e-5, training=True, side_channels=None):
+    """layer_norm(dropout(x, p) + residual): what stands between the sub-layers of BERT. Keeps y, 4 bytes a row and a seed."""
+    return layer_norm(dropout(x, p, training) + residual, normalized_shape, weight, bias, eps, side_channels)

@@ -1,0 +1,89 @@
+"""The compiled operators: loads them, and says of each what shapes it gives, for fake tensors and torch.compile."""
+
+import ctypes
+import pathlib
+
+import torch
+
+LEAST_TORCH = (2, 10)
+
+_version = tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in torch.__version__.split("+")[0].split(".")[:2])
+if _version < LEAST_TORCH:
+    raise ImportError(f"outgrad needs PyTorch {LEAST_TORCH[0]}.{LEAST_TORCH[1]} or later, this is {torch.__version__}")
+
+_path = next(iter(pathlib.Path(__file__).parent.glob("liboutgrad_torch.*")), None)
+if _path is None:
+    raise ImportError(f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
+torch.ops.load_library(str(_path))
+
+# Called as overloads: the packet above them looks for the overload at each call.
+gelu_forward = torch.ops.outgrad.gelu_forward.default
+activation_backward = torch.ops.outgrad.activation_backward.default
+bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
+bias_gelu_backward = torch.ops.outgrad.bias_gelu_backward.default
+norm_forward = torch.ops.outgrad.norm_forward.default
+norm_backward = torch.ops.outgrad.norm_backward.default
+dropout = torch.ops.outgrad.dropout.default
+
+# outgrad_activation and outgrad_format of kernels/c/outgrad.h.
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu")
+FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+_c = ctypes.CDLL(str(_path))
+_c.outgrad_torch_version.restype = ctypes.c_char_p
+
+
+def fit_of(activation, dtype):
+    """The name of the fit that a backward pass runs, its header's SHA-256, and its bounds (kA + kB, kK, kT, kR)."""
+    name, sha256, bounds = ctypes.c_char_p(), ctypes.c_char_p(), (ctypes.c_double * 4)()
+    if _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], ctypes.byref(name), ctypes.byref(sha256), bounds) != 0:
+        raise ValueError(f"no fit of {activation} for {dtype}")
+    return name.value.decode(), sha256.value.decode(), tuple(bounds)
+
+
+def version():
+    return _c.outgrad_torch_version().decode()
+
+
+def _floats(like, *size):
+    return like.new_empty(size, dtype=torch.float32)
+
+
+def _contiguous(like):
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("outgrad::gelu_forward")
+def _(x):
+    return _contiguous(x), x.new_empty(((x.numel() + 31) // 32,), dtype=torch.int32)
+
+
+@torch.library.register_fake("outgrad::bias_gelu_forward")
+def _(x, bias):
+    return _contiguous(x), x.new_empty(((x.numel() + 31) // 32,), dtype=torch.int32)
+
+
+@torch.library.register_fake("outgrad::bias_gelu_backward")
+def _(dy, y, mask, columns):
+    return _contiguous(dy), _floats(y, columns)
+
+
+@torch.library.register_fake("outgrad::activation_backward")
+def _(dy, y, mask, activation):
+    return _contiguous(dy)
+
+
+@torch.library.register_fake("outgrad::norm_forward")
+def _(x, columns, gamma, beta, eps, rms, side_channels):
+    rows = x.numel() // columns
+    return _contiguous(x), _floats(x, rows), _floats(x, rows, 0 if side_channels is None else side_channels.numel())
+
+
+@torch.library.register_fake("outgrad::norm_backward")
+def _(dy, y, columns, gamma, beta, rstd, rms, side_channels, side_x_hat, with_dgamma, with_dbeta):
+    return _contiguous(dy), _floats(y, columns if with_dgamma else 0), _floats(y, columns if with_dbeta else 0)
+
+
+@torch.library.register_fake("outgrad::dropout")
+def _(x, seed, p):
+    return _contiguous(x)

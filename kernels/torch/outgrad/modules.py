@@ -1,0 +1,129 @@
+"""Modules with the names, parameters and state_dict of PyTorch's own, whose backward pass reads the output."""
+
+import torch
+from torch import nn
+
+from . import functional, library
+from .bounds import bounds
+
+
+class GELU(nn.GELU):
+    """nn.GELU from its output. approximate="tanh" is computed as PyTorch does: it has no forward of ours yet."""
+
+    approximate = "none"  # of an object that was made as Hugging Face's GELUActivation, which has no such attribute
+
+    def forward(self, x):
+        return functional.gelu(x) if self.approximate == "none" else super().forward(x)
+
+    def bound(self, dtype):
+        """In words, how far the gradient is from the exact one where the output is stored in dtype."""
+        return str(bounds("gelu", dtype))
+
+    def extra_repr(self):
+        if self.approximate != "none":
+            return super().extra_repr()
+        return ", ".join([super().extra_repr(), *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())])
+
+
+_FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_UNIT_ROUNDOFF = {torch.float32: "2^-24", torch.float16: "2^-11", torch.bfloat16: "2^-8"}
+
+
+def _equal(a, b):
+    """Whether two parameters, or the lack of them, have the same values."""
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+class _Norm:
+    """What LayerNorm and RMSNorm share: how they meet autocast, and which channels have side buffers."""
+
+    # Under autocast, "fp32": in fp32, as PyTorch's autocast for GPUs has it (the one for CPUs leaves norms in the type of
+    # their input). "autocast": in autocast's type, half the bytes.
+    norms = "fp32"
+    largest_ratio = functional.LARGEST_RATIO
+    _outgrad_found = None  # (copies of the parameters, the channels that were found for them)
+    _outgrad_changes = 0  # how often what was found has changed
+
+    def _input(self, x):
+        kind = x.device.type
+        if not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
+            return x
+        return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
+
+    def side_channels(self):
+        """The columns that have a side buffer: int32, ascending; None if there are none.
+
+        They are looked for again whenever a parameter has other values than last time, for gamma drifts in training. Values
+        are compared, which takes 2 us: FSDP fills an array anew, and code writes to .data, without a new version of the tensor.
+        """
+        parameters = self.weight, getattr(self, "bias", None)
+        if self.weight is None or self.weight.is_meta or isinstance(self.weight, torch._subclasses.FakeTensor):
+            return None  # a fake parameter has no values
+        if torch._C._are_functorch_transforms_active():
+            return functional.side_channels(*parameters, self.largest_ratio)  # kept, it would outlive the transform
+        known = self._outgrad_found
+        if known is None or known[0] != self.largest_ratio or not all(map(_equal, parameters, known[1])):
+            with torch.inference_mode(False), torch.no_grad():  # what is found in evaluation must serve training
+                copies = tuple(None if p is None else p.detach().clone() for p in parameters)
+                channels = functional.side_channels(*copies, self.largest_ratio)
+            if not _equal(channels, None if known is None else known[2]):
+                self._outgrad_changes += 1
+            self._outgrad_found = known = self.largest_ratio, copies, channels
+        return known[2]
+
+    # torch.compile calls it while it traces, with the parameters as they are then, and takes the result as a constant: the
+    # number of channels is part of the shapes of a graph. (torch.compiler.assume_constant_result, without its import of the
+    # compiler.)
+    side_channels._dynamo_marked_constant = True
+
+    def _side(self):
+        if not torch.is_grad_enabled():
+            return None
+        channels = self.side_channels()
+        # In a graph, _outgrad_changes is a guard: after a call of side_channels() that finds others, the graph is made anew.
+        return channels if self._outgrad_changes >= 0 else None
+
+    def bound(self, dtype):
+        """In words, how far an x^ that the backward pass reads from y may be from the one of the forward pass."""
+        return self._moved(_UNIT_ROUNDOFF[dtype])
+
+    def _moved(self, u):
+        beta = f" ({self.largest_ratio:g} + |x^|)" if getattr(self, "bias", None) is not None else " |x^|"
+        return f"storing y moves x^ by at most {u}{beta}"
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, {self._moved('u')}"
+
+    def __getstate__(self):
+        """Copies and pickles look for their channels themselves."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_outgrad_found", "_outgrad_changes")}
+
+
+class LayerNorm(_Norm, nn.LayerNorm):
+    """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
+
+    def forward(self, x):
+        return functional.layer_norm(self._input(x), self.normalized_shape, self.weight, self.bias, self.eps, self._side())
+
+
+class RMSNorm(_Norm, nn.RMSNorm):
+    """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
+
+    def forward(self, x):
+        return functional.rms_norm(self._input(x), self.normalized_shape, self.weight, self.eps, self._side())
+
+
+class Dropout(nn.Dropout):
+    """nn.Dropout that keeps 8 bytes. inplace has no effect: nothing of the input is kept anyway."""
+
+    def forward(self, x):
+        return functional.dropout(x, self.p, self.training)
+
+    def bound(self, dtype):
+        """The backward pass drops exactly what the forward pass dropped."""
+        return "the same elements are dropped in both passes"
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, {self.bound(None)}"

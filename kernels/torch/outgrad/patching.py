@@ -1,0 +1,308 @@
+"""patch(model): gives modules of PyTorch and Hugging Face the classes of this package, and says what that saves."""
+
+import collections
+import collections.abc
+import contextlib
+import dataclasses
+import weakref
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from . import library, modules
+
+# A module gets another class and nothing else: it keeps its identity, parameters, hooks and places in the model.
+_OURS = {nn.LayerNorm: modules.LayerNorm, nn.RMSNorm: modules.RMSNorm, nn.Dropout: modules.Dropout, nn.GELU: modules.GELU}
+_HUGGING_FACE = "transformers.activations"  # its classes are told by name: it need not be installed
+_NO_FORWARD_YET = (nn.SiLU, nn.Mish, nn.Softplus, nn.ELU)  # have coefficients, but no forward pass that gives y and the bit
+
+
+@dataclasses.dataclass
+class Swapped:
+    name: str  # of the module within the model
+    kind: str  # its class before
+    bound: str
+    bytes_before: int | None = None  # kept for the backward pass by it alone; None where no example was given
+    bytes_after: int | None = None
+
+
+@dataclasses.dataclass
+class LeftAlone:
+    name: str
+    kind: str
+    why: str
+
+
+@dataclasses.dataclass
+class Report:
+    """What patch did. str() is a table.
+
+    The bytes of a module are those that it alone keeps. What several modules keep, as the output of a GELU that the Linear
+    after it keeps too, is no module's own; it is in the totals, once.
+    """
+
+    swapped: list[Swapped]
+    left_alone: list[LeftAlone]
+    total_before: int | None = None  # of the whole model on the example
+    total_after: int | None = None
+
+    def __str__(self):
+        lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
+        if self.total_before is not None:
+            lines[0] += f"; kept for the backward pass: {self.total_before:,} bytes before, {self.total_after:,} after"
+        if self.swapped:
+            rows = [("module", "kind", "alone before", "alone after", "bound")]
+            for s in self.swapped:
+                before, after = ("" if b is None else f"{b:,}" for b in (s.bytes_before, s.bytes_after))
+                rows.append((_shown(s.name), s.kind, before, after, s.bound))
+            widths = [max(len(row[k]) for row in rows) for k in range(5)]
+            for row in rows:
+                cells = (cell.rjust(w) if k in (2, 3) else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
+                lines.append("  ".join(cells).rstrip())
+        together = collections.defaultdict(list)
+        for one in self.left_alone:
+            together[one.kind, one.why].append(_shown(one.name))
+        for (kind, why), names in together.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"left alone: {names[0]}{more} ({kind}): {why}")
+        return "\n".join(lines)
+
+
+def _shown(name):
+    return name or "(the model)"
+
+
+# --- What is kept for the backward pass --------------------------------------------------------------------------------
+
+
+class _Saved:
+    """A tensor that a graph keeps. The graph alone holds this object, so that it dies with the node that saved the tensor."""
+
+    def __init__(self, tensor, owner):
+        self.tensor, self.owner = tensor, owner
+
+
+def _storages(tensor):
+    """The storages of a tensor, or of the tensors that a subclass or a sparse one is made of."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _storages(getattr(tensor, name))
+    elif tensor.layout is torch.strided:
+        yield tensor.untyped_storage()
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices().untyped_storage(), tensor._values().untyped_storage())
+
+
+class _Watch:
+    """Watches a forward pass of a model: which module saves what, and the types of the modules' results."""
+
+    def __init__(self, model):
+        self.model, self.inside, self.saved, self.types = model, [], [], {}
+        self.names = {id(module): name for name, module in model.named_modules()}
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            for module in self.model.modules():
+                stack.callback(module.register_forward_pre_hook(self._enter).remove)
+                stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor))
+            self.undo = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception):
+        return self.undo.__exit__(*exception)
+
+    def _enter(self, module, _):
+        self.inside.append(module)
+
+    def _leave(self, module, _, result):
+        while module in self.inside and self.inside.pop() is not module:
+            pass  # of a module that an exception left
+        if isinstance(result, torch.Tensor):
+            self.types[self.names[id(module)]] = result.dtype
+
+    def _pack(self, tensor):
+        saved = _Saved(tensor, self.names[id(self.inside[-1])] if self.inside else "")
+        self.saved.append(weakref.ref(saved))
+        return saved
+
+    def kept(self):
+        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all, {module: its alone})."""
+        own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers()) for s in _storages(tensor)}
+        sizes, owners = {}, collections.defaultdict(set)
+        for saved in filter(None, (reference() for reference in self.saved)):
+            for storage in _storages(saved.tensor):
+                if storage._cdata not in own:
+                    sizes[storage._cdata] = storage.nbytes()
+                    owners[storage._cdata].add(saved.owner)
+        alone = collections.Counter()
+        for storage, names in owners.items():
+            if len(names) == 1:
+                alone[min(names)] += sizes[storage]
+        return sum(sizes.values()), alone
+
+
+@contextlib.contextmanager
+def _unchanged(model):
+    """Puts back the state of PyTorch's generators and the model's buffers, such as the statistics of batches."""
+    with torch.random.fork_rng(devices={p.device.index for p in model.parameters() if p.device.type == "cuda"}):
+        before = [(m, name, b, _version(b), b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for module, name, buffer, version, value in before:
+                    module._buffers[name] = buffer
+                    if version is None or buffer._version != version:
+                        buffer.copy_(value)
+
+
+def _version(tensor):
+    return None if tensor.is_inference() else tensor._version
+
+
+def _run(model, example):
+    """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor. Gives _Watch.kept and
+    the types of results."""
+    with _unchanged(model), torch.inference_mode(False), torch.enable_grad(), _Watch(model) as watch:
+        if isinstance(example, torch.Tensor):
+            result = model(example)
+        elif isinstance(example, collections.abc.Mapping):
+            result = model(**example)
+        else:
+            result = model(*example)
+        kept = watch.kept()
+        del result  # until here it held the graph
+    return *kept, watch.types
+
+
+# --- What takes another class ------------------------------------------------------------------------------------------
+
+
+def _has_kernels(device):
+    if device.type == "meta":
+        return True
+    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::gelu_forward", torch._C._dispatch_key_for_device(device.type))
+
+
+def _is_hugging_face_gelu(kind):
+    return (kind.__module__, kind.__name__) == (_HUGGING_FACE, "GELUActivation")
+
+
+def _class_of_its_own(kind):
+    """Of a class that is neither ours nor one that is swapped: whether it descends from one, or is named as one."""
+    return issubclass(kind, tuple(_OURS)) or any(map(_is_hugging_face_gelu, kind.__mro__)) or kind.__name__.endswith(("LayerNorm", "RMSNorm", "GELU"))
+
+
+def _has_no_forward(kind):
+    """Of a class that is not swapped: whether it is an activation whose gradient outgrad has, without its forward."""
+    return kind in _NO_FORWARD_YET or (kind.__module__ == _HUGGING_FACE and any(name in kind.__name__ for name in ("GELU", "SiLU", "Mish")))
+
+
+def _replacement(module, parameter):
+    """The class that a module gets, or None, and why it is left alone, or None. parameter: the model's first, which tells type
+    and device for modules that have none."""
+    kind = type(module)
+    ours = modules.GELU if _is_hugging_face_gelu(kind) else _OURS.get(kind)
+    if ours is None:
+        if isinstance(module, tuple(_OURS.values())):
+            return None, None
+        if _has_no_forward(kind):
+            return None, "outgrad has no forward of this activation yet"
+        if _class_of_its_own(kind):
+            return None, f"{kind.__module__}.{kind.__qualname__} is a class of its own"
+        return None, None
+    if "forward" in module.__dict__:
+        return None, "its forward was replaced on the object itself"
+    if kind is nn.GELU and module.approximate != "none":
+        return None, f"approximate={module.approximate!r}: outgrad has no forward of this activation yet"
+    for p in [*module.parameters(recurse=False)] or [parameter]:
+        if p is not None and p.dtype not in library.FORMATS:
+            return None, f"its parameters are {p.dtype}" if p is not parameter else f"the model's parameters are {p.dtype}"
+        if p is not None and not _has_kernels(p.device):
+            return None, f"it is on {p.device}, for which this package has no operators"
+    return ours, None
+
+
+def _eager_attention(model):
+    """The attention of Hugging Face's models that keeps all probabilities, where the model has a fused one."""
+    fused = {id(m.config) for m in model.modules() if getattr(m, "_supports_sdpa", False) and hasattr(m, "config")}
+    for name, module in model.named_modules():
+        config = getattr(module, "config", None)
+        if "Attention" in type(module).__name__ and getattr(config, "_attn_implementation", None) == "eager":
+            yield LeftAlone(name, type(module).__name__, "attention is eager" + (": switch to sdpa" if id(config) in fused else ""))
+
+
+def patch(model, example=None, norms="fp32"):
+    """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a Report.
+
+    A model that is patched already stays so; its norms follow the new `norms`. If the example cannot be run, nothing is patched.
+
+    example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword arguments), to count the
+    bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's buffers are afterwards as
+    they were. norms: under autocast, "fp32", or "autocast" for norms in autocast's type. Both: before a model is wrapped for
+    several processes.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
+    if norms not in ("fp32", "autocast"):
+        raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
+    if example is not None and not isinstance(example, (torch.Tensor, tuple, list, collections.abc.Mapping)):
+        raise TypeError(f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or mapping of arguments")
+    report = Report([], list(_eager_attention(model)))
+    if example is not None:
+        report.total_before, before, _ = _run(model, example)
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
+    norms_before = [(module, module.norms) for module in model.modules() if _is_patched(module) and isinstance(module, modules._Norm)]
+    swapped = []
+    for name, module in model.named_modules():
+        kind = type(module)
+        ours, why = _replacement(module, parameter)
+        if why is not None:
+            report.left_alone.append(LeftAlone(name, kind.__name__, why))
+        if ours is not None:
+            module.__dict__["_outgrad_was"] = kind
+            module.__class__ = ours
+            dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
+            swapped.append((module, dtype))
+            report.swapped.append(Swapped(name, kind.__name__, module.bound(dtype)))
+    for module in model.modules():
+        if _is_patched(module) and isinstance(module, modules._Norm):
+            module.norms = norms
+    if example is not None:
+        try:
+            report.total_after, after, types = _run(model, example)
+        except BaseException:
+            for module, _ in swapped:
+                _restore(module)
+            for module, as_before in norms_before:
+                module.norms = as_before
+            raise
+        for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
+            one.bound = module.bound(types.get(one.name, dtype))
+            one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+    return report
+
+
+def _is_patched(module):
+    return "_outgrad_was" in module.__dict__
+
+
+def _restore(module):
+    module.__class__ = module.__dict__.pop("_outgrad_was")
+    for added in ("norms", "largest_ratio", "_outgrad_found", "_outgrad_changes"):
+        module.__dict__.pop(added, None)
+
+
+def unpatch(model):
+    """Undoes patch, in the whole of a model or in a module of it, and returns it: every module has its own class again.
+
+    Parameters and buffers were never touched. Modules that were made as this package's own stay so.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"outgrad.unpatch: a module is needed, not {type(model).__name__}")
+    for module in model.modules():
+        if _is_patched(module):
+            _restore(module)
+    return model

@@ -1,0 +1,370 @@
+"""Functions of the PyTorch package against exact derivatives, within the bounds that the coefficient headers state; and the
+ways in which PyTorch's autograd is used on them."""
+
+import hashlib
+import math
+import os
+import pathlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import outgrad
+
+SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+X_STAR = -0.7517915
+
+
+def gradients(function, *inputs, dy=None):
+    """The result, and the gradients by the inputs for one dy."""
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    y = function(*inputs)
+    if dy is None:
+        dy = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).to(y.dtype)
+    return (y.detach(), *torch.autograd.grad(y, inputs, dy))
+
+
+def gelu_slope(x):
+    """f'(x) in float64: Phi(x) + x phi(x)."""
+    return torch.special.ndtr(x) + x * torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def slope_at(y, right):
+    """f' at the x on the given side of x* with f(x) = y, in float64, by bisection: what y and the bit stand for."""
+    y = y.double()
+    low = torch.where(right, X_STAR, -40.0).double()
+    high = torch.where(right, 12.0, X_STAR).double()
+    high = torch.where(right & (y > 6), y.clamp(min=6) + 1, high)
+    for _ in range(64):
+        middle = (low + high) / 2
+        value = middle * torch.special.ndtr(middle)
+        below = torch.where(right, value < y, value > y)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return gelu_slope((low + high) / 2)
+
+
+# --- GELU ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_gradient_of_a_16_bit_gelu_is_within_the_proven_bound():
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+        x = x[torch.isfinite(x)]
+        bound = outgrad.bounds("gelu", dtype).total
+        assert math.isfinite(bound)
+        for dy in (1.0, -0.75):
+            _, dx = gradients(outgrad.gelu, x, dy=torch.full_like(x, dy))
+            want = dy * gelu_slope(x.double())
+            rounding = UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + 2.0 ** (-24 if dtype == torch.float16 else -133)
+            assert (dx.double() - want).abs().sub(abs(dy) * bound + rounding).max() <= 0
+        assert x.numel() > 60_000
+
+
+def test_an_f32_gelu_keeps_the_bound_of_what_y_and_the_bit_stand_for():
+    torch.manual_seed(1)
+    x = torch.cat([torch.randn(20_000) * 3, torch.linspace(-12, 8, 20_000), X_STAR + torch.randn(5_000) * 1e-3])
+    y, g = gradients(outgrad.gelu, x, dy=torch.ones_like(x))
+    want = slope_at(y, x >= X_STAR)
+    bound = outgrad.bounds("gelu", torch.float32).evaluation
+    assert bound < 1e-4
+    # Next to y* a rounding of y in float64 is an argument's change of its root: 2^-26 of f''.
+    away = (x - X_STAR).abs() > 1e-6
+    assert (g.double() - want).abs()[away].max() <= bound + 2.0**-24 + 1e-9
+
+
+def test_bounds_are_those_of_the_coefficient_header():
+    header = (SOURCES / "kernels/generated/gelu_bf16.h").read_text()
+    stated = {name: float.fromhex(header.split(f"double {name} = ")[1].split(";")[0]) for name in ("kT", "kR")}
+    bounds = outgrad.bounds("gelu", torch.bfloat16)
+    assert (bounds.total, bounds.regret) == (stated["kT"], stated["kR"])
+    assert bounds.sha256 == hashlib.sha256((SOURCES / f"kernels/generated/{bounds.fit}.h").read_bytes()).hexdigest()
+
+
+# --- Norms -----------------------------------------------------------------------------------------------------------
+
+
+def exact_layer_norm(x, gamma, beta, dy, eps, rms):
+    x, gamma, dy = (t.double().requires_grad_(t is not dy) for t in (x.detach().double(), gamma.detach().double(), dy.double()))
+    parameters = [x, gamma]
+    if rms:
+        y = F.rms_norm(x, gamma.shape, gamma, eps)
+    else:
+        beta = beta.detach().double().requires_grad_()
+        parameters.append(beta)
+        y = F.layer_norm(x, gamma.shape, gamma, beta, eps)
+    return torch.autograd.grad(y, parameters, dy)
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("gamma_dtype", FORMATS)
+def test_norms_against_float64(dtype, gamma_dtype, rms):
+    """dx by first-order analysis (README of kernels/, design 2.3): an x^ read from y is off by u |x^ + beta/gamma| and dx by what
+    that gives; the constant covers the sums. The certified bounds themselves are held by outgrad check's own tests."""
+    torch.manual_seed(2)
+    n, rows = 96, 40
+    x = (torch.randn(rows, n) + 0.3).to(dtype)
+    gamma = (torch.rand(n) + 0.5).to(gamma_dtype)
+    beta = torch.randn(n).to(gamma_dtype)
+    dy = torch.randn(rows, n).to(dtype)
+    if rms:
+        got = gradients(lambda x, g: outgrad.rms_norm(x, n, g, 1e-6), x, gamma, dy=dy)[1:]
+        want = exact_layer_norm(x, gamma, None, dy, 1e-6, True)
+    else:
+        got = gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b), x, gamma, beta, dy=dy)[1:]
+        want = exact_layer_norm(x, gamma, beta, dy, 1e-5, False)
+    u = UNIT_ROUNDOFF[dtype]
+    for name, a, b in zip(("dx", "dgamma", "dbeta"), got, want, strict=False):
+        assert a.dtype == (dtype if name == "dx" else gamma_dtype)
+        own = UNIT_ROUNDOFF[a.dtype]
+        scale = b.abs() + (b.norm() / math.sqrt(b.numel()))
+        assert ((a.double() - b).abs() / scale).max() <= 8 * u + 2 * own, name
+
+
+def test_gammas_that_the_output_does_not_determine():
+    """0, -0, 1e-30, mixed, and beta far above gamma: side channels keep x^, and the gradients are those of the others."""
+    torch.manual_seed(3)
+    n = 32
+    gamma, beta = torch.rand(n) + 0.5, torch.randn(n)
+    gamma[:4] = torch.tensor([0.0, -0.0, 1e-30, -1e-39])
+    beta[4] = 1e5
+    side = outgrad.side_channels(gamma, beta)
+    assert side.tolist() == [k for k in range(n) if gamma[k].abs() * 64 < beta[k].abs() or gamma[k].abs() < 1e-38]
+    x, dy = torch.randn(16, n), torch.randn(16, n)
+    got = gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b, side_channels=side), x, gamma, beta, dy=dy)
+    want = exact_layer_norm(x, gamma, beta, dy, 1e-5, False)
+    for a, b in zip(got[1:], want, strict=True):
+        assert torch.isfinite(a).all()
+        assert (a.double() - b).abs().max() <= 1e-4
+    with pytest.raises(RuntimeError, match="gamma"):
+        gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b), x, gamma, beta, dy=dy)
+
+
+def test_no_parameters_no_side_channels():
+    x = torch.randn(4, 8)
+    got = gradients(lambda x: outgrad.layer_norm(x, 8), x)
+    want = gradients(lambda x: F.layer_norm(x, (8,)), x)
+    assert all(torch.allclose(a, b, rtol=0, atol=2e-6) for a, b in zip(got, want, strict=True))
+    assert outgrad.side_channels(None) is None
+    assert outgrad.side_channels(torch.ones(3), torch.zeros(3)) is None
+
+
+def test_normalized_shape_of_two_dimensions():
+    x, gamma = torch.randn(3, 4, 5), torch.rand(4, 5) + 0.5
+    got = gradients(lambda x, g: outgrad.layer_norm(x, (4, 5), g), x, gamma)
+    want = gradients(lambda x, g: F.layer_norm(x, (4, 5), g), x, gamma)
+    assert got[2].shape == (4, 5)
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in zip(got, want, strict=True))
+
+
+# --- Dropout ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_dropout_drops_a_share_p_and_its_gradient_the_same_elements(dtype):
+    torch.manual_seed(4)
+    n, p = 100_000, 0.1
+    x = torch.ones(n, dtype=dtype)
+    y, dx = gradients(lambda x: outgrad.dropout(x, p), x, dy=torch.ones(n, dtype=dtype))
+    assert torch.equal(y, dx)
+    assert set(y.tolist()) == {0.0, float(torch.tensor(1 / (1 - p), dtype=torch.float32).to(dtype))}
+    assert abs((y == 0).sum().item() - n * p) < 6 * math.sqrt(n * p * (1 - p))
+    assert not torch.equal(y, outgrad.dropout(x, p))
+    torch.manual_seed(4)
+    assert torch.equal(y, outgrad.dropout(x, p))
+
+
+def test_dropout_keeps_eight_bytes():
+    kept = []
+    x = torch.ones(1000, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        outgrad.dropout(x, 0.5)
+    assert sum(t.untyped_storage().nbytes() for t in kept) == 8
+
+
+def test_dropout_at_its_ends():
+    x = torch.tensor([1.0, math.inf, math.nan])
+    assert outgrad.dropout(x, 0.0) is x
+    assert outgrad.dropout(x, 0.5, training=False) is x
+    assert torch.equal(outgrad.dropout(x, 1.0), torch.zeros(3))
+
+
+# --- How autograd is used --------------------------------------------------------------------------------------------
+
+GAMMA, BETA = torch.rand(64) + 0.5, torch.randn(64)
+OPERATIONS = {
+    "gelu": outgrad.gelu,
+    "layer_norm": lambda x: outgrad.layer_norm(x, 64, GAMMA, BETA),
+    "rms_norm": lambda x: outgrad.rms_norm(x, 64, GAMMA),
+}
+every = pytest.mark.parametrize("name", list(OPERATIONS))
+
+
+@every
+def test_a_gradient_penalty_is_refused_not_dropped(name):
+    x = torch.randn(8, 64)
+    weight = torch.ones(64, requires_grad=True)
+    y = OPERATIONS[name](x * weight)
+    (dx,) = torch.autograd.grad(y.pow(2).sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        dx.pow(2).sum().backward()
+
+
+def test_dropout_has_its_second_derivative():
+    x = torch.randn(64, requires_grad=True)
+    y = outgrad.dropout(x, 0.25)
+    kept = (y != 0).float() / 0.75
+    (dx,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
+    (ddx,) = torch.autograd.grad(dx.sum(), x)
+    assert torch.allclose(ddx, 2 * kept * kept)
+
+
+@every
+def test_strided_and_expanded_arrays(name):
+    operation = OPERATIONS[name]
+    wide = torch.randn(8, 128)
+    strided = gradients(lambda x: operation(x[:, ::2]), wide)
+    dense = gradients(lambda x: operation(x[:, ::2].contiguous()), wide)
+    assert all(torch.equal(a, b) for a, b in zip(strided, dense, strict=True))
+    x = torch.randn(8, 64)
+    expanded = gradients(operation, x, dy=torch.tensor(2.0).expand(8, 64))
+    assert torch.equal(expanded[1], gradients(operation, x, dy=torch.full((8, 64), 2.0))[1])
+
+
+@every
+def test_a_result_changed_in_place_is_an_error(name):
+    x = torch.randn(8, 64, requires_grad=True)
+    y = OPERATIONS[name](x)
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_gamma_changed_before_the_backward_pass_is_an_error():
+    x, gamma = torch.randn(8, 64, requires_grad=True), GAMMA.clone().requires_grad_()
+    y = outgrad.layer_norm(x, 64, gamma, BETA)
+    with torch.no_grad():
+        gamma.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@every
+def test_what_cannot_be_used_is_named(name):
+    operation = OPERATIONS[name]
+    with pytest.raises(TypeError, match=rf"outgrad\.{name}: x is torch.float64"):
+        operation(torch.randn(8, 64, dtype=torch.float64))
+    with pytest.raises(TypeError, match=rf"outgrad\.{name}: x is torch.sparse_coo"):
+        operation(torch.randn(8, 64).to_sparse())
+    with pytest.raises(TypeError, match=rf"outgrad\.{name}: x is nested"):
+        operation(torch.nested.nested_tensor([torch.randn(8, 64), torch.randn(4, 64)]))
+    with pytest.raises(TypeError, match=rf"outgrad\.{name}: x is no tensor but list"):
+        operation([1.0])
+
+
+def test_bad_shapes_devices_and_values_are_named():
+    x = torch.randn(8, 64)
+    with pytest.raises(ValueError, match=r"x has shape \(8, 64\), which does not end in normalized_shape \(32,\)"):
+        outgrad.layer_norm(x, 32)
+    with pytest.raises(ValueError, match=r"weight has shape \(32,\), normalized_shape is \(64,\)"):
+        outgrad.layer_norm(x, 64, torch.ones(32))
+    with pytest.raises(ValueError, match="bias is on meta, x on cpu"):
+        outgrad.layer_norm(x, 64, GAMMA, torch.ones(64, device="meta"))
+    with pytest.raises(TypeError, match="weight is torch.float64"):
+        outgrad.layer_norm(x, 64, GAMMA.double())
+    with pytest.raises(ValueError, match="p is 1.5"):
+        outgrad.dropout(x, 1.5)
+    with pytest.raises(ValueError, match="'relu' is none of"):
+        outgrad.bounds("relu")
+    with pytest.raises(TypeError, match="torch.float64 is none of"):
+        outgrad.bounds("gelu", torch.float64)
+
+
+@every
+def test_meta_tensors_have_shapes(name):
+    x = torch.empty(8, 64, device="meta", requires_grad=True)
+    parameters = {"layer_norm": lambda: outgrad.layer_norm(x, 64), "rms_norm": lambda: outgrad.rms_norm(x, 64), "gelu": lambda: outgrad.gelu(x)}
+    y = parameters[name]()
+    assert y.is_meta and y.shape == x.shape
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+
+
+@every
+def test_func_grad_equals_autograd(name):
+    operation = OPERATIONS[name]
+    x = torch.randn(8, 64)
+    got = torch.func.grad(lambda x: operation(x).pow(2).sum())(x)
+    leaf = x.clone().requires_grad_()
+    operation(leaf).pow(2).sum().backward()
+    assert torch.equal(got, leaf.grad)
+
+
+@every
+def test_vmap_and_jvp_are_refused_in_words(name):
+    operation = OPERATIONS[name]
+    x = torch.randn(8, 64)
+    with pytest.raises(NotImplementedError, match="vmap is not supported"):
+        torch.func.vmap(operation)(x)
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(operation, (x,), (x,))
+
+
+@every
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_gives_the_same_bits(name, reentrant):
+    def block(x):
+        return outgrad.dropout(OPERATIONS[name](x), 0.5)
+
+    x = torch.randn(8, 64)
+    torch.manual_seed(5)
+    plain = gradients(block, x)
+    torch.manual_seed(5)
+    again = gradients(lambda x: checkpoint(block, x, use_reentrant=reentrant), x) if not reentrant else None
+    if reentrant:  # gives no gradients to autograd.grad
+        leaf = x.clone().requires_grad_()
+        y = checkpoint(block, leaf, use_reentrant=True)
+        y.backward(torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).float())
+        again = y.detach(), leaf.grad
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
+@every
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_gives_the_same_bits(name, dynamic):
+    torch._dynamo.reset()
+    operation = OPERATIONS[name]
+    compiled = torch.compile(operation, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for rows in (8, 5):
+        x = torch.randn(rows, 64)
+        assert all(torch.equal(a, b) for a, b in zip(gradients(operation, x), gradients(compiled, x), strict=True))
+
+
+def test_compiled_dropout_drops_the_same_in_both_passes():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: outgrad.dropout(x, 0.25), fullgraph=True, backend="aot_eager")
+    x = torch.ones(1000)
+    y, dx = gradients(compiled, x, dy=torch.ones(1000))
+    assert torch.equal(y, dx)
+    assert 0 < (y == 0).sum() < 500
+
+
+@every
+def test_empty_arrays(name):
+    y, dx = gradients(OPERATIONS[name], torch.empty(0, 64))
+    assert y.shape == dx.shape == (0, 64)
+
+
+def test_gelus_result_is_what_the_next_layer_keeps():
+    """One storage for GELU's y and the saved input of the Linear after it."""
+    linear = torch.nn.Linear(64, 8)
+    kept = []
+    x = torch.randn(16, 64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        linear(outgrad.gelu(x))
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    storages.pop(linear.weight.untyped_storage().data_ptr(), None)
+    assert sum(storages.values()) == 16 * 64 * 4 + 16 * 64 // 8

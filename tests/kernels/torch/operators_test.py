@@ -1,0 +1,195 @@
+"""The operators: what PyTorch's own checker says of each, in every format and shape; what they refuse; their bits, which are
+the same on every machine and under every release of PyTorch; what a call costs."""
+
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import time
+
+import pytest
+import torch
+
+import outgrad
+from outgrad import library
+
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+LENGTHS = [0, 1, 31, 33, 1_000_000]
+SEED = torch.tensor([7])
+
+
+def arguments(dtype, n):
+    """Of every operator, for arrays of about n elements: (operator, arguments)."""
+    generator = torch.Generator().manual_seed(n + 1)
+    x, dy = (torch.randn(n, generator=generator).to(dtype) for _ in range(2))
+    y, mask = library.gelu_forward(x)
+    columns = 33 if n >= 33 else max(n, 1)
+    rows = n // columns
+    matrix, dm = x[: rows * columns].view(rows, columns), dy[: rows * columns].view(rows, columns)
+    gamma, beta = torch.rand(columns, generator=generator) + 0.5, torch.randn(columns, generator=generator)
+    side = torch.tensor([0, columns - 1] if columns > 1 else [0], dtype=torch.int32)
+    forward = library.norm_forward(matrix, columns, gamma, beta, 1e-5, False, side)
+    rms = library.norm_forward(matrix, columns, gamma, None, 1e-6, True, None)
+    return [
+        (library.gelu_forward, (x,)),
+        (library.activation_backward, (dy, y, mask, 0)),
+        (library.activation_backward, (dy, torch.tanh(x), None, library.ACTIVATIONS.index("tanh"))),
+        (library.norm_forward, (matrix, columns, gamma, beta, 1e-5, False, side)),
+        (library.norm_forward, (matrix, columns, gamma, None, 1e-6, True, None)),
+        (library.norm_backward, (dm, forward[0], columns, gamma, beta, forward[1], False, side, forward[2], True, True)),
+        (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], True, False)),
+        (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], False, False)),
+        (library.dropout, (x, SEED, 0.25)),
+    ]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_pytorchs_checker_has_no_objection(dtype, n):
+    for operator, values in arguments(dtype, n):
+        result = torch.library.opcheck(operator, values)
+        assert set(result.values()) == {"SUCCESS"}, (operator, result)
+        assert len(result) == 4
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_strided_and_expanded_arguments_are_refused_by_operators(dtype):
+    """Who calls an operator has made its arrays dense (functional.py does)."""
+    wide = torch.randn(8, 66).to(dtype)
+    for x in (wide[:, ::2], torch.tensor(1.0).to(dtype).expand(8, 33)):
+        with pytest.raises(RuntimeError, match="contiguous"):
+            library.gelu_forward(x)
+        with pytest.raises(RuntimeError, match="contiguous"):
+            library.dropout(x, SEED, 0.5)
+        with pytest.raises(RuntimeError, match="contiguous"):
+            library.norm_forward(x, 33, None, None, 1e-5, False, None)
+
+
+def test_operators_refuse_what_they_cannot_do():
+    x = torch.randn(4, 8)
+    y, mask = library.gelu_forward(x)
+    with pytest.raises(RuntimeError, match="float32, float16 or bfloat16"):
+        library.gelu_forward(x.double())
+    with pytest.raises(RuntimeError, match="dy is not of the type and number"):
+        library.activation_backward(x[:2].contiguous(), y, mask, 0)
+    with pytest.raises(RuntimeError, match="mask has"):
+        library.activation_backward(x, y, mask[:0], 0)
+    with pytest.raises(RuntimeError, match="activation 10 is unknown"):
+        library.activation_backward(x, y, mask, 10)
+    with pytest.raises(RuntimeError, match="mask is null"):
+        library.activation_backward(x, y, None, 0)
+    with pytest.raises(RuntimeError, match="no rows of 7"):
+        library.norm_forward(x, 7, None, None, 1e-5, False, None)
+    with pytest.raises(RuntimeError, match="gamma has 7 elements"):
+        library.norm_forward(x, 8, torch.ones(7), None, 1e-5, False, None)
+    with pytest.raises(RuntimeError, match="gamma has 8 elements or another type"):
+        library.norm_forward(x, 8, torch.ones(8, dtype=torch.bfloat16), None, 1e-5, False, None)
+    with pytest.raises(RuntimeError, match="side_channels"):
+        library.norm_forward(x, 8, None, None, 1e-5, False, torch.tensor([3, 1], dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="eps"):
+        library.norm_forward(x, 8, None, None, -1.0, False, None)
+    with pytest.raises(RuntimeError, match="seed"):
+        library.dropout(x, torch.tensor([1, 2]), 0.5)
+    with pytest.raises(RuntimeError, match="dropout"):
+        library.dropout(x, SEED, 1.5)
+
+
+# --- Bits ------------------------------------------------------------------------------------------------------------
+
+
+def digests():
+    """SHA-256 of each operator's results. Inputs are integers through exact operations, hence the same everywhere."""
+    found = {}
+    for dtype in FORMATS:
+        k = torch.arange(99 * 1024, dtype=torch.int64)
+        x = (((k * 2654435761) % 65536 - 32768).double() / 8192).to(dtype).view(1024, 99)
+        dy = (((k * 40503 + 77) % 65536 - 32768).double() / 16384).to(dtype).view(1024, 99)
+        gamma = ((torch.arange(99) * 37 % 64 + 32) / 64).float()
+        beta = ((torch.arange(99) * 53 % 64 - 32) / 32).float()
+        y, mask = library.gelu_forward(x)
+        forward = library.norm_forward(x, 99, gamma, beta, 1e-5, False, None)
+        rms = library.norm_forward(x, 99, gamma, None, 1e-6, True, None)
+        results = {
+            "gelu_forward": (y, mask),
+            "gelu_backward": (library.activation_backward(dy, y, mask, 0),),
+            "layer_norm_forward": forward,
+            "layer_norm_backward": library.norm_backward(dy, forward[0], 99, gamma, beta, forward[1], False, None, forward[2], True, True),
+            "rms_norm_forward": rms,
+            "rms_norm_backward": library.norm_backward(dy, rms[0], 99, gamma, None, rms[1], True, None, rms[2], True, False),
+            "dropout": (library.dropout(x, SEED, 0.25),),
+        }
+        for name, tensors in results.items():
+            content = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors if t.numel() > 0)
+            found[f"{name} {str(dtype)[6:]}"] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def test_bits_are_the_committed_ones():
+    """Under this release of PyTorch and on this machine as where digests.json was written: equal bits everywhere.
+
+    OUTGRAD_WRITE_DIGESTS=1 writes the file anew, after a change of coefficients."""
+    path = pathlib.Path(__file__).with_name("digests.json")
+    if os.environ.get("OUTGRAD_WRITE_DIGESTS"):
+        path.write_text(json.dumps(digests(), indent=2) + "\n")
+    assert digests() == json.loads(path.read_text())
+
+
+def test_bits_do_not_depend_on_threads():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = digests()
+        torch.set_num_threads(3)
+        assert digests() == one
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- Cost ------------------------------------------------------------------------------------------------------------
+
+
+def best_time(functions, repeats, rounds):
+    """The least seconds of a call of each, in rounds that take them in turn."""
+    best = [float("inf")] * len(functions)
+    for _ in range(rounds):
+        for k, function in enumerate(functions):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                function()
+            best[k] = min(best[k], (time.perf_counter() - start) / repeats)
+    return best
+
+
+def test_overhead_of_a_small_call_is_near_that_of_ctypes():
+    """Forward and backward of 64 elements, beside an autograd Function that calls the C library through ctypes."""
+    shared = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"]) / "liboutgrad.so"
+    if not shared.exists():
+        pytest.skip(f"{shared}: the shared library was not built")
+    c = ctypes.CDLL(str(shared))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+
+    class ByCtypes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y, mask = torch.empty_like(x), torch.empty((x.numel() + 31) // 32, dtype=torch.int32)
+            c.outgrad_gelu_forward(0, pointer(x.data_ptr()), pointer(y.data_ptr()), pointer(mask.data_ptr()), number(x.numel()))
+            ctx.save_for_backward(y, mask)
+            return y
+
+        @staticmethod
+        def backward(ctx, dy):
+            y, mask = ctx.saved_tensors
+            dy, dx = dy.contiguous(), torch.empty_like(y)
+            c.outgrad_gelu_backward(0, pointer(dy.data_ptr()), pointer(y.data_ptr()), pointer(mask.data_ptr()), pointer(dx.data_ptr()), number(y.numel()))
+            return dx
+
+    x, dy = torch.randn(64, requires_grad=True), torch.ones(64)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        ours, by_ctypes = best_time([lambda f=f: torch.autograd.grad(f(x), x, dy) for f in (outgrad.gelu, ByCtypes.apply)], 50, 60)
+    finally:
+        torch.set_num_threads(threads)
+    print(f"64 elements, forward and backward: {ours * 1e6:.1f} us, by ctypes {by_ctypes * 1e6:.1f} us, ratio {ours / by_ctypes:.2f}")
+    assert ours <= 1.3 * by_ctypes

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# run.sh SOURCES BUILD PYTHON FILE: one file of tests of the PyTorch package; 77, a visible skip, where there is no PyTorch.
+set -euo pipefail
+if [[ -z $3 ]]; then
+  echo "no PyTorch: the build is without OUTGRAD_TORCH"
+  exit 77
+fi
+export PYTHONPATH=$2/python PYTHONDONTWRITEBYTECODE=1 OUTGRAD_SOURCE_DIR=$1 OUTGRAD_BINARY_DIR=$2 OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1
+exec "$3" -m pytest -q -p no:cacheprovider --durations=5 --rootdir "$1/tests/kernels/torch" "$1/tests/kernels/torch/$4"

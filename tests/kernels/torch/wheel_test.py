@@ -1,0 +1,88 @@
+"""What `pip wheel .` gives: one small wheel for every Python 3 and every PyTorch from 2.10 on, that works where it is installed."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
+ARCHIVE = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"]) / "liboutgrad.a"
+LARGEST_WHEEL = 5_000_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Made of the library's archive, if the build has it: the kernels are compiled once."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", str(SOURCES), "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    command += ["-C", f"build-dir={folder / 'build'}"]
+    if ARCHIVE.exists():
+        command += ["-C", "cmake.define.OUTGRAD_LIBRARY=OFF", "-C", f"cmake.define.OUTGRAD_TORCH_ARCHIVE={ARCHIVE}"]
+    made = subprocess.run(command, env={**os.environ, "OUTGRAD_TORCH_PYTHON": sys.executable}, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), str(wheel)], check=True)
+    return folder
+
+
+def run_python(code, *folders):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+
+def test_it_is_one_wheel_for_every_python_and_small(wheel):
+    assert wheel.name.startswith("outgrad-") and "-py3-none-" in wheel.name
+    assert wheel.stat().st_size <= LARGEST_WHEEL
+    names = zipfile.ZipFile(wheel).namelist()
+    assert sum(name.endswith(".so") for name in names) == 1
+    modules = {f"outgrad/{path.name}" for path in (SOURCES / "kernels/torch/outgrad").glob("*.py")}
+    assert modules == {name for name in names if name.endswith(".py")}
+
+
+def test_it_uses_nothing_of_pytorch_but_the_stable_abi(installed):
+    command = [pathlib.Path(sys.executable).with_name("torch-abi-audit"), "--json", installed / "outgrad" / "liboutgrad_torch.so"]
+    audit = subprocess.run(command, capture_output=True, text=True)
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+    (library,) = json.loads(audit.stdout)["bundled_libs"]
+    assert library["torch"]["stable"] and library["torch"]["unstable_symbols"] == library["torch"]["unknown_shim_symbols"] == []
+    assert library["torch"]["stable_shim_count"] > 0
+    assert library["torch"]["min_torch_version"] == "2.10.0"
+
+
+def test_it_works_where_it_is_installed(installed):
+    done = run_python(
+        "import outgrad, torch; x = torch.randn(8, 64, requires_grad=True); outgrad.gelu(x).sum().backward(); "
+        "print(outgrad.__file__, x.grad.isfinite().all().item())",
+        installed,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(installed / "outgrad" / "__init__.py"), "True"]
+
+
+def test_importing_it_loads_no_driver(installed):
+    """libcuda belongs to the machine's driver: a machine without one imports the package all the same."""
+    done = run_python("import outgrad; print([line for line in open('/proc/self/maps') if 'libcuda.so' in line])", installed)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_an_older_pytorch_is_named(installed, tmp_path):
+    (tmp_path / "torch.py").write_text('__version__ = "2.9.1+cpu"\n')
+    done = run_python("import outgrad", tmp_path, installed)
+    assert done.returncode != 0
+    assert done.stderr.strip().splitlines()[-1] == "ImportError: outgrad needs PyTorch 2.10 or later, this is 2.9.1+cpu"
+
+
+def test_a_package_that_was_not_built_says_so():
+    done = run_python("import outgrad", SOURCES / "kernels/torch")
+    assert done.returncode != 0
+    assert "has no liboutgrad_torch: the package was not built" in done.stderr.strip().splitlines()[-1]
