@@ -48,7 +48,8 @@ class _Norm:
 
     def _input(self, x):
         kind = x.device.type
-        if not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
+        # The device "meta" has no autocast that could be asked for.
+        if x.is_meta or not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
             return x
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
