@@ -18,7 +18,7 @@
 
 #include "kernels/formats.h"
 
-namespace outgrad::kernels {
+namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // What a probability p comes to (dropout_rule). Made by hand, it has threshold <= 2^32.
 struct DropoutRule {
@@ -36,10 +36,6 @@ struct PhiloxWords {
 inline constexpr int kPhiloxRounds = 10;
 inline constexpr u32 kPhiloxEvenMultiplier = 0xd2511f53u, kPhiloxOddMultiplier = 0xcd9e8d57u;
 inline constexpr u32 kPhiloxLowIncrement = 0x9e3779b9u, kPhiloxHighIncrement = 0xbb67ae85u;
-
-}  // namespace outgrad::kernels
-
-namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // The rounds, on kCount sets of lanes side by side, once for scalars and vectors. A lane has 64 bits and a word in its
 // lower half. Its upper half may hold anything, for a product does not read it: so a product stays where it is, and its
