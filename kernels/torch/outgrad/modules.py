@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 
 from . import functional, library
 from .bounds import bounds
@@ -60,7 +61,7 @@ class _Norm:
         are compared, which takes 2 us: FSDP fills an array anew, and code writes to .data, without a new version of the tensor.
         """
         parameters = self.weight, getattr(self, "bias", None)
-        if self.weight is None or self.weight.is_meta or isinstance(self.weight, torch._subclasses.FakeTensor):
+        if self.weight is None or self.weight.is_meta or is_fake(self.weight):
             return None  # a fake parameter has no values
         if torch._C._are_functorch_transforms_active():
             return functional.side_channels(*parameters, self.largest_ratio)  # kept, it would outlive the transform

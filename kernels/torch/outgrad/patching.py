@@ -4,10 +4,13 @@ import collections
 import collections.abc
 import contextlib
 import dataclasses
+import sys
+import time
 import weakref
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules
@@ -46,6 +49,9 @@ class Report:
     left_alone: list[LeftAlone]
     total_before: int | None = None  # of the whole model on the example
     total_after: int | None = None
+    # By the class of the module that keeps them, as it was before; what several modules keep stands apart. Sums to the totals.
+    components_before: dict[str, int] = dataclasses.field(default_factory=dict)
+    components_after: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self):
         lines = [f"{len(self.swapped)} modules patched, {len(self.left_alone)} left alone"]
@@ -73,6 +79,23 @@ def _shown(name):
     return name or "(the model)"
 
 
+class _Progress:
+    """Says on a terminal how far a pass of a large model is, from two seconds on."""
+
+    def __init__(self, what, modules):
+        self.what, self.modules, self.done, self.start, self.shown = what, modules, 0, time.monotonic(), False
+
+    def step(self):
+        self.done += 1
+        if sys.stderr.isatty() and time.monotonic() - self.start > 2:
+            self.shown = True
+            print(f"\r{self.what}: {self.done} of {self.modules} modules", end="", file=sys.stderr, flush=True)
+
+    def end(self):
+        if self.shown:
+            print(file=sys.stderr)
+
+
 # --- What is kept for the backward pass --------------------------------------------------------------------------------
 
 
@@ -97,9 +120,10 @@ def _storages(tensor):
 class _Watch:
     """Watches a forward pass of a model: which module saves what, and the types of the modules' results."""
 
-    def __init__(self, model):
+    def __init__(self, model, what):
         self.model, self.inside, self.saved, self.types = model, [], [], {}
         self.names = {id(module): name for name, module in model.named_modules()}
+        self.progress = _Progress(what, len(self.names))
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -107,6 +131,7 @@ class _Watch:
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor))
+            stack.callback(self.progress.end)
             self.undo = stack.pop_all()
         return self
 
@@ -119,6 +144,7 @@ class _Watch:
     def _leave(self, module, _, result):
         while module in self.inside and self.inside.pop() is not module:
             pass  # of a module that an exception left
+        self.progress.step()
         if isinstance(result, torch.Tensor):
             self.types[self.names[id(module)]] = result.dtype
 
@@ -128,7 +154,8 @@ class _Watch:
         return saved
 
     def kept(self):
-        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all, {module: its alone})."""
+        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all, {module: its alone},
+        {class of the modules, or that there are several: all of theirs})."""
         own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers()) for s in _storages(tensor)}
         sizes, owners = {}, collections.defaultdict(set)
         for saved in filter(None, (reference() for reference in self.saved)):
@@ -136,17 +163,20 @@ class _Watch:
                 if storage._cdata not in own:
                     sizes[storage._cdata] = storage.nbytes()
                     owners[storage._cdata].add(saved.owner)
-        alone = collections.Counter()
+        kinds = {name: module.__dict__.get("_outgrad_was", type(module)).__name__ for name, module in self.model.named_modules()}
+        alone, components = collections.Counter(), collections.Counter()
         for storage, names in owners.items():
             if len(names) == 1:
                 alone[min(names)] += sizes[storage]
-        return sum(sizes.values()), alone
+            components[kinds[min(names)] if len(names) == 1 else "(several modules)"] += sizes[storage]
+        return sum(sizes.values()), alone, dict(components)
 
 
 @contextlib.contextmanager
 def _unchanged(model):
     """Puts back the state of PyTorch's generators and the model's buffers, such as the statistics of batches."""
-    with torch.random.fork_rng(devices={p.device.index for p in model.parameters() if p.device.type == "cuda"}):
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and not is_fake(p)}
+    with torch.random.fork_rng(devices=devices):
         before = [(m, name, b, _version(b), b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
         try:
             yield
@@ -162,10 +192,10 @@ def _version(tensor):
     return None if tensor.is_inference() else tensor._version
 
 
-def _run(model, example):
+def _run(model, example, what):
     """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor. Gives _Watch.kept and
     the types of results."""
-    with _unchanged(model), torch.inference_mode(False), torch.enable_grad(), _Watch(model) as watch:
+    with _unchanged(model), torch.inference_mode(False), torch.enable_grad(), _Watch(model, f"outgrad.patch, {what}") as watch:
         if isinstance(example, torch.Tensor):
             result = model(example)
         elif isinstance(example, collections.abc.Mapping):
@@ -180,10 +210,10 @@ def _run(model, example):
 # --- What takes another class ------------------------------------------------------------------------------------------
 
 
-def _has_kernels(device):
-    if device.type == "meta":
+def _has_kernels(parameter):
+    if parameter.is_meta or is_fake(parameter):
         return True
-    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::gelu_forward", torch._C._dispatch_key_for_device(device.type))
+    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::gelu_forward", torch._C._dispatch_key_for_device(parameter.device.type))
 
 
 def _is_hugging_face_gelu(kind):
@@ -220,7 +250,7 @@ def _replacement(module, parameter):
     for p in [*module.parameters(recurse=False)] or [parameter]:
         if p is not None and p.dtype not in library.FORMATS:
             return None, f"its parameters are {p.dtype}" if p is not parameter else f"the model's parameters are {p.dtype}"
-        if p is not None and not _has_kernels(p.device):
+        if p is not None and not _has_kernels(p):
             return None, f"it is on {p.device}, for which this package has no operators"
     return ours, None
 
@@ -252,7 +282,7 @@ def patch(model, example=None, norms="fp32"):
         raise TypeError(f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or mapping of arguments")
     report = Report([], list(_eager_attention(model)))
     if example is not None:
-        report.total_before, before, _ = _run(model, example)
+        report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     norms_before = [(module, module.norms) for module in model.modules() if _is_patched(module) and isinstance(module, modules._Norm)]
     swapped = []
@@ -272,7 +302,7 @@ def patch(model, example=None, norms="fp32"):
             module.norms = norms
     if example is not None:
         try:
-            report.total_after, after, types = _run(model, example)
+            report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
         except BaseException:
             for module, _ in swapped:
                 _restore(module)

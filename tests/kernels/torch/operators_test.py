@@ -31,6 +31,10 @@ def arguments(dtype, n):
     side = torch.tensor([0, columns - 1] if columns > 1 else [0], dtype=torch.int32)
     forward = library.norm_forward(matrix, columns, gamma, beta, 1e-5, False, side)
     rms = library.norm_forward(matrix, columns, gamma, None, 1e-6, True, None)
+    biased = library.bias_gelu_forward(matrix, beta)
+    heads = x[: n // 8 // 31 * 8 * 31].view(-1, 31, 8)[:64] if n > 1000 else x.view(1, n, 1)
+    probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED)[1]
+    bias = torch.zeros_like(probabilities[0])
     return [
         (library.gelu_forward, (x,)),
         (library.activation_backward, (dy, y, mask, 0)),
@@ -40,7 +44,11 @@ def arguments(dtype, n):
         (library.norm_backward, (dm, forward[0], columns, gamma, beta, forward[1], False, side, forward[2], True, True)),
         (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], True, False)),
         (library.norm_backward, (dm, rms[0], columns, gamma, None, rms[1], True, None, rms[2], False, False)),
+        (library.bias_gelu_forward, (matrix, beta)),
+        (library.bias_gelu_backward, (dm, *biased, columns)),
         (library.dropout, (x, SEED, 0.25)),
+        (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED)),
+        (torch.ops.outgrad.attention_backward.default, (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED)),
     ]
 
 

@@ -1,9 +1,11 @@
-"""patch and unpatch of Hugging Face's models with random weights; and the page docs/train_with_it.md, whose code runs here."""
+"""patch and unpatch of Hugging Face's models with random weights, and their training; and the page docs/train_with_it.md, whose
+code runs here."""
 
 import copy
 import os
 import pathlib
 import re
+import statistics
 
 import pytest
 import torch
@@ -16,8 +18,8 @@ SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 97, "max_position_embeddings": 66}
 
 
-def model_of(name, dropout=0.0):
-    torch.manual_seed(1)
+def model_of(name, dropout=0.0, seed=1):
+    torch.manual_seed(seed)
     if name == "gpt2":
         config = transformers.GPT2Config(vocab_size=97, n_positions=64, n_embd=64, n_layer=2, n_head=4, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)
         return transformers.GPT2LMHeadModel(config)
@@ -106,6 +108,36 @@ def test_the_report_counts_what_the_model_keeps(name):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+def test_bytes_of_modules_are_what_each_alone_keeps():
+    """Of a layer of BERT, in bytes that can be told by hand. What its GELU and norms give is kept by the Linears after them too; what
+    the embeddings' norm gives by nobody else, for dropout comes next."""
+    model, example = model_of("bert", dropout=0.1).train(), example_of("bert")
+    rows = {row.name: (row.bytes_before, row.bytes_after) for row in outgrad.patch(model, example).swapped}
+    tokens, columns, wide = 3 * 40, 64, 128
+    norm = 4 * tokens * columns + 8 * tokens, 4 * tokens
+    layer = "bert.encoder.layer.0"
+    assert rows[f"{layer}.intermediate.intermediate_act_fn"] == (4 * tokens * wide, tokens * wide // 8)
+    assert rows[f"{layer}.attention.output.LayerNorm"] == norm
+    assert rows[f"{layer}.output.LayerNorm"] == norm
+    assert rows[f"{layer}.output.dropout"] == (4 * tokens * columns, 8)
+    assert rows["bert.embeddings.LayerNorm"] == (norm[0], norm[1] + 4 * tokens * columns)
+    assert rows[f"{layer}.attention.self.dropout"] == (0, 0)  # never called: the fused attention drops by itself
+
+
+def test_a_patched_model_that_is_copied_or_saved_is_patched_and_can_be_unpatched(tmp_path):
+    model, example = model_of("bert").eval(), example_of("bert")
+    kinds, plain = {name: type(m) for name, m in model.named_modules()}, model(**example).logits
+    outgrad.patch(model)
+    patched = model(**example).logits
+    torch.save(model, tmp_path / "model")
+    for other in (copy.deepcopy(model), torch.load(tmp_path / "model", weights_only=False)):
+        assert torch.equal(other(**example).logits, patched)
+        outgrad.unpatch(other)
+        assert {name: type(m) for name, m in other.named_modules()} == kinds
+        assert torch.equal(other(**example).logits, plain)
+    assert isinstance(model.bert.embeddings.LayerNorm, outgrad.LayerNorm)
+
+
 def test_gpt2s_gelu_is_another_function_and_left_alone():
     report = outgrad.patch(model_of("gpt2"))
     assert [one.kind for one in report.left_alone] == ["NewGELUActivation"] * 2
@@ -152,6 +184,73 @@ def test_bad_arguments_are_named_and_nothing_is_patched():
     assert type(model[1]) is nn.GELU
     double = nn.Sequential(nn.LayerNorm(8)).double()
     assert "torch.float64" in outgrad.patch(double).left_alone[0].why and type(double[0]) is nn.LayerNorm
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+STEPS = 300
+
+
+def lessons(name):
+    """Batches of a task that is learnt steadily: each word is to be replaced by another; bright images are to be told from
+    others. On a plateau any difference grows with each step, and drifts would be as large as the plateau is long."""
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(STEPS):
+        if name == "vit":
+            labels = torch.randint(0, 2, (4,), generator=generator)
+            yield {"pixel_values": torch.randn(4, 3, 16, 16, generator=generator) + labels.view(4, 1, 1, 1), "labels": labels}
+            continue
+        words = torch.randint(3, 24, (4, 8), generator=generator)
+        others = 3 + 5 * words % 21
+        if name == "gpt2":  # foretells the next word: each is followed by the other
+            words = others = torch.stack([words, others], -1).flatten(1)
+        yield {"input_ids": words, "labels": others}
+
+
+def losses(name, seed, autocast, ours=False, ulp=False):
+    """Of each step. The model that ours stands beside has our dropout too, so that both drop the same elements; with ulp, its first
+    gamma began larger by 2^-23, under autocast by 2^-8."""
+    model = model_of(name, dropout=0.1, seed=seed).train()
+    outgrad.patch(model, norms="autocast")
+    norms = [m for m in model.modules() if isinstance(m, outgrad.LayerNorm)]
+    if not ours:
+        for module in model.modules():
+            if isinstance(module, (outgrad.LayerNorm, outgrad.GELU)):
+                outgrad.unpatch(module)
+    if ulp:
+        with torch.no_grad():
+            norms[0].weight[0] *= 1 + (2.0**-8 if autocast else 2.0**-23)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    torch.manual_seed(seed)
+    found = []
+    for lesson in lessons(name):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model(**lesson).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("name", "autocast"), [("bert", False), ("gpt2", False), ("roberta", False), ("vit", False), ("bert", True)])
+def test_the_loss_drifts_no_further_than_by_one_ulp_of_a_weight(name, autocast):
+    """|loss - loss of the plain model|, mean over 300 steps: the median over three seeds is at most twice what a change of one weight
+    by one ulp gives. So patching changes training as a difference does that nobody would see."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        by_patch, by_ulp = [], []
+        for seed in range(3):
+            plain = losses(name, seed, autocast)
+            assert plain[-20:].mean() < 0.9 * plain[:5].mean(), "nothing was learnt"
+            by_patch.append((losses(name, seed, autocast, ours=True) - plain).abs().mean().item())
+            by_ulp.append((losses(name, seed, autocast, ulp=True) - plain).abs().mean().item())
+    finally:
+        torch.set_num_threads(threads)
+    patch, ulp = statistics.median(by_patch), statistics.median(by_ulp)
+    print(f"{name}{', bf16' if autocast else ''}: the loss drifts by {patch:.2g}, by one ulp of a weight {ulp:.2g}: ratio {patch / ulp:.2f}")
+    assert 0 < patch <= 2 * ulp
 
 
 def test_the_page_train_with_it_runs():

@@ -1,0 +1,46 @@
+"""python -m outgrad report MODEL: what patching a model would save."""
+
+import argparse
+import importlib.util
+import sys
+
+from . import report, version
+
+
+def _positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m outgrad")
+    parser.add_argument("--version", action="version", version=version())
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("report", help="what patching a model would save, counted on fake tensors of a GPU that need not exist")
+    command.add_argument("model", help="a kind of model of transformers (bert), a file or folder with a configuration, or MODULE:FUNCTION giving (model, example)")
+    command.add_argument("--batch", type=_positive, default=1, help="sequences or images (default: 1)")
+    command.add_argument("--length", type=_positive, default=512, help="of a sequence (default: 512)")
+    command.add_argument("--type", choices=report.TYPES, default="bf16", help="of parameters and inputs; autocast: fp32 with bf16 products (default: bf16)")
+    command.add_argument("--norms", choices=("fp32", "autocast"), default="fp32", help="the norms' type under autocast (default: fp32)")
+    command.add_argument("--evaluation", action="store_true", help="the model in evaluation mode")
+    command.add_argument("--modules", action="store_true", help="a row for each module too, with its bound")
+    command.add_argument("--plot", metavar="FILE", help="also draw the bytes by component (needs matplotlib)")
+    options = parser.parse_args(arguments)
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot: matplotlib is not installed")
+    try:
+        found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation, options.norms)
+        if options.plot:
+            report.plot(found, options.plot, options.model)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    text = str(found).splitlines()
+    modules = {*range(1, 2 + len(found.swapped))} if found.swapped and not options.modules else set()
+    print("\n".join(line for k, line in enumerate(text) if k not in modules))
+    print(report.bars(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

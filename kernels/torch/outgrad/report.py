@@ -1,0 +1,178 @@
+"""What patching a model saves, without a GPU and without its memory: the model is made of fake tensors, on a CUDA device that
+need not exist, so that the bytes are those that a GPU would keep and nothing is computed."""
+
+import contextlib
+import importlib
+import pathlib
+import sys
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from . import patching
+
+TYPES = {"fp32": (torch.float32, False), "autocast": (torch.float32, True), "bf16": (torch.bfloat16, False)}
+
+
+@contextlib.contextmanager
+def autocast_on(device, enabled=True):
+    """torch.autocast to bf16, which turns itself off for CUDA where there is no GPU; fake tensors need none."""
+    if not enabled:
+        yield
+        return
+    torch.set_autocast_enabled(device, True)
+    torch.set_autocast_dtype(device, torch.bfloat16)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        torch.set_autocast_enabled(device, False)
+
+
+@contextlib.contextmanager
+def fake(device, dtype):
+    """Within it, tensors are made on a device that need not exist, and floating-point ones in this type."""
+    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), torch.device(device):
+        warnings.simplefilter("ignore")
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+class _FusedAttention(TorchFunctionMode):
+    """scaled_dot_product_attention as a GPU has it: on a fake device it would choose the form for the CPU."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is not F.scaled_dot_product_attention:
+            return function(*args, **kwargs)
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+        if given.get("enable_gqa"):
+            k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+        if torch.is_autocast_enabled("cuda"):
+            q, k, v = (t.to(torch.get_autocast_dtype("cuda")) for t in (q, k, v))
+        p, causal = given.get("dropout_p", 0.0), given.get("is_causal", False)
+        if mask is None and q.dtype != torch.float32:
+            return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, causal, False)[0]
+        if mask is not None:
+            mask = mask.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, p, causal)[0]
+
+
+# --- Which model -------------------------------------------------------------------------------------------------------
+
+
+def _of_hugging_face(name):
+    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and what makes its
+    example from a size of batch and a length."""
+    try:
+        from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
+        from transformers.initialization import no_init_weights
+    except ImportError:
+        raise ValueError(f"{name}: transformers is not installed, and this is not MODULE:FUNCTION") from None
+    if pathlib.Path(name).exists():
+        try:
+            config = AutoConfig.from_pretrained(name, local_files_only=True)
+        except Exception as error:
+            raise ValueError(f"{name}: no configuration of a model: {str(error).splitlines()[0]}") from None
+    elif name in CONFIG_MAPPING:
+        config = CONFIG_MAPPING[name]()
+    else:
+        raise ValueError(f"{name}: neither a file or folder with a model's configuration, nor a kind of model that transformers has, nor MODULE:FUNCTION")
+    auto = next((a for a in (AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForImageClassification) if type(config) in a._model_mapping), None)
+    if auto is None:
+        raise ValueError(f"{name}: a {type(config).__name__} has neither a language model nor a classifier of images")
+
+    def example(batch, length):
+        if auto is AutoModelForImageClassification:
+            size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+            pixels = torch.empty(batch, getattr(config, "num_channels", 3), *size)
+            return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}
+        tokens = torch.zeros(batch, length, dtype=torch.int64)
+        return {"input_ids": tokens, "labels": tokens}
+
+    def make():
+        with no_init_weights():  # some ways to draw them look at values, which fake tensors lack
+            return auto.from_config(config)
+
+    return make, example, getattr(config, "max_position_embeddings", None)
+
+
+def _of_function(name):
+    """MODULE:FUNCTION, which gives a model and an example, as patch takes it."""
+    module, _, function = name.partition(":")
+    sys.path.insert(0, "")
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    made = []
+
+    def model():
+        made.extend(make())
+        return made[0]
+
+    return model, lambda batch, length: made[1], None
+
+
+def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32"):
+    """The Report of a model that is made, patched and forgotten: a kind of model of Hugging Face's transformers ("bert"), the file
+    or folder of a configuration, or "module:function". Raises ValueError where there is no such model."""
+    make, example, most = (_of_function if ":" in name else _of_hugging_face)(name)
+    if most is not None and length > most:
+        raise ValueError(f"{name}: a length of {length}, where the model has {most} positions")
+    dtype, autocast = TYPES[kind]
+    with fake("cuda", dtype):
+        model = make().train(training)
+        with _FusedAttention(), autocast_on("cuda", autocast):
+            return patching.patch(model, example(batch, length), norms)
+
+
+# --- How it is shown ---------------------------------------------------------------------------------------------------
+
+
+def _rows(report):
+    """(component, bytes before, bytes after), the largest first."""
+    kinds = {*report.components_before, *report.components_after}
+    rows = [(kind, report.components_before.get(kind, 0), report.components_after.get(kind, 0)) for kind in kinds]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+
+def bars(report, width=40):
+    """Bytes by component as a table with bars, for a terminal."""
+    rows = _rows(report)
+    scale = max((max(before, after) for _, before, after in rows), default=0) or 1
+    names = max(len("component"), *(len(kind) for kind, _, _ in rows))
+    lines = [f"{'component':{names}} {'MiB before':>12} {'after':>10}"]
+    for kind, before, after in rows:
+        bar = "#" * round(width * after / scale)
+        lines.append(f"{kind:{names}} {before / 2**20:12.2f} {after / 2**20:10.2f}  {bar}{'.' * (round(width * before / scale) - len(bar))}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def plot(report, file, title=""):
+    """The same as a picture, by matplotlib; the type of the file is that of its name."""
+    from matplotlib.figure import Figure
+
+    rows = _rows(report)[::-1]
+    figure = Figure(figsize=(7, 1 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for offset, k, label in ((0.2, 1, "before"), (-0.2, 2, "after")):
+        axes.barh([y + offset for y in range(len(rows))], [row[k] / 2**20 for row in rows], 0.4, label=label)
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set_xlabel("MiB kept for the backward pass")
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(file)
