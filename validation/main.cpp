@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, stability, report, train, attack.
+// outgrad-check: the second witness. Subcommands check, validate, stability, report, attack.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,6 @@
 #include "validation/norms/stability_command.h"
 #include "validation/report/report_command.h"
 #include "validation/sweep/validate_command.h"
-#include "validation/training/train_command.h"
 
 namespace {
 
@@ -51,7 +50,6 @@ int run(int argc, char** argv) {
   validation::add_validate(app, status);
   validation::add_stability(app, status);
   validation::add_report(app, status);
-  validation::add_train(app, status);
   validation::add_attack(app, status);
   try {
     app.parse(argc, argv);

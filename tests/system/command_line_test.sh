@@ -28,7 +28,7 @@ refuses() {  # refuses STATUS WORD...: the command ends so
 
 "$root/outgrad" >table || fail "the table of commands"
 "$root/outgrad" --help | cmp - table || fail "--help is not the table of commands"
-for command in run test sanitize fit emit check validate stability train tune eval bench report; do
+for command in run test sanitize fit emit check validate stability tune eval bench report; do
   grep -q "^  $command " table || fail "$command is not in the table"
   [[ $command == test ]] || "$root/outgrad" "$command" --help >help || fail "$command --help: status $?"
 done
@@ -48,7 +48,7 @@ if [[ -x $2/outgrad-fit ]]; then
   echo '{"schema": "outgrad.spec/1", "name": "x"' >input.json
   printf 'not a header\n' >input.h
   head -c 8 /dev/zero | tr '\0' '\377' >input.safetensors
-  for command in fit emit check validate stability train report; do
+  for command in fit emit check validate stability report; do
     refuses 2 "$command" --frobnicate
   done
   refuses 2 fit
@@ -68,7 +68,6 @@ if [[ -x $2/outgrad-fit ]]; then
   grep -q '^| regelu2 | ' report/report.md || fail "the committed results lack others' coefficients"
   rm -rf report
   refuses 2 stability --attack --gamma 1,2
-  refuses 2 train --ways apex
   refuses 2 stability --attack --attack-formats f8
   refuses 2 stability --attack --out input.json/attack.out
   refuses 2 attack --specifications 0 --out input.json/attack.out

@@ -211,7 +211,8 @@ STRUCTURE = """(() => {
       !(document.getElementById(s.getAttribute('aria-labelledby')) || {textContent: ''}).textContent.trim()).length,
     names: new Set([...document.querySelectorAll('svg > title')].map(e => e.textContent)).size,
     headless: [...document.querySelectorAll('table')].filter(t => !t.tHead || [...t.tHead.rows[0].cells].some(c => c.scope != 'col')).length,
-    uncommanded: [...document.querySelectorAll('figure')].filter(f => !/^\\.\\/outgrad /.test((f.querySelector('.made code') || {textContent: ''}).textContent))
+    uncommanded: [...document.querySelectorAll('figure')]
+      .filter(f => !/^(\\.\\/outgrad |python notebooks_data\\/studies\\/)/.test((f.querySelector('.made code') || {textContent: ''}).textContent))
       .map(f => f.textContent.slice(0, 60)),
     broken: [...document.querySelectorAll('a[href]')].filter(a => !document.getElementById(a.getAttribute('href').slice(1))).map(a => a.href),
     outside: [...document.querySelectorAll('[src], link, script, iframe, object, image')].length,

@@ -118,8 +118,8 @@ Table audit_table(const Results& results) {
 
 // ---- training -------------------------------------------------------------------------------------------------------
 
-/// Mean training loss of every way in one format.
-Plot training_plot(const TrainingResult& training, const std::string& format) {
+/// Mean training loss of every way on one text.
+Plot training_plot(const TrainingResult& training, const std::string& text) {
   // Dashes let a line show that lies under another.
   constexpr std::array<std::pair<const char*, const char*>, 8> kLines{{{"ink", "thick"},
                                                                        {"grey", "line"},
@@ -129,13 +129,13 @@ Plot training_plot(const TrainingResult& training, const std::string& format) {
                                                                        {"violet", "dashed"},
                                                                        {"green", "dotted"},
                                                                        {"pale", "dash-dotted"}}};
-  Plot plot{"Mean training loss over the steps, a line for each way to take gradients, y in " + quoted(format),
-            "training loss, " + quoted(format),
+  Plot plot{"Mean training loss over the steps, a line for each way to take gradients, text: " + quoted(text),
+            "training loss, " + quoted(text),
             {.label = "step"},
             {},
             {}};
   for (const TrainingCurve& curve : training.curves) {
-    if (curve.format != format || plot.series.size() == kLines.size()) continue;
+    if (curve.text != text || plot.series.size() == kLines.size()) continue;
     const auto& [colour, mark] = kLines[plot.series.size()];
     Series& line = plot.series.emplace_back(Series{quoted(curve.way), colour, mark});
     for (size_t i = 0; i < curve.loss.size(); ++i) {
@@ -158,12 +158,12 @@ Plot difference_plot(const TrainingResult& training) {
     const auto line = static_cast<double>(ways.size() - i);
     ends.add(*ways[i]->difference, line);
     ends.low.push_back(*ways[i]->low), ends.high.push_back(*ways[i]->high);
-    names.ticks.emplace_back(line, quoted(ways[i]->way + ", " + ways[i]->format));
+    names.ticks.emplace_back(line, quoted(ways[i]->way + ", " + ways[i]->text));
   }
   constexpr int kRowHeight = 17, kMargins = 90;
   return {"Validation loss at the end, difference from exact gradients with its interval, way by way",
           "validation loss - that of exact gradients",
-          {.label = "nats per byte"},
+          {.label = "nats per hidden byte"},
           names,
           {{"", "grey", "line", {0, 0}, {names.from, names.to}}, ends},
           460,
@@ -208,27 +208,27 @@ Section others_section(const Results& results) {
 Section training_section(const Results& results) {
   Section section{"Training", {}};
   if (results.training.empty()) {
-    section.blocks.push_back(nothing("The effect of these gradients on training", "./outgrad train --out notebooks_data/training/gelu.json"));
+    section.blocks.push_back(nothing("The effect of these gradients on training", "python notebooks_data/studies/training.py --write"));
     return section;
   }
   for (const TrainingResult& training : results.training) {
     const std::string command = quoted(training.command);
     section.blocks.push_back(Paragraph{fmt::format(
-        "A transformer of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model, training.steps,
+        "A masked language model of {}, {} steps from {} seeds, the forward pass the same for every way to take gradients.{}", training.model, training.steps,
         training.seeds,
         training.noise
             ? fmt::format(" The exact gradient of another batch lies {} away in relative L2: what one batch is off by anyhow.", scientific(*training.noise))
             : "")});
     Figure curves{"Training loss, mean over the seeds; a line ends where a run of its way diverged.", command, {}};
-    for (const std::string& format : training.formats) curves.plots.push_back(training_plot(training, format));
+    for (const std::string& text : training.texts) curves.plots.push_back(training_plot(training, text));
     curves.plots.push_back(difference_plot(training));
     section.blocks.push_back(std::move(curves));
-    Table table{fmt::format("The end of training: validation loss in nats per byte, its difference from the runs with exact gradients "
+    Table table{fmt::format("The end of training: validation loss in nats per hidden byte, its difference from the runs with exact gradients "
                             "paired by seed, with a {:g}% interval, "
                             "and how far the gradient of all parameters lies from the exact one at the same weights.",
                             100 * training.confidence),
                 command,
-                {words("format"),
+                {words("text"),
                  words("gradients"),
                  {"runs ended"},
                  {"diverged"},
@@ -240,7 +240,7 @@ Section training_section(const Results& results) {
                 {}};
     const auto shown = [](const std::optional<double>& v, const char* form) { return v ? Cell(fmt::format(fmt::runtime(form), *v)) : Cell("-", Tone::muted); };
     for (const TrainedWay& way : training.summary) {
-      table.rows.push_back({quoted(way.format),
+      table.rows.push_back({quoted(way.text),
                             quoted(way.way),
                             fmt::format("{}", way.ended),
                             {fmt::format("{}", way.diverged), way.diverged > 0 ? Tone::bad : Tone::normal},

@@ -408,11 +408,11 @@ std::vector<std::string> texts(const Node& node) {
 std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& training) {
   std::map<std::pair<std::string, std::string>, std::pair<int, std::vector<std::optional<double>>>> sums;
   for (const Node& run : runs.items()) {
-    const std::string format = run["format"].text(), way = run["way"].text();
+    const std::string text = run["text"].text(), way = run["way"].text();
     const auto known = [](const std::vector<std::string>& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); };
-    if (!known(training.formats, format)) run["format"].fail("is not in the configuration");
+    if (!known(training.texts, text)) run["text"].fail("is not in the configuration");
     if (!known(training.ways, way)) run["way"].fail("is not in the configuration");
-    auto& [count, sum] = sums[{format, way}];
+    auto& [count, sum] = sums[{text, way}];
     if (sum.empty()) sum.assign(training.loss_steps.size(), 0.0);
     const std::vector<Node> losses = run["loss"].items(training.loss_steps.size());
     for (size_t i = 0; i < losses.size(); ++i) {
@@ -422,14 +422,14 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
     ++count;
   }
   std::vector<TrainingCurve> curves;
-  for (const std::string& format : training.formats) {
+  for (const std::string& text : training.texts) {
     for (const std::string& way : training.ways) {
-      const auto found = sums.find({format, way});
+      const auto found = sums.find({text, way});
       if (found == sums.end()) continue;
       auto [count, sum] = found->second;
       for (std::optional<double>& loss : sum)
         if (loss) *loss /= count;
-      curves.push_back({format, way, std::move(sum)});
+      curves.push_back({text, way, std::move(sum)});
     }
   }
   return curves;
@@ -438,7 +438,7 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
 TrainingResult read_training(const std::string& file) {
   const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
-  node.expect_schema("outgrad.training/1");
+  node.expect_schema("outgrad.training/2");
   TrainingResult training;
   training.file = file;
   training.command = node["command"].text();
@@ -446,13 +446,13 @@ TrainingResult read_training(const std::string& file) {
   training.model = fmt::format("{} layers of width {}, {} parameters", model["layers"].small(), model["width"].small(), model["parameters"].count());
   training.steps = configuration["steps"].small();
   training.seeds = static_cast<int>(configuration["seeds"].items().size());
-  training.formats = texts(configuration["formats"]);
+  training.texts = texts(configuration["texts"]);
   training.ways = texts(configuration["ways"]);
   for (const Node& step : node["loss_steps"].items()) training.loss_steps.push_back(figure_of(step));
   training.curves = mean_curves(node["runs"], training);
   for (const Node& one : node["summary"].items()) {
     TrainedWay way;
-    way.format = one["format"].text();
+    way.text = one["text"].text();
     way.way = one["way"].text();
     way.ended = one["n"].small();
     way.diverged = one["diverged"].small();

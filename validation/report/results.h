@@ -1,7 +1,7 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
 // Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1, outgrad.certificate_attack/1,
-// outgrad.training/1; the tuner's by autotune/records/database.h); nothing else of the programs that wrote it is linked here. What is missing is an
+// outgrad.training/2; the tuner's by autotune/records/database.h); nothing else of the programs that wrote it is linked here. What is missing is an
 // empty list; what is malformed is a SpecError "file: place: why".
 #pragma once
 
@@ -143,9 +143,9 @@ struct AttackFile {
   std::vector<AttackedCase> cases;
 };
 
-/// One way to take gradients in a format, over all seeds.
+/// One way to take gradients on a text, over all seeds.
 struct TrainedWay {
-  std::string format, way;
+  std::string text, way;
   int ended = 0, diverged = 0;
   std::optional<double> loss;  // mean validation loss of the runs that ended
   std::optional<double> difference, low, high;  // from the exact gradients' runs, paired by seed; with its interval
@@ -153,7 +153,7 @@ struct TrainedWay {
 };
 
 struct TrainingCurve {
-  std::string format, way;
+  std::string text, way;
   std::vector<std::optional<double>> loss;  // mean over the seeds; none where one had diverged
 };
 
@@ -162,7 +162,7 @@ struct TrainingResult {
   int seeds = 0, steps = 0;
   double confidence = 0;
   std::vector<double> loss_steps;
-  std::vector<std::string> formats, ways;
+  std::vector<std::string> texts, ways;
   std::vector<TrainedWay> summary;
   std::vector<TrainingCurve> curves;
   std::optional<double> noise;  // median distance of another batch's exact gradient: what any gradient of a batch is off by

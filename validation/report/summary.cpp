@@ -140,7 +140,7 @@ Tiles key_figures(const Results& results, const std::vector<Requirement>& rows) 
     }
     if (largest) {
       tile({fmt::format("{:+.2g}", *largest->difference), "final loss against exact gradients",
-            fmt::format("worst format: {}; {} seeds", quoted(largest->format), training.seeds)},
+            fmt::format("worst text: {}; {} seeds", quoted(largest->text), training.seeds)},
            quoted(training.command));
     }
   }

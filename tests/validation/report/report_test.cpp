@@ -150,13 +150,13 @@ Json attack_json() {
             one("gamma 1", {{"dgamma", bound(nullptr, 0, 0.0)}})}}};
 }
 
-/// Two ways in two formats from two seeds; one run diverged.
+/// Two ways on two texts from two seeds; one run diverged.
 Json training_json() {
-  const auto run = [](const char* format, int seed, const char* way, Json second) {
-    return Json{{"format", format}, {"seed", seed}, {"way", way}, {"loss", {3.0 + seed, std::move(second)}}};
+  const auto run = [](const char* text, int seed, const char* way, Json second) {
+    return Json{{"text", text}, {"seed", seed}, {"way", way}, {"loss", {3.0 + seed, std::move(second)}}};
   };
-  const auto end = [](const char* format, const char* way, int ended, Json difference) {
-    return Json{{"format", format},
+  const auto end = [](const char* text, const char* way, int ended, Json difference) {
+    return Json{{"text", text},
                 {"way", way},
                 {"n", ended},
                 {"diverged", 2 - ended},
@@ -165,20 +165,20 @@ Json training_json() {
                 {"relative_l2", {{"median", 0.001}, {"greatest", 0.002}}}};
   };
   const Json difference{{"mean", 0.0125}, {"low", -0.25}, {"high", 0.5}, {"confidence", 0.95}};
-  return {{"schema", "outgrad.training/1"},
-          {"command", "./outgrad train --out gelu.json"},
+  return {{"schema", "outgrad.training/2"},
+          {"command", "python notebooks_data/studies/training.py --write"},
           {"configuration",
            {{"model", {{"layers", 2}, {"width", 64}, {"parameters", 110000}}},
             {"steps", 20},
             {"seeds", {1, 2}},
-            {"formats", {"f32", "bf16"}},
+            {"texts", {"prose", "sources"}},
             {"ways", {"exact", kHostile}}}},
           {"loss_steps", {10, 20}},
           {"runs",
-           {run("f32", 1, "exact", 2.0), run("f32", 2, "exact", 2.5), run("f32", 1, kHostile, 2.25), run("f32", 2, kHostile, nullptr),
-            run("bf16", 1, "exact", 2.0)}},
+           {run("prose", 1, "exact", 2.0), run("prose", 2, "exact", 2.5), run("prose", 1, kHostile, 2.25), run("prose", 2, kHostile, nullptr),
+            run("sources", 1, "exact", 2.0)}},
           {"probes", {{{"other_batch", 0.75}}, {{"other_batch", nullptr}}}},
-          {"summary", {end("f32", "exact", 2, nullptr), end("f32", kHostile, 1, difference)}}};
+          {"summary", {end("prose", "exact", 2, nullptr), end("prose", kHostile, 1, difference)}}};
 }
 
 class Report : public testing::Test {
@@ -195,7 +195,7 @@ class Report : public testing::Test {
     write("stability/checkpoint.json", stability_json().dump());
     write("pareto/gelu_bf16.json", pareto_json().dump());
     write("attack/norms.json", attack_json().dump());
-    write("training/gelu.json", training_json().dump());
+    write("training/masked_lm.json", training_json().dump());
     std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
     for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
       lines += "\n" + tuning_record("2021-01-01T00:00:00Z", variant, state).dump();
@@ -361,9 +361,9 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
        {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases", "/cases/0/norm",
         "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations", "/cases/0/gradients/dx/worst_over_bound",
         "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
-      {"training/gelu.json",
-       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/formats", "/configuration/ways",
-        "/loss_steps", "/runs", "/runs/0/format", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch", "/summary", "/summary/0/n",
+      {"training/masked_lm.json",
+       {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/texts", "/configuration/ways",
+        "/loss_steps", "/runs", "/runs/0/text", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch", "/summary", "/summary/0/n",
         "/summary/1/difference", "/summary/1/difference/low", "/summary/1/relative_l2/median"}}};
   for (const auto& [file, pointers] : keys) {
     for (const char* pointer : pointers) {
@@ -398,13 +398,13 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   with_changed("pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
   with_changed("attack/norms.json", [](Json& json) { json["cases"] = Json::array(); }, expect("cases"));
   with_changed("attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
-  for (const char* file : {"attack/norms.json", "training/gelu.json", "pareto/gelu_bf16.json"}) {
+  for (const char* file : {"attack/norms.json", "training/masked_lm.json", "pareto/gelu_bf16.json"}) {
     with_changed(file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
   }
-  with_changed("training/gelu.json", [](Json& json) { json["runs"][0]["way"] = "of nobody"; }, expect("runs[0].way"));
-  with_changed("training/gelu.json", [](Json& json) { json["runs"][0]["loss"].push_back(1.0); }, expect("runs[0].loss"));
-  with_changed("training/gelu.json", [](Json& json) { json["runs"][1]["loss"][1] = "2.5"; }, expect("runs[1].loss[1]"));
-  with_changed("training/gelu.json", [](Json& json) { json["loss_steps"][0] = "nan"; }, expect("loss_steps[0]"));
+  with_changed("training/masked_lm.json", [](Json& json) { json["runs"][0]["way"] = "of nobody"; }, expect("runs[0].way"));
+  with_changed("training/masked_lm.json", [](Json& json) { json["runs"][0]["loss"].push_back(1.0); }, expect("runs[0].loss"));
+  with_changed("training/masked_lm.json", [](Json& json) { json["runs"][1]["loss"][1] = "2.5"; }, expect("runs[1].loss[1]"));
+  with_changed("training/masked_lm.json", [](Json& json) { json["loss_steps"][0] = "nan"; }, expect("loss_steps[0]"));
   write("generated/gelu_f32.h", "garbage");
   expect("gelu_f32.h:1")();
 }
@@ -614,14 +614,16 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
                                        "Inputs"};
   ASSERT_EQ(all.sections.size(), order.size());
   const std::string text = rows_of(all);
-  const auto expect_commands = [](const std::vector<page::Block>& blocks, const std::string& where) {
+  // The study of training is a program in Python; everything else is a command of the wrapper.
+  const auto is_command = [](const std::string& command) { return command.starts_with("./outgrad ") || command.starts_with("python notebooks_data/studies/"); };
+  const auto expect_commands = [&is_command](const std::vector<page::Block>& blocks, const std::string& where) {
     for (const page::Block& block : blocks) {
       if (const auto* table = std::get_if<page::Table>(&block)) {
-        EXPECT_EQ(table->command.find("./outgrad "), 0u) << where << ": " << table->caption;
+        EXPECT_TRUE(is_command(table->command)) << where << ": " << table->caption << ", " << table->command;
         for (const auto& row : table->rows) EXPECT_EQ(row.size(), table->columns.size()) << where << ": " << table->caption;
       }
       if (const auto* figure = std::get_if<page::Figure>(&block)) {
-        EXPECT_EQ(figure->command.find("./outgrad "), 0u) << where << ": " << figure->caption;
+        EXPECT_TRUE(is_command(figure->command)) << where << ": " << figure->caption << ", " << figure->command;
         EXPECT_FALSE(figure->plots.empty()) << where;
         for (const page::Plot& plot : figure->plots) EXPECT_FALSE(plot.title.empty()) << where;
       }
