@@ -130,12 +130,10 @@ OUTGRAD_HD float sub_rn(float a, float b) {
 #endif
 }
 
-OUTGRAD_HD float mul_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-  return __fmul_rn(a, b);
-#else
-  float product = a * b;
-  // Empty, but opaque: an add that follows cannot see a multiplication to fuse with. Costs no instruction.
+#ifndef __CUDA_ARCH__
+// Empty, but opaque: an add that follows cannot see a multiplication to fuse with. Costs no instruction.
+template <class Real>
+OUTGRAD_HD Real unfused(Real product) {
 #if defined(__x86_64__)
   asm("" : "+x"(product));
 #elif defined(__aarch64__)
@@ -144,6 +142,14 @@ OUTGRAD_HD float mul_rn(float a, float b) {
 #error "outgrad: mul_rn needs a contraction barrier for this architecture"
 #endif
   return product;
+}
+#endif
+
+OUTGRAD_HD float mul_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return unfused(a * b);
 #endif
 }
 

@@ -184,6 +184,34 @@ struct Avx2 {
     }
   }
 };
+
+// Doubles, for the forwards of kernels/forwards.h: the operations of DoubleOps, bit for bit. The order of operands of max and min is as above.
+struct Avx2Doubles {
+  using Value = __m256d;
+  static constexpr int kLanes = 4;
+
+  static OUTGRAD_HD Value constant(double value) { return _mm256_set1_pd(value); }
+  static OUTGRAD_HD Value add(Value a, Value b) { return _mm256_add_pd(a, b); }
+  static OUTGRAD_HD Value sub(Value a, Value b) { return _mm256_sub_pd(a, b); }
+  static OUTGRAD_HD Value fma(Value a, Value b, Value c) { return _mm256_fmadd_pd(a, b, c); }
+  static OUTGRAD_HD Value mul(Value a, Value b) {
+    Value product = _mm256_mul_pd(a, b);
+    asm("" : "+x"(product));
+    return product;
+  }
+  static OUTGRAD_HD Value div(Value a, Value b) { return _mm256_div_pd(a, b); }
+  static OUTGRAD_HD Value at_least(Value a, Value lo) { return _mm256_max_pd(lo, a); }
+  static OUTGRAD_HD Value at_most(Value a, Value hi) { return _mm256_min_pd(hi, a); }
+  static OUTGRAD_HD Value negate(Value a) { return _mm256_xor_pd(a, _mm256_set1_pd(-0.0)); }
+  static OUTGRAD_HD Value magnitude(Value a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
+  static OUTGRAD_HD Value signed_as(Value a, Value b) { return _mm256_or_pd(magnitude(a), _mm256_and_pd(_mm256_set1_pd(-0.0), b)); }
+  static OUTGRAD_HD Value power_of_two(Value t) {
+    return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_slli_epi64(_mm256_castpd_si256(t), 52), _mm256_castpd_si256(_mm256_set1_pd(1))));
+  }
+
+  static OUTGRAD_HD Value load(const float* from) { return _mm256_cvtps_pd(_mm_loadu_ps(from)); }
+  static OUTGRAD_HD void store(float* to, Value value) { _mm_storeu_ps(to, _mm256_cvtpd_ps(value)); }
+};
 #endif
 
 #ifdef OUTGRAD_AVX512
@@ -405,6 +433,33 @@ struct Avx512 {
 template <>
 inline constexpr bool Avx512::kEvenOdd<BF16> = true;
 #endif
+
+struct Avx512Doubles {
+  using Value = __m512d;
+  static constexpr int kLanes = 8;
+
+  static OUTGRAD_HD Value constant(double value) { return _mm512_set1_pd(value); }
+  static OUTGRAD_HD Value add(Value a, Value b) { return _mm512_add_pd(a, b); }
+  static OUTGRAD_HD Value sub(Value a, Value b) { return _mm512_sub_pd(a, b); }
+  static OUTGRAD_HD Value fma(Value a, Value b, Value c) { return _mm512_fmadd_pd(a, b, c); }
+  static OUTGRAD_HD Value mul(Value a, Value b) {
+    Value product = _mm512_mul_pd(a, b);
+    asm("" : "+v"(product));
+    return product;
+  }
+  static OUTGRAD_HD Value div(Value a, Value b) { return _mm512_div_pd(a, b); }
+  static OUTGRAD_HD Value at_least(Value a, Value lo) { return _mm512_max_pd(lo, a); }
+  static OUTGRAD_HD Value at_most(Value a, Value hi) { return _mm512_min_pd(hi, a); }
+  static OUTGRAD_HD Value negate(Value a) { return _mm512_xor_pd(a, _mm512_set1_pd(-0.0)); }
+  static OUTGRAD_HD Value magnitude(Value a) { return _mm512_andnot_pd(_mm512_set1_pd(-0.0), a); }
+  static OUTGRAD_HD Value signed_as(Value a, Value b) { return _mm512_or_pd(magnitude(a), _mm512_and_pd(_mm512_set1_pd(-0.0), b)); }
+  static OUTGRAD_HD Value power_of_two(Value t) {
+    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_slli_epi64(_mm512_castpd_si512(t), 52), _mm512_castpd_si512(_mm512_set1_pd(1))));
+  }
+
+  static OUTGRAD_HD Value load(const float* from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
+  static OUTGRAD_HD void store(float* to, Value value) { _mm256_storeu_ps(to, _mm512_cvtpd_ps(value)); }
+};
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif

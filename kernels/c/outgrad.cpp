@@ -328,7 +328,7 @@ Arguments norm_arguments(std::initializer_list<const void*> arrays, i64 rows, i6
   return a;
 }
 
-// Every call of a kernel. `activation` is of GELU's backward, which is that of all.
+// Every call of a kernel. `activation` is of GELU's forward and backward, which are those of all.
 outgrad_status enter(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, std::size_t workspace_bytes = 0,
                      outgrad_activation activation = OUTGRAD_GELU) {
   if (const outgrad_status status = check_format(function, format)) return status;
@@ -348,7 +348,13 @@ outgrad_status enter(const char* function, KernelId kernel, outgrad_format forma
   const outgrad_status status = check_arrays(function, arrays.all());
   if (status || (a.rows == 0 && !is_backward(kernel))) return status;  // a backward has sums to write
   const FormatKernels& kernels = *choice().kernels[format];
-  return run(function, [&] { (kernel == KernelId::kGeluBackward ? kernels.backward[activation] : kernels.run[static_cast<int>(kernel)])(a); });
+  return run(function, [&] {
+    switch (kernel) {
+      case KernelId::kGeluForward: return kernels.forward[activation](a);
+      case KernelId::kGeluBackward: return kernels.backward[activation](a);
+      default: return kernels.run[static_cast<int>(kernel)](a);
+    }
+  });
 }
 
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
@@ -385,6 +391,10 @@ using namespace outgrad::c;
 
 outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) {
   return enter("outgrad_gelu_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n));
+}
+
+outgrad_status outgrad_activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) {
+  return enter("outgrad_activation_forward", KernelId::kGeluForward, format, arguments({x, y, mask}, 1, n), 0, activation);
 }
 
 outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask,

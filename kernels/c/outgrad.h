@@ -100,6 +100,11 @@ enum {
  * y may be x itself. Keep y and mask for the backward pass; x may be dropped. */
 OUTGRAD_API outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, uint32_t* mask, int64_t n);
 
+/* y[i] = f(x[i]), mask bit i = [x[i] >= x*] of an activation with a minimum at x*; the mask of an increasing one (tanh, sigmoid, softplus,
+ * elu) is not written and may be null. Of OUTGRAD_GELU it is outgrad_gelu_forward. In f16 and bf16 y is f(x) correctly rounded; in f32 it is,
+ * but for at most 66 of all x, where it is within 0.5 + 2^-20 units in the last place (GELU: see kernels/generated/gelu_forward.h). y may be x itself. */
+OUTGRAD_API outgrad_status outgrad_activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, uint32_t* mask, int64_t n);
+
 /* dx[i] = dy[i] f'(x[i]) from y[i] = f(x[i]) and the mask bit [x[i] >= x*] of an activation with a minimum at x*. The increasing ones
  * (tanh, sigmoid, softplus, elu) have none: their mask is not read and may be null. dx may be dy itself. How far dx can be from
  * the exact product is proven; the bounds are in the coefficient header named by outgrad_fit_name. */

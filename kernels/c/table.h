@@ -27,11 +27,12 @@ struct ChosenSchedule {
   const char* rung = nullptr;
 };
 
-// Contracts: kernels/host/elementwise.h, bias.h and layernorm.h.
+// Contracts: kernels/host/elementwise.h, forwards.h, bias.h and layernorm.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
+  Run* forward[kActivations];
   Run* backward[kActivations];
   ChosenSchedule (*chosen[kKernels])(i64 rows, i64 n);  // by kernels::KernelId
   i64 (*norm_workspace)(i64 rows, i64 n);  // words

@@ -6,6 +6,8 @@
 #pragma once
 
 #include "kernels/c/table.h"
+#include "kernels/forwards.h"
+#include "kernels/host/forwards.h"
 #include "kernels/host/functions.h"
 
 namespace outgrad::c {
@@ -30,6 +32,11 @@ void backward(const kernels::Arguments& a) {
   kernels::run<KernelId::kGeluBackward, Fit, T, tuned::kDefaultSchedule>(a);
 }
 
+template <class F, class T>
+void forward(const kernels::Arguments& a) {
+  kernels::call<KernelId::kGeluForward, T>(a, [](auto... x) { kernels::activation_forward<F, T, tuned::kDefaultSchedule>(x...); });
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -40,9 +47,10 @@ i64 bias_workspace(i64 rows, i64 n) { return kernels::bias_backward_workspace(ro
 
 i64 norm_workspace(i64 rows, i64 n) { return kernels::norm_backward_workspace(rows, n); }
 
-template <class T, class Gelu, class... Fit, int... kKernel>
-constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, std::integer_sequence<int, kKernel...>) {
+template <class T, class Gelu, class... Fit, class... F, int... kKernel>
+constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F...>, std::integer_sequence<int, kKernel...>) {
   return {.run = {run<static_cast<KernelId>(kKernel), T>...},
+          .forward = {run<KernelId::kGeluForward, T>, forward<F, T>...},
           .backward = {run<KernelId::kGeluBackward, T>, backward<Fit, T>...},
           .chosen = {chosen<static_cast<KernelId>(kKernel), T>...},
           .norm_workspace = norm_workspace,
@@ -51,7 +59,7 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, std::integer_sequence<
 
 template <class T>
 constexpr FormatKernels kernels_of() {
-  return kernels_of<T>(typename ActivationFits<T>::Type{}, std::make_integer_sequence<int, kKernels>{});
+  return kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, std::make_integer_sequence<int, kKernels>{});
 }
 
 }  // namespace

@@ -114,21 +114,23 @@ std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
 
 // --- Activations ---------------------------------------------------------------------------------------------------
 
-std::tuple<Tensor, Tensor> gelu_forward(const Tensor& x) {
+// The mask of an activation without a minimum has no words.
+std::tuple<Tensor, Tensor> activation_forward(const Tensor& x, std::int64_t activation) {
   const std::int64_t n = x.numel();
-  const std::int64_t words[] = {mask_words(n)};
+  const std::int64_t words[] = {activation < OUTGRAD_TANH ? mask_words(n) : 0};
   const Tensor y = made_like(x), mask = made(x, words, aoti_torch_dtype_int32());
-  require(outgrad_gelu_forward(format_of(x), data(x), y.mutable_data_ptr(), result<std::uint32_t>(mask), n));
+  require(outgrad_activation_forward(static_cast<outgrad_activation>(activation), format_of(x), data(x), y.mutable_data_ptr(), result<std::uint32_t>(mask), n));
   return {y, mask};
 }
 
 Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTensor& mask, std::int64_t activation) {
   const std::int64_t n = y.numel();
   require_like(dy, y, "dy");
-  if (mask) require_elements(*mask, ScalarType::Int, mask_words(n), "mask");
+  const bool masked = mask && activation < OUTGRAD_TANH;
+  if (masked) require_elements(*mask, ScalarType::Int, mask_words(n), "mask");
   const Tensor dx = made_like(dy);
-  require(outgrad_activation_backward(static_cast<outgrad_activation>(activation), format_of(y), data(dy), data(y), mask ? data<std::uint32_t>(*mask) : nullptr,
-                                      dx.mutable_data_ptr(), n));
+  require(outgrad_activation_backward(static_cast<outgrad_activation>(activation), format_of(y), data(dy), data(y),
+                                      masked ? data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr(), n));
   return dx;
 }
 
@@ -232,7 +234,7 @@ Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
 }  // namespace outgrad::torch_operators
 
 STABLE_TORCH_LIBRARY(outgrad, m) {
-  m.def("gelu_forward(Tensor x) -> (Tensor, Tensor)");
+  m.def("activation_forward(Tensor x, int activation) -> (Tensor, Tensor)");
   m.def("activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor");
   m.def("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)");
   m.def("bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns) -> (Tensor, Tensor)");
@@ -245,7 +247,7 @@ STABLE_TORCH_LIBRARY(outgrad, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(outgrad, CPU, m) {
   using namespace outgrad::torch_operators;
-  m.impl("gelu_forward", TORCH_BOX(&gelu_forward));
+  m.impl("activation_forward", TORCH_BOX(&activation_forward));
   m.impl("activation_backward", TORCH_BOX(&activation_backward));
   m.impl("bias_gelu_forward", TORCH_BOX(&bias_gelu_forward));
   m.impl("bias_gelu_backward", TORCH_BOX(&bias_gelu_backward));

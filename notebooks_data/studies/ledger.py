@@ -91,13 +91,25 @@ def softmax_attention(q, k, v):
     return outgrad.attention(q, k, v, p=P, form="softmax")
 
 
+class TanhGELU(nn.Module):
+    """GPT-2's GELU as Hugging Face has it (NewGELUActivation): of elementary operations."""
+
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
 class Recipe:
     """Which classes a layer is made of, its attention, and the norms' type under autocast."""
 
     def __init__(self, ours, attention, norms="fp32"):
-        self.attention, self.norms = attention, norms
+        self.ours, self.attention, self.norms = ours, attention, norms
         package = outgrad if ours else nn
-        self.layer_norm, self.gelu, self.dropout = package.LayerNorm, package.GELU, package.Dropout
+        self.layer_norm, self.dropout = package.LayerNorm, package.Dropout
+
+    def gelu(self, tanh):
+        if tanh:
+            return outgrad.GELU("tanh") if self.ours else TanhGELU()
+        return outgrad.GELU() if self.ours else nn.GELU()
 
     def norm(self, columns):
         made = self.layer_norm(columns, eps=1e-12)
@@ -114,7 +126,7 @@ OURS_SOFTMAX = Recipe(True, softmax_attention)
 
 
 class Layer(nn.Module):
-    """An encoder layer as BERT's (norms after the sums) or GPT-2's (before them), with erf-GELU in both."""
+    """A layer as BERT's (norms after the sums, GELU by erf) or GPT-2's (norms before them, GELU by tanh)."""
 
     def __init__(self, recipe, columns=1024, heads=16, before=False):
         super().__init__()
@@ -122,7 +134,7 @@ class Layer(nn.Module):
         self.q, self.k, self.v, self.out = (nn.Linear(columns, columns) for _ in range(4))
         self.up, self.down = nn.Linear(columns, 4 * columns), nn.Linear(4 * columns, columns)
         self.norm1, self.norm2 = recipe.norm(columns), recipe.norm(columns)
-        self.gelu, self.drop = recipe.gelu(), recipe.dropout(P)
+        self.gelu, self.drop = recipe.gelu(tanh=before), recipe.dropout(P)
 
     def attend(self, x):
         b, s, h = x.shape
@@ -147,7 +159,7 @@ class Model(nn.Module):
         self.norm, self.drop = recipe.norm(columns), recipe.dropout(P)
         self.layers = nn.ModuleList(Layer(recipe, columns, heads, before) for _ in range(layers))
         if not before:
-            self.dense, self.gelu, self.head_norm = nn.Linear(columns, columns), recipe.gelu(), recipe.norm(columns)
+            self.dense, self.gelu, self.head_norm = nn.Linear(columns, columns), recipe.gelu(tanh=False), recipe.norm(columns)
 
     def forward(self, tokens, labels):
         x = self.words(tokens) + self.positions.weight[: tokens.shape[1]]
@@ -328,7 +340,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name} beside this file")
     options = parser.parse_args()
-    found = {"schema": "outgrad.ledger/1", "length": LENGTH, "dropout": P, "layers": layers_table(), "models": models_table()}
+    command = "python notebooks_data/studies/ledger.py --write"
+    found = {"schema": "outgrad.ledger/1", "command": command, "length": LENGTH, "dropout": P, "layers": layers_table(), "models": models_table()}
     show(found)
     if options.write:
         RESULT.write_text(json.dumps(found, indent=1) + "\n")

@@ -22,6 +22,7 @@
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/elementwise.h"
+#include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
 #include "tests/kernels/patterns.h"
 
@@ -60,9 +61,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: GELU's forward and mask, 10 backwards, two shapes of 11 arrays of the norms and of 9 of the fused forms; and the two
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, two shapes of 11 arrays of the norms and of 9 of the fused forms; and the two
   // lines that say what ran.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (2 + 10 + 2 * 11 + 2 * 9));
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 2 * 11 + 2 * 9));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -81,7 +82,7 @@ TEST(CInterface, UnknownInstructionSetIsRefused) {
   EXPECT_EQ(output.status, 2 << 8);
   std::string text;  // stderr and stdout, in either order
   for (const std::string& line : output.lines) text += line + "\n";
-  EXPECT_NE(text.find("OUTGRAD_ERROR_ENVIRONMENT: outgrad_gelu_forward: the environment variable OUTGRAD_ISA"), std::string::npos) << text;
+  EXPECT_NE(text.find("OUTGRAD_ERROR_ENVIRONMENT: outgrad_activation_forward: the environment variable OUTGRAD_ISA"), std::string::npos) << text;
 }
 
 template <class T>
@@ -132,6 +133,36 @@ TEST(CInterface, EveryBackwardIsItsHeadersBits) {
   expect_fits<float>(c::ActivationFits<float>::Type{});
   expect_fits<F16>(c::ActivationFits<F16>::Type{});
   expect_fits<BF16>(c::ActivationFits<BF16>::Type{});
+}
+
+template <class F, class T>
+void expect_forward(outgrad_activation activation) {
+  const std::vector<T> x = patterns::all<T>();
+  const auto n = static_cast<i64>(x.size());
+  std::vector<T> expected(x.size()), y = x;
+  std::vector<u32> expected_mask((x.size() + 31) / 32), mask = expected_mask;
+  activation_forward<F, T, kScalar>(x.data(), expected.data(), expected_mask.data(), n);
+  ASSERT_EQ(outgrad_activation_forward(activation, kFormatOf<T>, y.data(), y.data(), F::kMasked ? mask.data() : nullptr, n), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected, y), -1) << F::kActivation;
+  EXPECT_EQ(mask, expected_mask) << F::kActivation;
+}
+
+template <class... F>
+void expect_forwards(ForwardList<F...>) {
+  outgrad_activation activation = OUTGRAD_GELU;
+  ((++activation, expect_forward<F, float>(activation), expect_forward<F, F16>(activation), expect_forward<F, BF16>(activation)), ...);
+  EXPECT_EQ(activation, OUTGRAD_ELU);
+}
+
+TEST(CInterface, EveryForwardIsItsHeadersBits) {
+  expect_forwards(ActivationForwards{});
+  const std::vector<float> x = patterns::all<float>();
+  std::vector<float> expected(x.size()), y(x.size());
+  std::vector<u32> expected_mask((x.size() + 31) / 32), mask = expected_mask;
+  ASSERT_EQ(outgrad_gelu_forward(OUTGRAD_F32, x.data(), expected.data(), expected_mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
+  ASSERT_EQ(outgrad_activation_forward(OUTGRAD_GELU, OUTGRAD_F32, x.data(), y.data(), mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected, y), -1);
+  EXPECT_EQ(mask, expected_mask);
 }
 
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
@@ -327,6 +358,13 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_OVERLAP, "overlaps", memory, forward(dy, y, y + 2, n));
   expect_refused(OUTGRAD_ERROR_SIZE, "n = -5", memory, forward(dy, y, mask, -5));
   expect_refused(OUTGRAD_ERROR_FORMAT, "format 7", memory, forward(dy, y, mask, n, 7));
+  const auto any_forward = [&](outgrad_activation activation, u32* m) {
+    return [=] { return outgrad_activation_forward(activation, OUTGRAD_F32, dy, y, m, n); };
+  };
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", memory, any_forward(10, mask));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory, any_forward(-1, mask));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, any_forward(OUTGRAD_SILU, nullptr));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "overlaps", memory, any_forward(OUTGRAD_SILU, y + 2));
 
   // Nothing to do is no error, and writes nothing, whatever the pointers are.
   const std::vector<u32> before = memory;

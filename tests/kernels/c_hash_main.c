@@ -116,9 +116,22 @@ static void activations(int format) {
   uint32_t* const mask = allocate((size_t)(n + 31) / 32 * 4);
   int64_t i;
   int activation;
-  check(outgrad_gelu_forward(format, values, y, mask, count - 1));
-  print("gelu_forward", format, hash_of(format, y, count - 1));
-  print("gelu_mask", OUTGRAD_F32, hash_of(OUTGRAD_F32, mask, (count + 30) / 32));
+  for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
+    const char* const name = outgrad_fit_name(activation, format);
+    const int masked = activation < OUTGRAD_TANH;
+    check(outgrad_activation_forward(activation, format, values, y, masked ? mask : NULL, count - 1));
+    printf("forward ");
+    print(name, format, hash_of(format, y, count - 1));
+    if (masked) {
+      printf("mask ");
+      print(name, OUTGRAD_F32, hash_of(OUTGRAD_F32, mask, (count + 30) / 32));
+    }
+    if (activation == OUTGRAD_GELU) { /* under its own name */
+      const uint64_t expected = hash_of(format, y, count - 1);
+      check(outgrad_gelu_forward(format, values, y, mask, count - 1));
+      expect(hash_of(format, y, count - 1) == expected, "outgrad_gelu_forward differs from outgrad_activation_forward");
+    }
+  }
   for (i = 0; i < n; ++i) {
     set_bits(format, y, i, bits_at(format, values, i % count));
     /* Mostly moderate, so that the derivative shows. */

@@ -40,6 +40,7 @@
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/elementwise.h"
+#include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
 #include "tests/kernels/kernels_fuzz_oracle.h"
 #include "tests/kernels/patterns.h"
@@ -47,6 +48,7 @@
 namespace outgrad::kernels::fuzz {
 
 const std::array<const char*, kFunctions> kFunctionNames = {"outgrad_gelu_forward",
+                                                            "outgrad_activation_forward",
                                                             "outgrad_activation_backward",
                                                             "outgrad_gelu_backward",
                                                             "outgrad_bias_gelu_forward",
@@ -67,6 +69,7 @@ namespace {
 
 enum Function {
   kGeluForward,
+  kActivationForward,
   kActivationBackward,
   kGeluBackward,
   kBiasForward,
@@ -224,7 +227,8 @@ struct Call {
     return function == kLayernormForward || function == kLayernormBackward || function == kResidualLayernormForward || function == kResidualLayernormBackward;
   }
   bool residual() const { return is(kResidualLayernormForward, kResidualRmsnormForward) || is(kResidualLayernormBackward, kResidualRmsnormBackward); }
-  bool needs_mask() const { return function != kActivationBackward || activation < OUTGRAD_TANH; }
+  bool any_activation() const { return is(kActivationForward, kActivationBackward); }
+  bool needs_mask() const { return !any_activation() || activation < OUTGRAD_TANH; }
 
   i64 element_bytes(const Operand& o) const {
     return o.element == Element::stored && format >= OUTGRAD_F32 && format <= OUTGRAD_BF16 ? kFormatBytes[format] : 4;
@@ -247,10 +251,10 @@ void declare(Call& call) {
   };
   const auto words = [&](Role role, i64 count, bool written) { call.operands[role] = {true, Element::word, count, written, false, false, {}, nullptr}; };
   const i64 mask_words = (size + 31) / 32;
-  if (call.function == kGeluForward || call.function == kBiasForward) {
+  if (call.is(kGeluForward, kActivationForward) || call.function == kBiasForward) {
     stored(kX, false);
     stored(kY, true, {kX});
-    words(kMask, mask_words, true);
+    words(kMask, call.needs_mask() ? mask_words : 0, true);
     if (call.function == kBiasForward) fp32(kBeta, call.n, false, false, true);
   } else if (call.function <= kBiasBackward) {
     stored(kDy, false);
@@ -297,6 +301,7 @@ outgrad_status call_library(const Call& c) {
   const auto* const side = c.at<const std::int32_t>(kSide);
   switch (c.function) {
     case kGeluForward: return outgrad_gelu_forward(c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
+    case kActivationForward: return outgrad_activation_forward(c.activation, c.format, c.at(kX), c.at(kY), c.at<std::uint32_t>(kMask), c.n);
     case kActivationBackward: return outgrad_activation_backward(c.activation, c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
     case kGeluBackward: return outgrad_gelu_backward(c.format, c.at(kDy), c.at(kY), c.at<std::uint32_t>(kMask), c.at(kDx), c.n);
     case kBiasForward: return outgrad_bias_gelu_forward(c.format, c.at(kX), c.at<float>(kBeta), c.rows, c.n, c.at(kY), c.at<std::uint32_t>(kMask));
@@ -335,7 +340,8 @@ outgrad_status call_library(const Call& c) {
 // The catalogue's kernel that a function is, and its arrays by their names.
 KernelId kernel_of(const Call& c) {
   switch (c.function) {
-    case kGeluForward: return KernelId::kGeluForward;
+    case kGeluForward:
+    case kActivationForward: return KernelId::kGeluForward;
     case kBiasForward: return KernelId::kBiasGeluForward;
     case kBiasBackward: return KernelId::kBiasGeluBackward;
     case kLayernormForward: return KernelId::kLayernormForward;
@@ -377,7 +383,8 @@ void call_kernels(const Call& c, const c::FormatKernels& kernels) {
   const KernelId kernel = kernel_of(c);
   Arguments a{.rows = c.elementwise() ? 1 : c.rows, .cols = c.n, .eps = c.eps, .side = {c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)}};
   for (size_t k = 0; k < operands(kernel).size(); ++k) a.array[k] = array_of(c, operands(kernel)[k].name);
-  (kernel == KernelId::kGeluBackward ? kernels.backward[c.activation] : kernels.run[static_cast<int>(kernel)])(a);
+  if (c.elementwise()) return (kernel == KernelId::kGeluForward ? kernels.forward : kernels.backward)[c.activation](a);
+  kernels.run[static_cast<int>(kernel)](a);
 }
 
 // The kernels of every instruction set that this process may run, the chosen one last.
@@ -407,6 +414,22 @@ void scalar_backward_of(c::FitList<Fit...>, const Call& c) {
   kAll[c.activation](c);
 }
 
+template <class F, class T>
+void scalar_forward(const Call& c) {
+  activation_forward<F, T, kScalar>(c.at<const T>(kX), c.at<T>(kY), c.at<u32>(kMask), c.n);
+}
+
+template <class T>
+void scalar_gelu_forward(const Call& c) {
+  gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(c.at<const T>(kX), c.at<T>(kY), c.at<u32>(kMask), c.n);
+}
+
+template <class T, class... F>
+void scalar_forward_of(ForwardList<F...>, const Call& c) {
+  static constexpr void (*kAll[])(const Call&) = {scalar_gelu_forward<T>, scalar_forward<F, T>...};
+  kAll[c.activation](c);
+}
+
 template <class List>
 struct FirstFit;
 template <class Fit, class... Others>
@@ -425,7 +448,8 @@ void call_scalar(const Call& c) {
   const SideBuffer<const float> kept{c.at<const i32>(kSide), c.side_count, c.at<float>(kXHat)};
   const std::span<float> workspace(c.at<float>(kWorkspace), static_cast<size_t>(c.operands[kWorkspace].count));
   switch (c.function) {
-    case kGeluForward: return gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, y, c.at<u32>(kMask), c.n);
+    case kGeluForward:
+    case kActivationForward: return scalar_forward_of<T>(ActivationForwards{}, c);
     case kActivationBackward:
     case kGeluBackward: return scalar_backward_of<T>(typename c::ActivationFits<T>::Type{}, c);
     case kBiasForward: return bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, c.rows, c.n, y, c.at<u32>(kMask));
@@ -459,7 +483,7 @@ bool shape_holds(const Call& call) {
 Violations violations(const Call& call) {
   Violations found;
   if (call.format < OUTGRAD_F32 || call.format > OUTGRAD_BF16) found.certain.insert(OUTGRAD_ERROR_FORMAT);
-  if (call.function == kActivationBackward && (call.activation < OUTGRAD_GELU || call.activation > OUTGRAD_ELU)) {
+  if (call.any_activation() && (call.activation < OUTGRAD_GELU || call.activation > OUTGRAD_ELU)) {
     found.certain.insert(OUTGRAD_ERROR_ACTIVATION);
   }
   if (call.norm_forward() && (std::isnan(call.eps) || (std::signbit(call.eps) && bits_of(call.eps) != bits_of(-0.0f)))) {
@@ -628,7 +652,7 @@ class Case {
     call_.format = static_cast<outgrad_format>(choose_.below(3));
     if (call_.function == kQueries) return queries();
     if (call_.function == kNormWorkspace || call_.function == kBiasWorkspace) return workspace_query();
-    if (call_.function == kActivationBackward) call_.activation = static_cast<int>(choose_.below(OUTGRAD_ELU + 1));
+    if (call_.any_activation()) call_.activation = static_cast<int>(choose_.below(OUTGRAD_ELU + 1));
     choose_shape();
     declare(call_);
     allocate();
@@ -793,7 +817,7 @@ class Case {
         break;
       }
       case 6:
-        if (call_.function == kActivationBackward) {
+        if (call_.any_activation()) {
           static constexpr int kActivations[] = {-1, 10, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
           call_.activation = choose_.of(kActivations);
         } else if (call_.norm_forward()) {
@@ -1046,14 +1070,18 @@ class Case {
     const auto bit = [&](i64 i) { return c.operands[kMask].count > 0 && (c.at<u32>(kMask)[i / 32] >> (i % 32) & 1) != 0; };
     const auto where = [](const char* what, i64 i, const std::string& wrong) { return what + (" " + std::to_string(i)) + ": " + wrong; };
     i64& judged = tally_.judged[c.function];
-    if (c.function == kGeluForward || c.function == kBiasForward) {
+    if (c.is(kGeluForward, kActivationForward) || c.function == kBiasForward) {
       for (const i64 i : some(c.rows * c.n, 48)) {
         const bool bias = c.function == kBiasForward;
         const float z = bias ? value(kX, i) + value(kBeta, i % c.n) : value(kX, i);
-        if (std::string wrong = judge_gelu(activation_of(0), stored, z, bias, value(kY, i), bit(i)); !wrong.empty()) return where("element", i, wrong);
+        const Activation& f = activation_of(c.activation);
+        const std::string wrong =
+            c.activation == OUTGRAD_GELU ? judge_gelu(f, stored, z, bias, value(kY, i), bit(i)) : judge_forward(f, stored, z, value(kY, i), bit(i));
+        if (!wrong.empty()) return where("element", i, wrong);
         ++judged;
       }
-      if ((c.rows * c.n) % 32 != 0 && c.at<u32>(kMask)[c.rows * c.n / 32] >> (c.rows * c.n % 32) != 0) return "mask bits beyond the last are not 0";
+      if (c.needs_mask() && (c.rows * c.n) % 32 != 0 && c.at<u32>(kMask)[c.rows * c.n / 32] >> (c.rows * c.n % 32) != 0)
+        return "mask bits beyond the last are not 0";
     } else if (c.function <= kBiasBackward) {
       const FitBounds& bounds = kBounds[static_cast<size_t>(c.format)][static_cast<size_t>(c.activation)];
       const Activation& f = activation_of(c.activation);

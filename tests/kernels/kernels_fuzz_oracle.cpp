@@ -207,6 +207,16 @@ std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide
   return within("GELU(x)", y, value, value, fp32 + stored + std::fabs(value) * kValueError);
 }
 
+std::string judge_forward(const Activation& f, Stored format, float x, float y, bool m) {
+  if (f.masked() && m != (x >= f.x_star())) return "the mask bit is not [x >= x*]";
+  if (std::isnan(x)) return std::isnan(y) ? "" : "a NaN was lost";
+  if (std::isinf(x)) return std::isnan(y) ? "no limit at infinity" : "";
+  const Real value = f.value(x);
+  if (format == Stored::f32) return within("f(x)", y, value, value, rounding_error(format, std::fabs(value)) * (1 + 0x1p-18L) + std::fabs(value) * kValueError);
+  const float expected = f.rounded_value(format, x);
+  return std::isnan(expected) || expected == y ? "" : text("f(x)", y, expected, 0);
+}
+
 std::string judge_bias_gradient(const Activation& gelu, const FitBounds& bounds, std::span<const float> dy, std::span<const float> y, std::span<const bool> m,
                                 float dbias) {
   Real low = 0, high = 0, size = 0, error = 0;

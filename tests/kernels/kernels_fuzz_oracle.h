@@ -61,6 +61,9 @@ struct FitBounds {
 // dx = dy g(y, m). `of_x`: y is f(*x) rounded and m = [*x >= x*], so that the claim on T is put to the test too.
 std::string judge_backward(const Activation& f, const FitBounds& bounds, Stored format, float dy, float y, bool m, float dx, const float* of_x);
 
+// y = f(x) of an activation other than GELU.
+std::string judge_forward(const Activation& f, Stored format, float x, float y, bool m);
+
 // y = GELU(z); z an element of the format, or (`wide`) a sum in fp32.
 std::string judge_gelu(const Activation& gelu, Stored format, float z, bool wide, float y, bool m);
 

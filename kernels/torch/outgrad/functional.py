@@ -105,33 +105,69 @@ def _f32(parameter):
 # --- Activations -----------------------------------------------------------------------------------------------------
 
 
-def _gelu_compute(x):
-    return library.gelu_forward(x.contiguous())
+def _activation_compute(x, activation):
+    return library.activation_forward(x.contiguous(), activation)
 
 
-def _gelu_keep(ctx, inputs, outputs):
+def _activation_keep(ctx, inputs, outputs):
+    ctx.activation = inputs[1]
     ctx.save_for_backward(*outputs)
 
 
-def _gelu_gradients(ctx, dy):
-    return _first_only("gelu", lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, 0), dy, *ctx.saved_tensors)
+def _activation_gradients(ctx, dy):
+    activation = ctx.activation
+
+    def compute(dy, y, mask):
+        return library.activation_backward(dy.contiguous(), y, mask, activation)
+
+    return _first_only(library.ACTIVATIONS[activation], compute, dy, *ctx.saved_tensors), None
 
 
-_gelu = _Operation("gelu", _gelu_compute, _gelu_keep, _gelu_gradients)
+_activation = _Operation("activation", _activation_compute, _activation_keep, _activation_gradients)
 
 
-def gelu(x):
-    """x Phi(x), elementwise. Keeps y, which the next layer keeps too, and one bit an element.
+def _of_output(name, formula):
+    """A function of one activation of the catalogue (kernels/activations.h)."""
+    index = library.ACTIVATIONS.index(name)
+
+    def function(x):
+        _expect(name, x=x)
+        return _activation(x, index)
+
+    kept = ", and one bit an element" if name in library.MASKED else ""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{formula}, elementwise. Keeps y, which the next layer keeps too{kept}.
+
+    |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo (NeurIPS 2022).
+    """
+    return function
+
+
+_erf_gelu = _of_output("gelu", "x Phi(x)")
+gelu_tanh = _of_output("gelu_tanh", "x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2")
+quick_gelu = _of_output("quick_gelu", "x sigmoid(1.702 x)")
+silu = _of_output("silu", "x sigmoid(x)")
+swish = _of_output("swish", "x sigmoid(1.5 x)")
+mish = _of_output("mish", "x tanh(log(1 + exp(x)))")
+tanh = _of_output("tanh", "tanh(x)")
+sigmoid = _of_output("sigmoid", "1 / (1 + exp(-x))")
+softplus = _of_output("softplus", "log(1 + exp(x))")
+elu = _of_output("elu", "x for x >= 0, exp(x) - 1 below")
+
+
+def gelu(x, approximate="none"):
+    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer keeps too, and one bit an element.
 
     |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
     """
-    _expect("gelu", x=x)
-    return _gelu(x)
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")
+    return gelu_tanh(x) if approximate == "tanh" else _erf_gelu(x)
 
 
 def _linear_gelu_compute(x, weight, bias):
     z = torch.nn.functional.linear(x, weight)
-    return library.gelu_forward(z.contiguous()) if bias is None else library.bias_gelu_forward(z.contiguous(), _f32(bias))
+    return library.activation_forward(z.contiguous(), 0) if bias is None else library.bias_gelu_forward(z.contiguous(), _f32(bias))
 
 
 def _linear_gelu_keep(ctx, inputs, outputs):

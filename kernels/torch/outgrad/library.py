@@ -17,7 +17,7 @@ if _path is None:
 torch.ops.load_library(str(_path))
 
 # Called as overloads: the packet above them looks for the overload at each call.
-gelu_forward = torch.ops.outgrad.gelu_forward.default
+activation_forward = torch.ops.outgrad.activation_forward.default
 activation_backward = torch.ops.outgrad.activation_backward.default
 bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
 bias_gelu_backward = torch.ops.outgrad.bias_gelu_backward.default
@@ -27,6 +27,7 @@ dropout = torch.ops.outgrad.dropout.default
 
 # outgrad_activation and outgrad_format of kernels/c/outgrad.h.
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu")
+MASKED = ACTIVATIONS[:6]  # those with a minimum: a bit says on which side of it x was
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 _c = ctypes.CDLL(str(_path))
@@ -53,14 +54,18 @@ def _contiguous(like):
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
-@torch.library.register_fake("outgrad::gelu_forward")
-def _(x):
-    return _contiguous(x), x.new_empty(((x.numel() + 31) // 32,), dtype=torch.int32)
+def _mask(x, masked=True):
+    return x.new_empty(((x.numel() + 31) // 32 if masked else 0,), dtype=torch.int32)
+
+
+@torch.library.register_fake("outgrad::activation_forward")
+def _(x, activation):
+    return _contiguous(x), _mask(x, ACTIVATIONS[activation] in MASKED)
 
 
 @torch.library.register_fake("outgrad::bias_gelu_forward")
 def _(x, bias):
-    return _contiguous(x), x.new_empty(((x.numel() + 31) // 32,), dtype=torch.int32)
+    return _contiguous(x), _mask(x)
 
 
 @torch.library.register_fake("outgrad::bias_gelu_backward")

@@ -8,22 +8,78 @@ from . import functional, library
 from .bounds import bounds
 
 
-class GELU(nn.GELU):
-    """nn.GELU from its output. approximate="tanh" is computed as PyTorch does: it has no forward of ours yet."""
+class _Activation:
+    """What the modules of activations share: which activation of the catalogue a module is, and its bound."""
 
-    approximate = "none"  # of an object that was made as Hugging Face's GELUActivation, which has no such attribute
+    @property
+    def activation(self):
+        """Its name in outgrad.bounds; None where the module computes as PyTorch does."""
+        return self._activation
 
     def forward(self, x):
-        return functional.gelu(x) if self.approximate == "none" else super().forward(x)
+        name = self.activation
+        return super().forward(x) if name is None else getattr(functional, name)(x)
 
     def bound(self, dtype):
         """In words, how far the gradient is from the exact one where the output is stored in dtype."""
-        return str(bounds("gelu", dtype))
+        return str(bounds(self.activation, dtype))
 
     def extra_repr(self):
-        if self.approximate != "none":
+        if self.activation is None:
             return super().extra_repr()
-        return ", ".join([super().extra_repr(), *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())])
+        return ", ".join(filter(None, [super().extra_repr(), *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
+
+
+class GELU(_Activation, nn.GELU):
+    """nn.GELU from its output, in both of its forms."""
+
+    approximate = "none"  # of an object that was made as Hugging Face's GELUActivation, which has no such attribute
+
+    @property
+    def activation(self):
+        return "gelu_tanh" if self.approximate == "tanh" else "gelu"
+
+
+class TanhGELU(GELU):
+    """GELU's tanh form for an object that was made as one of Hugging Face's, which have no attribute for it."""
+
+    approximate = "tanh"
+
+
+class QuickGELU(_Activation, nn.Module):
+    """x sigmoid(1.702 x) from its output."""
+
+    _activation = "quick_gelu"
+
+
+class SiLU(_Activation, nn.SiLU):
+    """nn.SiLU from its output. inplace has no effect: nothing of the input is kept anyway."""
+
+    _activation = "silu"
+    inplace = False  # of an object that was made as another class
+
+
+class Mish(_Activation, nn.Mish):
+    """nn.Mish from its output. inplace has no effect: nothing of the input is kept anyway."""
+
+    _activation = "mish"
+    inplace = False  # of an object that was made as another class
+
+
+class Softplus(_Activation, nn.Softplus):
+    """nn.Softplus from its output, for beta = 1 (else as PyTorch). PyTorch's threshold has no effect: f is evaluated everywhere."""
+
+    @property
+    def activation(self):
+        return "softplus" if self.beta == 1 else None
+
+
+class ELU(_Activation, nn.ELU):
+    """nn.ELU from its output, for alpha = 1 (else as PyTorch). inplace has no effect: nothing of the input is kept anyway."""
+
+    @property
+    def activation(self):
+        return "elu" if self.alpha == 1 else None
 
 
 _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -115,6 +171,21 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x):
         return functional.rms_norm(self._input(x), self.normalized_shape, self.weight, self.eps, self._side())
+
+
+class LlamaRMSNorm(_Norm, nn.Module):
+    """RMSNorm of an object that was made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has another name.
+
+    y is rounded once, where Hugging Face's rounds x^ to the type of x first.
+    """
+
+    def forward(self, x):
+        x = self._input(x)
+        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side())
+
+    def extra_repr(self):
+        return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved('u')}"
 
 
 class Dropout(nn.Dropout):

@@ -16,9 +16,29 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from . import library, modules
 
 # A module gets another class and nothing else: it keeps its identity, parameters, hooks and places in the model.
-_OURS = {nn.LayerNorm: modules.LayerNorm, nn.RMSNorm: modules.RMSNorm, nn.Dropout: modules.Dropout, nn.GELU: modules.GELU}
-_HUGGING_FACE = "transformers.activations"  # its classes are told by name: it need not be installed
-_NO_FORWARD_YET = (nn.SiLU, nn.Mish, nn.Softplus, nn.ELU)  # have coefficients, but no forward pass that gives y and the bit
+_OURS = {
+    nn.LayerNorm: modules.LayerNorm,
+    nn.RMSNorm: modules.RMSNorm,
+    nn.Dropout: modules.Dropout,
+    nn.GELU: modules.GELU,
+    nn.SiLU: modules.SiLU,
+    nn.Mish: modules.Mish,
+    nn.Softplus: modules.Softplus,
+    nn.ELU: modules.ELU,
+}
+# Hugging Face's are told by name: transformers need not be installed, and its releases have different ones.
+_HUGGING_FACE = "transformers.activations"
+_OURS_BY_NAME = {
+    "GELUActivation": modules.GELU,
+    "NewGELUActivation": modules.TanhGELU,
+    "FastGELUActivation": modules.TanhGELU,
+    "AccurateGELUActivation": modules.TanhGELU,
+    "PytorchGELUTanh": modules.TanhGELU,
+    "GELUTanh": modules.TanhGELU,
+    "QuickGELUActivation": modules.QuickGELU,
+    "SiLUActivation": modules.SiLU,
+    "MishActivation": modules.Mish,
+}
 
 
 @dataclasses.dataclass
@@ -213,40 +233,54 @@ def _run(model, example, what):
 def _has_kernels(parameter):
     if parameter.is_meta or is_fake(parameter):
         return True
-    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::gelu_forward", torch._C._dispatch_key_for_device(parameter.device.type))
+    return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::activation_forward", torch._C._dispatch_key_for_device(parameter.device.type))
 
 
-def _is_hugging_face_gelu(kind):
-    return (kind.__module__, kind.__name__) == (_HUGGING_FACE, "GELUActivation")
+def _like_llamas(kind):
+    """Whether a class of Hugging Face's models is LlamaRMSNorm under another name: transformers repeats it for each model."""
+    if not (kind.__module__.startswith("transformers.models.") and kind.__name__.endswith("RMSNorm")):
+        return False
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    own, llamas = kind.forward.__code__, LlamaRMSNorm.forward.__code__
+    return (own.co_code, own.co_names, own.co_consts) == (llamas.co_code, llamas.co_names, llamas.co_consts)
+
+
+def _class_of_ours(kind):
+    if kind.__module__ == _HUGGING_FACE:
+        return _OURS_BY_NAME.get(kind.__name__)
+    return modules.LlamaRMSNorm if _like_llamas(kind) else _OURS.get(kind)
 
 
 def _class_of_its_own(kind):
     """Of a class that is neither ours nor one that is swapped: whether it descends from one, or is named as one."""
-    return issubclass(kind, tuple(_OURS)) or any(map(_is_hugging_face_gelu, kind.__mro__)) or kind.__name__.endswith(("LayerNorm", "RMSNorm", "GELU"))
+    names = ("LayerNorm", "RMSNorm", "GELU", "SiLU", "Mish")
+    return any(_class_of_ours(base) is not None for base in kind.__mro__) or kind.__name__.removesuffix("Activation").endswith(names)
 
 
-def _has_no_forward(kind):
-    """Of a class that is not swapped: whether it is an activation whose gradient outgrad has, without its forward."""
-    return kind in _NO_FORWARD_YET or (kind.__module__ == _HUGGING_FACE and any(name in kind.__name__ for name in ("GELU", "SiLU", "Mish")))
+def _parameter_without_fit(module):
+    """Of an activation with a parameter: why it is none of those that have a fit, or None."""
+    for kind, name in ((nn.Softplus, "beta"), (nn.ELU, "alpha")):
+        if type(module) is kind and getattr(module, name) != 1:
+            return f"{name}={getattr(module, name):g}: outgrad has its gradient for {name}=1"
+    if type(module) in (nn.SiLU, nn.Mish, nn.ELU) and module.inplace:
+        return "inplace=True: it overwrites its input"
+    return None
 
 
 def _replacement(module, parameter):
     """The class that a module gets, or None, and why it is left alone, or None. parameter: the model's first, which tells type
     and device for modules that have none."""
     kind = type(module)
-    ours = modules.GELU if _is_hugging_face_gelu(kind) else _OURS.get(kind)
+    ours = _class_of_ours(kind)
     if ours is None:
-        if isinstance(module, tuple(_OURS.values())):
-            return None, None
-        if _has_no_forward(kind):
-            return None, "outgrad has no forward of this activation yet"
-        if _class_of_its_own(kind):
+        if kind.__module__ != modules.__name__ and _class_of_its_own(kind):
             return None, f"{kind.__module__}.{kind.__qualname__} is a class of its own"
         return None, None
     if "forward" in module.__dict__:
         return None, "its forward was replaced on the object itself"
-    if kind is nn.GELU and module.approximate != "none":
-        return None, f"approximate={module.approximate!r}: outgrad has no forward of this activation yet"
+    if (why := _parameter_without_fit(module)) is not None:
+        return None, why
     for p in [*module.parameters(recurse=False)] or [parameter]:
         if p is not None and p.dtype not in library.FORMATS:
             return None, f"its parameters are {p.dtype}" if p is not parameter else f"the model's parameters are {p.dtype}"

@@ -78,6 +78,60 @@ def test_an_f32_gelu_keeps_the_bound_of_what_y_and_the_bit_stand_for():
     assert (g.double() - want).abs()[away].max() <= bound + 2.0**-24 + 1e-9
 
 
+# f in float64 by PyTorch, whose autograd has f' to about 1e-15.
+EXACT = {
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "swish": lambda x: x * torch.sigmoid(1.5 * x),
+    "mish": F.mish,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": lambda x: F.softplus(x, threshold=1e9),
+    "elu": F.elu,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", EXACT)
+def test_every_gradient_of_16_bits_is_within_the_proven_bound(name, dtype):
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = x[torch.isfinite(x) & (x.abs() < 600)]  # beyond, PyTorch's exp overflows in softplus and mish
+    bound = outgrad.bounds(name, dtype).total
+    assert math.isfinite(bound)
+    y, dx = gradients(getattr(outgrad, name), x, dy=torch.ones_like(x))
+    exact = x.double().requires_grad_()
+    value = EXACT[name](exact)
+    (want,) = torch.autograd.grad(value.sum(), exact)
+    rounding = UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + 2.0 ** (-24 if dtype == torch.float16 else -133) + 1e-14
+    assert (dx.double() - want).abs().sub(bound + rounding).max() <= 0
+    assert (y.double() - value.detach()).abs().sub(UNIT_ROUNDOFF[dtype] * value.detach().abs() + 2.0**-25 + 1e-14).max() <= 0
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_f32_activations_are_near_float64s(name):
+    """Where y tells x well; next to a minimum f' is as good as the root of what y was rounded by."""
+    x = torch.linspace(-20, 20, 100_001)
+    y, dx = gradients(getattr(outgrad, name), x, dy=torch.ones_like(x))
+    exact = x.double().requires_grad_()
+    value = EXACT[name](exact)
+    (want,) = torch.autograd.grad(value.sum(), exact)
+    assert (y.double() - value.detach()).abs().sub(2.0**-24 * value.detach().abs() + 2.0**-149).max() <= 1e-15
+    bound = outgrad.bounds(name, torch.float32)
+    error = (dx.double() - want).abs()
+    if math.isfinite(bound.total):
+        assert error.max() <= bound.total + 2.0**-24 + 1e-14
+    else:
+        assert error[want.abs() > 0.01].max() <= bound.evaluation + 1e-4 and error.max() <= 2e-3
+
+
+def test_gelus_two_forms():
+    x = torch.randn(100)
+    assert torch.equal(outgrad.gelu(x, approximate="tanh"), outgrad.gelu_tanh(x)) and not torch.equal(outgrad.gelu(x), outgrad.gelu_tanh(x))
+    with pytest.raises(ValueError, match="approximate is 'fast'"):
+        outgrad.gelu(x, approximate="fast")
+
+
 def test_bounds_are_those_of_the_coefficient_header():
     header = (SOURCES / "kernels/generated/gelu_bf16.h").read_text()
     stated = {name: float.fromhex(header.split(f"double {name} = ")[1].split(";")[0]) for name in ("kT", "kR")}
@@ -228,6 +282,8 @@ def test_dropout_at_its_ends():
 GAMMA, BETA = torch.rand(64) + 0.5, torch.randn(64)
 OPERATIONS = {
     "gelu": outgrad.gelu,
+    "silu": outgrad.silu,
+    "tanh": outgrad.tanh,
     "layer_norm": lambda x: outgrad.layer_norm(x, 64, GAMMA, BETA),
     "rms_norm": lambda x: outgrad.rms_norm(x, 64, GAMMA),
 }
@@ -317,8 +373,8 @@ def test_bad_shapes_devices_and_values_are_named():
 @every
 def test_meta_tensors_have_shapes(name):
     x = torch.empty(8, 64, device="meta", requires_grad=True)
-    parameters = {"layer_norm": lambda: outgrad.layer_norm(x, 64), "rms_norm": lambda: outgrad.rms_norm(x, 64), "gelu": lambda: outgrad.gelu(x)}
-    y = parameters[name]()
+    without_parameters = {"layer_norm": lambda x: outgrad.layer_norm(x, 64), "rms_norm": lambda x: outgrad.rms_norm(x, 64)}
+    y = without_parameters.get(name, OPERATIONS[name])(x)
     assert y.is_meta and y.shape == x.shape
     assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
 

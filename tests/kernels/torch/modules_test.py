@@ -25,6 +25,12 @@ N = 64
 KINDS = {
     "GELU": ((), {}, (8, N)),
     "GELU tanh": ((), {"approximate": "tanh"}, (8, N)),
+    "SiLU": ((), {}, (8, N)),
+    "Mish": ((), {}, (8, N)),
+    "Softplus": ((), {}, (8, N)),
+    "Softplus with beta": ((2.0,), {}, (8, N)),
+    "ELU": ((), {}, (8, N)),
+    "ELU with alpha": ((0.5,), {}, (8, N)),
     "LayerNorm": ((N,), {}, (8, N)),
     "LayerNorm of a matrix": (((4, 16),), {"eps": 1e-3}, (8, 4, 16)),
     "LayerNorm without bias": ((N,), {"bias": False}, (8, N)),
@@ -132,14 +138,17 @@ def test_results_are_near_pytorchs(name, training):
 def test_results_are_those_of_the_functions(name, dtype):
     module = made(outgrad, name)
     functions = {
-        "GELU": outgrad.gelu,
+        "GELU": lambda x: outgrad.gelu(x, module.approximate),
+        "SiLU": outgrad.silu,
+        "Mish": outgrad.mish,
+        "Softplus": lambda x: outgrad.softplus(x) if module.beta == 1 else F.softplus(x, module.beta, module.threshold),
+        "ELU": lambda x: outgrad.elu(x) if module.alpha == 1 else F.elu(x, module.alpha),
         "LayerNorm": lambda x: outgrad.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps),
         "RMSNorm": lambda x: outgrad.rms_norm(x, module.normalized_shape, module.weight, module.eps),
         "Dropout": lambda x: outgrad.dropout(x, module.p),
     }
-    function = F.gelu if name == "GELU tanh" else functions[name.split()[0]]
     as_function = made(outgrad, name)
-    as_function.forward = (lambda x: F.gelu(x, approximate="tanh")) if name == "GELU tanh" else function
+    as_function.forward = functions[name.split()[0]]
     as_function._parameters = module._parameters
     assert equal_bits(passed(module, input_for(name, dtype)), passed(as_function, input_for(name, dtype)))
 
@@ -168,7 +177,10 @@ def test_representations_show_bounds():
     for name, dtype in (("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16)):
         bounds = outgrad.bounds("gelu", dtype)
         assert f"{name}: {bounds}" in text and re.search(rf"{name}: \|g - f'\| <= [0-9.e-]+, fit {bounds.fit}\b", text)
-    assert repr(outgrad.GELU("tanh")) == repr(nn.GELU("tanh"))  # PyTorch's computation: no bound of ours
+    assert repr(outgrad.GELU("tanh")).startswith("GELU(approximate='tanh', f32: |g - f'| <= ") and "fit gelu_tanh_bf16" in repr(outgrad.GELU("tanh"))
+    assert repr(outgrad.SiLU()).startswith("SiLU(f32: |g - f'| <= ") and "fit silu_f16" in repr(outgrad.SiLU())
+    for made_so in (lambda of: of.ELU(0.5), lambda of: of.Softplus(2.0)):
+        assert repr(made_so(outgrad)) == repr(made_so(nn))  # PyTorch's computation: no bound of ours
     for name in KINDS:
         if "Norm" in name:
             ratio = "(64 + |x^|)" if made(outgrad, name)._parameters.get("bias") is not None else "|x^|"

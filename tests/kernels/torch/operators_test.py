@@ -23,7 +23,7 @@ def arguments(dtype, n):
     """Of every operator, for arrays of about n elements: (operator, arguments)."""
     generator = torch.Generator().manual_seed(n + 1)
     x, dy = (torch.randn(n, generator=generator).to(dtype) for _ in range(2))
-    y, mask = library.gelu_forward(x)
+    y, mask = library.activation_forward(x, 0)
     columns = 33 if n >= 33 else max(n, 1)
     rows = n // columns
     matrix, dm = x[: rows * columns].view(rows, columns), dy[: rows * columns].view(rows, columns)
@@ -36,8 +36,9 @@ def arguments(dtype, n):
     probabilities = torch.ops.outgrad.attention_forward.default(heads, heads, heads, None, 0.5, 0.25, SEED)[1]
     bias = torch.zeros_like(probabilities[0])
     return [
-        (library.gelu_forward, (x,)),
+        *((library.activation_forward, (x, activation)) for activation in range(len(library.ACTIVATIONS))),
         (library.activation_backward, (dy, y, mask, 0)),
+        (library.activation_backward, (dy, *library.activation_forward(x, library.ACTIVATIONS.index("tanh")), library.ACTIVATIONS.index("tanh"))),
         (library.activation_backward, (dy, torch.tanh(x), None, library.ACTIVATIONS.index("tanh"))),
         (library.norm_forward, (matrix, columns, gamma, beta, 1e-5, False, side)),
         (library.norm_forward, (matrix, columns, gamma, None, 1e-6, True, None)),
@@ -67,7 +68,7 @@ def test_strided_and_expanded_arguments_are_refused_by_operators(dtype):
     wide = torch.randn(8, 66).to(dtype)
     for x in (wide[:, ::2], torch.tensor(1.0).to(dtype).expand(8, 33)):
         with pytest.raises(RuntimeError, match="contiguous"):
-            library.gelu_forward(x)
+            library.activation_forward(x, 0)
         with pytest.raises(RuntimeError, match="contiguous"):
             library.dropout(x, SEED, 0.5)
         with pytest.raises(RuntimeError, match="contiguous"):
@@ -76,13 +77,17 @@ def test_strided_and_expanded_arguments_are_refused_by_operators(dtype):
 
 def test_operators_refuse_what_they_cannot_do():
     x = torch.randn(4, 8)
-    y, mask = library.gelu_forward(x)
+    y, mask = library.activation_forward(x, 0)
     with pytest.raises(RuntimeError, match="float32, float16 or bfloat16"):
-        library.gelu_forward(x.double())
+        library.activation_forward(x.double(), 0)
     with pytest.raises(RuntimeError, match="dy is not of the type and number"):
         library.activation_backward(x[:2].contiguous(), y, mask, 0)
     with pytest.raises(RuntimeError, match="mask has"):
         library.activation_backward(x, y, mask[:0], 0)
+    with pytest.raises(RuntimeError, match="activation 10 is unknown"):
+        library.activation_forward(x, 10)
+    with pytest.raises(RuntimeError, match="activation -1 is unknown"):
+        library.activation_forward(x, -1)
     with pytest.raises(RuntimeError, match="activation 10 is unknown"):
         library.activation_backward(x, y, mask, 10)
     with pytest.raises(RuntimeError, match="mask is null"):
@@ -115,7 +120,7 @@ def digests():
         dy = (((k * 40503 + 77) % 65536 - 32768).double() / 16384).to(dtype).view(1024, 99)
         gamma = ((torch.arange(99) * 37 % 64 + 32) / 64).float()
         beta = ((torch.arange(99) * 53 % 64 - 32) / 32).float()
-        y, mask = library.gelu_forward(x)
+        y, mask = library.activation_forward(x, 0)
         forward = library.norm_forward(x, 99, gamma, beta, 1e-5, False, None)
         rms = library.norm_forward(x, 99, gamma, None, 1e-6, True, None)
         results = {
@@ -127,6 +132,10 @@ def digests():
             "rms_norm_backward": library.norm_backward(dy, rms[0], 99, gamma, None, rms[1], True, None, rms[2], True, False),
             "dropout": (library.dropout(x, SEED, 0.25),),
         }
+        for activation, name in enumerate(library.ACTIVATIONS[1:], 1):
+            of_activation = library.activation_forward(x, activation)
+            results[f"{name}_forward"] = of_activation
+            results[f"{name}_backward"] = (library.activation_backward(dy, *of_activation, activation),)
         for name, tensors in results.items():
             content = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors if t.numel() > 0)
             found[f"{name} {str(dtype)[6:]}"] = hashlib.sha256(content).hexdigest()

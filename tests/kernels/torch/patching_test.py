@@ -138,10 +138,66 @@ def test_a_patched_model_that_is_copied_or_saved_is_patched_and_can_be_unpatched
     assert isinstance(model.bert.embeddings.LayerNorm, outgrad.LayerNorm)
 
 
-def test_gpt2s_gelu_is_another_function_and_left_alone():
+def test_activations_of_hugging_face_are_told_by_name():
     report = outgrad.patch(model_of("gpt2"))
-    assert [one.kind for one in report.left_alone] == ["NewGELUActivation"] * 2
-    assert all("no forward of this activation yet" in one.why for one in report.left_alone)
+    assert [one.kind for one in report.swapped].count("NewGELUActivation") == 2 and not report.left_alone
+    from transformers.activations import ACT2CLS
+
+    x = torch.linspace(-6, 6, 1001, requires_grad=True)
+    patched = {}
+    for name, kind in ACT2CLS.items():
+        kind, options = kind if isinstance(kind, tuple) else (kind, {})
+        before = kind(**options)
+        if before(x).dtype != x.dtype or list(before.parameters()):
+            continue
+        want = before(x)
+        (slope,) = torch.autograd.grad(want.sum(), x)
+        report = outgrad.patch(before)
+        if report.swapped:
+            patched[name] = type(before).__name__
+            y = before(x)
+            assert (y - want).abs().max() <= 2.0**-20, name
+            assert (torch.autograd.grad(y.sum(), x)[0] - slope).abs().max() <= 1e-4, name
+    expected = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu", "silu", "swish", "mish"}
+    assert expected <= patched.keys(), patched
+    assert not {"relu", "tanh", "sigmoid", "gelu_10"} & patched.keys(), patched
+
+
+def test_activations_with_parameters_that_have_no_fit_are_left_alone():
+    for module, why in (
+        (nn.Softplus(beta=2), "beta=2"),
+        (nn.ELU(alpha=0.5), "alpha=0.5"),
+        (nn.SiLU(inplace=True), "overwrites its input"),
+    ):
+        report = outgrad.patch(nn.Sequential(module))
+        assert not report.swapped and why in report.left_alone[0].why
+    for module in (nn.Softplus(), nn.ELU(), nn.SiLU(), nn.Mish(), nn.GELU("tanh")):
+        model = nn.Sequential(module)
+        assert len(outgrad.patch(model).swapped) == 1 and type(model[0]).__module__ == "outgrad.modules"
+        assert type(outgrad.unpatch(model)[0]).__module__.startswith("torch.nn")
+
+
+def test_llama_keeps_fewer_bytes_and_its_gradients():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    config = LlamaConfig(vocab_size=199, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
+    model = LlamaForCausalLM(config)
+    tokens = torch.randint(0, 199, (2, 32))
+    example = {"input_ids": tokens, "labels": tokens}
+
+    def gradient():
+        return torch.cat([g.flatten() for g in torch.autograd.grad(model(**example).loss, [*model.parameters()])])
+
+    before = gradient()
+    report = outgrad.patch(model, example)
+    kinds = [one.kind for one in report.swapped]
+    assert (kinds.count("LlamaRMSNorm"), kinds.count("SiLUActivation") + kinds.count("SiLU")) == (5, 2), report
+    assert report.total_after < 0.75 * report.total_before
+    after = gradient()
+    assert ((after - before).norm() / before.norm()).item() <= 1e-6
+    outgrad.unpatch(model)
+    assert torch.equal(gradient(), before)
 
 
 def test_eager_attention_is_pointed_out():

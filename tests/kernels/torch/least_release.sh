@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# least_release.sh SOURCES BUILD PYTHON: the tests of the PyTorch package under the oldest PyTorch that it supports, with the library
+# that was built with the newest. $OUTGRAD_LEAST_TORCH: a Python that has that release; else one is made under BUILD, from PyPI.
+set -euo pipefail
+if [[ -z $3 ]]; then
+  echo "no PyTorch: the build is without OUTGRAD_TORCH"
+  exit 77
+fi
+readonly release=2.10.0 folder=$2/torch-least requirements=$1/tests/kernels/torch/requirements.txt
+python=${OUTGRAD_LEAST_TORCH:-$folder/bin/python}
+if [[ ! -x $python ]]; then
+  python3 -m venv "$folder"
+  sed "s/^torch==.*/torch==$release/" "$requirements" >"$folder/requirements.txt"
+  "$python" -m pip install --quiet --no-cache-dir -r "$folder/requirements.txt"
+fi
+"$python" -c "import torch; v = torch.__version__.split('+')[0]; assert v == '$release', f'PyTorch {v}, not $release'"
+for file in operators functional attention modules patching; do
+  bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" "${file}_test.py"
+done
