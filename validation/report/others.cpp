@@ -1,7 +1,8 @@
-// Published coefficients beside ours, and what they do to training.
+// Published coefficients beside ours; the bytes that training keeps; what other gradients do to it.
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -202,6 +203,53 @@ Section others_section(const Results& results) {
                   "16 in magnitude, by this machine's erff and expf, in the sweep of f32). What compares with it is the error of our fit and evaluation, "
                   "A + B = {}, certified. What storing y in place of x adds is bounded from below by O, for every method.",
                   from_x, ours)});
+  return section;
+}
+
+Section ledger_section(const Results& results) {
+  Section section{"Bytes kept", {}};
+  if (results.ledgers.empty()) {
+    section.blocks.push_back(nothing("What training keeps for its backward pass", "python notebooks_data/studies/ledger.py --write"));
+    return section;
+  }
+  for (const LedgerResult& ledger : results.ledgers) {
+    const std::string command = quoted(ledger.command);
+    std::vector<std::string> gib;
+    for (const std::int64_t memory : ledger.memories) gib.push_back(std::to_string(memory));
+    const std::string memories = fmt::format("{} GiB", fmt::join(gib, " / "));
+    Table layers{fmt::format("What a layer keeps for the backward pass of a sequence of {} tokens, in MiB: counted by storage, parameters apart, on "
+                             "tensors that have no values.",
+                             ledger.length),
+                 command,
+                 {words("layer"), words("recipe")},
+                 {}};
+    Table models{
+        "What a whole model keeps for a sequence, in MiB, and the largest batch: by arithmetic, from what weights, gradients and Adam's moments "
+        "leave of a memory, not by a measurement.",
+        command,
+        {words("model"), words("recipe")},
+        {}};
+    for (const std::string& mode : ledger.modes) {
+      layers.columns.push_back({quoted(mode), "MiB"});
+      models.columns.push_back({quoted(mode), "MiB"});
+      models.columns.push_back({"largest batch", quoted(mode + ", " + memories)});
+    }
+    for (const LedgerRow& row : ledger.layers) {
+      std::vector<Cell> cells{quoted(row.of), quoted(row.recipe)};
+      for (const double mib : row.mib) cells.push_back(fmt::format("{:.3f}", mib));
+      layers.rows.push_back(std::move(cells));
+    }
+    for (const LedgerRow& row : ledger.models) {
+      std::vector<Cell> cells{quoted(row.of), quoted(row.recipe)};
+      for (size_t i = 0; i < row.mib.size(); ++i) {
+        cells.push_back(fmt::format("{:.1f}", row.mib[i]));
+        cells.push_back(fmt::format("{}", fmt::join(row.batches[i], " / ")));
+      }
+      models.rows.push_back(std::move(cells));
+    }
+    section.blocks.push_back(std::move(layers));
+    section.blocks.push_back(std::move(models));
+  }
   return section;
 }
 

@@ -56,6 +56,7 @@ Section inputs_section(const Results& results) {
   list("attack", results.attacks);
   if (results.certificates) list("attack", std::span(&*results.certificates, 1));
   list("front", results.pareto);
+  list("ledger", results.ledgers);
   list("training", results.training);
   list("tuning", results.tuning);
   section.blocks.push_back(sources(results));
@@ -74,10 +75,10 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                     {matrix(rows)},
                     remarks(rows),
                     {}};
-  document.sections = {curves_section(results),       limits_section(results),    pareto_section(results), channels_section(results),
-                       attack_section(results),       coverage_section(results),  often_section(results),  others_section(results),
-                       training_section(results),     requirements_section(rows), errors_section(results), forward_section(results),
-                       coefficients_section(results), tuning_section(results),    inputs_section(results)};
+  document.sections = {curves_section(results),  limits_section(results),       pareto_section(results),    channels_section(results),
+                       attack_section(results),  coverage_section(results),     often_section(results),     others_section(results),
+                       ledger_section(results),  training_section(results),     requirements_section(rows), errors_section(results),
+                       forward_section(results), coefficients_section(results), tuning_section(results),    inputs_section(results)};
   return document;
 }
 

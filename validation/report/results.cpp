@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -435,6 +436,57 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
   return curves;
 }
 
+/// The rows of layers or of models: {name: {recipe: {mode: a figure}}}. Every recipe has the same modes.
+template <class Figure>
+std::vector<LedgerRow> ledger_rows(const Node& table, std::vector<std::string>& modes, const Figure& add_figure) {
+  std::vector<LedgerRow> rows;
+  for (const std::string& of : table.keys()) {
+    const Node recipes = table[of];
+    const auto begin = static_cast<std::ptrdiff_t>(rows.size());
+    for (const std::string& recipe : recipes.keys()) {
+      const Node figures = recipes[recipe];
+      if (modes.empty()) modes = figures.keys();
+      if (modes.empty() || figures.keys() != modes) figures.fail("has other modes than the recipes before it, or none");
+      LedgerRow row{of, recipe, {}, {}};
+      for (const std::string& mode : modes) add_figure(figures[mode], row);
+      rows.push_back(std::move(row));
+    }
+    std::stable_sort(rows.begin() + begin, rows.end(), [](const LedgerRow& a, const LedgerRow& b) { return a.mib > b.mib; });
+  }
+  if (rows.empty()) table.fail("is empty");
+  return rows;
+}
+
+/// A figure that is at least 0.
+double amount_of(const Node& node) {
+  const double amount = node.finite();
+  if (amount < 0) node.fail("is negative");
+  return amount;
+}
+
+LedgerResult read_ledger(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.ledger/1");
+  LedgerResult ledger;
+  ledger.file = file;
+  ledger.command = node["command"].text();
+  ledger.length = node["length"].small();
+  ledger.layers = ledger_rows(node["layers"], ledger.modes, [](const Node& mib, LedgerRow& row) { row.mib.push_back(amount_of(mib)); });
+  ledger.models = ledger_rows(node["models"], ledger.modes, [&](const Node& figure, LedgerRow& row) {
+    row.mib.push_back(amount_of(figure["kept"]) / (1 << 20));
+    const Node batches = figure["batch"];
+    std::vector<std::int64_t> memories;
+    for (const std::string& gib : batches.keys()) memories.push_back(std::atoll(gib.c_str()));
+    std::sort(memories.begin(), memories.end());
+    if (ledger.memories.empty()) ledger.memories = memories;
+    if (memories != ledger.memories) batches.fail("is for other memories than the ones before it");
+    row.batches.emplace_back();
+    for (const std::int64_t gib : memories) row.batches.back().push_back(batches[std::to_string(gib)].count());
+  });
+  return ledger;
+}
+
 TrainingResult read_training(const std::string& file) {
   const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
@@ -568,6 +620,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.attacks.push_back(read_attack(file));
     }
   }
+  if (const fs::path ledger = in / "studies" / "ledger.json"; fs::exists(ledger)) results.ledgers.push_back(read_ledger(ledger.string()));
   for (const std::string& file : files_in(in / "training", ".json")) results.training.push_back(read_training(file));
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
   expect_agreement(results);

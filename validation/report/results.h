@@ -168,6 +168,22 @@ struct TrainingResult {
   std::optional<double> noise;  // median distance of another batch's exact gradient: what any gradient of a batch is off by
 };
 
+/// What one recipe keeps for the backward pass of one sequence, by mode.
+struct LedgerRow {
+  std::string of, recipe;  // a layer's or a model's name
+  std::vector<double> mib;
+  std::vector<std::vector<std::int64_t>> batches;  // of a model: the largest, by arithmetic, for each memory
+};
+
+/// studies/ledger.json.
+struct LedgerResult {
+  std::string file, command;
+  int length = 0;  // tokens of a sequence
+  std::vector<std::string> modes;
+  std::vector<std::int64_t> memories;  // GiB
+  std::vector<LedgerRow> layers, models;
+};
+
 /// The fits of an activation and format that are worth choosing from, cheapest first.
 struct ParetoResult {
   std::string file, activation, format;
@@ -196,12 +212,13 @@ struct Results {
   std::vector<ParetoResult> pareto;
   std::vector<AttackFile> attacks;
   std::optional<CertificateAttack> certificates;
+  std::vector<LedgerResult> ledgers;
   std::vector<TrainingResult> training;
   std::vector<std::string> warnings;  // "file:line: why": what was passed over
 
   bool empty() const {
     return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
-           tuning.empty() && pareto.empty() && attacks.empty() && training.empty();
+           tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() && training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
@@ -211,8 +228,8 @@ struct Results {
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/tuned/*.jsonl and every
-/// coefficient header under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each
+/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/studies/ledger.json,
+/// `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each
 /// other or if a sweep is not exhaustive; kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);
 

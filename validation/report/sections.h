@@ -42,8 +42,9 @@ page::Section coefficients_section(const Results& results);
 page::Section channels_section(const Results& results);
 page::Section attack_section(const Results& results);
 
-// ---- others.cpp: published coefficients, training with them
+// ---- others.cpp: published coefficients, the bytes that training keeps, training with them
 page::Section others_section(const Results& results);
+page::Section ledger_section(const Results& results);
 page::Section training_section(const Results& results);
 
 // ---- tuning.cpp: this machine's kernels

@@ -151,6 +151,16 @@ Json attack_json() {
 }
 
 /// Two ways on two texts from two seeds; one run diverged.
+Json ledger_json() {
+  const Json kept{{"kept", 3 << 20}, {"state", 5}, {"batch", {{"11", 3}, {"80", 44}}}},
+      less{{"kept", 1 << 19}, {"state", 5}, {"batch", {{"11", 30}, {"80", 440}}}};
+  return {{"schema", "outgrad.ledger/1"},
+          {"command", "python notebooks_data/studies/ledger.py --write"},
+          {"length", 512},
+          {"layers", {{"a layer", {{"ours", {{"fp32", 20.285}, {"pure bf16", 10.285}}}, {"theirs", {{"fp32", 69.008}, {"pure bf16", 37.008}}}}}}},
+          {"models", {{"a model", {{"ours", {{"fp32", less}, {"pure bf16", less}}}, {"theirs", {{"fp32", kept}, {"pure bf16", kept}}}}}}}};
+}
+
 Json training_json() {
   const auto run = [](const char* text, int seed, const char* way, Json second) {
     return Json{{"text", text}, {"seed", seed}, {"way", way}, {"loss", {3.0 + seed, std::move(second)}}};
@@ -185,7 +195,8 @@ class Report : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("outgrad_report_test_" + std::to_string(::getpid()));
-    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "training", "tuned"}) fs::create_directories(folder_ / part);
+    for (const char* part : {"fits", "generated", "sweeps", "stability", "pareto", "attack", "studies", "training", "tuned"})
+      fs::create_directories(folder_ / part);
     for (const FloatFormat& format : {kF32, kF16, kBf16}) {
       const std::string name = "gelu_" + std::string(format.name);
       fs::copy(fs::path(OUTGRAD_SOURCE_DIR) / "kernels/generated" / (name + ".h"), folder_ / "generated");
@@ -195,6 +206,7 @@ class Report : public testing::Test {
     write("stability/checkpoint.json", stability_json().dump());
     write("pareto/gelu_bf16.json", pareto_json().dump());
     write("attack/norms.json", attack_json().dump());
+    write("studies/ledger.json", ledger_json().dump());
     write("training/masked_lm.json", training_json().dump());
     std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() + "\n{\"schema\": \"outgrad.tu";
     for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{{"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
@@ -361,6 +373,9 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
        {"/schema", "/evaluations", "/violations", "/median_tightness", "/share_within_4", "/median_tightness_by_gradient/dx", "/cases", "/cases/0/norm",
         "/cases/1/format", "/cases/0/columns", "/cases/0/gradients", "/cases/0/gradients/dx/violations", "/cases/0/gradients/dx/worst_over_bound",
         "/cases/0/gradients/dgamma/peers_over_bound/unguarded"}},
+      {"studies/ledger.json",
+       {"/schema", "/command", "/length", "/layers", "/layers/a layer", "/layers/a layer/theirs/fp32", "/models", "/models/a model/ours/fp32/kept",
+        "/models/a model/theirs/fp32/batch", "/models/a model/theirs/pure bf16/batch/80"}},
       {"training/masked_lm.json",
        {"/schema", "/command", "/configuration/model/layers", "/configuration/steps", "/configuration/seeds", "/configuration/texts", "/configuration/ways",
         "/loss_steps", "/runs", "/runs/0/text", "/runs/0/way", "/runs/0/loss", "/probes", "/probes/0/other_batch", "/summary", "/summary/0/n",
@@ -398,9 +413,12 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   with_changed("pareto/gelu_bf16.json", [](Json& json) { json["exact"] = "yes"; }, expect("exact"));
   with_changed("attack/norms.json", [](Json& json) { json["cases"] = Json::array(); }, expect("cases"));
   with_changed("attack/norms.json", [](Json& json) { json["cases"][0]["gradients"]["dx"]["violations"] = 1; }, expect("not what the cases have"));
-  for (const char* file : {"attack/norms.json", "training/masked_lm.json", "pareto/gelu_bf16.json"}) {
+  for (const char* file : {"attack/norms.json", "studies/ledger.json", "training/masked_lm.json", "pareto/gelu_bf16.json"}) {
     with_changed(file, [](Json& json) { json["schema"] = json["schema"].get<std::string>() + "0"; }, expect("schema"));
   }
+  with_changed("studies/ledger.json", [](Json& json) { json["layers"]["a layer"]["ours"]["fp32"] = -1; }, expect("layers.a layer.ours.fp32"));
+  with_changed("studies/ledger.json", [](Json& json) { json["models"]["a model"]["ours"]["fp32"]["batch"]["eleven"] = 1; }, expect("batch"));
+  with_changed("studies/ledger.json", [](Json& json) { json["layers"] = Json::object(); }, expect("layers"));
   with_changed("training/masked_lm.json", [](Json& json) { json["runs"][0]["way"] = "of nobody"; }, expect("runs[0].way"));
   with_changed("training/masked_lm.json", [](Json& json) { json["runs"][0]["loss"].push_back(1.0); }, expect("runs[0].loss"));
   with_changed("training/masked_lm.json", [](Json& json) { json["runs"][1]["loss"][1] = "2.5"; }, expect("runs[1].loss[1]"));
@@ -605,6 +623,7 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
                                        "Sweep coverage",
                                        "Errors as x have them",
                                        "Beside others",
+                                       "Bytes kept",
                                        "Training",
                                        "Requirements",
                                        "Errors, kept apart",
@@ -614,7 +633,9 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
                                        "Inputs"};
   ASSERT_EQ(all.sections.size(), order.size());
   const std::string text = rows_of(all);
-  // The study of training is a program in Python; everything else is a command of the wrapper.
+  EXPECT_LT(text.find("69.008"), text.find("20.285")) << "what keeps most comes first";
+  EXPECT_NE(text.find("30 / 440"), std::string::npos);
+  // The studies of bytes and of training are programs in Python; everything else is a command of the wrapper.
   const auto is_command = [](const std::string& command) { return command.starts_with("./outgrad ") || command.starts_with("python notebooks_data/studies/"); };
   const auto expect_commands = [&is_command](const std::vector<page::Block>& blocks, const std::string& where) {
     for (const page::Block& block : blocks) {
