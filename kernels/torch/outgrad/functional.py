@@ -271,23 +271,35 @@ def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None):
     return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels)
 
 
-# The largest |beta / gamma| of a channel that goes without a side buffer: an x^ read from y is then off by at most
-# (64 + |x^|) roundings of y's format, to first order.
-LARGEST_RATIO = 64.0
+# Of the formats that y is stored in: unit roundoff, half the least subnormal, and from where on a number rounds to infinity.
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+_HALF_SUBNORMAL = {torch.float32: 0.0, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
+_OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.bfloat16: 2.0**128 - 2.0**119}
+_LARGEST_X_HAT = 6.0  # that y must not overflow for: a normal variable exceeds it once in 5e8 elements
 
 
-def side_channels(weight, bias=None, largest_ratio=LARGEST_RATIO):
+def largest_storage_error(dtype):
+    """The tau of side_channels where none is given: that of `outgrad stability`, 2^-4, in 16 bits; 128 roundings in float32."""
+    return min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
+
+
+def side_channels(weight, bias=None, dtype=None, tau=None):
     """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not tell well enough.
 
-    Those are the ones where |bias / weight| is more than largest_ratio, or weight has no finite reciprocal. Both are [n].
+    The policy of `outgrad stability` (design 2.3): a channel leaves the output where storing y in dtype (by default weight's)
+    moves an x^ of magnitude 1 by more than tau, chiefly for its |bias / weight|; where 1 / weight is no normal fp32 number; or
+    where y may overflow. weight and bias are [n].
     """
     if weight is None:
         return None
-    gamma = weight.detach().float().flatten()
-    unstable = ~torch.isfinite(1 / gamma)
-    if bias is not None:
-        unstable |= ~(bias.detach().float().flatten().abs() <= largest_ratio * gamma.abs())
-    found = unstable.nonzero().flatten().to(torch.int32)
+    dtype = weight.dtype if dtype is None else dtype
+    gamma = weight.detach().double().flatten().abs()
+    beta = torch.zeros_like(gamma) if bias is None else bias.detach().double().flatten().abs()
+    u = UNIT_ROUNDOFF[dtype]
+    moved = u * (1 + beta / gamma) + (_HALF_SUBNORMAL[dtype] + 2.0**-149) / gamma + 3 * 2.0**-24
+    told = (moved <= (largest_storage_error(dtype) if tau is None else tau)) & (gamma < 2.0**126) & (gamma > 2.0**-128)
+    told &= (_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < _OVERFLOW[dtype]
+    found = (~told).nonzero().flatten().to(torch.int32)
     return found if found.numel() > 0 else None
 
 

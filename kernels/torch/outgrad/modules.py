@@ -1,5 +1,7 @@
 """Modules with the names, parameters and state_dict of PyTorch's own, whose backward pass reads the output."""
 
+import math
+
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
@@ -83,7 +85,10 @@ class ELU(_Activation, nn.ELU):
 
 
 _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-_UNIT_ROUNDOFF = {torch.float32: "2^-24", torch.float16: "2^-11", torch.bfloat16: "2^-8"}
+
+
+def _power_of_two(value):
+    return f"2^{round(math.log2(value))}"
 
 
 def _equal(a, b):
@@ -99,8 +104,8 @@ class _Norm:
     # Under autocast, "fp32": in fp32, as PyTorch's autocast for GPUs has it (the one for CPUs leaves norms in the type of
     # their input). "autocast": in autocast's type, half the bytes.
     norms = "fp32"
-    largest_ratio = functional.LARGEST_RATIO
-    _outgrad_found = None  # (copies of the parameters, the channels that were found for them)
+    tau = None  # of functional.side_channels; None: its default for the output's type
+    _outgrad_found = None  # (type and tau, copies of the parameters, the channels that were found for them)
     _outgrad_changes = 0  # how often what was found has changed
 
     def _input(self, x):
@@ -110,8 +115,9 @@ class _Norm:
             return x
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
-    def side_channels(self):
-        """The columns that have a side buffer: int32, ascending; None if there are none.
+    def side_channels(self, dtype=None):
+        """The columns that have a side buffer where the output is of dtype (by default as last time, at first the weight's): int32,
+        ascending; None if there are none.
 
         They are looked for again whenever a parameter has other values than last time, for gamma drifts in training. Values
         are compared, which takes 2 us: FSDP fills an array anew, and code writes to .data, without a new version of the tensor.
@@ -119,16 +125,18 @@ class _Norm:
         parameters = self.weight, getattr(self, "bias", None)
         if self.weight is None or self.weight.is_meta or is_fake(self.weight):
             return None  # a fake parameter has no values
-        if torch._C._are_functorch_transforms_active():
-            return functional.side_channels(*parameters, self.largest_ratio)  # kept, it would outlive the transform
         known = self._outgrad_found
-        if known is None or known[0] != self.largest_ratio or not all(map(_equal, parameters, known[1])):
+        if dtype is None:
+            dtype = self.weight.dtype if known is None else known[0][0]
+        if torch._C._are_functorch_transforms_active():
+            return functional.side_channels(*parameters, dtype, self.tau)  # kept, it would outlive the transform
+        if known is None or known[0] != (dtype, self.tau) or not all(map(_equal, parameters, known[1])):
             with torch.inference_mode(False), torch.no_grad():  # what is found in evaluation must serve training
                 copies = tuple(None if p is None else p.detach().clone() for p in parameters)
-                channels = functional.side_channels(*copies, self.largest_ratio)
+                channels = functional.side_channels(*copies, dtype, self.tau)
             if not _equal(channels, None if known is None else known[2]):
                 self._outgrad_changes += 1
-            self._outgrad_found = known = self.largest_ratio, copies, channels
+            self._outgrad_found = known = (dtype, self.tau), copies, channels
         return known[2]
 
     # torch.compile calls it while it traces, with the parameters as they are then, and takes the result as a constant: the
@@ -136,23 +144,26 @@ class _Norm:
     # compiler.)
     side_channels._dynamo_marked_constant = True
 
-    def _side(self):
-        if not torch.is_grad_enabled():
+    def _side(self, x):
+        if not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
             return None
-        channels = self.side_channels()
+        channels = self.side_channels(x.dtype)
         # In a graph, _outgrad_changes is a guard: after a call of side_channels() that finds others, the graph is made anew.
         return channels if self._outgrad_changes >= 0 else None
 
     def bound(self, dtype):
         """In words, how far an x^ that the backward pass reads from y may be from the one of the forward pass."""
-        return self._moved(_UNIT_ROUNDOFF[dtype])
+        tau = functional.largest_storage_error(dtype) if self.tau is None else self.tau
+        return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_ROUNDOFF[dtype]))
 
-    def _moved(self, u):
-        beta = f" ({self.largest_ratio:g} + |x^|)" if getattr(self, "bias", None) is not None else " |x^|"
-        return f"storing y moves x^ by at most {u}{beta}"
+    def _moved(self, tau, u):
+        return f"storing y moves x^ by at most {tau} + {u} |x^|"
+
+    def _moved_in_every_type(self):
+        return self._moved("min(2^-4, 128 u)" if self.tau is None else _power_of_two(self.tau), "u")
 
     def extra_repr(self):
-        return f"{super().extra_repr()}, {self._moved('u')}"
+        return f"{super().extra_repr()}, {self._moved_in_every_type()}"
 
     def __getstate__(self):
         """Copies and pickles look for their channels themselves."""
@@ -163,14 +174,16 @@ class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def forward(self, x):
-        return functional.layer_norm(self._input(x), self.normalized_shape, self.weight, self.bias, self.eps, self._side())
+        x = self._input(x)
+        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, self._side(x))
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def forward(self, x):
-        return functional.rms_norm(self._input(x), self.normalized_shape, self.weight, self.eps, self._side())
+        x = self._input(x)
+        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self._side(x))
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
@@ -182,10 +195,10 @@ class LlamaRMSNorm(_Norm, nn.Module):
     def forward(self, x):
         x = self._input(x)
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side())
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon, self._side(x))
 
     def extra_repr(self):
-        return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved('u')}"
+        return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
 
 
 class Dropout(nn.Dropout):

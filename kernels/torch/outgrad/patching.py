@@ -355,7 +355,7 @@ def _is_patched(module):
 
 def _restore(module):
     module.__class__ = module.__dict__.pop("_outgrad_was")
-    for added in ("norms", "largest_ratio", "_outgrad_found", "_outgrad_changes"):
+    for added in ("norms", "tau", "_outgrad_found", "_outgrad_changes"):
         module.__dict__.pop(added, None)
 
 

@@ -199,6 +199,9 @@ def test_gradients_of_norms_are_within_the_certified_bounds(dtype, gamma_dtype, 
     x_hat_max, mean_ratio = ((wide - mean) * rstd).abs().max().item() * 1.01, (mean * rstd).abs().max().item() * 1.01
     bounds, side = certified(gamma, None if rms else beta, dtype, rms, eps, rows, dy.abs().max().item(), x_hat_max, max(mean_ratio, 1e-3))
     assert (side.numel() > 0) == (kind == "hard")
+    found = outgrad.side_channels(gamma, None if rms else beta, dtype)
+    found = set() if found is None else set(found.tolist())
+    assert found >= set(side.tolist()) if dtype == torch.float32 else found == set(side.tolist())
     if rms:
         got = gradients(lambda x, g: outgrad.rms_norm(x, n, g, eps, side_channels=side), x, gamma, dy=dy)[1:]
     else:
@@ -222,7 +225,8 @@ def test_gammas_that_the_output_does_not_determine():
     n = 32
     gamma, beta = gammas("hard", n)
     side = outgrad.side_channels(gamma, beta)
-    assert side.tolist() == [k for k in range(n) if gamma[k].abs() * 64 < beta[k].abs() or gamma[k].abs() < 1e-38]
+    # 1 + |beta / gamma| and three roundings of the forward pass are at most 128.
+    assert side.tolist() == [k for k in range(n) if gamma[k].abs() * 124 < beta[k].abs() or gamma[k].abs() < 1e-36]
     x, dy = torch.randn(16, n), torch.randn(16, n)
     with pytest.raises(RuntimeError, match="gamma"):
         gradients(lambda x, g, b: outgrad.layer_norm(x, n, g, b), x, gamma, beta, dy=dy)

@@ -4,6 +4,7 @@ the functions compute; under autocast, while gamma drifts, compiled, and in seve
 import contextlib
 import copy
 import io
+import math
 import pickle
 import re
 
@@ -183,29 +184,29 @@ def test_representations_show_bounds():
         assert repr(made_so(outgrad)) == repr(made_so(nn))  # PyTorch's computation: no bound of ours
     for name in KINDS:
         if "Norm" in name:
-            ratio = "(64 + |x^|)" if made(outgrad, name)._parameters.get("bias") is not None else "|x^|"
-            assert repr(made(outgrad, name)) == repr(made(nn, name))[:-1] + f", storing y moves x^ by at most u {ratio})"
+            assert repr(made(outgrad, name)) == repr(made(nn, name))[:-1] + ", storing y moves x^ by at most min(2^-4, 128 u) + u |x^|)"
     norm = outgrad.LayerNorm(N)
-    norm.largest_ratio = 8.0
-    assert "at most u (8 + |x^|)" in repr(norm)
+    norm.tau = 2.0**-9
+    assert "at most 2^-9 + u |x^|" in repr(norm) and norm.bound(torch.bfloat16) == "storing y moves x^ by at most 2^-9 + 2^-8 |x^|"
     assert repr(outgrad.Dropout(0.25)) == "Dropout(p=0.25, inplace=False, the same elements are dropped in both passes)"
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_what_the_representation_says_of_norms_is_so(dtype):
-    """x^ read from the stored y differs from the real one by at most u (ratio + |x^|) in each channel without a side buffer, and by
-    more in one that has a side buffer for its ratio. 4 roundings of fp32 are those of the forward pass itself."""
+    """x^ read from the stored y differs from the real one by at most tau + u |x^| in each channel without a side buffer, and by
+    more in one that has a side buffer. 4 roundings of fp32 are those of the forward pass itself."""
     torch.manual_seed(1)
     norm, x = outgrad.LayerNorm(256), torch.randn(200, 256).to(dtype)
     with torch.no_grad():
         norm.bias.copy_(torch.randn(256).sign())
         norm.weight.copy_(2.0 ** torch.linspace(-12, 2, 256))
-    side = norm.side_channels().long()
+    side = norm.side_channels(dtype).long()
     u = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
-    assert norm.bound(dtype) == f"storing y moves x^ by at most 2^{round(torch.tensor(u).log2().item())} (64 + |x^|)"
+    tau = 2.0**-17 if dtype == torch.float32 else 2.0**-4
+    assert norm.bound(dtype) == f"storing y moves x^ by at most 2^{round(math.log2(tau))} + 2^{round(math.log2(u))} |x^|"
     x_hat = F.layer_norm(x.double(), (256,), eps=norm.eps)
     moved = ((norm(x).double() - norm.bias.double()) / norm.weight.double() - x_hat).abs()
-    excess = moved / ((64 + x_hat.abs()) * (u + 4 * 2.0**-24 * (dtype != torch.float32) + 2 * u * (dtype == torch.float32)))
+    excess = moved / ((tau / u + x_hat.abs()) * (u + 4 * 2.0**-24 * (dtype != torch.float32) + 2 * u * (dtype == torch.float32)))
     plain = torch.ones(256, dtype=torch.bool)
     plain[side] = False
     assert 20 < len(side) < 200 and excess[:, plain].max() <= 1
@@ -360,12 +361,12 @@ def test_a_gamma_that_drifts_to_zero_gets_a_side_buffer(name):
         without.backward(dy)
 
 
-def test_a_beta_beyond_the_ratio_gets_a_side_buffer_and_needs_it():
+def test_a_beta_far_above_gamma_gets_a_side_buffer_and_needs_it():
     """In bf16, beta / gamma = 2000 leaves nothing of x^ in y: without the side buffer dgamma of that channel would be wrong."""
     torch.manual_seed(4)
     module, x, dy = outgrad.LayerNorm(N), torch.randn(64, N).bfloat16(), torch.randn(64, N).bfloat16()
     bias = torch.zeros(N)
-    bias[5], bias[6] = 2000.0, 64.0  # the second is at the ratio, not beyond it
+    bias[5], bias[6] = 2000.0, 123.0  # the second is next to what tau allows, 124, not beyond it
     step_to(module.bias, bias)
     assert module.side_channels().tolist() == [5]
     want = exact(module, x, dy)[1]
@@ -375,7 +376,7 @@ def test_a_beta_beyond_the_ratio_gets_a_side_buffer_and_needs_it():
         dgamma.append(torch.autograd.grad(y, module.weight, dy)[0].double())
     with_side, without = (abs(d[5] - want[5]) / want.norm() for d in dgamma)
     assert with_side < 1e-4 and without > 0.05
-    module.largest_ratio = 32.0
+    module.tau = 2.0**-18
     assert module.side_channels().tolist() == [5, 6]
 
 
