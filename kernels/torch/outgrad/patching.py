@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import library, modules
+from .bounds import bounds
 
 # A module gets another class and nothing else: it keeps its identity, parameters, hooks and places in the model.
 _OURS = {
@@ -48,6 +49,9 @@ class Swapped:
     bound: str
     bytes_before: int | None = None  # kept for the backward pass by it alone; None where no example was given
     bytes_after: int | None = None
+    fit: str | None = None  # of an activation: the name of its coefficients,
+    sha256: str | None = None  # and the digest of their header
+    side_channels: list[int] = dataclasses.field(default_factory=list)  # of a norm: the columns that keep their x^ beside y, now
 
 
 @dataclasses.dataclass
@@ -86,6 +90,12 @@ class Report:
             for row in rows:
                 cells = (cell.rjust(w) if k in (2, 3) else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
                 lines.append("  ".join(cells).rstrip())
+        for fit, sha256 in sorted({(s.fit, s.sha256) for s in self.swapped if s.fit is not None}):
+            lines.append(f"coefficients {fit}: SHA-256 {sha256}")
+        for s in self.swapped:
+            if s.side_channels:
+                shown = ", ".join(map(str, s.side_channels[:8])) + (", ..." if len(s.side_channels) > 8 else "")
+                lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
         together = collections.defaultdict(list)
         for one in self.left_alone:
             together[one.kind, one.why].append(_shown(one.name))
@@ -330,7 +340,7 @@ def patch(model, example=None, norms="fp32"):
             module.__class__ = ours
             dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
             swapped.append((module, dtype))
-            report.swapped.append(Swapped(name, kind.__name__, module.bound(dtype)))
+            report.swapped.append(Swapped(name, kind.__name__, ""))
     for module in model.modules():
         if _is_patched(module) and isinstance(module, modules._Norm):
             module.norms = norms
@@ -343,10 +353,23 @@ def patch(model, example=None, norms="fp32"):
             for module, as_before in norms_before:
                 module.norms = as_before
             raise
-        for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
-            one.bound = module.bound(types.get(one.name, dtype))
+        swapped = [(module, types.get(one.name, dtype)) for one, (module, dtype) in zip(report.swapped, swapped, strict=True)]
+        for one in report.swapped:
             one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+    for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
+        _describe(one, module, dtype)
     return report
+
+
+def _describe(one, module, dtype):
+    """What is said of a module whose output is of this type."""
+    one.bound = module.bound(dtype)
+    if isinstance(module, modules._Activation):
+        found = bounds(module.activation, dtype)
+        one.fit, one.sha256 = found.fit, found.sha256
+    elif isinstance(module, modules._Norm):
+        channels = module.side_channels(dtype)
+        one.side_channels = [] if channels is None else channels.tolist()
 
 
 def _is_patched(module):

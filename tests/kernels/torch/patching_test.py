@@ -200,6 +200,25 @@ def test_llama_keeps_fewer_bytes_and_its_gradients():
     assert torch.equal(gradient(), before)
 
 
+def test_the_report_names_fits_digests_and_channels_with_side_buffers():
+    model, example = model_of("bert").bfloat16(), example_of("bert")
+    norm = model.bert.encoder.layer[1].output.LayerNorm
+    with torch.no_grad():
+        norm.weight[[3, 60]] = torch.tensor([0.0, 1e-3]).bfloat16()
+        norm.bias[60] = 1.0
+    for given in (None, example):
+        report = outgrad.patch(model, given)
+        of_gelu = outgrad.bounds("gelu", torch.bfloat16)
+        kinds = {one.kind: one for one in report.swapped}
+        assert (kinds["GELUActivation"].fit, kinds["GELUActivation"].sha256) == (of_gelu.fit, of_gelu.sha256)
+        assert f"coefficients {of_gelu.fit}: SHA-256 {of_gelu.sha256}" in str(report)
+        found = {one.name: one.side_channels for one in report.swapped if one.side_channels}
+        assert found == {"bert.encoder.layer.1.output.LayerNorm": [3, 60]}
+        assert "bert.encoder.layer.1.output.LayerNorm: 2 channels have a side buffer, 4 bytes an element: 3, 60" in str(report)
+        outgrad.unpatch(model)
+        assert type(norm) is nn.LayerNorm and not any("outgrad" in key for key in vars(norm))
+
+
 def test_eager_attention_is_pointed_out():
     model = model_of("bert")
     model.set_attn_implementation("eager")
