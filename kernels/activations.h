@@ -1,6 +1,6 @@
 // The catalogue of activations: their names and, of each, the fit that the library uses for y stored in a format. Who adds an activation adds it here, at
-// the end of each list, and to outgrad_activation in kernels/c/outgrad.h. What f is stands elsewhere, twice: approx/function/activations.cpp, by which it is fitted,
-// and validation/exact/activation.cpp, by which the fit is checked.
+// the end of each list, and to outgrad_activation in kernels/c/outgrad.h. What f is stands elsewhere: approx/function/activations.cpp, by which it is fitted,
+// validation/exact/activation.cpp, by which fit and forward are checked, and kernels/forwards.h, by which y is computed.
 #pragma once
 
 #include "kernels/direct.h"

@@ -8,7 +8,7 @@
 // degree 12 of exp(r) - 1, whose remainder is below 0.3466^12 / 13! |r| < 2^-50 |r|. The reduction is exact for k = 0; else it moves r by less than
 // 2 u, as k times the 42 bits of kLog2High is exact within an fma. So 1 + p, and p for k = 0, are within 16 u, and so is 2^k - 1 + 2^k p, which cancels one bit at
 // most (k = -1). What follows is a handful of operations without cancellation. An argument v that is rounded itself, of quick_gelu, swish and gelu_tanh, is
-// off by at most 4 u |v|, |v| < 128 where f(x) is not below half the least subnormal float: 2^-44 in all.
+// off by at most 4 u |v|, and |v| < 109 where f(x) is not below half the least subnormal float: below 512 u = 2^-44 in all.
 //
 // Specified cases: NaN in gives NaN out, and m = 0; f(-0) = -0 where f(0) = 0; at the infinities the limits, -0 for those that have a minimum.
 #pragma once
@@ -25,7 +25,6 @@ inline constexpr double kForwardError = 0x1p-44;
 // One value in double precision, on host and device. Every operation rounds once, as those of portable.h do.
 struct DoubleOps {
   using Value = double;
-  static constexpr int kLanes = 1;
 
   static OUTGRAD_HD double constant(double value) { return value; }
   static OUTGRAD_HD double add(double a, double b) {
