@@ -14,6 +14,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -114,10 +115,19 @@ std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
 
 // --- Activations ---------------------------------------------------------------------------------------------------
 
+template <class... Fit>
+constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit...>) {
+  return {Fit::kMasked...};
+}
+constexpr auto kMasked = masked_of(kernels::ActivationFits<float>::Type{});
+
+// Of an unknown one too, which the C interface refuses.
+bool is_masked(std::int64_t activation) { return activation < 0 || activation >= kernels::kActivations || kMasked[static_cast<std::size_t>(activation)]; }
+
 // The mask of an activation without a minimum has no words.
 std::tuple<Tensor, Tensor> activation_forward(const Tensor& x, std::int64_t activation) {
   const std::int64_t n = x.numel();
-  const std::int64_t words[] = {activation < OUTGRAD_TANH ? mask_words(n) : 0};
+  const std::int64_t words[] = {is_masked(activation) ? mask_words(n) : 0};
   const Tensor y = made_like(x), mask = made(x, words, aoti_torch_dtype_int32());
   require(outgrad_activation_forward(static_cast<outgrad_activation>(activation), format_of(x), data(x), y.mutable_data_ptr(), result<std::uint32_t>(mask), n));
   return {y, mask};
@@ -126,7 +136,7 @@ std::tuple<Tensor, Tensor> activation_forward(const Tensor& x, std::int64_t acti
 Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTensor& mask, std::int64_t activation) {
   const std::int64_t n = y.numel();
   require_like(dy, y, "dy");
-  const bool masked = mask && activation < OUTGRAD_TANH;
+  const bool masked = mask && is_masked(activation);
   if (masked) require_elements(*mask, ScalarType::Int, mask_words(n), "mask");
   const Tensor dx = made_like(dy);
   require(outgrad_activation_backward(static_cast<outgrad_activation>(activation), format_of(y), data(dy), data(y),
@@ -270,6 +280,8 @@ template <class Fit>
 constexpr double coordinate_bound() {
   if constexpr (requires { Fit::kK; }) {
     return Fit::kK;
+  } else if constexpr (!Fit::kMasked) {
+    return 0;  // the coordinate is y itself
   } else {
     return kernels::FitBounds::kNone;
   }
@@ -304,3 +316,10 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
 }
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
+
+// 1 for an activation with a minimum, whose gradient needs a mask; 0 for another, -1 for an unknown one.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_masked(outgrad_activation activation) {
+  using namespace outgrad;
+  if (activation < 0 || activation >= kernels::kActivations) return -1;
+  return torch_operators::is_masked(activation) ? 1 : 0;
+}

@@ -620,7 +620,9 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.attacks.push_back(read_attack(file));
     }
   }
-  if (const fs::path ledger = in / "studies" / "ledger.json"; fs::exists(ledger)) results.ledgers.push_back(read_ledger(ledger.string()));
+  for (const std::string& file : files_in(in / "studies", ".json")) {
+    if (fs::path(file).filename() == "ledger.json") results.ledgers.push_back(read_ledger(file));
+  }
   for (const std::string& file : files_in(in / "training", ".json")) results.training.push_back(read_training(file));
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
   expect_agreement(results);

@@ -105,34 +105,24 @@ def _f32(parameter):
 # --- Activations -----------------------------------------------------------------------------------------------------
 
 
-def _activation_compute(x, activation):
-    return library.activation_forward(x.contiguous(), activation)
-
-
-def _activation_keep(ctx, inputs, outputs):
-    ctx.activation = inputs[1]
-    ctx.save_for_backward(*outputs)
-
-
-def _activation_gradients(ctx, dy):
-    activation = ctx.activation
-
-    def compute(dy, y, mask):
-        return library.activation_backward(dy.contiguous(), y, mask, activation)
-
-    return _first_only(library.ACTIVATIONS[activation], compute, dy, *ctx.saved_tensors), None
-
-
-_activation = _Operation("activation", _activation_compute, _activation_keep, _activation_gradients)
-
-
 def _of_output(name, formula):
     """A function of one activation of the catalogue (kernels/activations.h)."""
     index = library.ACTIVATIONS.index(name)
 
+    def compute(x):
+        return library.activation_forward(x.contiguous(), index)
+
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(*outputs)
+
+    def gradients(ctx, dy):
+        return _first_only(name, lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, index), dy, *ctx.saved_tensors)
+
+    operation = _Operation(name, compute, keep, gradients)
+
     def function(x):
         _expect(name, x=x)
-        return _activation(x, index)
+        return operation(x)
 
     kept = ", and one bit an element" if name in library.MASKED else ""
     function.__name__ = function.__qualname__ = name
@@ -293,6 +283,10 @@ def side_channels(weight, bias=None, dtype=None, tau=None):
     if weight is None:
         return None
     dtype = weight.dtype if dtype is None else dtype
+    if dtype not in library.FORMATS:
+        raise TypeError(f"outgrad.side_channels: {dtype} is none of float32, float16, bfloat16")
+    if bias is not None and bias.numel() != weight.numel():
+        raise ValueError(f"outgrad.side_channels: bias has {bias.numel()} elements, weight {weight.numel()}")
     gamma = weight.detach().double().flatten().abs()
     beta = torch.zeros_like(gamma) if bias is None else bias.detach().double().flatten().abs()
     u = UNIT_ROUNDOFF[dtype]

@@ -27,11 +27,13 @@ dropout = torch.ops.outgrad.dropout.default
 
 # outgrad_activation and outgrad_format of kernels/c/outgrad.h.
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu")
-MASKED = ACTIVATIONS[:6]  # those with a minimum: a bit says on which side of it x was
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 _c = ctypes.CDLL(str(_path))
 _c.outgrad_torch_version.restype = ctypes.c_char_p
+
+# Those with a minimum: a bit says on which side of it x was.
+MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torch_masked(index) == 1)
 
 
 def fit_of(activation, dtype):

@@ -39,7 +39,7 @@ class GELU(_Activation, nn.GELU):
 
     @property
     def activation(self):
-        return "gelu_tanh" if self.approximate == "tanh" else "gelu"
+        return {"none": "gelu", "tanh": "gelu_tanh"}.get(self.approximate)  # PyTorch says what is wrong with any other
 
 
 class TanhGELU(GELU):
@@ -88,7 +88,8 @@ _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloa
 
 
 def _power_of_two(value):
-    return f"2^{round(math.log2(value))}"
+    """The least power of two that is no less."""
+    return f"2^{math.ceil(math.log2(value))}" if value > 0 else "0"
 
 
 def _equal(a, b):

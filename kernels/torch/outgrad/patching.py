@@ -252,8 +252,8 @@ def _like_llamas(kind):
         return False
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    own, llamas = kind.forward.__code__, LlamaRMSNorm.forward.__code__
-    return (own.co_code, own.co_names, own.co_consts) == (llamas.co_code, llamas.co_names, llamas.co_consts)
+    own, llamas = (getattr(each.forward, "__code__", None) for each in (kind, LlamaRMSNorm))  # none of what is no Python function
+    return None not in (own, llamas) and all(getattr(own, part) == getattr(llamas, part) for part in ("co_code", "co_names", "co_consts"))
 
 
 def _class_of_ours(kind):

@@ -8,10 +8,11 @@ if [[ -z $3 ]]; then
 fi
 readonly release=2.10.0 folder=$2/torch-least requirements=$1/tests/kernels/torch/requirements.txt
 python=${OUTGRAD_LEAST_TORCH:-$folder/bin/python}
-if [[ ! -x $python ]]; then
+if [[ -z ${OUTGRAD_LEAST_TORCH:-} && ! -x $python ]]; then
+  trap 'rm -rf "$folder"' EXIT  # a half is none
   python3 -m venv "$folder"
-  sed "s/^torch==.*/torch==$release/" "$requirements" >"$folder/requirements.txt"
-  "$python" -m pip install --quiet --no-cache-dir -r "$folder/requirements.txt"
+  "$python" -m pip install --quiet --no-cache-dir -r <(sed "s/^torch==.*/torch==$release/" "$requirements")
+  trap - EXIT
 fi
 "$python" -c "import torch; v = torch.__version__.split('+')[0]; assert v == '$release', f'PyTorch {v}, not $release'"
 for file in operators functional attention modules; do

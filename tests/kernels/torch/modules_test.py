@@ -188,6 +188,10 @@ def test_representations_show_bounds():
     norm = outgrad.LayerNorm(N)
     norm.tau = 2.0**-9
     assert "at most 2^-9 + u |x^|" in repr(norm) and norm.bound(torch.bfloat16) == "storing y moves x^ by at most 2^-9 + 2^-8 |x^|"
+    norm.tau = 0.6 * 2.0**-9
+    assert "at most 2^-9 + u |x^|" in repr(norm), "never less than tau"
+    with pytest.raises(RuntimeError, match="approximate"):
+        outgrad.GELU("fast")(torch.ones(2))
     assert repr(outgrad.Dropout(0.25)) == "Dropout(p=0.25, inplace=False, the same elements are dropped in both passes)"
 
 
