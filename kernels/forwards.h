@@ -1,4 +1,4 @@
-// Forward bodies of the activations other than GELU, the same for one value and in vectors on a CPU: x -> (f(x), mask bit).
+// Forward bodies of the activations other than GELU, the same on host, in vectors and on a GPU: x -> (f(x), mask bit).
 //
 // f is evaluated in double precision, with a relative error of at most kForwardError, and rounded once to the format. In f16 and bf16
 // y is f(x) correctly rounded, for every x (tests/kernels/forwards_test.cpp goes through all of them). In f32 it is too, but for at most 66 of the 2^32 x,
@@ -22,16 +22,46 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 // Of f in double precision, before it is rounded to the format, relative.
 inline constexpr double kForwardError = 0x1p-44;
 
-// One value in double precision. Every operation rounds once, as those of portable.h do.
+// One value in double precision, on host and device. Every operation rounds once, as those of portable.h do.
 struct DoubleOps {
   using Value = double;
 
   static OUTGRAD_HD double constant(double value) { return value; }
-  static OUTGRAD_HD double add(double a, double b) { return a + b; }
-  static OUTGRAD_HD double sub(double a, double b) { return a - b; }
-  static OUTGRAD_HD double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-  static OUTGRAD_HD double mul(double a, double b) { return unfused(a * b); }
-  static OUTGRAD_HD double div(double a, double b) { return a / b; }
+  static OUTGRAD_HD double add(double a, double b) {
+#ifdef __CUDA_ARCH__
+    return __dadd_rn(a, b);
+#else
+    return a + b;
+#endif
+  }
+  static OUTGRAD_HD double sub(double a, double b) {
+#ifdef __CUDA_ARCH__
+    return __dsub_rn(a, b);
+#else
+    return a - b;
+#endif
+  }
+  static OUTGRAD_HD double fma(double a, double b, double c) {
+#ifdef __CUDA_ARCH__
+    return __fma_rn(a, b, c);
+#else
+    return __builtin_fma(a, b, c);
+#endif
+  }
+  static OUTGRAD_HD double mul(double a, double b) {
+#ifdef __CUDA_ARCH__
+    return __dmul_rn(a, b);
+#else
+    return unfused(a * b);
+#endif
+  }
+  static OUTGRAD_HD double div(double a, double b) {
+#ifdef __CUDA_ARCH__
+    return __ddiv_rn(a, b);
+#else
+    return a / b;
+#endif
+  }
   static OUTGRAD_HD double at_least(double a, double lo) { return a < lo ? lo : a; }
   static OUTGRAD_HD double at_most(double a, double hi) { return hi < a ? hi : a; }
   static OUTGRAD_HD double negate(double a) { return -a; }
