@@ -263,15 +263,17 @@ OUTGRAD_HD float rounded_to_odd(double value) {
   return float_of(beyond ? bits_of(nearest) - 1 : bits_of(nearest) + 1);
 }
 
+// f(x) in fp32, such that narrowing it to T gives f(x) rounded once.
+template <class F, class T>
+OUTGRAD_HD float forward_in_f32(float x) {
+  const double value = F::value(DoubleOps{}, static_cast<double>(x));
+  return sizeof(T) == sizeof(float) ? static_cast<float>(value) : rounded_to_odd(value);
+}
+
 // f(x) as stored.
 template <class F, class T>
 OUTGRAD_HD T forward_of(T x) {
-  const double value = F::value(DoubleOps{}, static_cast<double>(widen(x)));
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return static_cast<float>(value);
-  } else {
-    return narrow<T>(rounded_to_odd(value));
-  }
+  return narrow<T>(forward_in_f32<F, T>(widen(x)));
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -123,28 +123,25 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
       });
 }
 
-// y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
-template <class Forward, class T, class Schedule = DefaultGpuSchedule>
-__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
-    gelu_forward(const T* x, T* y, u32* mask, i64 n) {
-  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
-  static_assert(schedule_holds<kSchedule>());
-  const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
+// y and, where Masked, the mask of n elements x: of_octet(octet, bits) of whole octets, of_element(x) = {y, m} of those that are left.
+template <GpuSchedule S, bool Masked, class T, class OfOctet, class OfElement>
+__device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask, i64 n, const OfOctet& of_octet, const OfElement& of_element) {
+  static_assert(schedule_holds<S>());
   auto* const bytes = reinterpret_cast<u8*>(mask);
-  const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
-  using Own = ShareOf<kSchedule, T, T>;
-  over_octets<kSchedule>(
+  const bool aligned = is_aligned<S, T, T>(x, x, y);
+  using Own = ShareOf<S, T, T>;
+  over_octets<S>(
       n, aligned,
       [&](u64 first) {
-        constexpr u64 kApart = kSchedule.threads;
-        Octet<T> input[kSchedule.octets];
+        constexpr u64 kApart = S.threads;
+        Octet<T> input[S.octets];
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
+        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
         OUTGRAD_UNROLL
-        for (int u = 0; u < kSchedule.octets; ++u) {
+        for (int u = 0; u < S.octets; ++u) {
           u32 bits = 0;
-          store_octet<kSchedule, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, forward_octet<Forward>(tables, input[u], bits));
-          Own::store_bits(bytes, first + u * kApart, bits);
+          store_octet<S, false, Own::kApart>(y + Own::element(first) + u * kApart * kOctet, of_octet(input[u], bits));
+          if constexpr (Masked) Own::store_bits(bytes, first + u * kApart, bits);
         }
       },
       [&](u64 octet, u32 count) {
@@ -152,17 +149,30 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          const GeluForwardElement<T> element = forward_element<T, Forward>(tables, widen(x[i]));
+          const GeluForwardElement<T> element = of_element(x[i]);
           y[i] = element.y;
           bits |= static_cast<u32>(element.m) << k;
         }
-        bytes[octet] = static_cast<u8>(bits);
+        if constexpr (Masked) bytes[octet] = static_cast<u8>(bits);
       });
   // The bytes that the last word of the mask has beyond the last octet.
-  if (blockIdx.x == 0 && threadIdx.x < 4) {
-    const i64 octets = (n + (kOctet - 1)) / kOctet;
-    if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
+  if constexpr (Masked) {
+    if (blockIdx.x == 0 && threadIdx.x < 4) {
+      const i64 octets = (n + (kOctet - 1)) / kOctet;
+      if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
+    }
   }
+}
+
+// y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
+template <class Forward, class T, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+    gelu_forward(const T* x, T* y, u32* mask, i64 n) {
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
+  forward_over_octets<kSchedule, true>(
+      x, y, mask, n, [&](const Octet<T>& input, u32& bits) { return forward_octet<Forward>(tables, input, bits); },
+      [&](T value) { return forward_element<T, Forward>(tables, widen(value)); });
 }
 
 #ifndef __CUDACC_RTC__
@@ -248,21 +258,31 @@ cudaError_t launch_gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx
   return launch_activation_backward<Fit, T, Y, Schedule>(dy, y, mask, dx, n, stream);
 }
 
+// Of a kernel from x to y and, where Masked, the mask: what launch_gelu_forward says of its arguments.
+template <GpuSchedule S, bool Masked, class T>
+cudaError_t launch_forward(void (*kernel)(const T*, T*, u32*, i64), DeviceKernel which, ResidentBlocks& resident, const T* x, T* y, u32* mask, i64 n,
+                           cudaStream_t stream) {
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!is_array(x, n) || !is_array(y, n)) return cudaErrorInvalidValue;
+  const Extent in = extent_of(x, n), out = extent_of(y, n);
+  if (y != x && overlap(out, in)) return cudaErrorInvalidValue;
+  if constexpr (Masked) {
+    if (!is_array(mask, mask_words(n))) return cudaErrorInvalidValue;
+    const Extent bits = extent_of(mask, mask_words(n));
+    if (overlap(out, bits) || overlap(bits, in)) return cudaErrorInvalidValue;
+  }
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<S>(kernel, resident, limits); status != cudaSuccess) return status;
+  const PlannedLaunch planned = elementwise_plan(which, S, n, limits).launch[0];
+  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, mask, n);
+}
+
 // y may equal x; any other overlap is cudaErrorInvalidValue, and so are the cases above.
 template <class Forward, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
-  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
-  if (n == 0) return cudaSuccess;
-  if (!is_array(x, n) || !is_array(y, n) || !is_array(mask, mask_words(n))) return cudaErrorInvalidValue;
-  const Extent out = extent_of(y, n), bits = extent_of(mask, mask_words(n));
-  if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, bits) || overlap(bits, extent_of(x, n))) return cudaErrorInvalidValue;
-  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
-  constexpr auto kKernel = gelu_forward<Forward, T, Schedule>;
   static constinit ResidentBlocks resident;
-  PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(kKernel, resident, limits); status != cudaSuccess) return status;
-  const PlannedLaunch planned = elementwise_plan(DeviceKernel::gelu_forward, kSchedule, n, limits).launch[0];
-  return launch(kKernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, mask, n);
+  return launch_forward<kForwardSchedule<Schedule, T>, true>(gelu_forward<Forward, T, Schedule>, DeviceKernel::gelu_forward, resident, x, y, mask, n, stream);
 }
 #endif
 

@@ -38,28 +38,6 @@ using BySpread = Schedule<GpuSchedule{.threads = 512, .octets = 4, .access_bytes
 using ByCaches = Schedule<GpuSchedule{.threads = 96, .octets = 3, .blocks_per_sm = 1, .loads = CacheHint::streaming, .table = TableHome::caches}>;
 using ByEntries = Schedule<GpuSchedule{.threads = 32, .octets = 1, .access_bytes = 8, .blocks_per_sm = 1, .table = TableHome::entries}>;
 
-// Around octets, words of the mask, trips of small grids; ragged.
-constexpr i64 kSizes[] = {1, 7, 8, 9, 31, 32, 33, 255, 256, 257, 1000, 4096, 5003};
-
-// Offsets from a multiple of 16 bytes, in elements.
-struct Layout {
-  const char* name;
-  Edge edge;
-  int dy, y, dx;
-  bool in_place;
-};
-constexpr Layout kLayouts[] = {
-    {"aligned, guards behind", Edge::end, 0, 0, 0, false},
-    {"aligned, guards before", Edge::begin, 0, 0, 0, false},
-    {"all off by one element", Edge::end, 1, 1, 1, false},
-    {"dy off by one element", Edge::begin, 1, 0, 0, false},
-    {"y off by one element", Edge::end, 0, 1, 0, false},
-    {"dx off by one element", Edge::end, 0, 0, 1, false},
-    {"off by 3 elements, by chance flush", Edge::end, 3, 3, 3, false},
-    {"in place", Edge::end, 0, 0, 0, true},
-    {"in place, off by one element", Edge::begin, 1, 1, 1, true},
-};
-
 template <class Fit, class T, class Y, class Schedule>
 void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const std::vector<u32>& mask, const Layout& layout) {
   const i64 n = static_cast<i64>(y.size());

@@ -67,7 +67,9 @@ TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
 TEST_P(NvrtcTest, EveryKernelCompiles) {
   std::string source =
       "#include \"kernels/cuda/bias.cuh\"\n"
+      "#include \"kernels/cuda/dropout.cuh\"\n"
       "#include \"kernels/cuda/elementwise.cuh\"\n"
+      "#include \"kernels/cuda/forwards.cuh\"\n"
       "#include \"kernels/cuda/layernorm.cuh\"\n"
       "#include \"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n";
@@ -75,6 +77,9 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
     source += "template __global__ void cuda::activation_backward<DefaultFit<" + t + ">::Type, " + t + ">(const " + t + "*, const " + t + "*, const u32*, " +
               t + "*, i64);\n";
     source += "template __global__ void cuda::gelu_forward<ForwardFit<" + t + ">::Type, " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
+    source += "template __global__ void cuda::dropout<" + t + ">(const " + t + "*, " + t + "*, i64, const u64*, DropoutRule);\n";
+    for (const std::string f : {"GeluTanh", "QuickGelu", "Silu", "Swish", "Mish", "Tanh", "Sigmoid", "Softplus", "Elu"})
+      source += "template __global__ void cuda::activation_forward<forwards::" + f + ", " + t + ">(const " + t + "*, " + t + "*, u32*, i64);\n";
     for (const std::string wide : {"true", "false"}) {
       if (wide == "false" && t != "F16") continue;
       source += "template __global__ void cuda::bias_gelu_forward<ForwardFit<" + t + ">::Type, " + t + ", " + t + ", " + wide + ">(const " + t + "*, const " +

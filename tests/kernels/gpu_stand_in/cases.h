@@ -63,6 +63,28 @@ class Values {
   kernels::patterns::Random random_;
 };
 
+// Lengths of elementwise kernels. Around octets, words of the mask, trips of small grids; ragged.
+inline constexpr std::int64_t kSizes[] = {1, 7, 8, 9, 31, 32, 33, 255, 256, 257, 1000, 4096, 5003};
+
+// Offsets from a multiple of 16 bytes, in elements.
+struct Layout {
+  const char* name;
+  Edge edge;
+  int dy, y, dx;
+  bool in_place;
+};
+inline constexpr Layout kLayouts[] = {
+    {"aligned, guards behind", Edge::end, 0, 0, 0, false},
+    {"aligned, guards before", Edge::begin, 0, 0, 0, false},
+    {"all off by one element", Edge::end, 1, 1, 1, false},
+    {"dy off by one element", Edge::begin, 1, 0, 0, false},
+    {"y off by one element", Edge::end, 0, 1, 0, false},
+    {"dx off by one element", Edge::end, 0, 0, 1, false},
+    {"off by 3 elements, by chance flush", Edge::end, 3, 3, 3, false},
+    {"in place", Edge::end, 0, 0, 0, true},
+    {"in place, off by one element", Edge::begin, 1, 1, 1, true},
+};
+
 inline std::vector<std::uint32_t> random_words(std::uint64_t seed, std::int64_t n) {
   kernels::patterns::Random random(seed);
   std::vector<std::uint32_t> words;

@@ -1,0 +1,79 @@
+// Dropout by counter on a GPU: kernels/dropout.h element by element, hence the host's bits. An octet takes the words of two counters.
+//
+// The seed lies in device memory, where a generator put it: nothing waits for it, and a graph that is launched again reads the seed of that time.
+#pragma once
+
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/dropout.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+struct DropoutSchedule {
+  static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
+};
+
+// Contract of kernels/host/dropout.h; rule = dropout_rule(p). y may equal x.
+template <class T, class Schedule = DropoutSchedule>
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+    dropout(const T* x, T* y, i64 n, const u64* seed, DropoutRule rule) {
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  static_assert(schedule_holds<kSchedule>());
+  constexpr int kWords = 4;  // of a counter
+  using Own = ShareOf<kSchedule, T, T>;
+  const u64 key = *seed;
+  over_octets<kSchedule>(
+      n, is_aligned<kSchedule, T, T>(x, x, y),
+      [&](u64 first) {
+        constexpr u64 kApart = kSchedule.threads;
+        Octet<T> input[kSchedule.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) input[u] = load_octet<kSchedule, Own::kApart>(x + Own::element(first) + u * kApart * kOctet);
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          const u64 begin = Own::element(first) + u * kApart * kOctet;
+          float result[kOctet];
+          OUTGRAD_UNROLL
+          for (int half = 0; half < kOctet / kWords; ++half) {
+            const PhiloxWords words = philox(begin / kWords + half * Own::kApart, key);
+            OUTGRAD_UNROLL
+            for (int k = 0; k < kWords; ++k) {
+              const float product = mul_rn(widened(input[u], kWords * half + k), rule.scale);
+              result[kWords * half + k] = dropout_keeps(rule, words.word[k]) ? product : 0.0f;
+            }
+          }
+          store_octet<kSchedule, false, Own::kApart>(y + begin, packed<T>(result));
+        }
+      },
+      [&](u64 octet, u32 count) {
+#pragma unroll 1
+        for (u64 i = octet * kOctet; i < octet * kOctet + count; i += kWords) {
+          const PhiloxWords words = philox(i / kWords, key);
+          OUTGRAD_UNROLL
+          for (u32 k = 0; k < kWords; ++k) {
+            if (i + k < octet * kOctet + count) y[i + k] = dropout_element(rule, words.word[k], x[i + k]);
+          }
+        }
+      });
+}
+
+#ifndef __CUDACC_RTC__
+// Device pointers, aligned to their element. n = 0 launches nothing. y may equal x; any other overlap, a null pointer, a negative or overflowing n
+// and a p that is NaN or outside [0, 1] are cudaErrorInvalidValue.
+template <class T, class Schedule = DropoutSchedule>
+cudaError_t launch_dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream) {
+  if (n < 0 || n > kMostElements || !dropout_holds(p)) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!is_array(x, n) || !is_array(y, n) || !is_array(seed, 1)) return cudaErrorInvalidValue;
+  const Extent out = extent_of(y, n);
+  if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, extent_of(seed, 1))) return cudaErrorInvalidValue;
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  constexpr auto kKernel = dropout<T, Schedule>;
+  static constinit ResidentBlocks resident;
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<kSchedule>(kKernel, resident, limits); status != cudaSuccess) return status;
+  const PlannedLaunch planned = elementwise_plan(DeviceKernel::dropout, kSchedule, n, limits).launch[0];
+  return launch(kKernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, n, seed, dropout_rule(p));
+}
+#endif
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -1,0 +1,54 @@
+// The forwards of kernels/forwards.h on a GPU: double precision, rounded once, hence the host's bits.
+//
+// A device whose double precision is a 64th of its single precision, as consumers' are, is bound by it; a data centre's (a half) is within a few times
+// of its memory's speed.
+#pragma once
+
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/forwards.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+// One octet to a thread: its 8 evaluations are code enough, and have work enough for a trip.
+struct ForwardsSchedule {
+  static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::caches};
+};
+
+// y[i] = f(x[i]) and, where f has a minimum, the mask, else null; contract of kernels/host/forwards.h. y may equal x.
+template <class F, class T, class Schedule = ForwardsSchedule>
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+    activation_forward(const T* x, T* y, u32* mask, i64 n) {
+  const auto is_right = [](float value) {
+    if constexpr (F::kMasked) {
+      return value >= F::kXStar;
+    } else {
+      return false;
+    }
+  };
+  forward_over_octets<kForwardSchedule<Schedule, T>, F::kMasked>(
+      x, y, mask, n,
+      [&](const Octet<T>& input, u32& bits) {
+        float result[kOctet];
+        bits = 0;
+        OUTGRAD_UNROLL
+        for (int k = 0; k < kOctet; ++k) {
+          const float value = widened(input, k);
+          result[k] = forward_in_f32<F, T>(value);
+          bits |= static_cast<u32>(is_right(value)) << k;
+        }
+        return packed<T>(result);
+      },
+      [&](T value) { return GeluForwardElement<T>{forward_of<F>(value), is_right(widen(value))}; });
+}
+
+#ifndef __CUDACC_RTC__
+// As launch_gelu_forward; the mask of an f without a minimum is not looked at.
+template <class F, class T, class Schedule = ForwardsSchedule>
+cudaError_t launch_activation_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+  static constinit ResidentBlocks resident;
+  return launch_forward<kForwardSchedule<Schedule, T>, F::kMasked>(activation_forward<F, T, Schedule>, DeviceKernel::activation_forward, resident, x, y, mask,
+                                                                  n, stream);
+}
+#endif
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda
