@@ -109,6 +109,7 @@ class ResultFile {
 template <class T>
 void equality_of(Report& report, bool reduced) {
   gelu_equality<T>(report, reduced);
+  forwards_equality<T>(report, reduced);
   // Every number of warps per row, ragged ends, one row, many rows over few columns, the widest row that a group of steps holds.
   std::vector<std::pair<i64, i64>> shapes = {{1, 1}, {7, 33}, {64, 768}};
   if (!reduced)

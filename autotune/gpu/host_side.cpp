@@ -4,6 +4,8 @@
 #include "kernels/fits.h"
 #include "kernels/host/api.h"
 #include "kernels/host/bias.h"
+#include "kernels/host/dropout.h"
+#include "kernels/host/forwards.h"
 
 namespace outgrad::autotune::gpu {
 template <class T>
@@ -20,6 +22,30 @@ void host_gelu_forward(u64 begin, i64 n, GeluArrays<T>& arrays) {
   generate(arrays.y, n, [=](u64 i) { return argument<T>(begin + i); });
   arrays.mask.resize(static_cast<std::size_t>(n + 31) / 32);
   kernels::gelu_forward<T>(arrays.y.data(), arrays.y.data(), arrays.mask.data(), n);
+}
+
+namespace {
+
+template <class T, class... F>
+void run_forward(kernels::ForwardList<F...>, int activation, T* y, u32* mask, i64 n) {
+  int number = 1;  // after GELU
+  ((number++ == activation ? kernels::activation_forward<F, T, kernels::tuned::kDefaultSchedule>(y, y, mask, n) : void()), ...);
+}
+
+}  // namespace
+
+template <class T>
+void host_activation_forward(int activation, u64 begin, i64 n, GeluArrays<T>& arrays) {
+  generate(arrays.y, n, [=](u64 i) { return argument<T>(begin + i); });
+  arrays.mask.resize(static_cast<std::size_t>(n + 31) / 32);
+  run_forward(kernels::ActivationForwards{}, activation, arrays.y.data(), arrays.mask.data(), n);
+}
+
+template <class T>
+std::vector<T> host_dropout(i64 n, u64 seed, double p) {
+  std::vector<T> values = generated<T>(n, [](u64 i) { return argument<T>(i); });
+  kernels::dropout(values.data(), values.data(), n, seed, p);
+  return values;
 }
 
 template <class T>
@@ -48,10 +74,12 @@ u64 host_hash(const std::vector<T>& array, u64 begin) {
   return sum;
 }
 
-#define OUTGRAD_FOR_FORMAT(T)                                          \
-  template void host_gelu_backward<T>(u64, i64, bool, GeluArrays<T>&); \
-  template void host_gelu_forward<T>(u64, i64, GeluArrays<T>&);        \
-  template BiasResult<T> host_bias<T>(i64, i64);                       \
+#define OUTGRAD_FOR_FORMAT(T)                                              \
+  template void host_gelu_backward<T>(u64, i64, bool, GeluArrays<T>&);     \
+  template void host_gelu_forward<T>(u64, i64, GeluArrays<T>&);            \
+  template void host_activation_forward<T>(int, u64, i64, GeluArrays<T>&); \
+  template std::vector<T> host_dropout<T>(i64, u64, double);               \
+  template BiasResult<T> host_bias<T>(i64, i64);                           \
   template u64 host_hash<T>(const std::vector<T>&, u64);
 OUTGRAD_FOR_FORMAT(float)
 OUTGRAD_FOR_FORMAT(kernels::F16)

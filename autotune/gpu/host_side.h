@@ -34,6 +34,12 @@ void host_gelu_backward(u64 begin, i64 n, bool complement, GeluArrays<T>& arrays
 // y and mask.
 template <class T>
 void host_gelu_forward(u64 begin, i64 n, GeluArrays<T>& arrays);
+// The same of another activation, by its number in kernels/activations.h; the mask of one without a minimum is left alone.
+template <class T>
+void host_activation_forward(int activation, u64 begin, i64 n, GeluArrays<T>& arrays);
+// Dropout of elements [0, n).
+template <class T>
+std::vector<T> host_dropout(i64 n, u64 seed, double p);
 
 // GELU of x + bias over [rows, n], forward then backward from the forward's own y.
 template <class T>

@@ -340,10 +340,9 @@ enum class DeviceKernel {
   dropout,
 };
 // Of its __global__ template.
-inline constexpr const char* kDeviceKernelNames[] = {"activation_backward", "gelu_forward",        "bias_gelu_backward", "bias_gelu_forward",
-                                                     "add_slots",           "norm_forward",        "norm_prepare",       "norm_slot_sums",
-                                                     "norm_backward",       "norm_backward_slots", "norm_finish",        "activation_forward",
-                                                     "dropout"};
+inline constexpr const char* kDeviceKernelNames[] = {
+    "activation_backward", "gelu_forward",  "bias_gelu_backward",  "bias_gelu_forward", "add_slots",          "norm_forward", "norm_prepare",
+    "norm_slot_sums",      "norm_backward", "norm_backward_slots", "norm_finish",       "activation_forward", "dropout"};
 
 inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
 // Columns up to which a bias is read by octets: twice as many are counted in 32 bits.

@@ -3,8 +3,8 @@
 # usage: gpu_program_test.sh REPOSITORY BUILD
 set -euo pipefail
 root=$1 build=$2
-program=$(find "$build" -name outgrad-gpu-stand-in -type f | head -n 1)
-[[ -n $program ]] || { echo "SKIPPED: no outgrad-gpu-stand-in in this build"; exit 77; }
+program=$build/tests/outgrad-gpu-stand-in
+[[ -x $program ]] || { echo "SKIPPED: no outgrad-gpu-stand-in in this build"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sweeps=$root/notebooks_data/sweeps
@@ -45,6 +45,9 @@ refused 2 "gelu_f16.json" "$program" digests --sweeps "$work/other" --out "$work
 expect 0 "equal" "$program" equality --reduced --out "$work/equality.json"
 ! grep -q 'device 0x\|differ' "$work/said" || fail "equality"
 has equality.json '"complete": true'
+for what in 'mish forward' 'elu forward' dropout; do
+  for format in f32 f16 bf16; do has equality.json "\"what\": \"$what\", \"format\": \"$format\""; done
+done
 expect 0 "graph" "$program" streams --reduced --out "$work/streams.json"
 has streams.json '"what": "layernorm 333 x 77, graph", "format": "f32"'
 has streams.json '"what": "residual layernorm 333 x 77, graph", "format": "bf16"'

@@ -1,0 +1,69 @@
+// The other activations' forwards and dropout, in every format.
+#include "autotune/gpu/checks.h"
+#include "autotune/gpu/device_side.cuh"
+#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/forwards.cuh"
+
+namespace outgrad::autotune::gpu {
+namespace {
+
+// One element past whole octets; of a 16-bit format every pattern and more.
+constexpr i64 kElements = (i64{1} << 17) + 1;
+
+template <class F, class T>
+void forward_equality(Report& report, int activation, bool reduced) {
+  // Of f32 the first patterns of every quarter of a binade, of either sign; reduced: those from 1 on.
+  constexpr u64 kStep = u64{1} << 21, kOne = 0x3f800000;
+  const bool f32 = sizeof(T) == 4;
+  const u64 first = f32 && reduced ? kOne : 0, end = f32 && !reduced ? u64{1} << 32 : first + 1;
+  const Array<T> x(kElements);
+  const Array<u32> mask((kElements + 31) / 32);
+  GeluArrays<T> host;
+  std::string wrong;
+  u64 hash = 0, outputs = 0;
+  for (u64 begin = first; begin < end && wrong.empty(); begin += kStep) {
+    fill(x, ArgumentAt<T>{begin});
+    check(kernels::cuda::launch_activation_forward<F, T>(x.get(), x.get(), F::kMasked ? mask.get() : nullptr, kElements, nullptr), F::kActivation);
+    host_activation_forward(activation, begin, kElements, host);
+    wrong = difference("y", x, host.y, begin, hash);
+    if (F::kMasked && wrong.empty()) wrong = difference("mask", mask, host.mask, begin / 32, hash);
+    outputs += static_cast<u64>(kElements);
+  }
+  report.add(std::string(F::kActivation) + " forward", kernels::Format<T>::kName, outputs, hash, wrong);
+}
+
+template <class T, class... F>
+void each_forward(kernels::ForwardList<F...>, Report& report, bool reduced) {
+  int activation = 1;  // after GELU
+  (forward_equality<F, T>(report, activation++, reduced), ...);
+}
+
+template <class T>
+void dropout_equality(Report& report) {
+  constexpr u64 kSeed = 0x0123456789abcdefu;
+  const Array<T> x(kElements);
+  const Array<u64> seed(1);
+  check(cudaMemcpy(seed.get(), &kSeed, sizeof kSeed, cudaMemcpyHostToDevice), "copy to the device");
+  std::string wrong;
+  u64 hash = 0, outputs = 0;
+  for (const double p : {0.0, 0.1, 0.5, 1.0}) {
+    fill(x, ArgumentAt<T>{0});
+    check(kernels::cuda::launch_dropout(x.get(), x.get(), kElements, seed.get(), p, nullptr), "dropout");
+    if (wrong.empty()) wrong = difference("y", x, host_dropout<T>(kElements, kSeed, p), 0, hash);
+    outputs += static_cast<u64>(kElements);
+  }
+  report.add("dropout", kernels::Format<T>::kName, outputs, hash, wrong);
+}
+
+}  // namespace
+
+template <class T>
+void forwards_equality(Report& report, bool reduced) {
+  each_forward<T>(kernels::ActivationForwards{}, report, reduced);
+  dropout_equality<T>(report);
+}
+template void forwards_equality<float>(Report&, bool);
+template void forwards_equality<kernels::F16>(Report&, bool);
+template void forwards_equality<kernels::BF16>(Report&, bool);
+
+}  // namespace outgrad::autotune::gpu
