@@ -10,7 +10,7 @@ namespace outgrad::autotune::gpu {
 // Every bit pattern with both mask values, schedules beside the default over a prefix; reduced: the prefix alone.
 template <class T>
 void gelu_equality(Report& report, bool reduced);
-// In place: the other activations' forwards, of f32 2^28 patterns spread over all; dropout of several probabilities. Reduced: fewer patterns of f32.
+// In place: the other activations' forwards, of f32 2^26 patterns, some of each binade; dropout of several probabilities. Reduced: fewer patterns of f32.
 template <class T>
 void forwards_equality(Report& report, bool reduced);
 // In place, on the default stream.

@@ -42,18 +42,20 @@ template <class T>
 struct Pool {
   explicit Pool(i64 elements)
       : x(elements), y(elements), dy(elements), out(elements), mask(elements / 32), mask_out(elements / 32), gamma(kMostColumns), beta(kMostColumns),
-        bias(kBiasColumns), dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns) {
+        bias(kBiasColumns), dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns), seed(1) {
     fill(x, NormalAt<T>{kXStream});
     fill(dy, UniformAt<T>{kDyStream});
     fill(out, UniformAt<T>{kDyStream});
     fill(gamma, GammaAt{});
     fill(beta, UniformAt<float>{kBetaStream});
     check(cudaMemset(bias.get(), 0, kBiasColumns * sizeof(float)), "bias");  // x + bias is N(0, 1) too
+    check(cudaMemset(seed.get(), 1, sizeof(u64)), "seed");
   }
   static constexpr i64 kMostColumns = 8192;
   Array<T> x, y, dy, out;
   Array<u32> mask, mask_out;
   Array<float> gamma, beta, bias, dgamma, dbeta, dbias;
+  Array<u64> seed;  // any
 };
 
 // What is timed: `call` enqueues it once, on the set whose first element is given.
@@ -167,6 +169,12 @@ class Times {
            check(launches::gelu_backward(pool.dy.get() + first, pool.y.get() + first, pool.mask.get() + first / 32, pool.out.get() + first, n, stream),
                  "gelu_backward");
          }});
+    cases.push_back({"silu_forward", forward, [&](i64 first, cudaStream_t stream) {
+                       check(launches::silu_forward(pool.x.get() + first, pool.out.get() + first, pool.mask_out.get() + first / 32, n, stream), "silu_forward");
+                     }});
+    cases.push_back({"dropout", 2.0 * sizeof(T) * static_cast<double>(n), [&](i64 first, cudaStream_t stream) {
+                       check(launches::dropout(pool.x.get() + first, pool.out.get() + first, n, pool.seed.get(), 0.1, stream), "dropout");
+                     }});
     cases.push_back({"bias_gelu_forward", forward, [&](i64 first, cudaStream_t stream) {
                        check(launches::bias_gelu_forward(pool.x.get() + first, pool.bias.get(), rows, kBiasColumns, pool.out.get() + first,
                                                          pool.mask_out.get() + first / 32, stream),

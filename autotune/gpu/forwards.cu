@@ -1,6 +1,7 @@
 // The other activations' forwards and dropout, in every format.
 #include "autotune/gpu/checks.h"
 #include "autotune/gpu/device_side.cuh"
+#include "autotune/gpu/launches.cuh"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/forwards.cuh"
 
@@ -12,8 +13,8 @@ constexpr i64 kElements = (i64{1} << 17) + 1;
 
 template <class F, class T>
 void forward_equality(Report& report, int activation, bool reduced) {
-  // Of f32 the first patterns of every quarter of a binade, of either sign; reduced: those from 1 on.
-  constexpr u64 kStep = u64{1} << 21, kOne = 0x3f800000;
+  // Of f32 the first patterns of every binade, of either sign; reduced: those from 1 on.
+  constexpr u64 kStep = u64{1} << 23, kOne = 0x3f800000;
   const bool f32 = sizeof(T) == 4;
   const u64 first = f32 && reduced ? kOne : 0, end = f32 && !reduced ? u64{1} << 32 : first + 1;
   const Array<T> x(kElements);
@@ -62,8 +63,24 @@ void forwards_equality(Report& report, bool reduced) {
   each_forward<T>(kernels::ActivationForwards{}, report, reduced);
   dropout_equality<T>(report);
 }
-template void forwards_equality<float>(Report&, bool);
-template void forwards_equality<kernels::F16>(Report&, bool);
-template void forwards_equality<kernels::BF16>(Report&, bool);
+
+template <class T>
+cudaError_t launches::silu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
+  return kernels::cuda::launch_activation_forward<kernels::forwards::Silu>(x, y, mask, n, stream);
+}
+
+template <class T>
+cudaError_t launches::dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream) {
+  return kernels::cuda::launch_dropout(x, y, n, seed, p, stream);
+}
+
+#define OUTGRAD_FOR_FORMAT(T)                                                            \
+  template void forwards_equality<T>(Report&, bool);                                     \
+  template cudaError_t launches::silu_forward<T>(const T*, T*, u32*, i64, cudaStream_t); \
+  template cudaError_t launches::dropout<T>(const T*, T*, i64, const u64*, double, cudaStream_t);
+OUTGRAD_FOR_FORMAT(float)
+OUTGRAD_FOR_FORMAT(kernels::F16)
+OUTGRAD_FOR_FORMAT(kernels::BF16)
+#undef OUTGRAD_FOR_FORMAT
 
 }  // namespace outgrad::autotune::gpu
