@@ -62,7 +62,7 @@ SourceHashes hash_of(std::vector<std::pair<std::string, std::string>> sources) {
   std::string code, coefficients;
   for (const auto& [name, text] : sources) {
     const std::size_t folder = name.rfind('/');
-    if (name.compare(folder + 1, 6, "tuned_") == 0 || name.starts_with("kernels/support/")) continue;
+    if (name.compare(folder + 1, 6, "tuned_") == 0 || name.starts_with("kernels/support/") || name.starts_with("kernels/torch/")) continue;
     (name.find("/generated/") != std::string::npos ? coefficients : code) += kernels::sha256(name + "\n" + code_of(text));
   }
   return {kernels::sha256(code), kernels::sha256(coefficients)};

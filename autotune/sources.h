@@ -12,7 +12,7 @@ namespace outgrad::autotune {
 std::string code_of(const std::string& source);
 
 // Of names and code: all but kernels/generated/ ("kernels"), or that alone ("coefficients"), in the order of the names. Tuned headers choose
-// among variants and change none, and kernels/support/ is in no kernel: they are in neither.
+// among variants and change none, and kernels/support/ and kernels/torch/ are in no kernel: they are in neither.
 struct SourceHashes {
   std::string kernels, coefficients;
 

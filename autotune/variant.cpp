@@ -55,16 +55,6 @@ bool is_parameter(KernelId kernel, std::string_view field) { return kernel != Ke
 
 }  // namespace
 
-std::string type_name(std::string_view name) {
-  std::string type;
-  bool capital = true;
-  for (const char c : name) {
-    if (c != '_') type += capital ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
-    capital = c == '_';
-  }
-  return type;
-}
-
 const Fits& fits_of(const Problem& problem) {
   return with_type(problem.format, [&]<class T>(T) -> const Fits& {
     return kernels::with_kernel(problem.kernel, [](auto kernel) -> const Fits& {

@@ -17,11 +17,11 @@
 #include "kernels/host/call.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/params.h"
+#include "kernels/support/jit/program.h"
 
 namespace outgrad::autotune {
 
-// "GeluF32" for "gelu_f32": how the emitter names a header's struct.
-std::string type_name(std::string_view name);
+using kernels::jit::type_name;
 
 // What defines the bits: one thread, scalar code, plain stores.
 inline constexpr kernels::CpuSchedule kReferenceSchedule{.threads = 1};

@@ -130,6 +130,27 @@ inline constexpr Kernel kTable[] = {OUTGRAD_KERNELS(OUTGRAD_KERNEL_ROW)};
 
 inline constexpr int kKernels = sizeof(catalogue::kTable) / sizeof(Kernel);
 
+// The __global__ templates of kernels/cuda/.
+enum class DeviceKernel {
+  activation_backward,
+  gelu_forward,
+  bias_gelu_backward,
+  bias_gelu_forward,
+  add_slots,
+  norm_forward,
+  norm_prepare,
+  norm_slot_sums,
+  norm_backward,
+  norm_backward_slots,
+  norm_finish,
+  activation_forward,
+  dropout,
+};
+// Of its __global__ template.
+inline constexpr const char* kDeviceKernelNames[] = {
+    "activation_backward", "gelu_forward",  "bias_gelu_backward",  "bias_gelu_forward", "add_slots",          "norm_forward", "norm_prepare",
+    "norm_slot_sums",      "norm_backward", "norm_backward_slots", "norm_finish",       "activation_forward", "dropout"};
+
 #ifndef __CUDACC_RTC__  // which calls what it was told to: only hosts ask what there is
 inline namespace OUTGRAD_ABI {
 

@@ -27,6 +27,13 @@ struct SideBuffer {
   Float* x_hat = nullptr;
 };
 
+// Whether a kernel is compiled for side channels.
+enum class SideChannels {
+  none,
+  some,
+  either,  // it asks
+};
+
 }  // namespace outgrad::kernels
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {

@@ -1,127 +1,19 @@
-// libcuda at run time. The declarations follow cuda.h (CUDA driver API), of which nothing is included.
+// Devices through libcuda.
 #include "autotune/gpu/driver.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
 #include <utility>
 
 #include "kernels/support/errors.h"
+#include "kernels/support/jit/driver.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
 
-using Result = int;  // CUresult
 using Handle = void*;
-constexpr Result kSuccess = 0, kOutOfMemory = 2;
+using kernels::jit::DeviceAttribute;
+using kernels::jit::Driver;
 
-// CUdevice_attribute
-enum Attribute {
-  kClockKhz = 13,
-  kMultiprocessors = 16,
-  kMemoryClockKhz = 36,
-  kMemoryBusBits = 37,
-  kL2Bytes = 38,
-  kThreadsPerSm = 39,
-  kMajor = 75,
-  kMinor = 76,
-  kSharedPerSm = 81,
-  kSharedPerBlock = 97,
-  kBlocksPerSm = 106,
-};
-
-struct Driver {
-  Result (*init)(unsigned) = nullptr;
-  Result (*error_name)(Result, const char**) = nullptr;
-  Result (*version)(int*) = nullptr;
-  Result (*count)(int*) = nullptr;
-  Result (*get)(int*, int) = nullptr;
-  Result (*name)(char*, int, int) = nullptr;
-  Result (*attribute)(int*, int, int) = nullptr;
-  Result (*total)(std::size_t*, int) = nullptr;
-  Result (*retain)(Handle*, int) = nullptr;
-  Result (*release)(int) = nullptr;
-  Result (*set_current)(Handle) = nullptr;
-  Result (*synchronise)() = nullptr;
-  Result (*memory_info)(std::size_t*, std::size_t*) = nullptr;
-  Result (*allocate)(std::uint64_t*, std::size_t) = nullptr;
-  Result (*free)(std::uint64_t) = nullptr;
-  Result (*upload)(std::uint64_t, const void*, std::size_t) = nullptr;
-  Result (*download)(void*, std::uint64_t, std::size_t) = nullptr;
-  Result (*copy)(std::uint64_t, std::uint64_t, std::size_t, Handle) = nullptr;
-  Result (*fill)(std::uint64_t, unsigned char, std::size_t, Handle) = nullptr;
-  Result (*load)(Handle*, const void*) = nullptr;
-  Result (*function)(Handle*, Handle, const char*) = nullptr;
-  Result (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**) = nullptr;
-  Result (*set_function)(Handle, int, int) = nullptr;
-  Result (*resident_blocks)(int*, Handle, int, std::size_t) = nullptr;
-  Result (*create_event)(Handle*, unsigned) = nullptr;
-  Result (*destroy_event)(Handle) = nullptr;
-  Result (*record)(Handle, Handle) = nullptr;
-  Result (*wait)(Handle) = nullptr;
-  Result (*elapsed)(float*, Handle, Handle) = nullptr;
-
-  Driver() {
-    // Another library can be named: a machine may have several, and tests have one of their own.
-    const char* chosen = std::getenv("OUTGRAD_LIBCUDA");
-    const std::string path = chosen != nullptr && *chosen != '\0' ? chosen : "libcuda.so.1";
-    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw kernels::CudaError(path + " cannot be loaded: no NVIDIA driver on this machine");
-    const auto find = [&]<class Function>(Function*& entry, const char* symbol) {
-      entry = reinterpret_cast<Function*>(::dlsym(library, symbol));
-      if (entry == nullptr) throw kernels::CudaError(path + " has no " + symbol);
-    };
-    find(init, "cuInit");
-    find(error_name, "cuGetErrorName");
-    find(version, "cuDriverGetVersion");
-    find(count, "cuDeviceGetCount");
-    find(get, "cuDeviceGet");
-    find(name, "cuDeviceGetName");
-    find(attribute, "cuDeviceGetAttribute");
-    find(total, "cuDeviceTotalMem_v2");
-    find(retain, "cuDevicePrimaryCtxRetain");
-    find(release, "cuDevicePrimaryCtxRelease_v2");
-    find(set_current, "cuCtxSetCurrent");
-    find(synchronise, "cuCtxSynchronize");
-    find(memory_info, "cuMemGetInfo_v2");
-    find(allocate, "cuMemAlloc_v2");
-    find(free, "cuMemFree_v2");
-    find(upload, "cuMemcpyHtoD_v2");
-    find(download, "cuMemcpyDtoH_v2");
-    find(copy, "cuMemcpyDtoDAsync_v2");
-    find(fill, "cuMemsetD8Async");
-    find(load, "cuModuleLoadData");
-    find(function, "cuModuleGetFunction");
-    find(launch, "cuLaunchKernel");
-    find(set_function, "cuFuncSetAttribute");
-    find(resident_blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-    find(create_event, "cuEventCreate");
-    find(destroy_event, "cuEventDestroy_v2");
-    find(record, "cuEventRecord");
-    find(wait, "cuEventSynchronize");
-    find(elapsed, "cuEventElapsedTime");
-    check(init(0), "cuInit");
-  }
-
-  void check(Result result, const char* call) const {
-    if (result == kSuccess) return;
-    const char* text = nullptr;
-    if (error_name(result, &text) != kSuccess || text == nullptr) text = "unknown error";
-    if (result == kOutOfMemory) throw DeviceOutOfMemory(std::string(call) + ": " + text);
-    throw kernels::CudaError(std::string(call) + ": " + text);
-  }
-};
-
-const Driver& driver() {
-  static const Driver kDriver;
-  return kDriver;
-}
-
-int attribute_of(int device, Attribute which) {
-  int value = 0;
-  driver().check(driver().attribute(&value, which, device), "cuDeviceGetAttribute");
-  return value;
-}
+const Driver& driver() { return Driver::instance(); }
 
 }  // namespace
 
@@ -159,21 +51,22 @@ Device::Device(int index) {
   std::size_t memory = 0;
   d.check(d.total(&memory, handle_), "cuDeviceTotalMem");
   d.check(d.version(&identity_.driver), "cuDriverGetVersion");
+  const auto attribute = [&](DeviceAttribute which) { return d.attribute_of(handle_, which); };
   constexpr double kKhzPerGhz = 1e6, kTransfersPerClock = 2, kBitsPerByte = 8;
   identity_.name = name;
   identity_.memory_bytes = static_cast<long long>(memory);
-  identity_.l2_bytes = attribute_of(handle_, kL2Bytes);
-  identity_.memory_clock_ghz = attribute_of(handle_, kMemoryClockKhz) / kKhzPerGhz;
+  identity_.l2_bytes = attribute(DeviceAttribute::kL2Bytes);
+  identity_.memory_clock_ghz = attribute(DeviceAttribute::kMemoryClockKhz) / kKhzPerGhz;
   Architecture& limits = identity_.limits;
-  limits.name = "sm_" + std::to_string(10 * attribute_of(handle_, kMajor) + attribute_of(handle_, kMinor));
+  limits.name = "sm_" + std::to_string(10 * attribute(DeviceAttribute::kMajor) + attribute(DeviceAttribute::kMinor));
   limits.board = identity_.name;
-  limits.sms = attribute_of(handle_, kMultiprocessors);
-  limits.clock_ghz = attribute_of(handle_, kClockKhz) / kKhzPerGhz;
-  limits.dram_gb_per_s = identity_.memory_clock_ghz * kTransfersPerClock * attribute_of(handle_, kMemoryBusBits) / kBitsPerByte;
-  limits.threads_per_sm = attribute_of(handle_, kThreadsPerSm);
-  limits.blocks_per_sm = attribute_of(handle_, kBlocksPerSm);
-  limits.shared_per_sm = attribute_of(handle_, kSharedPerSm);
-  limits.shared_per_block = attribute_of(handle_, kSharedPerBlock);
+  limits.sms = attribute(DeviceAttribute::kMultiprocessors);
+  limits.clock_ghz = attribute(DeviceAttribute::kClockKhz) / kKhzPerGhz;
+  limits.dram_gb_per_s = identity_.memory_clock_ghz * kTransfersPerClock * attribute(DeviceAttribute::kMemoryBusBits) / kBitsPerByte;
+  limits.threads_per_sm = attribute(DeviceAttribute::kThreadsPerSm);
+  limits.blocks_per_sm = attribute(DeviceAttribute::kBlocksPerSm);
+  limits.shared_per_sm = attribute(DeviceAttribute::kSharedPerSm);
+  limits.shared_per_block = attribute(DeviceAttribute::kSharedPerBlock);
   Handle context = nullptr;
   d.check(d.retain(&context, handle_), "cuDevicePrimaryCtxRetain");
   d.check(d.set_current(context), "cuCtxSetCurrent");
@@ -232,16 +125,9 @@ std::vector<Device::Kernel> Device::load(const std::string& cubin, const std::ve
   return kernels;
 }
 
-void Device::allow_shared(Kernel kernel, std::int64_t bytes) const {
-  constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-  driver().check(driver().set_function(kernel, kMaxDynamicSharedBytes, static_cast<int>(bytes)), "cuFuncSetAttribute");
-}
+void Device::allow_shared(Kernel kernel, std::int64_t bytes) const { driver().allow_shared(kernel, bytes); }
 
-int Device::resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const {
-  int blocks = 0;
-  driver().check(driver().resident_blocks(&blocks, kernel, threads, shared_bytes), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-  return blocks;
-}
+int Device::resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes) const { return driver().resident_blocks(kernel, threads, shared_bytes); }
 
 void Device::launch(Kernel kernel, unsigned blocks, unsigned threads, unsigned shared_bytes, const std::vector<void*>& parameters) const {
   std::vector<void*> pointers = parameters;

@@ -1,4 +1,4 @@
-// The CUDA driver, loaded at run time: a program that was built without a toolkit finds and uses the devices of the machine it is on.
+// The devices of this machine, through the CUDA driver.
 //
 // A process that has opened a device must not fork and go on with it in the child, so a tuner opens devices in child processes only.
 // Every failure is a CudaError that names the call, but for memory that the device has not: DeviceOutOfMemory; a kernel that faulted leaves
@@ -8,13 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "autotune/gpu/model.h"
 #include "autotune/records/record.h"
+#include "kernels/support/jit/driver.h"
 
 namespace outgrad::autotune::gpu {
 
@@ -30,14 +30,7 @@ struct DeviceIdentity {
 DeviceRecord device_record(const DeviceIdentity& device);
 DeviceIdentity device_from(const DeviceRecord& record);  // what device_record() says of one
 
-class DeviceOutOfMemory : public std::bad_alloc {
- public:
-  explicit DeviceOutOfMemory(std::string what) : what_(std::move(what)) {}
-  const char* what() const noexcept override { return what_.c_str(); }
-
- private:
-  std::string what_;
-};
+using kernels::jit::DeviceOutOfMemory;
 
 // Number of devices of this machine. Throws CudaError where there is no driver; 0 is an answer.
 int device_count();

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "autotune/gpu/model.h"
-#include "autotune/gpu/nvrtc.h"
 #include "autotune/gpu/variant.h"
 
 namespace outgrad::autotune::gpu {

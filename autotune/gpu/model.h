@@ -19,7 +19,6 @@
 
 #include <string>
 
-#include "autotune/gpu/nvrtc.h"
 #include "autotune/gpu/variant.h"
 
 namespace outgrad::autotune::gpu {

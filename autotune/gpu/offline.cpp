@@ -260,7 +260,7 @@ std::vector<GpuVariant> choose_gpu_variants(const Problem& problem, const Fits& 
 
 SourceHashes hash_of_embedded() {
   std::vector<std::pair<std::string, std::string>> sources;
-  for (const EmbeddedSource& source : embedded_kernels()) sources.emplace_back(source.name, source.text);
+  for (const kernels::jit::EmbeddedSource& source : kernels::jit::embedded_kernels()) sources.emplace_back(source.name, source.text);
   return hash_of(std::move(sources));
 }
 

@@ -7,19 +7,18 @@
 #include <span>
 #include <sstream>
 #include <stdexcept>
-#include <string_view>
 #include <vector>
 
-#include "autotune/gpu/nvrtc.h"
 #include "autotune/workload.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/jit/nvrtc.h"
+#include "kernels/support/jit/plan_arguments.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
 
 using kernels::i64;
-using kernels::u64;
 using kernels::cuda::DeviceKernel;
 using kernels::cuda::PlannedLaunch;
 
@@ -53,116 +52,6 @@ class Mirror {
   Device::Memory memory_;
 };
 
-// The arguments of a plan's kernels, from the addresses of operands by name. Pointers are to any format: the device's code knows which.
-class PlanArguments {
- public:
-  PlanArguments(const Problem& problem, const Addresses& addresses, i64 rows, i64 cols, float eps)
-      : problem_(problem), addresses_(addresses), eps_(eps), rows_(rows), n_(cols), elements_(rows * cols), slots_(kernels::slot_count(rows, cols)) {
-    if (is_norm(problem.kernel) && !is_forward(problem.kernel)) prepare_backward();
-  }
-
-  // `work` points to them, in the order of the kernel's parameters.
-  template <class Work>
-  void with(const PlannedLaunch& launch, const Work& work) {
-    if (!problem_.over_rows()) return elementwise(work);
-    switch (launch.kernel) {
-      case DeviceKernel::bias_gelu_forward: return call(work, at("x"), at("bias"), elements_, n_, at("y"), at("mask"));
-      case DeviceKernel::bias_gelu_backward:
-        return call(work, at("dy"), at("y"), at("mask"), kernels::cuda::slot_rows(rows_, slots_), n_, at("dx"), slots_ > 1 ? at("workspace") : at("dbias"));
-      case DeviceKernel::add_slots:
-        if (problem_.kernel == KernelId::kBiasGeluBackward) return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
-        return call(work, parts_.sums, u64{0}, sums_ * backward_.stride, launch.left, launch.apart);
-      case DeviceKernel::norm_forward: return call(work, forward());
-      case DeviceKernel::norm_prepare:
-        return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, kernels::cuda::padded_columns(n_), kernels::SideBuffer<const float>{});
-      case DeviceKernel::norm_finish:
-        return call(work, parts_.sums, at("gamma"), n_, backward_.stride, sums_ * backward_.stride, launch.left, launch.apart, at("dgamma"), at("dbeta"));
-      default:  // those that go by rows, or by the slots' rows
-        backward_.own_slots = launch.own_slots;
-        return call(work, backward_);
-    }
-  }
-
- private:
-  using Any = float;  // for the format
-
-  u64 at(std::string_view name) const {
-    const std::span<const Operand> all = operands(problem_.kernel);
-    for (std::size_t k = 0; k < all.size(); ++k)
-      if (all[k].name == name) return addresses_[k];
-    return 0;
-  }
-  template <class T>
-  T* pointer(std::string_view name) const {
-    return reinterpret_cast<T*>(at(name));
-  }
-  // All arrays, then their elements.
-  template <class Work>
-  void elementwise(const Work& work) const {
-    std::vector<u64> values(addresses_.begin(), addresses_.begin() + static_cast<std::ptrdiff_t>(operands(problem_.kernel).size()));
-    values.push_back(static_cast<u64>(elements_));
-    std::vector<void*> parameters;
-    for (u64& value : values) parameters.push_back(&value);
-    work(parameters);
-  }
-  template <class Work, class... Values>
-  void call(const Work& work, Values... values) const {
-    work(std::vector<void*>{&values...});
-  }
-
-  kernels::cuda::NormForwardArrays<Any> forward() const {
-    return {pointer<const Any>("x"),
-            pointer<const Any>("residual"),
-            pointer<const float>("gamma"),
-            pointer<const float>("beta"),
-            rows_,
-            n_,
-            eps_,
-            pointer<Any>("z"),
-            pointer<Any>("y"),
-            pointer<float>("rstd"),
-            {}};
-  }
-  void prepare_backward() {
-    const NormKind kind = norm_kind(problem_.kernel);
-    parts_ = kernels::cuda::norm_workspace_at(at("workspace"), n_);
-    sums_ = kernels::cuda::column_sums(kind.norm);
-    const bool wants_sums = at("dgamma") != 0 || at("dbeta") != 0;
-    backward_ = {pointer<const Any>("dy"),
-                 pointer<const Any>("y"),
-                 pointer<const Any>("dz_next"),
-                 pointer<const float>("gamma"),
-                 pointer<const float>("beta"),
-                 parts_.columns,
-                 parts_.place,
-                 pointer<const float>("rstd"),
-                 rows_,
-                 n_,
-                 {},
-                 pointer<Any>(kind.residual ? "dz" : "dx"),
-                 wants_sums ? parts_.sums : nullptr,
-                 slots_,
-                 kernels::cuda::slot_rows(rows_, slots_),
-                 0,
-                 kernels::cuda::sums_stride(n_)};
-  }
-
-  const Problem& problem_;
-  const Addresses& addresses_;
-  float eps_;
-  i64 rows_, n_, elements_, slots_;
-  kernels::cuda::NormWorkspace parts_{};
-  kernels::cuda::NormBackwardArrays<Any> backward_{};
-  i64 sums_ = 0;
-};
-
-bool writes_sums(const Problem& problem, const Addresses& addresses) {
-  const std::span<const Operand> all = operands(problem.kernel);
-  for (std::size_t k = 0; k < all.size(); ++k)
-    if (all[k].role == Role::kOutput && all[k].extent == Extent::kColumns && addresses[k] != 0) return true;
-  return false;
-}
-
 }  // namespace
 
 std::size_t LoadedVariant::bytes(const Operand& operand, i64 rows, i64 cols) const {
@@ -181,13 +70,16 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
       if (all[k].extent == Extent::kColumns) device.fill(addresses[k], 0, bytes(all[k], rows, cols));
   }
   if (empty && !(is_norm(problem.kernel) && !is_forward(problem.kernel))) return;
-  const kernels::cuda::LaunchPlan plan = variant.plan(rows, cols, limits, writes_sums(problem, addresses));
-  PlanArguments arguments(problem, addresses, rows, cols, eps);
+  Arguments arrays;
+  for (std::size_t k = 0; k < addresses.size(); ++k) arrays.array[k] = reinterpret_cast<void*>(addresses[k]);
+  arrays.rows = rows, arrays.cols = cols, arrays.eps = eps;
+  const kernels::cuda::LaunchPlan plan = variant.plan(rows, cols, limits, kernels::jit::writes_sums(problem.kernel, arrays));
+  kernels::jit::PlanArguments arguments(problem.kernel, arrays);
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
     const Device::Kernel kernel = kernels.at(planned.kernel);
     if (planned.most_shared_bytes > 0) device.allow_shared(kernel, planned.most_shared_bytes);
-    arguments.with(planned, [&](const std::vector<void*>& parameters) {
+    arguments.with(plan, planned, [&](const std::vector<void*>& parameters) {
       device.launch(kernel, static_cast<unsigned>(planned.blocks), static_cast<unsigned>(planned.threads), static_cast<unsigned>(planned.shared_bytes),
                     parameters);
     });

@@ -10,6 +10,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/fits.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/jit/program.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -86,45 +87,12 @@ TableBytes bytes_of(const Problem& problem, const FitChoice& choice) {
   return bytes;
 }
 
-std::string text_of(bool value) { return value ? "true" : "false"; }
-std::string text_of(Norm norm) { return norm == Norm::layer ? "Norm::layer" : "Norm::rms"; }
-
-// An explicit instantiation of a kernel of kernels/cuda/.
-std::string instantiation(DeviceKernel kernel, const std::string& arguments, const std::string& parameters) {
-  return std::string("template __global__ void cuda::") + gpu::name_of(kernel) + "<" + arguments + ">(" + parameters + ");\n";
-}
-
-// The parameters of an elementwise kernel: all arrays, then their elements.
-std::string elementwise_parameters(const Problem& problem) {
-  std::string text;
-  for (const Operand& operand : operands(problem.kernel))
-    text += std::string(operand.role == Role::kInput ? "const " : "") + (operand.element == Element::kMaskWord ? "u32" : type_of(problem.format)) + "*, ";
-  return text + "i64";
-}
-
 bool is_fused(const GpuNormSchedule& schedule) { return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate; }
 
 LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols, const PlanLimits& limits, bool sums) {
   const NormKind kind = norm_kind(problem.kernel);
   const kernels::cuda::NormTask task = {kind.norm, bytes_of(problem.format), kind.residual, rows, cols, is_wide(problem), false, sums};
   return kind.forward ? kernels::cuda::norm_forward_plan(schedule, task, limits) : kernels::cuda::norm_backward_plan(schedule, task, limits);
-}
-
-std::string norm_source(const GpuVariant& variant) {
-  const Problem& problem = variant.problem;
-  const NormKind kind = norm_kind(problem.kernel);
-  const DeviceKernel kernel = variant.main_kernel();
-  GpuNormSchedule code = variant.norm;
-  code.blocks_per_sm = GpuNormSchedule{}.blocks_per_sm;
-  const std::string t = type_of(problem.format), of = text_of(kind.norm) + ", " + t + ", Schedule, ", residual = text_of(kind.residual),
-                    wide = text_of(is_wide(problem)), side = variant.norm.home == RowHome::registers ? "none" : "either";
-  const std::string text =
-      "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr "
-      "GpuNormSchedule kSchedule" +
-      initialiser(code) + ";\n};\n";
-  if (kind.forward) return text + instantiation(kernel, of + wide + ", " + residual, "cuda::NormForwardArrays<" + t + ">");
-  return text + instantiation(kernel, of + (kernel == DeviceKernel::norm_backward ? wide + ", " : "") + residual + ", cuda::SideChannels::" + side,
-                              "cuda::NormBackwardArrays<" + t + ">");
 }
 
 }  // namespace
@@ -135,14 +103,6 @@ NormKind norm_kind(KernelId kernel) {
           kernels::has_content(kernel, Content::kResidual) || kernels::has_content(kernel, Content::kDzNext), !is_backward(kernel)};
 }
 
-const char* name_of(DeviceKernel kernel) { return kernels::cuda::kDeviceKernelNames[static_cast<std::size_t>(kernel)]; }
-
-bool is_symbol_of(const std::string& symbol, DeviceKernel kernel) {
-  // As a template's name is mangled (Itanium C++ ABI): its length, itself, its arguments between I and E.
-  const std::string name = name_of(kernel);
-  return symbol.find(std::to_string(name.size()) + name + "I") != std::string::npos;
-}
-
 bool is_wide(const Problem& problem) { return problem.cols % kOctet == 0; }
 
 const Fits& gpu_fits_of(const Problem& problem) {
@@ -150,16 +110,7 @@ const Fits& gpu_fits_of(const Problem& problem) {
   return is_norm(problem.kernel) ? kNone : fits_of(problem);
 }
 
-DeviceKernel GpuVariant::main_kernel() const {
-  switch (problem.kernel) {
-    case KernelId::kGeluBackward: return DeviceKernel::activation_backward;
-    case KernelId::kGeluForward: return DeviceKernel::gelu_forward;
-    case KernelId::kBiasGeluBackward: return DeviceKernel::bias_gelu_backward;
-    case KernelId::kBiasGeluForward: return DeviceKernel::bias_gelu_forward;
-    default:
-      return norm_kind(problem.kernel).forward ? DeviceKernel::norm_forward : is_fused(norm) ? DeviceKernel::norm_backward_slots : DeviceKernel::norm_backward;
-  }
-}
+DeviceKernel GpuVariant::main_kernel() const { return kernels::jit::main_kernel(problem.kernel, norm); }
 
 bool GpuVariant::takes(i64 cols) const {
   if (problem.over_rows() && is_wide(problem) && cols % kOctet != 0) return false;
@@ -204,36 +155,22 @@ nlohmann::json GpuVariant::parameters() const {
 }
 
 std::string GpuVariant::source() const {
-  if (is_norm(problem.kernel)) return norm_source(*this);
-  const std::string t = type_of(problem.format), in = "const " + t + "*", out = t + "*", fit_type = "generated::" + fit->type;
-  const bool bias = problem.over_rows();
-  std::string text = bias ? "#include \"kernels/cuda/bias.cuh\"\n" : "#include \"kernels/cuda/elementwise.cuh\"\n";
-  // A header of the caller's own stands in the program, one of ours is embedded.
-  text += fit->header.empty() ? "#include \"kernels/generated/" + fit->name + ".h\"\n" : fit->header + "\n";
-  kernels::GpuSchedule code = schedule;
-  code.blocks_per_sm = kernels::GpuSchedule{}.blocks_per_sm;
-  text += "using namespace outgrad::kernels;\nstruct Schedule {\n  static constexpr GpuSchedule kSchedule" + initialiser(code) + ";\n};\n";
-  const std::string wide = text_of(is_wide(problem)) + ", Schedule";
-  switch (main_kernel()) {
-    case DeviceKernel::activation_backward:
-      return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + t + ", Schedule", elementwise_parameters(problem));
-    case DeviceKernel::gelu_forward: return text + instantiation(main_kernel(), fit_type + ", " + t + ", Schedule", elementwise_parameters(problem));
-    case DeviceKernel::bias_gelu_backward:
-      return text + instantiation(main_kernel(), fit_type + ", " + t + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
-    default: return text + instantiation(main_kernel(), fit_type + ", " + t + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
+  const std::string type = type_of(problem.format);
+  if (is_norm(problem.kernel)) {
+    const NormKind kind = norm_kind(problem.kernel);
+    const SideChannels side = norm.home == RowHome::registers ? SideChannels::none : SideChannels::either;
+    return kernels::jit::source(kernels::jit::NormInstance{main_kernel(), kind.norm, kind.residual, type, is_wide(problem), side, norm});
   }
+  // A header of the caller's own stands in the program, one of ours is embedded.
+  const std::string declaration = fit->header.empty() ? kernels::jit::fit_include(fit->name) : fit->header + "\n";
+  return kernels::jit::source(
+      kernels::jit::ElementwiseInstance{main_kernel(), type, kernels::jit::fit_type(fit->name), declaration, is_wide(problem), schedule});
 }
 
 std::string GpuVariant::helper_source() const {
   if (problem.kernel == KernelId::kGeluBackward || is_forward(problem.kernel)) return "";
-  std::string text = std::string("#include \"kernels/cuda/") + (is_norm(problem.kernel) ? "norm_kernels" : "columns") +
-                     ".cuh\"\nusing namespace outgrad::kernels;\n" + instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
-  if (!is_norm(problem.kernel)) return text;
-  text += instantiation(DeviceKernel::norm_finish, "void", "const float*, const float*, i64, i64, i64, i64, i64, float*, float*");
-  if (is_fused(norm)) return text;
-  const std::string t = type_of(problem.format);
-  text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
-  return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm_kind(problem.kernel).norm) + ", " + t, "cuda::NormBackwardArrays<" + t + ">");
+  if (!is_norm(problem.kernel)) return kernels::jit::bias_helper_source();
+  return kernels::jit::norm_helper_source(norm_kind(problem.kernel).norm, type_of(problem.format), !is_fused(norm));
 }
 
 int GpuVariant::block_elements() const {

@@ -10,8 +10,17 @@
 #include "autotune/variant.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/params.h"
+#include "kernels/support/jit/nvrtc.h"
+#include "kernels/support/jit/program.h"
 
 namespace outgrad::autotune::gpu {
+
+using kernels::jit::CompileError;
+using kernels::jit::GpuCode;
+using kernels::jit::is_symbol_of;
+using kernels::jit::KernelResources;
+using kernels::jit::name_of;  // of a device's kernel
+using kernels::jit::Nvrtc;
 
 struct Architecture;  // autotune/gpu/model.h
 
@@ -51,11 +60,6 @@ struct NormKind {
 using kernels::is_norm;
 NormKind norm_kind(KernelId kernel);  // of a norm's kernel
 constexpr bool is_forward(KernelId kernel) { return !is_backward(kernel); }
-
-// The name of a __global__ template.
-const char* name_of(kernels::cuda::DeviceKernel kernel);
-// Whether a mangled symbol is of an instance of it.
-bool is_symbol_of(const std::string& symbol, kernels::cuda::DeviceKernel kernel);
 
 // Whether tensors of these columns are taken by octets: those that tuning makes are aligned.
 bool is_wide(const Problem& problem);

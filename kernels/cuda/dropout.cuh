@@ -8,10 +8,6 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-struct DropoutSchedule {
-  static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
-};
-
 // Contract of kernels/host/dropout.h; rule = dropout_rule(p). y may equal x.
 template <class T, class Schedule = DropoutSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)

@@ -28,15 +28,6 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-template <class Fit>
-OUTGRAD_HD constexpr bool has_rows() {
-  if constexpr (kIsDirect<Fit>) {
-    return false;
-  } else {
-    return Fit::kRows > 1;
-  }
-}
-
 // The schedules of the kernels below, and of those with a bias, with nothing left open.
 template <class Schedule, class Fit, class T, bool Bias = false>
 inline constexpr GpuSchedule kBackwardSchedule =

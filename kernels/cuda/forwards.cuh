@@ -9,11 +9,6 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// One octet to a thread: its 8 evaluations are code enough, and have work enough for a trip.
-struct ForwardsSchedule {
-  static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::caches};
-};
-
 // y[i] = f(x[i]) and, where f has a minimum, the mask, else null; contract of kernels/host/forwards.h. y may equal x.
 template <class F, class T, class Schedule = ForwardsSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)

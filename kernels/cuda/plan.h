@@ -5,12 +5,18 @@
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
+#include "kernels/direct.h"
+#include "kernels/kernels.h"
 #include "kernels/layernorm.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+using kernels::DeviceKernel;
+using kernels::kDeviceKernelNames;
+using kernels::SideChannels;
 
 // Elements to a byte of the mask: no bit is shared between threads.
 inline constexpr int kOctet = 8;
@@ -143,13 +149,6 @@ inline i64 bias_backward_workspace(i64 rows, i64 n) {
   return slots > 1 ? slots * n : 0;
 }
 #endif
-
-// Whether a kernel is compiled for side channels.
-enum class SideChannels {
-  none,
-  some,
-  either,  // it asks
-};
 
 namespace detail {
 
@@ -305,7 +304,25 @@ struct ElementWork {
   bool forward;
   bool bias;
   int element_bytes;  // of x, or of dy and dx
-  bool rows;          // whether the fit has rows to pick: not a single one, and not a direct table
+  bool rows;          // has_rows of the fit
+};
+
+// Whether a fit has rows to pick: not a single one, and not a direct table.
+template <class Fit>
+OUTGRAD_HD constexpr bool has_rows() {
+  if constexpr (kIsDirect<Fit>) {
+    return false;
+  } else {
+    return Fit::kRows > 1;
+  }
+}
+
+// The forwards of kernels/forwards.h: one octet to a thread, whose 8 evaluations are code enough, and work enough for a trip.
+struct ForwardsSchedule {
+  static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::caches};
+};
+struct DropoutSchedule {
+  static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
 };
 
 // What is left open: octets, and blocks enough beside them that what their threads have asked for hides the memory's latency, as far as the
@@ -322,27 +339,6 @@ OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWo
 
 #ifndef __CUDACC_RTC__
 // --- Plans -----------------------------------------------------------------------------------------------------------------------
-
-// The __global__ templates of kernels/cuda/.
-enum class DeviceKernel {
-  activation_backward,
-  gelu_forward,
-  bias_gelu_backward,
-  bias_gelu_forward,
-  add_slots,
-  norm_forward,
-  norm_prepare,
-  norm_slot_sums,
-  norm_backward,
-  norm_backward_slots,
-  norm_finish,
-  activation_forward,
-  dropout,
-};
-// Of its __global__ template.
-inline constexpr const char* kDeviceKernelNames[] = {
-    "activation_backward", "gelu_forward",  "bias_gelu_backward",  "bias_gelu_forward", "add_slots",          "norm_forward", "norm_prepare",
-    "norm_slot_sums",      "norm_backward", "norm_backward_slots", "norm_finish",       "activation_forward", "dropout"};
 
 inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
 // Columns up to which a bias is read by octets: twice as many are counted in 32 bits.

@@ -4,13 +4,9 @@
 #pragma once
 
 #include "kernels/cuda/bias.cuh"
+#include "kernels/cuda/choice.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/layernorm.cuh"
-#ifdef OUTGRAD_TUNED_CUDA_HEADER
-#include OUTGRAD_TUNED_CUDA_HEADER
-#else
-#include "kernels/generated/tuned_default_cuda.h"
-#endif
 
 #ifndef __CUDACC_RTC__
 
@@ -18,33 +14,9 @@
 #include <mutex>
 #include <type_traits>
 
-#include "kernels/accuracy.h"
-#include "kernels/host/text.h"
-
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-constexpr bool runs_here(const GpuSchedule&) { return true; }
-constexpr bool runs_here(const GpuNormSchedule&) { return true; }
-
 namespace cuda {
-
-// The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", as autotune/records/identity.h has them.
-struct GpuKey {
-  TextLine device, architecture, family;
-
-  DeviceKey key() const { return {device.text(), architecture.text(), family.text()}; }
-};
-
-inline GpuKey key_of(const char* name, int major, int minor, int sms, u64 memory_bytes) {
-  GpuKey key;
-  TextLine architecture;
-  architecture << "sm_" << static_cast<long long>(major) << static_cast<long long>(minor);
-  const u64 gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // to nearest: what a driver keeps for itself varies
-  key.device << "cuda: " << name << ", " << architecture.text() << ", " << static_cast<long long>(sms) << " SMs, " << static_cast<long long>(gib) << " GiB";
-  key.architecture << "cuda: " << architecture.text();
-  key.family << "cuda: sm_" << static_cast<long long>(major) << "x";
-  return key;
-}
 
 // The current device; read by the first call for it, then kept. Of devices beyond the most that are kept, key is null in all its texts: they run
 // the default.
@@ -79,14 +51,11 @@ namespace tuned {
 // What the tables have for a size on the current device.
 template <class Table>
 cudaError_t find(i64 rows, i64 cols, Found& found) {
-  static_assert(table_holds<Table>(), "a table ends with the default's choice and has an entry of it for every device and size");
-  static_assert(table_is_as_accurate<Table>(), "a fit's kA + kB, kT or kR is larger than the default's: tune again, or with --accuracy any");
-  found = {};
-  if constexpr (sizeof Table::kEntries > sizeof(TunedEntry)) {
-    DeviceKey device;
+  DeviceKey device;
+  if constexpr (kChooses<Table>) {
     if (const cudaError_t status = this_device(device); status != cudaSuccess) return status;
-    found = look_up(Table::kEntries, device, rows, cols, [](const TunedEntry&) { return true; });
   }
+  found = find<Table>(device, rows, cols);
   return cudaSuccess;
 }
 

@@ -13,8 +13,8 @@
 
 #include <gtest/gtest.h>
 
-#include "autotune/gpu/nvrtc.h"
 #include "kernels/support/errors.h"
+#include "kernels/support/jit/nvrtc.h"
 
 namespace outgrad::tests {
 namespace {
@@ -25,8 +25,8 @@ const fs::path kRoot = OUTGRAD_SOURCE_DIR;
 
 // Compiles source for one architecture from the headers that the tuner carries. Returns the empty string, or the compiler's first error.
 std::string compile(const std::string& source, const std::string& architecture) {
-  const auto result = autotune::gpu::Nvrtc::instance().compile(source, architecture);
-  const auto* error = std::get_if<autotune::gpu::CompileError>(&result);
+  const auto result = kernels::jit::Nvrtc::instance().compile(source, architecture);
+  const auto* error = std::get_if<kernels::jit::CompileError>(&result);
   return error == nullptr ? "" : error->message;
 }
 
@@ -39,7 +39,7 @@ class NvrtcTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     try {
-      autotune::gpu::Nvrtc::instance();
+      kernels::jit::Nvrtc::instance();
     } catch (const kernels::EnvironmentError& error) {
       GTEST_SKIP() << error.what();
     }
@@ -52,7 +52,7 @@ TEST_P(NvrtcTest, EveryKernelHeaderCompilesAlone) {
     const std::string header = fs::relative(entry.path(), kRoot).generic_string();
     const fs::path extension = entry.path().extension();
     if ((extension != ".h" && extension != ".cuh") || header.starts_with("kernels/host/") || header.starts_with("kernels/c/") ||
-        header.starts_with("kernels/support/"))
+        header.starts_with("kernels/support/") || header.starts_with("kernels/torch/"))
       continue;
     // The CPU's schedules, the choice among them and what a tuned table must keep to are the host's too: a device's are in
     // kernels/cuda/tuned.cuh, which leaves the last to a host's compiler.

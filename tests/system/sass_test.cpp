@@ -23,15 +23,17 @@
 
 #include <gtest/gtest.h>
 
-#include "autotune/gpu/nvrtc.h"
 #include "autotune/gpu/sass.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/support/jit/nvrtc.h"
 
 namespace outgrad::tests {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace autotune::gpu;  // the readers under test
+using kernels::jit::KernelResources;
+using kernels::jit::read_ptxas_report;
 
 const fs::path kRoot = OUTGRAD_SOURCE_DIR;
 const fs::path kBuild = OUTGRAD_BINARY_DIR;

@@ -42,7 +42,7 @@ def softmax_dropout(x, p=0.5, training=True):
     """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, not the mask of what was dropped."""
     functional._expect("softmax_dropout", x=x)
     p = functional.checked_probability("softmax_dropout", p, training)
-    return _softmax_dropout(x.contiguous(), functional.new_seed(), p)
+    return _softmax_dropout(x.contiguous(), functional.new_seed(x.device), p)
 
 
 # --- Attention -------------------------------------------------------------------------------------------------------
@@ -135,4 +135,4 @@ def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="a
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, p, scale=scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -math.inf)
-    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p, functional.new_seed())
+    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p, functional.new_seed(q.device))

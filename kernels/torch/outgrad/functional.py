@@ -322,9 +322,9 @@ def checked_probability(function, p, training):
     return float(p) if training else 0.0
 
 
-def new_seed():
-    """On the CPU, also for tensors elsewhere: drawing it waits for no device."""
-    return torch.randint(0, 2**62, (1,), dtype=torch.int64, device="cpu")
+def new_seed(device):
+    """From the device's own generator, and there: nothing waits for it, and a CUDA graph that is launched again has a new one."""
+    return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
 def dropout(x, p=0.5, training=True):
@@ -335,7 +335,7 @@ def dropout(x, p=0.5, training=True):
     """
     _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
-    return _dropout(x, new_seed(), p) if p > 0 else x
+    return _dropout(x, new_seed(x.device), p) if p > 0 else x
 
 
 def dropout_add_layer_norm(x, residual, normalized_shape, weight=None, bias=None, p=0.5, eps=1e-5, training=True, side_channels=None):

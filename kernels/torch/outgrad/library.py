@@ -1,6 +1,7 @@
 """The compiled operators: loads them, and says of each what shapes it gives, for fake tensors and torch.compile."""
 
 import ctypes
+import importlib.util
 import pathlib
 
 import torch
@@ -31,6 +32,11 @@ FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 _c = ctypes.CDLL(str(_path))
 _c.outgrad_torch_version.restype = ctypes.c_char_p
+
+# The CUDA run-time compiler is a package that PyTorch depends on; it is loaded with the first kernel, and libcuda too.
+if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvidia")) is not None:
+    _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
+    _c.outgrad_torch_nvrtc_folders((ctypes.c_char_p * len(_folders))(*_folders), len(_folders))
 
 # Those with a minimum: a bit says on which side of it x was.
 MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torch_masked(index) == 1)

@@ -12,7 +12,6 @@
 
 #include <gtest/gtest.h>
 
-#include "autotune/gpu/nvrtc.h"
 #include "autotune/isolate.h"
 #include "autotune/records/database.h"
 #include "autotune/tune_command.h"
@@ -22,6 +21,7 @@
 #include "kernels/host/functions.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/jit/nvrtc.h"
 #include "kernels/support/random.h"
 #include "tests/autotune/scoped_variable.h"
 

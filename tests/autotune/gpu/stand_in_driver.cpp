@@ -1,5 +1,5 @@
-// A libcuda that runs on the host, for tests of the tuner: OUTGRAD_LIBCUDA names it. It has one device, an sm_90, whose kernels compute what
-// the host's scalar kernels compute, found by the names in their mangled symbols; machine code is never looked at. Of a
+// A libcuda that runs on the host, for tests of the tuner and of the PyTorch package: OUTGRAD_LIBCUDA names it. It has one device, an sm_90, whose kernels
+// compute what the host's scalar kernels compute, found by the names in their mangled symbols; machine code is never looked at. Of a
 // plan with several kernels the one over rows computes everything, the others carry its results on through the workspace.
 //
 // OUTGRAD_STAND_IN_PLANTS=THREADS:WHAT,..: launches with blocks of THREADS threads go wrong. WHAT: bit (one wrong bit), write (one element
@@ -20,7 +20,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/activations.h"
+#include "kernels/c/outgrad.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/dropout.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
@@ -91,6 +94,41 @@ struct Written {
   std::int64_t bytes = 0;
 };
 
+// The other activations, by the compiled library, and dropout.
+bool compute_others(const std::string& symbol, void** p, Written& written) {
+  bool known = is_of(symbol, "dropout");
+  const bool forward = is_of(symbol, "activation_forward");
+  with_type(symbol, [&]<class T>(T) {
+    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    if (known) {
+      const auto* const x = parameter<const T*>(p, 0);
+      auto* const y = parameter<T*>(p, 1);
+      const auto n = parameter<std::int64_t>(p, 2);
+      const auto& rule = parameter<kernels::DropoutRule>(p, 4);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const kernels::PhiloxWords words = kernels::philox(static_cast<kernels::u64>(i / 4), *parameter<const kernels::u64*>(p, 3));
+        y[i] = kernels::dropout_element(rule, words.word[i % 4], x[i]);
+      }
+      written = {y, n * static_cast<std::int64_t>(sizeof(T))};
+      return;
+    }
+    for (int k = 1; k < kernels::kActivations; ++k) {
+      const auto activation = static_cast<outgrad_activation>(k);
+      const std::string name = kernels::kActivationNames[k];
+      if (symbol.find(mangled(type_of((forward ? name : name + "_" + kernels::Format<T>::kName).c_str())) + "E") == std::string::npos) continue;
+      const auto n = parameter<std::int64_t>(p, forward ? 3 : 4);
+      void* const out = parameter<void*>(p, forward ? 1 : 3);
+      const outgrad_status status = forward
+                                        ? outgrad_activation_forward(activation, kFormat, parameter<const void*>(p, 0), out, parameter<kernels::u32*>(p, 2), n)
+                                        : outgrad_activation_backward(activation, kFormat, parameter<const void*>(p, 0), parameter<const void*>(p, 1),
+                                                                      parameter<const kernels::u32*>(p, 2), out, n);
+      known = status == OUTGRAD_OK;
+      written = {out, n * static_cast<std::int64_t>(sizeof(T))};
+    }
+  });
+  return known;
+}
+
 // GELU's kernels, and those with a bias, whose sums over rows are all in their first slot: the others hold -0, which is neutral.
 bool compute_gelu(const std::string& symbol, void** p, Written& written) {
   const bool is_forward = is_of(symbol, "gelu_forward"), is_bias_forward = is_of(symbol, "bias_gelu_forward"), is_bias = is_of(symbol, "bias_gelu_backward");
@@ -145,9 +183,9 @@ void norm_forward(bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
   else if (a.residual != nullptr)
     kernels::residual_rmsnorm_forward<T, kScalar>(a.x, a.residual, a.gamma, a.rows, a.n, a.eps, a.z, a.y, a.rstd);
   else if (layer)
-    kernels::layernorm_forward<T, kScalar>(a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd);
+    kernels::layernorm_forward<T, kScalar>(a.x, a.gamma, a.beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
   else
-    kernels::rmsnorm_forward<T, kScalar>(a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd);
+    kernels::rmsnorm_forward<T, kScalar>(a.x, a.gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
 }
 
 // With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided already, go into the first row of sums, and
@@ -169,18 +207,21 @@ void norm_backward(bool layer, kernels::cuda::NormBackwardArrays<T> a, bool fuse
   else if (a.dz_next != nullptr)
     kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
   else if (layer)
-    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, {}, workspace);
+    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side, workspace);
   else
-    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, {}, workspace);
+    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma, a.side, workspace);
 }
 
 void prepare(void** p) {
   const auto& columns = parameter<kernels::NormColumns>(p, 0);
   auto* const place = parameter<kernels::i32*>(p, 1);
   const auto n = parameter<std::int64_t>(p, 4), padded = parameter<std::int64_t>(p, 5);
+  const auto& side = parameter<kernels::SideBuffer<const float>>(p, 6);
   for (std::int64_t j = 0; j < padded; ++j) {
-    place[j] = -1;
-    kernels::prepare_column(columns, j < n ? parameter<const float*>(p, 2) : nullptr, j < n ? parameter<const float*>(p, 3) : nullptr, j, false);
+    const auto* const end = side.channels + side.count;
+    const auto* const found = std::find(side.channels, end, j);
+    place[j] = found == end ? -1 : static_cast<kernels::i32>(found - side.channels);
+    kernels::prepare_column(columns, j < n ? parameter<const float*>(p, 2) : nullptr, j < n ? parameter<const float*>(p, 3) : nullptr, j, found != end);
   }
 }
 
@@ -222,7 +263,8 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
     return true;
   }
   const bool is_forward = is_of(symbol, "norm_forward");
-  if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots")) return compute_gelu(symbol, p, written);
+  if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots"))
+    return compute_gelu(symbol, p, written) || compute_others(symbol, p, written);
   with_type(symbol, [&]<class T>(T) {
     if (is_forward) {
       const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);
@@ -273,6 +315,9 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = memory_bytes(
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &sticky, kSuccess; }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxSetCurrent(void*) { return kSuccess; }
+int cuCtxPushCurrent_v2(void*) { return kSuccess; }
+int cuCtxPopCurrent_v2(void**) { return kSuccess; }
+int cuThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 int cuCtxSynchronize() { return sticky; }
 int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) { return *free_bytes = *total = memory_bytes(), sticky; }
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {

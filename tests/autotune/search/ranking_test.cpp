@@ -11,11 +11,11 @@
 #include "autotune/cpu/model.h"
 #include "autotune/device.h"
 #include "autotune/gpu/model.h"
-#include "autotune/gpu/nvrtc.h"
 #include "autotune/gpu/variant.h"
 #include "autotune/records/identity.h"
 #include "autotune/tune_command.h"
 #include "kernels/support/files.h"
+#include "kernels/support/jit/nvrtc.h"
 #include "tests/autotune/search/synthetic_recording.h"
 
 namespace outgrad::autotune {
@@ -170,7 +170,7 @@ TEST(RankingCommand, AgreesWithARecordingOfThisMachine) {
 // A recording of a GPU, made up from the model's own ranking: the command reads it as one, compiles and agrees with itself.
 TEST(RankingCommand, RanksRecordingsOfCudaDevices) {
   try {
-    gpu::Nvrtc::instance();
+    kernels::jit::Nvrtc::instance();
   } catch (const kernels::EnvironmentError& error) {
     GTEST_SKIP() << error.what();
   }

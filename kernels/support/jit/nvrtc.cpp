@@ -1,5 +1,5 @@
 // libnvrtc at run time, and ptxas's report.
-#include "autotune/gpu/nvrtc.h"
+#include "kernels/support/jit/nvrtc.h"
 
 #include <dlfcn.h>
 
@@ -9,10 +9,11 @@
 #include <regex>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/support/errors.h"
 
-namespace outgrad::autotune::gpu {
+namespace outgrad::kernels::jit {
 namespace {
 
 namespace fs = std::filesystem;
@@ -43,17 +44,24 @@ std::vector<fs::path> toolkits() {
   return roots;
 }
 
+std::vector<std::string>& first_folders() {
+  static std::vector<std::string> folders;
+  return folders;
+}
+
 // What to open, the first that is there wins. The loader's own choice stands before the folder where no one has pointed to.
 std::vector<std::string> candidates() {
   constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};  // without the first where only the run-time part is installed
   std::vector<std::string> paths;
-  const auto add = [&](const fs::path& root) {
-    for (const char* folder : {"lib64", "lib", kTarget}) {
-      std::error_code error;
-      for (const char* name : kNames)
-        if (const fs::path path = root / folder / name; fs::exists(path, error)) paths.push_back(path.string());
-    }
+  const auto add_folder = [&](const fs::path& folder) {
+    std::error_code error;
+    for (const char* name : kNames)
+      if (const fs::path path = folder / name; fs::exists(path, error)) paths.push_back(path.string());
   };
+  const auto add = [&](const fs::path& root) {
+    for (const char* folder : {"lib64", "lib", kTarget}) add_folder(root / folder);
+  };
+  for (const std::string& folder : first_folders()) add_folder(folder);
   for (const fs::path& root : toolkits()) add(root);
   paths.insert(paths.end(), std::begin(kNames), std::end(kNames));
   add("/usr/local/cuda");
@@ -74,7 +82,7 @@ void load_builtins(const std::string& name, const void* symbol) {
 template <class Function>
 void load(void* library, const std::string& path, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(::dlsym(library, name));
-  if (function == nullptr) throw kernels::EnvironmentError(path + " has no " + name);
+  if (function == nullptr) throw EnvironmentError(path + " has no " + name);
 }
 
 std::string first_error(const std::string& log) {
@@ -85,6 +93,8 @@ std::string first_error(const std::string& log) {
 }
 
 }  // namespace
+
+void Nvrtc::look_first_in(std::vector<std::string> folders) { first_folders() = std::move(folders); }
 
 const Nvrtc& Nvrtc::instance() {
   static const Nvrtc kInstance;
@@ -103,7 +113,7 @@ Nvrtc::Nvrtc() {
     searched += (searched.empty() ? "" : ", ") + path;
   }
   if (library == nullptr)
-    throw kernels::EnvironmentError("no CUDA run-time compiler (tried " + searched + "; the folders of CUDA_PATH, CUDA_HOME, nvcc and /usr/local/cuda)");
+    throw EnvironmentError("no CUDA run-time compiler (tried " + searched + "; the folders of CUDA_PATH, CUDA_HOME, nvcc and /usr/local/cuda)");
   int (*version_of)(int*, int*) = nullptr;
   int (*architecture_count)(int*) = nullptr;
   int (*supported)(int*) = nullptr;
@@ -120,9 +130,9 @@ Nvrtc::Nvrtc() {
   load(library, path_, "nvrtcGetErrorString", error_string_);
   int major = 0, minor = 0, count = 0;
   if (version_of(&major, &minor) != kNvrtcSuccess || architecture_count(&count) != kNvrtcSuccess || count <= 0)
-    throw kernels::EnvironmentError(path_ + " does not say its version");
+    throw EnvironmentError(path_ + " does not say its version");
   std::vector<int> numbers(static_cast<std::size_t>(count));
-  if (supported(numbers.data()) != kNvrtcSuccess) throw kernels::EnvironmentError(path_ + " does not say its architectures");
+  if (supported(numbers.data()) != kNvrtcSuccess) throw EnvironmentError(path_ + " does not say its architectures");
   version_ = std::to_string(major) + "." + std::to_string(minor);
   load_builtins(builtins_name(), reinterpret_cast<const void*>(version_of));
   std::sort(numbers.begin(), numbers.end());
@@ -133,10 +143,9 @@ std::string Nvrtc::builtins_name() const { return "libnvrtc-builtins.so." + vers
 
 void Nvrtc::require(const std::string& architecture) const {
   static const std::regex kForm("sm_[0-9]{2,3}");
-  if (!std::regex_match(architecture, kForm)) throw kernels::SpecError("device", architecture, "no architecture (sm_80, sm_90, ...)");
+  if (!std::regex_match(architecture, kForm)) throw SpecError("device", architecture, "no architecture (sm_80, sm_90, ...)");
   if (std::find(architectures_.begin(), architectures_.end(), architecture) == architectures_.end())
-    throw kernels::EnvironmentError(architecture + ": CUDA " + version_ + " compiles for " + architectures_.front() + " to " + architectures_.back() +
-                                    ", not for it");
+    throw EnvironmentError(architecture + ": CUDA " + version_ + " compiles for " + architectures_.front() + " to " + architectures_.back() + ", not for it");
 }
 
 std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, const std::string& architecture) const {
@@ -144,7 +153,7 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
   for (const EmbeddedSource& header : embedded_kernels()) texts.push_back(header.text), names.push_back(header.name);
   Program program = nullptr;
   if (create_(&program, source.c_str(), "variant.cu", static_cast<int>(texts.size()), texts.data(), names.data()) != kNvrtcSuccess)
-    throw kernels::EnvironmentError("nvrtcCreateProgram failed");
+    throw EnvironmentError("nvrtcCreateProgram failed");
   const struct Owner {
     const Nvrtc& nvrtc;
     Program& program;
@@ -163,7 +172,7 @@ std::variant<GpuCode, CompileError> Nvrtc::compile(const std::string& source, co
   if (status == kCompilationError) return CompileError{first_error(log)};
   const std::string failure = "nvrtcCompileProgram: " + std::string(error_string_(status)) + " (status " + std::to_string(status) + ")";
   if (status == kNoBuiltins)
-    throw kernels::EnvironmentError(failure + ": " + path_ + " works with " + builtins_name() + ", which is neither beside it nor on the loader's path");
+    throw EnvironmentError(failure + ": " + path_ + " works with " + builtins_name() + ", which is neither beside it nor on the loader's path");
   if (status != kNvrtcSuccess) throw std::runtime_error(failure);
   GpuCode code;
   if (cubin_size_(program, &size) != kNvrtcSuccess) throw std::runtime_error("nvrtcGetCUBINSize failed");
@@ -195,8 +204,8 @@ std::vector<std::pair<std::string, KernelResources>> read_ptxas_report(const std
       open = false;
     }
   }
-  if (open) throw kernels::EnvironmentError("ptxas reports no registers of " + kernels.back().first);
+  if (open) throw EnvironmentError("ptxas reports no registers of " + kernels.back().first);
   return kernels;
 }
 
-}  // namespace outgrad::autotune::gpu
+}  // namespace outgrad::kernels::jit

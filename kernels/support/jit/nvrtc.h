@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-namespace outgrad::autotune::gpu {
+namespace outgrad::kernels::jit {
 
 // A header of kernels/ that this program carries: name as sources include it.
 struct EmbeddedSource {
@@ -35,6 +35,8 @@ struct CompileError {
 
 class Nvrtc {
  public:
+  // Folders to look into before all others, as long as instance() has not found a library.
+  static void look_first_in(std::vector<std::string> folders);
   // Throws EnvironmentError, with the places that were searched, where no libnvrtc can be loaded.
   static const Nvrtc& instance();
 
@@ -69,4 +71,4 @@ class Nvrtc {
 // registers.
 std::vector<std::pair<std::string, KernelResources>> read_ptxas_report(const std::string& log);
 
-}  // namespace outgrad::autotune::gpu
+}  // namespace outgrad::kernels::jit

@@ -1,10 +1,10 @@
-#include "autotune/gpu/nvrtc.h"
+#include "kernels/support/jit/nvrtc.h"
 
 #include <gtest/gtest.h>
 
 #include "kernels/support/errors.h"
 
-namespace outgrad::autotune::gpu {
+namespace outgrad::kernels::jit {
 namespace {
 
 constexpr const char* kReport =
@@ -34,7 +34,7 @@ TEST(PtxasReport, GivesEveryKernelItsResources) {
 
 TEST(PtxasReport, WithoutRegistersIsAnError) {
   const std::string report = kReport;
-  EXPECT_THROW(read_ptxas_report(report.substr(0, report.find("Used 12"))), kernels::EnvironmentError);
+  EXPECT_THROW(read_ptxas_report(report.substr(0, report.find("Used 12"))), EnvironmentError);
   EXPECT_TRUE(read_ptxas_report("").empty());
 }
 
@@ -55,7 +55,7 @@ class NvrtcLibrary : public testing::Test {
   void SetUp() override {
     try {
       nvrtc_ = &Nvrtc::instance();
-    } catch (const kernels::EnvironmentError& error) {
+    } catch (const EnvironmentError& error) {
       GTEST_SKIP() << error.what();
     }
   }
@@ -83,10 +83,10 @@ TEST_F(NvrtcLibrary, SaysWhatIsWrongWithASource) {
 
 TEST_F(NvrtcLibrary, KnowsItsArchitectures) {
   EXPECT_NO_THROW(nvrtc_->require("sm_90"));
-  EXPECT_THROW(nvrtc_->require("sm_9000"), kernels::SpecError);
-  EXPECT_THROW(nvrtc_->require("hopper"), kernels::SpecError);
-  EXPECT_THROW(nvrtc_->require("sm_20"), kernels::EnvironmentError);
+  EXPECT_THROW(nvrtc_->require("sm_9000"), SpecError);
+  EXPECT_THROW(nvrtc_->require("hopper"), SpecError);
+  EXPECT_THROW(nvrtc_->require("sm_20"), EnvironmentError);
 }
 
 }  // namespace
-}  // namespace outgrad::autotune::gpu
+}  // namespace outgrad::kernels::jit

@@ -1,0 +1,118 @@
+// Explicit instantiations.
+#include "kernels/support/jit/program.h"
+
+#include <cctype>
+
+#include "kernels/support/jit/schedule.h"
+
+namespace outgrad::kernels::jit {
+namespace {
+
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(Norm norm) { return norm == Norm::layer ? "Norm::layer" : "Norm::rms"; }
+std::string text_of(SideChannels side) {
+  return std::string("cuda::SideChannels::") + (side == SideChannels::none ? "none" : side == SideChannels::some ? "some" : "either");
+}
+
+std::string instantiation(DeviceKernel kernel, const std::string& arguments, const std::string& parameters) {
+  return std::string("template __global__ void cuda::") + name_of(kernel) + "<" + arguments + ">(" + parameters + ");\n";
+}
+
+// How many blocks a launch has is no part of a kernel's code: kernels that differ in that alone have one source.
+template <class Schedule>
+std::string schedule_struct(Schedule schedule) {
+  schedule.blocks_per_sm = Schedule{}.blocks_per_sm;
+  return std::string("struct Schedule {\n  static constexpr ") + type_name_of(schedule) + " kSchedule" + initialiser(schedule) + ";\n};\n";
+}
+
+const char* header_of(DeviceKernel kernel) {
+  switch (kernel) {
+    case DeviceKernel::bias_gelu_backward:
+    case DeviceKernel::bias_gelu_forward: return "bias";
+    case DeviceKernel::activation_forward: return "forwards";
+    case DeviceKernel::dropout: return "dropout";
+    default: return "elementwise";
+  }
+}
+
+}  // namespace
+
+std::string type_name(std::string_view name) {
+  std::string type;
+  bool capital = true;
+  for (const char c : name) {
+    if (c != '_') type += capital ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    capital = c == '_';
+  }
+  return type;
+}
+
+const char* name_of(DeviceKernel kernel) { return kDeviceKernelNames[static_cast<std::size_t>(kernel)]; }
+
+bool is_symbol_of(const std::string& symbol, DeviceKernel kernel) {
+  // As a template's name is mangled (Itanium C++ ABI): its length, itself, its arguments between I and E.
+  const std::string name = name_of(kernel);
+  return symbol.find(std::to_string(name.size()) + name + "I") != std::string::npos;
+}
+
+DeviceKernel main_kernel(KernelId kernel, const GpuNormSchedule& schedule) {
+  switch (kernel) {
+    case KernelId::kGeluBackward: return DeviceKernel::activation_backward;
+    case KernelId::kGeluForward: return DeviceKernel::gelu_forward;
+    case KernelId::kBiasGeluBackward: return DeviceKernel::bias_gelu_backward;
+    case KernelId::kBiasGeluForward: return DeviceKernel::bias_gelu_forward;
+    default:
+      if (!is_backward(kernel)) return DeviceKernel::norm_forward;
+      return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate ? DeviceKernel::norm_backward_slots : DeviceKernel::norm_backward;
+  }
+}
+
+std::string fit_type(std::string_view fit) { return "generated::" + type_name(fit); }
+std::string fit_include(std::string_view fit) { return "#include \"kernels/generated/" + std::string(fit) + ".h\"\n"; }
+
+std::string source(const ElementwiseInstance& i) {
+  const std::string in = "const " + i.type + "*", out = i.type + "*", wide = text_of(i.wide) + ", Schedule";
+  const std::string text = std::string("#include \"kernels/cuda/") + header_of(i.kernel) + ".cuh\"\n" + i.declaration + "using namespace outgrad::kernels;\n" +
+                           schedule_struct(i.schedule);
+  switch (i.kernel) {
+    case DeviceKernel::activation_backward:
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + i.type + ", Schedule", in + ", " + in + ", const u32*, " + out + ", i64");
+    case DeviceKernel::bias_gelu_backward:
+      return text +
+             instantiation(i.kernel, i.function + ", " + i.type + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
+    case DeviceKernel::bias_gelu_forward:
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", float, " + wide, in + ", const float*, i64, i64, " + out + ", u32*");
+    case DeviceKernel::dropout: return text + instantiation(i.kernel, i.type + ", Schedule", in + ", " + out + ", i64, const u64*, DropoutRule");
+    default: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", " + out + ", u32*, i64");
+  }
+}
+
+std::string source(const NormInstance& i) {
+  const bool forward = i.kernel == DeviceKernel::norm_forward;
+  const std::string of = text_of(i.norm) + ", " + i.type + ", Schedule, ", residual = text_of(i.residual), wide = text_of(i.wide) + ", ";
+  const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\n" + schedule_struct(i.schedule);
+  if (forward) return text + instantiation(i.kernel, of + wide + residual, "cuda::NormForwardArrays<" + i.type + ">");
+  return text + instantiation(i.kernel, of + (i.kernel == DeviceKernel::norm_backward ? wide : "") + residual + ", " + text_of(i.side),
+                              "cuda::NormBackwardArrays<" + i.type + ">");
+}
+
+namespace {
+
+std::string helpers(const char* header) {
+  return std::string("#include \"kernels/cuda/") + header + ".cuh\"\nusing namespace outgrad::kernels;\n" +
+         instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
+}
+
+}  // namespace
+
+std::string bias_helper_source() { return helpers("columns"); }
+
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart) {
+  std::string text =
+      helpers("norm_kernels") + instantiation(DeviceKernel::norm_finish, "void", "const float*, const float*, i64, i64, i64, i64, i64, float*, float*");
+  if (!apart) return text;
+  text += instantiation(DeviceKernel::norm_prepare, "void", "NormColumns, i32*, const float*, const float*, i64, i64, SideBuffer<const float>");
+  return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm) + ", " + type, "cuda::NormBackwardArrays<" + type + ">");
+}
+
+}  // namespace outgrad::kernels::jit

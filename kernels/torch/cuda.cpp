@@ -1,0 +1,526 @@
+// Kernels are found by what they are instances of; the first call of one compiles it, or reads what an earlier process has compiled.
+#include "kernels/torch/cuda.h"
+
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kernels/activations.h"
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/dropout.h"
+#include "kernels/host/call.h"
+#include "kernels/support/digest.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "kernels/support/jit/driver.h"
+#include "kernels/support/jit/nvrtc.h"
+#include "kernels/support/jit/plan_arguments.h"
+#include "kernels/support/jit/program.h"
+#include "kernels/support/jit/schedule.h"
+
+namespace outgrad::torch_operators {
+namespace {
+
+using kernels::Arguments;
+using kernels::GpuNormSchedule;
+using kernels::GpuSchedule;
+using kernels::i64;
+using kernels::KernelId;
+using kernels::SpecError;
+using kernels::cuda::completed;
+using kernels::cuda::DeviceKernel;
+using kernels::cuda::LaunchPlan;
+using kernels::cuda::PlannedLaunch;
+using kernels::jit::Driver;
+
+namespace jit = kernels::jit;
+
+void require(bool holds, const char* kernel, const char* what) {
+  if (!holds) throw SpecError(std::string("outgrad: ") + kernel + ": " + what);
+}
+
+// action(T{}) for the format's type T.
+template <class Action>
+decltype(auto) with_type(outgrad_format format, const Action& action) {
+  switch (format) {
+    case OUTGRAD_F32: return action(float{});
+    case OUTGRAD_F16: return action(kernels::F16{});
+    default: return action(kernels::BF16{});
+  }
+}
+const char* type_of(outgrad_format format) {
+  return with_type(format, []<class T>(T) { return kernels::Format<T>::kType; });
+}
+
+// ---- Compiled programs ----------------------------------------------------------------------------------------------
+
+// A cubin and the mangled names of its kernels.
+struct Program {
+  std::string cubin;
+  std::vector<std::string> symbols;
+};
+
+// Where programs are kept between processes, empty where no place is named.
+std::string cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  if (const std::string own = variable("OUTGRAD_CACHE"); !own.empty()) return own;
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/outgrad";
+  if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/outgrad";
+  return "";
+}
+
+// Of everything that a program's code follows from, beside its own source.
+std::string embedded_digest() {
+  kernels::Sha256 digest;
+  for (const jit::EmbeddedSource& source : jit::embedded_kernels()) {
+    digest.add(source.name, std::string_view(source.name).size() + 1);
+    digest.add(source.text, std::string_view(source.text).size() + 1);
+  }
+  return kernels::hex(digest.digest());
+}
+
+// In a file: the digest of all that follows, a line of symbols, the cubin. Nothing of a file that is damaged.
+std::string file_of(const Program& program) {
+  std::string content;
+  for (const std::string& symbol : program.symbols) content += (content.empty() ? "" : " ") + symbol;
+  content += "\n" + program.cubin;
+  return kernels::sha256(content) + "\n" + content;
+}
+std::optional<Program> program_in(const std::string& file) {
+  const std::size_t end = file.find('\n');
+  if (end == std::string::npos || kernels::sha256(std::string_view(file).substr(end + 1)) != file.substr(0, end)) return {};
+  const std::size_t line = file.find('\n', end + 1);
+  if (line == std::string::npos) return {};
+  Program program{file.substr(line + 1), {}};
+  for (std::size_t at = end + 1; at < line;) {
+    const std::size_t next = std::min(file.find(' ', at), line);
+    program.symbols.push_back(file.substr(at, next - at));
+    at = next + 1;
+  }
+  return program;
+}
+
+Program compiled(const std::string& source, const std::string& architecture) {
+  const jit::Nvrtc& nvrtc = jit::Nvrtc::instance();
+  static const std::string kEmbedded = embedded_digest();
+  const std::string folder = cache_folder(),
+                    path = folder + "/" + kernels::sha256(source + "\n" + architecture + "\n" + nvrtc.version() + "\n" + kEmbedded) + ".cubin";
+  if (!folder.empty()) {
+    try {
+      if (std::optional<Program> kept = program_in(kernels::read_file(path))) return *std::move(kept);
+    } catch (const kernels::IoError&) {  // not there, as a rule
+    }
+  }
+  nvrtc.require(architecture);
+  auto result = nvrtc.compile(source, architecture);
+  if (const auto* error = std::get_if<jit::CompileError>(&result)) throw kernels::EnvironmentError("outgrad: NVRTC " + nvrtc.version() + ": " + error->message);
+  auto& code = std::get<jit::GpuCode>(result);
+  Program program{std::move(code.cubin), {}};
+  for (const auto& kernel : code.kernels) program.symbols.push_back(kernel.first);
+  if (!folder.empty()) {
+    try {
+      kernels::write_file(path, file_of(program));
+    } catch (const kernels::IoError&) {  // the next process compiles it again
+    }
+  }
+  return program;
+}
+
+// ---- A device and the kernels that are loaded there -----------------------------------------------------------------
+
+struct Kernel {
+  Driver::Handle handle = nullptr;
+  int resident_blocks = 0;  // of an elementwise kernel: on an SM at once
+};
+using Kernels = std::map<DeviceKernel, Kernel>;
+
+// While it lives, calls that allocate are no error beside a capture on another stream, or this one (CUDA driver API, "Stream management").
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { exchange(); }
+
+ private:
+  void exchange() { Driver::instance().exchange_capture_mode(&mode_); }
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, then the thread's own
+};
+
+class Gpu {
+ public:
+  // Its first call for a device opens it.
+  static Gpu& of(int device) {
+    static std::mutex opening;
+    static std::map<int, std::unique_ptr<Gpu>> open;
+    const std::lock_guard lock(opening);
+    std::unique_ptr<Gpu>& gpu = open[device];
+    if (gpu == nullptr) gpu.reset(new Gpu(device));
+    return *gpu;
+  }
+
+  Driver::Handle context() const { return context_; }
+  kernels::DeviceKey key() const { return key_.key(); }
+  const kernels::cuda::PlanLimits& limits() const { return limits_; }
+
+  // The kernels of the program that source() gives, by its key. threads: of a block of an elementwise one, else 0. In the device's context.
+  template <class Source>
+  const Kernels& kernels_of(const std::string& key, int threads, const Source& source) {
+    {
+      const std::shared_lock lock(mutex_);
+      if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
+    }
+    const std::unique_lock lock(mutex_);
+    if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
+    return loaded_.emplace(key, load(compiled(source(), architecture_), threads)).first->second;  // which never moves
+  }
+
+ private:
+  explicit Gpu(int index) {
+    const Driver& driver = Driver::instance();
+    int device = 0;
+    driver.check(driver.get(&device, index), "cuDeviceGet");
+    using enum jit::DeviceAttribute;
+    const int major = driver.attribute_of(device, kMajor), minor = driver.attribute_of(device, kMinor);
+    architecture_ = "sm_" + std::to_string(10 * major + minor);
+    limits_.sms = driver.attribute_of(device, kMultiprocessors);
+    limits_.shared_bytes = driver.attribute_of(device, kSharedPerBlock);
+    char name[256] = {};
+    std::size_t memory = 0;
+    driver.check(driver.name(name, sizeof name - 1, device), "cuDeviceGetName");
+    driver.check(driver.total(&memory, device), "cuDeviceTotalMem");
+    key_ = kernels::cuda::key_of(name, major, minor, limits_.sms, memory);
+    driver.check(driver.retain(&context_, device), "cuDevicePrimaryCtxRetain");  // PyTorch's own; kept as long as the process
+  }
+
+  static Kernels load(const Program& program, int threads) {
+    const Driver& driver = Driver::instance();
+    const RelaxedCapture relaxed;
+    Driver::Handle module = nullptr;
+    driver.check(driver.load(&module, program.cubin.data()), "cuModuleLoadData");
+    Kernels kernels;
+    for (const std::string& symbol : program.symbols) {
+      Kernel kernel;
+      driver.check(driver.function(&kernel.handle, module, symbol.c_str()), "cuModuleGetFunction");
+      if (threads > 0) kernel.resident_blocks = driver.resident_blocks(kernel.handle, threads, 0);
+      for (std::size_t k = 0; k < std::size(kernels::cuda::kDeviceKernelNames); ++k)
+        if (const auto which = static_cast<DeviceKernel>(k); jit::is_symbol_of(symbol, which)) kernels[which] = kernel;
+    }
+    return kernels;
+  }
+
+  std::string architecture_;
+  kernels::cuda::PlanLimits limits_;
+  kernels::cuda::GpuKey key_;
+  Driver::Handle context_ = nullptr;
+  std::shared_mutex mutex_;
+  std::unordered_map<std::string, Kernels> loaded_;
+};
+
+// What tells an instance from all others, without its source: any values of one size and text.
+template <class Schedule, class... Values>
+std::string key_of(std::string_view function, Schedule schedule, Values... values) {
+  std::string key(function);
+  const auto add = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  key += '\0';
+  (add(static_cast<int>(values)), ...);
+  jit::each_field(schedule, [&](const char*, const auto& field) { add(static_cast<int>(field)); });
+  return key;
+}
+
+// A device in whose context this thread works for a while, and the stream.
+class At {
+ public:
+  At(int device, void* stream) : gpu(Gpu::of(device)), stream_(stream) {
+    Driver::instance().check(Driver::instance().push_context(gpu.context()), "cuCtxPushCurrent");
+  }
+  At(const At&) = delete;
+  At& operator=(const At&) = delete;
+  ~At() {
+    Driver::Handle popped = nullptr;
+    Driver::instance().pop_context(&popped);
+  }
+
+  void launch(const Kernel& kernel, const PlannedLaunch& planned, const std::vector<void*>& parameters) const {
+    const Driver& driver = Driver::instance();
+    require(planned.blocks <= kernels::cuda::kGridLimit, jit::name_of(planned.kernel), "the arrays are larger than a device's grid");
+    if (planned.most_shared_bytes > 0) driver.allow_shared(kernel.handle, planned.most_shared_bytes);
+    driver.check(driver.launch(kernel.handle, static_cast<unsigned>(planned.blocks), 1, 1, static_cast<unsigned>(planned.threads), 1, 1,
+                               static_cast<unsigned>(planned.shared_bytes), stream_, const_cast<void**>(parameters.data()), nullptr),
+                 "cuLaunchKernel");
+  }
+  // The plan's kernels in their order, each found by kernel(planned).
+  template <class Find>
+  void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find) const {
+    jit::PlanArguments own(kernel, arguments);
+    for (int i = 0; i < plan.launches; ++i) {
+      own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) { launch(find(plan.launch[i]), plan.launch[i], parameters); });
+    }
+  }
+  void fill_with_zeros(void* array, std::size_t bytes) const {
+    const Driver& driver = Driver::instance();
+    driver.check(driver.fill(reinterpret_cast<std::uint64_t>(array), 0, bytes, stream_), "cuMemsetD8Async");
+  }
+
+  Gpu& gpu;
+
+ private:
+  void* stream_;
+};
+
+bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }  // to the widest access
+
+// The pointers of inputs are not written through; a row of arguments has one type.
+void* input(const void* pointer) { return const_cast<void*>(pointer); }
+
+// ---- Elementwise kernels --------------------------------------------------------------------------------------------
+
+// A fit as far as launching it goes.
+struct FitFacts {
+  const char* name;
+  bool rows, masked;
+};
+template <class Fit>
+constexpr FitFacts facts_of() {
+  return {Fit::kName, kernels::cuda::has_rows<Fit>(), Fit::kMasked};
+}
+template <class... Fit>
+constexpr std::array<FitFacts, kernels::kActivations> facts_of(kernels::FitList<Fit...>) {
+  return {facts_of<Fit>()...};
+}
+
+// The main kernel of a program, from a fit or an activation's name.
+const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format, std::string_view function, bool wide, const GpuSchedule& schedule) {
+  const auto source = [&] {
+    jit::ElementwiseInstance instance{.kernel = kernel, .type = type_of(format), .wide = wide, .schedule = schedule};
+    if (kernel == DeviceKernel::activation_forward) {
+      instance.function = "forwards::" + jit::type_name(function);
+    } else if (kernel != DeviceKernel::dropout) {
+      instance.function = jit::fit_type(function);
+      instance.declaration = jit::fit_include(function);
+    }
+    return jit::source(instance);
+  };
+  return gpu.kernels_of(key_of(function, schedule, kernel, format, wide), schedule.threads, source).at(kernel);
+}
+
+kernels::cuda::PlanLimits limits_with(const Gpu& gpu, const Kernel& kernel) {
+  kernels::cuda::PlanLimits limits = gpu.limits();
+  limits.resident_blocks = kernel.resident_blocks;
+  return limits;
+}
+
+// body(Choice{}) of a tuned table's choice.
+template <class Table, class Body>
+void with_tuned(const Gpu& gpu, i64 rows, i64 cols, const Body& body) {
+  const kernels::Found found = kernels::cuda::tuned::find<Table>(gpu.key(), rows, cols);
+  kernels::with_choice(typename Table::Choices{}, Table::kEntries[found.entry].choice, body);
+}
+
+void launch_elementwise(const At& at, KernelId id, DeviceKernel kernel, outgrad_format format, std::string_view function, const GpuSchedule& schedule,
+                        const Arguments& arguments) {
+  const Kernel& code = elementwise_kernel(at.gpu, kernel, format, function, false, schedule);
+  at.launch(id, kernels::cuda::elementwise_plan(kernel, schedule, arguments.elements(), limits_with(at.gpu, code)), arguments,
+            [&](const PlannedLaunch&) -> const Kernel& { return code; });
+}
+
+void require_activation(outgrad_activation activation) {
+  if (activation < 0 || activation >= kernels::kActivations) throw SpecError("outgrad: activation " + std::to_string(activation) + " is unknown");
+}
+
+}  // namespace
+
+void Cuda::activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, i64 n) const {
+  require_activation(activation);
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const Arguments arguments{{input(x), y, mask}, 1, n};
+  with_type(format, [&]<class T>(T) {
+    const kernels::cuda::ElementWork work{.forward = true, .bias = false, .element_bytes = sizeof(T), .rows = true};
+    if (activation != OUTGRAD_GELU) {
+      return launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::activation_forward, format, kernels::kActivationNames[activation],
+                                completed(kernels::cuda::ForwardsSchedule::kSchedule, work), arguments);
+    }
+    with_tuned<kernels::cuda::tuned::GeluForward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) {
+      launch_elementwise(at, KernelId::kGeluForward, DeviceKernel::gelu_forward, format, Choice::Fit::kName, completed(Choice::kSchedule, work), arguments);
+    });
+  });
+}
+
+void Cuda::activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
+                               i64 n) const {
+  require_activation(activation);
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const Arguments arguments{{input(dy), input(y), input(mask), dx}, 1, n};
+  with_type(format, [&]<class T>(T) {
+    const auto launch = [&](const FitFacts& fit, const GpuSchedule& schedule) {
+      require(mask != nullptr || !fit.masked, "activation_backward", "mask is null");
+      const kernels::cuda::ElementWork work{.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = fit.rows};
+      launch_elementwise(at, KernelId::kGeluBackward, DeviceKernel::activation_backward, format, fit.name, completed(schedule, work), arguments);
+    };
+    static constexpr auto kFits = facts_of(typename kernels::ActivationFits<T>::Type{});
+    if (activation != OUTGRAD_GELU) return launch(kFits[static_cast<std::size_t>(activation)], kernels::DefaultGpuSchedule::kSchedule);
+    with_tuned<kernels::cuda::tuned::GeluBackward<T>>(at.gpu, 1, n, [&]<class Choice>(Choice) { launch(facts_of<typename Choice::Fit>(), Choice::kSchedule); });
+  });
+}
+
+void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const std::uint64_t* seed, double p) const {
+  require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const int element_bytes = with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
+  const GpuSchedule schedule =
+      completed(kernels::cuda::DropoutSchedule::kSchedule, {.forward = true, .bias = false, .element_bytes = element_bytes, .rows = true});
+  const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::dropout, format, "", false, schedule);
+  const PlannedLaunch planned = kernels::cuda::elementwise_plan(DeviceKernel::dropout, schedule, n, limits_with(at.gpu, code)).launch[0];
+  kernels::DropoutRule rule = kernels::dropout_rule(p);
+  at.launch(code, planned, {&x, &y, &n, &seed, &rule});
+}
+
+// ---- Bias + GELU ----------------------------------------------------------------------------------------------------
+
+void Cuda::bias_gelu_forward(outgrad_format format, const void* x, const float* bias, i64 rows, i64 n, void* y, std::uint32_t* mask) const {
+  require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_forward", "the shape is none of a matrix");
+  if (rows == 0) return;
+  const At at(device_, stream_);
+  const Arguments arguments{{input(x), input(bias), y, mask}, rows, n};
+  const bool wide = n % kernels::cuda::kOctet == 0 && n <= kernels::cuda::kMostWideColumns && is_aligned(bias);
+  with_type(format, [&]<class T>(T) {
+    with_tuned<kernels::cuda::tuned::BiasGeluForward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
+      const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = true, .bias = true, .element_bytes = sizeof(T), .rows = true});
+      const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_forward, format, Choice::Fit::kName, wide, schedule);
+      at.launch(KernelId::kBiasGeluForward, kernels::cuda::bias_forward_plan(schedule, arguments.elements(), wide, limits_with(at.gpu, code)), arguments,
+                [&](const PlannedLaunch&) -> const Kernel& { return code; });
+    });
+  });
+}
+
+std::size_t Cuda::bias_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
+  return static_cast<std::size_t>(kernels::cuda::bias_backward_workspace(rows, n)) * sizeof(float);
+}
+
+void Cuda::bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, i64 rows, i64 n, void* dx, float* dbias,
+                              void* workspace, std::size_t bytes) const {
+  require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward", "the shape is none of a matrix");
+  require(bytes >= bias_workspace_bytes(format, rows, n), "bias_gelu_backward", "the workspace is too small");
+  const At at(device_, stream_);
+  if (rows == 0) return at.fill_with_zeros(dbias, static_cast<std::size_t>(n) * sizeof(float));
+  const Arguments arguments{{input(dy), input(y), input(mask), dx, dbias, workspace}, rows, n};
+  const void* const sums = kernels::slot_count(rows, n) > 1 ? workspace : dbias;
+  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx) && is_aligned(sums);
+  with_type(format, [&]<class T>(T) {
+    with_tuned<kernels::cuda::tuned::BiasGeluBackward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
+      constexpr FitFacts kFit = facts_of<typename Choice::Fit>();
+      const GpuSchedule schedule = completed(Choice::kSchedule, {.forward = false, .bias = true, .element_bytes = sizeof(T), .rows = kFit.rows});
+      const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::bias_gelu_backward, format, kFit.name, wide, schedule);
+      const Kernels& helpers = at.gpu.kernels_of("bias helpers", 0, [] { return jit::bias_helper_source(); });
+      at.launch(KernelId::kBiasGeluBackward, kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code)), arguments,
+                [&](const PlannedLaunch& planned) -> const Kernel& { return planned.kernel == DeviceKernel::add_slots ? helpers.at(planned.kernel) : code; });
+    });
+  });
+}
+
+// ---- Norms ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void require_norm(const NormOf& of, const char* kernel) {
+  require(kernels::cuda::matrix_elements(of.rows, of.n) >= 0, kernel, "the shape is none of a matrix");
+  require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
+}
+
+void launch_norm(const At& at, KernelId id, outgrad_format format, bool rms, const LaunchPlan& plan, const Arguments& arguments) {
+  const kernels::Norm norm = rms ? kernels::Norm::rms : kernels::Norm::layer;
+  at.launch(id, plan, arguments, [&](const PlannedLaunch& planned) -> const Kernel& {
+    switch (planned.kernel) {
+      case DeviceKernel::norm_forward:
+      case DeviceKernel::norm_backward:
+      case DeviceKernel::norm_backward_slots:
+        return at.gpu
+            .kernels_of(key_of("norm", plan.norm, planned.kernel, format, norm, plan.wide, plan.side), 0,
+                        [&] { return jit::source(jit::NormInstance{planned.kernel, norm, false, type_of(format), plan.wide, plan.side, plan.norm}); })
+            .at(planned.kernel);
+      default:
+        return at.gpu
+            .kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm), 0, [&] { return jit::norm_helper_source(norm, type_of(format), true); })
+            .at(planned.kernel);
+    }
+  });
+}
+
+template <class LayerTable, class RmsTable, class Body>
+void with_tuned_norm(const Gpu& gpu, const NormOf& of, const Body& body) {
+  const auto choose = [&]<class Choice>(Choice) { body(GpuNormSchedule(Choice::kSchedule)); };
+  of.rms ? with_tuned<RmsTable>(gpu, of.rows, of.n, choose) : with_tuned<LayerTable>(gpu, of.rows, of.n, choose);
+}
+
+kernels::cuda::NormTask task_of(const NormOf& of, int element_bytes, bool wide, bool sums, bool aligned) {
+  return {of.rms ? kernels::Norm::rms : kernels::Norm::layer, element_bytes, false, of.rows, of.n, wide, of.side_count > 0, sums, aligned};
+}
+
+}  // namespace
+
+void Cuda::norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const {
+  require_norm(of, "norm_forward");
+  require(eps >= 0.0f, "norm_forward", "eps must be at least 0");
+  if (of.rows == 0) return;
+  const At at(device_, stream_);
+  Arguments arguments{{}, of.rows, of.n, eps, {of.side, of.side_count, side_x_hat}};
+  std::size_t k = 0;
+  for (void* array : {input(x), input(of.gamma)}) arguments.array[k++] = array;
+  if (!of.rms) arguments.array[k++] = input(of.beta);
+  for (void* array : {y, static_cast<void*>(rstd)}) arguments.array[k++] = array;
+  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(x) && is_aligned(y) && is_aligned(of.gamma) && is_aligned(of.beta);
+  with_type(format, [&]<class T>(T) {
+    namespace tuned = kernels::cuda::tuned;
+    with_tuned_norm<tuned::LayernormForward<T>, tuned::RmsnormForward<T>>(at.gpu, of, [&](const GpuNormSchedule& schedule) {
+      launch_norm(at, of.rms ? KernelId::kRmsnormForward : KernelId::kLayernormForward, format, of.rms,
+                  kernels::cuda::norm_forward_plan(schedule, task_of(of, sizeof(T), wide, false, true), at.gpu.limits()), arguments);
+    });
+  });
+}
+
+std::size_t Cuda::norm_workspace_bytes(outgrad_format, i64 rows, i64 n) const {
+  return static_cast<std::size_t>(kernels::cuda::norm_backward_workspace(rows, n)) * sizeof(float);
+}
+
+void Cuda::norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
+                         float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const {
+  require_norm(of, "norm_backward");
+  require(bytes >= norm_workspace_bytes(format, of.rows, of.n), "norm_backward", "the workspace is too small");
+  const At at(device_, stream_);
+  Arguments arguments{{}, of.rows, of.n, 0, {of.side, of.side_count, const_cast<float*>(side_x_hat)}};
+  std::size_t k = 0;
+  for (void* array : {input(dy), input(y), input(of.gamma)}) arguments.array[k++] = array;
+  if (!of.rms) arguments.array[k++] = input(of.beta);
+  for (void* array : {input(rstd), dx, static_cast<void*>(dgamma)}) arguments.array[k++] = array;
+  if (!of.rms) arguments.array[k++] = dbeta;
+  arguments.array[k] = workspace;
+  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(dy) && is_aligned(y) && is_aligned(dx);
+  const bool sums = dgamma != nullptr || dbeta != nullptr, aligned = is_aligned(of.gamma) && is_aligned(of.beta);
+  with_type(format, [&]<class T>(T) {
+    namespace tuned = kernels::cuda::tuned;
+    with_tuned_norm<tuned::LayernormBackward<T>, tuned::RmsnormBackward<T>>(at.gpu, of, [&](const GpuNormSchedule& schedule) {
+      launch_norm(at, of.rms ? KernelId::kRmsnormBackward : KernelId::kLayernormBackward, format, of.rms,
+                  kernels::cuda::norm_backward_plan(schedule, task_of(of, sizeof(T), wide, sums, aligned), at.gpu.limits()), arguments);
+    });
+  });
+}
+
+}  // namespace outgrad::torch_operators

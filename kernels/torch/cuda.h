@@ -1,0 +1,54 @@
+// The kernels on a CUDA device: compiled by NVRTC at their first use there, launched through the driver on the caller's stream. Neither library is loaded
+// before a first kernel runs.
+//
+// A kernel runs in the schedule, and GELU in the fit, that the tuned header has for the device (OUTGRAD_TUNED_CUDA_HEADER, else the default's); every
+// schedule gives the host's bits. What was compiled is kept in a folder, so that the next process need not compile it: $OUTGRAD_CACHE, else outgrad/ in
+// $XDG_CACHE_HOME or ~/.cache; where it cannot be written, nothing is kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/c/outgrad.h"
+
+namespace outgrad::torch_operators {
+
+// A norm over rows of n, whichever backend computes it. side: the channels whose x^ is kept, ascending.
+struct NormOf {
+  bool rms = false;
+  std::int64_t rows = 0, n = 0;
+  const float *gamma = nullptr, *beta = nullptr;
+  const std::int32_t* side = nullptr;
+  std::int64_t side_count = 0;
+};
+
+// The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue, allocate nothing and never wait, so that they may be captured
+// in a graph. What lies on the device is not looked at: a gamma without a finite reciprocal outside the side channels gives infinities and NaNs in the
+// backward pass. Throw kernels::SpecError for arguments that break the contract, EnvironmentError where driver, compiler or device fail.
+class Cuda {
+ public:
+  Cuda(int device, void* stream) : device_(device), stream_(stream) {}
+
+  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) const;
+  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
+                           std::int64_t n) const;
+
+  void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
+  std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
+  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
+                          float* dbias, void* workspace, std::size_t bytes) const;
+
+  void norm_forward(outgrad_format format, const NormOf& norm, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const;
+  std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
+  void norm_backward(outgrad_format format, const NormOf& norm, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
+                     float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const;
+
+  // seed: on the device.
+  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;
+
+ private:
+  int device_;
+  void* stream_;
+};
+
+}  // namespace outgrad::torch_operators

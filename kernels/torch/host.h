@@ -1,0 +1,65 @@
+// The kernels on the CPU, by the compiled library. The same calls as Cuda's (kernels/torch/cuda.h).
+#pragma once
+
+#include <torch/headeronly/util/Exception.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/c/outgrad.h"
+#include "kernels/formats.h"
+#include "kernels/host/dropout.h"
+#include "kernels/torch/cuda.h"
+
+namespace outgrad::torch_operators {
+
+class Host {
+ public:
+  void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) const {
+    require(outgrad_activation_forward(activation, format, x, y, mask, n));
+  }
+  void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
+                           std::int64_t n) const {
+    require(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
+  }
+
+  void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
+    require(outgrad_bias_gelu_forward(format, x, bias, rows, n, y, mask));
+  }
+  std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
+    std::size_t bytes = 0;
+    require(outgrad_bias_backward_workspace(format, rows, n, &bytes));
+    return bytes;
+  }
+  void bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n, void* dx,
+                          float* dbias, void* workspace, std::size_t bytes) const {
+    require(outgrad_bias_gelu_backward(format, dy, y, mask, rows, n, dx, dbias, workspace, bytes));
+  }
+
+  void norm_forward(outgrad_format format, const NormOf& of, const void* x, float eps, void* y, float* rstd, float* side_x_hat) const {
+    require(of.rms ? outgrad_rmsnorm_forward(format, x, of.gamma, of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat)
+                   : outgrad_layernorm_forward(format, x, of.gamma, of.beta, of.rows, of.n, eps, y, rstd, of.side, of.side_count, side_x_hat));
+  }
+  std::size_t norm_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const {
+    std::size_t bytes = 0;
+    require(outgrad_norm_backward_workspace(format, rows, n, &bytes));
+    return bytes;
+  }
+  void norm_backward(outgrad_format format, const NormOf& of, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
+                     float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const {
+    require(of.rms ? outgrad_rmsnorm_backward(format, dy, y, of.gamma, rstd, of.rows, of.n, dx, dgamma, of.side, of.side_count, side_x_hat, workspace, bytes)
+                   : outgrad_layernorm_backward(format, dy, y, of.gamma, of.beta, rstd, of.rows, of.n, dx, dgamma, dbeta, of.side, of.side_count, side_x_hat,
+                                                workspace, bytes));
+  }
+
+  void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const {
+    const auto of = [&]<class T>(T) { kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), n, *seed, p); };
+    if (format == OUTGRAD_F32) return of(float{});
+    format == OUTGRAD_F16 ? of(kernels::F16{}) : of(kernels::BF16{});
+  }
+
+ private:
+  static void require(outgrad_status status) { STD_TORCH_CHECK(status == OUTGRAD_OK, outgrad_error_message()); }
+};
+
+}  // namespace outgrad::torch_operators

@@ -1,0 +1,324 @@
+// outgrad's kernels as PyTorch operators, over LibTorch's stable ABI: one binary for every release from 2.10 on. Each operator stands here once, for the
+// backend that computes it: Host or Cuda.
+//
+// Operators are plain functions of tensors: autograd stands outside, in Python (outgrad/functional.py). They take dense
+// contiguous tensors on one device; the Python side sees to that, and to messages that name the caller's argument.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#ifdef __linux__
+#include <dlfcn.h>
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include "kernels/activations.h"
+#include "kernels/c/outgrad.h"
+#include "kernels/torch/cuda.h"
+#include "kernels/torch/host.h"
+
+namespace outgrad::torch_operators {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+inline outgrad_format format_of(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case ScalarType::Float: return OUTGRAD_F32;
+    case ScalarType::Half: return OUTGRAD_F16;
+    case ScalarType::BFloat16: return OUTGRAD_BF16;
+    default: STD_TORCH_CHECK(false, "outgrad: a tensor is not of float32, float16 or bfloat16");
+  }
+}
+
+inline void require_like(const Tensor& tensor, const Tensor& model, const char* name) {
+  STD_TORCH_CHECK(tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel(), "outgrad: ", name,
+                  " is not of the type and number of elements of the others");
+}
+
+inline void require_elements(const Tensor& tensor, ScalarType type, std::int64_t count, const char* name) {
+  STD_TORCH_CHECK(tensor.scalar_type() == type && tensor.numel() == count, "outgrad: ", name, " has ", tensor.numel(), " elements or another type, where ",
+                  count, " are needed");
+}
+
+template <class T>
+T* result(const Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+// --- Where an operator computes --------------------------------------------------------------------------------------
+
+struct Place {
+  std::int32_t type = 0, index = 0;
+  bool operator==(const Place&) const = default;
+};
+inline Place place_of(const Tensor& tensor) {
+  Place place;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &place.type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &place.index));
+  return place;
+}
+
+// PyTorch's current stream of a device. The function that tells is in a library that PyTorch has for CUDA alone.
+inline void* current_stream([[maybe_unused]] const Place& place) {
+  void* stream = nullptr;
+#ifdef __linux__
+  if (place.type == aoti_torch_device_type_cpu()) return nullptr;  // a device that stands in for one
+  using Function = AOTITorchError (*)(std::int32_t, void**);
+  static const auto function = [] {
+    void* const library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return reinterpret_cast<Function>(library != nullptr ? ::dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
+  }();
+  STD_TORCH_CHECK(function != nullptr, "outgrad: this PyTorch does not tell its CUDA stream");
+  TORCH_ERROR_CODE_CHECK(function(place.index, &stream));
+#endif
+  return stream;
+}
+
+template <class Backend>
+Backend backend_at(const Place& place);
+template <>
+inline Host backend_at<Host>(const Place&) {
+  return {};
+}
+template <>
+inline Cuda backend_at<Cuda>(const Place& place) {
+  return {std::max(place.index, 0), current_stream(place)};
+}
+
+// The place of an operator's first tensor, which all others share; its results are made there.
+class Call {
+ public:
+  explicit Call(const Tensor& first) : place_(place_of(first)) {}
+
+  template <class Backend>
+  Backend backend() const {
+    return backend_at<Backend>(place_);
+  }
+
+  const void* data(const Tensor& tensor) const {
+    STD_TORCH_CHECK(tensor.is_contiguous(), "outgrad: an operator takes contiguous tensors");
+    STD_TORCH_CHECK(place_of(tensor) == place_, "outgrad: an operator takes tensors on one device");
+    return tensor.const_data_ptr();
+  }
+  template <class T>
+  const T* data(const Tensor& tensor) const {
+    return static_cast<const T*>(data(tensor));
+  }
+  // Null where there is none.
+  const float* floats(const OptionalTensor& tensor, std::int64_t count, const char* name) const {
+    if (!tensor) return nullptr;
+    require_elements(*tensor, ScalarType::Float, count, name);
+    return data<float>(*tensor);
+  }
+
+  Tensor floats_of(std::initializer_list<std::int64_t> size) const { return made({size.begin(), size.size()}, aoti_torch_dtype_float32()); }
+  Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
+  Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
+  Tensor made_like(const Tensor& model) const {
+    std::int32_t type = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(model.get(), &type));
+    const auto size = model.sizes();
+    return made({size.data(), size.size()}, type);
+  }
+
+ private:
+  // Asks for huge pages under an array that malloc has just mapped. From 32 MiB on, glibc maps every array anew (the most that M_MMAP_THRESHOLD
+  // grows to by itself), and the first touch of 2^24 floats, page by page of 4 KiB, takes four times as long as GELU.
+  static void ask_for_huge_pages([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] std::int64_t elements) {
+#ifdef __linux__
+    constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21, kMapped = std::uintptr_t{1} << 25;
+    const std::uintptr_t bytes = static_cast<std::uintptr_t>(elements) * tensor.element_size();
+    if (bytes < kMapped) return;
+    const auto begin = (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + kHugePage - 1) & ~(kHugePage - 1);
+    const auto end = (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + bytes) & ~(kHugePage - 1);
+    // Where the system has none, it says so, and all is as before.
+    (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+  }
+
+  // Not torch::stable::empty_like and new_empty, which pass through the dispatcher: for small tensors that is a third of a call.
+  Tensor made(std::span<const std::int64_t> size, std::int32_t type) const {
+    constexpr std::size_t kMostDimensions = 64;
+    STD_TORCH_CHECK(size.size() <= kMostDimensions, "outgrad: a tensor has more than 64 dimensions");
+    std::int64_t strides[kMostDimensions], stride = 1;
+    for (std::size_t k = size.size(); k-- > 0; stride *= std::max<std::int64_t>(size[k], 1)) strides[k] = stride;
+    AtenTensorHandle handle = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(size.size()), size.data(), strides, type, place_.type, place_.index, &handle));
+    const Tensor tensor(handle);
+    if (place_.type == aoti_torch_device_type_cpu()) ask_for_huge_pages(tensor, size.empty() ? 1 : strides[0] * size[0]);
+    return tensor;
+  }
+
+  Place place_;
+};
+
+inline std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
+
+// --- Activations ---------------------------------------------------------------------------------------------------
+
+template <class... Fit>
+constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit...>) {
+  return {Fit::kMasked...};
+}
+inline constexpr auto kMasked = masked_of(kernels::ActivationFits<float>::Type{});
+
+// Of an unknown one too, which a backend refuses.
+inline bool is_masked(std::int64_t activation) {
+  return activation < 0 || activation >= kernels::kActivations || kMasked[static_cast<std::size_t>(activation)];
+}
+
+// The mask of an activation without a minimum has no words.
+template <class Backend>
+std::tuple<Tensor, Tensor> activation_forward(const Tensor& x, std::int64_t activation) {
+  const Call call(x);
+  const std::int64_t n = x.numel();
+  const Tensor y = call.made_like(x), mask = call.words_of(is_masked(activation) ? mask_words(n) : 0);
+  call.backend<Backend>().activation_forward(static_cast<outgrad_activation>(activation), format_of(x), call.data(x), y.mutable_data_ptr(),
+                                             result<std::uint32_t>(mask), n);
+  return {y, mask};
+}
+
+template <class Backend>
+Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTensor& mask, std::int64_t activation) {
+  const Call call(y);
+  const std::int64_t n = y.numel();
+  require_like(dy, y, "dy");
+  const bool masked = mask && is_masked(activation);
+  if (masked) require_elements(*mask, ScalarType::Int, mask_words(n), "mask");
+  const Tensor dx = call.made_like(dy);
+  call.backend<Backend>().activation_backward(static_cast<outgrad_activation>(activation), format_of(y), call.data(dy), call.data(y),
+                                              masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr(), n);
+  return dx;
+}
+
+// GELU of what a linear layer gives before its bias, over rows of n = the bias's length.
+inline std::int64_t rows_of(const Tensor& matrix, std::int64_t n) {
+  const std::int64_t rows = n > 0 ? matrix.numel() / n : 0;
+  STD_TORCH_CHECK(rows * n == matrix.numel(), "outgrad: ", matrix.numel(), " elements are no rows of ", n);
+  return rows;
+}
+
+template <class Backend>
+std::tuple<Tensor, Tensor> bias_gelu_forward(const Tensor& x, const Tensor& bias) {
+  const Call call(x);
+  const std::int64_t n = bias.numel(), rows = rows_of(x, n);
+  require_elements(bias, ScalarType::Float, n, "bias");
+  const Tensor y = call.made_like(x), mask = call.words_of(mask_words(x.numel()));
+  call.backend<Backend>().bias_gelu_forward(format_of(x), call.data(x), call.data<float>(bias), rows, n, y.mutable_data_ptr(), result<std::uint32_t>(mask));
+  return {y, mask};
+}
+
+template <class Backend>
+std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y, const Tensor& mask, std::int64_t columns) {
+  const Call call(y);
+  const std::int64_t rows = rows_of(y, columns);
+  require_like(dy, y, "dy");
+  require_elements(mask, ScalarType::Int, mask_words(y.numel()), "mask");
+  const auto backend = call.backend<Backend>();
+  const std::size_t bytes = backend.bias_workspace_bytes(format_of(y), rows, columns);
+  const Tensor dx = call.made_like(dy), dbias = call.floats_of({columns}), workspace = call.bytes_of(bytes);
+  backend.bias_gelu_backward(format_of(y), call.data(dy), call.data(y), call.data<std::uint32_t>(mask), rows, columns, dx.mutable_data_ptr(),
+                             result<float>(dbias), workspace.mutable_data_ptr(), bytes);
+  return {dx, dbias};
+}
+
+// --- Norms over rows of n ------------------------------------------------------------------------------------------
+
+// What forward and backward have in common.
+inline NormOf norm_of(const Call& call, const Tensor& matrix, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, bool rms,
+                      const OptionalTensor& channels) {
+  NormOf norm{rms, rows_of(matrix, columns), columns, call.floats(gamma, columns, "gamma"), call.floats(beta, columns, "beta"), nullptr, 0};
+  STD_TORCH_CHECK(columns > 0, "outgrad: a norm over ", columns, " columns");
+  if (!channels) return norm;
+  norm.side_count = channels->numel();
+  require_elements(*channels, ScalarType::Int, norm.side_count, "side_channels");
+  norm.side = call.data<std::int32_t>(*channels);
+  return norm;
+}
+
+template <class Backend>
+std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
+                                                bool rms, const OptionalTensor& side_channels) {
+  const Call call(x);
+  const NormOf norm = norm_of(call, x, columns, gamma, beta, rms, side_channels);
+  const Tensor y = call.made_like(x), rstd = call.floats_of({norm.rows}), x_hat = call.floats_of({norm.rows, norm.side_count});
+  call.backend<Backend>().norm_forward(format_of(x), norm, call.data(x), static_cast<float>(eps), y.mutable_data_ptr(), result<float>(rstd),
+                                       norm.side_count > 0 ? result<float>(x_hat) : nullptr);
+  return {y, rstd, x_hat};
+}
+
+// dgamma and dbeta have no elements where they are not wanted.
+template <class Backend>
+std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& y, std::int64_t columns, const OptionalTensor& gamma,
+                                                 const OptionalTensor& beta, const Tensor& rstd, bool rms, const OptionalTensor& side_channels,
+                                                 const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta) {
+  const Call call(y);
+  const NormOf norm = norm_of(call, y, columns, gamma, beta, rms, side_channels);
+  require_like(dy, y, "dy");
+  require_elements(rstd, ScalarType::Float, norm.rows, "rstd");
+  require_elements(side_x_hat, ScalarType::Float, norm.rows * norm.side_count, "side_x_hat");
+  const auto backend = call.backend<Backend>();
+  const std::size_t bytes = backend.norm_workspace_bytes(format_of(y), norm.rows, norm.n);
+  const Tensor dx = call.made_like(dy), workspace = call.bytes_of(bytes);
+  const Tensor dgamma = call.floats_of({with_dgamma ? norm.n : 0}), dbeta = call.floats_of({with_dbeta ? norm.n : 0});
+  backend.norm_backward(format_of(y), norm, call.data(dy), call.data(y), call.data<float>(rstd), norm.side_count > 0 ? call.data<float>(side_x_hat) : nullptr,
+                        dx.mutable_data_ptr(), with_dgamma ? result<float>(dgamma) : nullptr, with_dbeta ? result<float>(dbeta) : nullptr,
+                        workspace.mutable_data_ptr(), bytes);
+  return {dx, dgamma, dbeta};
+}
+
+// --- Dropout -------------------------------------------------------------------------------------------------------
+
+// Applied to dy with the same seed, an int64 tensor of one element beside x, it is its own backward.
+template <class Backend>
+Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
+  const Call call(x);
+  require_elements(seed, ScalarType::Long, 1, "seed");
+  const Tensor y = call.made_like(x);
+  call.backend<Backend>().dropout(format_of(x), call.data(x), y.mutable_data_ptr(), x.numel(), call.data<std::uint64_t>(seed), p);
+  return y;
+}
+
+// --- Their names ---------------------------------------------------------------------------------------------------
+
+inline constexpr const char* kSchemas[] = {
+    "activation_forward(Tensor x, int activation) -> (Tensor, Tensor)",
+    "activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor",
+    "bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)",
+    "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns) -> (Tensor, Tensor)",
+    "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels) -> (Tensor, Tensor, Tensor)",
+    "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, "
+    "bool with_dgamma, bool with_dbeta) -> (Tensor, Tensor, Tensor)",
+    "dropout(Tensor x, Tensor seed, float p) -> Tensor"};
+
+template <class Library>
+void define(Library& m) {
+  for (const char* schema : kSchemas) m.def(schema);
+}
+
+template <class Backend, class Library>
+void implement(Library& m) {
+  m.impl("activation_forward", TORCH_BOX(&activation_forward<Backend>));
+  m.impl("activation_backward", TORCH_BOX(&activation_backward<Backend>));
+  m.impl("bias_gelu_forward", TORCH_BOX(&bias_gelu_forward<Backend>));
+  m.impl("bias_gelu_backward", TORCH_BOX(&bias_gelu_backward<Backend>));
+  m.impl("norm_forward", TORCH_BOX(&norm_forward<Backend>));
+  m.impl("norm_backward", TORCH_BOX(&norm_backward<Backend>));
+  m.impl("dropout", TORCH_BOX(&dropout<Backend>));
+}
+
+}  // namespace outgrad::torch_operators

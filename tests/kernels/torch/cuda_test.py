@@ -1,0 +1,175 @@
+"""The operators for CUDA, over a driver that stands in for a GPU: its memory is the host's, and what is launched computes what the host computes, from
+the arguments that the launch was given. Real are the choice of kernels, their programs, which NVRTC compiles for an sm_90, and every argument."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import outgrad
+from outgrad import library
+
+BINARY = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"])
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+ours = torch.ops.outgrad
+
+
+def loaded(name):
+    torch.ops.load_library(str(BINARY / f"tests/lib{name.replace('outgrad', 'outgrad_torch')}.so"))
+    return getattr(torch.ops, name)
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory):
+    """The operators of the stand-in, which tests only names: it is opened by the first call, with this environment."""
+    os.environ["OUTGRAD_LIBCUDA"] = str(BINARY / "tests/liboutgrad-stand-in-driver.so")
+    os.environ["OUTGRAD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    return loaded("outgrad_stand_in")
+
+
+def values(dtype, *size, seed=0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def same(a, b):
+    a, b = (result if isinstance(result, tuple) else (result,) for result in (a, b))
+    for x, y in zip(a, b, strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        integers = {4: torch.int32, 2: torch.int16}[x.element_size()]
+        assert torch.equal(x.view(integers), y.view(integers))
+
+
+@pytest.mark.parametrize("n", [0, 1, 33, 70_001])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_activations(device, dtype, n):
+    x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
+    for activation in range(len(library.ACTIVATIONS)):
+        y, mask = ours.activation_forward(x, activation)
+        same(device.activation_forward(x, activation), (y, mask))
+        same(device.activation_backward(dy, y, mask, activation), ours.activation_backward(dy, y, mask, activation))
+
+
+# Rows of whole octets and others; one slot of sums and several; more than registers hold; a view that is not aligned to wide accesses.
+@pytest.mark.parametrize("rows, columns", [(0, 8), (1, 1), (5, 33), (7, 768), (64, 1024), (2, 40_000)])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_bias_and_norms(device, dtype, rows, columns):
+    x, dy = values(dtype, rows, columns, seed=3), values(dtype, rows, columns, seed=4)
+    gamma, beta = values(torch.float32, columns, seed=5).abs() + 0.5, values(torch.float32, columns, seed=6)
+    y, mask = ours.bias_gelu_forward(x, beta)
+    same(device.bias_gelu_forward(x, beta), (y, mask))
+    same(device.bias_gelu_backward(dy, y, mask, columns), ours.bias_gelu_backward(dy, y, mask, columns))
+    side = torch.tensor(sorted({0, columns // 2, columns - 1}), dtype=torch.int32)
+    hard = gamma.clone()
+    hard[side.long()] = 0.0
+    shifted = torch.cat([torch.ones(1), beta])[1:]
+    for rms, g, b, channels in [(False, gamma, beta, None), (False, None, None, None), (True, gamma, None, None), (True, None, None, None),
+                                (False, hard, beta, side), (True, hard, None, side), (False, gamma, shifted, None)]:
+        forward = ours.norm_forward(x, columns, g, b, 1e-5, rms, channels)
+        same(device.norm_forward(x, columns, g, b, 1e-5, rms, channels), forward)
+        for with_dgamma, with_dbeta in [(True, not rms), (False, False)]:
+            arguments = (dy, forward[0], columns, g, b, forward[1], rms, channels, forward[2], with_dgamma, with_dbeta)
+            same(device.norm_backward(*arguments), ours.norm_backward(*arguments))
+
+
+def test_arrays_that_are_not_aligned(device):
+    """To their element alone: wide accesses are not for them."""
+    x, dy, bias = values(torch.bfloat16, 8 * 1024 + 1)[1:].view(8, 1024), values(torch.bfloat16, 8 * 1024 + 1, seed=1)[1:].view(8, 1024), values(torch.float32, 1025)[1:]
+    y, mask = ours.bias_gelu_forward(x, bias)
+    same(device.bias_gelu_forward(x, bias), (y, mask))
+    same(device.bias_gelu_backward(dy, y, mask, 1024), ours.bias_gelu_backward(dy, y, mask, 1024))
+    forward = ours.norm_forward(x, 1024, bias.abs() + 1, bias, 1e-5, False, None)
+    same(device.norm_forward(x, 1024, bias.abs() + 1, bias, 1e-5, False, None), forward)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_dropout(device, dtype, p):
+    seed = torch.tensor([1234567890123456789])
+    for n in (0, 1, 9, 70_001):
+        x = values(dtype, n)
+        same(device.dropout(x, seed, p), ours.dropout(x, seed, p))
+
+
+def test_a_tuned_headers_choices_run(device):
+    """Of a few elements and of many GELU's gradient is had by two fits; where the header has nothing, the default runs."""
+    tuned = loaded("outgrad_stand_in_tuned")
+    for n, other in ((500, True), (2000, True), (50_000, False), (200_000, False)):
+        dy = values(torch.bfloat16, n, seed=1)
+        y, mask = ours.activation_forward(values(torch.bfloat16, n, seed=2), 0)
+        default, found = ours.activation_backward(dy, y, mask, 0), tuned.activation_backward(dy, y, mask, 0)
+        assert torch.equal(default, found) != other
+        assert ((default.double() - found.double()).abs() <= 2.0**-5 * dy.double().abs()).all(), "A + B of the faster fit is 2^-5.99"
+        same(tuned.activation_backward(dy.half(), y.half(), mask, 0), ours.activation_backward(dy.half(), y.half(), mask, 0))
+    x = values(torch.float32, 8, 512)
+    same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None), ours.norm_forward(x, 512, None, None, 1e-5, False, None))
+
+
+def test_what_is_refused(device):
+    x = values(torch.float32, 4, 8)
+    y, mask = ours.activation_forward(x, 0)
+    with pytest.raises(RuntimeError, match="activation 10 is unknown"):
+        device.activation_forward(x, 10)
+    with pytest.raises(RuntimeError, match="activation -1 is unknown"):
+        device.activation_backward(x, y, mask, -1)
+    with pytest.raises(RuntimeError, match="mask is null"):
+        device.activation_backward(x, y, None, 0)
+    with pytest.raises(RuntimeError, match="eps"):
+        device.norm_forward(x, 8, None, None, float("nan"), False, None)
+    with pytest.raises(RuntimeError, match="side channels"):
+        device.norm_forward(x, 8, None, None, 1e-5, False, torch.arange(9, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="p must lie"):
+        device.dropout(x, torch.tensor([7]), 1.5)
+
+
+# --- The folder of compiled programs ---------------------------------------------------------------------------------
+
+RUN = """
+import os, sys, torch, outgrad
+torch.ops.load_library(sys.argv[1])
+x = torch.linspace(-5, 5, 1000)
+y, mask = torch.ops.outgrad_stand_in.activation_forward(x, 0)
+assert torch.equal(y, torch.ops.outgrad.activation_forward(x, 0)[0])
+"""
+
+
+def run(**environment):
+    return subprocess.run(
+        [sys.executable, "-c", RUN, str(BINARY / "tests/liboutgrad_torch_stand_in.so")], env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+def test_a_program_is_compiled_once(device, tmp_path):
+    """A second process finds the first one's; a damaged one is compiled again; where nothing can be written, nothing is kept."""
+    folder = tmp_path / "made" / "here"
+    assert run(OUTGRAD_CACHE=str(folder)).returncode == 0
+    (kept,) = folder.iterdir()
+
+    def is_read():
+        before = kept.stat().st_mtime_ns
+        assert run(OUTGRAD_CACHE=str(folder)).returncode == 0
+        assert [kept] == list(folder.iterdir())
+        return kept.stat().st_mtime_ns == before
+
+    assert is_read(), "who compiles writes what came of it"
+    content = kept.read_bytes()
+    for damaged in (content[:-1], b"", b"x" * 64 + content[64:], content[:70] + b"y" + content[71:]):
+        kept.write_bytes(damaged)
+        assert not is_read() and kept.read_bytes() != damaged
+    assert is_read()
+    (tmp_path / "file").write_text("")
+    assert run(OUTGRAD_CACHE=str(tmp_path / "file")).returncode == 0
+
+
+def test_without_a_driver_it_says_so(device):
+    result = run(OUTGRAD_LIBCUDA="/nowhere/libcuda.so.1")
+    assert result.returncode == 1
+    assert "RuntimeError: /nowhere/libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine" in result.stderr.strip().splitlines()[-1]
+
+
+def test_importing_loads_neither_driver_nor_compiler():
+    code = "import outgrad; maps = open('/proc/self/maps').read(); assert 'libcuda.so' not in maps and 'stand-in-driver' not in maps, maps"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert outgrad.__version__
