@@ -6,12 +6,14 @@
 #                                          it; then all bits and the digests of all outputs. At most 300 s
 #   autotune/gpu_run.sh tune [--budget S]  builds outgrad-tune and tunes all kernels for S seconds (180)
 #   autotune/gpu_run.sh check              compute-sanitizer's memcheck and racecheck over a sample of the bits
-#   autotune/gpu_run.sh [--budget S]       these three within 540 s: tune may measure until 450, and of that at most S seconds, and check has the rest
+#   autotune/gpu_run.sh torch [--budget S] the PyTorch package: its operators against the CPU's, streams, graphs, checkpoints; memory, largest batch and
+#                                          speed of BERT-Large, GPT-2 and RoBERTa beside PyTorch's own, for S seconds (else until 540)
+#   autotune/gpu_run.sh [--budget S]       the first three within 540 s: tune may measure until 450, and of that at most S seconds, and check has the rest
 #
 # OUTGRAD_JSON_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results' (out/gpu). Of several GPUs it is the first, or the
 # first of CUDA_VISIBLE_DEVICES. A result is in $OUT as soon as it is there, and what grows is copied again every two seconds: a run that is killed leaves
-# what it had. At most 8 files, each under 16 MiB: summary.txt; timing.json; checks.json (what was compared); torch.json; the tuner's database (compressed)
-# and header; failure.log, of a build or a sanitizer that failed.
+# what it had. At most 8 files, each under 16 MiB: summary.txt; timing.json; checks.json (what was compared); torch.json; throughput.json; the tuner's database
+# (compressed) and header; failure.log, of a build or a sanitizer that failed.
 # Exit status: 0 all equal, 1 a difference, a memory error or a race, 2 bad usage, 3 no GPU, no toolkit, a failed build, a step that did not end.
 set -euo pipefail
 export LC_ALL=C
@@ -39,18 +41,18 @@ fi
 
 stages=(first tune check)
 case ${1:-} in
-  first | tune | check) stages=("$1"); shift ;;
+  first | tune | check | torch) stages=("$1"); shift ;;
   '' | -*) ;;
-  *) fail 2 "unknown stage '$1' (first, tune, check; --pack DIR)" ;;
+  *) fail 2 "unknown stage '$1' (first, tune, check, torch; --pack DIR)" ;;
 esac
 budget=
 if [[ ${1:-} == --budget ]]; then
-  [[ " ${stages[*]} " == *" tune "* ]] || fail 2 "--budget is the tuner's, and this is stage ${stages[0]}"
+  [[ " ${stages[*]} " =~ " tune "|" torch " ]] || fail 2 "--budget is of tune and torch, and this is stage ${stages[0]}"
   [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || fail 2 "--budget: '${2:-}' is not a number of seconds from 1 to 99999"
   budget=$2
   shift 2
 fi
-[[ $# -eq 0 ]] || fail 2 "unknown option '$1' (first, tune, check; --pack DIR, --budget SECONDS)"
+[[ $# -eq 0 ]] || fail 2 "unknown option '$1' (first, tune, check, torch; --pack DIR, --budget SECONDS)"
 
 # ---- The machine ------------------------------------------------------------------------------------------------------
 
@@ -217,17 +219,17 @@ step() {
   return 0
 }
 
-# built TARGET: configures where that was not done, and builds it alone, so that another's failure does not cost it. A slow machine gets the time of a whole
-# run for it.
+# built TARGET OPTION...: configures and builds it alone, so that another's failure does not cost it. A slow machine gets the time of a whole run for it.
 built() {
   local target=$1 began=$SECONDS before generator=() limit=$((deadline - SECONDS))
+  shift
   if [[ $limit -lt $((540 - SECONDS)) ]]; then limit=$((540 - SECONDS)); fi
   count_cpu
   before=$cpu
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja > /dev/null; then generator=(-G Ninja); fi
   if ! { timeout -k 10 "$limit" cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_LIBRARY=OFF \
            -DOUTGRAD_INSTALL=OFF -DOUTGRAD_WERROR=OFF -DOUTGRAD_NATIVE=ON -DOUTGRAD_CUDA=ON -DOUTGRAD_JSON_DIR="$json" -DCMAKE_CUDA_COMPILER="$nvcc" \
-           -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
+           -DCMAKE_CUDA_ARCHITECTURES="$capability-real" -DOUTGRAD_TORCH=OFF "$@" \
          && timeout -k 10 "$limit" cmake --build "$build" --target "$target" -j "$(nproc)"; } > "$build/$target.log" 2>&1; then
     tail -c 1000000 "$build/$target.log" > "$work/failure.log"
     grep -m 3 -iE 'error|fatal' "$build/$target.log" >&2 || tail -n 5 "$build/$target.log" >&2
@@ -278,6 +280,24 @@ tune_stage() {
   step $((seconds + 120)) "$build/outgrad-tune" tune --device cuda:0 --budget "$seconds" --out "$build/tuned"
 }
 
+torch_stage() {
+  local python tuned seconds
+  python=$(command -v python3 || true)
+  if [[ -z $python ]] || ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' > /dev/null 2>&1; then
+    say "SKIPPED: PyTorch with CUDA is not importable"
+    return 0
+  fi
+  tuned=$(find "$build/tuned" -name 'tuned_*.h' -print -quit 2> /dev/null || true)  # of stage tune
+  say "== the package, ${tuned:-without a tuned header}"
+  built outgrad_torch -DOUTGRAD_LIBRARY=ON -DOUTGRAD_TORCH=ON -DOUTGRAD_TORCH_PYTHON="$python" -DOUTGRAD_TORCH_TUNED="$tuned" || return 0
+  export PYTHONPATH="$build/python:$root/tests/kernels/torch:$root/notebooks_data/studies" PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
+  export OUTGRAD_CACHE="$build/torch-cache" OUTGRAD_SOURCE_DIR="$root" OUTGRAD_BINARY_DIR="$build"
+  step 300 "$python" -m pytest -q -p no:cacheprovider --durations=5 --rootdir "$root/tests/kernels/torch" "$root/tests/kernels/torch/gpu_test.py"
+  say "== memory, largest batch and speed"
+  seconds=${budget:-$(($(left) > 90 ? $(left) - 60 : 30))}  # a row that is begun takes up to a minute
+  step $((seconds + 100)) "$python" "$root/notebooks_data/studies/throughput.py" --out "$work/throughput.json" --seconds "$seconds"
+}
+
 # sanitized TOOL LIMIT
 sanitized() {
   local log=$work/sanitizer.txt code=0 why began=$SECONDS
@@ -326,11 +346,13 @@ for stage in "${stages[@]}"; do
     first) deadline=300 ;;
     tune) deadline=$(if [[ ${#stages[@]} -gt 1 ]]; then echo 500; else echo 100000; fi) ;;
     check) deadline=540 ;;
+    torch) deadline=$(if [[ -n $budget ]]; then echo 100000; else echo 540; fi) ;;
   esac
   case $stage in
     first) first_stage ;;
     tune) tune_stage ;;
     check) check_stage ;;
+    torch) torch_stage ;;
   esac
   count_cpu
   say "==== $stage: $((SECONDS - began)) s, $((cpu - before)) s of CPU"

@@ -33,7 +33,7 @@ refused 2 "unknown stage 'second'" "$run" second
 refused 2 "--budget: '0'" "$run" --budget 0
 refused 2 "--budget: ''" "$run" --budget
 refused 2 "--budget: '9m'" "$run" tune --budget 9m
-refused 2 "--budget is the tuner's" "$run" first --budget 60
+refused 2 "--budget is of tune and torch" "$run" first --budget 60
 refused 2 "usage" "$run" --pack
 
 mkdir -p "$work/bin" "$work/json/nlohmann" "$work/gpu-build"
@@ -132,6 +132,20 @@ expect 0 "2 GPUs: this is the one that CUDA_VISIBLE_DEVICES=1 names (GPU-bb)" "$
 grep -q '^Second' "$work/out/summary.txt" || wrong "not the GPU that CUDA_VISIBLE_DEVICES names first"
 expect 0 "CUDA_VISIBLE_DEVICES=GPU-b names (GPU-bb)" "${here[@]}" "STAND_IN_GPUS=$two" CUDA_VISIBLE_DEVICES=GPU-b "$run" first
 
+# ---- Stage torch.
+rm -rf "$work/out" "$work/gpu-build/results"
+expect 0 "SKIPPED: PyTorch with CUDA is not importable" "${here[@]}" "$run" torch
+say python3 'echo "python $*"; while (($#)); do if [[ $1 == --out ]]; then echo "{\"of\": 2}" > "$2"; fi; shift; done'
+: > "$work/bin/cmake.log"
+expect 0 "results in" "${here[@]}" "$run" torch --budget 77
+[[ $(left) == "summary.txt throughput.json" ]] || wrong "stage torch left $(left)"
+grep -q 'OUTGRAD_TORCH=OFF .*OUTGRAD_LIBRARY=ON -DOUTGRAD_TORCH=ON -DOUTGRAD_TORCH_PYTHON=.*/python3 -DOUTGRAD_TORCH_TUNED=$' "$work/bin/cmake.log" ||
+  wrong "configured as $(< "$work/bin/cmake.log")"
+grep -q 'python -m pytest .*gpu_test.py$' "$work/out/summary.txt" || wrong "the package's tests did not run"
+grep -q 'throughput.py --out .*/throughput.json --seconds 77$' "$work/out/summary.txt" || wrong "the study did not run for its budget"
+expect 3 "the build of outgrad_torch: failure.log" "${here[@]}" STAND_IN_BUILD=outgrad_torch "$run" torch
+say python3 'exit 1'
+
 # The digests by the real program, over the stand-in for the runtime: those of the 16-bit formats, beside the committed sweeps.
 stand_in=$(find "$build" -path "$build/bare-machine" -prune -o -type f -name outgrad-gpu-stand-in -print -quit)
 if [[ -n $stand_in ]]; then
@@ -174,7 +188,7 @@ if [[ $tuner == 3 ]]; then
   expect 3 "no CUDA run-time compiler" "${here[@]}" "$run" tune --budget 20
 else
   rm -rf "$work/out"
-  expect 0 "results in" "${here[@]}" "$run" tune --budget 20
+  expect 0 "results in" "${here[@]}" "$run" tune --budget 60  # three evaluations need a few seconds, beside other tests more
   [[ $(left) == "checks.json summary.txt timing.json tune_stand_in_gpu.jsonl.gz tuned_stand_in_gpu.h" ]] || wrong "stage tune left $(left)"
   gzip -dc "$work/out/tune_stand_in_gpu.jsonl.gz" | grep -q '"winner":true' || wrong "no winner in the database"
 fi

@@ -1,0 +1,168 @@
+"""The package on a GPU: the CPU's bits, streams, graphs, checkpoints, compiled code. Skipped where PyTorch has no CUDA device."""
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch has no CUDA device here", allow_module_level=True)
+
+import outgrad
+from operators_test import FORMATS, LENGTHS, arguments
+from outgrad import library
+from torch.utils.checkpoint import checkpoint
+
+
+def on_gpu(values):
+    return tuple(v.cuda() if isinstance(v, torch.Tensor) else v for v in values)
+
+
+def same(on_cpu, there):
+    on_cpu, there = (results if isinstance(results, (tuple, list)) else (results,) for results in (on_cpu, there))
+    for x, y in zip(on_cpu, there, strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype and y.is_cuda
+        numbers = x.is_floating_point()
+        integers = {4: torch.int32, 2: torch.int16}[x.element_size()] if numbers else x.dtype
+        equal = x.contiguous().view(integers) == y.cpu().contiguous().view(integers)
+        assert torch.all(equal | (x.isnan() & y.cpu().isnan()) if numbers else equal)  # the payloads of NaNs are each machine's own
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_operator_has_the_cpus_bits(dtype, n):
+    for operator, values in arguments(dtype, n):
+        if "attention" not in operator.name():  # whose products are PyTorch's
+            same(operator(*values), operator(*on_gpu(values)))
+
+
+@pytest.mark.parametrize("activation", range(len(library.ACTIVATIONS)))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_pattern_of_16_bits(dtype, activation):
+    patterns = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+    y, mask = library.activation_forward(patterns, activation)
+    same((y, mask), library.activation_forward(patterns.cuda(), activation))
+    dy = torch.linspace(-3, 3, len(patterns)).to(dtype)
+    for bits in (mask, ~mask):  # every y with both bits
+        same(library.activation_backward(dy, y, bits, activation), library.activation_backward(*on_gpu((dy, y, bits)), activation))
+
+
+@pytest.mark.parametrize("rows, columns", [(0, 8), (3, 33), (64, 768), (513, 1024), (16, 4096), (5, 40_000)])
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_norms_have_the_cpus_bits(dtype, rms, rows, columns):
+    generator = torch.Generator().manual_seed(rows + columns)
+    x, dy = (torch.randn(rows, columns, generator=generator).to(dtype) for _ in range(2))
+    gamma, beta = torch.rand(columns, generator=generator) + 0.5, None if rms else torch.randn(columns, generator=generator)
+    side = torch.tensor([0, columns // 2], dtype=torch.int32)
+    zeros = gamma.clone()
+    zeros[side.long()] = 0
+    for g, channels in ((gamma, None), (zeros, side)):
+        values = (x, columns, g, beta, 1e-5, rms, channels)
+        y, rstd, x_hat = library.norm_forward(*values)
+        same((y, rstd, x_hat), library.norm_forward(*on_gpu(values)))
+        values = (dy, y, columns, g, beta, rstd, rms, channels, x_hat, True, not rms)
+        same(library.norm_backward(*values), library.norm_backward(*on_gpu(values)))
+
+
+class Block(torch.nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.norm, self.gelu, self.drop = outgrad.LayerNorm(256), outgrad.GELU(), outgrad.Dropout(p)
+
+    def forward(self, x):
+        return self.drop(self.gelu(self.norm(x)))
+
+
+def gradients(block, x, call=None):
+    x = x.detach().requires_grad_(True)
+    y = (call or block)(x)
+    block.zero_grad()
+    y.backward(torch.ones_like(y))
+    return [y.detach(), x.grad, *(p.grad for p in block.parameters())]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_gradients_are_the_cpus(dtype):
+    x = torch.randn(128, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
+    block = Block(0.0).to(dtype)
+    on_cpu = gradients(block, x)
+    same(on_cpu, gradients(block.cuda(), x.cuda()))
+
+
+def test_a_stream_of_ones_own():
+    block, x = Block(0.0).cuda(), torch.randn(4096, 256, device="cuda")
+    expected = gradients(block, x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = gradients(block, x)
+    stream.synchronize()
+    for a, b in zip(expected, found, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_graph_replays_with_new_seeds():
+    """Captured before any kernel of this shape was compiled: loading code is no error in a capture."""
+    torch.manual_seed(3)
+    x = torch.randn(64, 1000, device="cuda", dtype=torch.float16)
+    graph = torch.cuda.CUDAGraph()
+    warm = outgrad.dropout(x, 0.5)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        with torch.cuda.graph(graph, stream=stream):
+            y = outgrad.dropout(outgrad.silu(x), 0.5)
+    graph.replay()
+    first = y.clone()
+    graph.replay()
+    kept = (first != 0) & (y != 0)
+    assert torch.equal(first[kept], y[kept]) and torch.equal(first[kept], (outgrad.silu(x) * 2)[kept])
+    assert not torch.equal(first == 0, y == 0), "two replays drop different elements"
+    assert 0.45 < (y == 0).float().mean() < 0.55 and warm.is_cuda
+
+
+def test_checkpoints_drop_the_same_elements():
+    block, x = Block(0.3).cuda(), torch.randn(512, 256, device="cuda")
+    for reentrant in (False, True):
+        torch.manual_seed(11)
+        expected = gradients(block, x)
+        torch.manual_seed(11)
+        found = gradients(block, x, lambda t: checkpoint(block, t, use_reentrant=reentrant))
+        for a, b in zip(expected, found, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_compiled_code_has_the_same_bits(dtype):
+    block, x = Block(0.0).cuda().to(dtype), torch.randn(96, 256, device="cuda", dtype=dtype)
+    expected = gradients(block, x)
+    found = gradients(block, x, torch.compile(block, fullgraph=True, dynamic=True))
+    for a, b in zip(expected, found, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_gamma_without_reciprocal_shows():
+    x = torch.randn(8, 256, device="cuda", requires_grad=True)
+    weight = torch.ones(256, device="cuda")
+    weight[7] = 0
+    outgrad.layer_norm(x, 256, weight).sum().backward()
+    assert not x.grad.isfinite().all(), "never a number that looks right"
+
+
+def test_every_device_has_its_own_code():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    x = torch.randn(1000)
+    for index in range(torch.cuda.device_count()):
+        assert torch.equal(outgrad.gelu(x.to(index)).cpu(), outgrad.gelu(x))
+    with pytest.raises(ValueError, match="weight is on cuda:1"):
+        outgrad.layer_norm(torch.randn(8, 8, device=0), 8, torch.ones(8, device=1))
+
+
+def test_bytes_are_what_is_counted():
+    """The memory that GELU of 2^24 elements keeps: y, which is the result, and a bit an element."""
+    x = torch.randn(1 << 24, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    outgrad.gelu(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    y = outgrad.gelu(x)
+    assert torch.cuda.memory_allocated() - before == y.numel() * 2 + y.numel() // 8
