@@ -49,18 +49,49 @@ def step(model, example):
 models = pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "vit"])
 
 
+class ExactNorm(nn.LayerNorm):
+    """In float64, and rounded once in each direction."""
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x.double(), self.normalized_shape, self.weight.double(), self.bias.double(), self.eps).to(x.dtype)
+
+
+class ExactGELU(nn.Module):
+    def __init__(self, approximate):
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x):
+        return nn.functional.gelu(x.double(), approximate=self.approximate).to(x.dtype)
+
+
+def with_exact_modules(model):
+    """A copy whose norms and GELUs are as exact as results in fp32 can be."""
+    model = copy.deepcopy(model)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.LayerNorm:
+                child.__class__ = ExactNorm
+            elif type(child).__name__ in ("GELUActivation", "NewGELUActivation"):
+                setattr(module, name, ExactGELU("tanh" if type(child).__name__ == "NewGELUActivation" else "none"))
+    return model
+
+
 @models
 def test_the_first_gradient_is_that_of_the_model(name):
-    """To 3e-7, or where PyTorch's own is further than that from the one in float64, as near as PyTorch's is to it."""
+    """To 3e-7. Where a model's gradient is less certain than that, so that modules without any error but a last rounding move it
+    further too: hardly more than those do, and from the one in float64 no further than PyTorch's is."""
     model, example = model_of(name).train(), example_of(name)
     _, exact = step(copy.deepcopy(model).double(), {key: t.double() if t.is_floating_point() else t for key, t in example.items()})
     _, want = step(model, example)
+    _, best = step(with_exact_modules(model), example)
     outgrad.patch(model)
     _, got = step(model, example)
     relative = lambda a, b: ((a.double() - b.double()).norm() / b.double().norm()).item()  # noqa: E731
-    distance, own, ours = relative(got, want), relative(want, exact), relative(got, exact)
-    print(f"{name}: first gradients differ by {distance:.2g}; from float64's PyTorch's by {own:.2g}, ours by {ours:.2g} (relative, L2)")
-    assert 0 < distance <= max(3e-7, own)
+    distance, least, own, ours = relative(got, want), relative(best, want), relative(want, exact), relative(got, exact)
+    print(f"{name}: ours differs from PyTorch's by {distance:.2g}, that of exact modules by {least:.2g}; "
+          f"from float64's PyTorch's by {own:.2g}, ours by {ours:.2g} (first gradients, relative, L2)")  # fmt: skip
+    assert 0 < distance <= max(3e-7, 1.25 * least)
     assert ours <= max(3e-7, 1.25 * own)
 
 
