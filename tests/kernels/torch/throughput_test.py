@@ -1,19 +1,21 @@
 """notebooks_data/studies/throughput.py on the CPU with small models, and its search for the largest batch on a memory that is made up."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 import throughput
+import torch
 
-STUDY = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"]) / "notebooks_data/studies/throughput.py"
+TINY = ("--device", "cpu", "--tiny", "--modes", "bf16 autocast")
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, str(STUDY), *arguments], capture_output=True, text=True)
+@pytest.fixture
+def run(monkeypatch):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["throughput.py", *map(str, arguments)])
+        return throughput.main()
+
+    return call
 
 
 @pytest.mark.parametrize("least, per_sequence", [(10.0, 7.0), (500.0, 1.0), (0.0, 33.3)])
@@ -36,26 +38,49 @@ def test_the_largest_batch_is_bracketed(least, per_sequence, error):
     assert len(tried) <= throughput.TRIES + 2
 
 
-def test_all_of_it_runs(tmp_path):
+@pytest.mark.parametrize(
+    "models, recipes", [("BERT-Large", "eager + SDPA|ours|eager|ours, norms in bf16|compile + flag"), ("GPT-2 medium|RoBERTa-Large", "eager|ours")]
+)
+def test_all_of_it_runs(run, capsys, tmp_path, models, recipes):
     file = tmp_path / "throughput.json"
-    result = run("--device", "cpu", "--tiny", "--models", "BERT-Large|GPT-2 medium", "--modes", "bf16 autocast", "--recipes",
-                 "eager + SDPA|ours|eager|ours, norms in bf16|compile + flag", "--out", str(file))  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    assert run(*TINY, "--models", models, "--recipes", recipes, "--out", file) == 0
     found = json.loads(file.read_text())
     assert found["schema"] == throughput.SCHEMA and found["complete"] and found["tiny"]
-    assert len(found["rows"]) == 10 and not any("failed" in row for row in found["rows"])
-    for model in ("BERT-Large", "GPT-2 medium"):
+    assert [(row["model"], row["recipe"]) for row in found["rows"]] == [(m, r) for r in recipes.split("|") for m in models.split("|")]
+    assert not any("failed" in row for row in found["rows"])
+    for model in models.split("|"):
         losses = [row["first_loss"] for row in found["rows"] if row["model"] == model]
         assert max(losses) - min(losses) < 0.2, "the same model under all recipes, but for the dropout"
     assert all(row["at_common_batch"]["sequences_per_s"] > 0 for row in found["rows"])
-    assert "eager + SDPA" in run("--show", "--out", str(file)).stdout
+    capsys.readouterr()
+    assert run("--show", "--out", file) == 0
+    assert capsys.readouterr().out.count("ours") == recipes.count("ours") * len(models.split("|"))
 
 
-def test_what_is_refused(tmp_path):
+def test_what_it_has_no_time_for_is_said(run, capsys, tmp_path):
+    file = tmp_path / "throughput.json"
+    assert run(*TINY, "--models", "BERT-Large", "--recipes", "eager|ours", "--seconds", "0.001", "--out", file) == 0
+    assert not json.loads(file.read_text())["complete"]
+    assert "left out, for want of time: 1 of 2 rows" in capsys.readouterr().out
+
+
+def test_what_fails_is_a_row_with_its_reason(run, monkeypatch, capsys, tmp_path):
+    def broken(*_):
+        raise RuntimeError("the reason\nand more")
+
+    monkeypatch.setattr(throughput.Training, "step", broken)
+    file = tmp_path / "throughput.json"
+    assert run(*TINY, "--models", "BERT-Large", "--recipes", "ours", "--out", file) == 1
+    assert json.loads(file.read_text())["rows"][0]["failed"] == "the reason"
+    assert "FAILED: the reason" in capsys.readouterr().out
+
+
+def test_what_is_refused(run, capsys, tmp_path):
     for arguments, words in ((("--recipes", "fast"), "'fast' is none of"), (("--models", "GPT-5"), "'GPT-5' is none of"), (("--modes", "f8"), "'f8' is none of")):
-        result = run("--device", "cpu", *arguments, "--out", str(tmp_path / "none.json"))
-        assert result.returncode == 2 and words in result.stderr
-    if not __import__("torch").cuda.is_available():
-        result = run("--out", str(tmp_path / "none.json"))
-        assert (result.returncode, result.stderr.strip().splitlines()[-1]) == (3, "throughput: PyTorch has no CUDA device")
+        with pytest.raises(SystemExit) as end:
+            run("--device", "cpu", *arguments, "--out", tmp_path / "none.json")
+        assert end.value.code == 2 and words in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert run("--out", tmp_path / "none.json") == 3
+        assert capsys.readouterr().err == "throughput: PyTorch has no CUDA device\n"
     assert not list(tmp_path.iterdir())
