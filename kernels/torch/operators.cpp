@@ -62,6 +62,11 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
+// The name of an activation, in the order of outgrad_activation; null for an unknown one.
+extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation) {
+  return activation >= 0 && activation < outgrad::kernels::kActivations ? outgrad::kernels::kActivationNames[activation] : nullptr;
+}
+
 // 1 for an activation with a minimum, whose gradient needs a mask; 0 for another, -1 for an unknown one.
 extern "C" OUTGRAD_API std::int32_t outgrad_torch_masked(outgrad_activation activation) {
   using namespace outgrad;

@@ -5,29 +5,16 @@
     print(report)
 """
 
+from . import functional
 from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
-from .functional import (
-    dropout,
-    dropout_add_layer_norm,
-    elu,
-    gelu,
-    gelu_tanh,
-    layer_norm,
-    linear_gelu,
-    mish,
-    quick_gelu,
-    rms_norm,
-    side_channels,
-    sigmoid,
-    silu,
-    softplus,
-    swish,
-    tanh,
-)
-from .library import version
+from .functional import dropout, dropout_add_layer_norm, layer_norm, linear_gelu, rms_norm, side_channels
+from .library import ACTIVATIONS, version
 from .modules import ELU, GELU, Dropout, LayerNorm, Mish, QuickGELU, RMSNorm, SiLU, Softplus
 from .patching import Report, patch, unpatch
+
+# gelu, silu and all other activations of the catalogue.
+globals().update({name: getattr(functional, name) for name in ACTIVATIONS})
 
 __version__ = version()
 __all__ = [
@@ -46,21 +33,12 @@ __all__ = [
     "bounds",
     "dropout",
     "dropout_add_layer_norm",
-    "elu",
-    "gelu",
-    "gelu_tanh",
     "layer_norm",
     "linear_gelu",
-    "mish",
     "patch",
-    "quick_gelu",
     "rms_norm",
     "side_channels",
-    "sigmoid",
-    "silu",
     "softmax_dropout",
-    "softplus",
-    "swish",
-    "tanh",
     "unpatch",
+    *ACTIVATIONS,
 ]

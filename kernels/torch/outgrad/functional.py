@@ -105,7 +105,21 @@ def _f32(parameter):
 # --- Activations -----------------------------------------------------------------------------------------------------
 
 
-def _of_output(name, formula):
+_FORMULAS = {
+    "gelu": "x Phi(x)",
+    "gelu_tanh": "x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2",
+    "quick_gelu": "x sigmoid(1.702 x)",
+    "silu": "x sigmoid(x)",
+    "swish": "x sigmoid(1.5 x)",
+    "mish": "x tanh(log(1 + exp(x)))",
+    "tanh": "tanh(x)",
+    "sigmoid": "1 / (1 + exp(-x))",
+    "softplus": "log(1 + exp(x))",
+    "elu": "x for x >= 0, exp(x) - 1 below",
+}
+
+
+def _of_output(name):
     """A function of one activation of the catalogue (kernels/activations.h)."""
     index = library.ACTIVATIONS.index(name)
 
@@ -126,23 +140,16 @@ def _of_output(name, formula):
 
     kept = ", and one bit an element" if name in library.MASKED else ""
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{formula}, elementwise. Keeps y, which the next layer keeps too{kept}.
+    function.__doc__ = f"""{_FORMULAS.get(name, "f(x) as in kernels/forwards.h")}, elementwise. Keeps y, which the next layer keeps too{kept}.
 
     |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo (NeurIPS 2022).
     """
     return function
 
 
-_erf_gelu = _of_output("gelu", "x Phi(x)")
-gelu_tanh = _of_output("gelu_tanh", "x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2")
-quick_gelu = _of_output("quick_gelu", "x sigmoid(1.702 x)")
-silu = _of_output("silu", "x sigmoid(x)")
-swish = _of_output("swish", "x sigmoid(1.5 x)")
-mish = _of_output("mish", "x tanh(log(1 + exp(x)))")
-tanh = _of_output("tanh", "tanh(x)")
-sigmoid = _of_output("sigmoid", "1 / (1 + exp(-x))")
-softplus = _of_output("softplus", "log(1 + exp(x))")
-elu = _of_output("elu", "x for x >= 0, exp(x) - 1 below")
+# silu and all others: names of this module, and of the package.
+_ACTIVATIONS = {name: _of_output(name) for name in library.ACTIVATIONS}
+globals().update(_ACTIVATIONS)
 
 
 def gelu(x, approximate="none"):
@@ -152,7 +159,7 @@ def gelu(x, approximate="none"):
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")
-    return gelu_tanh(x) if approximate == "tanh" else _erf_gelu(x)
+    return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x)
 
 
 def _linear_gelu_compute(x, weight, bias):

@@ -26,12 +26,23 @@ norm_forward = torch.ops.outgrad.norm_forward.default
 norm_backward = torch.ops.outgrad.norm_backward.default
 dropout = torch.ops.outgrad.dropout.default
 
-# outgrad_activation and outgrad_format of kernels/c/outgrad.h.
-ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu")
+# outgrad_format of kernels/c/outgrad.h.
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 _c = ctypes.CDLL(str(_path))
-_c.outgrad_torch_version.restype = ctypes.c_char_p
+_c.outgrad_torch_version.restype = _c.outgrad_torch_activation.restype = ctypes.c_char_p
+
+
+
+def _catalogue():
+    names = []
+    while (name := _c.outgrad_torch_activation(len(names))) is not None:
+        names.append(name.decode())
+    return tuple(names)
+
+
+# Those of kernels/activations.h, in the order of outgrad_activation.
+ACTIVATIONS = _catalogue()
 
 # The CUDA run-time compiler is a package that PyTorch depends on; it is loaded with the first kernel, and libcuda too.
 if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvidia")) is not None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -474,3 +475,13 @@ def test_gelus_result_is_what_the_next_layer_keeps():
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
     storages.pop(linear.weight.untyped_storage().data_ptr(), None)
     assert sum(storages.values()) == 16 * 64 * 4 + 16 * 64 // 8
+
+
+def test_every_activation_of_the_catalogue_is_a_function():
+    header = (SOURCES / "kernels/activations.h").read_text()
+    names = re.findall(r'"(\w+)"', re.search(r"kActivationNames\[\] = \{(.*?)\}", header, re.DOTALL)[1])
+    assert list(outgrad.library.ACTIVATIONS) == names and set(names) <= set(outgrad.__all__)
+    for name in outgrad.__all__:
+        assert callable(getattr(outgrad, name)), name
+    for name in names:
+        assert getattr(outgrad, name).__name__ == name and "Keeps y" in getattr(outgrad, name).__doc__
