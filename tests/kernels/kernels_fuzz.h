@@ -29,6 +29,7 @@ struct Tally {
   std::array<std::array<i64, kStatuses>, kFunctions> refused{};  // by status
   std::array<i64, kFunctions> judged{};                        // rows, columns or elements held against the oracle
   i64 aliased = 0;                                             // accepted calls in which arrays that may coincide did
+  i64 astray = 0;                                              // calls that nothing refuses and whose arrays are no memory of the case's: not made
 };
 
 // "" if all holds, else the call and what is wrong with it.
