@@ -44,24 +44,29 @@ function(outgrad_together target)
   endif()
 endfunction()
 
-# A static library of one folder; includes are rooted at the repository. COLD: no command spends its time there, and at -O1 the compiler spends
-# little more than half of its own.
+# Where no command spends its time, the compiler spends little more than half of its own at -O1.
+function(outgrad_cold target cold)
+  if(cold)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+endfunction()
+
+# A static library of one folder; includes are rooted at the repository.
 function(outgrad_library target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE;COLD" "" "")
   add_library(${target} STATIC ${arg_UNPARSED_ARGUMENTS})
   outgrad_flags(${target} ${arg_NATIVE})
-  if(arg_COLD)
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  endif()
+  outgrad_cold(${target} ${arg_COLD})
   outgrad_together(${target})
   target_include_directories(${target} PUBLIC ${OUTGRAD_GENERATED} "${PROJECT_SOURCE_DIR}")
 endfunction()
 
 # An executable in the root of the build folder, where the wrapper looks for it.
 function(outgrad_executable target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NATIVE;COLD" "" "")
   add_executable(${target} ${arg_UNPARSED_ARGUMENTS})
   outgrad_flags(${target} ${arg_NATIVE})
+  outgrad_cold(${target} ${arg_COLD})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 endfunction()
 
