@@ -11,6 +11,7 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/portable.h"
+#include "kernels/stored.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -26,9 +27,10 @@ OUTGRAD_HD constexpr bool fit_holds() {
   }
 }
 
-// dy g in fp32, for the elements at dy and y: one, or as many as the operations object handles at once.
-template <class Fit, class Ops, class TableView, class T, class Y>
-OUTGRAD_HD typename Ops::Value activation_backward_value(const Ops& ops, const TableView& table, const T* dy, const Y* y, typename Ops::Mask m) {
+// dy g in fp32, for the elements that dy and the view y begin with: one, or as many as the operations object handles at once.
+template <class Fit, class Ops, class TableView, class T, class View>
+OUTGRAD_HD typename Ops::Value activation_backward_value(const Ops& ops, const TableView& table, const T* dy, const View& y, typename Ops::Mask m) {
+  using Y = FormatOf<View>;
   static_assert(fit_holds<Fit, Y>());
   if constexpr (kIsDirect<Fit>) {
     return ops.mul(ops.load(dy), evaluate_direct<Y>(ops, Fit{}, table, ops.load_codes(y), ops.load(y), m));
@@ -37,9 +39,9 @@ OUTGRAD_HD typename Ops::Value activation_backward_value(const Ops& ops, const T
   }
 }
 
-template <class Fit, class TableView, class T, class Y>
-OUTGRAD_HD T activation_backward_element(const TableView& table, T dy, Y y, bool m) {
-  return narrow<T>(activation_backward_value<Fit>(FloatOps{}, table, &dy, &y, m));
+template <class Fit, class TableView, class T, class View>
+OUTGRAD_HD T activation_backward_element(const TableView& table, T dy, const View& y, bool m) {
+  return narrow<T>(activation_backward_value<Fit>(FloatOps{}, table, &dy, y, m));
 }
 
 // The table of a fit as its header has it, rows or entries.

@@ -4,7 +4,7 @@
 // segment holds, is the place in it: its first and last entry also serve what lies beyond. Nothing is rounded but the entry itself, and the
 // header (kT, kR) holds what that costs. Beside those of eval.h, an operations object has
 //
-//   Value   load(const T*)           the stored values, widened       Row   load_codes(const T*)   their bits
+//   Value   load(view)               the stored values, widened       Row   load_codes(const T*)   their bits
 //   Row     low_bits(row, bits)      row and bits                     Mask  above(row, limit)      row > limit
 //   Row     constant_row(int)        row_in(row, first, last, shift) = clamp(row, first, last) + shift, for 0 <= row, first <= last and a
 //                                    result that is not negative
@@ -16,6 +16,7 @@
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/portable.h"
+#include "kernels/stored.h"
 #include "kernels/table.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -47,6 +48,7 @@ OUTGRAD_HD constexpr bool segment_holds(int first, int last, int base, int entri
 // Compiles where every lookup of the table for a y stored as Y stays inside it.
 template <class Fit, class Y>
 OUTGRAD_HD constexpr bool direct_table_holds() {
+  static_assert(!ScaledInBlocks<Y>, "a code alone does not say the value of a block format");
   static_assert(same_text(Fit::kFormat, Format<Y>::kName), "a direct table is read by the bits of y: y is stored in the header's kFormat");
   static_assert(segment_holds(Fit::kUpperFirst, Fit::kUpperLast, Fit::kUpperBase, Fit::kEntries), "upper segment beyond the table");
   static_assert(segment_holds(Fit::kLowerFirst, Fit::kLowerLast, Fit::kLowerBase, Fit::kEntries), "lower segment beyond the table");

@@ -31,6 +31,7 @@
 
 #include "kernels/formats.h"
 #include "kernels/portable.h"
+#include "kernels/stored.h"
 #include "kernels/table.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -396,9 +397,9 @@ struct FloatOps {
   }
 
   // Direct tables (kernels/direct.h).
-  template <class T>
-  OUTGRAD_HD float load(const T* from) const {
-    return widen(*from);
+  template <class View>
+  OUTGRAD_HD float load(const View& from) const {
+    return first_value(from);
   }
   template <class T>
   OUTGRAD_HD u32 load_codes(const T* from) const {

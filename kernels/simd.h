@@ -10,6 +10,7 @@
 #include "kernels/formats.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
+#include "kernels/stored.h"
 #include "kernels/table.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -686,6 +687,14 @@ struct LaneOps {
     } else {
       return each<Value>([&](int i) { return Isa::load(from + i * Isa::kLanes); });
     }
+  }
+  template <class Y>
+  OUTGRAD_HD Value load(const BlockScaled<Y>& from) const {
+    static_assert(!kEvenOdd);
+    return each<Value>([&](int i) {
+      const BlockScaled<Y> vector = from + i * Isa::kLanes;
+      return Isa::mul(Isa::load(codes_of(vector)), Isa::splat(scale_of(vector)));
+    });
   }
   template <class T>
   OUTGRAD_HD Row load_codes(const T* from) const {

@@ -24,6 +24,7 @@
 #include "kernels/gelu.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
+#include "kernels/stored.h"
 #include "kernels/table.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
@@ -69,7 +70,7 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, kBackwardSchedule<Schedule, Fit, T>.resident_blocks)
-    activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+    activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n) {
   static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
   static_assert(fit_holds<Fit, Y>());
   constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T>;
@@ -77,28 +78,30 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
   const auto& table = resident_table<DeviceFit<Fit, Y>, kSchedule.table, kSchedule.threads>();
   const auto ops = ops_for<Fit, Y>(table);
   const auto* const bytes = reinterpret_cast<const u8*>(mask);
-  const bool aligned = is_aligned<kSchedule, T, Y>(dy, y, dx);
-  using Own = ShareOf<kSchedule, T, Y>;
+  const bool aligned = is_aligned<kSchedule, T, CodeOf<Y>>(dy, codes_of(y), dx);
+  using Own = ShareOf<kSchedule, T, CodeOf<Y>>;
   over_octets<kSchedule>(
       n, aligned,
       [&](u64 first) {
         constexpr u64 kApart = kSchedule.threads;
         Octet<T> gradient[kSchedule.octets];
-        Octet<Y> output[kSchedule.octets];
+        Octet<CodeOf<Y>> output[kSchedule.octets];
         u32 bits[kSchedule.octets] = {};
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
           gradient[u] = load_octet<kSchedule, Own::kApart>(dy + Own::element(first) + u * kApart * kOctet);
-          output[u] = load_octet<kSchedule, Own::kApart>(y + Own::element(first) + u * kApart * kOctet);
+          output[u] = load_octet<kSchedule, Own::kApart>(codes_of(y + Own::element(first) + u * kApart * kOctet));
           if constexpr (Fit::kMasked) bits[u] = Own::load_bits(bytes, first + u * kApart);
         }
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
+          const Stored<Y> octet = y + Own::element(first) + u * kApart * kOctet;
           float result[kOctet];
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
             const bool m = is_set(bits[u], Own::place(k));
-            result[k] = ops.mul(widened(gradient[u], k), derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), widened(output[u], k), m));
+            const float stored_y = scaled(octet, widened(output[u], k));
+            result[k] = ops.mul(widened(gradient[u], k), derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), stored_y, m));
           }
           store_octet<kSchedule, false, Own::kApart>(dx + Own::element(first) + u * kApart * kOctet, packed<T>(result));
         }
@@ -109,7 +112,8 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          dx[i] = narrow<T>(ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(y[i]), widen(y[i]), is_set(bits, static_cast<int>(k)))));
+          dx[i] = narrow<T>(
+              ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(*codes_of(y + i)), first_value(y + i), is_set(bits, static_cast<int>(k)))));
         }
       });
 }
@@ -188,6 +192,25 @@ bool is_array(const T* pointer, i64 n) {
   return extent.begin != 0 && extent.begin % alignof(T) == 0 && extent.begin < extent.end;
 }
 
+// The same of a stored array, and of its scales where its format has them.
+template <class Y>
+bool is_stored(const Y* view, i64 n) {
+  return is_array(view, n);
+}
+template <class Y>
+bool is_stored(const BlockScaled<Y>& view, i64 n) {
+  return is_array(codes_of(view), n) && is_array(view.scales, scales_of<Y>(n));
+}
+
+template <class Y>
+bool overlaps_stored(const Extent& written, const Y* view, i64 n) {
+  return overlap(written, extent_of(view, n));
+}
+template <class Y>
+bool overlaps_stored(const Extent& written, const BlockScaled<Y>& view, i64 n) {
+  return overlap(written, extent_of(codes_of(view), n)) || overlap(written, extent_of(view.scales, scales_of<Y>(n)));
+}
+
 inline i64 mask_words(i64 n) { return (n + 31) / 32; }
 
 // Blocks of a kernel that an SM holds at once, by device: asked at the first launch there, then kept. Threads that ask at once keep the same
@@ -225,12 +248,12 @@ cudaError_t limits_for(void (*kernel)(Parameters...), ResidentBlocks& resident, 
 // Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a
 // null pointer (but a mask that the fit does not read), a negative or overflowing n is cudaErrorInvalidValue.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+cudaError_t launch_activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
   if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
   if (n == 0) return cudaSuccess;
-  if (!is_array(dy, n) || !is_array(y, n) || !is_array(dx, n)) return cudaErrorInvalidValue;
+  if (!is_array(dy, n) || !is_stored(y, n) || !is_array(dx, n)) return cudaErrorInvalidValue;
   const Extent out = extent_of(dx, n);
-  if ((dx != dy && overlap(out, extent_of(dy, n))) || overlap(out, extent_of(y, n))) return cudaErrorInvalidValue;
+  if ((dx != dy && overlap(out, extent_of(dy, n))) || overlaps_stored(out, y, n)) return cudaErrorInvalidValue;
   if constexpr (Fit::kMasked) {
     if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
   }
@@ -245,7 +268,7 @@ cudaError_t launch_activation_backward(const T* dy, const Y* y, const u32* mask,
 
 // The same under GELU's name.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
-cudaError_t launch_gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
+cudaError_t launch_gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n, cudaStream_t stream) {
   return launch_activation_backward<Fit, T, Y, Schedule>(dy, y, mask, dx, n, stream);
 }
 

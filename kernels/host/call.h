@@ -7,6 +7,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/layernorm.h"
+#include "kernels/stored.h"
 
 namespace outgrad::kernels {
 
@@ -15,6 +16,7 @@ struct Arguments {
   i64 rows = 1, cols = 0;           // an elementwise kernel has one row
   float eps = 1e-5f;                // of a norm's forward: the frameworks' default
   SideBuffer<float> side{};         // of a norm; a backward only reads it
+  const void* scales = nullptr;     // of a GELU's y in a block format (kernels/stored.h)
 
   // Inlined, for the copies of units with different flags would be one function.
   OUTGRAD_HD i64 elements() const { return rows * cols; }
@@ -42,9 +44,10 @@ auto argument(const Arguments& a) {
     return std::span<float>(a.at<float>(kPlace), static_cast<std::size_t>(norm_backward_workspace(a.rows, a.cols)));
   } else if constexpr (kOperand.extent == Extent::kBiasWorkspace) {
     return std::span<float>(a.at<float>(kPlace), static_cast<std::size_t>(bias_backward_workspace(a.rows, a.cols)));
+  } else if constexpr (kOperand.content == Content::kActivation) {
+    return stored<Y>(a.array[kPlace], a.scales);
   } else {
-    using Stored = std::conditional_t<kOperand.content == Content::kActivation, Y, T>;
-    using Value = std::conditional_t<kOperand.element == Element::kFormat, Stored, std::conditional_t<kOperand.element == Element::kF32, float, u32>>;
+    using Value = std::conditional_t<kOperand.element == Element::kFormat, T, std::conditional_t<kOperand.element == Element::kF32, float, u32>>;
     return a.at<std::conditional_t<kOperand.role == Role::kInput, const Value, Value>>(kPlace);
   }
 }

@@ -14,6 +14,7 @@
 #include "kernels/params.h"
 #include "kernels/portable.h"
 #include "kernels/simd.h"
+#include "kernels/stored.h"
 #include "kernels/table.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -23,11 +24,11 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 // activation; the mask of a fit without one (kMasked is false) is not read and may be null. Y is the format y is stored in: e4m3 and
 // e5m2 too, while dy and dx are f32, f16 or bf16. A direct table takes y in the one format it was made for.
 template <class Fit, class T, CpuSchedule S, class Y = T>
-void activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n);
+void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n);
 
 // The same under GELU's name.
 template <class Fit, class T, CpuSchedule S, class Y = T>
-void gelu_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+void gelu_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n) {
   activation_backward<Fit, T, S, Y>(dy, y, mask, dx, n);
 }
 
@@ -140,24 +141,24 @@ struct BackwardPack {
     }
   }
   // Of a polynomial, in two steps: where to evaluate which row, and the rest.
-  static OUTGRAD_HD Place<Lanes> place_at(const Y* y, const u8* mask, i64 i) { return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(mask, i)); }
+  static OUTGRAD_HD Place<Lanes> place_at(Stored<Y> y, const u8* mask, i64 i) { return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(mask, i)); }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, i64 i, const Place<Lanes>& place) {
     bool two_word = false;
     if constexpr (requires { Fit::kTwoWord; }) two_word = Fit::kTwoWord;
     return kOps.mul(kOps.load(dy + i), evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v, Fit::kScheme, Fit::kCentred, two_word));
   }
-  static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, const Y* y, const u8* mask, i64 i) {
+  static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, Stored<Y> y, const u8* mask, i64 i) {
     return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(mask, i));
   }
 };
 
 // The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming>
-OUTGRAD_HD i64 backward_packs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
+OUTGRAD_HD i64 backward_packs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
   using Pack = BackwardPack<Fit, T, Y, S, kCount>;
   i64 i = begin;
   for (; i + Pack::kElements <= end; i += Pack::kElements) {
-    fetch_ahead<kStreaming>(y + i, Pack::kElements);
+    fetch_ahead<kStreaming>(codes_of(y + i), Pack::kElements);
     fetch_ahead<kStreaming>(dy + i, Pack::kElements);
     Pack::kOps.template store<kStreaming>(dx + i, Pack::product_at(dy, y, mask, i));
   }
@@ -167,7 +168,7 @@ OUTGRAD_HD i64 backward_packs(const T* dy, const Y* y, const u8* mask, T* dx, i6
 // The same for runs of kDepth packs of a polynomial. While a pack is finished, the places of the one kDepth further on are found: an
 // element's two chains, the root's and the polynomial's, one behind the other are longer than a core looks ahead.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount, int kDepth, bool kStreaming>
-OUTGRAD_HD i64 backward_runs(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
+OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
   using Pack = BackwardPack<Fit, T, Y, S, kCount>;
   constexpr i64 kRun = kDepth * Pack::kElements;
   i64 i = begin;
@@ -181,7 +182,7 @@ OUTGRAD_HD i64 backward_runs(const T* dy, const Y* y, const u8* mask, T* dx, i64
     OUTGRAD_UNROLL
     for (int k = 0; k < kDepth; ++k) {
       const i64 at = i + k * Pack::kElements;
-      fetch_ahead<kStreaming>(y + at, Pack::kElements);
+      fetch_ahead<kStreaming>(codes_of(y + at), Pack::kElements);
       fetch_ahead<kStreaming>(dy + at, Pack::kElements);
       const Place<typename Pack::Lanes> ahead = Pack::place_at(y, mask, at + kRun);
       finish(at, places[k]);
@@ -194,7 +195,7 @@ OUTGRAD_HD i64 backward_runs(const T* dy, const Y* y, const u8* mask, T* dx, i64
 }
 
 template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming>
-void backward_range(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i64 end) {
+void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
   i64 i = begin;
   if constexpr (S.vector_bits > 0) {
     if constexpr (kIsDirect<Fit>) {
@@ -208,7 +209,7 @@ void backward_range(const T* dy, const Y* y, const u8* mask, T* dx, i64 begin, i
   for (; i < end; ++i) {
     bool m = false;
     if constexpr (Fit::kMasked) m = (mask[i / 8] >> (i % 8) & 1) != 0;
-    dx[i] = activation_backward_element<Fit>(kRowTable<Fit>, dy[i], y[i], m);
+    dx[i] = activation_backward_element<Fit>(kRowTable<Fit>, dy[i], y + i, m);
   }
   end_streaming<kStreaming>();
 }
@@ -351,7 +352,7 @@ void over_blocks(i64 n, Range&& range) {
 }  // namespace detail
 
 template <class Fit, class T, CpuSchedule S, class Y>
-void activation_backward(const T* dy, const Y* y, const u32* mask, T* dx, i64 n) {
+void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n) {
   static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
   static_assert(detail::schedule_holds<S>());
   const u8* const bytes = reinterpret_cast<const u8*>(mask);

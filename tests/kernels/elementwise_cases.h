@@ -69,7 +69,7 @@ template <class Fit, class T>
 std::vector<T> reference_backward(const patterns::Backward<T>& a) {
   std::vector<T> dx(a.y.size());
   for (size_t i = 0; i < dx.size(); ++i) {
-    dx[i] = activation_backward_element<Fit>(table_of<Fit>(), a.dy[i], a.y[i], (a.mask[i / 32] >> (i % 32) & 1) != 0);
+    dx[i] = activation_backward_element<Fit>(table_of<Fit>(), a.dy[i], &a.y[i], (a.mask[i / 32] >> (i % 32) & 1) != 0);
   }
   return dx;
 }

@@ -13,6 +13,7 @@
 #include "tests/kernels/gpu_stand_in/cases.h"
 #include "tests/kernels/patterns.h"
 #include "tests/kernels/synthetic_fit.h"
+#include "tests/kernels/synthetic_format.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -74,8 +75,8 @@ void expect_backward() {
 
 template <class T>
 class StandInElementwise : public testing::Test {};
-using Stored = testing::Types<float, F16, BF16>;
-TYPED_TEST_SUITE(StandInElementwise, Stored);
+using Formats = testing::Types<float, F16, BF16>;
+TYPED_TEST_SUITE(StandInElementwise, Formats);
 
 TYPED_TEST(StandInElementwise, BackwardIsTheHostsUnderEverySchedule) {
   using T = TypeParam;
@@ -105,6 +106,50 @@ TEST(StandInElementwiseShapes, DirectTablesAreTheHosts) {
   expect_backward<generated::GeluE5m2Oracle, F16, F8E5M2, ByCaches>();
   expect_backward<synthetic::Direct<BF16, F16>, float, BF16, ByEntries>();
   expect_backward<synthetic::Direct<F8E4M3, BF16, false>, BF16, F8E4M3, DefaultGpuSchedule>();
+}
+
+// Scales around 1, each unlike the one before.
+template <class Scale>
+Scale scale_of_block(i64 k);
+template <>
+float scale_of_block<float>(i64 k) {
+  return 0x1.234567p-2f * static_cast<float>(1 + k % 7);
+}
+template <>
+synthetic::PowerOfTwo scale_of_block<synthetic::PowerOfTwo>(i64 k) {
+  return {static_cast<u8>(124 + k % 5)};
+}
+
+template <class Fit, class T, class Y, class Schedule>
+void expect_backward_of_blocks(i64 n) {
+  using Code = CodeOf<Y>;
+  using Scale = typename Format<Y>::Scale;
+  SCOPED_TRACE(std::string(Format<Y>::kName) + ", n = " + std::to_string(n));
+  const std::vector<Code> codes = Values<Code>(3).next(n);
+  std::vector<Scale> scales;
+  for (i64 k = 0; k < scales_of<Y>(n); ++k) scales.push_back(scale_of_block<Scale>(k));
+  const std::vector<T> dy = Values<T>(4).next(n);
+  const std::vector<u32> mask = random_words(static_cast<u64>(n), (n + 31) / 32);
+  std::vector<T> expected(dy.size());
+  activation_backward<Fit, T, kPlain, Y>(dy.data(), {codes.data(), scales.data()}, mask.data(), expected.data(), n);
+  auto device_dy = GuardedArray<T>::with(dy, {Edge::end, 0, "dy"});
+  auto device_codes = GuardedArray<Code>::with(codes, {Edge::end, 0, "codes"});
+  auto device_scales = GuardedArray<Scale>::with(scales, {Edge::end, 0, "scales"});
+  auto device_mask = GuardedArray<u32>::with(mask, {Edge::end, 0, "mask"});
+  const GuardedArray<T> dx(n, {Edge::end, 0, "dx"});
+  next_order();
+  const Stored<Y> y{device_codes.get(), device_scales.get()};
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), y, device_mask.get(), dx.get(), n, nullptr));
+  expect_equal("dx", dx, expected);
+  const Stored<Y> without{device_codes.get(), nullptr};
+  EXPECT_EQ((cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), without, device_mask.get(), dx.get(), n, nullptr)), cudaErrorInvalidValue);
+}
+
+TEST(StandInElementwiseShapes, BlocksWithAScaleAreTheHosts) {
+  for (const i64 n : {1, 31, 32, 40, 777, 8192}) {
+    expect_backward_of_blocks<synthetic::WithLeftAndRight, float, synthetic::BlocksOf32, DefaultGpuSchedule>(n);
+    expect_backward_of_blocks<synthetic::WithLeftAndRight, BF16, synthetic::BlocksOf16, ByRows>(n);
+  }
 }
 
 template <class T, class Schedule>

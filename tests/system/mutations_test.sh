@@ -43,6 +43,9 @@ mutations() {
     'ops.less(ops.constant(fit.break_at(k)), v)' Backward/9.FollowsItsDefinition
   mutation right_threshold eval.h 'v = ops.select(@ops.less(distance, ops.constant(fit.kRightS))@, v, y);' \
     'ops.less_equal(distance, ops.constant(fit.kRightS))' Backward/17.FollowsItsDefinition
+  # The scale of the next block for the last element of one.
+  mutation block_scale stored.h 'view.scales[@static_cast<u64>(view.first) / BlockScaled<Y>::kBlock@]' \
+    '(static_cast<u64>(view.first) + 1) / BlockScaled<Y>::kBlock' Stored.BackwardTakesBlocksScaledByPowersOfTwo
   # Sums one after the other in place of by halving.
   mutation summation_order reduce.h 'return @add_rn(fold<Count, 2 * Stride>(values), fold<Count, 2 * Stride>(values + Stride))@;' \
     '[&] { V sum = *values; for (int k = Stride; k < Count; k += Stride) sum = add_rn(sum, values[k]); return sum; }()' \

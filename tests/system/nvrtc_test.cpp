@@ -91,9 +91,9 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
   EXPECT_EQ(compile(source, GetParam()), "");
 }
 
-// Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y.
+// Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y, alone and in blocks.
 TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
-  std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n" + text_of("tests/kernels/synthetic_fit.h") +
+  std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n" + text_of("tests/kernels/synthetic_fit.h") + text_of("tests/kernels/synthetic_format.h") +
                        "using namespace outgrad::kernels;\n"
                        "struct Long : synthetic::Direct<F16, F16> {\n"
                        "  static constexpr int kUpperLast = kUpperFirst + 15000, kEntries = kUpperBase + 15001;\n"
@@ -108,10 +108,11 @@ TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
         Shape{"synthetic::WithBreaks<5, 4>", "float", "float"}, Shape{"synthetic::OneRow<6>", "BF16", "BF16"},
         Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"},
         Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"}, Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
-        Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"}}) {
+        Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"},
+        Shape{"synthetic::WithLeft", "BF16", "synthetic::BlocksOf32"}, Shape{"synthetic::OneRow<6>", "float", "synthetic::BlocksOf16"}}) {
     const std::string t = shape.t;
-    source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, const " +
-              shape.y + "*, const u32*, " + t + "*, i64);\n";
+    source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, Stored<" +
+              shape.y + ">, const u32*, " + t + "*, i64);\n";
   }
   EXPECT_EQ(compile(source, GetParam()), "");
 }
