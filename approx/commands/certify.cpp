@@ -105,7 +105,7 @@ void add_certify(CLI::App& app, int& status) {
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("certify", "bounds A and B of a fit as Sollya and Gappa scripts; --run has them proven");
-  command->add_option("FIT", arguments->fit, "fit, schema outgrad.fit/2; of a backward kind");
+  command->add_option("FIT", arguments->fit, "fit, schema outgrad.fit/3; of a backward kind");
   command->add_option("--out", arguments->out, "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
   command->add_flag("--run", arguments->prove, "run sollya and gappa on them: exit status 1 if one is not proven, 3 if a program is missing");
   command->add_option("--limit", arguments->limit_s, "seconds that one script may take (default: 120)")->check(CLI::Range(1.0, 86400.0));

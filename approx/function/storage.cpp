@@ -247,11 +247,13 @@ StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, For
     const auto g = static_cast<double>(gradient(i));
     if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
     const double off = std::abs(g - i.middle()) + i.slack / 2;
-    e.total = std::max(e.total, std::max(g - i.lo, i.hi - g));
-    e.oracle = std::max(e.oracle, i.half());
-    e.regret = std::max(e.regret, off);
+    const auto y = static_cast<double>(i.y);
+    e.worst_total.see(std::max(g - i.lo, i.hi - g), y, i.m);
+    e.worst_oracle.see(i.half(), y, i.m);
+    e.worst_regret.see(off, y, i.m);
     if (i.m || i.y != 0) e.worst_ulp = std::max(e.worst_ulp, off / ulp_of(format, i.middle()));
   }
+  e.total = e.worst_total.error, e.oracle = e.worst_oracle.error, e.regret = e.worst_regret.error;
   for (double* bound : {&e.total, &e.oracle, &e.regret, &e.worst_ulp}) *bound = *bound * kClaimUp + kAbove;
   return e;
 }

@@ -7,6 +7,7 @@
 
 #include "approx/function/composite.h"
 #include "approx/function/format.h"
+#include "approx/function/found.h"
 
 #include <cstdint>
 #include <functional>
@@ -32,12 +33,13 @@ inline constexpr int kNearMinimum = 2048;
 /// The ends are proven: an argument is bracketed by the signs of f - boundary in balls, and f' is enclosed over the bracket.
 std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format);
 
-/// Proven by enumeration, rounded up.
+/// Proven by enumeration, rounded up; and which y has the largest of each.
 struct StorageErrors {
   double total = 0;   ///< T = max |g(y, m) - f'(x)|
   double oracle = 0;  ///< O
   double regret = 0;  ///< R = max |g(y, m) - middle|
   double worst_ulp = 0;  ///< max over the pairs of regret in ulp of the format at the middle; (y = -0, m = 0), whose g is 0 by contract, left out
+  Found worst_total, worst_oracle, worst_regret;
 };
 StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient);
 

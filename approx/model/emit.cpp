@@ -35,9 +35,31 @@ std::string constant(const char* name, bool value) { return fmt::format("  stati
 std::string constant(const char* name, float value, const char* note) {
   return fmt::format("  static constexpr float {} = {};  // {:.9g}{}\n", name, literal(value), static_cast<double>(value), note);
 }
-std::string claim(const char* name, double value, const char* note) {
+std::string claim(const char* name, double value, const std::string& note) {
   if (value == 0) return fmt::format("  static constexpr double {} = 0;  // {}\n", name, note);
   return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value), note);
+}
+
+/// What stands behind a bound: how near to it errors were found to come, and where. `place` is what the input is called.
+std::string found_text(const Found& found, const std::string& place) {
+  constexpr double kLeastFound = 0x1p-50;  // a polynomial that equals g, up to the rounding of its samples, has no worst input
+  if (found.error < kLeastFound) return "";
+  return fmt::format("; found 2^{:.2f} at {}", std::log2(found.error), place);
+}
+std::string found_at_x(const Found& found) { return found_text(found, fmt::format("x = {:a}", found.at)); }
+std::string found_at_y(const FoundInputs& inputs, const char* bound, bool masked) {
+  const auto input = inputs.find(bound);
+  if (input == inputs.end()) return "";
+  return found_text(input->second, fmt::format("y = {:a}", input->second.at) + (masked ? fmt::format(", m = {:d}", input->second.m) : ""));
+}
+
+/// Of all rows.
+Found worst_input_of(const std::vector<Piece>& pieces, int first_row = 0) {
+  Found worst;
+  for (const Piece& p : pieces) {
+    if (p.row >= first_row) worst.see(p.found);
+  }
+  return worst;
 }
 
 /// The words of a row as stored.
@@ -54,7 +76,7 @@ std::string row_text(const Piece& p, bool with_scale) {
   // Rounded up, as it is a claim; what is smaller than the least claim, 0 too, no proof by enclosures needs to reach.
   constexpr double kHundredths = 100, kLeastClaim = 0x1p-60;
   const double bound = std::ceil(std::log2(std::max(p.certified, kLeastClaim)) * kHundredths) / kHundredths;
-  return fmt::format("      {{{}}},  // row {}: A <= 2^{:.2f}\n", words, p.row, bound);
+  return fmt::format("      {{{}}},  // row {}: A <= 2^{:.2f}{}\n", words, p.row, bound, found_at_x(p.found));
 }
 
 std::string table_text(const char* name, const char* rows, const std::string& words, const std::vector<Piece>& pieces, bool with_scale, int all_rows) {
@@ -69,13 +91,15 @@ std::string table_text(const char* name, const char* rows, const std::string& wo
 /// A user's own function is certified on its domain only.
 bool limited(const Fit& fit) { return fit.activation == "expression"; }
 
-std::string storage_text(const Fit& fit, double total, double oracle, double regret) {
+template <class Model>
+std::string storage_text(const Fit& fit, const Model& m) {
+  const auto found = [&](const char* bound) { return found_at_y(m.found, bound, m.kMasked); };
   std::string t = fmt::format(
       "  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)\n",
       limited(fit) ? "|x| <= kXLimit" : "real x");
-  t += claim("kT", total, "sup |g(y, m) - f'(x)|");
-  t += claim("kO", oracle, "half the longest range of f' over one (y, m)");
-  return t + claim("kR", regret, "sup |g(y, m) - middle of that range|");
+  t += claim("kT", m.kT, "sup |g(y, m) - f'(x)|" + found("T"));
+  t += claim("kO", m.kO, "half the longest range of f' over one (y, m)" + found("O"));
+  return t + claim("kR", m.kR, "sup |g(y, m) - middle of that range|" + found("R"));
 }
 
 std::string backward_body(const Fit& fit) {
@@ -132,15 +156,16 @@ std::string backward_body(const Fit& fit) {
   if (m.kTwoWord) t += "  // the result is c0 plus the rest: a row's last word is the low part of c0\n" + constant("kTwoWord", true);
   t += "  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n";
   const bool relative = std::any_of(m.pieces.begin(), m.pieces.end(), [](const Piece& p) { return p.target == Target::gradient_relative; });
-  t += claim("kA", m.kA, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|");
-  if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y");
-  t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|");
-  if (m.format == Format::f32 && !relative) t += claim("kAB", m.kAB, "sup over the rows of A + B");
+  const auto found = [&](const char* bound) { return found_at_y(m.found, bound, m.kMasked); };
+  t += claim("kA", m.kA, (relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|") + found_at_x(worst_input_of(m.pieces)));
+  if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y" + found("K"));
+  t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|" + found("B"));
+  if (m.format == Format::f32 && !relative) t += claim("kAB", m.kAB, "sup over the rows of A + B" + found("AB"));
   if (m.kTwoWord) {
-    t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom");
+    t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom" + found("ulp"));
     t += claim("kUlpFrom", kUlpFrom, "");
   }
-  if (m.format != Format::f32) t += storage_text(fit, m.kT, m.kO, m.kR);
+  if (m.format != Format::f32) t += storage_text(fit, m);
   t += m.kCentred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
                   : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n";
   t += table_text("table", "kRows", m.kTwoWord ? "kDegree + 3" : "kDegree + 2", m.pieces, false, m.kRows);
@@ -163,7 +188,7 @@ std::string table_body(const Fit& fit) {
   segment("Upper", m.upper);
   segment("Lower", m.lower);
   if (m.kMasked) segment("Left", m.left);
-  t += storage_text(fit, m.kT, m.kO, m.kR);
+  t += storage_text(fit, m);
   t += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
   constexpr size_t kPerLine = 16;
   for (size_t k = 0; k < m.entries.size(); ++k) t += fmt::format("{}0x{:04x}", k % kPerLine != 0 ? ", " : k == 0 ? "\n      " : ",\n      ", m.entries[k]);
@@ -187,7 +212,9 @@ std::string forward_body(const Fit& fit) {
   t += constant("kTailRows", m.kTailRows);
   t += constant("kTailIndexScale", m.kTailIndexScale, "");
   t += constant("kTailIndexBias", m.kTailIndexBias, "");
-  t += claim("kA", m.kA, "sup |p/f - 1|, proven");
+  Found found = worst_input_of(m.core);
+  found.see(worst_input_of(m.tail));
+  t += claim("kA", m.kA, "sup |p/f - 1|, proven" + found_at_x(found));
   t += table_text("table", "kRows", "kDegree + 2", m.core, false, m.kRows);
   t += table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, true, m.kTailRows);
   return t;
@@ -210,8 +237,8 @@ std::string rounded_body(const Fit& fit) {
   t += constant("kIndexScale", m.kIndexScale, "");
   t += constant("kIndexBias", m.kIndexBias, "");
   t += constant("kQuarticShift", m.kQuarticShift);
-  t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven");
-  t += claim("kCoreA", m.kCoreA, "the same over the rows from kCoreFirst on");
+  t += claim("kA", m.kA, "sup |x p/f - 1| for x >= kXMin, proven" + found_at_x(worst_input_of(m.pieces)));
+  t += claim("kCoreA", m.kCoreA, "the same over the rows from kCoreFirst on" + found_at_x(worst_input_of(m.pieces, m.kCoreFirst)));
   t += "  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n";
   t += table_text("table", "kRows", "kWords", m.pieces, false, m.kRows);
   return t;
@@ -231,6 +258,7 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += text_constant("kName", fit.name);
   t += text_constant("kActivation", fit.activation);
   t += text_constant("kFunction", fit.function);
+  t += "  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs\n";
   if (limited(fit)) t += claim("kXLimit", kExpressionDomain, "the claims are about |x| <= kXLimit alone");
   t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : fit.rounded ? rounded_body(fit) : forward_body(fit);
   t += "};\n\n}  // namespace outgrad::kernels::generated\n";

@@ -109,6 +109,7 @@ json pieces_to_json(const std::vector<Piece>& pieces) {
     row["minimax"] = number(p.minimax);
     if (!is_forward(p.target)) row["minimax_certified"] = number(p.minimax_certified);
     row["observed"] = number(p.observed);
+    row["found"] = {{"error", number(p.found.error)}, {"x", number(p.found.at)}};
     row["certified"] = number(p.certified);
     if (!is_forward(p.target)) row["evaluation"] = number(p.evaluation);
     if (p.two_word) row["ulp"] = number(p.ulp);
@@ -168,11 +169,28 @@ std::vector<Piece> pieces_from_json(const Node& rows, Target target, int degree,
     p.lower_bound = node["lower_bound"].real();
     p.minimax = node["minimax"].real();
     p.observed = node["observed"].real();
+    p.found = {node["found"]["error"].real(), node["found"]["x"].real()};
     p.certified = node["certified"].real();
     if (target == Target::gradient) p.evaluation = node["evaluation"].real();
     pieces.push_back(std::move(p));
   }
   return pieces;
+}
+
+json found_to_json(const FoundInputs& found) {
+  json inputs = json::object();
+  for (const auto& [bound, input] : found) inputs[bound] = {{"error", number(input.error)}, {"y", number(input.at)}, {"m", input.m}};
+  return inputs;
+}
+
+FoundInputs found_from_json(const Node& node) {
+  FoundInputs found;
+  for (const char* bound : {"AB", "B", "K", "O", "R", "T", "ulp"}) {
+    if (!node.has(bound)) continue;
+    const Node input = node[bound];
+    found[bound] = {input["error"].real(), input["y"].real(), input["m"].boolean()};
+  }
+  return found;
 }
 
 Format format_from(const Node& node) {
@@ -197,7 +215,7 @@ constexpr int kMostRowsRead = 4096;
 }  // namespace
 
 std::string to_json(const Fit& fit) {
-  json j{{"schema", "outgrad.fit/2"},   {"name", fit.name},      {"activation", fit.activation},
+  json j{{"schema", "outgrad.fit/3"},   {"name", fit.name},      {"activation", fit.activation},
          {"function", fit.function},    {"class", fit.accuracy}, {"spec_sha256", fit.spec_sha256},
          {"target", number(fit.target)}};
   if (fit.backward) {
@@ -247,7 +265,8 @@ std::string to_json(const Fit& fit) {
                              {"worst_ulp", number(fit.worst_ulp)},
                              {"ulp", number(m.kUlp)},
                              {"programme_reached", number(fit.programme_reached)},
-                             {"programme_dual", number(fit.programme_dual)}});
+                             {"programme_dual", number(fit.programme_dual)},
+                             {"found", found_to_json(m.found)}});
     j["pieces"] = pieces_to_json(m.pieces);
   } else if (fit.table) {
     const TableModel& t = *fit.table;
@@ -258,7 +277,7 @@ std::string to_json(const Fit& fit) {
     j["cost"] = {{"integer", t.index_operations()}, {"loads", 1}, {"table_bytes", 2 * t.entries.size()}};
     const auto segment = [](const TableModel::Segment& s) { return json{{"first", s.first}, {"last", s.last}, {"base", s.base}}; };
     j["segments"] = {{"upper", segment(t.upper)}, {"lower", segment(t.lower)}, {"left", segment(t.left)}};
-    j["certificate"] = {{"T", number(t.kT)}, {"O", number(t.kO)}, {"R", number(t.kR)}};
+    j["certificate"] = {{"T", number(t.kT)}, {"O", number(t.kO)}, {"R", number(t.kR)}, {"found", found_to_json(t.found)}};
     j["entries"] = t.entries;
   } else if (fit.rounded) {
     const RoundedForwardModel& m = *fit.rounded;
@@ -300,7 +319,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     throw SpecError(path, "JSON", "a number is beyond double's range");
   }
   const Node j(document, path, "");
-  if (j["schema"].text() != "outgrad.fit/2") j["schema"].fail("is unknown; known: outgrad.fit/2");
+  if (j["schema"].text() != "outgrad.fit/3") j["schema"].fail("is unknown; known: outgrad.fit/3");
   Fit fit;
   fit.name = j["name"].word();
   fit.activation = j["activation"].word();
@@ -330,6 +349,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     t.kT = certificate["T"].real();
     t.kO = certificate["O"].real();
     t.kR = certificate["R"].real();
+    t.found = found_from_json(certificate["found"]);
     fit.table = std::move(t);
     return fit;
   }
@@ -371,6 +391,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kT = certificate["T"].real();
     m.kO = certificate["O"].real();
     m.kR = certificate["R"].real();
+    m.found = found_from_json(certificate["found"]);
     fit.worst_ulp = certificate["worst_ulp"].real();
     m.kUlp = certificate["ulp"].real();
     fit.programme_reached = certificate["programme_reached"].real();

@@ -20,7 +20,7 @@ struct Fit {
   double worst_ulp = 0;                              ///< 16-bit formats: regret in ulp of the format at the middle, at worst
 };
 
-/// Schema "outgrad.fit/2": numbers are hexadecimal floats in strings, so nothing is lost and the bytes are deterministic.
+/// Schema "outgrad.fit/3": numbers are hexadecimal floats in strings, so nothing is lost and the bytes are deterministic.
 std::string to_json(const Fit& fit);
 /// @throws kernels::SpecError "path: key: why".
 Fit fit_from_json(const std::string& text, const std::string& path);

@@ -6,9 +6,14 @@
 #include "kernels/eval.h"
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace outgrad::approx {
+
+/// The worst inputs found for bounds over y, by what the certificate calls the bound: K, B, AB, ulp, T, O, R. Those for A are in the rows.
+using FoundInputs = std::map<std::string, Found>;
 
 /// Constants and rows of a backward fit; the members have the names of the generated header, so that the one evaluator takes either.
 struct BackwardModel {
@@ -36,6 +41,7 @@ struct BackwardModel {
   double kAB = 0;            ///< f32 but in the class rel: sup over the rows of A + B
   double kUlp = 0;           ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
   double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
+  FoundInputs found;
   std::vector<Piece> pieces;  ///< one a row, ascending by row
 
   /// Floats in a row: centre, coefficients, low part of c0.
@@ -102,6 +108,7 @@ struct TableModel {
   Segment upper, lower, left;
   std::vector<std::uint16_t> entries;
   double kT = 0, kO = 0, kR = 0;
+  FoundInputs found;
 
   /// As kernels/direct.h: sign and magnitude (2), the segment's three constants selected by the sign (3) and by the branch (3), the left
   /// segment's end by the sign again (1), clamp and addition (3).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "approx/function/composite.h"
+#include "approx/function/found.h"
 
 #include <optional>
 #include <vector>
@@ -58,6 +59,7 @@ struct Piece {
   double minimax = 0;       ///< error of the best real coefficients found, on the samples
   double minimax_certified = 0;  ///< proven bound of the error of `real`
   double observed = 0;      ///< error of the rounded coefficients, max over the samples
+  Found found;              ///< the same over the samples that the deployed sequence asks the row for: a piece is a little wider
   double certified = 0;     ///< proven bound of the same over the piece (A)
   double ulp = 0;           ///< of a two-word row: proven bound of A + B in ulp of g, where |g| >= kUlpFrom
   double evaluation = 0;    ///< proven bound on the rounding of the deployed sequence (B)

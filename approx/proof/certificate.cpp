@@ -271,6 +271,10 @@ double certify_evaluation(const BackwardModel& model, const Piece& piece) {
   return worst * kRoom;
 }
 
+Ball exact_evaluation(const BackwardModel& model, const Piece& piece, float y, bool m) {
+  return tracked_evaluation(model, piece, Ball(static_cast<double>(y)), m).exact;
+}
+
 double certify_ulp(const BackwardModel& model, const Piece& piece) {
   // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that rounding adds half an ulp of g
   // at most; if not, either x is in the lower one, or RN(x) is the power of two between them, which is nearer to g than x is.
@@ -321,11 +325,11 @@ double certify_beyond(const Composite& composite, const BackwardModel& model, do
 
 }  // namespace
 
-double certify_coordinate(const Composite& composite, const BackwardModel& model) {
-  if (!model.kMasked) return 0;
+CoordinateBound certify_coordinate(const Composite& composite, const BackwardModel& model) {
+  if (!model.kMasked) return {};
   const Ball y_c = Ball(static_cast<double>(model.kYHi)) + Ball(static_cast<double>(model.kYLo));
   const double h = composite.spacing_at_minimum(precision_bits(model.format));
-  double worst = 0;
+  CoordinateBound result;
   const auto gradient_of_root = [&](const Ball& t, bool right) {
     const Ball x = composite.enclose_argument_of(composite.y_star() + t, right);
     return composite.gradient(x, 1)[0];
@@ -344,10 +348,13 @@ double certify_coordinate(const Composite& composite, const BackwardModel& model
       Ball t_c;
       arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(static_cast<double>(model.kTMin)).raw(), kPrecisionBits);
       const Ball exact = t.positive() ? gradient_of_root(t, right) : Ball(0.0);
-      worst = larger_bound(worst, (gradient_of_root(t_c, right) - exact).magnitude());
+      const double moved = (gradient_of_root(t_c, right) - exact).magnitude();
+      result.bound = larger_bound(result.bound, moved);
+      result.found.see(moved, y, right);
     }
   }
-  return larger_bound(worst, certify_beyond(composite, model, last, 0));
+  result.bound = larger_bound(result.bound, certify_beyond(composite, model, last, 0));
+  return result;
 }
 
 double certify_storage_beyond(const Composite& composite, const BackwardModel& model) {

@@ -19,8 +19,12 @@ double certify_approximation(const Composite& composite, const Piece& piece, dou
 /// The same for the best real coefficients, before rounding.
 double certify_minimax(const Composite& composite, const Piece& piece);
 
+struct CoordinateBound {
+  double bound = 0;
+  Found found;  ///< among the stored y next to the minimum, which are looked at one by one
+};
 /// Upper bound of |g(s_c(y)) - g(s(y))| over the stored y of the format, where s_c uses the fit's y_c and t_min in place of y*, 0.
-double certify_coordinate(const Composite& composite, const BackwardModel& model);
+CoordinateBound certify_coordinate(const Composite& composite, const BackwardModel& model);
 
 /// Upper bound, beyond the intervals that storage_intervals lists for f32, of what storing y and the coordinate's constants cost together:
 /// |g(s_c(y)) - f'(x)| for every real x with RN(f(x)) = y.
@@ -28,6 +32,9 @@ double certify_storage_beyond(const Composite& composite, const BackwardModel& m
 
 /// Upper bound of |deployed fp32 sequence - the same sequence in real arithmetic| over the y that can reach `piece`'s row.
 double certify_evaluation(const BackwardModel& model, const Piece& piece);
+
+/// The deployed sequence in real arithmetic at one y that reaches `piece`'s row.
+Ball exact_evaluation(const BackwardModel& model, const Piece& piece, float y, bool m);
 
 /// Upper bound of (A + B) / ulp(g) over the same y as far as |g| >= kUlpFrom; g is that of the deployed coordinate (K apart). The last
 /// operation must be one that adds something small to c0 (kTwoWord), or the bound is above 1.

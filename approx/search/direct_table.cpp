@@ -91,6 +91,7 @@ TableModel direct_table(const Composite& composite, const BackwardSpec& spec, co
   t.kT = e.total;
   t.kO = e.oracle;
   t.kR = e.regret;
+  t.found = {{"T", e.worst_total}, {"O", e.worst_oracle}, {"R", e.worst_regret}};
   return t;
 }
 

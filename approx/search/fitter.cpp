@@ -9,6 +9,7 @@
 #include "approx/search/rounding.h"
 #include "approx/search/splitting.h"
 #include "approx/search/storage_fit.h"
+#include "approx/search/worst_input.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
@@ -130,7 +131,13 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
 
 /// The coefficients of one row, of the lowest degree that leaves room for rounding: a row that needs no more has zeros in front, and a fit as
 /// near to its bound.
-RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
+/// Of a forward all samples count.
+std::function<bool(double)> asked_for(const BackwardModel* model, const Piece& p) {
+  if (model == nullptr) return nullptr;
+  return [model, &p](double v) { return asks_for(*model, p, v); };
+}
+
+RoundedFit fit_row(const Composite& composite, Piece& p, int degree, const BackwardModel* model) {
   const Samples samples = sample(composite, p, kSamples);
   p.degree = degree;
   if (p.target != Target::value_relative) {
@@ -144,6 +151,7 @@ RoundedFit fit_row(const Composite& composite, Piece& p, int degree) {
   p.c0_low = chosen.c0_low;
   p.c.resize(static_cast<size_t>(degree) + 1, 0.0f);
   p.observed = chosen.error;
+  p.found = measure(samples, chosen, asked_for(model, p));
   return chosen;
 }
 
@@ -154,7 +162,7 @@ void fit_piece(const Composite& composite, Piece& p, int degree, const BackwardM
     p.c[0] = p.anchor->c0;
     return;
   }
-  if (!p.storage_aware) fit_row(composite, p, degree);
+  if (!p.storage_aware) fit_row(composite, p, degree, model);
   if (!std::all_of(p.c.begin(), p.c.end(), [](float c) { return std::isfinite(c); })) {
     throw SpecError(fmt::format("row {} (v in [{:.4g}, {:.4g}]) needs coefficients of degree {} beyond fp32: lower the degree, or merge the left end earlier",
                                 p.row, p.v_lo, p.v_hi, p.degree));
@@ -179,7 +187,9 @@ void certify_pieces(const Composite& composite, BackwardModel& model, Stage& row
   kernels::for_each_task(model.pieces.size(), 0, [&](size_t i) {
     Piece& p = model.pieces[i];
     const Samples samples = sample(composite, p, kSamples);
-    p.observed = measure(samples, {p.centre, p.c, p.c0_low, 0});
+    const RoundedFit fit{p.centre, p.c, p.c0_low, 0};
+    p.observed = measure(samples, fit).error;
+    p.found = measure(samples, fit, asked_for(&model, p));
     p.certified = certify_approximation(composite, p, 0);
     p.evaluation = certify_evaluation(model, p);
     rows.tick();
@@ -322,7 +332,9 @@ class BackwardFitter {
       const Samples of_g = sample(composite_, p, kSamples);
       fit_piece(of_g, p, spec_.degree);  // what is reported is against g
       p.storage_aware = minimum_->fit(spec_.storage, constants_, p);
-      p.observed = measure(of_g, {p.centre, p.c, p.c0_low, 0});
+      const RoundedFit fit{p.centre, p.c, p.c0_low, 0};
+      p.observed = measure(of_g, fit).error;
+      p.found = measure(of_g, fit, asked_for(&model_, p));
     }
   }
 
@@ -330,7 +342,7 @@ class BackwardFitter {
     for (Piece& p : model_.pieces) {
       p.allowed = target_;
       if (p.coordinate != Coordinate::signed_root || p.constant || p.v_lo >= reach || p.v_hi <= -reach) continue;
-      fit_row(composite_, p, spec_.degree);
+      fit_row(composite_, p, spec_.degree, &model_);
       const bool holds_0 = p.v_lo < 0 && p.v_hi > 0 && !p.left_tail && !p.right_tail && !p.anchor;
       p.storage_aware = spec_.storage.programme && holds_0 && p.lower_bound <= p.allowed;
     }
@@ -365,7 +377,10 @@ class BackwardFitter {
     m.kA = worst_of(m.pieces, &Piece::certified);
     m.kB = worst_of(m.pieces, &Piece::evaluation);
     for (const Piece& p : m.pieces) m.kAB = std::max(m.kAB, (p.certified + p.evaluation) * kUp);
-    m.kK = certify_coordinate(composite_, m);
+    const CoordinateBound coordinate = certify_coordinate(composite_, m);
+    m.kK = coordinate.bound;
+    if (m.kMasked) m.found["K"] = coordinate.found;
+    find_worst_inputs(composite_, m, intervals_);
     const Activation& f = composite_.activation();
     m.kExactLimits = deployed_gradient(m, INFINITY, true) == static_cast<float>(f.right_limit_gradient) &&
                      deployed_gradient(m, static_cast<float>(composite_.left_limit()) * (composite_.masked() ? -1.0f : 1.0f), false) ==
@@ -379,6 +394,7 @@ class BackwardFitter {
     m.kT = e.total;
     m.kO = e.oracle;
     m.kR = e.regret;
+    if (m.format != Format::f32) m.found.insert({{"T", e.worst_total}, {"O", e.worst_oracle}, {"R", e.worst_regret}});
     if (spec_.format == Format::f32) {
       const double beyond = (m.kA + m.kB + certify_storage_beyond(composite_, m)) * kUp;
       m.kT = std::max(m.kT, beyond);

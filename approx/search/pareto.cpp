@@ -333,7 +333,7 @@ class Search {
       expected.total = e.total;
       expected.regret = e.regret;
       for (const Piece& p : best->model.pieces)
-        expected.a_plus_b = std::max(expected.a_plus_b, measure(sample(composite_, p, kRoughSamples), {p.centre, p.c, 0}));
+        expected.a_plus_b = std::max(expected.a_plus_b, measure(sample(composite_, p, kRoughSamples), {p.centre, p.c, 0}).error);
       add(suffix, best->rest + member, expected);
     };
     considered(kernels::kHorner, layout.suffix, "");

@@ -121,8 +121,8 @@ class RowFitter {
     for (int k = 0; k < kWidenings && misrounded_ > 0; ++k, tube *= kWiden) search(tube);
     if (misrounded_ == std::numeric_limits<int>::max()) throw SpecError(fmt::format("row {}: no polynomial passes through the ranges", piece_.row));
     piece_.c.assign(best_.begin(), best_.end());
-    piece_.observed = 0;
-    for (const Range& s : samples_) piece_.observed = std::max(piece_.observed, std::abs(exact_error(s)));
+    for (const Range& s : samples_) piece_.found.see(std::abs(exact_error(s)), s.v);
+    piece_.observed = piece_.found.error;
   }
   [[nodiscard]] int misrounded() const { return misrounded_; }
 
@@ -389,6 +389,7 @@ RoundedForwardModel fit_rounded_forward(const Composite& composite, const Rounde
     if (p.constant) {
       p.c = {1, 0, 0, 0, 0};
       p.observed = std::abs(1 / composite.quotient(Ball(p.v_lo), Ball(0.0), 1, 1)[0].to_double() - 1);
+      p.found = {p.observed, p.v_lo};
       if (const int wrong = misrounded_where_constant(composite, m, p); wrong > 0) {
         throw SpecError(fmt::format("{}: x_max: {} x of the format from {:.4f} on are not their own rounded f(x): a larger x_max", name, wrong, p.v_lo));
       }

@@ -156,6 +156,7 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
   }
   Samples s;
   for (const Real& x : arguments) {
+    s.x.push_back(x);
     s.v.push_back(composite.coordinate_at(piece.coordinate, x));
     if (piece.target != Target::value_relative) {
       s.target.push_back(composite.gradient_at(x));
@@ -170,16 +171,18 @@ Samples sample(const Composite& composite, const Piece& piece, int count) {
   return s;
 }
 
-double measure(const Samples& s, const RoundedFit& fit) {
-  Real worst = 0;
+Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(double v)>& asked_for) {
+  Real worst = 0, at = 0;
   for (size_t i = 0; i < s.v.size(); ++i) {
+    if (asked_for && !asked_for(static_cast<double>(s.v[i]))) continue;
     const Real u = s.v[i] - Real(fit.centre);
     Real p = 0;
     for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
     p += Real(fit.c0_low);
-    worst = std::max<Real>(worst, abs(p - s.target[i]) * s.weight[i]);
+    const Real error = abs(p - s.target[i]) * s.weight[i];
+    if (error > worst) worst = error, at = s.x[i];
   }
-  return static_cast<double>(worst);
+  return {static_cast<double>(worst), static_cast<double>(at)};
 }
 
 namespace {
@@ -292,7 +295,7 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
     for (const Real& c : moved) plain.c.push_back(static_cast<float>(c));
     fits.push_back(std::move(plain));
   }
-  for (RoundedFit& fit : fits) fit.error = measure(s, fit);
+  for (RoundedFit& fit : fits) fit.error = measure(s, fit).error;
   std::stable_sort(fits.begin(), fits.end(), [](const RoundedFit& a, const RoundedFit& b) { return a.error < b.error; });
   return fits;
 }

@@ -8,13 +8,14 @@
 
 #include "approx/model/piece.h"
 
+#include <functional>
 #include <vector>
 
 namespace outgrad::approx {
 
-/// Samples of a piece: the coordinate, what is to be met there, and the weight of an error there.
+/// Samples of a piece: the argument, the coordinate, what is to be met there, and the weight of an error there.
 struct Samples {
-  std::vector<Real> v, target, weight;
+  std::vector<Real> x, v, target, weight;
 };
 
 Samples sample(const Composite& composite, const Piece& piece, int count);
@@ -26,8 +27,8 @@ struct RoundedFit {
   double error = 0;  ///< max weighted error on the samples
 };
 
-/// Largest weighted error of a fit on the samples.
-double measure(const Samples& samples, const RoundedFit& fit);
+/// Largest weighted error of a fit on the samples, and its x: of all samples, or of those at whose v the row is asked for.
+Found measure(const Samples& samples, const RoundedFit& fit, const std::function<bool(double v)>& asked_for = nullptr);
 
 /// Error of the best real coefficients of that degree on the samples.
 double minimax_level(const Samples& samples, const Piece& piece, int degree);

@@ -11,6 +11,7 @@ struct GeluBf16Stored {
   static constexpr const char* kName = "gelu_bf16_stored";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "bf16";
   static constexpr const char* kClass = "stored:1.01";
   static constexpr int kDegree = 3;
@@ -33,32 +34,32 @@ struct GeluBf16Stored {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.052a3774e7d61p-9;  // 2^-8.97: sup |p - g|
-  static constexpr double kK = 0x1.76d26f2454bb9p-8;  // 2^-7.45: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.c51d107c5c434p-24;  // 2^-23.18: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.052a3774e7d61p-9;  // 2^-8.97: sup |p - g|; found 2^-8.98 at x = -0x1.38911a39f1884p-1
+  static constexpr double kK = 0x1.76d26f2454bb9p-8;  // 2^-7.45: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.75 at y = -0x1.5cp-3, m = 1
+  static constexpr double kB = 0x1.c51d107c5c434p-24;  // 2^-23.18: sup |fp32 sequence - exact sequence|; found 2^-23.57 at y = 0x1.aep-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.6b64e3f7363a7p-7;  // 2^-6.49: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.3964260118c09p-10;  // 2^-9.71: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.6b64e3f7363a7p-7;  // 2^-6.49: sup |g(y, m) - f'(x)|; found 2^-6.49 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.3964260118c09p-10;  // 2^-9.71: sup |g(y, m) - middle of that range|; found 2^-9.71 at y = -0x1.5ap-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.a47618p-2f, -0x1.3c58c6p-8f, -0x1.34cacep+1f, 0x1.a18828p+6f, -0x1.fa7eb4p+14f},  // row 0: A <= 2^-11.43
-      {-0x1.4ee93cp-2f, -0x1.af5af4p-4f, -0x1.31368ap-1f, 0x1.546be2p+2f, -0x1.488a22p+4f},  // row 1: A <= 2^-9.84
-      {-0x1.4ee93cp-3f, -0x1.cc5b08p-4f, 0x1.97606cp-2f, 0x1.179bcep+1f, -0x1.48bcd6p+1f},  // row 2: A <= 2^-11.22
-      {0x0p+0f, 0x1.986b2ep-12f, 0x1.c5e3p-1f, 0x1.d8609cp-1f, 0x1.128fe6p+2f},  // row 3: A <= 2^-8.97
-      {0x1.4ee93cp-3f, 0x1.6bea46p-3f, 0x1.35ae0ep+0f, 0x1.1892a6p-1f, 0x1.eeb224p-3f},  // row 4: A <= 2^-10.14
-      {0x1.4ee93cp-2f, 0x1.8c76fcp-2f, 0x1.521faep+0f, 0x1.b02186p-4f, -0x1.d6540ep-1f},  // row 5: A <= 2^-11.94
-      {0x1.f65ddap-2f, 0x1.341548p-1f, 0x1.47f72ap+0f, -0x1.477c1ep-2f, -0x1.ffffbep-1f},  // row 6: A <= 2^-12.80
-      {0x1.4ee93cp-1f, 0x1.9928e4p-1f, 0x1.1d2874p+0f, -0x1.6962a8p-1f, -0x1.1f911ep-1f},  // row 7: A <= 2^-12.23
-      {0x1.a2a38cp-1f, 0x1.ebde16p-1f, 0x1.b0eadcp-1f, -0x1.fa5f2ap-1f, -0x1.b8e7b2p-2f},  // row 8: A <= 2^-12.31
-      {0x1.f65ddap-1f, 0x1.12566ap+0f, 0x1.020b8p-1f, -0x1.1ba17ep+0f, -0x1.33b3e6p-3f},  // row 9: A <= 2^-14.59
-      {0x1.250c14p+0f, 0x1.1fc4e2p+0f, 0x1.1cb18ep-3f, -0x1.0b7766p+0f, 0x1.3fe5ccp-1f},  // row 10: A <= 2^-13.74
-      {0x1.4ee93cp+0f, 0x1.1ef7f8p+0f, -0x1.474666p-3f, -0x1.690a66p-1f, 0x1.10d86ap+0f},  // row 11: A <= 2^-16.33
-      {0x1.78c664p+0f, 0x1.14bc14p+0f, -0x1.2c52cp-2f, -0x1.b1f126p-5f, 0x1.59bc2cp+0f},  // row 12: A <= 2^-12.96
-      {0x1.a2a38cp+0f, 0x1.094618p+0f, -0x1.d57624p-3f, 0x1.89c01ep-2f, 0x1.c6a2ap-2f},  // row 13: A <= 2^-15.37
-      {0x1.cc80b2p+0f, 0x1.028ccep+0f, -0x1.854ddp-4f, 0x1.614f36p-2f, -0x1.c8d7f4p-2f},  // row 14: A <= 2^-16.58
-      {0x1.f65dd6p+0f, 0x1.0065f6p+0f, -0x1.075c34p-6f, 0x1.efb714p-4f, -0x1.5135bcp+0f},  // row 15: A <= 2^-10.25
+      {-0x1.a47618p-2f, -0x1.3c58c6p-8f, -0x1.34cacep+1f, 0x1.a18828p+6f, -0x1.fa7eb4p+14f},  // row 0: A <= 2^-11.43; found 2^-11.44 at x = -0x1.0f011b8p+3
+      {-0x1.4ee93cp-2f, -0x1.af5af4p-4f, -0x1.31368ap-1f, 0x1.546be2p+2f, -0x1.488a22p+4f},  // row 1: A <= 2^-9.84; found 2^-9.85 at x = -0x1.8f344381ddb47p+1
+      {-0x1.4ee93cp-3f, -0x1.cc5b08p-4f, 0x1.97606cp-2f, 0x1.179bcep+1f, -0x1.48bcd6p+1f},  // row 2: A <= 2^-11.22; found 2^-11.24 at x = -0x1.e09406a58802ap-1
+      {0x0p+0f, 0x1.986b2ep-12f, 0x1.c5e3p-1f, 0x1.d8609cp-1f, 0x1.128fe6p+2f},  // row 3: A <= 2^-8.97; found 2^-8.98 at x = -0x1.38911a39f1884p-1
+      {0x1.4ee93cp-3f, 0x1.6bea46p-3f, 0x1.35ae0ep+0f, 0x1.1892a6p-1f, 0x1.eeb224p-3f},  // row 4: A <= 2^-10.14; found 2^-10.14 at x = -0x1.2af61bff3194cp-1
+      {0x1.4ee93cp-2f, 0x1.8c76fcp-2f, 0x1.521faep+0f, 0x1.b02186p-4f, -0x1.d6540ep-1f},  // row 5: A <= 2^-11.94; found 2^-11.95 at x = -0x1.5cc7461f89d0bp-3
+      {0x1.f65ddap-2f, 0x1.341548p-1f, 0x1.47f72ap+0f, -0x1.477c1ep-2f, -0x1.ffffbep-1f},  // row 6: A <= 2^-12.80; found 2^-12.81 at x = 0x1.e8ac3f27cbd7ap-5
+      {0x1.4ee93cp-1f, 0x1.9928e4p-1f, 0x1.1d2874p+0f, -0x1.6962a8p-1f, -0x1.1f911ep-1f},  // row 7: A <= 2^-12.23; found 2^-12.24 at x = 0x1.0ba3a8cb48cbep-2
+      {0x1.a2a38cp-1f, 0x1.ebde16p-1f, 0x1.b0eadcp-1f, -0x1.fa5f2ap-1f, -0x1.b8e7b2p-2f},  // row 8: A <= 2^-12.31; found 2^-12.32 at x = 0x1.0f17f189520dfp-1
+      {0x1.f65ddap-1f, 0x1.12566ap+0f, 0x1.020b8p-1f, -0x1.1ba17ep+0f, -0x1.33b3e6p-3f},  // row 9: A <= 2^-14.59; found 2^-14.60 at x = 0x1.9dd98f1c068eap-1
+      {0x1.250c14p+0f, 0x1.1fc4e2p+0f, 0x1.1cb18ep-3f, -0x1.0b7766p+0f, 0x1.3fe5ccp-1f},  // row 10: A <= 2^-13.74; found 2^-13.74 at x = 0x1.71222b9cd485ep+0
+      {0x1.4ee93cp+0f, 0x1.1ef7f8p+0f, -0x1.474666p-3f, -0x1.690a66p-1f, 0x1.10d86ap+0f},  // row 11: A <= 2^-16.33; found 2^-16.34 at x = 0x1.c3b5f6b463583p+0
+      {0x1.78c664p+0f, 0x1.14bc14p+0f, -0x1.2c52cp-2f, -0x1.b1f126p-5f, 0x1.59bc2cp+0f},  // row 12: A <= 2^-12.96; found 2^-12.97 at x = 0x1.228aa321e61f2p+1
+      {0x1.a2a38cp+0f, 0x1.094618p+0f, -0x1.d57624p-3f, 0x1.89c01ep-2f, 0x1.c6a2ap-2f},  // row 13: A <= 2^-15.37; found 2^-15.38 at x = 0x1.228bbd298e65bp+1
+      {0x1.cc80b2p+0f, 0x1.028ccep+0f, -0x1.854ddp-4f, 0x1.614f36p-2f, -0x1.c8d7f4p-2f},  // row 14: A <= 2^-16.58; found 2^-16.59 at x = 0x1.6495ffe6ada61p+1
+      {0x1.f65dd6p+0f, 0x1.0065f6p+0f, -0x1.075c34p-6f, 0x1.efb714p-4f, -0x1.5135bcp+0f},  // row 15: A <= 2^-10.25; found 2^-12.64 at x = 0x1.008c0595fa5aep+2
     }};
   }
 };

@@ -11,6 +11,7 @@ struct GeluBf16Ulp {
   static constexpr const char* kName = "gelu_bf16_ulp";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "bf16";
   static constexpr const char* kClass = "ulp:1";
   static constexpr int kDegree = 2;
@@ -39,148 +40,148 @@ struct GeluBf16Ulp {
   static constexpr int kLeftBase = 124;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.998bb87504b58p-7;  // 2^-6.32: sup |p - g|
-  static constexpr double kK = 0x1.2ffa4577e1871p-8;  // 2^-7.75: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.969b8b99a2511p-24;  // 2^-23.33: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.998bb87504b58p-7;  // 2^-6.32: sup |p - g|; found 2^-6.32 at x = -0x1.6631955f6474dp-1
+  static constexpr double kK = 0x1.2ffa4577e1871p-8;  // 2^-7.75: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.75 at y = -0x1.5cp-3, m = 1
+  static constexpr double kB = 0x1.969b8b99a2511p-24;  // 2^-23.33: sup |fp32 sequence - exact sequence|; found 2^-23.69 at y = 0x1.4cp-3, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.6b2c23f735577p-7;  // 2^-6.50: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.668da0f087b68p-8;  // 2^-7.51: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.6b2c23f735577p-7;  // 2^-6.50: sup |g(y, m) - f'(x)|; found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.668da0f087b68p-8;  // 2^-7.51: sup |g(y, m) - middle of that range|; found 2^-7.51 at y = 0x1.42p-1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.ab7a58p-3f, -0x1.0151ecp-3f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-10.45
-      {-0x1.9365aep-3f, -0x1.f8474p-4f, 0x1.f6dacp-3f, 0x0p+0f},  // row 1: A <= 2^-13.13
-      {-0x1.71c7dep-3f, -0x1.e53412p-4f, 0x1.46c322p-2f, 0x0p+0f},  // row 2: A <= 2^-12.79
-      {-0x1.502a1p-3f, -0x1.cd0a7cp-4f, 0x1.9474ep-2f, 0x0p+0f},  // row 3: A <= 2^-12.43
-      {-0x1.2e8c42p-3f, -0x1.b03518p-4f, 0x1.dea69p-2f, 0x0p+0f},  // row 4: A <= 2^-12.27
-      {-0x1.0cee74p-3f, -0x1.8ed39ep-4f, 0x1.0f68eep-1f, 0x0p+0f},  // row 5: A <= 2^-12.06
-      {-0x1.d6a14ap-4f, -0x1.6917c4p-4f, 0x1.2e288cp-1f, 0x0p+0f},  // row 6: A <= 2^-11.71
-      {-0x1.9365aep-4f, -0x1.3f66cep-4f, 0x1.4b81bep-1f, 0x0p+0f},  // row 7: A <= 2^-11.46
-      {-0x1.502a1p-4f, -0x1.11aea8p-4f, 0x1.685b36p-1f, 0x0p+0f},  // row 8: A <= 2^-11.03
-      {-0x1.0cee74p-4f, -0x1.c057a4p-5f, 0x1.854b48p-1f, 0x0p+0f},  // row 9: A <= 2^-10.55
-      {-0x1.9365aep-5f, -0x1.54bbbp-5f, 0x1.a7ed8p-1f, 0x0p+0f},  // row 10: A <= 2^-9.70
-      {-0x1.0cee74p-5f, -0x1.c3859ap-6f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-6.88
-      {-0x1.0cee74p-6f, -0x1.5607p-7f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-6.41
+      {-0x1.ab7a58p-3f, -0x1.0151ecp-3f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-10.45; found 2^-10.45 at x = -0x1.4eb0fe345c424p+0
+      {-0x1.9365aep-3f, -0x1.f8474p-4f, 0x1.f6dacp-3f, 0x0p+0f},  // row 1: A <= 2^-13.13; found 2^-13.14 at x = -0x1.41660f3e24961p+0
+      {-0x1.71c7dep-3f, -0x1.e53412p-4f, 0x1.46c322p-2f, 0x0p+0f},  // row 2: A <= 2^-12.79; found 2^-12.79 at x = -0x1.34efc04c8a0aep+0
+      {-0x1.502a1p-3f, -0x1.cd0a7cp-4f, 0x1.9474ep-2f, 0x0p+0f},  // row 3: A <= 2^-12.43; found 2^-12.44 at x = -0x1.27e2b284e5fa3p+0
+      {-0x1.2e8c42p-3f, -0x1.b03518p-4f, 0x1.dea69p-2f, 0x0p+0f},  // row 4: A <= 2^-12.27; found 2^-12.28 at x = -0x1.1b43847a55462p+0
+      {-0x1.0cee74p-3f, -0x1.8ed39ep-4f, 0x1.0f68eep-1f, 0x0p+0f},  // row 5: A <= 2^-12.06; found 2^-12.07 at x = -0x1.100ce42612928p+0
+      {-0x1.d6a14ap-4f, -0x1.6917c4p-4f, 0x1.2e288cp-1f, 0x0p+0f},  // row 6: A <= 2^-11.71; found 2^-11.72 at x = -0x1.05298f87ad2fp+0
+      {-0x1.9365aep-4f, -0x1.3f66cep-4f, 0x1.4b81bep-1f, 0x0p+0f},  // row 7: A <= 2^-11.46; found 2^-11.47 at x = -0x1.f4dee784e92c3p-1
+      {-0x1.502a1p-4f, -0x1.11aea8p-4f, 0x1.685b36p-1f, 0x0p+0f},  // row 8: A <= 2^-11.03; found 2^-11.04 at x = -0x1.df5451af5d732p-1
+      {-0x1.0cee74p-4f, -0x1.c057a4p-5f, 0x1.854b48p-1f, 0x0p+0f},  // row 9: A <= 2^-10.55; found 2^-10.55 at x = -0x1.c90a29e7296a7p-1
+      {-0x1.9365aep-5f, -0x1.54bbbp-5f, 0x1.a7ed8p-1f, 0x0p+0f},  // row 10: A <= 2^-9.70; found 2^-9.71 at x = -0x1.af70e79ffa54ap-1
+      {-0x1.0cee74p-5f, -0x1.c3859ap-6f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-6.88; found 2^-6.89 at x = -0x1.af6fb1392c2bep-1
+      {-0x1.0cee74p-6f, -0x1.5607p-7f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-6.41; found 2^-6.42 at x = -0x1.9c8159c535903p-1
       {0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-7.01
-      {0x1.0cee74p-6f, 0x1.6b2c22p-7f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-6.32
-      {0x1.0cee74p-5f, 0x1.ebe4b8p-6f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-6.64
-      {0x1.9365aep-5f, 0x1.831b42p-5f, 0x1.1259b4p+0f, 0x0p+0f},  // row 16: A <= 2^-9.30
-      {0x1.0cee74p-4f, 0x1.09e134p-4f, 0x1.15d302p+0f, 0x0p+0f},  // row 17: A <= 2^-9.89
-      {0x1.502a1p-4f, 0x1.5378ccp-4f, 0x1.1b9ebep+0f, 0x0p+0f},  // row 18: A <= 2^-10.28
-      {0x1.9365aep-4f, 0x1.9ea388p-4f, 0x1.21b9f4p+0f, 0x0p+0f},  // row 19: A <= 2^-10.56
-      {0x1.d6a14ap-4f, 0x1.eb756cp-4f, 0x1.275c38p+0f, 0x0p+0f},  // row 20: A <= 2^-10.83
-      {0x1.0cee74p-3f, 0x1.1ce854p-3f, 0x1.2d2656p+0f, 0x0p+0f},  // row 21: A <= 2^-11.01
-      {0x1.2e8c42p-3f, 0x1.44d248p-3f, 0x1.324dbap+0f, 0x0p+0f},  // row 22: A <= 2^-11.21
-      {0x1.502a1p-3f, 0x1.6d69f6p-3f, 0x1.378042p+0f, 0x0p+0f},  // row 23: A <= 2^-11.34
-      {0x1.71c7dep-3f, 0x1.969cf6p-3f, 0x1.3c2cacp+0f, 0x0p+0f},  // row 24: A <= 2^-11.43
-      {0x1.9365aep-3f, 0x1.c06184p-3f, 0x1.400b76p+0f, 0x0p+0f},  // row 25: A <= 2^-11.58
-      {0x1.b5037cp-3f, 0x1.ea4d92p-3f, 0x1.43cb7cp+0f, 0x0p+0f},  // row 26: A <= 2^-11.02
-      {0x1.d6a14ap-3f, 0x1.0ab42p-2f, 0x1.470946p+0f, 0x0p+0f},  // row 27: A <= 2^-11.80
-      {0x1.f83f18p-3f, 0x1.20459cp-2f, 0x1.49dfe2p+0f, 0x0p+0f},  // row 28: A <= 2^-11.91
-      {0x1.0cee74p-2f, 0x1.3602dap-2f, 0x1.4c4dc4p+0f, 0x0p+0f},  // row 29: A <= 2^-11.99
-      {0x1.1dbd5ap-2f, 0x1.4be63cp-2f, 0x1.4e5278p+0f, 0x0p+0f},  // row 30: A <= 2^-12.09
-      {0x1.2e8c42p-2f, 0x1.61e85cp-2f, 0x1.4ffdeep+0f, 0x0p+0f},  // row 31: A <= 2^-12.17
-      {0x1.3f5b2ap-2f, 0x1.7802eep-2f, 0x1.51428cp+0f, 0x0p+0f},  // row 32: A <= 2^-12.26
-      {0x1.502a1p-2f, 0x1.8e1f72p-2f, 0x1.5226ep+0f, 0x0p+0f},  // row 33: A <= 2^-11.94
-      {0x1.60f8f8p-2f, 0x1.a467d4p-2f, 0x1.52a6e6p+0f, 0x0p+0f},  // row 34: A <= 2^-12.42
-      {0x1.71c7dep-2f, 0x1.baa584p-2f, 0x1.52ca5ep+0f, 0x0p+0f},  // row 35: A <= 2^-12.50
-      {0x1.8296c6p-2f, 0x1.d0dc24p-2f, 0x1.52b48p+0f, 0x0p+0f},  // row 36: A <= 2^-12.35
-      {0x1.9365aep-2f, 0x1.e7162cp-2f, 0x1.520c04p+0f, 0x0p+0f},  // row 37: A <= 2^-12.54
-      {0x1.a43494p-2f, 0x1.fd423cp-2f, 0x1.515a48p+0f, 0x0p+0f},  // row 38: A <= 2^-12.64
-      {0x1.b5037cp-2f, 0x1.09adfap-1f, 0x1.4fc93ep+0f, 0x0p+0f},  // row 39: A <= 2^-12.83
-      {0x1.c5d262p-2f, 0x1.14ae76p-1f, 0x1.4e29fcp+0f, 0x0p+0f},  // row 40: A <= 2^-12.98
-      {0x1.d6a14ap-2f, 0x1.1f9c5cp-1f, 0x1.4c35b8p+0f, 0x0p+0f},  // row 41: A <= 2^-12.82
-      {0x1.e77032p-2f, 0x1.2a7f74p-1f, 0x1.49f598p+0f, 0x0p+0f},  // row 42: A <= 2^-13.30
-      {0x1.f83f18p-2f, 0x1.3544ccp-1f, 0x1.475174p+0f, 0x0p+0f},  // row 43: A <= 2^-12.90
-      {0x1.0487p-1f, 0x1.3ff79cp-1f, 0x1.445b9p+0f, 0x0p+0f},  // row 44: A <= 2^-12.95
-      {0x1.0cee74p-1f, 0x1.4a906p-1f, 0x1.412292p+0f, 0x0p+0f},  // row 45: A <= 2^-12.99
-      {0x1.1555e8p-1f, 0x1.55159cp-1f, 0x1.3d9caep+0f, 0x0p+0f},  // row 46: A <= 2^-14.28
-      {0x1.1dbd5ap-1f, 0x1.5f698ep-1f, 0x1.39b31ap+0f, 0x0p+0f},  // row 47: A <= 2^-13.07
-      {0x1.2624cep-1f, 0x1.69a4fap-1f, 0x1.358bap+0f, 0x0p+0f},  // row 48: A <= 2^-13.12
-      {0x1.2e8c42p-1f, 0x1.73bbf4p-1f, 0x1.311bap+0f, 0x0p+0f},  // row 49: A <= 2^-13.14
-      {0x1.36f3b6p-1f, 0x1.7dac7ep-1f, 0x1.2c65p+0f, 0x0p+0f},  // row 50: A <= 2^-13.19
-      {0x1.3f5b2ap-1f, 0x1.8773b6p-1f, 0x1.27694ap+0f, 0x0p+0f},  // row 51: A <= 2^-13.22
-      {0x1.47c29cp-1f, 0x1.910dfp-1f, 0x1.2569a6p+0f, 0x0p+0f},  // row 52: A <= 2^-12.43
-      {0x1.502a1p-1f, 0x1.9a7ddcp-1f, 0x1.1c45b6p+0f, 0x0p+0f},  // row 53: A <= 2^-13.32
-      {0x1.589184p-1f, 0x1.a3bc04p-1f, 0x1.16829p+0f, 0x0p+0f},  // row 54: A <= 2^-13.37
-      {0x1.60f8f8p-1f, 0x1.acc766p-1f, 0x1.105ef2p+0f, 0x0p+0f},  // row 55: A <= 2^-13.36
-      {0x1.69606cp-1f, 0x1.b59f64p-1f, 0x1.0a1fbep+0f, 0x0p+0f},  // row 56: A <= 2^-13.48
-      {0x1.71c7dep-1f, 0x1.be3f3ep-1f, 0x1.038354p+0f, 0x0p+0f},  // row 57: A <= 2^-13.40
-      {0x1.7a2f52p-1f, 0x1.c6a81ap-1f, 0x1.f90fbcp-1f, 0x0p+0f},  // row 58: A <= 2^-13.53
-      {0x1.8296c6p-1f, 0x1.ced54ap-1f, 0x1.eaf0f2p-1f, 0x0p+0f},  // row 59: A <= 2^-13.51
-      {0x1.8afe3ap-1f, 0x1.d6c67ep-1f, 0x1.dc1c94p-1f, 0x0p+0f},  // row 60: A <= 2^-13.57
-      {0x1.9365aep-1f, 0x1.de794p-1f, 0x1.cd29a4p-1f, 0x0p+0f},  // row 61: A <= 2^-13.63
-      {0x1.9bcd2p-1f, 0x1.e5ebd2p-1f, 0x1.be1de8p-1f, 0x0p+0f},  // row 62: A <= 2^-13.69
-      {0x1.a43494p-1f, 0x1.ed2c1cp-1f, 0x1.ae5cbcp-1f, 0x0p+0f},  // row 63: A <= 2^-13.04
-      {0x1.ac9c08p-1f, 0x1.f4095cp-1f, 0x1.9d7a8ap-1f, 0x0p+0f},  // row 64: A <= 2^-13.78
-      {0x1.b5037cp-1f, 0x1.fab14ep-1f, 0x1.8d1758p-1f, 0x0p+0f},  // row 65: A <= 2^-13.85
-      {0x1.bd6afp-1f, 0x1.008926p+0f, 0x1.7d2fcp-1f, 0x0p+0f},  // row 66: A <= 2^-13.83
-      {0x1.c5d262p-1f, 0x1.03888ap+0f, 0x0p+0f, 0x0p+0f},  // row 67: A <= 2^-7.37
-      {0x1.ce39d6p-1f, 0x1.067112p+0f, 0x0p+0f, 0x0p+0f},  // row 68: A <= 2^-7.44
-      {0x1.d6a14ap-1f, 0x1.09256ap+0f, 0x0p+0f, 0x0p+0f},  // row 69: A <= 2^-7.46
-      {0x1.df08bep-1f, 0x1.0bd55cp+0f, 0x0p+0f, 0x0p+0f},  // row 70: A <= 2^-7.62
-      {0x1.e77032p-1f, 0x1.0e51dap+0f, 0x0p+0f, 0x0p+0f},  // row 71: A <= 2^-7.73
-      {0x1.efd7a4p-1f, 0x1.109d1cp+0f, 0x0p+0f, 0x0p+0f},  // row 72: A <= 2^-7.81
-      {0x1.f83f18p-1f, 0x1.12b93ep+0f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-7.84
-      {0x1.005346p+0f, 0x1.14c476p+0f, 0x0p+0f, 0x0p+0f},  // row 74: A <= 2^-8.00
-      {0x1.0487p+0f, 0x1.16a18ep+0f, 0x0p+0f, 0x0p+0f},  // row 75: A <= 2^-8.13
-      {0x1.08babap+0f, 0x1.184dc2p+0f, 0x0p+0f, 0x0p+0f},  // row 76: A <= 2^-8.22
-      {0x1.0cee74p+0f, 0x1.19e41ap+0f, 0x0p+0f, 0x0p+0f},  // row 77: A <= 2^-8.44
-      {0x1.11222ep+0f, 0x1.1b4b12p+0f, 0x0p+0f, 0x0p+0f},  // row 78: A <= 2^-8.57
-      {0x1.1555e8p+0f, 0x1.1c7594p+0f, 0x0p+0f, 0x0p+0f},  // row 79: A <= 2^-8.67
-      {0x1.1989ap+0f, 0x1.1d93d6p+0f, 0x0p+0f, 0x0p+0f},  // row 80: A <= 2^-8.96
-      {0x1.1dbd5ap+0f, 0x1.1e915ap+0f, 0x0p+0f, 0x0p+0f},  // row 81: A <= 2^-9.05
-      {0x1.21f114p+0f, 0x1.1f4e76p+0f, 0x0p+0f, 0x0p+0f},  // row 82: A <= 2^-9.43
-      {0x1.2624cep+0f, 0x1.1fe406p+0f, 0x0p+0f, 0x0p+0f},  // row 83: A <= 2^-9.74
-      {0x1.2a5888p+0f, 0x1.2063a2p+0f, 0x0p+0f, 0x0p+0f},  // row 84: A <= 2^-10.27
-      {0x1.2e8c42p+0f, 0x1.20bb54p+0f, 0x0p+0f, 0x0p+0f},  // row 85: A <= 2^-10.87
-      {0x1.32bffcp+0f, 0x1.20eda6p+0f, 0x0p+0f, 0x0p+0f},  // row 86: A <= 2^-11.87
-      {0x1.36f3b6p+0f, 0x1.20fe1ep+0f, 0x0p+0f, 0x0p+0f},  // row 87: A <= 2^-14.17
-      {0x1.3b277p+0f, 0x1.20ec04p+0f, 0x0p+0f, 0x0p+0f},  // row 88: A <= 2^-11.62
-      {0x1.3f5b2ap+0f, 0x1.20b552p+0f, 0x0p+0f, 0x0p+0f},  // row 89: A <= 2^-10.90
-      {0x1.438ee2p+0f, 0x1.205fbap+0f, 0x0p+0f, 0x0p+0f},  // row 90: A <= 2^-10.28
-      {0x1.47c29cp+0f, 0x1.1ff656p+0f, 0x0p+0f, 0x0p+0f},  // row 91: A <= 2^-9.94
-      {0x1.4bf656p+0f, 0x1.1f6712p+0f, 0x0p+0f, 0x0p+0f},  // row 92: A <= 2^-9.73
-      {0x1.502a1p+0f, 0x1.1ec0cp+0f, 0x0p+0f, 0x0p+0f},  // row 93: A <= 2^-9.51
-      {0x1.545dcap+0f, 0x1.1e029cp+0f, 0x0p+0f, 0x0p+0f},  // row 94: A <= 2^-9.31
-      {0x1.589184p+0f, 0x1.1d326cp+0f, 0x0p+0f, 0x0p+0f},  // row 95: A <= 2^-9.10
-      {0x1.5cc53ep+0f, 0x1.1c501p+0f, 0x0p+0f, 0x0p+0f},  // row 96: A <= 2^-8.90
-      {0x1.60f8f8p+0f, 0x1.1b497p+0f, 0x0p+0f, 0x0p+0f},  // row 97: A <= 2^-8.92
-      {0x1.652cb2p+0f, 0x1.1a34bep+0f, 0x0p+0f, 0x0p+0f},  // row 98: A <= 2^-8.85
-      {0x1.69606cp+0f, 0x1.1914f2p+0f, 0x0p+0f, 0x0p+0f},  // row 99: A <= 2^-8.74
-      {0x1.6d9424p+0f, 0x1.17ecdap+0f, 0x0p+0f, 0x0p+0f},  // row 100: A <= 2^-8.67
-      {0x1.71c7dep+0f, 0x1.16bf1ap+0f, 0x0p+0f, 0x0p+0f},  // row 101: A <= 2^-8.65
-      {0x1.75fb98p+0f, 0x1.158e32p+0f, 0x0p+0f, 0x0p+0f},  // row 102: A <= 2^-8.67
-      {0x1.7a2f52p+0f, 0x1.145c74p+0f, 0x0p+0f, 0x0p+0f},  // row 103: A <= 2^-8.65
-      {0x1.7e630cp+0f, 0x1.1312a6p+0f, 0x0p+0f, 0x0p+0f},  // row 104: A <= 2^-8.61
-      {0x1.8296c6p+0f, 0x1.11e5b8p+0f, 0x0p+0f, 0x0p+0f},  // row 105: A <= 2^-8.63
-      {0x1.86ca8p+0f, 0x1.10bdeep+0f, 0x0p+0f, 0x0p+0f},  // row 106: A <= 2^-8.49
-      {0x1.8afe3ap+0f, 0x1.0f6dfap+0f, 0x0p+0f, 0x0p+0f},  // row 107: A <= 2^-8.72
-      {0x1.8f31f4p+0f, 0x1.0e281ep+0f, 0x0p+0f, 0x0p+0f},  // row 108: A <= 2^-8.56
-      {0x1.9365aep+0f, 0x1.0d1b9ep+0f, 0x0p+0f, 0x0p+0f},  // row 109: A <= 2^-8.78
-      {0x1.979968p+0f, 0x1.0bf08p+0f, 0x0p+0f, 0x0p+0f},  // row 110: A <= 2^-8.76
-      {0x1.9bcd2p+0f, 0x1.0ad346p+0f, 0x0p+0f, 0x0p+0f},  // row 111: A <= 2^-8.71
-      {0x1.a000dap+0f, 0x1.09ec6ep+0f, 0x0p+0f, 0x0p+0f},  // row 112: A <= 2^-8.91
-      {0x1.a43494p+0f, 0x1.08efa4p+0f, 0x0p+0f, 0x0p+0f},  // row 113: A <= 2^-9.03
-      {0x1.a8684ep+0f, 0x1.08023cp+0f, 0x0p+0f, 0x0p+0f},  // row 114: A <= 2^-9.16
-      {0x1.ac9c08p+0f, 0x1.0727cep+0f, 0x0p+0f, 0x0p+0f},  // row 115: A <= 2^-9.25
-      {0x1.b0cfc2p+0f, 0x1.065cb2p+0f, 0x0p+0f, 0x0p+0f},  // row 116: A <= 2^-9.35
-      {0x1.b5037cp+0f, 0x1.05a404p+0f, 0x0p+0f, 0x0p+0f},  // row 117: A <= 2^-9.40
-      {0x1.b93736p+0f, 0x1.04e3ccp+0f, 0x0p+0f, 0x0p+0f},  // row 118: A <= 2^-9.42
-      {0x1.bd6afp+0f, 0x1.044b7ap+0f, 0x0p+0f, 0x0p+0f},  // row 119: A <= 2^-9.64
-      {0x1.c19eaap+0f, 0x1.03c362p+0f, 0x0p+0f, 0x0p+0f},  // row 120: A <= 2^-9.88
-      {0x1.c5d262p+0f, 0x1.0337eep+0f, 0x0p+0f, 0x0p+0f},  // row 121: A <= 2^-9.87
-      {0x1.ca061cp+0f, 0x1.02cb22p+0f, 0x0p+0f, 0x0p+0f},  // row 122: A <= 2^-10.19
-      {0x1.ce39d6p+0f, 0x1.026b7cp+0f, 0x0p+0f, 0x0p+0f},  // row 123: A <= 2^-10.21
-      {0x1.d26d9p+0f, 0x1.020ae8p+0f, 0x0p+0f, 0x0p+0f},  // row 124: A <= 2^-10.53
-      {0x1.d6a14ap+0f, 0x1.01b752p+0f, 0x0p+0f, 0x0p+0f},  // row 125: A <= 2^-10.70
-      {0x1.dad504p+0f, 0x1.016f64p+0f, 0x0p+0f, 0x0p+0f},  // row 126: A <= 2^-10.81
-      {0x1.df08bep+0f, 0x1.0131d6p+0f, 0x0p+0f, 0x0p+0f},  // row 127: A <= 2^-10.97
-      {0x1.e33c78p+0f, 0x1.00fd6ep+0f, 0x0p+0f, 0x0p+0f},  // row 128: A <= 2^-11.16
-      {0x1.e77032p+0f, 0x1.00d11p+0f, 0x0p+0f, 0x0p+0f},  // row 129: A <= 2^-11.38
-      {0x1.eba3ecp+0f, 0x1.00abb2p+0f, 0x0p+0f, 0x0p+0f},  // row 130: A <= 2^-11.63
-      {0x1.efd7ap+0f, 0x1.006778p+0f, 0x0p+0f, 0x0p+0f},  // row 131: A <= 2^-8.14
+      {0x1.0cee74p-6f, 0x1.6b2c22p-7f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-6.32; found 2^-6.32 at x = -0x1.6631955f6474dp-1
+      {0x1.0cee74p-5f, 0x1.ebe4b8p-6f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-6.64; found 2^-6.64 at x = -0x1.54ce8c5be23e7p-1
+      {0x1.9365aep-5f, 0x1.831b42p-5f, 0x1.1259b4p+0f, 0x0p+0f},  // row 16: A <= 2^-9.30; found 2^-9.30 at x = -0x1.54cd755dfe28p-1
+      {0x1.0cee74p-4f, 0x1.09e134p-4f, 0x1.15d302p+0f, 0x0p+0f},  // row 17: A <= 2^-9.89; found 2^-9.89 at x = -0x1.43bb382bf91c1p-1
+      {0x1.502a1p-4f, 0x1.5378ccp-4f, 0x1.1b9ebep+0f, 0x0p+0f},  // row 18: A <= 2^-10.28; found 2^-10.29 at x = -0x1.32f2bfaa0322dp-1
+      {0x1.9365aep-4f, 0x1.9ea388p-4f, 0x1.21b9f4p+0f, 0x0p+0f},  // row 19: A <= 2^-10.56; found 2^-10.57 at x = -0x1.226f1019987dap-1
+      {0x1.d6a14ap-4f, 0x1.eb756cp-4f, 0x1.275c38p+0f, 0x0p+0f},  // row 20: A <= 2^-10.83; found 2^-10.84 at x = -0x1.122b2751401f9p-1
+      {0x1.0cee74p-3f, 0x1.1ce854p-3f, 0x1.2d2656p+0f, 0x0p+0f},  // row 21: A <= 2^-11.01; found 2^-11.02 at x = -0x1.02226d5b4c787p-1
+      {0x1.2e8c42p-3f, 0x1.44d248p-3f, 0x1.324dbap+0f, 0x0p+0f},  // row 22: A <= 2^-11.21; found 2^-11.21 at x = -0x1.e4a14fb9307f8p-2
+      {0x1.502a1p-3f, 0x1.6d69f6p-3f, 0x1.378042p+0f, 0x0p+0f},  // row 23: A <= 2^-11.34; found 2^-11.34 at x = -0x1.c563de86fa97p-2
+      {0x1.71c7dep-3f, 0x1.969cf6p-3f, 0x1.3c2cacp+0f, 0x0p+0f},  // row 24: A <= 2^-11.43; found 2^-11.44 at x = -0x1.a6854ae569c37p-2
+      {0x1.9365aep-3f, 0x1.c06184p-3f, 0x1.400b76p+0f, 0x0p+0f},  // row 25: A <= 2^-11.58; found 2^-11.58 at x = -0x1.87fedb54a6748p-2
+      {0x1.b5037cp-3f, 0x1.ea4d92p-3f, 0x1.43cb7cp+0f, 0x0p+0f},  // row 26: A <= 2^-11.02; found 2^-11.02 at x = -0x1.69ca4af8fbf4dp-2
+      {0x1.d6a14ap-3f, 0x1.0ab42p-2f, 0x1.470946p+0f, 0x0p+0f},  // row 27: A <= 2^-11.80; found 2^-11.81 at x = -0x1.4be1bd491dffp-2
+      {0x1.f83f18p-3f, 0x1.20459cp-2f, 0x1.49dfe2p+0f, 0x0p+0f},  // row 28: A <= 2^-11.91; found 2^-11.91 at x = -0x1.2e3fb33d260a8p-2
+      {0x1.0cee74p-2f, 0x1.3602dap-2f, 0x1.4c4dc4p+0f, 0x0p+0f},  // row 29: A <= 2^-11.99; found 2^-12.00 at x = -0x1.10df01c5cc09p-2
+      {0x1.1dbd5ap-2f, 0x1.4be63cp-2f, 0x1.4e5278p+0f, 0x0p+0f},  // row 30: A <= 2^-12.09; found 2^-12.10 at x = -0x1.e77592b990804p-3
+      {0x1.2e8c42p-2f, 0x1.61e85cp-2f, 0x1.4ffdeep+0f, 0x0p+0f},  // row 31: A <= 2^-12.17; found 2^-12.18 at x = -0x1.ad9cdd0de6d37p-3
+      {0x1.3f5b2ap-2f, 0x1.7802eep-2f, 0x1.51428cp+0f, 0x0p+0f},  // row 32: A <= 2^-12.26; found 2^-12.26 at x = -0x1.742b264df8284p-3
+      {0x1.502a1p-2f, 0x1.8e1f72p-2f, 0x1.5226ep+0f, 0x0p+0f},  // row 33: A <= 2^-11.94; found 2^-11.94 at x = -0x1.3b18210958701p-3
+      {0x1.60f8f8p-2f, 0x1.a467d4p-2f, 0x1.52a6e6p+0f, 0x0p+0f},  // row 34: A <= 2^-12.42; found 2^-12.43 at x = -0x1.025be3e1f0e0fp-3
+      {0x1.71c7dep-2f, 0x1.baa584p-2f, 0x1.52ca5ep+0f, 0x0p+0f},  // row 35: A <= 2^-12.50; found 2^-12.51 at x = -0x1.93ddbfca5d11fp-4
+      {0x1.8296c6p-2f, 0x1.d0dc24p-2f, 0x1.52b48p+0f, 0x0p+0f},  // row 36: A <= 2^-12.35; found 2^-12.35 at x = -0x1.2393afa735edep-4
+      {0x1.9365aep-2f, 0x1.e7162cp-2f, 0x1.520c04p+0f, 0x0p+0f},  // row 37: A <= 2^-12.54; found 2^-12.54 at x = -0x1.262d27584b06dp-5
+      {0x1.a43494p-2f, 0x1.fd423cp-2f, 0x1.515a48p+0f, 0x0p+0f},  // row 38: A <= 2^-12.64; found 2^-12.65 at x = -0x1.ac48e7f19f5dfp-7
+      {0x1.b5037cp-2f, 0x1.09adfap-1f, 0x1.4fc93ep+0f, 0x0p+0f},  // row 39: A <= 2^-12.83; found 2^-12.84 at x = 0x1.6d195f6d51494p-6
+      {0x1.c5d262p-2f, 0x1.14ae76p-1f, 0x1.4e29fcp+0f, 0x0p+0f},  // row 40: A <= 2^-12.98; found 2^-12.98 at x = 0x1.97756a25f5cb1p-5
+      {0x1.d6a14ap-2f, 0x1.1f9c5cp-1f, 0x1.4c35b8p+0f, 0x0p+0f},  // row 41: A <= 2^-12.82; found 2^-12.83 at x = 0x1.3a89c790aca75p-4
+      {0x1.e77032p-2f, 0x1.2a7f74p-1f, 0x1.49f598p+0f, 0x0p+0f},  // row 42: A <= 2^-13.30; found 2^-13.30 at x = 0x1.a7c0c1faab84ep-4
+      {0x1.f83f18p-2f, 0x1.3544ccp-1f, 0x1.475174p+0f, 0x0p+0f},  // row 43: A <= 2^-12.90; found 2^-12.91 at x = 0x1.0bbbba44dca65p-3
+      {0x1.0487p-1f, 0x1.3ff79cp-1f, 0x1.445b9p+0f, 0x0p+0f},  // row 44: A <= 2^-12.95; found 2^-12.96 at x = 0x1.432cb717b978ap-3
+      {0x1.0cee74p-1f, 0x1.4a906p-1f, 0x1.412292p+0f, 0x0p+0f},  // row 45: A <= 2^-12.99; found 2^-13.00 at x = 0x1.798c7d00d85a1p-3
+      {0x1.1555e8p-1f, 0x1.55159cp-1f, 0x1.3d9caep+0f, 0x0p+0f},  // row 46: A <= 2^-14.28; found 2^-14.29 at x = 0x1.afe376df6460dp-3
+      {0x1.1dbd5ap-1f, 0x1.5f698ep-1f, 0x1.39b31ap+0f, 0x0p+0f},  // row 47: A <= 2^-13.07; found 2^-13.07 at x = 0x1.e78f6b09820bfp-3
+      {0x1.2624cep-1f, 0x1.69a4fap-1f, 0x1.358bap+0f, 0x0p+0f},  // row 48: A <= 2^-13.12; found 2^-13.13 at x = 0x1.0ef2177877961p-2
+      {0x1.2e8c42p-1f, 0x1.73bbf4p-1f, 0x1.311bap+0f, 0x0p+0f},  // row 49: A <= 2^-13.14; found 2^-13.15 at x = 0x1.2a4ae5a82780ap-2
+      {0x1.36f3b6p-1f, 0x1.7dac7ep-1f, 0x1.2c65p+0f, 0x0p+0f},  // row 50: A <= 2^-13.19; found 2^-13.20 at x = 0x1.457e64fa71e8fp-2
+      {0x1.3f5b2ap-1f, 0x1.8773b6p-1f, 0x1.27694ap+0f, 0x0p+0f},  // row 51: A <= 2^-13.22; found 2^-13.23 at x = 0x1.60ba2ca400f53p-2
+      {0x1.47c29cp-1f, 0x1.910dfp-1f, 0x1.2569a6p+0f, 0x0p+0f},  // row 52: A <= 2^-12.43; found 2^-12.44 at x = 0x1.6f078b011a93dp-2
+      {0x1.502a1p-1f, 0x1.9a7ddcp-1f, 0x1.1c45b6p+0f, 0x0p+0f},  // row 53: A <= 2^-13.32; found 2^-13.33 at x = 0x1.98daea7af0e8ep-2
+      {0x1.589184p-1f, 0x1.a3bc04p-1f, 0x1.16829p+0f, 0x0p+0f},  // row 54: A <= 2^-13.37; found 2^-13.38 at x = 0x1.b3e82d5be61d1p-2
+      {0x1.60f8f8p-1f, 0x1.acc766p-1f, 0x1.105ef2p+0f, 0x0p+0f},  // row 55: A <= 2^-13.36; found 2^-13.37 at x = 0x1.cfb5ae4aea30cp-2
+      {0x1.69606cp-1f, 0x1.b59f64p-1f, 0x1.0a1fbep+0f, 0x0p+0f},  // row 56: A <= 2^-13.48; found 2^-13.49 at x = 0x1.eae94d48c141cp-2
+      {0x1.71c7dep-1f, 0x1.be3f3ep-1f, 0x1.038354p+0f, 0x0p+0f},  // row 57: A <= 2^-13.40; found 2^-13.42 at x = 0x1.035b9f5f17072p-1
+      {0x1.7a2f52p-1f, 0x1.c6a81ap-1f, 0x1.f90fbcp-1f, 0x0p+0f},  // row 58: A <= 2^-13.53; found 2^-13.54 at x = 0x1.1191b4e668076p-1
+      {0x1.8296c6p-1f, 0x1.ced54ap-1f, 0x1.eaf0f2p-1f, 0x0p+0f},  // row 59: A <= 2^-13.51; found 2^-13.53 at x = 0x1.1f7e0aec4dbf1p-1
+      {0x1.8afe3ap-1f, 0x1.d6c67ep-1f, 0x1.dc1c94p-1f, 0x0p+0f},  // row 60: A <= 2^-13.57; found 2^-13.59 at x = 0x1.2dd2abdef183ep-1
+      {0x1.9365aep-1f, 0x1.de794p-1f, 0x1.cd29a4p-1f, 0x0p+0f},  // row 61: A <= 2^-13.63; found 2^-13.64 at x = 0x1.3bc91e352649bp-1
+      {0x1.9bcd2p-1f, 0x1.e5ebd2p-1f, 0x1.be1de8p-1f, 0x0p+0f},  // row 62: A <= 2^-13.69; found 2^-13.70 at x = 0x1.49a45d214a8adp-1
+      {0x1.a43494p-1f, 0x1.ed2c1cp-1f, 0x1.ae5cbcp-1f, 0x0p+0f},  // row 63: A <= 2^-13.04; found 2^-13.04 at x = 0x1.5f4e25f684259p-1
+      {0x1.ac9c08p-1f, 0x1.f4095cp-1f, 0x1.9d7a8ap-1f, 0x0p+0f},  // row 64: A <= 2^-13.78; found 2^-13.80 at x = 0x1.66a449bc6c458p-1
+      {0x1.b5037cp-1f, 0x1.fab14ep-1f, 0x1.8d1758p-1f, 0x0p+0f},  // row 65: A <= 2^-13.85; found 2^-13.86 at x = 0x1.74ea4cd515c9ap-1
+      {0x1.bd6afp-1f, 0x1.008926p+0f, 0x1.7d2fcp-1f, 0x0p+0f},  // row 66: A <= 2^-13.83; found 2^-13.85 at x = 0x1.828ff2ed21f48p-1
+      {0x1.c5d262p-1f, 0x1.03888ap+0f, 0x0p+0f, 0x0p+0f},  // row 67: A <= 2^-7.37; found 2^-7.38 at x = 0x1.997da2d6cea5p-1
+      {0x1.ce39d6p-1f, 0x1.067112p+0f, 0x0p+0f, 0x0p+0f},  // row 68: A <= 2^-7.44; found 2^-7.45 at x = 0x1.a84a0091a6b34p-1
+      {0x1.d6a14ap-1f, 0x1.09256ap+0f, 0x0p+0f, 0x0p+0f},  // row 69: A <= 2^-7.46; found 2^-7.47 at x = 0x1.b7331d18d1a77p-1
+      {0x1.df08bep-1f, 0x1.0bd55cp+0f, 0x0p+0f, 0x0p+0f},  // row 70: A <= 2^-7.62; found 2^-7.63 at x = 0x1.c63a7f1c68102p-1
+      {0x1.e77032p-1f, 0x1.0e51dap+0f, 0x0p+0f, 0x0p+0f},  // row 71: A <= 2^-7.73; found 2^-7.74 at x = 0x1.d561b5909552dp-1
+      {0x1.efd7a4p-1f, 0x1.109d1cp+0f, 0x0p+0f, 0x0p+0f},  // row 72: A <= 2^-7.81; found 2^-7.81 at x = 0x1.e4aa58062fcf5p-1
+      {0x1.f83f18p-1f, 0x1.12b93ep+0f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-7.84; found 2^-7.85 at x = 0x1.f41606fb47c77p-1
+      {0x1.005346p+0f, 0x1.14c476p+0f, 0x0p+0f, 0x0p+0f},  // row 74: A <= 2^-8.00; found 2^-8.00 at x = 0x1.01d3361124cd3p+0
+      {0x1.0487p+0f, 0x1.16a18ep+0f, 0x0p+0f, 0x0p+0f},  // row 75: A <= 2^-8.13; found 2^-8.14 at x = 0x1.09ae9d4f0d248p+0
+      {0x1.08babap+0f, 0x1.184dc2p+0f, 0x0p+0f, 0x0p+0f},  // row 76: A <= 2^-8.22; found 2^-8.23 at x = 0x1.119e1798add58p+0
+      {0x1.0cee74p+0f, 0x1.19e41ap+0f, 0x0p+0f, 0x0p+0f},  // row 77: A <= 2^-8.44; found 2^-8.45 at x = 0x1.119e21bbe68a8p+0
+      {0x1.11222ep+0f, 0x1.1b4b12p+0f, 0x0p+0f, 0x0p+0f},  // row 78: A <= 2^-8.57; found 2^-8.58 at x = 0x1.19a2926dd6539p+0
+      {0x1.1555e8p+0f, 0x1.1c7594p+0f, 0x0p+0f, 0x0p+0f},  // row 79: A <= 2^-8.67; found 2^-8.67 at x = 0x1.29edf1cd4ba88p+0
+      {0x1.1989ap+0f, 0x1.1d93d6p+0f, 0x0p+0f, 0x0p+0f},  // row 80: A <= 2^-8.96; found 2^-8.97 at x = 0x1.3236c9c8ae66p+0
+      {0x1.1dbd5ap+0f, 0x1.1e915ap+0f, 0x0p+0f, 0x0p+0f},  // row 81: A <= 2^-9.05; found 2^-9.06 at x = 0x1.3236d45fe1a16p+0
+      {0x1.21f114p+0f, 0x1.1f4e76p+0f, 0x0p+0f, 0x0p+0f},  // row 82: A <= 2^-9.43; found 2^-9.44 at x = 0x1.3a9860889aba4p+0
+      {0x1.2624cep+0f, 0x1.1fe406p+0f, 0x0p+0f, 0x0p+0f},  // row 83: A <= 2^-9.74; found 2^-9.75 at x = 0x1.4ba97b41d2ce7p+0
+      {0x1.2a5888p+0f, 0x1.2063a2p+0f, 0x0p+0f, 0x0p+0f},  // row 84: A <= 2^-10.27; found 2^-10.28 at x = 0x1.545b17dc1364dp+0
+      {0x1.2e8c42p+0f, 0x1.20bb54p+0f, 0x0p+0f, 0x0p+0f},  // row 85: A <= 2^-10.87; found 2^-10.88 at x = 0x1.545b22faff16p+0
+      {0x1.32bffcp+0f, 0x1.20eda6p+0f, 0x0p+0f, 0x0p+0f},  // row 86: A <= 2^-11.87; found 2^-11.88 at x = 0x1.5d29798130d63p+0
+      {0x1.36f3b6p+0f, 0x1.20fe1ep+0f, 0x0p+0f, 0x0p+0f},  // row 87: A <= 2^-14.17; found 2^-14.17 at x = 0x1.6f20752135bf7p+0
+      {0x1.3b277p+0f, 0x1.20ec04p+0f, 0x0p+0f, 0x0p+0f},  // row 88: A <= 2^-11.62; found 2^-11.63 at x = 0x1.784b420cfc78ep+0
+      {0x1.3f5b2ap+0f, 0x1.20b552p+0f, 0x0p+0f, 0x0p+0f},  // row 89: A <= 2^-10.90; found 2^-10.91 at x = 0x1.784b4dc8989cep+0
+      {0x1.438ee2p+0f, 0x1.205fbap+0f, 0x0p+0f, 0x0p+0f},  // row 90: A <= 2^-10.28; found 2^-10.29 at x = 0x1.81970c09db674p+0
+      {0x1.47c29cp+0f, 0x1.1ff656p+0f, 0x0p+0f, 0x0p+0f},  // row 91: A <= 2^-9.94; found 2^-9.95 at x = 0x1.9495926387aaap+0
+      {0x1.4bf656p+0f, 0x1.1f6712p+0f, 0x0p+0f, 0x0p+0f},  // row 92: A <= 2^-9.73; found 2^-9.73 at x = 0x1.94959ea2ca237p+0
+      {0x1.502a1p+0f, 0x1.1ec0cp+0f, 0x0p+0f, 0x0p+0f},  // row 93: A <= 2^-9.51; found 2^-9.51 at x = 0x1.a824a3a54969cp+0
+      {0x1.545dcap+0f, 0x1.1e029cp+0f, 0x0p+0f, 0x0p+0f},  // row 94: A <= 2^-9.31; found 2^-9.32 at x = 0x1.b224f5052cc8cp+0
+      {0x1.589184p+0f, 0x1.1d326cp+0f, 0x0p+0f, 0x0p+0f},  // row 95: A <= 2^-9.10; found 2^-9.11 at x = 0x1.bc4c7a45b749fp+0
+      {0x1.5cc53ep+0f, 0x1.1c501p+0f, 0x0p+0f, 0x0p+0f},  // row 96: A <= 2^-8.90; found 2^-8.91 at x = 0x1.c69c2cfa84326p+0
+      {0x1.60f8f8p+0f, 0x1.1b497p+0f, 0x0p+0f, 0x0p+0f},  // row 97: A <= 2^-8.92; found 2^-8.92 at x = 0x1.d114fd8af2f83p+0
+      {0x1.652cb2p+0f, 0x1.1a34bep+0f, 0x0p+0f, 0x0p+0f},  // row 98: A <= 2^-8.85; found 2^-8.85 at x = 0x1.d1150af4a087cp+0
+      {0x1.69606cp+0f, 0x1.1914f2p+0f, 0x0p+0f, 0x0p+0f},  // row 99: A <= 2^-8.74; found 2^-8.74 at x = 0x1.dbb7df0faa7dbp+0
+      {0x1.6d9424p+0f, 0x1.17ecdap+0f, 0x0p+0f, 0x0p+0f},  // row 100: A <= 2^-8.67; found 2^-8.68 at x = 0x1.e6858f3d8b453p+0
+      {0x1.71c7dep+0f, 0x1.16bf1ap+0f, 0x0p+0f, 0x0p+0f},  // row 101: A <= 2^-8.65; found 2^-8.65 at x = 0x1.f17ee5adf3984p+0
+      {0x1.75fb98p+0f, 0x1.158e32p+0f, 0x0p+0f, 0x0p+0f},  // row 102: A <= 2^-8.67; found 2^-8.67 at x = 0x1.fca49c37c6099p+0
+      {0x1.7a2f52p+0f, 0x1.145c74p+0f, 0x0p+0f, 0x0p+0f},  // row 103: A <= 2^-8.65; found 2^-8.65 at x = 0x1.09bbd31bca84bp+1
+      {0x1.7e630cp+0f, 0x1.1312a6p+0f, 0x0p+0f, 0x0p+0f},  // row 104: A <= 2^-8.61; found 2^-8.62 at x = 0x1.09bbda793c4b3p+1
+      {0x1.8296c6p+0f, 0x1.11e5b8p+0f, 0x0p+0f, 0x0p+0f},  // row 105: A <= 2^-8.63; found 2^-8.63 at x = 0x1.158189b9a9cbcp+1
+      {0x1.86ca8p+0f, 0x1.10bdeep+0f, 0x0p+0f, 0x0p+0f},  // row 106: A <= 2^-8.49; found 2^-8.50 at x = 0x1.1b87701b801b6p+1
+      {0x1.8afe3ap+0f, 0x1.0f6dfap+0f, 0x0p+0f, 0x0p+0f},  // row 107: A <= 2^-8.72; found 2^-8.73 at x = 0x1.1b8777d1c1c24p+1
+      {0x1.8f31f4p+0f, 0x1.0e281ep+0f, 0x0p+0f, 0x0p+0f},  // row 108: A <= 2^-8.56; found 2^-8.56 at x = 0x1.21a4e51423a2ep+1
+      {0x1.9365aep+0f, 0x1.0d1b9ep+0f, 0x0p+0f, 0x0p+0f},  // row 109: A <= 2^-8.78; found 2^-8.79 at x = 0x1.2e2680e7fb732p+1
+      {0x1.979968p+0f, 0x1.0bf08p+0f, 0x0p+0f, 0x0p+0f},  // row 110: A <= 2^-8.76; found 2^-8.76 at x = 0x1.2e2688f80c74dp+1
+      {0x1.9bcd2p+0f, 0x1.0ad346p+0f, 0x0p+0f, 0x0p+0f},  // row 111: A <= 2^-8.71; found 2^-8.71 at x = 0x1.348abbe5ab4eep+1
+      {0x1.a000dap+0f, 0x1.09ec6ep+0f, 0x0p+0f, 0x0p+0f},  // row 112: A <= 2^-8.91; found 2^-8.91 at x = 0x1.41997afe8e04p+1
+      {0x1.a43494p+0f, 0x1.08efa4p+0f, 0x0p+0f, 0x0p+0f},  // row 113: A <= 2^-9.03; found 2^-9.04 at x = 0x1.4843c8af9ec91p+1
+      {0x1.a8684ep+0f, 0x1.08023cp+0f, 0x0p+0f, 0x0p+0f},  // row 114: A <= 2^-9.16; found 2^-9.17 at x = 0x1.4f051dfa4ca04p+1
+      {0x1.ac9c08p+0f, 0x1.0727cep+0f, 0x0p+0f, 0x0p+0f},  // row 115: A <= 2^-9.25; found 2^-9.26 at x = 0x1.55dd41328e749p+1
+      {0x1.b0cfc2p+0f, 0x1.065cb2p+0f, 0x0p+0f, 0x0p+0f},  // row 116: A <= 2^-9.35; found 2^-9.35 at x = 0x1.5ccbf1d6fc4abp+1
+      {0x1.b5037cp+0f, 0x1.05a404p+0f, 0x0p+0f, 0x0p+0f},  // row 117: A <= 2^-9.40; found 2^-9.40 at x = 0x1.63d0e9dcb3cb8p+1
+      {0x1.b93736p+0f, 0x1.04e3ccp+0f, 0x0p+0f, 0x0p+0f},  // row 118: A <= 2^-9.42; found 2^-9.42 at x = 0x1.63d0f2d5dac42p+1
+      {0x1.bd6afp+0f, 0x1.044b7ap+0f, 0x0p+0f, 0x0p+0f},  // row 119: A <= 2^-9.64; found 2^-9.64 at x = 0x1.6aebe819f63c4p+1
+      {0x1.c19eaap+0f, 0x1.03c362p+0f, 0x0p+0f, 0x0p+0f},  // row 120: A <= 2^-9.88; found 2^-9.88 at x = 0x1.79628abac4d04p+1
+      {0x1.c5d262p+0f, 0x1.0337eep+0f, 0x0p+0f, 0x0p+0f},  // row 121: A <= 2^-9.87; found 2^-9.87 at x = 0x1.79629405ff4cbp+1
+      {0x1.ca061cp+0f, 0x1.02cb22p+0f, 0x0p+0f, 0x0p+0f},  // row 122: A <= 2^-10.19; found 2^-10.19 at x = 0x1.80bdacfd366b1p+1
+      {0x1.ce39d6p+0f, 0x1.026b7cp+0f, 0x0p+0f, 0x0p+0f},  // row 123: A <= 2^-10.21; found 2^-10.22 at x = 0x1.8fb1d547c49d9p+1
+      {0x1.d26d9p+0f, 0x1.020ae8p+0f, 0x0p+0f, 0x0p+0f},  // row 124: A <= 2^-10.53; found 2^-10.53 at x = 0x1.974a58010aba3p+1
+      {0x1.d6a14ap+0f, 0x1.01b752p+0f, 0x0p+0f, 0x0p+0f},  // row 125: A <= 2^-10.70; found 2^-10.70 at x = 0x1.974a61b45dc92p+1
+      {0x1.dad504p+0f, 0x1.016f64p+0f, 0x0p+0f, 0x0p+0f},  // row 126: A <= 2^-10.81; found 2^-10.82 at x = 0x1.9ef6cc434b422p+1
+      {0x1.df08bep+0f, 0x1.0131d6p+0f, 0x0p+0f, 0x0p+0f},  // row 127: A <= 2^-10.97; found 2^-10.97 at x = 0x1.a6b6dc47728dap+1
+      {0x1.e33c78p+0f, 0x1.00fd6ep+0f, 0x0p+0f, 0x0p+0f},  // row 128: A <= 2^-11.16; found 2^-11.16 at x = 0x1.ae8a53e93161p+1
+      {0x1.e77032p+0f, 0x1.00d11p+0f, 0x0p+0f, 0x0p+0f},  // row 129: A <= 2^-11.38; found 2^-11.38 at x = 0x1.b670fa09e52a1p+1
+      {0x1.eba3ecp+0f, 0x1.00abb2p+0f, 0x0p+0f, 0x0p+0f},  // row 130: A <= 2^-11.63; found 2^-11.63 at x = 0x1.be6a9a6bbb276p+1
+      {0x1.efd7ap+0f, 0x1.006778p+0f, 0x0p+0f, 0x0p+0f},  // row 131: A <= 2^-8.14; found 2^-10.25 at x = 0x1.c677059c6edfep+1
       {-0x1p-127f, -0x1.a6dd78p-124f, 0x1.a3fe6ep+3f, 0x1.5d98acp+123f},  // row 132: A <= 2^-60.00
       {-0x1.8p-126f, -0x1.3ab20ap-122f, 0x1.a157fp+3f, 0x0p+0f},  // row 133: A <= 2^-60.00
       {-0x1.8p-125f, -0x1.395412p-121f, 0x1.9ef8d4p+3f, 0x0p+0f},  // row 134: A <= 2^-60.00
@@ -266,45 +267,45 @@ struct GeluBf16Ulp {
       {-0x1.8p-45f, -0x1.727716p-42f, 0x1.e624bep+2f, 0x0p+0f},  // row 214: A <= 2^-52.13
       {-0x1.8p-44f, -0x1.6e20eap-41f, 0x1.e04c18p+2f, 0x0p+0f},  // row 215: A <= 2^-51.15
       {-0x1.8p-43f, -0x1.69bd66p-40f, 0x1.da610ap+2f, 0x0p+0f},  // row 216: A <= 2^-50.17
-      {-0x1.8p-42f, -0x1.654c06p-39f, 0x1.d462ep+2f, 0x0p+0f},  // row 217: A <= 2^-49.18
-      {-0x1.8p-41f, -0x1.60cc46p-38f, 0x1.ce50d8p+2f, 0x0p+0f},  // row 218: A <= 2^-48.21
-      {-0x1.8p-40f, -0x1.5c3ca4p-37f, 0x1.c824c2p+2f, 0x0p+0f},  // row 219: A <= 2^-47.14
-      {-0x1.8p-39f, -0x1.579c7cp-36f, 0x1.c1dd9cp+2f, 0x0p+0f},  // row 220: A <= 2^-46.12
-      {-0x1.8p-38f, -0x1.52ec0ap-35f, 0x1.bb7f92p+2f, 0x0p+0f},  // row 221: A <= 2^-45.10
-      {-0x1.8p-37f, -0x1.4e2aap-34f, 0x1.b5099ep+2f, 0x0p+0f},  // row 222: A <= 2^-44.08
-      {-0x1.8p-36f, -0x1.49577ap-33f, 0x1.ae7aacp+2f, 0x0p+0f},  // row 223: A <= 2^-43.05
-      {-0x1.8p-35f, -0x1.4471dp-32f, 0x1.a7d18ep+2f, 0x0p+0f},  // row 224: A <= 2^-42.03
-      {-0x1.8p-34f, -0x1.3f7968p-31f, 0x1.a10de2p+2f, 0x0p+0f},  // row 225: A <= 2^-40.99
-      {-0x1.8p-33f, -0x1.3a6fb8p-30f, 0x1.9a318p+2f, 0x0p+0f},  // row 226: A <= 2^-39.86
-      {-0x1.8p-32f, -0x1.355056p-29f, 0x1.933654p+2f, 0x0p+0f},  // row 227: A <= 2^-38.75
-      {-0x1.8p-31f, -0x1.301942p-28f, 0x1.8c1984p+2f, 0x0p+0f},  // row 228: A <= 2^-37.67
-      {-0x1.8p-30f, -0x1.2acb3cp-27f, 0x1.84dbeap+2f, 0x0p+0f},  // row 229: A <= 2^-36.59
-      {-0x1.8p-29f, -0x1.2563ecp-26f, 0x1.7d7a28p+2f, 0x0p+0f},  // row 230: A <= 2^-35.51
-      {-0x1.8p-28f, -0x1.1fe268p-25f, 0x1.75f2dp+2f, 0x0p+0f},  // row 231: A <= 2^-34.43
-      {-0x1.8p-27f, -0x1.1a43ecp-24f, 0x1.6e41e4p+2f, 0x0p+0f},  // row 232: A <= 2^-33.37
-      {-0x1.8p-26f, -0x1.14879ep-23f, 0x1.6665f4p+2f, 0x0p+0f},  // row 233: A <= 2^-32.32
-      {-0x1.8p-25f, -0x1.0eabp-22f, 0x1.5e5b54p+2f, 0x0p+0f},  // row 234: A <= 2^-31.28
-      {-0x1.8p-24f, -0x1.08ac14p-21f, 0x1.561ee6p+2f, 0x0p+0f},  // row 235: A <= 2^-30.24
-      {-0x1.8p-23f, -0x1.0288dcp-20f, 0x1.4dad9p+2f, 0x0p+0f},  // row 236: A <= 2^-29.20
-      {-0x1.8p-22f, -0x1.f87d46p-20f, 0x1.45031ap+2f, 0x0p+0f},  // row 237: A <= 2^-28.17
-      {-0x1.8p-21f, -0x1.eb94ap-19f, 0x1.3c1abp+2f, 0x0p+0f},  // row 238: A <= 2^-27.12
-      {-0x1.8p-20f, -0x1.de50a6p-18f, 0x1.32eebap+2f, 0x0p+0f},  // row 239: A <= 2^-26.08
-      {-0x1.8p-19f, -0x1.d0a93p-17f, 0x1.2978bep+2f, 0x0p+0f},  // row 240: A <= 2^-25.03
-      {-0x1.8p-18f, -0x1.c294bep-16f, 0x1.1fb126p+2f, 0x0p+0f},  // row 241: A <= 2^-23.98
-      {-0x1.8p-17f, -0x1.b40832p-15f, 0x1.158efp+2f, 0x0p+0f},  // row 242: A <= 2^-22.93
-      {-0x1.8p-16f, -0x1.a4f65ap-14f, 0x1.0b074cp+2f, 0x0p+0f},  // row 243: A <= 2^-21.87
-      {-0x1.8p-15f, -0x1.95440cp-13f, 0x1.ffc944p+1f, 0x0p+0f},  // row 244: A <= 2^-20.98
-      {-0x1.8p-14f, -0x1.84d782p-12f, 0x1.e7f5cep+1f, 0x0p+0f},  // row 245: A <= 2^-20.41
-      {-0x1.8p-13f, -0x1.73b886p-11f, 0x1.d02d16p+1f, 0x0p+0f},  // row 246: A <= 2^-19.24
-      {-0x1.8p-12f, -0x1.61b99cp-10f, 0x1.b7072cp+1f, 0x0p+0f},  // row 247: A <= 2^-18.06
-      {-0x1.8p-11f, -0x1.4ebf78p-9f, 0x1.9bc632p+1f, 0x0p+0f},  // row 248: A <= 2^-16.96
-      {-0x1.8p-10f, -0x1.3a8a2ep-8f, 0x1.7e7678p+1f, 0x0p+0f},  // row 249: A <= 2^-15.83
-      {-0x1.8p-9f, -0x1.2505a4p-7f, 0x1.5ed11ap+1f, 0x0p+0f},  // row 250: A <= 2^-14.38
-      {-0x1.8p-8f, -0x1.0e564ap-6f, 0x1.39dac2p+1f, 0x1.18396p+5f},  // row 251: A <= 2^-16.70
-      {-0x1.8p-7f, -0x1.e8613cp-6f, 0x1.1114cp+1f, 0x1.4e0584p+4f},  // row 252: A <= 2^-15.88
-      {-0x1.8p-6f, -0x1.ac8254p-5f, 0x1.bfd88ep+0f, 0x1.aae612p+3f},  // row 253: A <= 2^-15.91
-      {-0x1.8p-5f, -0x1.6430cep-4f, 0x1.3ec7d8p+0f, 0x1.2dbc54p+3f},  // row 254: A <= 2^-15.25
-      {-0x1.8p-4f, -0x1.00a8cap-3f, 0x1.7412b4p-2f, 0x1.460b24p+3f},  // row 255: A <= 2^-11.26
+      {-0x1.8p-42f, -0x1.654c06p-39f, 0x1.d462ep+2f, 0x0p+0f},  // row 217: A <= 2^-49.18; found 2^-49.20 at x = -0x1.dd42b47358e4p+2
+      {-0x1.8p-41f, -0x1.60cc46p-38f, 0x1.ce50d8p+2f, 0x0p+0f},  // row 218: A <= 2^-48.21; found 2^-48.22 at x = -0x1.d74eae2ccf5fdp+2
+      {-0x1.8p-40f, -0x1.5c3ca4p-37f, 0x1.c824c2p+2f, 0x0p+0f},  // row 219: A <= 2^-47.14; found 2^-47.14 at x = -0x1.ce5b8164987fdp+2
+      {-0x1.8p-39f, -0x1.579c7cp-36f, 0x1.c1dd9cp+2f, 0x0p+0f},  // row 220: A <= 2^-46.12; found 2^-46.12 at x = -0x1.c82bd804e4a5cp+2
+      {-0x1.8p-38f, -0x1.52ec0ap-35f, 0x1.bb7f92p+2f, 0x0p+0f},  // row 221: A <= 2^-45.10; found 2^-45.10 at x = -0x1.c1e65946c3cadp+2
+      {-0x1.8p-37f, -0x1.4e2aap-34f, 0x1.b5099ep+2f, 0x0p+0f},  // row 222: A <= 2^-44.08; found 2^-44.08 at x = -0x1.bb8a16c6d19f7p+2
+      {-0x1.8p-36f, -0x1.49577ap-33f, 0x1.ae7aacp+2f, 0x0p+0f},  // row 223: A <= 2^-43.05; found 2^-43.06 at x = -0x1.b51610a4b9fbcp+2
+      {-0x1.8p-35f, -0x1.4471dp-32f, 0x1.a7d18ep+2f, 0x0p+0f},  // row 224: A <= 2^-42.03; found 2^-42.04 at x = -0x1.ae8933a84e07dp+2
+      {-0x1.8p-34f, -0x1.3f7968p-31f, 0x1.a10de2p+2f, 0x0p+0f},  // row 225: A <= 2^-40.99; found 2^-40.99 at x = -0x1.a7e25723a2782p+2
+      {-0x1.8p-33f, -0x1.3a6fb8p-30f, 0x1.9a318p+2f, 0x0p+0f},  // row 226: A <= 2^-39.86; found 2^-39.86 at x = -0x1.a1203a8645a18p+2
+      {-0x1.8p-32f, -0x1.355056p-29f, 0x1.933654p+2f, 0x0p+0f},  // row 227: A <= 2^-38.75; found 2^-38.75 at x = -0x1.9a41829300b0ep+2
+      {-0x1.8p-31f, -0x1.301942p-28f, 0x1.8c1984p+2f, 0x0p+0f},  // row 228: A <= 2^-37.67; found 2^-37.68 at x = -0x1.9344b6264d73ep+2
+      {-0x1.8p-30f, -0x1.2acb3cp-27f, 0x1.84dbeap+2f, 0x0p+0f},  // row 229: A <= 2^-36.59; found 2^-36.59 at x = -0x1.8c283a777c471p+2
+      {-0x1.8p-29f, -0x1.2563ecp-26f, 0x1.7d7a28p+2f, 0x0p+0f},  // row 230: A <= 2^-35.51; found 2^-35.51 at x = -0x1.84ea4eb92b225p+2
+      {-0x1.8p-28f, -0x1.1fe268p-25f, 0x1.75f2dp+2f, 0x0p+0f},  // row 231: A <= 2^-34.43; found 2^-34.44 at x = -0x1.7d8906f6c3991p+2
+      {-0x1.8p-27f, -0x1.1a43ecp-24f, 0x1.6e41e4p+2f, 0x0p+0f},  // row 232: A <= 2^-33.37; found 2^-33.38 at x = -0x1.76024603af979p+2
+      {-0x1.8p-26f, -0x1.14879ep-23f, 0x1.6665f4p+2f, 0x0p+0f},  // row 233: A <= 2^-32.32; found 2^-32.32 at x = -0x1.6e53b645117c6p+2
+      {-0x1.8p-25f, -0x1.0eabp-22f, 0x1.5e5b54p+2f, 0x0p+0f},  // row 234: A <= 2^-31.28; found 2^-31.28 at x = -0x1.667ac10ef7d46p+2
+      {-0x1.8p-24f, -0x1.08ac14p-21f, 0x1.561ee6p+2f, 0x0p+0f},  // row 235: A <= 2^-30.24; found 2^-30.25 at x = -0x1.5e748438b1781p+2
+      {-0x1.8p-23f, -0x1.0288dcp-20f, 0x1.4dad9p+2f, 0x0p+0f},  // row 236: A <= 2^-29.20; found 2^-29.21 at x = -0x1.563dc56ecda41p+2
+      {-0x1.8p-22f, -0x1.f87d46p-20f, 0x1.45031ap+2f, 0x0p+0f},  // row 237: A <= 2^-28.17; found 2^-28.17 at x = -0x1.4dd2e2a112654p+2
+      {-0x1.8p-21f, -0x1.eb94ap-19f, 0x1.3c1abp+2f, 0x0p+0f},  // row 238: A <= 2^-27.12; found 2^-27.13 at x = -0x1.452fbeb229e4dp+2
+      {-0x1.8p-20f, -0x1.de50a6p-18f, 0x1.32eebap+2f, 0x0p+0f},  // row 239: A <= 2^-26.08; found 2^-26.09 at x = -0x1.3c4fa93e098e1p+2
+      {-0x1.8p-19f, -0x1.d0a93p-17f, 0x1.2978bep+2f, 0x0p+0f},  // row 240: A <= 2^-25.03; found 2^-25.04 at x = -0x1.332d3fd6a4871p+2
+      {-0x1.8p-18f, -0x1.c294bep-16f, 0x1.1fb126p+2f, 0x0p+0f},  // row 241: A <= 2^-23.98; found 2^-23.99 at x = -0x1.29c246681f61p+2
+      {-0x1.8p-17f, -0x1.b40832p-15f, 0x1.158efp+2f, 0x0p+0f},  // row 242: A <= 2^-22.93; found 2^-22.94 at x = -0x1.2007736ce4508p+2
+      {-0x1.8p-16f, -0x1.a4f65ap-14f, 0x1.0b074cp+2f, 0x0p+0f},  // row 243: A <= 2^-21.87; found 2^-21.88 at x = -0x1.15f42afd34c3bp+2
+      {-0x1.8p-15f, -0x1.95440cp-13f, 0x1.ffc944p+1f, 0x0p+0f},  // row 244: A <= 2^-20.98; found 2^-20.98 at x = -0x1.0b7e212f762b5p+2
+      {-0x1.8p-14f, -0x1.84d782p-12f, 0x1.e7f5cep+1f, 0x0p+0f},  // row 245: A <= 2^-20.41; found 2^-20.41 at x = -0x1.0b7dec1385021p+2
+      {-0x1.8p-13f, -0x1.73b886p-11f, 0x1.d02d16p+1f, 0x0p+0f},  // row 246: A <= 2^-19.24; found 2^-19.25 at x = -0x1.ea69ca5492809p+1
+      {-0x1.8p-12f, -0x1.61b99cp-10f, 0x1.b7072cp+1f, 0x0p+0f},  // row 247: A <= 2^-18.06; found 2^-18.06 at x = -0x1.d27dc0c21602ep+1
+      {-0x1.8p-11f, -0x1.4ebf78p-9f, 0x1.9bc632p+1f, 0x0p+0f},  // row 248: A <= 2^-16.96; found 2^-16.97 at x = -0x1.b93b7c2ed26c4p+1
+      {-0x1.8p-10f, -0x1.3a8a2ep-8f, 0x1.7e7678p+1f, 0x0p+0f},  // row 249: A <= 2^-15.83; found 2^-15.84 at x = -0x1.9e60556339cfdp+1
+      {-0x1.8p-9f, -0x1.2505a4p-7f, 0x1.5ed11ap+1f, 0x0p+0f},  // row 250: A <= 2^-14.38; found 2^-14.39 at x = -0x1.819009b240dd1p+1
+      {-0x1.8p-8f, -0x1.0e564ap-6f, 0x1.39dac2p+1f, 0x1.18396p+5f},  // row 251: A <= 2^-16.70; found 2^-16.72 at x = -0x1.63dcbc8dc98e9p+1
+      {-0x1.8p-7f, -0x1.e8613cp-6f, 0x1.1114cp+1f, 0x1.4e0584p+4f},  // row 252: A <= 2^-15.88; found 2^-15.90 at x = -0x1.435906ba6104fp+1
+      {-0x1.8p-6f, -0x1.ac8254p-5f, 0x1.bfd88ep+0f, 0x1.aae612p+3f},  // row 253: A <= 2^-15.91; found 2^-15.92 at x = -0x1.3fa7ff67b9e89p+1
+      {-0x1.8p-5f, -0x1.6430cep-4f, 0x1.3ec7d8p+0f, 0x1.2dbc54p+3f},  // row 254: A <= 2^-15.25; found 2^-15.26 at x = -0x1.18496f679cc5bp+1
+      {-0x1.8p-4f, -0x1.00a8cap-3f, 0x1.7412b4p-2f, 0x1.460b24p+3f},  // row 255: A <= 2^-11.26; found 2^-11.27 at x = -0x1.4e82c93f96d4dp+0
     }};
   }
 };

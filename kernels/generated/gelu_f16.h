@@ -11,6 +11,7 @@ struct GeluF16 {
   static constexpr const char* kName = "gelu_f16";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f16";
   static constexpr const char* kClass = "abs:2^-13";
   static constexpr int kDegree = 4;
@@ -39,48 +40,48 @@ struct GeluF16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.ffbaf991637p-14;  // 2^-13.00: sup |p - g|
-  static constexpr double kK = 0x1.a483987319557p-10;  // 2^-9.28: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.b3d366ac4ba84p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.ffbaf991637p-14;  // 2^-13.00: sup |p - g|; found 2^-13.01 at x = -0x1.6bef244891451p-1
+  static constexpr double kK = 0x1.a483987319557p-10;  // 2^-9.28: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.28 at y = -0x1.5cp-3, m = 1
+  static constexpr double kB = 0x1.b3d366ac4ba84p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|; found 2^-23.43 at y = 0x1.b48p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.4a86fc054a1bfp-8;  // 2^-7.63: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.ff513807ca1aep-12;  // 2^-11.00: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.4a86fc054a1bfp-8;  // 2^-7.63: sup |g(y, m) - f'(x)|; found 2^-7.63 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.ff513807ca1aep-12;  // 2^-11.00: sup |g(y, m) - middle of that range|; found 2^-11.00 at y = -0x1.5bcp-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.59379p-3f, -0x1.d4c34p-4f, 0x1.7b652cp-2f, 0x1.1b9p+1f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-14.34
-      {-0x1.488f8p-4f, -0x1.0e59a4p-4f, 0x1.6804dp-1f, 0x1.a39deap+0f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-14.65
-      {0x0p+0f, 0x1.78487ep-16f, 0x1.dfe36ep-1f, 0x1.23adbcp+0f, -0x1.dc9536p+2f, 0x1.ad6f9ep+4f},  // row 2: A <= 2^-13.00
-      {0x1.702aap-4f, 0x1.7978d8p-4f, 0x1.1bed6cp+0f, 0x1.b2693p-1f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-15.27
-      {0x1.6e1e1ep-3f, 0x1.92b5dep-3f, 0x1.3acc74p+0f, 0x1.17cf44p-1f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-15.46
-      {0x1.03af56p-2f, 0x1.2a454ep-2f, 0x1.4a7f5ap+0f, 0x1.1e0284p-2f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-15.62
-      {0x1.688b76p-2f, 0x1.ae9ddcp-2f, 0x1.52213p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-14.53
-      {0x1.b6acb2p-2f, 0x1.0ad724p-1f, 0x1.4f45aap+0f, -0x1.796e06p-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-15.87
-      {0x1.073c8ap-1f, 0x1.4375fap-1f, 0x1.430ef6p+0f, -0x1.8dfaa6p-2f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-15.99
-      {0x1.38061p-1f, 0x1.7efb4ep-1f, 0x1.2b74b6p+0f, -0x1.26fd42p-1f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-16.12
-      {0x1.62b8dep-1f, 0x1.aeaf12p-1f, 0x1.0ee9f8p+0f, -0x1.7d9efep-1f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-16.29
-      {0x1.8fdfb4p-1f, 0x1.db50dp-1f, 0x1.d35738p-1f, -0x1.c9062p-1f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-16.53
-      {0x1.ba84p-1f, 0x1.feef2cp-1f, 0x1.81b4aap-1f, -0x1.02fde6p+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-16.93
-      {0x1.e5c0f8p-1f, 0x1.0ddc7ep+0f, 0x1.267854p-1f, -0x1.17d0e6p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-17.72
-      {0x1.08624ap+0f, 0x1.183c2ap+0f, 0x1.8da36p-2f, -0x1.1fb14ap+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-21.49
-      {0x1.1f1edep+0f, 0x1.1ecd56p+0f, 0x1.86bb3cp-3f, -0x1.162188p+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-17.33
-      {0x1.3596d6p+0f, 0x1.20fe98p+0f, 0x1.2ec82ap-7f, -0x1.ede39cp-1f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-16.20
-      {0x1.4bb0e8p+0f, 0x1.1f7432p+0f, -0x1.1ed2f2p-3f, -0x1.7e63d4p-1f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-15.55
-      {0x1.6355aep+0f, 0x1.1ab23p+0f, -0x1.fe9a16p-3f, -0x1.c42074p-2f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-15.20
-      {0x1.79886cp+0f, 0x1.1484dap+0f, -0x1.292a7cp-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-13.37
-      {0x1.8e98aap+0f, 0x1.0e69dcp+0f, -0x1.1ce278p-2f, 0x1.bcebdap-3f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-15.58
-      {0x1.a55da4p+0f, 0x1.08a822p+0f, -0x1.c2cd6ep-3f, 0x1.99ac86p-2f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-16.94
-      {0x1.b93d4cp+0f, 0x1.04edbcp+0f, -0x1.3c1738p-3f, 0x1.aee3eap-2f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-17.89
-      {0x1.d1fe8ep+0f, 0x1.0210dp+0f, -0x1.4d29d6p-4f, 0x1.4c4cc2p-2f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-16.61
-      {0x1.e54772p+0f, 0x1.00ea6cp+0f, -0x1.5a5a0ap-5f, 0x1.8fb3dp-3f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-16.68
-      {0x1.fe4852p+0f, 0x1.004868p+0f, -0x1.049b88p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-13.47
-      {0x1.095418p+1f, 0x1.00169ap+0f, -0x1.534046p-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-14.84
-      {0x1.1a0e78p+1f, 0x1p+0f, -0x1.68d348p-10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-14.99
-      {0x0p+0f, 0x0p+0f, 0x1.c2b0d4p+1f, 0x1.67312ap+7f, 0x1.77127ap+13f, 0x1.3b159ap+18f},  // row 28: A <= 2^-13.47
-      {-0x1.85740cp-6f, -0x1.b1451ap-5f, 0x1.bd9b0cp+0f, 0x1.ab5ceep+3f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-16.06
-      {-0x1.90e3fap-5f, -0x1.6e8c4ep-4f, 0x1.34ccb8p+0f, 0x1.2e68e6p+3f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-15.46
-      {-0x1.7ab44cp-4f, -0x1.ffab52p-4f, 0x1.a9f37ap-2f, 0x1.48a6dap+3f, -0x1.1866f6p+5f, 0x0p+0f},  // row 31: A <= 2^-14.28
+      {-0x1.59379p-3f, -0x1.d4c34p-4f, 0x1.7b652cp-2f, 0x1.1b9p+1f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-14.34; found 2^-14.35 at x = -0x1.3dc0c08760a7bp+0
+      {-0x1.488f8p-4f, -0x1.0e59a4p-4f, 0x1.6804dp-1f, 0x1.a39deap+0f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-14.65; found 2^-14.66 at x = -0x1.01559c23fb7d5p+0
+      {0x0p+0f, 0x1.78487ep-16f, 0x1.dfe36ep-1f, 0x1.23adbcp+0f, -0x1.dc9536p+2f, 0x1.ad6f9ep+4f},  // row 2: A <= 2^-13.00; found 2^-13.01 at x = -0x1.6bef244891451p-1
+      {0x1.702aap-4f, 0x1.7978d8p-4f, 0x1.1bed6cp+0f, 0x1.b2693p-1f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-15.27; found 2^-15.28 at x = -0x1.110b68a3e4603p-1
+      {0x1.6e1e1ep-3f, 0x1.92b5dep-3f, 0x1.3acc74p+0f, 0x1.17cf44p-1f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-15.46; found 2^-15.47 at x = -0x1.ce60307341c43p-2
+      {0x1.03af56p-2f, 0x1.2a454ep-2f, 0x1.4a7f5ap+0f, 0x1.1e0284p-2f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-15.62; found 2^-15.63 at x = -0x1.c54a11e3f7518p-3
+      {0x1.688b76p-2f, 0x1.ae9ddcp-2f, 0x1.52213p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-14.53; found 2^-14.55 at x = -0x1.428537ca607fcp-5
+      {0x1.b6acb2p-2f, 0x1.0ad724p-1f, 0x1.4f45aap+0f, -0x1.796e06p-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-15.87; found 2^-15.88 at x = -0x1.a2f8257b525d7p-9
+      {0x1.073c8ap-1f, 0x1.4375fap-1f, 0x1.430ef6p+0f, -0x1.8dfaa6p-2f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-15.99; found 2^-16.00 at x = 0x1.1ba7be2be75efp-3
+      {0x1.38061p-1f, 0x1.7efb4ep-1f, 0x1.2b74b6p+0f, -0x1.26fd42p-1f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-16.12; found 2^-16.13 at x = 0x1.1debb63f8cd23p-2
+      {0x1.62b8dep-1f, 0x1.aeaf12p-1f, 0x1.0ee9f8p+0f, -0x1.7d9efep-1f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-16.29; found 2^-16.30 at x = 0x1.adbd6c645e92cp-2
+      {0x1.8fdfb4p-1f, 0x1.db50dp-1f, 0x1.d35738p-1f, -0x1.c9062p-1f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-16.53; found 2^-16.54 at x = 0x1.20217c4ebb88bp-1
+      {0x1.ba84p-1f, 0x1.feef2cp-1f, 0x1.81b4aap-1f, -0x1.02fde6p+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-16.93; found 2^-16.94 at x = 0x1.6aaef4f019632p-1
+      {0x1.e5c0f8p-1f, 0x1.0ddc7ep+0f, 0x1.267854p-1f, -0x1.17d0e6p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-17.72; found 2^-17.74 at x = 0x1.df857a69f3defp-1
+      {0x1.08624ap+0f, 0x1.183c2ap+0f, 0x1.8da36p-2f, -0x1.1fb14ap+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-21.49; found 2^-21.51 at x = 0x1.1e1184ae44bfap+0
+      {0x1.1f1edep+0f, 0x1.1ecd56p+0f, 0x1.86bb3cp-3f, -0x1.162188p+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-17.33; found 2^-17.35 at x = 0x1.45ff5258066e5p+0
+      {0x1.3596d6p+0f, 0x1.20fe98p+0f, 0x1.2ec82ap-7f, -0x1.ede39cp-1f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-16.20; found 2^-16.21 at x = 0x1.5c7b1c20b66dfp+0
+      {0x1.4bb0e8p+0f, 0x1.1f7432p+0f, -0x1.1ed2f2p-3f, -0x1.7e63d4p-1f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-15.55; found 2^-15.56 at x = 0x1.a6637dee7ee2dp+0
+      {0x1.6355aep+0f, 0x1.1ab23p+0f, -0x1.fe9a16p-3f, -0x1.c42074p-2f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-15.20; found 2^-15.21 at x = 0x1.dc618d8946c1fp+0
+      {0x1.79886cp+0f, 0x1.1484dap+0f, -0x1.292a7cp-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-13.37; found 2^-13.38 at x = 0x1.002b3703872dep+1
+      {0x1.8e98aap+0f, 0x1.0e69dcp+0f, -0x1.1ce278p-2f, 0x1.bcebdap-3f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-15.58; found 2^-15.60 at x = 0x1.1aed7e2d7d01dp+1
+      {0x1.a55da4p+0f, 0x1.08a822p+0f, -0x1.c2cd6ep-3f, 0x1.99ac86p-2f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-16.94; found 2^-16.95 at x = 0x1.4cd90a7407b9cp+1
+      {0x1.b93d4cp+0f, 0x1.04edbcp+0f, -0x1.3c1738p-3f, 0x1.aee3eap-2f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-17.89; found 2^-17.89 at x = 0x1.74182fd0a82a9p+1
+      {0x1.d1fe8ep+0f, 0x1.0210dp+0f, -0x1.4d29d6p-4f, 0x1.4c4cc2p-2f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-16.61; found 2^-16.62 at x = 0x1.86719fedfb065p+1
+      {0x1.e54772p+0f, 0x1.00ea6cp+0f, -0x1.5a5a0ap-5f, 0x1.8fb3dp-3f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-16.68; found 2^-16.68 at x = 0x1.c346cd3f428e7p+1
+      {0x1.fe4852p+0f, 0x1.004868p+0f, -0x1.049b88p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-13.47; found 2^-13.48 at x = 0x1.e2681fcc25dcbp+1
+      {0x1.095418p+1f, 0x1.00169ap+0f, -0x1.534046p-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-14.84; found 2^-14.85 at x = 0x1.0754234d28a4fp+2
+      {0x1.1a0e78p+1f, 0x1p+0f, -0x1.68d348p-10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-14.99; found 2^-15.00 at x = 0x1.13fe854e53753p+2
+      {0x0p+0f, 0x0p+0f, 0x1.c2b0d4p+1f, 0x1.67312ap+7f, 0x1.77127ap+13f, 0x1.3b159ap+18f},  // row 28: A <= 2^-13.47; found 2^-13.48 at x = -0x1.5d876804867b9p+1
+      {-0x1.85740cp-6f, -0x1.b1451ap-5f, 0x1.bd9b0cp+0f, 0x1.ab5ceep+3f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-16.06; found 2^-16.07 at x = -0x1.348793c42b109p+1
+      {-0x1.90e3fap-5f, -0x1.6e8c4ep-4f, 0x1.34ccb8p+0f, 0x1.2e68e6p+3f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-15.46; found 2^-15.47 at x = -0x1.0bf87b11b65eep+1
+      {-0x1.7ab44cp-4f, -0x1.ffab52p-4f, 0x1.a9f37ap-2f, 0x1.48a6dap+3f, -0x1.1866f6p+5f, 0x0p+0f},  // row 31: A <= 2^-14.28; found 2^-14.29 at x = -0x1.5e99a802d30ffp+0
     }};
   }
 };

@@ -11,6 +11,7 @@ struct GeluF16Stored {
   static constexpr const char* kName = "gelu_f16_stored";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f16";
   static constexpr const char* kClass = "stored:1.01";
   static constexpr int kDegree = 4;
@@ -33,48 +34,48 @@ struct GeluF16Stored {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b69feb7436de7p-11;  // 2^-10.22: sup |p - g|
-  static constexpr double kK = 0x1.9eff8a035d58cp-10;  // 2^-9.30: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.d550fbc1f27d2p-24;  // 2^-23.13: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.b69feb7436de7p-11;  // 2^-10.22: sup |p - g|; found 2^-10.22 at x = -0x1.ae6c1af811764p-1
+  static constexpr double kK = 0x1.9eff8a035d58cp-10;  // 2^-9.30: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.30 at y = -0x1.5cp-3, m = 1
+  static constexpr double kB = 0x1.d550fbc1f27d2p-24;  // 2^-23.13: sup |fp32 sequence - exact sequence|; found 2^-23.50 at y = 0x1.778p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.470b38053c2cep-8;  // 2^-7.65: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.ffe18c1fc3e63p-12;  // 2^-11.00: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.470b38053c2cep-8;  // 2^-7.65: sup |g(y, m) - f'(x)|; found 2^-7.65 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.ffe18c1fc3e63p-12;  // 2^-11.00: sup |g(y, m) - middle of that range|; found 2^-11.00 at y = -0x1.59p-3, m = 0
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.8c2938p-2f, -0x1.7cf9dp-5f, -0x1.666b6ep+0f, 0x1.01783ap+3f, -0x1.53714ep+7f, 0x1.ad104ap+12f},  // row 0: A <= 2^-12.00
-      {-0x1.490c12p-2f, -0x1.ba6804p-4f, -0x1.23a22cp-1f, 0x1.21745ep+2f, -0x1.6c5496p+3f, 0x1.8f2fb8p+5f},  // row 1: A <= 2^-15.00
-      {-0x1.ed921cp-3f, -0x1.07fdc4p-3f, 0x1.fcdf9ep-8f, 0x1.772854p+1f, -0x1.1218d4p+2f, 0x1.269636p-1f},  // row 2: A <= 2^-16.36
-      {-0x1.490c12p-3f, -0x1.c82e9p-4f, 0x1.a154p-2f, 0x1.0ffae4p+1f, -0x1.4de3dap+1f, 0x1.8aa1a8p+1f},  // row 3: A <= 2^-14.33
-      {-0x1.490c12p-4f, -0x1.0efde4p-4f, 0x1.684d98p-1f, 0x1.9595fp+0f, -0x1.1545p+1f, -0x1.2ff8e4p+1f},  // row 4: A <= 2^-12.24
-      {0x0p+0f, -0x1.9fc48p-15f, 0x1.ddce1p-1f, 0x1.be775cp+0f, 0x1.08b5fep+3f, -0x1.4a1556p+8f},  // row 5: A <= 2^-10.22
-      {0x1.490c12p-4f, 0x1.4eeffp-4f, 0x1.17d1b8p+0f, 0x1.c5f7dap-1f, -0x1.8db648p+0f, 0x1.207d46p+2f},  // row 6: A <= 2^-11.93
-      {0x1.490c12p-3f, 0x1.659e5ap-3f, 0x1.35e6a4p+0f, 0x1.2d0d54p-1f, -0x1.1fa28ep+0f, 0x1.fa36dap-2f},  // row 7: A <= 2^-13.29
-      {0x1.ed921cp-3f, 0x1.19b92p-2f, 0x1.48b838p+0f, 0x1.c96dbap-3f, -0x1.b71f8cp-1f, 0x1.0c357p+6f},  // row 8: A <= 2^-13.61
-      {0x1.490c12p-2f, 0x1.85042cp-2f, 0x1.5190d4p+0f, 0x1.06be16p-3f, -0x1.28e0e6p-1f, -0x1.9c702ap+3f},  // row 9: A <= 2^-14.17
-      {0x1.9b4f16p-2f, 0x1.f1baf2p-2f, 0x1.517f1p+0f, -0x1.ddcc3ep-4f, -0x1.b0da6cp-1f, 0x1.4fed4ap+2f},  // row 10: A <= 2^-14.70
-      {0x1.ed921cp-2f, 0x1.2e82bep-1f, 0x1.48eeaep+0f, -0x1.472bfep-2f, -0x1.b7cc9ep-1f, 0x1.e20642p+2f},  // row 11: A <= 2^-14.77
-      {0x1.1fea9p-1f, 0x1.62256ep-1f, 0x1.38728p+0f, -0x1.f4d572p-2f, -0x1.81419p-3f, 0x1.953976p+0f},  // row 12: A <= 2^-14.90
-      {0x1.490c12p-1f, 0x1.929566p-1f, 0x1.21461ep+0f, -0x1.6571p-1f, -0x1.367a1ap+0f, 0x1.7e0966p+4f},  // row 13: A <= 2^-14.85
-      {0x1.722d94p-1f, 0x1.beb428p-1f, 0x1.0320cap+0f, -0x1.9afb62p-1f, -0x1.29ea5cp-1f, 0x1.da58cp-3f},  // row 14: A <= 2^-15.90
-      {0x1.9b4f16p-1f, 0x1.e58a16p-1f, 0x1.bf504ep-1f, -0x1.e79ea4p-1f, -0x1.6ac6fep+0f, 0x1.533a7cp+3f},  // row 15: A <= 2^-15.07
-      {0x1.c4709ap-1f, 0x1.031cb2p+0f, 0x1.6da57ep-1f, -0x1.08e784p+0f, -0x1.717ef6p-2f, 0x1.c213a8p-2f},  // row 16: A <= 2^-16.65
-      {0x1.ed921cp-1f, 0x1.100be6p+0f, 0x1.15733cp-1f, -0x1.1a5342p+0f, -0x1.8ff572p-3f, 0x1.26cdp-1f},  // row 17: A <= 2^-17.12
-      {0x1.0b59cep+0f, 0x1.1958fep+0f, 0x1.729ac6p-2f, -0x1.18a7bp+0f, 0x1.550612p-2f, -0x1.d16286p+3f},  // row 18: A <= 2^-16.32
-      {0x1.1fea9p+0f, 0x1.1ef3a2p+0f, 0x1.7800bp-3f, -0x1.16649ap+0f, 0x1.33076ap-2f, 0x1.e0b4fep-1f},  // row 19: A <= 2^-18.62
-      {0x1.347b52p+0f, 0x1.20fb24p+0f, 0x1.120b6cp-6f, -0x1.f3e534p-1f, 0x1.42ef92p-1f, 0x1.15a936p+0f},  // row 20: A <= 2^-20.13
-      {0x1.490c12p+0f, 0x1.1fceacp+0f, -0x1.015a38p-3f, -0x1.9058dp-1f, 0x1.f5e7bp-1f, 0x1.097c02p+0f},  // row 21: A <= 2^-19.35
-      {0x1.5d9cd4p+0f, 0x1.1c1274p+0f, -0x1.d78f5ap-3f, -0x1.044b92p-1f, 0x1.4432ap+0f, 0x1.5845f4p-1f},  // row 22: A <= 2^-18.95
-      {0x1.722d94p+0f, 0x1.16ac92p+0f, -0x1.258002p-2f, -0x1.e779fap-3f, 0x1.b3aa8cp+0f, 0x1.dd78eep+4f},  // row 23: A <= 2^-16.09
-      {0x1.86be56p+0f, 0x1.10a782p+0f, -0x1.2968a4p-2f, 0x1.01be56p-3f, 0x1.27de06p+0f, -0x1.27798cp+0f},  // row 24: A <= 2^-18.87
-      {0x1.9b4f16p+0f, 0x1.0b0766p+0f, -0x1.00a3d6p-2f, 0x1.65bb26p-2f, 0x1.4f3b74p-1f, -0x1.d8b0dp+0f},  // row 25: A <= 2^-19.06
-      {0x1.afdfd8p+0f, 0x1.0684c8p+0f, -0x1.7c6396p-3f, 0x1.bc6108p-2f, 0x1.c77f4ap-5f, -0x1.bc7042p+0f},  // row 26: A <= 2^-19.50
-      {0x1.c4709ap+0f, 0x1.0367e6p+0f, -0x1.e440eep-4f, 0x1.8e3df8p-2f, -0x1.817fp-2f, -0x1.cbbbb8p-1f},  // row 27: A <= 2^-20.18
-      {0x1.d9015ap+0f, 0x1.018f18p+0f, -0x1.0817aap-4f, 0x1.195d4ep-2f, -0x1.071e44p-1f, -0x1.48f41ep-8f},  // row 28: A <= 2^-20.94
-      {0x1.ed921cp+0f, 0x1.009ea4p+0f, -0x1.ebcb2ap-6f, 0x1.436822p-3f, -0x1.b46848p-2f, 0x1.dc2cd8p-2f},  // row 29: A <= 2^-22.18
-      {0x1.01116ep+1f, 0x1.003648p+0f, -0x1.8474d4p-7f, 0x1.2a4268p-4f, -0x1.1992eap-2f, 0x1.96498ap+0f},  // row 30: A <= 2^-20.85
-      {0x1.0b59ccp+1f, 0x1.000deap+0f, -0x1.fe7c06p-9f, 0x1.65a036p-3f, -0x1.9cadaap-3f, -0x1.6ee498p+6f},  // row 31: A <= 2^-12.23
+      {-0x1.8c2938p-2f, -0x1.7cf9dp-5f, -0x1.666b6ep+0f, 0x1.01783ap+3f, -0x1.53714ep+7f, 0x1.ad104ap+12f},  // row 0: A <= 2^-12.00; found 2^-12.02 at x = -0x1.a4668c6802a84p+1
+      {-0x1.490c12p-2f, -0x1.ba6804p-4f, -0x1.23a22cp-1f, 0x1.21745ep+2f, -0x1.6c5496p+3f, 0x1.8f2fb8p+5f},  // row 1: A <= 2^-15.00; found 2^-15.01 at x = -0x1.027225fa45994p+1
+      {-0x1.ed921cp-3f, -0x1.07fdc4p-3f, 0x1.fcdf9ep-8f, 0x1.772854p+1f, -0x1.1218d4p+2f, 0x1.269636p-1f},  // row 2: A <= 2^-16.36; found 2^-16.37 at x = -0x1.4508abe2ee3d4p+0
+      {-0x1.490c12p-3f, -0x1.c82e9p-4f, 0x1.a154p-2f, 0x1.0ffae4p+1f, -0x1.4de3dap+1f, 0x1.8aa1a8p+1f},  // row 3: A <= 2^-14.33; found 2^-14.33 at x = -0x1.095e59d3fe28cp+0
+      {-0x1.490c12p-4f, -0x1.0efde4p-4f, 0x1.684d98p-1f, 0x1.9595fp+0f, -0x1.1545p+1f, -0x1.2ff8e4p+1f},  // row 4: A <= 2^-12.24; found 2^-12.25 at x = -0x1.ae6da373af675p-1
+      {0x0p+0f, -0x1.9fc48p-15f, 0x1.ddce1p-1f, 0x1.be775cp+0f, 0x1.08b5fep+3f, -0x1.4a1556p+8f},  // row 5: A <= 2^-10.22; found 2^-10.22 at x = -0x1.ae6c1af811764p-1
+      {0x1.490c12p-4f, 0x1.4eeffp-4f, 0x1.17d1b8p+0f, 0x1.c5f7dap-1f, -0x1.8db648p+0f, 0x1.207d46p+2f},  // row 6: A <= 2^-11.93; found 2^-11.94 at x = -0x1.55b6de11d2eb6p-1
+      {0x1.490c12p-3f, 0x1.659e5ap-3f, 0x1.35e6a4p+0f, 0x1.2d0d54p-1f, -0x1.1fa28ep+0f, 0x1.fa36dap-2f},  // row 7: A <= 2^-13.29; found 2^-13.30 at x = -0x1.04a9dc0f76fbcp-1
+      {0x1.ed921cp-3f, 0x1.19b92p-2f, 0x1.48b838p+0f, 0x1.c96dbap-3f, -0x1.b71f8cp-1f, 0x1.0c357p+6f},  // row 8: A <= 2^-13.61; found 2^-13.63 at x = -0x1.71bff6c24f4adp-2
+      {0x1.490c12p-2f, 0x1.85042cp-2f, 0x1.5190d4p+0f, 0x1.06be16p-3f, -0x1.28e0e6p-1f, -0x1.9c702ap+3f},  // row 9: A <= 2^-14.17; found 2^-14.18 at x = -0x1.97724fa25c7fcp-3
+      {0x1.9b4f16p-2f, 0x1.f1baf2p-2f, 0x1.517f1p+0f, -0x1.ddcc3ep-4f, -0x1.b0da6cp-1f, 0x1.4fed4ap+2f},  // row 10: A <= 2^-14.70; found 2^-14.70 at x = -0x1.58fc0ba811b79p-4
+      {0x1.ed921cp-2f, 0x1.2e82bep-1f, 0x1.48eeaep+0f, -0x1.472bfep-2f, -0x1.b7cc9ep-1f, 0x1.e20642p+2f},  // row 11: A <= 2^-14.77; found 2^-14.77 at x = 0x1.8e4098c64925dp-5
+      {0x1.1fea9p-1f, 0x1.62256ep-1f, 0x1.38728p+0f, -0x1.f4d572p-2f, -0x1.81419p-3f, 0x1.953976p+0f},  // row 12: A <= 2^-14.90; found 2^-14.91 at x = 0x1.b303441aa81c6p-3
+      {0x1.490c12p-1f, 0x1.929566p-1f, 0x1.21461ep+0f, -0x1.6571p-1f, -0x1.367a1ap+0f, 0x1.7e0966p+4f},  // row 13: A <= 2^-14.85; found 2^-14.86 at x = 0x1.3dde2c17f0ee2p-2
+      {0x1.722d94p-1f, 0x1.beb428p-1f, 0x1.0320cap+0f, -0x1.9afb62p-1f, -0x1.29ea5cp-1f, 0x1.da58cp-3f},  // row 14: A <= 2^-15.90; found 2^-15.90 at x = 0x1.c46465a8f63b5p-2
+      {0x1.9b4f16p-1f, 0x1.e58a16p-1f, 0x1.bf504ep-1f, -0x1.e79ea4p-1f, -0x1.6ac6fep+0f, 0x1.533a7cp+3f},  // row 15: A <= 2^-15.07; found 2^-15.08 at x = 0x1.266411c787683p-1
+      {0x1.c4709ap-1f, 0x1.031cb2p+0f, 0x1.6da57ep-1f, -0x1.08e784p+0f, -0x1.717ef6p-2f, 0x1.c213a8p-2f},  // row 16: A <= 2^-16.65; found 2^-16.65 at x = 0x1.6c1a727e4faap-1
+      {0x1.ed921cp-1f, 0x1.100be6p+0f, 0x1.15733cp-1f, -0x1.1a5342p+0f, -0x1.8ff572p-3f, 0x1.26cdp-1f},  // row 17: A <= 2^-17.12; found 2^-17.12 at x = 0x1.b3f3820edf759p-1
+      {0x1.0b59cep+0f, 0x1.1958fep+0f, 0x1.729ac6p-2f, -0x1.18a7bp+0f, 0x1.550612p-2f, -0x1.d16286p+3f},  // row 18: A <= 2^-16.32; found 2^-16.34 at x = 0x1.0597a216738ddp+0
+      {0x1.1fea9p+0f, 0x1.1ef3a2p+0f, 0x1.7800bp-3f, -0x1.16649ap+0f, 0x1.33076ap-2f, 0x1.e0b4fep-1f},  // row 19: A <= 2^-18.62; found 2^-18.62 at x = 0x1.26679bb6d51f7p+0
+      {0x1.347b52p+0f, 0x1.20fb24p+0f, 0x1.120b6cp-6f, -0x1.f3e534p-1f, 0x1.42ef92p-1f, 0x1.15a936p+0f},  // row 20: A <= 2^-20.13; found 2^-20.14 at x = 0x1.4fb1625112dd4p+0
+      {0x1.490c12p+0f, 0x1.1fceacp+0f, -0x1.015a38p-3f, -0x1.9058dp-1f, 0x1.f5e7bp-1f, 0x1.097c02p+0f},  // row 21: A <= 2^-19.35; found 2^-19.35 at x = 0x1.aaa942119704dp+0
+      {0x1.5d9cd4p+0f, 0x1.1c1274p+0f, -0x1.d78f5ap-3f, -0x1.044b92p-1f, 0x1.4432ap+0f, 0x1.5845f4p-1f},  // row 22: A <= 2^-18.95; found 2^-18.96 at x = 0x1.dad9f7e64e58ap+0
+      {0x1.722d94p+0f, 0x1.16ac92p+0f, -0x1.258002p-2f, -0x1.e779fap-3f, 0x1.b3aa8cp+0f, 0x1.dd78eep+4f},  // row 23: A <= 2^-16.09; found 2^-16.10 at x = 0x1.057468b9780a4p+1
+      {0x1.86be56p+0f, 0x1.10a782p+0f, -0x1.2968a4p-2f, 0x1.01be56p-3f, 0x1.27de06p+0f, -0x1.27798cp+0f},  // row 24: A <= 2^-18.87; found 2^-18.88 at x = 0x1.09f9d9e7a59ddp+1
+      {0x1.9b4f16p+0f, 0x1.0b0766p+0f, -0x1.00a3d6p-2f, 0x1.65bb26p-2f, 0x1.4f3b74p-1f, -0x1.d8b0dp+0f},  // row 25: A <= 2^-19.06; found 2^-19.07 at x = 0x1.27735ef9ec28bp+1
+      {0x1.afdfd8p+0f, 0x1.0684c8p+0f, -0x1.7c6396p-3f, 0x1.bc6108p-2f, 0x1.c77f4ap-5f, -0x1.bc7042p+0f},  // row 26: A <= 2^-19.50; found 2^-19.51 at x = 0x1.472035e103c6ap+1
+      {0x1.c4709ap+0f, 0x1.0367e6p+0f, -0x1.e440eep-4f, 0x1.8e3df8p-2f, -0x1.817fp-2f, -0x1.cbbbb8p-1f},  // row 27: A <= 2^-20.18; found 2^-20.19 at x = 0x1.6a3e72b2f42fap+1
+      {0x1.d9015ap+0f, 0x1.018f18p+0f, -0x1.0817aap-4f, 0x1.195d4ep-2f, -0x1.071e44p-1f, -0x1.48f41ep-8f},  // row 28: A <= 2^-20.94; found 2^-20.95 at x = 0x1.8e1713fa1a83bp+1
+      {0x1.ed921cp+0f, 0x1.009ea4p+0f, -0x1.ebcb2ap-6f, 0x1.436822p-3f, -0x1.b46848p-2f, 0x1.dc2cd8p-2f},  // row 29: A <= 2^-22.18; found 2^-22.19 at x = 0x1.b2cb59fa0df0bp+1
+      {0x1.01116ep+1f, 0x1.003648p+0f, -0x1.8474d4p-7f, 0x1.2a4268p-4f, -0x1.1992eap-2f, 0x1.96498ap+0f},  // row 30: A <= 2^-20.85; found 2^-20.86 at x = 0x1.e0956d67b4321p+1
+      {0x1.0b59ccp+1f, 0x1.000deap+0f, -0x1.fe7c06p-9f, 0x1.65a036p-3f, -0x1.9cadaap-3f, -0x1.6ee498p+6f},  // row 31: A <= 2^-12.23; found 2^-14.76 at x = 0x1.172b2247502f4p+2
     }};
   }
 };

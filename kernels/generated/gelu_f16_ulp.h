@@ -11,6 +11,7 @@ struct GeluF16Ulp {
   static constexpr const char* kName = "gelu_f16_ulp";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f16";
   static constexpr const char* kClass = "ulp:1";
   static constexpr int kDegree = 3;
@@ -39,144 +40,144 @@ struct GeluF16Ulp {
   static constexpr int kLeftBase = 226;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.7ad1dc0cc0043p-11;  // 2^-10.43: sup |p - g|
-  static constexpr double kK = 0x1.aa6657779f05fp-10;  // 2^-9.26: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.acd46cb18d537p-24;  // 2^-23.26: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.7ad1dc0cc0043p-11;  // 2^-10.43: sup |p - g|; found 2^-10.44 at x = 0x1.5df7c9d710e82p+0
+  static constexpr double kK = 0x1.aa6657779f05fp-10;  // 2^-9.26: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.26 at y = -0x1.5cp-3, m = 1
+  static constexpr double kB = 0x1.acd46cb18d537p-24;  // 2^-23.26: sup |fp32 sequence - exact sequence|; found 2^-23.51 at y = 0x1.c08p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.441436053050ep-8;  // 2^-7.66: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.73166f8a3459cp-11;  // 2^-10.46: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.441436053050ep-8;  // 2^-7.66: sup |g(y, m) - f'(x)|; found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.73166f8a3459cp-11;  // 2^-10.46: sup |g(y, m) - middle of that range|; found 2^-10.46 at y = 0x1.32cp+0, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.add5f6p-3f, -0x1.01f07ep-3f, 0x1.682c8cp-3f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-15.63
-      {-0x1.92fap-3f, -0x1.f893b2p-4f, 0x1.f1db6cp-3f, 0x1.36f998p+1f, 0x0p+0f},  // row 1: A <= 2^-15.89
-      {-0x1.66338ep-3f, -0x1.de26f6p-4f, 0x1.617828p-2f, 0x1.1ecdaep+1f, 0x0p+0f},  // row 2: A <= 2^-15.30
-      {-0x1.396d1cp-3f, -0x1.baf372p-4f, 0x1.c1d284p-2f, 0x1.08b9bcp+1f, 0x0p+0f},  // row 3: A <= 2^-14.79
-      {-0x1.0ca6acp-3f, -0x1.8fa71ep-4f, 0x1.0d66dap-1f, 0x1.e92e3ep+0f, 0x0p+0f},  // row 4: A <= 2^-14.31
-      {-0x1.bfc072p-4f, -0x1.5cdfb6p-4f, 0x1.3684acp-1f, 0x1.c42b92p+0f, 0x0p+0f},  // row 5: A <= 2^-13.83
-      {-0x1.66338ep-4f, -0x1.232ecap-4f, 0x1.5c79aap-1f, 0x1.a0acf8p+0f, 0x0p+0f},  // row 6: A <= 2^-13.32
-      {-0x1.0ca6acp-4f, -0x1.c63dbcp-5f, 0x1.7f5ef2p-1f, 0x1.7c2604p+0f, 0x0p+0f},  // row 7: A <= 2^-12.71
-      {-0x1.66338ep-5f, -0x1.3a7d7ep-5f, 0x1.9ebaa2p-1f, 0x1.4ce148p+0f, 0x0p+0f},  // row 8: A <= 2^-11.91
-      {-0x1.66338ep-6f, -0x1.496378p-6f, 0x1.b80436p-1f, 0x1.01b60ap+0f, 0x0p+0f},  // row 9: A <= 2^-10.75
-      {0x0p+0f, 0x1.15babep-14f, 0x1.d75332p-1f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-12.54
-      {0x1.66338ep-6f, 0x1.5d0334p-6f, 0x1.edcf22p-1f, 0x1.68308p+0f, 0x0p+0f},  // row 11: A <= 2^-10.63
-      {0x1.66338ep-5f, 0x1.608c4ap-5f, 0x1.0540f8p+0f, 0x1.1df37p+0f, 0x0p+0f},  // row 12: A <= 2^-11.65
-      {0x1.0ca6acp-4f, 0x1.0dbfc2p-4f, 0x1.10ccc8p+0f, 0x1.ed712ap-1f, 0x0p+0f},  // row 13: A <= 2^-12.28
-      {0x1.66338ep-4f, 0x1.6eff52p-4f, 0x1.1af344p+0f, 0x1.b70892p-1f, 0x0p+0f},  // row 14: A <= 2^-12.70
-      {0x1.bfc072p-4f, 0x1.d3c214p-4f, 0x1.23d7fep+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-12.70
-      {0x1.0ca6acp-3f, 0x1.1db2c2p-3f, 0x1.2c4686p+0f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-12.85
-      {0x1.396d1cp-3f, 0x1.52db38p-3f, 0x1.3391dep+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-13.03
-      {0x1.66338ep-3f, 0x1.8937p-3f, 0x1.39ffb2p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-13.20
-      {0x1.92fap-3f, 0x1.c0a2ecp-3f, 0x1.3fa416p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-13.35
-      {0x1.bfc072p-3f, 0x1.f8eb28p-3f, 0x1.441e8ap+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-14.03
-      {0x1.ec86e4p-3f, 0x1.190d32p-2f, 0x1.48a108p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-13.66
-      {0x1.0ca6acp-2f, 0x1.35f154p-2f, 0x1.4c057ep+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-13.82
-      {0x1.2309e4p-2f, 0x1.53193ap-2f, 0x1.4eafa4p+0f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-13.99
-      {0x1.396d1cp-2f, 0x1.707516p-2f, 0x1.50a836p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-14.16
-      {0x1.4fd056p-2f, 0x1.8df35cp-2f, 0x1.51f266p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-14.59
-      {0x1.66338ep-2f, 0x1.ab8b04p-2f, 0x1.52911ap+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-14.53
-      {0x1.7c96c8p-2f, 0x1.c926e2p-2f, 0x1.528d38p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-14.65
-      {0x1.92fap-2f, 0x1.e6bbacp-2f, 0x1.51ddb8p+0f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-14.53
-      {0x1.a95d3ap-2f, 0x1.021d32p-1f, 0x1.50a62ap+0f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-14.41
-      {0x1.bfc072p-2f, 0x1.10ca4ep-1f, 0x1.4eaa86p+0f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-14.45
-      {0x1.d623acp-2f, 0x1.1f5eep-1f, 0x1.4c28dap+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-14.41
-      {0x1.ec86e4p-2f, 0x1.2dd4bcp-1f, 0x1.49105ep+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-14.22
-      {0x1.01750ep-1f, 0x1.3c2372p-1f, 0x1.45649p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-14.31
-      {0x1.0ca6acp-1f, 0x1.4a468ep-1f, 0x1.4128dep+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-14.27
-      {0x1.17d848p-1f, 0x1.5837f8p-1f, 0x1.3c6234p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-14.08
-      {0x1.2309e4p-1f, 0x1.65ef32p-1f, 0x1.370eap+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-14.19
-      {0x1.2e3b8p-1f, 0x1.7368acp-1f, 0x1.3134a8p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-14.15
-      {0x1.396d1cp-1f, 0x1.809dacp-1f, 0x1.2ad586p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-14.12
-      {0x1.449ebap-1f, 0x1.8d88aap-1f, 0x1.23f47cp+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-14.06
-      {0x1.4fd056p-1f, 0x1.9a23f6p-1f, 0x1.1c9908p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-14.03
-      {0x1.5b01f2p-1f, 0x1.a66a4ep-1f, 0x1.14c216p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-13.97
-      {0x1.66338ep-1f, 0x1.b2564cp-1f, 0x1.0c7cd6p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-13.96
-      {0x1.71652cp-1f, 0x1.bde2dcp-1f, 0x1.03bbd2p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-13.94
-      {0x1.7c96c8p-1f, 0x1.c90b64p-1f, 0x1.f516c4p-1f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-13.87
-      {0x1.87c864p-1f, 0x1.d3cae4p-1f, 0x1.e1f19ep-1f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-13.85
-      {0x1.92fap-1f, 0x1.de1cfap-1f, 0x1.ce016ap-1f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-13.83
-      {0x1.9e2b9ep-1f, 0x1.e7fd76p-1f, 0x1.b9613ep-1f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-13.82
-      {0x1.a95d3ap-1f, 0x1.f1683p-1f, 0x1.a40ad4p-1f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-13.76
-      {0x1.b48ed6p-1f, 0x1.fa590ep-1f, 0x1.8df64p-1f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-13.79
-      {0x1.bfc072p-1f, 0x1.016614p+0f, 0x1.78125ap-1f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-13.60
-      {0x1.caf20ep-1f, 0x1.05606ep+0f, 0x1.60245ap-1f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-13.72
-      {0x1.d623acp-1f, 0x1.091882p+0f, 0x1.485efap-1f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-13.76
-      {0x1.e15548p-1f, 0x1.0c8dd8p+0f, 0x1.302672p-1f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-13.68
-      {0x1.ec86e4p-1f, 0x1.0fbf02p+0f, 0x1.17b2cp-1f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-13.70
-      {0x1.f7b88p-1f, 0x1.12ab3p+0f, 0x1.fde142p-2f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-13.72
-      {0x1.01750ep+0f, 0x1.1551aap+0f, 0x1.cbe772p-2f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-13.73
-      {0x1.070ddcp+0f, 0x1.17b1f6p+0f, 0x1.99a486p-2f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-13.73
-      {0x1.0ca6acp+0f, 0x1.19cbd2p+0f, 0x1.6746bcp-2f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-13.75
-      {0x1.123f7ap+0f, 0x1.1b9f46p+0f, 0x1.34ff76p-2f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-13.77
-      {0x1.17d848p+0f, 0x1.1d2cb4p+0f, 0x1.02c3f2p-2f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-13.71
-      {0x1.1d7116p+0f, 0x1.1e7488p+0f, 0x1.a2a174p-3f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-13.73
-      {0x1.2309e4p+0f, 0x1.1f77c4p+0f, 0x1.41402p-3f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-13.75
-      {0x1.28a2b2p+0f, 0x1.2037dp+0f, 0x1.c58e4cp-4f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-13.82
-      {0x1.2e3b8p+0f, 0x1.20b156p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 64: A <= 2^-10.43
-      {0x1.33d44ep+0f, 0x1.20f05ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 65: A <= 2^-12.02
-      {0x1.396d1cp+0f, 0x1.20f1a4p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 66: A <= 2^-12.12
-      {0x1.3f05ecp+0f, 0x1.20b7dep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 67: A <= 2^-10.56
-      {0x1.449ebap+0f, 0x1.204a46p+0f, -0x1.90f79p-4f, 0x0p+0f, 0x0p+0f},  // row 68: A <= 2^-14.20
-      {0x1.4a3788p+0f, 0x1.1fa526p+0f, -0x1.0fc47ap-3f, 0x0p+0f, 0x0p+0f},  // row 69: A <= 2^-14.33
-      {0x1.4fd056p+0f, 0x1.1ecfbep+0f, -0x1.513d14p-3f, 0x0p+0f, 0x0p+0f},  // row 70: A <= 2^-14.53
-      {0x1.556924p+0f, 0x1.1dcea4p+0f, -0x1.8ce47ap-3f, 0x0p+0f, 0x0p+0f},  // row 71: A <= 2^-14.67
-      {0x1.5b01f2p+0f, 0x1.1ca672p+0f, -0x1.c13c78p-3f, 0x0p+0f, 0x0p+0f},  // row 72: A <= 2^-14.88
-      {0x1.609acp+0f, 0x1.1b5be6p+0f, -0x1.ee59ap-3f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-15.06
-      {0x1.66338ep+0f, 0x1.19f46ep+0f, -0x1.0a181p-2f, 0x0p+0f, 0x0p+0f},  // row 74: A <= 2^-15.34
-      {0x1.6bcc5ep+0f, 0x1.18756ap+0f, -0x1.18f252p-2f, 0x0p+0f, 0x0p+0f},  // row 75: A <= 2^-15.73
-      {0x1.71652cp+0f, 0x1.16e44cp+0f, -0x1.23cdeap-2f, 0x0p+0f, 0x0p+0f},  // row 76: A <= 2^-16.14
-      {0x1.76fdfap+0f, 0x1.154684p+0f, -0x1.2bc0ecp-2f, 0x0p+0f, 0x0p+0f},  // row 77: A <= 2^-16.02
-      {0x1.7c96c8p+0f, 0x1.13a282p+0f, -0x1.2d9facp-2f, 0x0p+0f, 0x0p+0f},  // row 78: A <= 2^-18.17
-      {0x1.822f96p+0f, 0x1.11fcc8p+0f, -0x1.2cac9ep-2f, 0x0p+0f, 0x0p+0f},  // row 79: A <= 2^-17.30
-      {0x1.87c864p+0f, 0x1.105ae2p+0f, -0x1.281f74p-2f, 0x0p+0f, 0x0p+0f},  // row 80: A <= 2^-16.42
-      {0x1.8d6132p+0f, 0x1.0ec1b6p+0f, -0x1.2039d8p-2f, 0x0p+0f, 0x0p+0f},  // row 81: A <= 2^-15.94
-      {0x1.92fap+0f, 0x1.0d35a4p+0f, -0x1.1555ecp-2f, 0x0p+0f, 0x0p+0f},  // row 82: A <= 2^-15.59
-      {0x1.9892cep+0f, 0x1.0bbab2p+0f, -0x1.07d682p-2f, 0x0p+0f, 0x0p+0f},  // row 83: A <= 2^-15.38
-      {0x1.9e2b9ep+0f, 0x1.0a5414p+0f, -0x1.f060ap-3f, 0x0p+0f, 0x0p+0f},  // row 84: A <= 2^-15.19
-      {0x1.a3c46cp+0f, 0x1.09048ap+0f, -0x1.ce3406p-3f, 0x0p+0f, 0x0p+0f},  // row 85: A <= 2^-15.10
-      {0x1.a95d3ap+0f, 0x1.07ce42p+0f, -0x1.a92ef2p-3f, 0x0p+0f, 0x0p+0f},  // row 86: A <= 2^-15.16
-      {0x1.aef608p+0f, 0x1.06b21ep+0f, -0x1.82be98p-3f, 0x0p+0f, 0x0p+0f},  // row 87: A <= 2^-15.05
-      {0x1.b48ed6p+0f, 0x1.05b14ap+0f, -0x1.5bd542p-3f, 0x0p+0f, 0x0p+0f},  // row 88: A <= 2^-15.15
-      {0x1.ba27a4p+0f, 0x1.04cb4ap+0f, -0x1.354c6ep-3f, 0x0p+0f, 0x0p+0f},  // row 89: A <= 2^-15.07
-      {0x1.bfc072p+0f, 0x1.03fffcp+0f, -0x1.10638p-3f, 0x0p+0f, 0x0p+0f},  // row 90: A <= 2^-15.12
-      {0x1.c5594p+0f, 0x1.034e2cp+0f, -0x1.d98b0cp-4f, 0x0p+0f, 0x0p+0f},  // row 91: A <= 2^-15.27
-      {0x1.caf20ep+0f, 0x1.02b458p+0f, -0x1.96e4fcp-4f, 0x0p+0f, 0x0p+0f},  // row 92: A <= 2^-15.38
-      {0x1.d08adep+0f, 0x1.0230eap+0f, -0x1.599b04p-4f, 0x0p+0f, 0x0p+0f},  // row 93: A <= 2^-15.56
-      {0x1.d623acp+0f, 0x1.01c1c8p+0f, -0x1.2220a4p-4f, 0x0p+0f, 0x0p+0f},  // row 94: A <= 2^-15.65
-      {0x1.dbbc7ap+0f, 0x1.016566p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 95: A <= 2^-10.57
-      {0x1.e15548p+0f, 0x1.011878p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 96: A <= 2^-10.85
-      {0x1.e6ee16p+0f, 0x1.00da64p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 97: A <= 2^-11.17
-      {0x1.ec86e4p+0f, 0x1.00a848p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 98: A <= 2^-11.49
-      {0x1.f21fb2p+0f, 0x1.007fd8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 99: A <= 2^-11.84
-      {0x1.f7b88p+0f, 0x1.005ffcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 100: A <= 2^-12.18
-      {0x1.fd515p+0f, 0x1.00477ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 101: A <= 2^-12.56
-      {0x1.01750ep+1f, 0x1.0034a2p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 102: A <= 2^-12.94
-      {0x1.044176p+1f, 0x1.00262ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 103: A <= 2^-13.36
-      {0x1.070ddcp+1f, 0x1.001b34p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 104: A <= 2^-13.75
-      {0x1.09da42p+1f, 0x1.000ebcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 105: A <= 2^-11.05
-      {-0x1p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 106: A <= 2^-21.51
-      {-0x1.8p-24f, -0x1.644ba6p-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 107: A <= 2^-21.57
-      {-0x1.8p-23f, -0x1.0299ep-20f, 0x1.4f9c94p+2f, 0x0p+0f, 0x0p+0f},  // row 108: A <= 2^-28.02
-      {-0x1.8p-22f, -0x1.f88ed4p-20f, 0x1.45a9c2p+2f, 0x0p+0f, 0x0p+0f},  // row 109: A <= 2^-27.64
-      {-0x1.8p-21f, -0x1.eb9028p-19f, 0x1.3c3136p+2f, 0x0p+0f, 0x0p+0f},  // row 110: A <= 2^-27.08
-      {-0x1.8p-20f, -0x1.de3dp-18f, 0x1.32becp+2f, 0x0p+0f, 0x0p+0f},  // row 111: A <= 2^-26.37
-      {-0x1.8p-19f, -0x1.d08c3cp-17f, 0x1.2923bep+2f, 0x0p+0f, 0x0p+0f},  // row 112: A <= 2^-25.52
-      {-0x1.8p-18f, -0x1.c27246p-16f, 0x1.1f4724p+2f, 0x0p+0f, 0x0p+0f},  // row 113: A <= 2^-24.58
-      {-0x1.8p-17f, -0x1.b482ecp-15f, 0x1.14fc2p+2f, 0x1.467c5cp+13f, 0x0p+0f},  // row 114: A <= 2^-27.71
-      {-0x1.8p-16f, -0x1.a57708p-14f, 0x1.0a6924p+2f, 0x1.586d88p+12f, 0x0p+0f},  // row 115: A <= 2^-25.95
-      {-0x1.8p-15f, -0x1.95d5cp-13f, 0x1.fed07ep+1f, 0x1.6787p+11f, 0x0p+0f},  // row 116: A <= 2^-24.92
-      {-0x1.8p-14f, -0x1.858bc8p-12f, 0x1.e7d33ep+1f, 0x1.738fc6p+10f, 0x0p+0f},  // row 117: A <= 2^-24.68
-      {-0x1.8p-13f, -0x1.7484a4p-11f, 0x1.cf9ebap+1f, 0x1.8ba0aep+9f, 0x0p+0f},  // row 118: A <= 2^-23.47
-      {-0x1.8p-12f, -0x1.629f0cp-10f, 0x1.b5fbfep+1f, 0x1.a3d7ccp+8f, 0x0p+0f},  // row 119: A <= 2^-22.40
-      {-0x1.8p-11f, -0x1.4fb848p-9f, 0x1.9aa2e6p+1f, 0x1.c5038ep+7f, 0x0p+0f},  // row 120: A <= 2^-21.12
-      {-0x1.8p-10f, -0x1.3b97ep-8f, 0x1.7d35bp+1f, 0x1.ec9102p+6f, 0x0p+0f},  // row 121: A <= 2^-19.91
-      {-0x1.8p-9f, -0x1.25f39p-7f, 0x1.5d2376p+1f, 0x1.0e5daap+6f, 0x0p+0f},  // row 122: A <= 2^-18.82
-      {-0x1.8p-8f, -0x1.0e61dcp-6f, 0x1.39822p+1f, 0x1.2f561p+5f, 0x0p+0f},  // row 123: A <= 2^-17.72
-      {-0x1.8p-7f, -0x1.e866fep-6f, 0x1.10bce8p+1f, 0x1.5e36aep+4f, 0x0p+0f},  // row 124: A <= 2^-16.39
-      {-0x1.8p-6f, -0x1.ac8656p-5f, 0x1.bfb95ep+0f, 0x1.af88a8p+3f, 0x0p+0f},  // row 125: A <= 2^-15.24
-      {-0x1.8p-5f, -0x1.64323ap-4f, 0x1.3ec594p+0f, 0x1.2e646ap+3f, 0x0p+0f},  // row 126: A <= 2^-15.44
-      {-0x1.8p-4f, -0x1.00df92p-3f, 0x1.8c4e8cp-2f, 0x1.4c651p+3f, -0x1.016ad8p+5f},  // row 127: A <= 2^-13.72
+      {-0x1.add5f6p-3f, -0x1.01f07ep-3f, 0x1.682c8cp-3f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-15.63; found 2^-15.64 at x = -0x1.4ac7b2a5d59f5p+0
+      {-0x1.92fap-3f, -0x1.f893b2p-4f, 0x1.f1db6cp-3f, 0x1.36f998p+1f, 0x0p+0f},  // row 1: A <= 2^-15.89; found 2^-15.90 at x = -0x1.3add5711e2dd2p+0
+      {-0x1.66338ep-3f, -0x1.de26f6p-4f, 0x1.617828p-2f, 0x1.1ecdaep+1f, 0x0p+0f},  // row 2: A <= 2^-15.30; found 2^-15.31 at x = -0x1.29b588243effp+0
+      {-0x1.396d1cp-3f, -0x1.baf372p-4f, 0x1.c1d284p-2f, 0x1.08b9bcp+1f, 0x0p+0f},  // row 3: A <= 2^-14.79; found 2^-14.80 at x = -0x1.18fb0d93a9307p+0
+      {-0x1.0ca6acp-3f, -0x1.8fa71ep-4f, 0x1.0d66dap-1f, 0x1.e92e3ep+0f, 0x0p+0f},  // row 4: A <= 2^-14.31; found 2^-14.32 at x = -0x1.093208426bc76p+0
+      {-0x1.bfc072p-4f, -0x1.5cdfb6p-4f, 0x1.3684acp-1f, 0x1.c42b92p+0f, 0x0p+0f},  // row 5: A <= 2^-13.83; found 2^-13.84 at x = -0x1.f5a185e46639bp-1
+      {-0x1.66338ep-4f, -0x1.232ecap-4f, 0x1.5c79aap-1f, 0x1.a0acf8p+0f, 0x0p+0f},  // row 6: A <= 2^-13.32; found 2^-13.32 at x = -0x1.da0d7be4bf4e8p-1
+      {-0x1.0ca6acp-4f, -0x1.c63dbcp-5f, 0x1.7f5ef2p-1f, 0x1.7c2604p+0f, 0x0p+0f},  // row 7: A <= 2^-12.71; found 2^-12.72 at x = -0x1.bf8247b2941c3p-1
+      {-0x1.66338ep-5f, -0x1.3a7d7ep-5f, 0x1.9ebaa2p-1f, 0x1.4ce148p+0f, 0x0p+0f},  // row 8: A <= 2^-11.91; found 2^-11.92 at x = -0x1.a5e08a0f000aep-1
+      {-0x1.66338ep-6f, -0x1.496378p-6f, 0x1.b80436p-1f, 0x1.01b60ap+0f, 0x0p+0f},  // row 9: A <= 2^-10.75; found 2^-10.75 at x = -0x1.8d0e8a4ce3f31p-1
+      {0x0p+0f, 0x1.15babep-14f, 0x1.d75332p-1f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-12.54; found 2^-12.55 at x = -0x1.74f44892968dcp-1
+      {0x1.66338ep-6f, 0x1.5d0334p-6f, 0x1.edcf22p-1f, 0x1.68308p+0f, 0x0p+0f},  // row 11: A <= 2^-10.63; found 2^-10.63 at x = -0x1.74f2b66bd3b79p-1
+      {0x1.66338ep-5f, 0x1.608c4ap-5f, 0x1.0540f8p+0f, 0x1.1df37p+0f, 0x0p+0f},  // row 12: A <= 2^-11.65; found 2^-11.66 at x = -0x1.5d7e44a1b83e4p-1
+      {0x1.0ca6acp-4f, 0x1.0dbfc2p-4f, 0x1.10ccc8p+0f, 0x1.ed712ap-1f, 0x0p+0f},  // row 13: A <= 2^-12.28; found 2^-12.29 at x = -0x1.469d6b789c68ep-1
+      {0x1.66338ep-4f, 0x1.6eff52p-4f, 0x1.1af344p+0f, 0x1.b70892p-1f, 0x0p+0f},  // row 14: A <= 2^-12.70; found 2^-12.71 at x = -0x1.3042224160184p-1
+      {0x1.bfc072p-4f, 0x1.d3c214p-4f, 0x1.23d7fep+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-12.70; found 2^-12.72 at x = -0x1.10c3d873f566dp-1
+      {0x1.0ca6acp-3f, 0x1.1db2c2p-3f, 0x1.2c4686p+0f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-12.85; found 2^-12.86 at x = -0x1.f567205cbe965p-2
+      {0x1.396d1cp-3f, 0x1.52db38p-3f, 0x1.3391dep+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-13.03; found 2^-13.04 at x = -0x1.cb98478c0ccffp-2
+      {0x1.66338ep-3f, 0x1.8937p-3f, 0x1.39ffb2p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-13.20; found 2^-13.22 at x = -0x1.a27472c019204p-2
+      {0x1.92fap-3f, 0x1.c0a2ecp-3f, 0x1.3fa416p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-13.35; found 2^-13.36 at x = -0x1.79ebaa768be83p-2
+      {0x1.bfc072p-3f, 0x1.f8eb28p-3f, 0x1.441e8ap+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-14.03; found 2^-14.04 at x = -0x1.559275d8de054p-2
+      {0x1.ec86e4p-3f, 0x1.190d32p-2f, 0x1.48a108p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-13.66; found 2^-13.67 at x = -0x1.2ab0221a02afap-2
+      {0x1.0ca6acp-2f, 0x1.35f154p-2f, 0x1.4c057ep+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-13.82; found 2^-13.83 at x = -0x1.03a5472b9399dp-2
+      {0x1.2309e4p-2f, 0x1.53193ap-2f, 0x1.4eafa4p+0f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-13.99; found 2^-14.00 at x = -0x1.ba7d36c22f567p-3
+      {0x1.396d1cp-2f, 0x1.707516p-2f, 0x1.50a836p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-14.16; found 2^-14.17 at x = -0x1.6edfa40f4ed6ep-3
+      {0x1.4fd056p-2f, 0x1.8df35cp-2f, 0x1.51f266p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-14.59; found 2^-14.60 at x = -0x1.245ad023eaf9dp-3
+      {0x1.66338ep-2f, 0x1.ab8b04p-2f, 0x1.52911ap+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-14.53; found 2^-14.54 at x = -0x1.c155a136d172fp-4
+      {0x1.7c96c8p-2f, 0x1.c926e2p-2f, 0x1.528d38p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-14.65; found 2^-14.66 at x = -0x1.5e3ab5fb548f4p-4
+      {0x1.92fap-2f, 0x1.e6bbacp-2f, 0x1.51ddb8p+0f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-14.53; found 2^-14.54 at x = -0x1.9236fa0858fd4p-5
+      {0x1.a95d3ap-2f, 0x1.021d32p-1f, 0x1.50a62ap+0f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-14.41; found 2^-14.42 at x = 0x1.7b1719f04b782p-6
+      {0x1.bfc072p-2f, 0x1.10ca4ep-1f, 0x1.4eaa86p+0f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-14.45; found 2^-14.46 at x = 0x1.7b1bae3ceff5ep-6
+      {0x1.d623acp-2f, 0x1.1f5eep-1f, 0x1.4c28dap+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-14.41; found 2^-14.41 at x = 0x1.e38bc99b0ae3ep-5
+      {0x1.ec86e4p-2f, 0x1.2dd4bcp-1f, 0x1.49105ep+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-14.22; found 2^-14.22 at x = 0x1.84493b3bcb009p-4
+      {0x1.01750ep-1f, 0x1.3c2372p-1f, 0x1.45649p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-14.31; found 2^-14.32 at x = 0x1.0b36080d2157ep-3
+      {0x1.0ca6acp-1f, 0x1.4a468ep-1f, 0x1.4128dep+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-14.27; found 2^-14.28 at x = 0x1.542457ea76034p-3
+      {0x1.17d848p-1f, 0x1.5837f8p-1f, 0x1.3c6234p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-14.08; found 2^-14.08 at x = 0x1.9cfc59bf3cd4ep-3
+      {0x1.2309e4p-1f, 0x1.65ef32p-1f, 0x1.370eap+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-14.19; found 2^-14.20 at x = 0x1.e5ca8fbee142p-3
+      {0x1.2e3b8p-1f, 0x1.7368acp-1f, 0x1.3134a8p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-14.15; found 2^-14.16 at x = 0x1.174d9ff60fb44p-2
+      {0x1.396d1cp-1f, 0x1.809dacp-1f, 0x1.2ad586p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-14.12; found 2^-14.12 at x = 0x1.3bbd409d1a85fp-2
+      {0x1.449ebap-1f, 0x1.8d88aap-1f, 0x1.23f47cp+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-14.06; found 2^-14.07 at x = 0x1.603a23e86d75bp-2
+      {0x1.4fd056p-1f, 0x1.9a23f6p-1f, 0x1.1c9908p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-14.03; found 2^-14.03 at x = 0x1.84ca384a22271p-2
+      {0x1.5b01f2p-1f, 0x1.a66a4ep-1f, 0x1.14c216p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-13.97; found 2^-13.98 at x = 0x1.a9736606ca57bp-2
+      {0x1.66338ep-1f, 0x1.b2564cp-1f, 0x1.0c7cd6p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-13.96; found 2^-13.97 at x = 0x1.f3286506603dcp-2
+      {0x1.71652cp-1f, 0x1.bde2dcp-1f, 0x1.03bbd2p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-13.94; found 2^-13.94 at x = 0x1.f328aea9b968ap-2
+      {0x1.7c96c8p-1f, 0x1.c90b64p-1f, 0x1.f516c4p-1f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-13.87; found 2^-13.88 at x = 0x1.0c20546a3e221p-1
+      {0x1.87c864p-1f, 0x1.d3cae4p-1f, 0x1.e1f19ep-1f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-13.85; found 2^-13.86 at x = 0x1.1ec4c22323b75p-1
+      {0x1.92fap-1f, 0x1.de1cfap-1f, 0x1.ce016ap-1f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-13.83; found 2^-13.83 at x = 0x1.3184aa1a78345p-1
+      {0x1.9e2b9ep-1f, 0x1.e7fd76p-1f, 0x1.b9613ep-1f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-13.82; found 2^-13.83 at x = 0x1.4463210243ba5p-1
+      {0x1.a95d3ap-1f, 0x1.f1683p-1f, 0x1.a40ad4p-1f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-13.76; found 2^-13.77 at x = 0x1.6a882c41c9373p-1
+      {0x1.b48ed6p-1f, 0x1.fa590ep-1f, 0x1.8df64p-1f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-13.79; found 2^-13.80 at x = 0x1.7dd55a1f09b0bp-1
+      {0x1.bfc072p-1f, 0x1.016614p+0f, 0x1.78125ap-1f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-13.60; found 2^-13.60 at x = 0x1.914e020a2fd07p-1
+      {0x1.caf20ep-1f, 0x1.05606ep+0f, 0x1.60245ap-1f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-13.72; found 2^-13.73 at x = 0x1.a4f58ebc33c1p-1
+      {0x1.d623acp-1f, 0x1.091882p+0f, 0x1.485efap-1f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-13.76; found 2^-13.76 at x = 0x1.a4f5b609b9188p-1
+      {0x1.e15548p-1f, 0x1.0c8dd8p+0f, 0x1.302672p-1f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-13.68; found 2^-13.69 at x = 0x1.b8cfa98251932p-1
+      {0x1.ec86e4p-1f, 0x1.0fbf02p+0f, 0x1.17b2cp-1f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-13.70; found 2^-13.71 at x = 0x1.ccdf9d88033e4p-1
+      {0x1.f7b88p-1f, 0x1.12ab3p+0f, 0x1.fde142p-2f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-13.72; found 2^-13.72 at x = 0x1.e129466269bbp-1
+      {0x1.01750ep+0f, 0x1.1551aap+0f, 0x1.cbe772p-2f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-13.73; found 2^-13.74 at x = 0x1.053c74800c638p+0
+      {0x1.070ddcp+0f, 0x1.17b1f6p+0f, 0x1.99a486p-2f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-13.73; found 2^-13.74 at x = 0x1.0fc381608959bp+0
+      {0x1.0ca6acp+0f, 0x1.19cbd2p+0f, 0x1.6746bcp-2f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-13.75; found 2^-13.75 at x = 0x1.1a6f606cc6949p+0
+      {0x1.123f7ap+0f, 0x1.1b9f46p+0f, 0x1.34ff76p-2f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-13.77; found 2^-13.78 at x = 0x1.2542357446343p+0
+      {0x1.17d848p+0f, 0x1.1d2cb4p+0f, 0x1.02c3f2p-2f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-13.71; found 2^-13.71 at x = 0x1.25424b268a5aep+0
+      {0x1.1d7116p+0f, 0x1.1e7488p+0f, 0x1.a2a174p-3f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-13.73; found 2^-13.73 at x = 0x1.303e49ae3e96ap+0
+      {0x1.2309e4p+0f, 0x1.1f77c4p+0f, 0x1.41402p-3f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-13.75; found 2^-13.75 at x = 0x1.3b65b3b0ae2eep+0
+      {0x1.28a2b2p+0f, 0x1.2037dp+0f, 0x1.c58e4cp-4f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-13.82; found 2^-13.83 at x = 0x1.46bad9fd8fa49p+0
+      {0x1.2e3b8p+0f, 0x1.20b156p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 64: A <= 2^-10.43; found 2^-10.44 at x = 0x1.5df7c9d710e82p+0
+      {0x1.33d44ep+0f, 0x1.20f05ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 65: A <= 2^-12.02; found 2^-12.02 at x = 0x1.5df7e15ca8a88p+0
+      {0x1.396d1cp+0f, 0x1.20f1a4p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 66: A <= 2^-12.12; found 2^-12.13 at x = 0x1.7608c2a626f5dp+0
+      {0x1.3f05ecp+0f, 0x1.20b7dep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 67: A <= 2^-10.56; found 2^-10.57 at x = 0x1.7608db087ac63p+0
+      {0x1.449ebap+0f, 0x1.204a46p+0f, -0x1.90f79p-4f, 0x0p+0f, 0x0p+0f},  // row 68: A <= 2^-14.20; found 2^-14.21 at x = 0x1.82670e4a238d3p+0
+      {0x1.4a3788p+0f, 0x1.1fa526p+0f, -0x1.0fc47ap-3f, 0x0p+0f, 0x0p+0f},  // row 69: A <= 2^-14.33; found 2^-14.33 at x = 0x1.8f01c0734ad3p+0
+      {0x1.4fd056p+0f, 0x1.1ecfbep+0f, -0x1.513d14p-3f, 0x0p+0f, 0x0p+0f},  // row 70: A <= 2^-14.53; found 2^-14.53 at x = 0x1.a8f68808d54b5p+0
+      {0x1.556924p+0f, 0x1.1dcea4p+0f, -0x1.8ce47ap-3f, 0x0p+0f, 0x0p+0f},  // row 71: A <= 2^-14.67; found 2^-14.68 at x = 0x1.af9b9613f72fdp+0
+      {0x1.5b01f2p+0f, 0x1.1ca672p+0f, -0x1.c13c78p-3f, 0x0p+0f, 0x0p+0f},  // row 72: A <= 2^-14.88; found 2^-14.89 at x = 0x1.c3fafcd5483afp+0
+      {0x1.609acp+0f, 0x1.1b5be6p+0f, -0x1.ee59ap-3f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-15.06; found 2^-15.07 at x = 0x1.cabb13661ced1p+0
+      {0x1.66338ep+0f, 0x1.19f46ep+0f, -0x1.0a181p-2f, 0x0p+0f, 0x0p+0f},  // row 74: A <= 2^-15.34; found 2^-15.35 at x = 0x1.d8e38ec5927b1p+0
+      {0x1.6bcc5ep+0f, 0x1.18756ap+0f, -0x1.18f252p-2f, 0x0p+0f, 0x0p+0f},  // row 75: A <= 2^-15.73; found 2^-15.74 at x = 0x1.e72acd9e255b8p+0
+      {0x1.71652cp+0f, 0x1.16e44cp+0f, -0x1.23cdeap-2f, 0x0p+0f, 0x0p+0f},  // row 76: A <= 2^-16.14; found 2^-16.15 at x = 0x1.f5be95201f986p+0
+      {0x1.76fdfap+0f, 0x1.154684p+0f, -0x1.2bc0ecp-2f, 0x0p+0f, 0x0p+0f},  // row 77: A <= 2^-16.02; found 2^-16.03 at x = 0x1.040a98f76e30dp+1
+      {0x1.7c96c8p+0f, 0x1.13a282p+0f, -0x1.2d9facp-2f, 0x0p+0f, 0x0p+0f},  // row 78: A <= 2^-18.17; found 2^-18.18 at x = 0x1.0940a934f63dep+1
+      {0x1.822f96p+0f, 0x1.11fcc8p+0f, -0x1.2cac9ep-2f, 0x0p+0f, 0x0p+0f},  // row 79: A <= 2^-17.30; found 2^-17.31 at x = 0x1.0e0943c212471p+1
+      {0x1.87c864p+0f, 0x1.105ae2p+0f, -0x1.281f74p-2f, 0x0p+0f, 0x0p+0f},  // row 80: A <= 2^-16.42; found 2^-16.42 at x = 0x1.15ecd3a34a617p+1
+      {0x1.8d6132p+0f, 0x1.0ec1b6p+0f, -0x1.2039d8p-2f, 0x0p+0f, 0x0p+0f},  // row 81: A <= 2^-15.94; found 2^-15.95 at x = 0x1.1df9f097d6607p+1
+      {0x1.92fap+0f, 0x1.0d35a4p+0f, -0x1.1555ecp-2f, 0x0p+0f, 0x0p+0f},  // row 82: A <= 2^-15.59; found 2^-15.59 at x = 0x1.2630d735792aap+1
+      {0x1.9892cep+0f, 0x1.0bbab2p+0f, -0x1.07d682p-2f, 0x0p+0f, 0x0p+0f},  // row 83: A <= 2^-15.38; found 2^-15.39 at x = 0x1.2e919daf981c9p+1
+      {0x1.9e2b9ep+0f, 0x1.0a5414p+0f, -0x1.f060ap-3f, 0x0p+0f, 0x0p+0f},  // row 84: A <= 2^-15.19; found 2^-15.19 at x = 0x1.371c3464c8773p+1
+      {0x1.a3c46cp+0f, 0x1.09048ap+0f, -0x1.ce3406p-3f, 0x0p+0f, 0x0p+0f},  // row 85: A <= 2^-15.10; found 2^-15.11 at x = 0x1.48add0203c3cdp+1
+      {0x1.a95d3ap+0f, 0x1.07ce42p+0f, -0x1.a92ef2p-3f, 0x0p+0f, 0x0p+0f},  // row 86: A <= 2^-15.16; found 2^-15.16 at x = 0x1.51b41e9371b74p+1
+      {0x1.aef608p+0f, 0x1.06b21ep+0f, -0x1.82be98p-3f, 0x0p+0f, 0x0p+0f},  // row 87: A <= 2^-15.05; found 2^-15.05 at x = 0x1.5ae2b57baac5ap+1
+      {0x1.b48ed6p+0f, 0x1.05b14ap+0f, -0x1.5bd542p-3f, 0x0p+0f, 0x0p+0f},  // row 88: A <= 2^-15.15; found 2^-15.15 at x = 0x1.5ae2c7e6fc15dp+1
+      {0x1.ba27a4p+0f, 0x1.04cb4ap+0f, -0x1.354c6ep-3f, 0x0p+0f, 0x0p+0f},  // row 89: A <= 2^-15.07; found 2^-15.07 at x = 0x1.643907be59d54p+1
+      {0x1.bfc072p+0f, 0x1.03fffcp+0f, -0x1.10638p-3f, 0x0p+0f, 0x0p+0f},  // row 90: A <= 2^-15.12; found 2^-15.13 at x = 0x1.7759ac5917a9cp+1
+      {0x1.c5594p+0f, 0x1.034e2cp+0f, -0x1.d98b0cp-4f, 0x0p+0f, 0x0p+0f},  // row 91: A <= 2^-15.27; found 2^-15.27 at x = 0x1.8122b2b540fc2p+1
+      {0x1.caf20ep+0f, 0x1.02b458p+0f, -0x1.96e4fcp-4f, 0x0p+0f, 0x0p+0f},  // row 92: A <= 2^-15.38; found 2^-15.38 at x = 0x1.8b108923a93dap+1
+      {0x1.d08adep+0f, 0x1.0230eap+0f, -0x1.599b04p-4f, 0x0p+0f, 0x0p+0f},  // row 93: A <= 2^-15.56; found 2^-15.57 at x = 0x1.8b109d07e6ec8p+1
+      {0x1.d623acp+0f, 0x1.01c1c8p+0f, -0x1.2220a4p-4f, 0x0p+0f, 0x0p+0f},  // row 94: A <= 2^-15.65; found 2^-15.65 at x = 0x1.952290b589674p+1
+      {0x1.dbbc7ap+0f, 0x1.016566p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 95: A <= 2^-10.57; found 2^-10.58 at x = 0x1.9f57f79b1175fp+1
+      {0x1.e15548p+0f, 0x1.011878p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 96: A <= 2^-10.85; found 2^-10.85 at x = 0x1.a9b0340c6ebdbp+1
+      {0x1.e6ee16p+0f, 0x1.00da64p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 97: A <= 2^-11.17; found 2^-11.18 at x = 0x1.b42ab65201cbcp+1
+      {0x1.ec86e4p+0f, 0x1.00a848p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 98: A <= 2^-11.49; found 2^-11.50 at x = 0x1.c9848398c4b16p+1
+      {0x1.f21fb2p+0f, 0x1.007fd8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 99: A <= 2^-11.84; found 2^-11.85 at x = 0x1.c9849917598efp+1
+      {0x1.f7b88p+0f, 0x1.005ffcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 100: A <= 2^-12.18; found 2^-12.19 at x = 0x1.d463264fec258p+1
+      {0x1.fd515p+0f, 0x1.00477ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 101: A <= 2^-12.56; found 2^-12.57 at x = 0x1.ea81bf8993537p+1
+      {0x1.01750ep+1f, 0x1.0034a2p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 102: A <= 2^-12.94; found 2^-12.94 at x = 0x1.f5c161a43b315p+1
+      {0x1.044176p+1f, 0x1.00262ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 103: A <= 2^-13.36; found 2^-13.36 at x = 0x1.009079915cef1p+2
+      {0x1.070ddcp+1f, 0x1.001b34p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 104: A <= 2^-13.75; found 2^-13.76 at x = 0x1.009084f13c4fp+2
+      {0x1.09da42p+1f, 0x1.000ebcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 105: A <= 2^-11.05; found 2^-13.00 at x = 0x1.06503292513c1p+2
+      {-0x1p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 106: A <= 2^-21.51; found 2^-21.52 at x = -0x1.667aca021ef31p+2
+      {-0x1.8p-24f, -0x1.644ba6p-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 107: A <= 2^-21.57; found 2^-21.58 at x = -0x1.5e748438b1781p+2
+      {-0x1.8p-23f, -0x1.0299ep-20f, 0x1.4f9c94p+2f, 0x0p+0f, 0x0p+0f},  // row 108: A <= 2^-28.02; found 2^-28.03 at x = -0x1.563dc56ecda41p+2
+      {-0x1.8p-22f, -0x1.f88ed4p-20f, 0x1.45a9c2p+2f, 0x0p+0f, 0x0p+0f},  // row 109: A <= 2^-27.64; found 2^-27.64 at x = -0x1.4dd2e2a112654p+2
+      {-0x1.8p-21f, -0x1.eb9028p-19f, 0x1.3c3136p+2f, 0x0p+0f, 0x0p+0f},  // row 110: A <= 2^-27.08; found 2^-27.09 at x = -0x1.452fbeb229e4dp+2
+      {-0x1.8p-20f, -0x1.de3dp-18f, 0x1.32becp+2f, 0x0p+0f, 0x0p+0f},  // row 111: A <= 2^-26.37; found 2^-26.37 at x = -0x1.3c4fa93e098e1p+2
+      {-0x1.8p-19f, -0x1.d08c3cp-17f, 0x1.2923bep+2f, 0x0p+0f, 0x0p+0f},  // row 112: A <= 2^-25.52; found 2^-25.53 at x = -0x1.332d3fd6a4871p+2
+      {-0x1.8p-18f, -0x1.c27246p-16f, 0x1.1f4724p+2f, 0x0p+0f, 0x0p+0f},  // row 113: A <= 2^-24.58; found 2^-24.59 at x = -0x1.29c246681f61p+2
+      {-0x1.8p-17f, -0x1.b482ecp-15f, 0x1.14fc2p+2f, 0x1.467c5cp+13f, 0x0p+0f},  // row 114: A <= 2^-27.71; found 2^-27.72 at x = -0x1.2007736ce4508p+2
+      {-0x1.8p-16f, -0x1.a57708p-14f, 0x1.0a6924p+2f, 0x1.586d88p+12f, 0x0p+0f},  // row 115: A <= 2^-25.95; found 2^-25.96 at x = -0x1.15f42afd34c3bp+2
+      {-0x1.8p-15f, -0x1.95d5cp-13f, 0x1.fed07ep+1f, 0x1.6787p+11f, 0x0p+0f},  // row 116: A <= 2^-24.92; found 2^-24.92 at x = -0x1.0b7e212f762b5p+2
+      {-0x1.8p-14f, -0x1.858bc8p-12f, 0x1.e7d33ep+1f, 0x1.738fc6p+10f, 0x0p+0f},  // row 117: A <= 2^-24.68; found 2^-24.69 at x = -0x1.0098d7f35d9eep+2
+      {-0x1.8p-13f, -0x1.7484a4p-11f, 0x1.cf9ebap+1f, 0x1.8ba0aep+9f, 0x0p+0f},  // row 118: A <= 2^-23.47; found 2^-23.48 at x = -0x1.ea69ca5492809p+1
+      {-0x1.8p-12f, -0x1.629f0cp-10f, 0x1.b5fbfep+1f, 0x1.a3d7ccp+8f, 0x0p+0f},  // row 119: A <= 2^-22.40; found 2^-22.41 at x = -0x1.d27dc0c21602ep+1
+      {-0x1.8p-11f, -0x1.4fb848p-9f, 0x1.9aa2e6p+1f, 0x1.c5038ep+7f, 0x0p+0f},  // row 120: A <= 2^-21.12; found 2^-21.13 at x = -0x1.b93b7c2ed26c4p+1
+      {-0x1.8p-10f, -0x1.3b97ep-8f, 0x1.7d35bp+1f, 0x1.ec9102p+6f, 0x0p+0f},  // row 121: A <= 2^-19.91; found 2^-19.92 at x = -0x1.9e60556339cfdp+1
+      {-0x1.8p-9f, -0x1.25f39p-7f, 0x1.5d2376p+1f, 0x1.0e5daap+6f, 0x0p+0f},  // row 122: A <= 2^-18.82; found 2^-18.82 at x = -0x1.819009b240dd1p+1
+      {-0x1.8p-8f, -0x1.0e61dcp-6f, 0x1.39822p+1f, 0x1.2f561p+5f, 0x0p+0f},  // row 123: A <= 2^-17.72; found 2^-17.73 at x = -0x1.6243fe13b5c0bp+1
+      {-0x1.8p-7f, -0x1.e866fep-6f, 0x1.10bce8p+1f, 0x1.5e36aep+4f, 0x0p+0f},  // row 124: A <= 2^-16.39; found 2^-16.39 at x = -0x1.3fa8b75d78a03p+1
+      {-0x1.8p-6f, -0x1.ac8656p-5f, 0x1.bfb95ep+0f, 0x1.af88a8p+3f, 0x0p+0f},  // row 125: A <= 2^-15.24; found 2^-15.25 at x = -0x1.184a46c8ffb8fp+1
+      {-0x1.8p-5f, -0x1.64323ap-4f, 0x1.3ec594p+0f, 0x1.2e646ap+3f, 0x0p+0f},  // row 126: A <= 2^-15.44; found 2^-15.45 at x = -0x1.18496f679cc5bp+1
+      {-0x1.8p-4f, -0x1.00df92p-3f, 0x1.8c4e8cp-2f, 0x1.4c651p+3f, -0x1.016ad8p+5f},  // row 127: A <= 2^-13.72; found 2^-13.73 at x = -0x1.4e82c93f96d4dp+0
     }};
   }
 };

@@ -11,6 +11,7 @@ struct GeluF32 {
   static constexpr const char* kName = "gelu_f32";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-26.2";
   static constexpr int kDegree = 6;
@@ -41,45 +42,45 @@ struct GeluF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.39237cp-1f;  // 0.611598849
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b1a109b2464bap-27;  // 2^-26.24: sup |p - g|
-  static constexpr double kK = 0x1.38a0530b76644p-16;  // 2^-15.71: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.ca717ff0b541ap-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.dfc9a00beccadp-24;  // 2^-23.09: sup over the rows of A + B
+  static constexpr double kA = 0x1.b1a109b2464bap-27;  // 2^-26.24: sup |p - g|; found 2^-26.25 at x = -0x1.2d7273de03687p+2
+  static constexpr double kK = 0x1.38a0530b76644p-16;  // 2^-15.71: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-15.71 at y = -0x1.5c19dep-3, m = 1
+  static constexpr double kB = 0x1.ca717ff0b541ap-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|; found 2^-23.46 at y = 0x1.618da8p-3, m = 1
+  static constexpr double kAB = 0x1.dfc9a00beccadp-24;  // 2^-23.09: sup over the rows of A + B; found 2^-23.43 at y = 0x1.618da8p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.22fc5ep-3f, -0x1.a6134ap-4f, 0x1.f011d4p-2f, 0x1.fd464p+0f, -0x1.2ef732p+1f, 0x1.4ce146p+1f, -0x1.47845p+2f, 0x1.b08ac8p+3f},  // row 0: A <= 2^-28.88
-      {0x1.18262ep-9f, 0x1.04f78ep-9f, 0x1.de3fb6p-1f, 0x1.30b5cep+0f, -0x1.7c0244p+0f, 0x1.c386d4p-1f, -0x1.19207p+0f, 0x1.a504b4p+0f},  // row 1: A <= 2^-29.20
-      {0x1.7eb258p-3f, 0x1.a7356ep-3f, 0x1.3d48bcp+0f, 0x1.001b56p-1f, -0x1.115c78p+0f, 0x1.729ef6p-2f, -0x1.39a06ap-2f, 0x0p+0f},  // row 2: A <= 2^-27.68
-      {0x1.6ab204p-2f, 0x1.b171f8p-2f, 0x1.52aaep+0f, 0x1.d23486p-7f, -0x1.c483aap-1f, 0x1.be9fbep-3f, -0x1.84375ap-4f, 0x0p+0f},  // row 3: A <= 2^-29.07
-      {0x1.08b7f6p-1f, 0x1.45542ep-1f, 0x1.42c0a2p+0f, -0x1.8b0ac6p-2f, -0x1.83a0bcp-1f, 0x1.7fd3ep-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-27.58
-      {0x1.57a81p-2f, 0x1.b86f84p-1f, 0x1.7347b4p-1f, -0x1.7d8076p-1f, 0x1.0f5242p-1f, -0x1.13f958p-1f, 0x1.7db95ap-1f, -0x1.3420f6p+0f},  // row 5: A <= 2^-26.31
-      {0x1.3d6c7cp-1f, 0x1.0409bap+0f, 0x1.954e78p-2f, -0x1.d16846p-2f, 0x1.ccbbb8p-3f, -0x1.f47022p-4f, 0x1.bceeep-4f, -0x1.cf22ccp-4f},  // row 6: A <= 2^-28.13
-      {0x1.e3c0cap-1f, 0x1.1a608cp+0f, 0x1.463d4ep-3f, -0x1.269ab2p-2f, 0x1.14d0e2p-3f, -0x1.2a77ccp-5f, 0x1.8c742p-6f, -0x1.2266a2p-6f},  // row 7: A <= 2^-29.62
-      {0x1.50c2d2p+0f, 0x1.20fe36p+0f, -0x1.076c38p-8f, -0x1.45be12p-3f, 0x1.9ea3aap-4f, -0x1.fb11b2p-7f, 0x1.9ab4ep-9f, -0x1.4a7796p-8f},  // row 8: A <= 2^-30.71
-      {0x1.c1736ap+0f, 0x1.1ab76p+0f, -0x1.72117cp-4f, -0x1.61a5e2p-5f, 0x1.2af8cep-4f, -0x1.3d650cp-6f, -0x1.168be8p-8f, 0x0p+0f},  // row 9: A <= 2^-28.91
-      {0x1.2523ccp+1f, 0x1.0d99a6p+0f, -0x1.65d2b6p-4f, 0x1.1fd94cp-5f, 0x1.75b10cp-6f, -0x1.88a976p-6f, 0x1.9a5b24p-9f, 0x1.b0b878p-9f},  // row 10: A <= 2^-29.55
-      {0x1.745372p+1f, 0x1.03ce84p+0f, -0x1.2b778ap-5f, 0x1.2413c8p-5f, -0x1.b9171p-7f, -0x1.ff7a94p-9f, 0x1.87f7aap-8f, -0x1.b6c64cp-10f},  // row 11: A <= 2^-28.52
-      {0x1.c947a2p+1f, 0x1.00923ap+0f, -0x1.da683ap-8f, 0x1.576bdap-7f, -0x1.18939ap-7f, 0x1.fb2efap-9f, -0x1.520b1p-12f, -0x1.a2dd5ep-11f},  // row 12: A <= 2^-28.10
-      {0x1.0f8dp+2f, 0x1.000cf2p+0f, -0x1.9c531ap-11f, 0x1.7e8d4p-10f, -0x1.b15bbep-10f, 0x1.473a78p-10f, -0x1.4903e2p-11f, 0x1.6c06b6p-13f},  // row 13: A <= 2^-32.63
-      {0x1.4387b2p+2f, 0x1.00005cp+0f, -0x1.be902p-16f, 0x1.ffb4aap-15f, -0x1.6c9d38p-14f, 0x1.a3d99p-14f, -0x1.81fb28p-14f, 0x0p+0f},  // row 14: A <= 2^-27.27
-      {0x1.9p+2f, 0x1p+0f, -0x1.c1efc6p-23f, -0x1.486204p-23f, 0x1.67114cp-21f, 0x1.50033cp-19f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.89
-      {0x0p+0f, 0x0p+0f, 0x1.5b03eep+2f, 0x1.f3e464p+18f, 0x1.6dcdp+37f, 0x1.2ae93p+55f, 0x1.e302cap+71f, 0x1.2e71aep+87f},  // row 16: A <= 2^-26.23
-      {-0x1.84a0c6p-17f, -0x1.b98442p-15f, 0x1.14cdcap+2f, 0x1.45c292p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.85
-      {-0x1.87ab2p-16f, -0x1.ad6fep-14f, 0x1.0a1e26p+2f, 0x1.530a44p+12f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.80
-      {-0x1.7692ep-15f, -0x1.8c6c44p-13f, 0x1.ff3dc2p+1f, 0x1.68e6eep+11f, 0x1.2e5064p+24f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-29.33
-      {-0x1.759c0cp-14f, -0x1.7ba486p-12f, 0x1.e850a2p+1f, 0x1.7b6a8cp+10f, 0x1.3acd8p+22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-28.28
-      {-0x1.861d54p-13f, -0x1.7a09a8p-11f, 0x1.ce88f8p+1f, 0x1.8019acp+9f, 0x1.48f0dap+20f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-27.22
-      {-0x1.879decp-12f, -0x1.691cb2p-10f, 0x1.b4b4fap+1f, 0x1.8f517ep+8f, 0x1.48a802p+18f, 0x1.c865bap+28f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-29.46
-      {-0x1.79884cp-11f, -0x1.4a829cp-9f, 0x1.9acbc8p+1f, 0x1.ba7c56p+7f, 0x1.74dab8p+16f, 0x1.df3c14p+25f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-28.40
-      {-0x1.8b69ap-10f, -0x1.44075ep-8f, 0x1.7b5d54p+1f, 0x1.cb192cp+6f, 0x1.67c3f8p+14f, 0x1.f9a94ap+22f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-27.32
-      {-0x1.824dep-9f, -0x1.277b72p-7f, 0x1.5c454cp+1f, 0x1.01e658p+6f, 0x1.820dbcp+12f, 0x1.047b2cp+20f, 0x1.aca12ap+27f, 0x0p+0f},  // row 25: A <= 2^-29.40
-      {-0x1.707d2p-8f, -0x1.04d45ap-6f, 0x1.3b2258p+1f, 0x1.2d52c2p+5f, 0x1.c744f4p+10f, 0x1.3e002ep+17f, 0x1.c84048p+23f, 0x0p+0f},  // row 26: A <= 2^-28.32
-      {-0x1.6d62bap-7f, -0x1.d4747p-6f, 0x1.1342c2p+1f, 0x1.603c8ap+4f, 0x1.f00002p+8f, 0x1.5ddb82p+14f, 0x1.e9044ep+19f, 0x0p+0f},  // row 27: A <= 2^-27.22
-      {-0x1.7f661ap-6f, -0x1.abf784p-5f, 0x1.bebb1ap+0f, 0x1.a557c8p+3f, 0x1.d0f13ap+6f, 0x1.3aa852p+11f, 0x1.05b68ep+16f, 0x1.d58ab8p+20f},  // row 28: A <= 2^-29.18
-      {-0x1.92a7dap-5f, -0x1.6f8d12p-4f, 0x1.32f296p+0f, 0x1.260d0ep+3f, 0x1.1eedfep+4f, 0x1.64c73ap+8f, 0x1.99b1cap+11f, 0x1.06eed4p+16f},  // row 29: A <= 2^-28.07
-      {-0x1.41d4fp-4f, -0x1.e0689cp-4f, 0x1.59b84ap-1f, 0x1.21b6f4p+3f, -0x1.9c467ep+3f, 0x1.fa01c6p+7f, -0x1.5b4742p+9f, 0x0p+0f},  // row 30: A <= 2^-27.07
-      {-0x1.c76916p-4f, -0x1.07fee2p-3f, 0x1.19e3ccp-10f, 0x1.8f6b58p+3f, -0x1.11439ep+6f, 0x1.944636p+9f, -0x1.2a805p+13f, 0x1.a8532cp+16f},  // row 31: A <= 2^-27.56
+      {-0x1.22fc5ep-3f, -0x1.a6134ap-4f, 0x1.f011d4p-2f, 0x1.fd464p+0f, -0x1.2ef732p+1f, 0x1.4ce146p+1f, -0x1.47845p+2f, 0x1.b08ac8p+3f},  // row 0: A <= 2^-28.88; found 2^-28.89 at x = -0x1.49a060812cbbep+0
+      {0x1.18262ep-9f, 0x1.04f78ep-9f, 0x1.de3fb6p-1f, 0x1.30b5cep+0f, -0x1.7c0244p+0f, 0x1.c386d4p-1f, -0x1.19207p+0f, 0x1.a504b4p+0f},  // row 1: A <= 2^-29.20; found 2^-29.21 at x = -0x1.6e3326eb41b82p-1
+      {0x1.7eb258p-3f, 0x1.a7356ep-3f, 0x1.3d48bcp+0f, 0x1.001b56p-1f, -0x1.115c78p+0f, 0x1.729ef6p-2f, -0x1.39a06ap-2f, 0x0p+0f},  // row 2: A <= 2^-27.68; found 2^-27.69 at x = -0x1.53517a80a7c4p-2
+      {0x1.6ab204p-2f, 0x1.b171f8p-2f, 0x1.52aaep+0f, 0x1.d23486p-7f, -0x1.c483aap-1f, 0x1.be9fbep-3f, -0x1.84375ap-4f, 0x0p+0f},  // row 3: A <= 2^-29.07; found 2^-29.09 at x = 0x1.5bc53b4c7878ap-6
+      {0x1.08b7f6p-1f, 0x1.45542ep-1f, 0x1.42c0a2p+0f, -0x1.8b0ac6p-2f, -0x1.83a0bcp-1f, 0x1.7fd3ep-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-27.58; found 2^-27.59 at x = 0x1.3544d1fcdc029p-2
+      {0x1.57a81p-2f, 0x1.b86f84p-1f, 0x1.7347b4p-1f, -0x1.7d8076p-1f, 0x1.0f5242p-1f, -0x1.13f958p-1f, 0x1.7db95ap-1f, -0x1.3420f6p+0f},  // row 5: A <= 2^-26.31; found 2^-26.32 at x = 0x1.c2fea0ccba426p-2
+      {0x1.3d6c7cp-1f, 0x1.0409bap+0f, 0x1.954e78p-2f, -0x1.d16846p-2f, 0x1.ccbbb8p-3f, -0x1.f47022p-4f, 0x1.bceeep-4f, -0x1.cf22ccp-4f},  // row 6: A <= 2^-28.13; found 2^-28.15 at x = 0x1.42451feb4c726p-1
+      {0x1.e3c0cap-1f, 0x1.1a608cp+0f, 0x1.463d4ep-3f, -0x1.269ab2p-2f, 0x1.14d0e2p-3f, -0x1.2a77ccp-5f, 0x1.8c742p-6f, -0x1.2266a2p-6f},  // row 7: A <= 2^-29.62; found 2^-29.64 at x = 0x1.0c246c7264475p+0
+      {0x1.50c2d2p+0f, 0x1.20fe36p+0f, -0x1.076c38p-8f, -0x1.45be12p-3f, 0x1.9ea3aap-4f, -0x1.fb11b2p-7f, 0x1.9ab4ep-9f, -0x1.4a7796p-8f},  // row 8: A <= 2^-30.71; found 2^-30.73 at x = 0x1.7b787e7713e01p+0
+      {0x1.c1736ap+0f, 0x1.1ab76p+0f, -0x1.72117cp-4f, -0x1.61a5e2p-5f, 0x1.2af8cep-4f, -0x1.3d650cp-6f, -0x1.168be8p-8f, 0x0p+0f},  // row 9: A <= 2^-28.91; found 2^-28.93 at x = 0x1.069cb825edfb9p+1
+      {0x1.2523ccp+1f, 0x1.0d99a6p+0f, -0x1.65d2b6p-4f, 0x1.1fd94cp-5f, 0x1.75b10cp-6f, -0x1.88a976p-6f, 0x1.9a5b24p-9f, 0x1.b0b878p-9f},  // row 10: A <= 2^-29.55; found 2^-29.56 at x = 0x1.337626633b8e1p+1
+      {0x1.745372p+1f, 0x1.03ce84p+0f, -0x1.2b778ap-5f, 0x1.2413c8p-5f, -0x1.b9171p-7f, -0x1.ff7a94p-9f, 0x1.87f7aap-8f, -0x1.b6c64cp-10f},  // row 11: A <= 2^-28.52; found 2^-28.54 at x = 0x1.500fbe09f1c42p+1
+      {0x1.c947a2p+1f, 0x1.00923ap+0f, -0x1.da683ap-8f, 0x1.576bdap-7f, -0x1.18939ap-7f, 0x1.fb2efap-9f, -0x1.520b1p-12f, -0x1.a2dd5ep-11f},  // row 12: A <= 2^-28.10; found 2^-28.12 at x = 0x1.eaca2c3fcca72p+1
+      {0x1.0f8dp+2f, 0x1.000cf2p+0f, -0x1.9c531ap-11f, 0x1.7e8d4p-10f, -0x1.b15bbep-10f, 0x1.473a78p-10f, -0x1.4903e2p-11f, 0x1.6c06b6p-13f},  // row 13: A <= 2^-32.63; found 2^-32.64 at x = 0x1.06f6bdf8ada8ep+2
+      {0x1.4387b2p+2f, 0x1.00005cp+0f, -0x1.be902p-16f, 0x1.ffb4aap-15f, -0x1.6c9d38p-14f, 0x1.a3d99p-14f, -0x1.81fb28p-14f, 0x0p+0f},  // row 14: A <= 2^-27.27; found 2^-27.29 at x = 0x1.4c0883b21fd54p+2
+      {0x1.9p+2f, 0x1p+0f, -0x1.c1efc6p-23f, -0x1.486204p-23f, 0x1.67114cp-21f, 0x1.50033cp-19f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.89; found 2^-26.90 at x = 0x1.9000000160938p+2
+      {0x0p+0f, 0x0p+0f, 0x1.5b03eep+2f, 0x1.f3e464p+18f, 0x1.6dcdp+37f, 0x1.2ae93p+55f, 0x1.e302cap+71f, 0x1.2e71aep+87f},  // row 16: A <= 2^-26.23; found 2^-26.25 at x = -0x1.2d7273de03687p+2
+      {-0x1.84a0c6p-17f, -0x1.b98442p-15f, 0x1.14cdcap+2f, 0x1.45c292p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.85; found 2^-27.87 at x = -0x1.221b7a52f30bbp+2
+      {-0x1.87ab2p-16f, -0x1.ad6fep-14f, 0x1.0a1e26p+2f, 0x1.530a44p+12f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.80; found 2^-26.82 at x = -0x1.1d11817668e72p+2
+      {-0x1.7692ep-15f, -0x1.8c6c44p-13f, 0x1.ff3dc2p+1f, 0x1.68e6eep+11f, 0x1.2e5064p+24f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-29.33; found 2^-29.35 at x = -0x1.0cc5935f49c12p+2
+      {-0x1.759c0cp-14f, -0x1.7ba486p-12f, 0x1.e850a2p+1f, 0x1.7b6a8cp+10f, 0x1.3acd8p+22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-28.28; found 2^-28.29 at x = -0x1.01ede45a17f7dp+2
+      {-0x1.861d54p-13f, -0x1.7a09a8p-11f, 0x1.ce88f8p+1f, 0x1.8019acp+9f, 0x1.48f0dap+20f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-27.22; found 2^-27.23 at x = -0x1.f49cb8de5ca3ap+1
+      {-0x1.879decp-12f, -0x1.691cb2p-10f, 0x1.b4b4fap+1f, 0x1.8f517ep+8f, 0x1.48a802p+18f, 0x1.c865bap+28f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-29.46; found 2^-29.48 at x = -0x1.d45c372f6d784p+1
+      {-0x1.79884cp-11f, -0x1.4a829cp-9f, 0x1.9acbc8p+1f, 0x1.ba7c56p+7f, 0x1.74dab8p+16f, 0x1.df3c14p+25f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-28.40; found 2^-28.41 at x = -0x1.c0cb900465783p+1
+      {-0x1.8b69ap-10f, -0x1.44075ep-8f, 0x1.7b5d54p+1f, 0x1.cb192cp+6f, 0x1.67c3f8p+14f, 0x1.f9a94ap+22f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-27.32; found 2^-27.34 at x = -0x1.b60de6ccaa7e8p+1
+      {-0x1.824dep-9f, -0x1.277b72p-7f, 0x1.5c454cp+1f, 0x1.01e658p+6f, 0x1.820dbcp+12f, 0x1.047b2cp+20f, 0x1.aca12ap+27f, 0x0p+0f},  // row 25: A <= 2^-29.40; found 2^-29.42 at x = -0x1.95e8c013fc89p+1
+      {-0x1.707d2p-8f, -0x1.04d45ap-6f, 0x1.3b2258p+1f, 0x1.2d52c2p+5f, 0x1.c744f4p+10f, 0x1.3e002ep+17f, 0x1.c84048p+23f, 0x0p+0f},  // row 26: A <= 2^-28.32; found 2^-28.33 at x = -0x1.63f2bc4805404p+1
+      {-0x1.6d62bap-7f, -0x1.d4747p-6f, 0x1.1342c2p+1f, 0x1.603c8ap+4f, 0x1.f00002p+8f, 0x1.5ddb82p+14f, 0x1.e9044ep+19f, 0x0p+0f},  // row 27: A <= 2^-27.22; found 2^-27.23 at x = -0x1.419deefb28ccap+1
+      {-0x1.7f661ap-6f, -0x1.abf784p-5f, 0x1.bebb1ap+0f, 0x1.a557c8p+3f, 0x1.d0f13ap+6f, 0x1.3aa852p+11f, 0x1.05b68ep+16f, 0x1.d58ab8p+20f},  // row 28: A <= 2^-29.18; found 2^-29.19 at x = -0x1.19e4a8705ce3cp+1
+      {-0x1.92a7dap-5f, -0x1.6f8d12p-4f, 0x1.32f296p+0f, 0x1.260d0ep+3f, 0x1.1eedfep+4f, 0x1.64c73ap+8f, 0x1.99b1cap+11f, 0x1.06eed4p+16f},  // row 29: A <= 2^-28.07; found 2^-28.09 at x = -0x1.f34aa842c2832p+0
+      {-0x1.41d4fp-4f, -0x1.e0689cp-4f, 0x1.59b84ap-1f, 0x1.21b6f4p+3f, -0x1.9c467ep+3f, 0x1.fa01c6p+7f, -0x1.5b4742p+9f, 0x0p+0f},  // row 30: A <= 2^-27.07; found 2^-27.09 at x = -0x1.ccecc0dac2a0bp+0
+      {-0x1.c76916p-4f, -0x1.07fee2p-3f, 0x1.19e3ccp-10f, 0x1.8f6b58p+3f, -0x1.11439ep+6f, 0x1.944636p+9f, -0x1.2a805p+13f, 0x1.a8532cp+16f},  // row 31: A <= 2^-27.56; found 2^-27.58 at x = -0x1.59baf8713f9ebp+0
     }};
   }
 };

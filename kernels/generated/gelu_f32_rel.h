@@ -11,6 +11,7 @@ struct GeluF32Rel {
   static constexpr const char* kName = "gelu_f32_rel";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "rel:2^-18";
   static constexpr int kDegree = 5;
@@ -41,140 +42,140 @@ struct GeluF32Rel {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.a616e6p-2f;  // 0.412196726
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.ca00223da340dp-19;  // 2^-18.16: sup |p/g - 1|; in the row next to y = 0-, sup |p - g|
-  static constexpr double kK = 0x1.d2085af49d129p-17;  // 2^-16.14: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.0dd318cc86708p-24;  // 2^-23.92: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.ca00223da340dp-19;  // 2^-18.16: sup |p/g - 1|; in the row next to y = 0-, sup |p - g|; found 2^-18.17 at x = -0x1.c59abc2f3830bp-2
+  static constexpr double kK = 0x1.d2085af49d129p-17;  // 2^-16.14: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.14 at y = -0x1.5c19dep-3, m = 1
+  static constexpr double kB = 0x1.0dd318cc86708p-24;  // 2^-23.92: sup |fp32 sequence - exact sequence|; found 2^-24.00 at y = 0x1.4ecd24p-1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.97712ep-3f, -0x1.faa712p-4f, 0x1.dd361cp-3f, 0x1.3a5864p+1f, -0x1.989f96p+1f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-23.04
-      {-0x1.69b0ep-3f, -0x1.e0740ap-4f, 0x1.5a438ap-2f, 0x1.20c4bcp+1f, -0x1.62f356p+1f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-23.31
-      {-0x1.304a74p-3f, -0x1.b29eaep-4f, 0x1.d54afp-2f, 0x1.04ae16p+1f, -0x1.39e12ep+1f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-23.55
-      {-0x1.02149p-3f, -0x1.842134p-4f, 0x1.17d8eap-1f, 0x1.e121b6p+0f, -0x1.19c572p+1f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-23.70
-      {-0x1.98ae9cp-4f, -0x1.443e8cp-4f, 0x1.481406p-1f, 0x1.b6c39p+0f, -0x1.001598p+1f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-23.76
-      {-0x1.374e5p-4f, -0x1.01fd16p-4f, 0x1.701b18p-1f, 0x1.93b2fep+0f, -0x1.d64238p+0f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-23.69
-      {-0x1.98c024p-5f, -0x1.61ae2ep-5f, 0x1.9860b4p-1f, 0x1.70300ap+0f, -0x1.b37856p+0f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-23.41
-      {-0x1.a6c6e2p-6f, -0x1.7b3b4cp-6f, 0x1.ba5eeep-1f, 0x1.51ba06p+0f, -0x1.95f1cep+0f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-22.64
-      {0x0p+0f, 0x0p+0f, 0x1.dba226p-1f, 0x1.332df6p+0f, -0x1.7e0be2p+0f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-20.99
-      {0x1.a4d53ap-6f, 0x1.9380bcp-6f, 0x1.f9b584p-1f, 0x1.169b9cp+0f, -0x1.697654p+0f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-23.16
-      {0x1.9346eap-5f, 0x1.8d08dcp-5f, 0x1.0961e6p+0f, 0x1.fb9734p-1f, -0x1.56a034p+0f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-24.48
-      {0x1.300208p-4f, 0x1.331716p-4f, 0x1.156f64p+0f, 0x1.c96b7p-1f, -0x1.465fa6p+0f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-25.30
-      {0x1.9a3eccp-4f, 0x1.a89822p-4f, 0x1.20a62ap+0f, 0x1.97c2dap-1f, -0x1.38195cp+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-25.93
-      {0x1.013d62p-3f, 0x1.101396p-3f, 0x1.2a6d6ap+0f, 0x1.69242cp-1f, -0x1.2b7288p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-26.45
-      {0x1.2fe4ecp-3f, 0x1.472f58p-3f, 0x1.322944p+0f, 0x1.3eb992p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-18.16
-      {0x1.663686p-3f, 0x1.89039p-3f, 0x1.3a1272p+0f, 0x1.144274p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-18.46
-      {0x1.96ab46p-3f, 0x1.c50e96p-3f, 0x1.4023c8p+0f, 0x1.d68284p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-18.72
-      {0x1.cfecbcp-3f, 0x1.06ade2p-2f, 0x1.462564p+0f, 0x1.87252ep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-18.96
-      {0x1.fdeed6p-3f, 0x1.242c18p-2f, 0x1.4a157p+0f, 0x1.3a313p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-19.17
-      {0x1.19299ep-2f, 0x1.46246ep-2f, 0x1.4da352p+0f, 0x1.dee76ep-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-19.37
-      {0x1.33eaf8p-2f, 0x1.69293p-2f, 0x1.5045e8p+0f, 0x1.4d83aap-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-19.55
-      {0x1.4b2556p-2f, 0x1.87bf92p-2f, 0x1.51c412p+0f, 0x1.7fdc5p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-19.72
-      {0x1.64556cp-2f, 0x1.a907b6p-2f, 0x1.52923ep+0f, 0x1.af4b54p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-19.87
-      {0x1.7e22cep-2f, 0x1.cb29aap-2f, 0x1.5289c2p+0f, -0x1.42f674p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-20.02
-      {0x1.99d1f2p-2f, 0x1.efbb22p-2f, 0x1.518faep+0f, -0x1.a861c2p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-20.15
-      {0x1.63d68cp-7f, 0x1.08b8fcp-1f, 0x1.8afdp+0f, -0x1.2fb61ap+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-18.33
-      {0x1.116ea4p-5f, 0x1.19ebdap-1f, 0x1.718dbep+0f, -0x1.0942bap+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-18.55
-      {0x1.b83c96p-5f, 0x1.288bc4p-1f, 0x1.5d4182p+0f, -0x1.d39c5ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-18.75
-      {0x1.46d2dap-4f, 0x1.3a205cp-1f, 0x1.4637c8p+0f, -0x1.9f815p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-18.95
-      {0x1.ac5d0ap-4f, 0x1.49cdf4p-1f, 0x1.32b64p+0f, -0x1.73dce2p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-19.13
-      {0x1.0ea90ap-3f, 0x1.5a2bc2p-1f, 0x1.1f3a9p+0f, -0x1.4eef34p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-19.29
-      {0x1.47d556p-3f, 0x1.69b324p-1f, 0x1.0d6f18p+0f, -0x1.2f64acp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-19.45
-      {0x1.858434p-3f, 0x1.7964dp-1f, 0x1.f807a8p-1f, -0x1.14383cp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-19.60
-      {0x1.c3dcfcp-3f, 0x1.883d4p-1f, 0x1.d7ed7cp-1f, -0x1.f93d5ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-19.73
-      {0x1.03e0a2p-2f, 0x1.9757d4p-1f, 0x1.b7ee9ap-1f, -0x1.cff014p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-19.86
-      {0x1.22c2aap-2f, 0x1.a432f6p-1f, 0x1.9d1abcp-1f, -0x1.ab8ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-19.98
-      {0x1.4651c4p-2f, 0x1.b209fp-1f, 0x1.8080c8p-1f, -0x1.8b3e74p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-20.09
-      {0x1.6d87dp-2f, 0x1.c031fep-1f, 0x1.6366a2p-1f, -0x1.6e677cp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-20.19
-      {0x1.8f5602p-2f, 0x1.cb898p-1f, 0x1.4c1794p-1f, -0x1.547d2cp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-20.28
-      {0x1.b5a28p-2f, 0x1.d77d2ap-1f, 0x1.336b42p-1f, -0x1.3d0f6ep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-20.36
-      {0x1.e1d906p-2f, 0x1.e42e84p-1f, 0x1.18f458p-1f, -0x1.27c0fap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-20.44
-      {0x1.0522d8p-1f, 0x1.eed24p-1f, 0x1.026bf6p-1f, -0x1.1443b2p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-20.51
-      {0x1.18da82p-1f, 0x1.f85ec6p-1f, 0x1.db997ap-2f, -0x1.02558ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-20.57
-      {0x1.30bc3p-1f, 0x1.01745cp+0f, 0x1.ace4c2p-2f, -0x1.e37cecp-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-20.62
-      {0x1.459442p-1f, 0x1.059f64p+0f, 0x1.86bb4p-2f, -0x1.c49ceep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-20.66
-      {0x1.5ed444p-1f, 0x1.0a2b52p+0f, 0x1.5b77e4p-2f, -0x1.a7b882p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-20.70
-      {0x1.7593a2p-1f, 0x1.0dd2bap+0f, 0x1.3704f8p-2f, -0x1.8c8832p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-20.72
-      {0x1.90d55cp-1f, 0x1.11afd6p+0f, 0x1.0e3c3p-2f, -0x1.72cdf4p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-20.74
-      {0x1.a9c8d4p-1f, 0x1.14c39cp+0f, 0x1.d6ec76p-3f, -0x1.5a538ep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-20.75
-      {0x1.c20f4p-1f, 0x1.175d5p+0f, 0x1.979f16p-3f, -0x1.42e9cep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-20.76
-      {0x1.dd0d7ap-1f, 0x1.19d4aep+0f, 0x1.55f2c6p-3f, -0x1.2c6782p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-20.75
-      {0x1.f7042cp-1f, 0x1.1bcf18p+0f, 0x1.1b3482p-3f, -0x1.16a8ep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-20.74
-      {0x1.0ae27p+0f, 0x1.1db084p+0f, 0x1.b5d6ecp-4f, -0x1.018f32p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-20.73
-      {0x1.17591ep+0f, 0x1.1edf7p+0f, 0x1.55afe6p-4f, -0x1.da0106p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-20.70
-      {0x1.27302ep+0f, 0x1.1ff8f6p+0f, 0x1.cab67cp-5f, -0x1.b1cf26p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-20.68
-      {0x1.347324p+0f, 0x1.2092b6p+0f, 0x1.1eef52p-5f, -0x1.8a67aap-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-20.64
-      {0x1.44e338p+0f, 0x1.20f358p+0f, 0x1.77a614p-7f, -0x1.63b344p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-20.61
-      {0x1.53d75ap+0f, 0x1.20f98ap+0f, -0x1.facadcp-8f, -0x1.3da4d8p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-20.57
-      {0x1.64dbcp+0f, 0x1.20ac7ap+0f, -0x1.bbbd24p-6f, -0x1.183a28p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-20.54
-      {0x1.73b42ep+0f, 0x1.202892p+0f, -0x1.56f52ap-5f, -0x1.e6f8eap-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-20.51
-      {0x1.83f5dep+0f, 0x1.1f5c12p+0f, -0x1.c9f658p-5f, -0x1.9f021ep-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-20.48
-      {0x1.94b06ep+0f, 0x1.1e5176p+0f, -0x1.16eaap-4f, -0x1.58d388p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-20.46
-      {0x1.a68adp+0f, 0x1.1d00cap+0f, -0x1.4258ccp-4f, -0x1.14c99ap-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-20.45
-      {0x1.b77d18p+0f, 0x1.1b9938p+0f, -0x1.62a7f6p-4f, -0x1.a6b164p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-20.45
-      {0x1.ca793p+0f, 0x1.19e366p+0f, -0x1.7d2e16p-4f, -0x1.2a14dep-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 64: A <= 2^-20.47
-      {0x1.db347ep+0f, 0x1.184bccp+0f, -0x1.8ca69ep-4f, -0x1.69e4ecp-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 65: A <= 2^-20.51
-      {0x1.ef3ca2p+0f, 0x1.1653eap+0f, -0x1.96514cp-4f, -0x1.224ec6p-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 66: A <= 2^-20.58
-      {0x1.00c97ep+1f, 0x1.1480cap+0f, -0x1.9785a8p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 67: A <= 2^-18.83
-      {0x1.09e73ap+1f, 0x1.12b276p+0f, -0x1.925092p-4f, 0x1.c2f62ap-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 68: A <= 2^-20.82
-      {0x1.1303dp+1f, 0x1.10ed9ep+0f, -0x1.87ab9p-4f, 0x1.76c66p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 69: A <= 2^-21.01
-      {0x1.1d47a4p+1f, 0x1.0f0186p+0f, -0x1.7637cap-4f, 0x1.f1b6dcp-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 70: A <= 2^-21.27
-      {0x1.27853ep+1f, 0x1.0d2ffap+0f, -0x1.604688p-4f, 0x1.28ae3ep-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 71: A <= 2^-21.63
-      {0x1.30fb72p+1f, 0x1.0b9cbep+0f, -0x1.4908p-4f, 0x1.4acd2p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 72: A <= 2^-22.16
-      {0x1.3bb3c4p+1f, 0x1.09f6bep+0f, -0x1.2c6a22p-4f, 0x1.5f9d7ap-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-23.02
-      {0x1.4610fap+1f, 0x1.088428p+0f, -0x1.0f8956p-4f, 0x1.67f9f4p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 74: A <= 2^-25.39
-      {0x1.50ff92p+1f, 0x1.07261cp+0f, -0x1.e1b0f8p-5f, 0x1.652506p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 75: A <= 2^-23.77
-      {0x1.5bbfecp+1f, 0x1.05f66ep+0f, -0x1.a6a68ap-5f, 0x1.58bda2p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 76: A <= 2^-22.67
-      {0x1.66e9eap+1f, 0x1.04e42ep+0f, -0x1.6c417ep-5f, 0x1.449c56p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 77: A <= 2^-22.13
-      {0x1.718162p+1f, 0x1.040474p+0f, -0x1.38a692p-5f, 0x1.2ab7a6p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 78: A <= 2^-21.82
-      {0x1.7d45cp+1f, 0x1.03322cp+0f, -0x1.04764p-5f, 0x1.0d033cp-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 79: A <= 2^-21.63
-      {0x1.88f7aap+1f, 0x1.02851ap+0f, -0x1.acd77p-6f, 0x1.daa566p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 80: A <= 2^-21.54
-      {0x1.9329a2p+1f, 0x1.020814p+0f, -0x1.6644e2p-6f, 0x1.9a83c4p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 81: A <= 2^-21.51
-      {0x1.9fbbap+1f, 0x1.018a98p+0f, -0x1.1b71f2p-6f, 0x1.5c49e2p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 82: A <= 2^-21.54
-      {0x1.aae26ap+1f, 0x1.0131f2p+0f, -0x1.c73a26p-7f, 0x1.2200b6p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 83: A <= 2^-21.61
-      {0x1.b86bd2p+1f, 0x1.00ddfap+0f, -0x1.57fcacp-7f, 0x1.da22p-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 84: A <= 2^-21.73
-      {0x1.c388bp+1f, 0x1.00a8f6p+0f, -0x1.0e4c64p-7f, 0x1.7c9cfep-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 85: A <= 2^-21.89
-      {0x1.d100dp+1f, 0x1.0077fap+0f, -0x1.8e44b2p-8f, 0x1.2c1854p-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 86: A <= 2^-22.09
-      {0x1.dcfddcp+1f, 0x1.00578cp+0f, -0x1.2beb3ep-8f, 0x1.d0d5cap-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 87: A <= 2^-22.32
-      {0x1.e9e136p+1f, 0x1.003db6p+0f, -0x1.b4c45ep-9f, 0x1.61a356p-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 88: A <= 2^-22.58
-      {0x1.f6ea2p+1f, 0x1.002ad6p+0f, -0x1.38e526p-9f, 0x1.0846d8p-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 89: A <= 2^-22.88
-      {0x1.01a15p+2f, 0x1.001ep+0f, -0x1.c31c14p-10f, 0x1.83f7d6p-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 90: A <= 2^-23.21
-      {0x1.088d58p+2f, 0x1.00141p+0f, -0x1.396d76p-10f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 91: A <= 2^-18.41
-      {0x1.0ea7d4p+2f, 0x1.000dd2p+0f, -0x1.ad3348p-11f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 92: A <= 2^-18.87
-      {0x1.16369ep+2f, 0x1.000898p+0f, -0x1.20cf1ap-11f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 93: A <= 2^-19.36
-      {0x1.1c4f98p+2f, 0x1.0005ccp+0f, -0x1.7ddd1ap-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 94: A <= 2^-19.88
-      {0x1.231192p+2f, 0x1.0003b4p+0f, -0x1.efe13cp-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 95: A <= 2^-20.42
-      {0x1.2ab1aep+2f, 0x1.000234p+0f, -0x1.3c1b44p-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 96: A <= 2^-21.00
-      {0x1.31ff3cp+2f, 0x1.000152p+0f, -0x1.8b8888p-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 97: A <= 2^-21.60
-      {0x1.39279ap+2f, 0x1.0000cap+0f, -0x1.e58d22p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 98: A <= 2^-22.23
-      {0x1.3fc8a2p+2f, 0x1.00007cp+0f, -0x1.244708p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 99: A <= 2^-22.89
-      {0x1.475bd8p+2f, 0x1.000046p+0f, -0x1.58f334p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 100: A <= 2^-23.58
-      {0x1.59ce88p+2f, 0x1p+0f, -0x1.cfc482p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 101: A <= 2^-22.95
-      {0x1.59ce88p+2f, 0x1p+0f, -0x1.81a998p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 102: A <= 2^-19.99
-      {0x0p+0f, 0x0p+0f, 0x1.68fc1ap+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 103: A <= 2^-28.34
-      {-0x1.898294p-24f, -0x1.0f3404p-21f, 0x1.55324cp+2f, 0x1.f4f3ccp+19f, 0x1.b334c6p+41f, 0x1.43ac2p+64f, 0x0p+0f},  // row 104: A <= 2^-20.94
-      {-0x1.8a6946p-23f, -0x1.097fbcp-20f, 0x1.4cb3bep+2f, 0x1.005f02p+19f, 0x1.bb3a4p+39f, 0x1.4b0fe4p+61f, 0x0p+0f},  // row 105: A <= 2^-20.88
-      {-0x1.82994p-22f, -0x1.fc2ef8p-20f, 0x1.44439p+2f, 0x1.0cb17p+18f, 0x1.dafe0cp+37f, 0x1.52f964p+58f, 0x0p+0f},  // row 106: A <= 2^-20.81
-      {-0x1.841fdap-21f, -0x1.f1132ep-19f, 0x1.3b48ap+2f, 0x1.135e2ep+17f, 0x1.e3522p+35f, 0x1.5b7c08p+55f, 0x0p+0f},  // row 107: A <= 2^-20.74
-      {-0x1.889126p-20f, -0x1.e8fc02p-18f, 0x1.31ef3cp+2f, 0x1.18a102p+16f, 0x1.e45772p+33f, 0x1.64abe8p+52f, 0x0p+0f},  // row 108: A <= 2^-20.66
-      {-0x1.88164cp-19f, -0x1.da7892p-17f, 0x1.287578p+2f, 0x1.222e7ap+15f, 0x1.f3f3b2p+31f, 0x1.6ea044p+49f, 0x0p+0f},  // row 109: A <= 2^-20.58
-      {-0x1.804cbap-18f, -0x1.c35f6cp-16f, 0x1.1eeeep+2f, 0x1.326408p+14f, 0x1.0d435ap+30f, 0x1.7976c2p+46f, 0x0p+0f},  // row 110: A <= 2^-20.50
-      {-0x1.701fp-17f, -0x1.a3514cp-15f, 0x1.1569d6p+2f, 0x1.4bbbd8p+13f, 0x1.2ecf9p+28f, 0x1.855118p+43f, 0x0p+0f},  // row 111: A <= 2^-20.41
-      {-0x1.82f22p-16f, -0x1.a88478p-14f, 0x1.0a1ae2p+2f, 0x1.48c3dcp+12f, 0x1.1bf122p+26f, 0x1.925bdcp+40f, 0x0p+0f},  // row 112: A <= 2^-20.31
-      {-0x1.8f06fap-15f, -0x1.a4c97cp-13f, 0x1.fd2da2p+1f, 0x1.4d6334p+11f, 0x1.1324dep+24f, 0x1.a0ca36p+37f, 0x0p+0f},  // row 113: A <= 2^-20.21
-      {-0x1.8384fap-14f, -0x1.88e376p-12f, 0x1.e70ee4p+1f, 0x1.67e1aep+10f, 0x1.320c78p+22f, 0x1.b0dfe6p+34f, 0x0p+0f},  // row 114: A <= 2^-20.10
-      {-0x1.7eebecp-13f, -0x1.73880cp-11f, 0x1.cf37d2p+1f, 0x1.7ffa6ap+9f, 0x1.47ed82p+20f, 0x1.c2ef86p+31f, 0x0p+0f},  // row 115: A <= 2^-19.98
-      {-0x1.701674p-12f, -0x1.54fd3cp-10f, 0x1.b71168p+1f, 0x1.a732f4p+8f, 0x1.735ccp+18f, 0x1.d76662p+28f, 0x0p+0f},  // row 116: A <= 2^-19.85
-      {-0x1.81d306p-11f, -0x1.5127ep-9f, 0x1.99e8ep+1f, 0x1.b16002p+7f, 0x1.650acap+16f, 0x1.eecce2p+25f, 0x0p+0f},  // row 117: A <= 2^-19.70
-      {-0x1.7da60cp-10f, -0x1.39cf3p-8f, 0x1.7ceeb2p+1f, 0x1.d9e68cp+6f, 0x1.82eb2p+14f, 0x1.04eb4ap+23f, 0x0p+0f},  // row 118: A <= 2^-19.54
-      {-0x1.8cc34cp-9f, -0x1.2e952ap-7f, 0x1.5af66ep+1f, 0x1.f759ap+5f, 0x1.7bc194p+12f, 0x1.14b58ep+20f, 0x0p+0f},  // row 119: A <= 2^-19.35
-      {-0x1.834ff4p-8f, -0x1.105d68p-6f, 0x1.38699p+1f, 0x1.211d92p+5f, 0x1.acd2a8p+10f, 0x1.275d28p+17f, 0x0p+0f},  // row 120: A <= 2^-19.14
-      {-0x1.701194p-7f, -0x1.d75666p-6f, 0x1.12cabp+1f, 0x1.5e8c72p+4f, 0x1.fad56ap+8f, 0x1.3dd536p+14f, 0x0p+0f},  // row 121: A <= 2^-18.90
-      {-0x1.4404b4p-6f, -0x1.76b0e2p-5f, 0x1.d875ecp+0f, 0x1.d74066p+3f, 0x1.56d4d6p+7f, 0x0p+0f, 0x0p+0f},  // row 122: A <= 2^-18.41
-      {-0x1.b79fp-6f, -0x1.dbc9bep-5f, 0x1.a88f44p+0f, 0x1.84c7f8p+3f, 0x1.55e12cp+6f, 0x0p+0f, 0x0p+0f},  // row 123: A <= 2^-20.20
-      {-0x1.39923cp-5f, -0x1.35937p-4f, 0x1.6848p+0f, 0x1.42b07cp+3f, 0x1.3cef3ep+5f, 0x1.413102p+9f, 0x0p+0f},  // row 124: A <= 2^-22.21
-      {-0x1.c4f976p-5f, -0x1.8c5022p-4f, 0x1.167b34p+0f, 0x1.1e6b46p+3f, 0x1.60939p+3f, 0x0p+0f, 0x0p+0f},  // row 125: A <= 2^-19.38
-      {-0x1.48c5ccp-4f, -0x1.e4fd1ap-4f, 0x1.49f4bcp-1f, 0x1.23fd5p+3f, -0x1.d9ab3ap+3f, 0x1.f7c2a4p+7f, 0x0p+0f},  // row 126: A <= 2^-21.42
-      {-0x1.c74fdap-4f, -0x1.07fed8p-3f, 0x1.ba3122p-10f, 0x1.8f29fcp+3f, -0x1.11f37p+6f, 0x1.a568dp+9f, -0x1.08423ep+13f},  // row 127: A <= 2^-21.28
+      {-0x1.97712ep-3f, -0x1.faa712p-4f, 0x1.dd361cp-3f, 0x1.3a5864p+1f, -0x1.989f96p+1f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-23.04; found 2^-23.06 at x = -0x1.3d05a4404a054p+0
+      {-0x1.69b0ep-3f, -0x1.e0740ap-4f, 0x1.5a438ap-2f, 0x1.20c4bcp+1f, -0x1.62f356p+1f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-23.31; found 2^-23.32 at x = -0x1.3055bd6fbf185p+0
+      {-0x1.304a74p-3f, -0x1.b29eaep-4f, 0x1.d54afp-2f, 0x1.04ae16p+1f, -0x1.39e12ep+1f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-23.55; found 2^-23.57 at x = -0x1.24316be82bb19p+0
+      {-0x1.02149p-3f, -0x1.842134p-4f, 0x1.17d8eap-1f, 0x1.e121b6p+0f, -0x1.19c572p+1f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-23.70; found 2^-23.72 at x = -0x1.125e9eb02983ep+0
+      {-0x1.98ae9cp-4f, -0x1.443e8cp-4f, 0x1.481406p-1f, 0x1.b6c39p+0f, -0x1.001598p+1f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-23.76; found 2^-23.78 at x = -0x1.ec2a1bc1895e1p-1
+      {-0x1.374e5p-4f, -0x1.01fd16p-4f, 0x1.701b18p-1f, 0x1.93b2fep+0f, -0x1.d64238p+0f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-23.69; found 2^-23.71 at x = -0x1.e2dd4b893f208p-1
+      {-0x1.98c024p-5f, -0x1.61ae2ep-5f, 0x1.9860b4p-1f, 0x1.70300ap+0f, -0x1.b37856p+0f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-23.41; found 2^-23.43 at x = -0x1.af261918abd1ep-1
+      {-0x1.a6c6e2p-6f, -0x1.7b3b4cp-6f, 0x1.ba5eeep-1f, 0x1.51ba06p+0f, -0x1.95f1cep+0f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-22.64; found 2^-22.65 at x = -0x1.a62debef8bcfdp-1
+      {0x0p+0f, 0x0p+0f, 0x1.dba226p-1f, 0x1.332df6p+0f, -0x1.7e0be2p+0f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-20.99; found 2^-21.01 at x = -0x1.87ea04f38ace2p-1
+      {0x1.a4d53ap-6f, 0x1.9380bcp-6f, 0x1.f9b584p-1f, 0x1.169b9cp+0f, -0x1.697654p+0f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-23.16; found 2^-23.17 at x = -0x1.67a08ae11a121p-1
+      {0x1.9346eap-5f, 0x1.8d08dcp-5f, 0x1.0961e6p+0f, 0x1.fb9734p-1f, -0x1.56a034p+0f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-24.48; found 2^-24.49 at x = -0x1.42c32ad9cd8f2p-1
+      {0x1.300208p-4f, 0x1.331716p-4f, 0x1.156f64p+0f, 0x1.c96b7p-1f, -0x1.465fa6p+0f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-25.30; found 2^-25.32 at x = -0x1.3b2d59fa2313fp-1
+      {0x1.9a3eccp-4f, 0x1.a89822p-4f, 0x1.20a62ap+0f, 0x1.97c2dap-1f, -0x1.38195cp+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-25.93; found 2^-25.94 at x = -0x1.21d7821524c8ep-1
+      {0x1.013d62p-3f, 0x1.101396p-3f, 0x1.2a6d6ap+0f, 0x1.69242cp-1f, -0x1.2b7288p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-26.45; found 2^-26.47 at x = -0x1.e8b2f817ff313p-2
+      {0x1.2fe4ecp-3f, 0x1.472f58p-3f, 0x1.322944p+0f, 0x1.3eb992p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-18.16; found 2^-18.17 at x = -0x1.c59abc2f3830bp-2
+      {0x1.663686p-3f, 0x1.89039p-3f, 0x1.3a1272p+0f, 0x1.144274p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-18.46; found 2^-18.47 at x = -0x1.96c0023a8b122p-2
+      {0x1.96ab46p-3f, 0x1.c50e96p-3f, 0x1.4023c8p+0f, 0x1.d68284p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-18.72; found 2^-18.73 at x = -0x1.686ace85e3d47p-2
+      {0x1.cfecbcp-3f, 0x1.06ade2p-2f, 0x1.462564p+0f, 0x1.87252ep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-18.96; found 2^-18.97 at x = -0x1.51a24cd73b93dp-2
+      {0x1.fdeed6p-3f, 0x1.242c18p-2f, 0x1.4a157p+0f, 0x1.3a313p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-19.17; found 2^-19.18 at x = -0x1.0e3d3a7956799p-2
+      {0x1.19299ep-2f, 0x1.46246ep-2f, 0x1.4da352p+0f, 0x1.dee76ep-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-19.37; found 2^-19.38 at x = -0x1.f01a787173aacp-3
+      {0x1.33eaf8p-2f, 0x1.69293p-2f, 0x1.5045e8p+0f, 0x1.4d83aap-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-19.55; found 2^-19.56 at x = -0x1.981f6760f1e67p-3
+      {0x1.4b2556p-2f, 0x1.87bf92p-2f, 0x1.51c412p+0f, 0x1.7fdc5p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-19.72; found 2^-19.72 at x = -0x1.15d1afe2f0e0ap-3
+      {0x1.64556cp-2f, 0x1.a907b6p-2f, 0x1.52923ep+0f, 0x1.af4b54p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-19.87; found 2^-19.88 at x = -0x1.d5870a5740d1dp-4
+      {0x1.7e22cep-2f, 0x1.cb29aap-2f, 0x1.5289c2p+0f, -0x1.42f674p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-20.02; found 2^-20.02 at x = -0x1.aa6ef9db57ad3p-5
+      {0x1.99d1f2p-2f, 0x1.efbb22p-2f, 0x1.518faep+0f, -0x1.a861c2p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-20.15; found 2^-20.16 at x = -0x1.5dead05f85fdap-7
+      {0x1.63d68cp-7f, 0x1.08b8fcp-1f, 0x1.8afdp+0f, -0x1.2fb61ap+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-18.33; found 2^-18.33 at x = 0x1.f6e576e6a26c5p-6
+      {0x1.116ea4p-5f, 0x1.19ebdap-1f, 0x1.718dbep+0f, -0x1.0942bap+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-18.55; found 2^-18.56 at x = 0x1.2589ad7bae9b8p-4
+      {0x1.b83c96p-5f, 0x1.288bc4p-1f, 0x1.5d4182p+0f, -0x1.d39c5ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-18.75; found 2^-18.76 at x = 0x1.ccc508a1d7dacp-4
+      {0x1.46d2dap-4f, 0x1.3a205cp-1f, 0x1.4637c8p+0f, -0x1.9f815p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-18.95; found 2^-18.96 at x = 0x1.39c9b20f7aebp-3
+      {0x1.ac5d0ap-4f, 0x1.49cdf4p-1f, 0x1.32b64p+0f, -0x1.73dce2p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-19.13; found 2^-19.14 at x = 0x1.636f03b148a65p-3
+      {0x1.0ea90ap-3f, 0x1.5a2bc2p-1f, 0x1.1f3a9p+0f, -0x1.4eef34p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-19.29; found 2^-19.30 at x = 0x1.e041521b29b9bp-3
+      {0x1.47d556p-3f, 0x1.69b324p-1f, 0x1.0d6f18p+0f, -0x1.2f64acp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-19.45; found 2^-19.46 at x = 0x1.04ed699f6cf7bp-2
+      {0x1.858434p-3f, 0x1.7964dp-1f, 0x1.f807a8p-1f, -0x1.14383cp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-19.60; found 2^-19.61 at x = 0x1.43604996b4d4bp-2
+      {0x1.c3dcfcp-3f, 0x1.883d4p-1f, 0x1.d7ed7cp-1f, -0x1.f93d5ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-19.73; found 2^-19.74 at x = 0x1.5839475dafaa6p-2
+      {0x1.03e0a2p-2f, 0x1.9757d4p-1f, 0x1.b7ee9ap-1f, -0x1.cff014p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-19.86; found 2^-19.87 at x = 0x1.96eb8fd5fbb3fp-2
+      {0x1.22c2aap-2f, 0x1.a432f6p-1f, 0x1.9d1abcp-1f, -0x1.ab8ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-19.98; found 2^-19.99 at x = 0x1.c0e3aa92fd16p-2
+      {0x1.4651c4p-2f, 0x1.b209fp-1f, 0x1.8080c8p-1f, -0x1.8b3e74p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-20.09; found 2^-20.10 at x = 0x1.d5f039cb0247bp-2
+      {0x1.6d87dp-2f, 0x1.c031fep-1f, 0x1.6366a2p-1f, -0x1.6e677cp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-20.19; found 2^-20.20 at x = 0x1.0017e11046a27p-1
+      {0x1.8f5602p-2f, 0x1.cb898p-1f, 0x1.4c1794p-1f, -0x1.547d2cp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-20.28; found 2^-20.29 at x = 0x1.1ffffa72b9b7ap-1
+      {0x1.b5a28p-2f, 0x1.d77d2ap-1f, 0x1.336b42p-1f, -0x1.3d0f6ep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-20.36; found 2^-20.37 at x = 0x1.2ab40461853dap-1
+      {0x1.e1d906p-2f, 0x1.e42e84p-1f, 0x1.18f458p-1f, -0x1.27c0fap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-20.44; found 2^-20.45 at x = 0x1.403975a910a14p-1
+      {0x1.0522d8p-1f, 0x1.eed24p-1f, 0x1.026bf6p-1f, -0x1.1443b2p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-20.51; found 2^-20.52 at x = 0x1.60d3df231301bp-1
+      {0x1.18da82p-1f, 0x1.f85ec6p-1f, 0x1.db997ap-2f, -0x1.02558ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-20.57; found 2^-20.58 at x = 0x1.76cdfa49612dbp-1
+      {0x1.30bc3p-1f, 0x1.01745cp+0f, 0x1.ace4c2p-2f, -0x1.e37cecp-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-20.62; found 2^-20.63 at x = 0x1.81df70f935191p-1
+      {0x1.459442p-1f, 0x1.059f64p+0f, 0x1.86bb4p-2f, -0x1.c49ceep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-20.66; found 2^-20.67 at x = 0x1.a36ccd0d33d4dp-1
+      {0x1.5ed444p-1f, 0x1.0a2b52p+0f, 0x1.5b77e4p-2f, -0x1.a7b882p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-20.70; found 2^-20.71 at x = 0x1.ba1bcad9c3093p-1
+      {0x1.7593a2p-1f, 0x1.0dd2bap+0f, 0x1.3704f8p-2f, -0x1.8c8832p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-20.72; found 2^-20.73 at x = 0x1.d1119d8727d2cp-1
+      {0x1.90d55cp-1f, 0x1.11afd6p+0f, 0x1.0e3c3p-2f, -0x1.72cdf4p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-20.74; found 2^-20.75 at x = 0x1.e853d1979aeaap-1
+      {0x1.a9c8d4p-1f, 0x1.14c39cp+0f, 0x1.d6ec76p-3f, -0x1.5a538ep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-20.75; found 2^-20.76 at x = 0x1.f41365828977ap-1
+      {0x1.c20f4p-1f, 0x1.175d5p+0f, 0x1.979f16p-3f, -0x1.42e9cep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-20.76; found 2^-20.77 at x = 0x1.0bea3f75a52a7p+0
+      {0x1.dd0d7ap-1f, 0x1.19d4aep+0f, 0x1.55f2c6p-3f, -0x1.2c6782p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-20.75; found 2^-20.76 at x = 0x1.11f6d3f4cf6fep+0
+      {0x1.f7042cp-1f, 0x1.1bcf18p+0f, 0x1.1b3482p-3f, -0x1.16a8ep-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-20.74; found 2^-20.75 at x = 0x1.2467072fe1b5ap+0
+      {0x1.0ae27p+0f, 0x1.1db084p+0f, 0x1.b5d6ecp-4f, -0x1.018f32p-2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-20.73; found 2^-20.74 at x = 0x1.2aa6ae261107p+0
+      {0x1.17591ep+0f, 0x1.1edf7p+0f, 0x1.55afe6p-4f, -0x1.da0106p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-20.70; found 2^-20.71 at x = 0x1.374fbbdc64d92p+0
+      {0x1.27302ep+0f, 0x1.1ff8f6p+0f, 0x1.cab67cp-5f, -0x1.b1cf26p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-20.68; found 2^-20.69 at x = 0x1.44336567df0ddp+0
+      {0x1.347324p+0f, 0x1.2092b6p+0f, 0x1.1eef52p-5f, -0x1.8a67aap-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-20.64; found 2^-20.65 at x = 0x1.51552d5f21c4ep+0
+      {0x1.44e338p+0f, 0x1.20f358p+0f, 0x1.77a614p-7f, -0x1.63b344p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-20.61; found 2^-20.62 at x = 0x1.65842a2c3a66dp+0
+      {0x1.53d75ap+0f, 0x1.20f98ap+0f, -0x1.facadcp-8f, -0x1.3da4d8p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-20.57; found 2^-20.58 at x = 0x1.73511d425344dp+0
+      {0x1.64dbcp+0f, 0x1.20ac7ap+0f, -0x1.bbbd24p-6f, -0x1.183a28p-3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-20.54; found 2^-20.55 at x = 0x1.81690751eb345p+0
+      {0x1.73b42ep+0f, 0x1.202892p+0f, -0x1.56f52ap-5f, -0x1.e6f8eap-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-20.51; found 2^-20.52 at x = 0x1.8fcfa8c6e7543p+0
+      {0x1.83f5dep+0f, 0x1.1f5c12p+0f, -0x1.c9f658p-5f, -0x1.9f021ep-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-20.48; found 2^-20.49 at x = 0x1.9721b178710aap+0
+      {0x1.94b06ep+0f, 0x1.1e5176p+0f, -0x1.16eaap-4f, -0x1.58d388p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-20.46; found 2^-20.47 at x = 0x1.ad97f7ed60db6p+0
+      {0x1.a68adp+0f, 0x1.1d00cap+0f, -0x1.4258ccp-4f, -0x1.14c99ap-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-20.45; found 2^-20.46 at x = 0x1.bd00ecf661938p+0
+      {0x1.b77d18p+0f, 0x1.1b9938p+0f, -0x1.62a7f6p-4f, -0x1.a6b164p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-20.45; found 2^-20.46 at x = 0x1.c4d8266ac13e6p+0
+      {0x1.ca793p+0f, 0x1.19e366p+0f, -0x1.7d2e16p-4f, -0x1.2a14dep-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 64: A <= 2^-20.47; found 2^-20.48 at x = 0x1.dceda47d4a56ep+0
+      {0x1.db347ep+0f, 0x1.184bccp+0f, -0x1.8ca69ep-4f, -0x1.69e4ecp-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 65: A <= 2^-20.51; found 2^-20.52 at x = 0x1.ed77a90dcd619p+0
+      {0x1.ef3ca2p+0f, 0x1.1653eap+0f, -0x1.96514cp-4f, -0x1.224ec6p-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 66: A <= 2^-20.58; found 2^-20.59 at x = 0x1.fe67d030b8487p+0
+      {0x1.00c97ep+1f, 0x1.1480cap+0f, -0x1.9785a8p-4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 67: A <= 2^-18.83; found 2^-18.84 at x = 0x1.06c8e47e627e9p+1
+      {0x1.09e73ap+1f, 0x1.12b276p+0f, -0x1.925092p-4f, 0x1.c2f62ap-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 68: A <= 2^-20.82; found 2^-20.82 at x = 0x1.10b5783557d8ep+1
+      {0x1.1303dp+1f, 0x1.10ed9ep+0f, -0x1.87ab9p-4f, 0x1.76c66p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 69: A <= 2^-21.01; found 2^-21.02 at x = 0x1.19cc97e5cd9b1p+1
+      {0x1.1d47a4p+1f, 0x1.0f0186p+0f, -0x1.7637cap-4f, 0x1.f1b6dcp-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 70: A <= 2^-21.27; found 2^-21.28 at x = 0x1.231a1cb9e0dbp+1
+      {0x1.27853ep+1f, 0x1.0d2ffap+0f, -0x1.604688p-4f, 0x1.28ae3ep-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 71: A <= 2^-21.63; found 2^-21.64 at x = 0x1.2c9e4169fe143p+1
+      {0x1.30fb72p+1f, 0x1.0b9cbep+0f, -0x1.4908p-4f, 0x1.4acd2p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 72: A <= 2^-22.16; found 2^-22.16 at x = 0x1.364b7f4bf8fd7p+1
+      {0x1.3bb3c4p+1f, 0x1.09f6bep+0f, -0x1.2c6a22p-4f, 0x1.5f9d7ap-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-23.02; found 2^-23.03 at x = 0x1.3b2fbf05c9401p+1
+      {0x1.4610fap+1f, 0x1.088428p+0f, -0x1.0f8956p-4f, 0x1.67f9f4p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 74: A <= 2^-25.39; found 2^-25.41 at x = 0x1.44de8873563cp+1
+      {0x1.50ff92p+1f, 0x1.07261cp+0f, -0x1.e1b0f8p-5f, 0x1.652506p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 75: A <= 2^-23.77; found 2^-23.79 at x = 0x1.4fe02997bd0a3p+1
+      {0x1.5bbfecp+1f, 0x1.05f66ep+0f, -0x1.a6a68ap-5f, 0x1.58bda2p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 76: A <= 2^-22.67; found 2^-22.68 at x = 0x1.5f7a7c345b97cp+1
+      {0x1.66e9eap+1f, 0x1.04e42ep+0f, -0x1.6c417ep-5f, 0x1.449c56p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 77: A <= 2^-22.13; found 2^-22.14 at x = 0x1.6a3ec87de9843p+1
+      {0x1.718162p+1f, 0x1.040474p+0f, -0x1.38a692p-5f, 0x1.2ab7a6p-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 78: A <= 2^-21.82; found 2^-21.83 at x = 0x1.7526652093da5p+1
+      {0x1.7d45cp+1f, 0x1.03322cp+0f, -0x1.04764p-5f, 0x1.0d033cp-5f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 79: A <= 2^-21.63; found 2^-21.64 at x = 0x1.7ab3fd3b8d04bp+1
+      {0x1.88f7aap+1f, 0x1.02851ap+0f, -0x1.acd77p-6f, 0x1.daa566p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 80: A <= 2^-21.54; found 2^-21.54 at x = 0x1.8ba5a79ac7f4cp+1
+      {0x1.9329a2p+1f, 0x1.020814p+0f, -0x1.6644e2p-6f, 0x1.9a83c4p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 81: A <= 2^-21.51; found 2^-21.52 at x = 0x1.972c776abfe8fp+1
+      {0x1.9fbbap+1f, 0x1.018a98p+0f, -0x1.1b71f2p-6f, 0x1.5c49e2p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 82: A <= 2^-21.54; found 2^-21.55 at x = 0x1.a2e1684b5ca95p+1
+      {0x1.aae26ap+1f, 0x1.0131f2p+0f, -0x1.c73a26p-7f, 0x1.2200b6p-6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 83: A <= 2^-21.61; found 2^-21.62 at x = 0x1.a8cccc8c0efecp+1
+      {0x1.b86bd2p+1f, 0x1.00ddfap+0f, -0x1.57fcacp-7f, 0x1.da22p-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 84: A <= 2^-21.73; found 2^-21.74 at x = 0x1.b4c548fc1dfedp+1
+      {0x1.c388bp+1f, 0x1.00a8f6p+0f, -0x1.0e4c64p-7f, 0x1.7c9cfep-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 85: A <= 2^-21.89; found 2^-21.90 at x = 0x1.c70c8693db29dp+1
+      {0x1.d100dp+1f, 0x1.0077fap+0f, -0x1.8e44b2p-8f, 0x1.2c1854p-7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 86: A <= 2^-22.09; found 2^-22.10 at x = 0x1.cd28e3c0f68d3p+1
+      {0x1.dcfddcp+1f, 0x1.00578cp+0f, -0x1.2beb3ep-8f, 0x1.d0d5cap-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 87: A <= 2^-22.32; found 2^-22.33 at x = 0x1.dff0d40e68823p+1
+      {0x1.e9e136p+1f, 0x1.003db6p+0f, -0x1.b4c45ep-9f, 0x1.61a356p-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 88: A <= 2^-22.58; found 2^-22.59 at x = 0x1.e6488d4785335p+1
+      {0x1.f6ea2p+1f, 0x1.002ad6p+0f, -0x1.38e526p-9f, 0x1.0846d8p-8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 89: A <= 2^-22.88; found 2^-22.89 at x = 0x1.f317a45fe1345p+1
+      {0x1.01a15p+2f, 0x1.001ep+0f, -0x1.c31c14p-10f, 0x1.83f7d6p-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 90: A <= 2^-23.21; found 2^-23.21 at x = 0x1.034e478d05843p+2
+      {0x1.088d58p+2f, 0x1.00141p+0f, -0x1.396d76p-10f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 91: A <= 2^-18.41; found 2^-18.41 at x = 0x1.08308b696a783p+2
+      {0x1.0ea7d4p+2f, 0x1.000dd2p+0f, -0x1.ad3348p-11f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 92: A <= 2^-18.87; found 2^-18.88 at x = 0x1.0edb5a646f337p+2
+      {0x1.16369ep+2f, 0x1.000898p+0f, -0x1.20cf1ap-11f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 93: A <= 2^-19.36; found 2^-19.37 at x = 0x1.159ac21408b5dp+2
+      {0x1.1c4f98p+2f, 0x1.0005ccp+0f, -0x1.7ddd1ap-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 94: A <= 2^-19.88; found 2^-19.89 at x = 0x1.1c6eb6e6fbc3cp+2
+      {0x1.231192p+2f, 0x1.0003b4p+0f, -0x1.efe13cp-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 95: A <= 2^-20.42; found 2^-20.43 at x = 0x1.2357308acd5aep+2
+      {0x1.2ab1aep+2f, 0x1.000234p+0f, -0x1.3c1b44p-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 96: A <= 2^-21.00; found 2^-21.01 at x = 0x1.2a5429204f8e1p+2
+      {0x1.31ff3cp+2f, 0x1.000152p+0f, -0x1.8b8888p-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 97: A <= 2^-21.60; found 2^-21.61 at x = 0x1.315a68603b582p+2
+      {0x1.39279ap+2f, 0x1.0000cap+0f, -0x1.e58d22p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 98: A <= 2^-22.23; found 2^-22.24 at x = 0x1.388033b7b547ap+2
+      {0x1.3fc8a2p+2f, 0x1.00007cp+0f, -0x1.244708p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 99: A <= 2^-22.89; found 2^-22.90 at x = 0x1.3fba755d3cdd7p+2
+      {0x1.475bd8p+2f, 0x1.000046p+0f, -0x1.58f334p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 100: A <= 2^-23.58; found 2^-23.59 at x = 0x1.47092c1ebd7edp+2
+      {0x1.59ce88p+2f, 0x1p+0f, -0x1.cfc482p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 101: A <= 2^-22.95; found 2^-22.97 at x = 0x1.4c6b1f50da206p+2
+      {0x1.59ce88p+2f, 0x1p+0f, -0x1.81a998p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 102: A <= 2^-19.99; found 2^-20.00 at x = 0x1.59ce76117feb9p+2
+      {0x0p+0f, 0x0p+0f, 0x1.68fc1ap+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 103: A <= 2^-28.34; found 2^-28.35 at x = -0x1.74a8cc48ef40dp+2
+      {-0x1.898294p-24f, -0x1.0f3404p-21f, 0x1.55324cp+2f, 0x1.f4f3ccp+19f, 0x1.b334c6p+41f, 0x1.43ac2p+64f, 0x0p+0f},  // row 104: A <= 2^-20.94; found 2^-20.96 at x = -0x1.63847368eafffp+2
+      {-0x1.8a6946p-23f, -0x1.097fbcp-20f, 0x1.4cb3bep+2f, 0x1.005f02p+19f, 0x1.bb3a4p+39f, 0x1.4b0fe4p+61f, 0x0p+0f},  // row 105: A <= 2^-20.88; found 2^-20.90 at x = -0x1.58e34fb31c675p+2
+      {-0x1.82994p-22f, -0x1.fc2ef8p-20f, 0x1.44439p+2f, 0x1.0cb17p+18f, 0x1.dafe0cp+37f, 0x1.52f964p+58f, 0x0p+0f},  // row 106: A <= 2^-20.81; found 2^-20.83 at x = -0x1.53225089ca9b1p+2
+      {-0x1.841fdap-21f, -0x1.f1132ep-19f, 0x1.3b48ap+2f, 0x1.135e2ep+17f, 0x1.e3522p+35f, 0x1.5b7c08p+55f, 0x0p+0f},  // row 107: A <= 2^-20.74; found 2^-20.75 at x = -0x1.4ce708eb22674p+2
+      {-0x1.889126p-20f, -0x1.e8fc02p-18f, 0x1.31ef3cp+2f, 0x1.18a102p+16f, 0x1.e45772p+33f, 0x1.64abe8p+52f, 0x0p+0f},  // row 108: A <= 2^-20.66; found 2^-20.68 at x = -0x1.3f2bc3da8767dp+2
+      {-0x1.88164cp-19f, -0x1.da7892p-17f, 0x1.287578p+2f, 0x1.222e7ap+15f, 0x1.f3f3b2p+31f, 0x1.6ea044p+49f, 0x0p+0f},  // row 109: A <= 2^-20.58; found 2^-20.60 at x = -0x1.33f3b5ef1106bp+2
+      {-0x1.804cbap-18f, -0x1.c35f6cp-16f, 0x1.1eeeep+2f, 0x1.326408p+14f, 0x1.0d435ap+30f, 0x1.7976c2p+46f, 0x0p+0f},  // row 110: A <= 2^-20.50; found 2^-20.51 at x = -0x1.2a8ee50e34ccep+2
+      {-0x1.701fp-17f, -0x1.a3514cp-15f, 0x1.1569d6p+2f, 0x1.4bbbd8p+13f, 0x1.2ecf9p+28f, 0x1.855118p+43f, 0x0p+0f},  // row 111: A <= 2^-20.41; found 2^-20.42 at x = -0x1.28b897c116512p+2
+      {-0x1.82f22p-16f, -0x1.a88478p-14f, 0x1.0a1ae2p+2f, 0x1.48c3dcp+12f, 0x1.1bf122p+26f, 0x1.925bdcp+40f, 0x0p+0f},  // row 112: A <= 2^-20.31; found 2^-20.33 at x = -0x1.193341c396266p+2
+      {-0x1.8f06fap-15f, -0x1.a4c97cp-13f, 0x1.fd2da2p+1f, 0x1.4d6334p+11f, 0x1.1324dep+24f, 0x1.a0ca36p+37f, 0x0p+0f},  // row 113: A <= 2^-20.21; found 2^-20.22 at x = -0x1.0edd0a11dc93bp+2
+      {-0x1.8384fap-14f, -0x1.88e376p-12f, 0x1.e70ee4p+1f, 0x1.67e1aep+10f, 0x1.320c78p+22f, 0x1.b0dfe6p+34f, 0x0p+0f},  // row 114: A <= 2^-20.10; found 2^-20.11 at x = -0x1.018f3cb4f0441p+2
+      {-0x1.7eebecp-13f, -0x1.73880cp-11f, 0x1.cf37d2p+1f, 0x1.7ffa6ap+9f, 0x1.47ed82p+20f, 0x1.c2ef86p+31f, 0x0p+0f},  // row 115: A <= 2^-19.98; found 2^-19.99 at x = -0x1.fed9a266f3dcp+1
+      {-0x1.701674p-12f, -0x1.54fd3cp-10f, 0x1.b71168p+1f, 0x1.a732f4p+8f, 0x1.735ccp+18f, 0x1.d76662p+28f, 0x0p+0f},  // row 116: A <= 2^-19.85; found 2^-19.86 at x = -0x1.da3305f55c20bp+1
+      {-0x1.81d306p-11f, -0x1.5127ep-9f, 0x1.99e8ep+1f, 0x1.b16002p+7f, 0x1.650acap+16f, 0x1.eecce2p+25f, 0x0p+0f},  // row 117: A <= 2^-19.70; found 2^-19.71 at x = -0x1.cfe46e5021152p+1
+      {-0x1.7da60cp-10f, -0x1.39cf3p-8f, 0x1.7ceeb2p+1f, 0x1.d9e68cp+6f, 0x1.82eb2p+14f, 0x1.04eb4ap+23f, 0x0p+0f},  // row 118: A <= 2^-19.54; found 2^-19.55 at x = -0x1.a0bfa7c9b9824p+1
+      {-0x1.8cc34cp-9f, -0x1.2e952ap-7f, 0x1.5af66ep+1f, 0x1.f759ap+5f, 0x1.7bc194p+12f, 0x1.14b58ep+20f, 0x0p+0f},  // row 119: A <= 2^-19.35; found 2^-19.37 at x = -0x1.8ad8cf27975d3p+1
+      {-0x1.834ff4p-8f, -0x1.105d68p-6f, 0x1.38699p+1f, 0x1.211d92p+5f, 0x1.acd2a8p+10f, 0x1.275d28p+17f, 0x0p+0f},  // row 120: A <= 2^-19.14; found 2^-19.16 at x = -0x1.7e57ad16e11e4p+1
+      {-0x1.701194p-7f, -0x1.d75666p-6f, 0x1.12cabp+1f, 0x1.5e8c72p+4f, 0x1.fad56ap+8f, 0x1.3dd536p+14f, 0x0p+0f},  // row 121: A <= 2^-18.90; found 2^-18.92 at x = -0x1.42b74ef4b8932p+1
+      {-0x1.4404b4p-6f, -0x1.76b0e2p-5f, 0x1.d875ecp+0f, 0x1.d74066p+3f, 0x1.56d4d6p+7f, 0x0p+0f, 0x0p+0f},  // row 122: A <= 2^-18.41; found 2^-18.43 at x = -0x1.346ed014a4997p+1
+      {-0x1.b79fp-6f, -0x1.dbc9bep-5f, 0x1.a88f44p+0f, 0x1.84c7f8p+3f, 0x1.55e12cp+6f, 0x0p+0f, 0x0p+0f},  // row 123: A <= 2^-20.20; found 2^-20.21 at x = -0x1.26d4344055f1ep+1
+      {-0x1.39923cp-5f, -0x1.35937p-4f, 0x1.6848p+0f, 0x1.42b07cp+3f, 0x1.3cef3ep+5f, 0x1.413102p+9f, 0x0p+0f},  // row 124: A <= 2^-22.21; found 2^-22.22 at x = -0x1.006048e6ac94ep+1
+      {-0x1.c4f976p-5f, -0x1.8c5022p-4f, 0x1.167b34p+0f, 0x1.1e6b46p+3f, 0x1.60939p+3f, 0x0p+0f, 0x0p+0f},  // row 125: A <= 2^-19.38; found 2^-19.39 at x = -0x1.e6dfca4b7bfa8p+0
+      {-0x1.48c5ccp-4f, -0x1.e4fd1ap-4f, 0x1.49f4bcp-1f, 0x1.23fd5p+3f, -0x1.d9ab3ap+3f, 0x1.f7c2a4p+7f, 0x0p+0f},  // row 126: A <= 2^-21.42; found 2^-21.43 at x = -0x1.a2220e6be51a2p+0
+      {-0x1.c74fdap-4f, -0x1.07fed8p-3f, 0x1.ba3122p-10f, 0x1.8f29fcp+3f, -0x1.11f37p+6f, 0x1.a568dp+9f, -0x1.08423ep+13f},  // row 127: A <= 2^-21.28; found 2^-21.30 at x = -0x1.5d7c421472a89p+0
     }};
   }
 };

@@ -11,6 +11,7 @@ struct GeluForward {
   static constexpr const char* kName = "gelu_forward";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr float kXStar = -0x1.80eadp-1f;  // -0.751791477: the least float with m = 1
   static constexpr float kXMin = -0x1.cb64eap+3f;  // -14.3560686: f rounds to -0 below
   static constexpr float kXMax = 0x1.6p+2f;  // 5.5: f rounds to x from here on
@@ -25,269 +26,269 @@ struct GeluForward {
   static constexpr int kTailRows = 256;
   static constexpr float kTailIndexScale = 0x1p+4f;  // 16
   static constexpr float kTailIndexBias = 0x1.0003ccp+23f;  // 8389094
-  static constexpr double kA = 0x1.3a0fd273e3a71p-25;  // 2^-24.71: sup |p/f - 1|, proven
+  static constexpr double kA = 0x1.3a0fd273e3a71p-25;  // 2^-24.71: sup |p/f - 1|, proven; found 2^-24.71 at x = 0x1.54p+2
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.30818cp+1f, -0x1.525ad4p-6f, -0x1.83d422p-5f, -0x1.60fbeap-5f, -0x1.fbb9bp-7f, 0x1.ced8aep-9f, 0x1.79145p-8f},  // row 0: A <= 2^-31.72
-      {-0x1.20af46p+1f, -0x1.bd7a8p-6f, -0x1.e0a1cep-5f, -0x1.8c781cp-5f, -0x1.a3b832p-7f, 0x1.eb8f18p-8f, 0x1.d6af64p-8f},  // row 1: A <= 2^-32.44
-      {-0x1.0fbb34p+1f, -0x1.259366p-5f, -0x1.2741cep-4f, -0x1.ae4896p-5f, -0x1.ec639ap-8f, 0x1.9e512ap-7f, 0x1.11b886p-7f},  // row 2: A <= 2^-33.11
-      {-0x1.ff2124p+0f, -0x1.771e1cp-5f, -0x1.5e9d0ep-4f, -0x1.ba489cp-5f, 0x1.01ef7ep-12f, 0x1.295664p-6f, 0x1.2588cp-7f},  // row 3: A <= 2^-32.28
-      {-0x1.de94c6p+0f, -0x1.d76082p-5f, -0x1.96234ap-4f, -0x1.a99236p-5f, 0x1.667286p-7f, 0x1.87636ap-6f, 0x1.23e80ap-7f},  // row 4: A <= 2^-33.90
-      {-0x1.be4f54p+0f, -0x1.2226ep-4f, -0x1.c8d1d6p-4f, -0x1.7396bep-5f, 0x1.8f1b8p-6f, 0x1.dec61cp-6f, 0x1.049e2p-7f},  // row 5: A <= 2^-33.28
-      {-0x1.a2012cp+0f, -0x1.56c786p-4f, -0x1.ed9352p-4f, -0x1.1f011p-5f, 0x1.38cc6cp-5f, 0x1.0f1c4p-5f, 0x1.809cbp-8f},  // row 6: A <= 2^-33.39
-      {-0x1.7f6c1cp+0f, -0x1.9ba45ap-4f, -0x1.05346cp-3f, -0x1.02f2c6p-6f, 0x1.d2dbbcp-5f, 0x1.27ac68p-5f, 0x1.66b606p-9f},  // row 7: A <= 2^-33.15
-      {-0x1.61b3f4p+0f, -0x1.d8c4f6p-4f, -0x1.0788dep-3f, 0x1.ca3382p-8f, 0x1.2ef11ep-4f, 0x1.2b9334p-5f, -0x1.70a818p-10f},  // row 8: A <= 2^-32.99
-      {-0x1.3f9e2p+0f, -0x1.0ed6a2p-3f, -0x1.f5ee34p-4f, 0x1.4ab734p-5f, 0x1.7cbed6p-4f, 0x1.179b9cp-5f, -0x1.94c8b4p-8f},  // row 9: A <= 2^-33.23
-      {-0x1.1fbb8cp+0f, -0x1.2c6df8p-3f, -0x1.b9f95ep-4f, 0x1.400ec8p-4f, 0x1.bd6e64p-4f, 0x1.d58b52p-6f, -0x1.6ffa58p-7f},  // row 10: A <= 2^-33.09
-      {-0x1.01dff8p+0f, -0x1.43a9c2p-3f, -0x1.5c707p-4f, 0x1.e4b1eep-4f, 0x1.ed1adep-4f, 0x1.53804ep-6f, -0x1.081cf2p-6f},  // row 11: A <= 2^-33.34
-      {-0x1.bb4bf8p-1f, -0x1.56c008p-3f, -0x1.69a05p-5f, 0x1.5f20f6p-3f, 0x1.076d82p-3f, 0x1.0000b4p-7f, -0x1.4a0bacp-6f},  // row 12: A <= 2^-32.13
-      {-0x1.81a344p-1f, -0x1.5c19a4p-3f, -0x1.3df2a2p-11f, 0x1.b8bb12p-3f, 0x1.091ef6p-3f, -0x1.208806p-8f, -0x1.759d32p-6f},  // row 13: A <= 2^-34.51
-      {-0x1.4404f2p-1f, -0x1.55683ap-3f, 0x1.d0fe1ep-5f, 0x1.0b6c06p-2f, 0x1.fbcd66p-4f, -0x1.2e6c98p-6f, -0x1.843fe8p-6f},  // row 14: A <= 2^-33.84
-      {-0x1.fdef8cp-2f, -0x1.3b649p-3f, 0x1.11ea98p-3f, 0x1.3c218ap-2f, 0x1.c18518p-4f, -0x1.17a51ap-5f, -0x1.6fba54p-6f},  // row 15: A <= 2^-33.28
-      {-0x1.7f7d2ap-2f, -0x1.0f85b6p-3f, 0x1.b7c438p-3f, 0x1.6224bap-2f, 0x1.6f022ap-4f, -0x1.816b34p-5f, -0x1.395d4ap-6f},  // row 16: A <= 2^-32.73
-      {-0x1.f3433ap-3f, -0x1.931ae2p-4f, 0x1.3cb766p-2f, 0x1.80c5e8p-2f, 0x1.fbef68p-5f, -0x1.d9dbap-5f, -0x1.c6f3fap-7f},  // row 17: A <= 2^-30.74
-      {-0x1.e15ep-4f, -0x1.b45576p-5f, 0x1.a06bfcp-2f, 0x1.92e76p-2f, 0x1.fad722p-6f, -0x1.07b918p-4f, -0x1.dd8c3cp-8f},  // row 18: A <= 2^-30.93
-      {0x0p+0f, -0x0p+0f, 0x1p-1f, 0x1.98845p-2f, -0x1.0360dcp-27f, -0x1.10251p-4f, -0x1.138f6ep-25f},  // row 19: A <= 2^-29.59
-      {0x1.ff28p-4f, 0x1.18f5ep-4f, 0x1.32b77cp-1f, 0x1.92311ap-2f, -0x1.0cbacp-5f, -0x1.06ab02p-4f, 0x1.d5d54cp-8f},  // row 20: A <= 2^-31.16
-      {0x1.ed96ap-3f, 0x1.25cbfap-3f, 0x1.609334p-1f, 0x1.814c4ep-2f, -0x1.f6ab86p-5f, -0x1.db6a2p-5f, 0x1.c31f6ap-7f},  // row 21: A <= 2^-32.67
-      {0x1.87a25ap-2f, 0x1.fc4afp-3f, 0x1.94dddap-1f, 0x1.5fef9p-2f, -0x1.751662p-4f, -0x1.7b34aap-5f, 0x1.3736acp-6f},  // row 22: A <= 2^-33.72
-      {0x1.034fbep-1f, 0x1.67c99p-2f, 0x1.be30dp-1f, 0x1.394178p-2f, -0x1.c6330ep-4f, -0x1.0f826ap-5f, 0x1.738f46p-6f},  // row 23: A <= 2^-32.47
-      {0x1.4021dcp-1f, 0x1.d60488p-2f, 0x1.e0e592p-1f, 0x1.0e4e8p-2f, -0x1.f972dp-4f, -0x1.3ce324p-6f, 0x1.829b02p-6f},  // row 24: A <= 2^-33.28
-      {0x1.7e7d22p-1f, 0x1.27774ep-1f, 0x1.fef29ap-1f, 0x1.bd9ecep-3f, -0x1.08e1aep-3f, -0x1.4e92bp-8f, 0x1.75ca46p-6f},  // row 25: A <= 2^-34.31
-      {0x1.c286e4p-1f, 0x1.6d2d06p-1f, 0x1.0c855p+0f, 0x1.53fd36p-3f, -0x1.0670bap-3f, 0x1.2ebde6p-7f, 0x1.48b9f8p-6f},  // row 26: A <= 2^-35.07
-      {0x1.fbb7f4p-1f, 0x1.aa227ep-1f, 0x1.14cde4p+0f, 0x1.fc0582p-4f, -0x1.f2440ep-4f, 0x1.3f8b16p-6f, 0x1.0391a8p-6f},  // row 27: A <= 2^-33.27
-      {0x1.2181eep+0f, 0x1.f84aeap-1f, 0x1.1be592p+0f, 0x1.36d3ep-4f, -0x1.ba26ecp-4f, 0x1.daf5fap-6f, 0x1.669a6cp-7f},  // row 28: A <= 2^-33.10
-      {0x1.41b21ap+0f, 0x1.2018a2p+0f, 0x1.1f88a4p+0f, 0x1.384854p-5f, -0x1.783028p-4f, 0x1.19b1e6p-5f, 0x1.9323dap-8f},  // row 29: A <= 2^-35.68
-      {0x1.605d88p+0f, 0x1.42a52cp+0f, 0x1.20ebecp+0f, 0x1.0b4ae4p-7f, -0x1.32117ap-4f, 0x1.2acc0ep-5f, 0x1.40da4p-10f},  // row 30: A <= 2^-33.41
-      {0x1.7fe664p+0f, 0x1.663bb6p+0f, 0x1.20a2a6p+0f, -0x1.0828dcp-6f, -0x1.d0a57ep-5f, 0x1.2714bp-5f, -0x1.77b6a2p-9f},  // row 31: A <= 2^-33.84
-      {0x1.9eea2cp+0f, 0x1.891e0ep+0f, 0x1.1f0f86p+0f, -0x1.1370aep-5f, -0x1.45f528p-5f, 0x1.120176p-5f, -0x1.8002c6p-8f},  // row 32: A <= 2^-33.61
-      {0x1.be1114p+0f, 0x1.abe7b4p+0f, 0x1.1c92c2p+0f, -0x1.7304d2p-5f, -0x1.90edd4p-6f, 0x1.df58f8p-6f, -0x1.0397ecp-7f},  // row 33: A <= 2^-33.94
-      {0x1.e23ff2p+0f, 0x1.d3e15ap+0f, 0x1.190034p+0f, -0x1.ad2f2cp-5f, -0x1.3a383p-7f, 0x1.7ca77ap-6f, -0x1.206a0ep-7f},  // row 34: A <= 2^-35.35
-      {0x1.fef67cp+0f, 0x1.f339e4p+0f, 0x1.15ee6cp+0f, -0x1.ba4774p-5f, -0x1.333ec6p-12f, 0x1.29b684p-6f, -0x1.26c58ap-7f},  // row 35: A <= 2^-36.39
-      {0x1.10343ep+1f, 0x1.0ba6a4p+1f, 0x1.125ab4p+0f, -0x1.ad97e2p-5f, 0x1.f84ea6p-8f, 0x1.999534p-7f, -0x1.f0288ap-8f},  // row 36: A <= 2^-35.34
-      {0x1.211c6ep+1f, 0x1.1da7dcp+1f, 0x1.0eeff4p+0f, -0x1.8b6b76p-5f, 0x1.a6dee4p-7f, 0x1.ebc762p-8f, -0x1.8b7838p-8f},  // row 37: A <= 2^-33.62
-      {0x1.2f2d56p+1f, 0x1.2c785ep+1f, 0x1.0c5998p+0f, -0x1.64eb2ep-5f, 0x1.f6b28cp-7f, 0x1.f76b36p-9f, -0x1.7598b4p-8f},  // row 38: A <= 2^-36.39
-      {0x1.40498p+1f, 0x1.3e4f9p+1f, 0x1.0995f2p+0f, -0x1.303a82p-5f, 0x1.0d5a7p-6f, 0x1.111ac4p-11f, -0x1.31d992p-8f},  // row 39: A <= 2^-34.26
-      {0x1.4f2dcap+1f, 0x1.4db2fap+1f, 0x1.078b54p+0f, -0x1.016e4p-5f, 0x1.084af8p-6f, -0x1.af5c5cp-10f, -0x1.1dd17ap-9f},  // row 40: A <= 2^-35.64
-      {0x1.60baecp+1f, 0x1.5fb28p+1f, 0x1.0590c8p+0f, -0x1.9a38c4p-6f, 0x1.e42a1p-7f, -0x1.a0ba6ep-9f, -0x1.9eb274p-10f},  // row 41: A <= 2^-36.36
-      {0x1.6f15ecp+1f, 0x1.6e53bep+1f, 0x1.044404p+0f, -0x1.4d03bep-6f, 0x1.b01facp-7f, -0x1.f34b1cp-9f, -0x1.b3cd7p-11f},  // row 42: A <= 2^-36.94
-      {0x1.7f168p+1f, 0x1.7e8efcp+1f, 0x1.031d78p+0f, -0x1.020aacp-6f, 0x1.6ed042p-7f, -0x1.0916fp-8f, 0x1.be3ba4p-14f},  // row 43: A <= 2^-36.36
-      {0x1.8fc55ep+1f, 0x1.8f69d4p+1f, 0x1.023374p+0f, -0x1.821e4ep-7f, 0x1.2a53bcp-7f, -0x1.045e94p-8f, 0x1.c1d1fep-12f},  // row 44: A <= 2^-34.48
-      {0x1.a0e3cep+1f, 0x1.a0a7b6p+1f, 0x1.018282p+0f, -0x1.17c12p-7f, 0x1.d234fap-8f, -0x1.cac686p-9f, 0x1.e4768ap-11f},  // row 45: A <= 2^-36.56
-      {0x1.af3d8cp+1f, 0x1.af13eap+1f, 0x1.011562p+0f, -0x1.a335b8p-8f, 0x1.72011p-8f, -0x1.976748p-9f, 0x1.5cc44p-10f},  // row 46: A <= 2^-34.88
-      {0x1.c0457ap+1f, 0x1.c02afep+1f, 0x1.00b7bp+0f, -0x1.235d34p-8f, 0x1.12004ap-8f, -0x1.43f97cp-9f, 0x1.db139cp-12f},  // row 47: A <= 2^-36.65
-      {0x1.cf5e58p+1f, 0x1.cf4cep+1f, 0x1.007d6p+0f, -0x1.9e3504p-9f, 0x1.99bea2p-9f, -0x1.047f8ep-9f, 0x1.b45332p-11f},  // row 48: A <= 2^-37.97
-      {0x1.e0b0eep+1f, 0x1.e0a648p+1f, 0x1.004f5ep+0f, -0x1.120ffep-9f, 0x1.1e17d6p-9f, -0x1.89cb26p-10f, 0x1.10aa0ap-10f},  // row 49: A <= 2^-36.61
-      {0x1.f0dfa2p+1f, 0x1.f0d90ap+1f, 0x1.0032d8p+0f, -0x1.6d2f5ep-10f, 0x1.90f386p-10f, -0x1.2eb88ep-10f, -0x1.5b6542p-14f},  // row 50: A <= 2^-35.99
-      {0x1.fef276p+1f, 0x1.feee2cp+1f, 0x1.002208p+0f, -0x1.f9353p-11f, 0x1.2103e4p-10f, -0x1.b47e42p-11f, -0x1.66fceap-12f},  // row 51: A <= 2^-35.74
-      {0x1.0808e4p+2f, 0x1.0807a4p+2f, 0x1.001484p+0f, -0x1.3c7bf6p-11f, 0x1.762658p-11f, -0x1.1e5eb8p-11f, 0x1.6e198p-10f},  // row 52: A <= 2^-35.18
-      {0x1.0f6adap+2f, 0x1.0f6a14p+2f, 0x1.000d0ep+0f, -0x1.a0b9a2p-12f, 0x1.094688p-11f, -0x1.811348p-14f, -0x1.0bdf14p-8f},  // row 53: A <= 2^-33.26
-      {0x1.18301p+2f, 0x1.182fa2p+2f, 0x1.00077ep+0f, -0x1.ee54dep-13f, 0x1.3554eap-12f, -0x1.45a9aep-12f, 0x1.bb9dcap-10f},  // row 54: A <= 2^-34.60
-      {0x1.20075ap+2f, 0x1.20071ap+2f, 0x1.00047cp+0f, -0x1.3170fp-13f, 0x1.5c7258p-13f, -0x1.55dc5ap-13f, 0x1.834142p-8f},  // row 55: A <= 2^-33.58
-      {0x1.2820c6p+2f, 0x1.2820a2p+2f, 0x1.000298p+0f, -0x1.6c9d5cp-14f, 0x1.dd6bep-14f, -0x1.aad398p-14f, 0x1.6d3db2p-10f},  // row 56: A <= 2^-35.75
-      {0x1.302d4ep+2f, 0x1.302d3ap+2f, 0x1.00017ap+0f, -0x1.aac1bcp-15f, 0x1.108c68p-13f, -0x1.31e9d2p-13f, -0x1.6ab006p-7f},  // row 57: A <= 2^-32.55
-      {0x1.376666p+2f, 0x1.37665ap+2f, 0x1.0000e2p+0f, 0x1.66e04cp-13f, -0x1.8544b4p-11f, -0x1.f9be14p-5f, 0x1.dc377ep-2f},  // row 58: A <= 2^-25.75
-      {0x1.400646p+2f, 0x1.40064p+2f, 0x1.000078p+0f, -0x1.1eec12p-16f, 0x1.cf0072p-18f, -0x1.1ba2fp-16f, 0x1.00b65cp-8f},  // row 59: A <= 2^-34.30
-      {0x1.476666p+2f, 0x1.476662p+2f, 0x1.000046p+0f, 0x1.750464p-12f, -0x1.824ef6p-10f, -0x1.c91938p-4f, 0x1.b3d612p-1f},  // row 60: A <= 2^-24.97
-      {0x1.4f6666p+2f, 0x1.4f6664p+2f, 0x1.000026p+0f, 0x1.13e434p-13f, -0x1.2fa148p-11f, -0x1.570812p-5f, 0x1.4bcaa6p-2f},  // row 61: A <= 2^-26.42
-      {0x1.58999ap+2f, 0x1.58999ap+2f, 0x1.000012p+0f, -0x1.6e021p-19f, 0x1.301148p-18f, -0x1.6b8a8p-18f, 0x1.56d4bcp-18f},  // row 62: A <= 2^-24.70
-      {0x1.5e4cccp+2f, 0x1.5e4cccp+2f, 0x1.00000cp+0f, -0x1.d38be4p-20f, 0x1.8bfed4p-19f, -0x1.e26852p-19f, 0x1.c89f04p-19f},  // row 63: A <= 2^-25.42
+      {-0x1.30818cp+1f, -0x1.525ad4p-6f, -0x1.83d422p-5f, -0x1.60fbeap-5f, -0x1.fbb9bp-7f, 0x1.ced8aep-9f, 0x1.79145p-8f},  // row 0: A <= 2^-31.72; found 2^-31.73 at x = -0x1.300c9d960ad8ep+1
+      {-0x1.20af46p+1f, -0x1.bd7a8p-6f, -0x1.e0a1cep-5f, -0x1.8c781cp-5f, -0x1.a3b832p-7f, 0x1.eb8f18p-8f, 0x1.d6af64p-8f},  // row 1: A <= 2^-32.44; found 2^-32.46 at x = -0x1.23ea1267a32a5p+1
+      {-0x1.0fbb34p+1f, -0x1.259366p-5f, -0x1.2741cep-4f, -0x1.ae4896p-5f, -0x1.ec639ap-8f, 0x1.9e512ap-7f, 0x1.11b886p-7f},  // row 2: A <= 2^-33.11; found 2^-33.13 at x = -0x1.0fa7b7c265679p+1
+      {-0x1.ff2124p+0f, -0x1.771e1cp-5f, -0x1.5e9d0ep-4f, -0x1.ba489cp-5f, 0x1.01ef7ep-12f, 0x1.295664p-6f, 0x1.2588cp-7f},  // row 3: A <= 2^-32.28; found 2^-32.29 at x = -0x1.f3e9f3cb26b3cp+0
+      {-0x1.de94c6p+0f, -0x1.d76082p-5f, -0x1.96234ap-4f, -0x1.a99236p-5f, 0x1.667286p-7f, 0x1.87636ap-6f, 0x1.23e80ap-7f},  // row 4: A <= 2^-33.90; found 2^-33.92 at x = -0x1.e4c1a55ef51a3p+0
+      {-0x1.be4f54p+0f, -0x1.2226ep-4f, -0x1.c8d1d6p-4f, -0x1.7396bep-5f, 0x1.8f1b8p-6f, 0x1.dec61cp-6f, 0x1.049e2p-7f},  // row 5: A <= 2^-33.28; found 2^-33.29 at x = -0x1.ba4fe8d80f285p+0
+      {-0x1.a2012cp+0f, -0x1.56c786p-4f, -0x1.ed9352p-4f, -0x1.1f011p-5f, 0x1.38cc6cp-5f, 0x1.0f1c4p-5f, 0x1.809cbp-8f},  // row 6: A <= 2^-33.39; found 2^-33.40 at x = -0x1.adce8ea385768p+0
+      {-0x1.7f6c1cp+0f, -0x1.9ba45ap-4f, -0x1.05346cp-3f, -0x1.02f2c6p-6f, 0x1.d2dbbcp-5f, 0x1.27ac68p-5f, 0x1.66b606p-9f},  // row 7: A <= 2^-33.15; found 2^-33.17 at x = -0x1.8dce8ea385768p+0
+      {-0x1.61b3f4p+0f, -0x1.d8c4f6p-4f, -0x1.0788dep-3f, 0x1.ca3382p-8f, 0x1.2ef11ep-4f, 0x1.2b9334p-5f, -0x1.70a818p-10f},  // row 8: A <= 2^-32.99; found 2^-33.00 at x = -0x1.6dce8ea385768p+0
+      {-0x1.3f9e2p+0f, -0x1.0ed6a2p-3f, -0x1.f5ee34p-4f, 0x1.4ab734p-5f, 0x1.7cbed6p-4f, 0x1.179b9cp-5f, -0x1.94c8b4p-8f},  // row 9: A <= 2^-33.23; found 2^-33.24 at x = -0x1.3p+0
+      {-0x1.1fbb8cp+0f, -0x1.2c6df8p-3f, -0x1.b9f95ep-4f, 0x1.400ec8p-4f, 0x1.bd6e64p-4f, 0x1.d58b52p-6f, -0x1.6ffa58p-7f},  // row 10: A <= 2^-33.09; found 2^-33.10 at x = -0x1.20193b2c15b1dp+0
+      {-0x1.01dff8p+0f, -0x1.43a9c2p-3f, -0x1.5c707p-4f, 0x1.e4b1eep-4f, 0x1.ed1adep-4f, 0x1.53804ep-6f, -0x1.081cf2p-6f},  // row 11: A <= 2^-33.34; found 2^-33.36 at x = -0x1.0db4ca210efp+0
+      {-0x1.bb4bf8p-1f, -0x1.56c008p-3f, -0x1.69a05p-5f, 0x1.5f20f6p-3f, 0x1.076d82p-3f, 0x1.0000b4p-7f, -0x1.4a0bacp-6f},  // row 12: A <= 2^-32.13; found 2^-32.13 at x = -0x1.ep-1
+      {-0x1.81a344p-1f, -0x1.5c19a4p-3f, -0x1.3df2a2p-11f, 0x1.b8bb12p-3f, 0x1.091ef6p-3f, -0x1.208806p-8f, -0x1.759d32p-6f},  // row 13: A <= 2^-34.51; found 2^-34.52 at x = -0x1.9a90de19c074bp-1
+      {-0x1.4404f2p-1f, -0x1.55683ap-3f, 0x1.d0fe1ep-5f, 0x1.0b6c06p-2f, 0x1.fbcd66p-4f, -0x1.2e6c98p-6f, -0x1.843fe8p-6f},  // row 14: A <= 2^-33.84; found 2^-33.86 at x = -0x1.355d5977b21e8p-1
+      {-0x1.fdef8cp-2f, -0x1.3b649p-3f, 0x1.11ea98p-3f, 0x1.3c218ap-2f, 0x1.c18518p-4f, -0x1.17a51ap-5f, -0x1.6fba54p-6f},  // row 15: A <= 2^-33.28; found 2^-33.29 at x = -0x1.18ee3a62912c3p-1
+      {-0x1.7f7d2ap-2f, -0x1.0f85b6p-3f, 0x1.b7c438p-3f, 0x1.6224bap-2f, 0x1.6f022ap-4f, -0x1.816b34p-5f, -0x1.395d4ap-6f},  // row 16: A <= 2^-32.73; found 2^-32.74 at x = -0x1.b3c6ef372fe95p-2
+      {-0x1.f3433ap-3f, -0x1.931ae2p-4f, 0x1.3cb766p-2f, 0x1.80c5e8p-2f, 0x1.fbef68p-5f, -0x1.d9dbap-5f, -0x1.c6f3fap-7f},  // row 17: A <= 2^-30.74; found 2^-30.75 at x = -0x1.8c6265514d699p-3
+      {-0x1.e15ep-4f, -0x1.b45576p-5f, 0x1.a06bfcp-2f, 0x1.92e76p-2f, 0x1.fad722p-6f, -0x1.07b918p-4f, -0x1.dd8c3cp-8f},  // row 18: A <= 2^-30.93; found 2^-30.94 at x = -0x1.e86119cda648ap-4
+      {0x0p+0f, -0x0p+0f, 0x1p-1f, 0x1.98845p-2f, -0x1.0360dcp-27f, -0x1.10251p-4f, -0x1.138f6ep-25f},  // row 19: A <= 2^-29.59; found 2^-29.60 at x = -0x1.9e3779b97f4a8p-5
+      {0x1.ff28p-4f, 0x1.18f5ep-4f, 0x1.32b77cp-1f, 0x1.92311ap-2f, -0x1.0cbacp-5f, -0x1.06ab02p-4f, 0x1.d5d54cp-8f},  // row 20: A <= 2^-31.16; found 2^-31.17 at x = 0x1.6da65108777ffp-3
+      {0x1.ed96ap-3f, 0x1.25cbfap-3f, 0x1.609334p-1f, 0x1.814c4ep-2f, -0x1.f6ab86p-5f, -0x1.db6a2p-5f, 0x1.c31f6ap-7f},  // row 21: A <= 2^-32.67; found 2^-32.69 at x = 0x1.19aba5c5ba54ep-2
+      {0x1.87a25ap-2f, 0x1.fc4afp-3f, 0x1.94dddap-1f, 0x1.5fef9p-2f, -0x1.751662p-4f, -0x1.7b34aap-5f, 0x1.3736acp-6f},  // row 22: A <= 2^-33.72; found 2^-33.73 at x = 0x1.794f67d930ea2p-2
+      {0x1.034fbep-1f, 0x1.67c99p-2f, 0x1.be30dp-1f, 0x1.394178p-2f, -0x1.c6330ep-4f, -0x1.0f826ap-5f, 0x1.738f46p-6f},  // row 23: A <= 2^-32.47; found 2^-32.49 at x = 0x1.022aa9f876be6p-1
+      {0x1.4021dcp-1f, 0x1.d60488p-2f, 0x1.e0e592p-1f, 0x1.0e4e8p-2f, -0x1.f972dp-4f, -0x1.3ce324p-6f, 0x1.829b02p-6f},  // row 24: A <= 2^-33.28; found 2^-33.30 at x = 0x1.3f689eed711bdp-1
+      {0x1.7e7d22p-1f, 0x1.27774ep-1f, 0x1.fef29ap-1f, 0x1.bd9ecep-3f, -0x1.08e1aep-3f, -0x1.4e92bp-8f, 0x1.75ca46p-6f},  // row 25: A <= 2^-34.31; found 2^-34.33 at x = 0x1.7fcd89a7d49c6p-1
+      {0x1.c286e4p-1f, 0x1.6d2d06p-1f, 0x1.0c855p+0f, 0x1.53fd36p-3f, -0x1.0670bap-3f, 0x1.2ebde6p-7f, 0x1.48b9f8p-6f},  // row 26: A <= 2^-35.07; found 2^-35.08 at x = 0x1.d7a5f6075d488p-1
+      {0x1.fbb7f4p-1f, 0x1.aa227ep-1f, 0x1.14cde4p+0f, 0x1.fc0582p-4f, -0x1.f2440ep-4f, 0x1.3f8b16p-6f, 0x1.0391a8p-6f},  // row 27: A <= 2^-33.27; found 2^-33.28 at x = 0x1.e6952d5e9761ep-1
+      {0x1.2181eep+0f, 0x1.f84aeap-1f, 0x1.1be592p+0f, 0x1.36d3ep-4f, -0x1.ba26ecp-4f, 0x1.daf5fap-6f, 0x1.669a6cp-7f},  // row 28: A <= 2^-33.10; found 2^-33.11 at x = 0x1.20e2f72489654p+0
+      {0x1.41b21ap+0f, 0x1.2018a2p+0f, 0x1.1f88a4p+0f, 0x1.384854p-5f, -0x1.783028p-4f, 0x1.19b1e6p-5f, 0x1.9323dap-8f},  // row 29: A <= 2^-35.68; found 2^-35.69 at x = 0x1.326582b778ae2p+0
+      {0x1.605d88p+0f, 0x1.42a52cp+0f, 0x1.20ebecp+0f, 0x1.0b4ae4p-7f, -0x1.32117ap-4f, 0x1.2acc0ep-5f, 0x1.40da4p-10f},  // row 30: A <= 2^-33.41; found 2^-33.43 at x = 0x1.604bb08947722p+0
+      {0x1.7fe664p+0f, 0x1.663bb6p+0f, 0x1.20a2a6p+0f, -0x1.0828dcp-6f, -0x1.d0a57ep-5f, 0x1.2714bp-5f, -0x1.77b6a2p-9f},  // row 31: A <= 2^-33.84; found 2^-33.86 at x = 0x1.8afeebe52d973p+0
+      {0x1.9eea2cp+0f, 0x1.891e0ep+0f, 0x1.1f0f86p+0f, -0x1.1370aep-5f, -0x1.45f528p-5f, 0x1.120176p-5f, -0x1.8002c6p-8f},  // row 32: A <= 2^-33.61; found 2^-33.61 at x = 0x1.9p+0
+      {0x1.be1114p+0f, 0x1.abe7b4p+0f, 0x1.1c92c2p+0f, -0x1.7304d2p-5f, -0x1.90edd4p-6f, 0x1.df58f8p-6f, -0x1.0397ecp-7f},  // row 33: A <= 2^-33.94; found 2^-33.95 at x = 0x1.dp+0
+      {0x1.e23ff2p+0f, 0x1.d3e15ap+0f, 0x1.190034p+0f, -0x1.ad2f2cp-5f, -0x1.3a383p-7f, 0x1.7ca77ap-6f, -0x1.206a0ep-7f},  // row 34: A <= 2^-35.35; found 2^-35.37 at x = 0x1.de86119cda649p+0
+      {0x1.fef67cp+0f, 0x1.f339e4p+0f, 0x1.15ee6cp+0f, -0x1.ba4774p-5f, -0x1.333ec6p-12f, 0x1.29b684p-6f, -0x1.26c58ap-7f},  // row 35: A <= 2^-36.39; found 2^-36.41 at x = 0x1.05b5793d9a56p+1
+      {0x1.10343ep+1f, 0x1.0ba6a4p+1f, 0x1.125ab4p+0f, -0x1.ad97e2p-5f, 0x1.f84ea6p-8f, 0x1.999534p-7f, -0x1.f0288ap-8f},  // row 36: A <= 2^-35.34; found 2^-35.35 at x = 0x1.12307638c3e1ap+1
+      {0x1.211c6ep+1f, 0x1.1da7dcp+1f, 0x1.0eeff4p+0f, -0x1.8b6b76p-5f, 0x1.a6dee4p-7f, 0x1.ebc762p-8f, -0x1.8b7838p-8f},  // row 37: A <= 2^-33.62; found 2^-33.63 at x = 0x1.21530de91f7ebp+1
+      {0x1.2f2d56p+1f, 0x1.2c785ep+1f, 0x1.0c5998p+0f, -0x1.64eb2ep-5f, 0x1.f6b28cp-7f, 0x1.f76b36p-9f, -0x1.7598b4p-8f},  // row 38: A <= 2^-36.39; found 2^-36.41 at x = 0x1.357f75f296cb9p+1
+      {0x1.40498p+1f, 0x1.3e4f9p+1f, 0x1.0995f2p+0f, -0x1.303a82p-5f, 0x1.0d5a7p-6f, 0x1.111ac4p-11f, -0x1.31d992p-8f},  // row 39: A <= 2^-34.26; found 2^-34.27 at x = 0x1.3f4308ce6d324p+1
+      {0x1.4f2dcap+1f, 0x1.4db2fap+1f, 0x1.078b54p+0f, -0x1.016e4p-5f, 0x1.084af8p-6f, -0x1.af5c5cp-10f, -0x1.1dd17ap-9f},  // row 40: A <= 2^-35.64; found 2^-35.66 at x = 0x1.4d6f2f78d52dep+1
+      {0x1.60baecp+1f, 0x1.5fb28p+1f, 0x1.0590c8p+0f, -0x1.9a38c4p-6f, 0x1.e42a1p-7f, -0x1.a0ba6ep-9f, -0x1.9eb274p-10f},  // row 41: A <= 2^-36.36; found 2^-36.38 at x = 0x1.657f75f296cb9p+1
+      {0x1.6f15ecp+1f, 0x1.6e53bep+1f, 0x1.044404p+0f, -0x1.4d03bep-6f, 0x1.b01facp-7f, -0x1.f34b1cp-9f, -0x1.b3cd7p-11f},  // row 42: A <= 2^-36.94; found 2^-36.96 at x = 0x1.6ef7cf423e586p+1
+      {0x1.7f168p+1f, 0x1.7e8efcp+1f, 0x1.031d78p+0f, -0x1.020aacp-6f, 0x1.6ed042p-7f, -0x1.0916fp-8f, 0x1.be3ba4p-14f},  // row 43: A <= 2^-36.36; found 2^-36.38 at x = 0x1.80a3d406a5c85p+1
+      {0x1.8fc55ep+1f, 0x1.8f69d4p+1f, 0x1.023374p+0f, -0x1.821e4ep-7f, 0x1.2a53bcp-7f, -0x1.045e94p-8f, 0x1.c1d1fep-12f},  // row 44: A <= 2^-34.48; found 2^-34.50 at x = 0x1.900c9d960ad8ep+1
+      {0x1.a0e3cep+1f, 0x1.a0a7b6p+1f, 0x1.018282p+0f, -0x1.17c12p-7f, 0x1.d234fap-8f, -0x1.cac686p-9f, 0x1.e4768ap-11f},  // row 45: A <= 2^-36.56; found 2^-36.58 at x = 0x1.9eacf216e0815p+1
+      {0x1.af3d8cp+1f, 0x1.af13eap+1f, 0x1.011562p+0f, -0x1.a335b8p-8f, 0x1.72011p-8f, -0x1.976748p-9f, 0x1.5cc44p-10f},  // row 46: A <= 2^-34.88; found 2^-34.89 at x = 0x1.aef7cf423e586p+1
+      {0x1.c0457ap+1f, 0x1.c02afep+1f, 0x1.00b7bp+0f, -0x1.235d34p-8f, 0x1.12004ap-8f, -0x1.43f97cp-9f, 0x1.db139cp-12f},  // row 47: A <= 2^-36.65; found 2^-36.66 at x = 0x1.bdcf89c73c1e6p+1
+      {0x1.cf5e58p+1f, 0x1.cf4cep+1f, 0x1.007d6p+0f, -0x1.9e3504p-9f, 0x1.99bea2p-9f, -0x1.047f8ep-9f, 0x1.b45332p-11f},  // row 48: A <= 2^-37.97; found 2^-37.98 at x = 0x1.d60b061a6ca62p+1
+      {0x1.e0b0eep+1f, 0x1.e0a648p+1f, 0x1.004f5ep+0f, -0x1.120ffep-9f, 0x1.1e17d6p-9f, -0x1.89cb26p-10f, 0x1.10aa0ap-10f},  // row 49: A <= 2^-36.61; found 2^-36.62 at x = 0x1.e7e5ca13fb781p+1
+      {0x1.f0dfa2p+1f, 0x1.f0d90ap+1f, 0x1.0032d8p+0f, -0x1.6d2f5ep-10f, 0x1.90f386p-10f, -0x1.2eb88ep-10f, -0x1.5b6542p-14f},  // row 50: A <= 2^-35.99; found 2^-36.01 at x = 0x1.f1ffc2a727f18p+1
+      {0x1.fef276p+1f, 0x1.feee2cp+1f, 0x1.002208p+0f, -0x1.f9353p-11f, 0x1.2103e4p-10f, -0x1.b47e42p-11f, -0x1.66fceap-12f},  // row 51: A <= 2^-35.74; found 2^-35.75 at x = 0x1.00ffe15393f8cp+2
+      {0x1.0808e4p+2f, 0x1.0807a4p+2f, 0x1.001484p+0f, -0x1.3c7bf6p-11f, 0x1.762658p-11f, -0x1.1e5eb8p-11f, 0x1.6e198p-10f},  // row 52: A <= 2^-35.18; found 2^-35.19 at x = 0x1.0b25a0770c96ep+2
+      {0x1.0f6adap+2f, 0x1.0f6a14p+2f, 0x1.000d0ep+0f, -0x1.a0b9a2p-12f, 0x1.094688p-11f, -0x1.811348p-14f, -0x1.0bdf14p-8f},  // row 53: A <= 2^-33.26; found 2^-33.28 at x = 0x1.0cd2a5abd2ec4p+2
+      {0x1.18301p+2f, 0x1.182fa2p+2f, 0x1.00077ep+0f, -0x1.ee54dep-13f, 0x1.3554eap-12f, -0x1.45a9aep-12f, 0x1.bb9dcap-10f},  // row 54: A <= 2^-34.60; found 2^-34.62 at x = 0x1.1718a039d741ap+2
+      {0x1.20075ap+2f, 0x1.20071ap+2f, 0x1.00047cp+0f, -0x1.3170fp-13f, 0x1.5c7258p-13f, -0x1.55dc5ap-13f, 0x1.834142p-8f},  // row 55: A <= 2^-33.58; found 2^-33.59 at x = 0x1.213c6ef372fe9p+2
+      {0x1.2820c6p+2f, 0x1.2820a2p+2f, 0x1.000298p+0f, -0x1.6c9d5cp-14f, 0x1.dd6bep-14f, -0x1.aad398p-14f, 0x1.6d3db2p-10f},  // row 56: A <= 2^-35.75; found 2^-35.76 at x = 0x1.293c6ef372fe9p+2
+      {0x1.302d4ep+2f, 0x1.302d3ap+2f, 0x1.00017ap+0f, -0x1.aac1bcp-15f, 0x1.108c68p-13f, -0x1.31e9d2p-13f, -0x1.6ab006p-7f},  // row 57: A <= 2^-32.55; found 2^-32.56 at x = 0x1.2ecf96a842b97p+2
+      {0x1.376666p+2f, 0x1.37665ap+2f, 0x1.0000e2p+0f, 0x1.66e04cp-13f, -0x1.8544b4p-11f, -0x1.f9be14p-5f, 0x1.dc377ep-2f},  // row 58: A <= 2^-25.75; found 2^-25.77 at x = 0x1.34f247b87737bp+2
+      {0x1.400646p+2f, 0x1.40064p+2f, 0x1.000078p+0f, -0x1.1eec12p-16f, 0x1.cf0072p-18f, -0x1.1ba2fp-16f, 0x1.00b65cp-8f},  // row 59: A <= 2^-34.30; found 2^-34.31 at x = 0x1.413c6ef372fe9p+2
+      {0x1.476666p+2f, 0x1.476662p+2f, 0x1.000046p+0f, 0x1.750464p-12f, -0x1.824ef6p-10f, -0x1.c91938p-4f, 0x1.b3d612p-1f},  // row 60: A <= 2^-24.97; found 2^-24.99 at x = 0x1.4762ed4c4b445p+2
+      {0x1.4f6666p+2f, 0x1.4f6664p+2f, 0x1.000026p+0f, 0x1.13e434p-13f, -0x1.2fa148p-11f, -0x1.570812p-5f, 0x1.4bcaa6p-2f},  // row 61: A <= 2^-26.42; found 2^-26.44 at x = 0x1.4f62ed4c4b445p+2
+      {0x1.58999ap+2f, 0x1.58999ap+2f, 0x1.000012p+0f, -0x1.6e021p-19f, 0x1.301148p-18f, -0x1.6b8a8p-18f, 0x1.56d4bcp-18f},  // row 62: A <= 2^-24.70; found 2^-24.71 at x = 0x1.54p+2
+      {0x1.5e4cccp+2f, 0x1.5e4cccp+2f, 0x1.00000cp+0f, -0x1.d38be4p-20f, 0x1.8bfed4p-19f, -0x1.e26852p-19f, 0x1.c89f04p-19f},  // row 63: A <= 2^-25.42; found 2^-25.42 at x = 0x1.6p+2
     }};
   }
   static OUTGRAD_HD constexpr Table<kTailRows, kTailDegree + 3> tail() {
     return {{
-      {-0x1.cb30fp+3f, -0x1.18675ap-1f, -0x1.f6f0fap+2f, -0x1.c0daf2p+5f, -0x1.09bf86p+8f, -0x1.d518fep+9f, -0x1.35dde4p+11f, -0x1.27e62p+14f, 0x1p-149f},  // row 0: A <= 2^-32.23
-      {-0x1.c9ebd8p+3f, -0x1.ef284p-1f, -0x1.bad63ep+3f, -0x1.8a1c14p+6f, -0x1.d1545ap+8f, -0x1.9a2776p+10f, -0x1.2179b4p+12f, -0x1.41136ep+13f, 0x1p-149f},  // row 1: A <= 2^-26.56
-      {-0x1.c81e0ep+3f, -0x1.14e3f2p+0f, -0x1.ed5094p+3f, -0x1.b549aap+6f, -0x1.011dap+9f, -0x1.c32154p+10f, -0x1.3d697ep+12f, -0x1.7d6aaep+13f, 0x1p-148f},  // row 2: A <= 2^-26.60
-      {-0x1.c5f1c4p+3f, -0x1.6b9812p+0f, -0x1.4259c4p+4f, -0x1.1c5d5ap+7f, -0x1.4cc6d2p+9f, -0x1.22abf6p+11f, -0x1.96bcbap+12f, -0x1.c38e76p+13f, 0x1p-147f},  // row 3: A <= 2^-26.65
-      {-0x1.c41e28p+3f, -0x1.97e03cp+0f, -0x1.68277ap+4f, -0x1.3c6c3ap+7f, -0x1.70c53ep+9f, -0x1.409876p+11f, -0x1.bef62cp+12f, -0x1.0a066ep+14f, 0x1p-146f},  // row 4: A <= 2^-26.70
-      {-0x1.c225c4p+3f, -0x1.e5ccb2p-1f, -0x1.ab174ep+3f, -0x1.759478p+6f, -0x1.b172ecp+8f, -0x1.7717eap+10f, -0x1.042096p+12f, -0x1.389b2ap+13f, 0x1p-144f},  // row 5: A <= 2^-26.73
-      {-0x1.bff8c2p+3f, -0x1.3b54bep+0f, -0x1.13e21cp+4f, -0x1.e046b8p+6f, -0x1.153f1cp+9f, -0x1.ddb862p+10f, -0x1.49bbb2p+12f, -0x1.6d439p+13f, 0x1p-143f},  // row 6: A <= 2^-26.79
-      {-0x1.bde71cp+3f, -0x1.84f27p+0f, -0x1.52b7ccp+4f, -0x1.257498p+7f, -0x1.513562p+9f, -0x1.212f48p+11f, -0x1.8cbdccp+12f, -0x1.a9897p+13f, 0x1p-142f},  // row 7: A <= 2^-26.82
-      {-0x1.bbf31ap+3f, -0x1.c65caep+0f, -0x1.89f3ap+4f, -0x1.53cc32p+7f, -0x1.84b5fep+9f, -0x1.4bce86p+11f, -0x1.c58b06p+12f, -0x1.ed4cdap+13f, 0x1p-141f},  // row 8: A <= 2^-26.88
-      {-0x1.b9e2e8p+3f, -0x1.154504p+0f, -0x1.de9316p+3f, -0x1.9ad94cp+6f, -0x1.d3c35ep+8f, -0x1.8d6cf2p+10f, -0x1.0dec38p+12f, -0x1.1d1094p+13f, 0x1p-139f},  // row 9: A <= 2^-26.92
-      {-0x1.b7e518p+3f, -0x1.46c314p+0f, -0x1.18ba8ep+4f, -0x1.dfce8ep+6f, -0x1.0fe106p+9f, -0x1.cbd578p+10f, -0x1.36e25p+12f, -0x1.47c252p+13f, 0x1p-138f},  // row 10: A <= 2^-26.96
-      {-0x1.b5ef0cp+3f, -0x1.7aa7f8p+0f, -0x1.43dc8ep+4f, -0x1.138432p+7f, -0x1.36d07ep+9f, -0x1.059c8p+11f, -0x1.605e7cp+12f, -0x1.76f688p+13f, 0x1p-137f},  // row 11: A <= 2^-26.98
-      {-0x1.b3eaf4p+3f, -0x1.bf7a52p+0f, -0x1.7cf642p+4f, -0x1.4295acp+7f, -0x1.6a339p+9f, -0x1.2f6b24p+11f, -0x1.96961ap+12f, -0x1.acd996p+13f, 0x1p-136f},  // row 12: A <= 2^-27.06
-      {-0x1.b21468p+3f, -0x1.e8757ap+0f, -0x1.9e18f6p+4f, -0x1.5d25fep+7f, -0x1.865598p+9f, -0x1.45698ap+11f, -0x1.b2a748p+12f, -0x1.e79fe6p+13f, 0x1p-135f},  // row 13: A <= 2^-27.10
-      {-0x1.b01208p+3f, -0x1.1da062p+0f, -0x1.e20b8cp+3f, -0x1.94894cp+6f, -0x1.c21d88p+8f, -0x1.7577a2p+10f, -0x1.f06d14p+11f, -0x1.13c2e8p+13f, 0x1p-133f},  // row 14: A <= 2^-27.15
-      {-0x1.adea64p+3f, -0x1.61b274p+0f, -0x1.28f968p+4f, -0x1.efee8ap+6f, -0x1.127fep+9f, -0x1.c55814p+10f, -0x1.2b4e04p+12f, -0x1.373b02p+13f, 0x1p-132f},  // row 15: A <= 2^-27.20
-      {-0x1.ac06c6p+3f, -0x1.8630b6p+0f, -0x1.462cdp+4f, -0x1.0f2342p+7f, -0x1.2acc82p+9f, -0x1.eb1696p+10f, -0x1.432cb4p+12f, -0x1.5e076p+13f, 0x1p-131f},  // row 16: A <= 2^-27.19
-      {-0x1.a9e10ap+3f, -0x1.dd9aaap+0f, -0x1.8d3e8p+4f, -0x1.4889eap+7f, -0x1.6833f8p+9f, -0x1.26927ep+11f, -0x1.80c234p+12f, -0x1.867a1ep+13f, 0x1p-130f},  // row 17: A <= 2^-27.30
-      {-0x1.a7f7e8p+3f, -0x1.07d432p+0f, -0x1.b4e80ep+3f, -0x1.67b396p+6f, -0x1.888dd4p+8f, -0x1.3f791p+10f, -0x1.a00952p+11f, -0x1.b38f48p+12f, 0x1p-128f},  // row 18: A <= 2^-27.34
-      {-0x1.a6024ep+3f, -0x1.28547p+0f, -0x1.e875d4p+3f, -0x1.9043dep+6f, -0x1.b2c15p+8f, -0x1.6017eap+10f, -0x1.c86c44p+11f, -0x1.e1d476p+12f, 0x1p-127f},  // row 19: A <= 2^-27.32
-      {-0x1.a3fc8ep+3f, -0x1.544794p+0f, -0x1.171bcp+4f, -0x1.c73554p+6f, -0x1.ec01fp+8f, -0x1.8c7f78p+10f, -0x1.ff4004p+11f, -0x1.0a9688p+13f, 0x1p-126f},  // row 20: A <= 2^-27.45
-      {-0x1.a1f624p+3f, -0x1.859a1ap+0f, -0x1.3e05ep+4f, -0x1.02128p+7f, -0x1.158edcp+9f, -0x1.bd249p+10f, -0x1.1d769p+12f, -0x1.25c30cp+13f, 0x1p-125f},  // row 21: A <= 2^-27.44
-      {-0x1.a0223ap+3f, -0x1.9a12fp+0f, -0x1.4d4502p+4f, -0x1.0d3f8ap+7f, -0x1.2047fp+9f, -0x1.cc0b8ep+10f, -0x1.259b5ap+12f, -0x1.419796p+13f, 0x1p-124f},  // row 22: A <= 2^-27.12
-      {-0x1.9df82cp+3f, -0x1.eced86p+0f, -0x1.8e8574p+4f, -0x1.4045p+7f, -0x1.5514e6p+9f, -0x1.0eccbep+11f, -0x1.57c78ap+12f, -0x1.5e4cfcp+13f, 0x1p-123f},  // row 23: A <= 2^-27.55
-      {-0x1.9bf834p+3f, -0x1.140a18p+0f, -0x1.bc2fcep+3f, -0x1.6338f6p+6f, -0x1.786ee2p+8f, -0x1.295fa2p+10f, -0x1.7790dep+11f, -0x1.7bc724p+12f, 0x1p-121f},  // row 24: A <= 2^-27.52
-      {-0x1.9a09fep+3f, -0x1.2b860cp+0f, -0x1.dfb78ap+3f, -0x1.7dd114p+6f, -0x1.92aba8p+8f, -0x1.3c7d1p+10f, -0x1.8debc8p+11f, -0x1.9d2326p+12f, 0x1p-120f},  // row 25: A <= 2^-26.50
-      {-0x1.98265p+3f, -0x1.3e8f1cp+0f, -0x1.fbda3ap+3f, -0x1.925322p+6f, -0x1.a64bdcp+8f, -0x1.4a3e24p+10f, -0x1.9cd908p+11f, -0x1.bcd0bp+12f, 0x1p-119f},  // row 26: A <= 2^-27.70
-      {-0x1.96216cp+3f, -0x1.6373e8p+0f, -0x1.19eeb8p+4f, -0x1.bc75dcp+6f, -0x1.d027fep+8f, -0x1.691ffp+10f, -0x1.c12dd6p+11f, -0x1.de678ep+12f, 0x1p-118f},  // row 27: A <= 2^-27.44
-      {-0x1.94063ep+3f, -0x1.98d99ep+0f, -0x1.429a66p+4f, -0x1.f9e7acp+6f, -0x1.06c178p+9f, -0x1.96c216p+10f, -0x1.f7686cp+11f, -0x1.ffad52p+12f, 0x1p-117f},  // row 28: A <= 2^-27.23
-      {-0x1.91fa44p+3f, -0x1.c97298p+0f, -0x1.671eb2p+4f, -0x1.1823dep+7f, -0x1.217c18p+9f, -0x1.bdd0fep+10f, -0x1.1255bap+12f, -0x1.1122ccp+13f, 0x1p-116f},  // row 29: A <= 2^-27.84
-      {-0x1.902166p+3f, -0x1.d77d6cp+0f, -0x1.707144p+4f, -0x1.1e1324p+7f, -0x1.26394ep+9f, -0x1.c2c828p+10f, -0x1.13ef26p+12f, -0x1.22a826p+13f, 0x1p-115f},  // row 30: A <= 2^-27.76
-      {-0x1.8e1126p+3f, -0x1.076cc6p+0f, -0x1.999446p+3f, -0x1.3c5a6ep+6f, -0x1.43a432p+8f, -0x1.ed44c8p+9f, -0x1.2c6c08p+11f, -0x1.32656p+12f, 0x1p-113f},  // row 31: A <= 2^-27.90
-      {-0x1.8c1f3p+3f, -0x1.1805a2p+0f, -0x1.b141aep+3f, -0x1.4cfbfcp+6f, -0x1.52f26ep+8f, -0x1.00f554p+10f, -0x1.37422cp+11f, -0x1.41aa62p+12f, 0x1p-112f},  // row 32: A <= 2^-27.98
-      {-0x1.8a092ap+3f, -0x1.39167ep+0f, -0x1.e1dd7p+3f, -0x1.705dbp+6f, -0x1.74eed6p+8f, -0x1.193b1p+10f, -0x1.52e694p+11f, -0x1.50447ap+12f, 0x1p-111f},  // row 33: A <= 2^-28.02
-      {-0x1.88239ep+3f, -0x1.4432e6p+0f, -0x1.f09022p+3f, -0x1.79c008p+6f, -0x1.7c8b24p+8f, -0x1.1d786ep+10f, -0x1.560688p+11f, -0x1.5ea5bap+12f, 0x1p-110f},  // row 34: A <= 2^-28.08
-      {-0x1.86045cp+3f, -0x1.6c8672p+0f, -0x1.15a748p+4f, -0x1.a41ed2p+6f, -0x1.a4df2ep+8f, -0x1.3a02e8p+10f, -0x1.764096p+11f, -0x1.6e563ep+12f, 0x1p-109f},  // row 35: A <= 2^-28.14
-      {-0x1.841d6cp+3f, -0x1.776f08p+0f, -0x1.1c9134p+4f, -0x1.ac73e2p+6f, -0x1.ab1152p+8f, -0x1.3cf61ep+10f, -0x1.77b296p+11f, -0x1.793408p+12f, 0x1p-108f},  // row 36: A <= 2^-28.19
-      {-0x1.82031p+3f, -0x1.9f9e36p+0f, -0x1.39517p+4f, -0x1.d52608p+6f, -0x1.d106a8p+8f, -0x1.573c4p+10f, -0x1.948ae6p+11f, -0x1.879d2p+12f, 0x1p-107f},  // row 37: A <= 2^-28.13
-      {-0x1.7ffc6ep+3f, -0x1.bd131p+0f, -0x1.4dc33ap+4f, -0x1.f119cap+6f, -0x1.ea129cp+8f, -0x1.67c534p+10f, -0x1.a59b5ep+11f, -0x1.90848cp+12f, 0x1p-106f},  // row 38: A <= 2^-27.68
-      {-0x1.7e12fcp+3f, -0x1.c6f1fcp+0f, -0x1.537726p+4f, -0x1.f70a7ep+6f, -0x1.ed633cp+8f, -0x1.684528p+10f, -0x1.a40652p+11f, -0x1.978ccp+12f, 0x1p-105f},  // row 39: A <= 2^-28.26
-      {-0x1.7c0996p+3f, -0x1.e5595cp+0f, -0x1.683874p+4f, -0x1.09748p+7f, -0x1.02eebcp+9f, -0x1.780ebap+10f, -0x1.b3e3e2p+11f, -0x1.a05d4ep+12f, 0x1p-104f},  // row 40: A <= 2^-28.39
-      {-0x1.79ff82p+3f, -0x1.021926p+0f, -0x1.7d0ef6p+3f, -0x1.17482cp+6f, -0x1.0eea14p+8f, -0x1.874504p+9f, -0x1.c2f022p+10f, -0x1.a83bd2p+11f, 0x1p-102f},  // row 41: A <= 2^-28.44
-      {-0x1.77efa8p+3f, -0x1.13a97cp+0f, -0x1.94c4d4p+3f, -0x1.270462p+6f, -0x1.1c923ep+8f, -0x1.98b26p+9f, -0x1.d3f55p+10f, -0x1.ab5e66p+11f, 0x1p-101f},  // row 42: A <= 2^-27.38
-      {-0x1.76076ap+3f, -0x1.151854p+0f, -0x1.94cedap+3f, -0x1.2586c4p+6f, -0x1.19a70ap+8f, -0x1.924afep+9f, -0x1.ca6b04p+10f, -0x1.adeecep+11f, 0x1p-100f},  // row 43: A <= 2^-28.20
-      {-0x1.741a14p+3f, -0x1.178fb8p+0f, -0x1.964e58p+3f, -0x1.25125ep+6f, -0x1.17b926p+8f, -0x1.8d5494p+9f, -0x1.c227fp+10f, -0x1.aebe04p+11f, 0x1p-99f},  // row 44: A <= 2^-28.29
-      {-0x1.71ffep+3f, -0x1.2b6734p+0f, -0x1.b0af1p+3f, -0x1.364ecp+6f, -0x1.2672d6p+8f, -0x1.9fd908p+9f, -0x1.d45e2ep+10f, -0x1.ade0fp+11f, 0x1p-98f},  // row 45: A <= 2^-28.65
-      {-0x1.700876p+3f, -0x1.300e96p+0f, -0x1.b512bp+3f, -0x1.37c374p+6f, -0x1.263552p+8f, -0x1.9d3394p+9f, -0x1.cecc2cp+10f, -0x1.a54536p+11f, 0x1p-97f},  // row 46: A <= 2^-28.37
-      {-0x1.6e09fp+3f, -0x1.36b008p+0f, -0x1.bc2eeep+3f, -0x1.3b176cp+6f, -0x1.27afdp+8f, -0x1.9ce634p+9f, -0x1.cbb8e2p+10f, -0x1.a38c04p+11f, 0x1p-96f},  // row 47: A <= 2^-28.63
-      {-0x1.6bef76p+3f, -0x1.48bee8p+0f, -0x1.d34c6ep+3f, -0x1.498db2p+6f, -0x1.336cccp+8f, -0x1.aac08p+9f, -0x1.d7e50ap+10f, -0x1.a0efb4p+11f, 0x1p-95f},  // row 48: A <= 2^-28.87
-      {-0x1.69ebfp+3f, -0x1.4f8d54p+0f, -0x1.da5542p+3f, -0x1.4ca236p+6f, -0x1.34869cp+8f, -0x1.a9cd0cp+9f, -0x1.d3f48cp+10f, -0x1.98d656p+11f, 0x1p-94f},  // row 49: A <= 2^-28.39
-      {-0x1.67fbf6p+3f, -0x1.4c1ca2p+0f, -0x1.d2f4a8p+3f, -0x1.45adc2p+6f, -0x1.2c676ep+8f, -0x1.9c38f8p+9f, -0x1.c2af1ep+10f, -0x1.8fc44ep+11f, 0x1p-93f},  // row 50: A <= 2^-29.04
-      {-0x1.66131cp+3f, -0x1.445516p+0f, -0x1.c598f2p+3f, -0x1.3aa806p+6f, -0x1.20a56cp+8f, -0x1.89d166p+9f, -0x1.ac247ep+10f, -0x1.8633b4p+11f, 0x1p-92f},  // row 51: A <= 2^-29.02
-      {-0x1.63f996p+3f, -0x1.512d28p+0f, -0x1.d4cb46p+3f, -0x1.43425cp+6f, -0x1.26bdaap+8f, -0x1.8fb8bcp+9f, -0x1.afbdbep+10f, -0x1.79255cp+11f, 0x1p-91f},  // row 52: A <= 2^-28.04
-      {-0x1.61efd6p+3f, -0x1.55ab72p+0f, -0x1.d851f8p+3f, -0x1.43cb64p+6f, -0x1.257b4ap+8f, -0x1.8ba3a4p+9f, -0x1.a88ce8p+10f, -0x1.6bb94ap+11f, 0x1p-90f},  // row 53: A <= 2^-29.13
-      {-0x1.5fda74p+3f, -0x1.5e3f22p+0f, -0x1.e1533cp+3f, -0x1.47fdfap+6f, -0x1.277a3cp+8f, -0x1.8be466p+9f, -0x1.a59b52p+10f, -0x1.5e1a54p+11f, 0x1p-89f},  // row 54: A <= 2^-27.10
-      {-0x1.5e035cp+3f, -0x1.490054p+0f, -0x1.c1c35p+3f, -0x1.30daa4p+6f, -0x1.11251p+8f, -0x1.6bdf96p+9f, -0x1.81f594p+10f, -0x1.50801cp+11f, 0x1p-88f},  // row 55: A <= 2^-29.15
-      {-0x1.5be4f8p+3f, -0x1.5299c2p+0f, -0x1.cc1512p+3f, -0x1.35ed84p+6f, -0x1.13f3a8p+8f, -0x1.6d54b4p+9f, -0x1.809788p+10f, -0x1.3faca4p+11f, 0x1p-87f},  // row 56: A <= 2^-28.06
-      {-0x1.59f542p+3f, -0x1.463bfep+0f, -0x1.b8cf8ap+3f, -0x1.274388p+6f, -0x1.0560f2p+8f, -0x1.57f9dep+9f, -0x1.6846f6p+10f, -0x1.30d152p+11f, 0x1p-86f},  // row 57: A <= 2^-29.24
-      {-0x1.5821bep+3f, -0x1.2dcb4cp+0f, -0x1.95a21p+3f, -0x1.0e3dcap+6f, -0x1.dbd6ecp+7f, -0x1.3749e4p+9f, -0x1.441338p+10f, -0x1.1f1eb8p+11f, 0x1p-85f},  // row 58: A <= 2^-29.47
-      {-0x1.561512p+3f, -0x1.2bd46ap+0f, -0x1.909764p+3f, -0x1.0943a4p+6f, -0x1.d0311ep+7f, -0x1.2dc87p+9f, -0x1.38407cp+10f, -0x1.0dcacap+11f, 0x1p-84f},  // row 59: A <= 2^-29.56
-      {-0x1.5401a2p+3f, -0x1.2b45cap+0f, -0x1.8d6b4cp+3f, -0x1.05898ap+6f, -0x1.c6ca26p+7f, -0x1.25cebp+9f, -0x1.2e04dep+10f, -0x1.f91476p+10f, 0x1p-83f},  // row 60: A <= 2^-29.50
-      {-0x1.51fd5ep+3f, -0x1.23b35ap+0f, -0x1.8110ap+3f, -0x1.f7c098p+5f, -0x1.b34b96p+7f, -0x1.177566p+9f, -0x1.1d588cp+10f, -0x1.d69f48p+10f, 0x1p-82f},  // row 61: A <= 2^-29.47
-      {-0x1.4fda56p+3f, -0x1.269406p+0f, -0x1.826754p+3f, -0x1.f63f6p+5f, -0x1.af263ap+7f, -0x1.12f944p+9f, -0x1.1673e6p+10f, -0x1.b8ae52p+10f, 0x1p-81f},  // row 62: A <= 2^-28.28
-      {-0x1.4e1052p+3f, -0x1.086b9ep+0f, -0x1.58ff08p+3f, -0x1.bdfdf8p+5f, -0x1.7cbca6p+7f, -0x1.e2d1bep+8f, -0x1.e6e26p+9f, -0x1.93afc8p+10f, 0x1p-80f},  // row 63: A <= 2^-29.42
-      {-0x1.4c253ap+3f, -0x1.ed791p-1f, -0x1.4012ep+3f, -0x1.9b5a1cp+5f, -0x1.5d122p+7f, -0x1.b7e8d8p+8f, -0x1.b8a7f6p+9f, -0x1.76c7e2p+10f, 0x1p-79f},  // row 64: A <= 2^-29.78
-      {-0x1.4a0d16p+3f, -0x1.e59848p+0f, -0x1.38fa06p+4f, -0x1.8fa52ep+6f, -0x1.50e9e6p+8f, -0x1.a5c9dp+9f, -0x1.a3b2bcp+10f, -0x1.5a2beap+11f, 0x1p-79f},  // row 65: A <= 2^-29.86
-      {-0x1.480ebcp+3f, -0x1.ccb18ap+0f, -0x1.2721ecp+4f, -0x1.7689dap+6f, -0x1.39c3b4p+8f, -0x1.8649b2p+9f, -0x1.81d0f4p+10f, -0x1.3c740ap+11f, 0x1p-78f},  // row 66: A <= 2^-28.95
-      {-0x1.460b88p+3f, -0x1.b6028ap+0f, -0x1.16e0d4p+4f, -0x1.5fb248p+6f, -0x1.24bf92p+8f, -0x1.69c75ap+9f, -0x1.633d78p+10f, -0x1.204ad2p+11f, 0x1p-77f},  // row 67: A <= 2^-28.92
-      {-0x1.43dbdcp+3f, -0x1.b639eap+0f, -0x1.1524cep+4f, -0x1.5b1e3p+6f, -0x1.1eec04p+8f, -0x1.601b18p+9f, -0x1.56b786p+10f, -0x1.064afcp+11f, 0x1p-76f},  // row 68: A <= 2^-29.80
-      {-0x1.4214acp+3f, -0x1.7fdd66p+0f, -0x1.e2dc7ep+3f, -0x1.2cb192p+6f, -0x1.ee4068p+7f, -0x1.2d712cp+9f, -0x1.240decp+10f, -0x1.d72526p+10f, 0x1p-75f},  // row 69: A <= 2^-30.17
-      {-0x1.3ffddep+3f, -0x1.716f12p+0f, -0x1.cdb138p+3f, -0x1.1d9b7ap+6f, -0x1.d247e2p+7f, -0x1.1a6deep+9f, -0x1.0fc0acp+10f, -0x1.ae717ep+10f, 0x1p-74f},  // row 70: A <= 2^-29.68
-      {-0x1.3e0188p+3f, -0x1.56d96cp+0f, -0x1.a9ced4p+3f, -0x1.05bd6ap+6f, -0x1.a88ce2p+7f, -0x1.fee9fep+8f, -0x1.e835fp+9f, -0x1.7e5c7p+10f, 0x1p-73f},  // row 71: A <= 2^-30.05
-      {-0x1.3be1a6p+3f, -0x1.4ad36ap+0f, -0x1.9820c8p+3f, -0x1.f2521ap+5f, -0x1.9154b4p+7f, -0x1.df970ap+8f, -0x1.c66738p+9f, -0x1.53d3b6p+10f, 0x1p-72f},  // row 72: A <= 2^-28.59
-      {-0x1.39ed1ep+3f, -0x1.2dbf8p+0f, -0x1.71f32ap+3f, -0x1.c0d95ep+5f, -0x1.6726e6p+7f, -0x1.aa5482p+8f, -0x1.915fap+9f, -0x1.2e66dap+10f, 0x1p-71f},  // row 73: A <= 2^-30.36
-      {-0x1.38243p+3f, -0x1.045578p+0f, -0x1.3d5be4p+3f, -0x1.7ece16p+5f, -0x1.307ccp+7f, -0x1.672cd4p+8f, -0x1.4ffe9ap+9f, -0x1.0b1cc6p+10f, 0x1p-70f},  // row 74: A <= 2^-30.44
-      {-0x1.36158cp+3f, -0x1.e64fc2p+0f, -0x1.26768p+4f, -0x1.60cb5ep+6f, -0x1.16aeecp+8f, -0x1.467124p+9f, -0x1.2f58ecp+10f, -0x1.d44e0ap+10f, 0x1p-70f},  // row 75: A <= 2^-30.46
-      {-0x1.3417acp+3f, -0x1.bb8656p+0f, -0x1.0ad436p+4f, -0x1.3d9636p+6f, -0x1.f25fd8p+7f, -0x1.21de8ep+9f, -0x1.0b5a56p+10f, -0x1.9f65c2p+10f, 0x1p-69f},  // row 76: A <= 2^-30.38
-      {-0x1.31faf2p+3f, -0x1.a1b622p+0f, -0x1.f3266ep+3f, -0x1.26f7b6p+6f, -0x1.cb8f06p+7f, -0x1.095d8p+9f, -0x1.e5e65ap+9f, -0x1.68b2ecp+10f, 0x1p-68f},  // row 77: A <= 2^-28.13
-      {-0x1.2fe7f6p+3f, -0x1.834a9ep+0f, -0x1.cba8cap+3f, -0x1.0dbf36p+6f, -0x1.a14882p+7f, -0x1.de778ap+8f, -0x1.b27e0cp+9f, -0x1.34694p+10f, 0x1p-67f},  // row 78: A <= 2^-29.95
-      {-0x1.2debfcp+3f, -0x1.5c3b9cp+0f, -0x1.9a99fp+3f, -0x1.deb1eap+5f, -0x1.6fb95ep+7f, -0x1.a2a65cp+8f, -0x1.798636p+9f, -0x1.0fd1eep+10f, 0x1p-66f},  // row 79: A <= 2^-28.77
-      {-0x1.2c0f36p+3f, -0x1.2cf8d4p+0f, -0x1.60af58p+3f, -0x1.9893c2p+5f, -0x1.37d4cp+7f, -0x1.609f3ep+8f, -0x1.3bf12p+9f, -0x1.d4f35ap+9f, 0x1p-65f},  // row 80: A <= 2^-28.77
-      {-0x1.2a24b6p+3f, -0x1.0752c2p+0f, -0x1.32985ep+3f, -0x1.60dc4ep+5f, -0x1.0b8116p+7f, -0x1.2c687cp+8f, -0x1.0b17d8p+9f, -0x1.90c55ep+9f, 0x1p-64f},  // row 81: A <= 2^-30.57
-      {-0x1.280732p+3f, -0x1.e658bap+0f, -0x1.191f88p+4f, -0x1.41316ep+6f, -0x1.e35dd6p+7f, -0x1.0d5cd4p+9f, -0x1.db780cp+9f, -0x1.563b0ep+10f, 0x1p-64f},  // row 82: A <= 2^-30.84
-      {-0x1.26078p+3f, -0x1.b077d6p+0f, -0x1.f0949p+3f, -0x1.19b7ap+6f, -0x1.a4f3c4p+7f, -0x1.d1b52ep+8f, -0x1.97f7dp+9f, -0x1.2a0e7ap+10f, 0x1p-63f},  // row 83: A <= 2^-30.48
-      {-0x1.24200ap+3f, -0x1.74db9p+0f, -0x1.a95b78p+3f, -0x1.df6b3p+5f, -0x1.63be88p+7f, -0x1.86ca5cp+8f, -0x1.53d8eep+9f, -0x1.f6e662p+9f, 0x1p-62f},  // row 84: A <= 2^-30.25
-      {-0x1.21f004p+3f, -0x1.5b19b2p+0f, -0x1.89013ep+3f, -0x1.b78d5ep+5f, -0x1.4397dep+7f, -0x1.60b5bap+8f, -0x1.30127ep+9f, -0x1.96ca2ep+9f, 0x1p-61f},  // row 85: A <= 2^-29.76
-      {-0x1.20129ep+3f, -0x1.25b8d2p+0f, -0x1.4a6cfap+3f, -0x1.6f1f6cp+5f, -0x1.0c7108p+7f, -0x1.227eb2p+8f, -0x1.f15ab8p+8f, -0x1.6191bcp+9f, 0x1p-60f},  // row 86: A <= 2^-30.88
-      {-0x1.1e004p+3f, -0x1.06725p+0f, -0x1.251dcap+3f, -0x1.43441cp+5f, -0x1.d52a3cp+6f, -0x1.f7c764p+7f, -0x1.abd242p+8f, -0x1.27fb1ap+9f, 0x1p-59f},  // row 87: A <= 2^-28.22
-      {-0x1.1c0692p+3f, -0x1.c6b7d6p+0f, -0x1.f8586ap+3f, -0x1.14238ap+6f, -0x1.8dd98ap+7f, -0x1.a7fee4p+8f, -0x1.654906p+9f, -0x1.ed8df4p+9f, 0x1p-59f},  // row 88: A <= 2^-29.41
-      {-0x1.1a1284p+3f, -0x1.860ef6p+0f, -0x1.ada664p+3f, -0x1.d328f6p+5f, -0x1.4e173p+7f, -0x1.615cc6p+8f, -0x1.278128p+9f, -0x1.9e5dcp+9f, 0x1p-58f},  // row 89: A <= 2^-30.84
-      {-0x1.17e3a2p+3f, -0x1.62f57ap+0f, -0x1.83f53cp+3f, -0x1.a27926p+5f, -0x1.28d3b8p+7f, -0x1.3763bep+8f, -0x1.01f054p+9f, -0x1.4a9128p+9f, 0x1p-57f},  // row 90: A <= 2^-30.01
-      {-0x1.1611b6p+3f, -0x1.235a8p+0f, -0x1.3c5dbcp+3f, -0x1.52f824p+5f, -0x1.dd901ep+6f, -0x1.f1667p+7f, -0x1.99307p+8f, -0x1.0ddc24p+9f, 0x1p-56f},  // row 91: A <= 2^-30.33
-      {-0x1.141c9ap+3f, -0x1.eebe8cp+0f, -0x1.0ab738p+4f, -0x1.1bb3ecp+6f, -0x1.8cb94p+7f, -0x1.9a0306p+8f, -0x1.4eb52ap+9f, -0x1.bc0b82p+9f, 0x1p-56f},  // row 92: A <= 2^-30.53
-      {-0x1.121f8ep+3f, -0x1.a5fa06p+0f, -0x1.c3b152p+3f, -0x1.dce6c2p+5f, -0x1.4ae71ep+7f, -0x1.533eb2p+8f, -0x1.1277dap+9f, -0x1.7c2aacp+9f, 0x1p-55f},  // row 93: A <= 2^-31.12
-      {-0x1.10106p+3f, -0x1.6d552ap+0f, -0x1.841e34p+3f, -0x1.969c32p+5f, -0x1.17e262p+7f, -0x1.1c9fc6p+8f, -0x1.c9028ap+8f, -0x1.2b4156p+9f, 0x1p-54f},  // row 94: A <= 2^-31.08
-      {-0x1.0e00e8p+3f, -0x1.3b13dap+0f, -0x1.4c30ap+3f, -0x1.594dacp+5f, -0x1.d78d42p+6f, -0x1.db900ap+7f, -0x1.7a6cp+8f, -0x1.ea503p+8f, 0x1p-53f},  // row 95: A <= 2^-29.08
-      {-0x1.0c0f4p+3f, -0x1.067d5ep+0f, -0x1.12c026p+3f, -0x1.1b7a74p+5f, -0x1.8029ecp+6f, -0x1.805278p+7f, -0x1.2f5aa4p+8f, -0x1.985e42p+8f, 0x1p-52f},  // row 96: A <= 2^-30.65
-      {-0x1.0a20d6p+3f, -0x1.b2505ep+0f, -0x1.c3520ep+3f, -0x1.ce3306p+5f, -0x1.36c8c8p+7f, -0x1.34798cp+8f, -0x1.e2c4f2p+8f, -0x1.3cc836p+9f, 0x1p-52f},  // row 97: A <= 2^-29.50
-      {-0x1.081424p+3f, -0x1.7115fp+0f, -0x1.7c946cp+3f, -0x1.82a88p+5f, -0x1.01dc58p+7f, -0x1.fb8fcep+7f, -0x1.89c3c8p+8f, -0x1.fcba08p+8f, 0x1p-51f},  // row 98: A <= 2^-31.69
-      {-0x1.0610f8p+3f, -0x1.3568fp+0f, -0x1.3c9c48p+3f, -0x1.3f236ap+5f, -0x1.a635f6p+6f, -0x1.9c0e34p+7f, -0x1.3ce24cp+8f, -0x1.9246dp+8f, 0x1p-50f},  // row 99: A <= 2^-30.15
-      {-0x1.0417a6p+3f, -0x1.ffb132p-1f, -0x1.03d334p+3f, -0x1.03dd08p+5f, -0x1.550848p+6f, -0x1.4a0582p+7f, -0x1.f72998p+7f, -0x1.4b5bf6p+8f, 0x1p-49f},  // row 100: A <= 2^-30.79
-      {-0x1.01e3e2p+3f, -0x1.be725p+0f, -0x1.c18b5ep+3f, -0x1.bdaddep+5f, -0x1.21cd8ap+7f, -0x1.15e284p+8f, -0x1.a363c2p+8f, -0x1.f60078p+8f, 0x1p-49f},  // row 101: A <= 2^-29.19
-      {-0x1.001b54p+3f, -0x1.5d2c1ap+0f, -0x1.5d28d8p+3f, -0x1.57af12p+5f, -0x1.bba8ccp+6f, -0x1.a627ecp+7f, -0x1.3c2716p+8f, -0x1.7e4afap+8f, 0x1p-48f},  // row 102: A <= 2^-31.14
-      {-0x1.fc42fep+2f, -0x1.1d9084p+0f, -0x1.1b58dcp+3f, -0x1.14add4p+5f, -0x1.6237b6p+6f, -0x1.4e220cp+7f, -0x1.efe532p+7f, -0x1.33c772p+8f, 0x1p-47f},  // row 103: A <= 2^-29.15
-      {-0x1.f7cefcp+2f, -0x1.eee7b6p+0f, -0x1.e6c07ap+3f, -0x1.d6fd46p+5f, -0x1.2aaa14p+7f, -0x1.17022ep+8f, -0x1.99d46cp+8f, -0x1.e391f2p+8f, 0x1p-47f},  // row 104: A <= 2^-31.92
-      {-0x1.f422a4p+2f, -0x1.840f1ep+0f, -0x1.7ae0cap+3f, -0x1.6bd7a4p+5f, -0x1.c9d5a2p+6f, -0x1.a82f8ap+7f, -0x1.3515bep+8f, -0x1.7da8ecp+8f, 0x1p-46f},  // row 105: A <= 2^-31.38
-      {-0x1.efbf78p+2f, -0x1.4aaa42p+0f, -0x1.40011ep+3f, -0x1.30835cp+5f, -0x1.7b92bap+6f, -0x1.5c4b5p+7f, -0x1.f60136p+7f, -0x1.1de5dp+8f, 0x1p-45f},  // row 106: A <= 2^-28.68
-      {-0x1.ec0662p+2f, -0x1.02f32cp+0f, -0x1.f16e5cp+2f, -0x1.d5aac2p+4f, -0x1.225b32p+6f, -0x1.0828fcp+7f, -0x1.79b64p+7f, -0x1.c58de2p+7f, 0x1p-44f},  // row 107: A <= 2^-31.47
-      {-0x1.e7f506p+2f, -0x1.a526acp+0f, -0x1.9127acp+3f, -0x1.77847cp+5f, -0x1.cc2cbcp+6f, -0x1.9ed306p+7f, -0x1.2598a4p+8f, -0x1.4f6858p+8f, 0x1p-44f},  // row 108: A <= 2^-29.49
-      {-0x1.e401a8p+2f, -0x1.50681ep+0f, -0x1.3dd59ap+3f, -0x1.2705cp+5f, -0x1.66616ep+6f, -0x1.4035c4p+7f, -0x1.c0f96p+7f, -0x1.c82068p+7f, 0x1p-43f},  // row 109: A <= 2^-30.38
-      {-0x1.e00dfap+2f, -0x1.0bbab6p+0f, -0x1.f5c1e6p+2f, -0x1.cdcc0ap+4f, -0x1.16041cp+6f, -0x1.ec036cp+6f, -0x1.55aedap+7f, -0x1.a765aap+7f, 0x1p-42f},  // row 110: A <= 2^-30.66
-      {-0x1.dbfed8p+2f, -0x1.add768p+0f, -0x1.8f5fc6p+3f, -0x1.6c56acp+5f, -0x1.b2ae56p+6f, -0x1.7d0f32p+7f, -0x1.05fe1ep+8f, -0x1.24b98ep+8f, 0x1p-42f},  // row 111: A <= 2^-32.54
-      {-0x1.d824bap+2f, -0x1.4f91b8p+0f, -0x1.354142p+3f, -0x1.17c068p+5f, -0x1.4ad7bap+6f, -0x1.1f6046p+7f, -0x1.87432ep+7f, -0x1.b584fep+7f, 0x1p-41f},  // row 112: A <= 2^-30.43
-      {-0x1.d406f6p+2f, -0x1.0d05cp+0f, -0x1.eb850ap+2f, -0x1.b89862p+4f, -0x1.02122ap+6f, -0x1.bbec18p+6f, -0x1.2b3658p+7f, -0x1.467526p+7f, 0x1p-40f},  // row 113: A <= 2^-32.38
-      {-0x1.d009bcp+2f, -0x1.a76cc6p+0f, -0x1.7f817cp+3f, -0x1.54b8c4p+5f, -0x1.8b7456p+6f, -0x1.50ca5cp+7f, -0x1.c17442p+7f, -0x1.01c4dep+8f, 0x1p-40f},  // row 114: A <= 2^-31.14
-      {-0x1.cbd926p+2f, -0x1.537c3ep+0f, -0x1.30b246p+3f, -0x1.0c285ep+5f, -0x1.342e9ap+6f, -0x1.03cbep+7f, -0x1.56d4dep+7f, -0x1.73aec6p+7f, 0x1p-39f},  // row 115: A <= 2^-32.11
-      {-0x1.c8125ap+2f, -0x1.02d884p+0f, -0x1.ccd092p+2f, -0x1.9214e4p+4f, -0x1.c9f79ap+5f, -0x1.7e7736p+6f, -0x1.f39c0ep+6f, -0x1.0976d2p+7f, 0x1p-38f},  // row 116: A <= 2^-30.03
-      {-0x1.c3c05ep+2f, -0x1.a1a706p+0f, -0x1.703c36p+3f, -0x1.3e2028p+5f, -0x1.669a4p+6f, -0x1.28494cp+7f, -0x1.7ea758p+7f, -0x1.7980fep+7f, 0x1p-38f},  // row 117: A <= 2^-31.18
-      {-0x1.c02c3p+2f, -0x1.35506ep+0f, -0x1.0e8c8ep+3f, -0x1.cf98fcp+4f, -0x1.030848p+6f, -0x1.a8172ap+6f, -0x1.0f64bap+7f, -0x1.1ab428p+7f, 0x1p-37f},  // row 118: A <= 2^-32.40
-      {-0x1.bc4684p+2f, -0x1.d8c312p+0f, -0x1.99e8p+3f, -0x1.5c0112p+5f, -0x1.8131dep+6f, -0x1.382d1cp+7f, -0x1.8b13d8p+7f, -0x1.98c2fcp+7f, 0x1p-37f},  // row 119: A <= 2^-32.34
-      {-0x1.b82c9cp+2f, -0x1.6fecaap+0f, -0x1.3c0db6p+3f, -0x1.09bbcap+5f, -0x1.23289cp+6f, -0x1.d2ea64p+6f, -0x1.244d38p+7f, -0x1.289c0cp+7f, 0x1p-36f},  // row 120: A <= 2^-32.25
-      {-0x1.b4083ep+2f, -0x1.1e66bcp+0f, -0x1.e76718p+2f, -0x1.95c39p+4f, -0x1.b7ff96p+5f, -0x1.5cf768p+6f, -0x1.af81eep+6f, -0x1.b363p+6f, 0x1p-35f},  // row 121: A <= 2^-33.35
-      {-0x1.aff4cp+2f, -0x1.b8f138p+0f, -0x1.73aec4p+3f, -0x1.326528p+5f, -0x1.48d4fep+6f, -0x1.01fe8ep+7f, -0x1.3b71cap+7f, -0x1.2f2682p+7f, 0x1p-35f},  // row 122: A <= 2^-32.57
-      {-0x1.abd2fep+2f, -0x1.5407dcp+0f, -0x1.1bdedcp+3f, -0x1.cf5198p+4f, -0x1.ec0284p+5f, -0x1.7dc428p+6f, -0x1.cc8d5cp+6f, -0x1.960da8p+6f, 0x1p-34f},  // row 123: A <= 2^-31.80
-      {-0x1.a7f47p+2f, -0x1.fc4208p+0f, -0x1.a47646p+3f, -0x1.53de94p+5f, -0x1.655022p+6f, -0x1.124208p+7f, -0x1.47c77p+7f, -0x1.51266ep+7f, 0x1p-34f},  // row 124: A <= 2^-31.94
-      {-0x1.a3d358p+2f, -0x1.84adc4p+0f, -0x1.3e654ep+3f, -0x1.fd76c2p+4f, -0x1.08ec1cp+6f, -0x1.921ad2p+6f, -0x1.da2f72p+6f, -0x1.bb0f78p+6f, 0x1p-33f},  // row 125: A <= 2^-33.45
-      {-0x1.a0259ap+2f, -0x1.1ac52ep+0f, -0x1.cb33ap+2f, -0x1.6bff18p+4f, -0x1.76e1c8p+5f, -0x1.19755cp+6f, -0x1.486d56p+6f, -0x1.7da24ap+6f, 0x1p-32f},  // row 126: A <= 2^-30.64
-      {-0x1.9bf92ap+2f, -0x1.aeffaep+0f, -0x1.5a6f3ap+3f, -0x1.0fb546p+5f, -0x1.14b788p+6f, -0x1.9ac3a2p+6f, -0x1.d9d4fcp+6f, -0x1.c01fdp+6f, 0x1p-32f},  // row 127: A <= 2^-32.39
-      {-0x1.983b8ap+2f, -0x1.394734p+0f, -0x1.f308p+2f, -0x1.83a464p+4f, -0x1.86cce8p+5f, -0x1.1efb36p+6f, -0x1.467968p+6f, -0x1.1f6b6cp+6f, 0x1p-31f},  // row 128: A <= 2^-31.54
-      {-0x1.93fc36p+2f, -0x1.dd1bcep+0f, -0x1.7807fp+3f, -0x1.20e38cp+5f, -0x1.1fdcc4p+6f, -0x1.a187e6p+6f, -0x1.d50b54p+6f, -0x1.9e03dp+6f, 0x1p-31f},  // row 129: A <= 2^-33.35
-      {-0x1.8febep+2f, -0x1.634a36p+0f, -0x1.1530ecp+3f, -0x1.a5616ep+4f, -0x1.9f28bp+5f, -0x1.296084p+6f, -0x1.4a7e08p+6f, -0x1.65016ap+6f, 0x1p-30f},  // row 130: A <= 2^-31.15
-      {-0x1.8bc3eap+2f, -0x1.09dd4p+0f, -0x1.9a83dp+2f, -0x1.3498cap+4f, -0x1.2c7fc4p+5f, -0x1.a948dp+5f, -0x1.d162fcp+5f, -0x1.8f88bap+5f, 0x1p-29f},  // row 131: A <= 2^-29.61
-      {-0x1.87dda4p+2f, -0x1.829eecp+0f, -0x1.278808p+3f, -0x1.b7ae76p+4f, -0x1.a766cap+5f, -0x1.28186p+6f, -0x1.4040c4p+6f, -0x1.02c24ep+6f, 0x1p-29f},  // row 132: A <= 2^-31.99
-      {-0x1.83dbcp+2f, -0x1.1af08ap+0f, -0x1.ac1c5ep+2f, -0x1.3b025ap+4f, -0x1.2bd994p+5f, -0x1.9e2b04p+5f, -0x1.b982e4p+5f, -0x1.73245cp+5f, 0x1p-28f},  // row 133: A <= 2^-30.03
-      {-0x1.801334p+2f, -0x1.93f08ep+0f, -0x1.2e99d6p+3f, -0x1.b8b35ep+4f, -0x1.9ede72p+5f, -0x1.1aea64p+6f, -0x1.29749p+6f, -0x1.8a442ap+6f, 0x1p-28f},  // row 134: A <= 2^-30.37
-      {-0x1.7c08cap+2f, -0x1.264476p+0f, -0x1.b43916p+2f, -0x1.3a18dep+4f, -0x1.24290ap+5f, -0x1.89a9bap+5f, -0x1.992086p+5f, -0x1.545fecp+5f, 0x1p-27f},  // row 135: A <= 2^-32.91
-      {-0x1.7849f8p+2f, -0x1.9f9fcp+0f, -0x1.310236p+3f, -0x1.b29fd4p+4f, -0x1.8fbe4ap+5f, -0x1.0a04e2p+6f, -0x1.0ffe7p+6f, -0x1.fc347ap+5f, 0x1p-27f},  // row 136: A <= 2^-31.88
-      {-0x1.73e532p+2f, -0x1.363a44p+0f, -0x1.c1fa9ap+2f, -0x1.3c9b52p+4f, -0x1.1f5218p+5f, -0x1.7910a6p+5f, -0x1.7c8c8cp+5f, -0x1.085f9p+5f, 0x1p-26f},  // row 137: A <= 2^-31.50
-      {-0x1.6fdd9cp+2f, -0x1.be2296p+0f, -0x1.40074cp+3f, -0x1.bd21ccp+4f, -0x1.8ef3c8p+5f, -0x1.024028p+6f, -0x1.000d5ep+6f, -0x1.6c11d8p+5f, 0x1p-26f},  // row 138: A <= 2^-33.02
-      {-0x1.6bca2p+2f, -0x1.40d5fcp+0f, -0x1.c7298ep+2f, -0x1.38caa6p+4f, -0x1.14c698p+5f, -0x1.6170d2p+5f, -0x1.59b80cp+5f, -0x1.b6f028p+4f, 0x1p-25f},  // row 139: A <= 2^-31.73
-      {-0x1.67da7cp+2f, -0x1.c5f87ep+0f, -0x1.3e832ap+3f, -0x1.b0b0dep+4f, -0x1.7a1988p+5f, -0x1.dc6732p+5f, -0x1.c9d32ep+5f, -0x1.94e152p+4f, 0x1p-25f},  // row 140: A <= 2^-31.10
-      {-0x1.6442cap+2f, -0x1.368f4ap+0f, -0x1.af6826p+2f, -0x1.21e2ep+4f, -0x1.f4c72ep+4f, -0x1.374042p+5f, -0x1.27e116p+5f, -0x1.26d86ap+5f, 0x1p-24f},  // row 141: A <= 2^-31.13
-      {-0x1.5fbe2ap+2f, -0x1.ca943p+0f, -0x1.3a71ep+3f, -0x1.a0d21ep+4f, -0x1.62bb92p+5f, -0x1.b1f6fcp+5f, -0x1.96079ap+5f, -0x1.6d2decp+5f, 0x1p-24f},  // row 142: A <= 2^-31.85
-      {-0x1.5c0ce8p+2f, -0x1.3a2058p+0f, -0x1.aa3bfcp+2f, -0x1.174e78p+4f, -0x1.d597b4p+4f, -0x1.1b8a1ep+5f, -0x1.0515a6p+5f, -0x1.191352p+4f, 0x1p-23f},  // row 143: A <= 2^-32.23
-      {-0x1.583c42p+2f, -0x1.b1597cp+0f, -0x1.22c1b2p+3f, -0x1.788c82p+4f, -0x1.387c5ap+5f, -0x1.740246p+5f, -0x1.51b262p+5f, -0x1.8bb87ap+4f, 0x1p-23f},  // row 144: A <= 2^-32.99
-      {-0x1.544204p+2f, -0x1.2de274p+0f, -0x1.9061fp+2f, -0x1.00050cp+4f, -0x1.a3297p+4f, -0x1.ebc9b6p+4f, -0x1.b848e4p+4f, -0x1.7a04acp+2f, 0x1p-22f},  // row 145: A <= 2^-31.02
-      {-0x1.4fc162p+2f, -0x1.b55e4ap+0f, -0x1.1e2a9ep+3f, -0x1.68b888p+4f, -0x1.22af6ep+5f, -0x1.4efb7cp+5f, -0x1.243de4p+5f, -0x1.87100ap+4f, 0x1p-22f},  // row 146: A <= 2^-30.27
-      {-0x1.4c2e44p+2f, -0x1.247c96p+0f, -0x1.7aa228p+2f, -0x1.d7c18p+3f, -0x1.775e0ep+4f, -0x1.aa857p+4f, -0x1.6e4074p+4f, -0x1.ed0f94p+3f, 0x1p-21f},  // row 147: A <= 2^-31.00
-      {-0x1.4813dp+2f, -0x1.96cf1ep+0f, -0x1.040838p+3f, -0x1.3fa07ap+4f, -0x1.f52af2p+4f, -0x1.1834bcp+5f, -0x1.d63a2ap+4f, -0x1.48d0dap+3f, 0x1p-21f},  // row 148: A <= 2^-31.21
-      {-0x1.4447fcp+2f, -0x1.12fdf4p+0f, -0x1.5b719cp+2f, -0x1.a5ad78p+3f, -0x1.4603cep+4f, -0x1.66c60cp+4f, -0x1.28ff6ep+4f, -0x1.80e1ap+3f, 0x1p-20f},  // row 149: A <= 2^-31.31
-      {-0x1.404c76p+2f, -0x1.77e21cp+0f, -0x1.d5070ep+2f, -0x1.18cb6ap+4f, -0x1.abc726p+4f, -0x1.cf4386p+4f, -0x1.777072p+4f, -0x1.96f582p+2f, 0x1p-20f},  // row 150: A <= 2^-31.17
-      {-0x1.3c0c5p+2f, -0x1.053aeep+0f, -0x1.4197f6p+2f, -0x1.7b7432p+3f, -0x1.1c67a6p+4f, -0x1.2e4572p+4f, -0x1.e0c1e8p+3f, -0x1.250692p+3f, 0x1p-19f},  // row 151: A <= 2^-30.90
-      {-0x1.37ea94p+2f, -0x1.663e02p+0f, -0x1.b33208p+2f, -0x1.fa1c18p+3f, -0x1.754ecap+4f, -0x1.85918ap+4f, -0x1.2dde5cp+4f, -0x1.aabfcap+3f, 0x1p-19f},  // row 152: A <= 2^-32.28
-      {-0x1.340746p+2f, -0x1.e05cbep+0f, -0x1.2018bp+3f, -0x1.4a6f16p+4f, -0x1.e00646p+4f, -0x1.ec5f48p+4f, -0x1.779a92p+4f, -0x1.b2a1a8p+3f, 0x1p-19f},  // row 153: A <= 2^-29.97
-      {-0x1.304314p+2f, -0x1.3dfc7p+0f, -0x1.78b474p+2f, -0x1.aa380ap+3f, -0x1.30ee0ap+4f, -0x1.339c96p+4f, -0x1.c873e4p+3f, -0x1.4b4658p+1f, 0x1p-18f},  // row 154: A <= 2^-30.94
-      {-0x1.2c07c4p+2f, -0x1.b2088cp+0f, -0x1.faf14cp+2f, -0x1.1a5c9ap+4f, -0x1.8d0fc2p+4f, -0x1.885a6ap+4f, -0x1.1d94f6p+4f, -0x1.78aa2ep+3f, 0x1p-18f},  // row 155: A <= 2^-33.50
-      {-0x1.27eb52p+2f, -0x1.245d16p+0f, -0x1.50bc62p+2f, -0x1.7164e8p+3f, -0x1.fe927ap+3f, -0x1.ee844ap+3f, -0x1.5e55ecp+3f, -0x1.01cb76p+3f, 0x1p-17f},  // row 156: A <= 2^-32.31
-      {-0x1.23b8dep+2f, -0x1.8aa21ap+0f, -0x1.bffe46p+2f, -0x1.e3a794p+3f, -0x1.484b34p+4f, -0x1.37643ep+4f, -0x1.ad89b8p+3f, -0x1.1b78f4p+3f, 0x1p-17f},  // row 157: A <= 2^-31.95
-      {-0x1.20415ep+2f, -0x1.f7ef5p-1f, -0x1.1a96fp+2f, -0x1.2d04fep+3f, -0x1.928014p+3f, -0x1.7736eap+3f, -0x1.fe2baap+2f, -0x1.0099b8p+2f, 0x1p-16f},  // row 158: A <= 2^-30.74
-      {-0x1.1bd7cp+2f, -0x1.5679b2p+0f, -0x1.7a2156p+2f, -0x1.8bdac2p+3f, -0x1.037beep+4f, -0x1.d87c6ap+3f, -0x1.3bb1c2p+3f, -0x1.422b6ap+3f, 0x1p-16f},  // row 159: A <= 2^-32.50
-      {-0x1.18445p+2f, -0x1.b5a27ep+0f, -0x1.dd0396p+2f, -0x1.ec4454p+3f, -0x1.3d73d6p+4f, -0x1.1b9f5ep+4f, -0x1.6fb14cp+3f, -0x1.31cc18p+2f, 0x1p-16f},  // row 160: A <= 2^-34.00
-      {-0x1.13e7e2p+2f, -0x1.25d2e4p+0f, -0x1.3b3292p+2f, -0x1.3f8964p+3f, -0x1.93ce34p+3f, -0x1.60e48p+3f, -0x1.b77b34p+2f, 0x1.806f46p+3f, 0x1p-15f},  // row 161: A <= 2^-30.80
-      {-0x1.101162p+2f, -0x1.7b5b4ep+0f, -0x1.913198p+2f, -0x1.9045eap+3f, -0x1.f09bbap+3f, -0x1.a7791ap+3f, -0x1.03c568p+3f, -0x1.37c436p+2f, 0x1p-15f},  // row 162: A <= 2^-32.88
-      {-0x1.0bef8p+2f, -0x1.f1745ep+0f, -0x1.02fa16p+3f, -0x1.fbc918p+3f, -0x1.34ab04p+4f, -0x1.00c308p+4f, -0x1.2f2e6ep+3f, -0x1.047b1cp+3f, 0x1p-15f},  // row 163: A <= 2^-33.37
-      {-0x1.07e022p+2f, -0x1.43483cp+0f, -0x1.4b67d8p+2f, -0x1.3f3d44p+3f, -0x1.7c3f62p+3f, -0x1.3540f4p+3f, -0x1.5a487cp+2f, 0x1.75c248p+3f, 0x1p-14f},  // row 164: A <= 2^-31.03
-      {-0x1.03d586p+2f, -0x1.a1fb92p+0f, -0x1.a5ca5ap+2f, -0x1.8f1da6p+3f, -0x1.d18948p+3f, -0x1.70230cp+3f, -0x1.94346p+2f, -0x1.2308ap+1f, 0x1p-14f},  // row 165: A <= 2^-32.37
-      {-0x1.ffbfdp+1f, -0x1.0bc112p+0f, -0x1.09fcf8p+2f, -0x1.ee77bap+2f, -0x1.1a5ca4p+3f, -0x1.b2eff6p+2f, -0x1.cc4702p+1f, -0x1.36f14cp+0f, 0x1p-13f},  // row 166: A <= 2^-31.08
-      {-0x1.f8304ep+1f, -0x1.51fc96p+0f, -0x1.4aaf7p+2f, -0x1.2e10bap+3f, -0x1.51eb74p+3f, -0x1.fb0bc4p+2f, -0x1.026c6ap+2f, -0x1.464fccp+0f, 0x1p-13f},  // row 167: A <= 2^-31.79
-      {-0x1.ef79d4p+1f, -0x1.b81e48p+0f, -0x1.a6fe12p+2f, -0x1.7a8a16p+3f, -0x1.9d31c8p+3f, -0x1.2c4488p+3f, -0x1.22a7f2p+2f, -0x1.443e1p+1f, 0x1p-13f},  // row 168: A <= 2^-33.63
-      {-0x1.e7732ep+1f, -0x1.177c0ep+0f, -0x1.08260ap+2f, -0x1.cfb856p+2f, -0x1.ee7b8ap+2f, -0x1.5d1f5p+2f, -0x1.41dbb8p+1f, 0x1.ac9b02p+1f, 0x1p-12f},  // row 169: A <= 2^-31.99
-      {-0x1.df988p+1f, -0x1.5fc796p+0f, -0x1.46fa08p+2f, -0x1.1980bcp+3f, -0x1.252cd8p+3f, -0x1.908becp+2f, -0x1.5d4fe6p+1f, -0x1.6cf44cp+0f, 0x1p-12f},  // row 170: A <= 2^-33.17
-      {-0x1.d790b8p+1f, -0x1.bb4d92p+0f, -0x1.94f3fep+2f, -0x1.55a2eep+3f, -0x1.5b095ep+3f, -0x1.cb228p+2f, -0x1.7c7458p+1f, 0x1.12fe18p+2f, 0x1p-12f},  // row 171: A <= 2^-32.69
-      {-0x1.cfcefcp+1f, -0x1.14125ap+0f, -0x1.efd55ep+1f, -0x1.99ff3ap+2f, -0x1.963878p+2f, -0x1.0358b4p+2f, -0x1.98f8e2p+0f, -0x1.01fc14p-2f, 0x1p-11f},  // row 172: A <= 2^-32.28
-      {-0x1.c80b62p+1f, -0x1.56a24ap+0f, -0x1.2e609p+2f, -0x1.e9dfcp+2f, -0x1.d8f9bcp+2f, -0x1.2203f8p+2f, -0x1.abeefep+0f, -0x1.94a7c6p+3f, 0x1p-11f},  // row 173: A <= 2^-31.72
-      {-0x1.c055a2p+1f, -0x1.a706aap+0f, -0x1.6ecd14p+2f, -0x1.22f55cp+3f, -0x1.118a4ap+3f, -0x1.446ff4p+2f, -0x1.b56dap+0f, 0x1.411012p+1f, 0x1p-11f},  // row 174: A <= 2^-33.22
-      {-0x1.b7ff0ep+1f, -0x1.088df8p+0f, -0x1.c1f2e2p+1f, -0x1.5cb228p+2f, -0x1.3e234cp+2f, -0x1.68572ep+1f, -0x1.cb3156p-1f, -0x1.541678p+0f, 0x1p-10f},  // row 175: A <= 2^-33.86
-      {-0x1.b07eep+1f, -0x1.425794p+0f, -0x1.0d444cp+2f, -0x1.9873acp+2f, -0x1.6a5546p+2f, -0x1.89ab9cp+1f, -0x1.a5b458p-1f, 0x1.19f2bcp-1f, 0x1p-10f},  // row 176: A <= 2^-33.44
-      {-0x1.a801a6p+1f, -0x1.91664ep+0f, -0x1.487614p+2f, -0x1.e5e536p+2f, -0x1.a0eebep+2f, -0x1.ad8e9cp+1f, -0x1.a73c96p-1f, 0x1.323a4p-3f, 0x1p-10f},  // row 177: A <= 2^-31.17
-      {-0x1.a05654p+1f, -0x1.e77786p+0f, -0x1.875d8p+2f, -0x1.1ac9b4p+3f, -0x1.d64206p+2f, -0x1.cc5a72p+1f, -0x1.93f71ep-1f, 0x1.0603d4p+1f, 0x1p-10f},  // row 178: A <= 2^-34.64
-      {-0x1.97a134p+1f, -0x1.2e857ap+0f, -0x1.db2358p+1f, -0x1.4e0a66p+2f, -0x1.0b7d08p+2f, -0x1.eac026p+0f, -0x1.5df5f4p-2f, 0x1.1e30ecp-1f, 0x1p-9f},  // row 179: A <= 2^-34.00
-      {-0x1.8fa89ep+1f, -0x1.6f256ap+0f, -0x1.1a67a4p+2f, -0x1.82e98ep+2f, -0x1.2ac1fp+2f, -0x1.017082p+1f, -0x1.b38beap-3f, 0x1.67e1b6p+2f, 0x1p-9f},  // row 180: A <= 2^-32.43
-      {-0x1.87a8eep+1f, -0x1.bc146ap+0f, -0x1.4e633ep+2f, -0x1.bdf4d4p+2f, -0x1.4b4a7ep+2f, -0x1.07e2c4p+1f, -0x1.88731p-3f, 0x1.409514p-1f, 0x1p-9f},  // row 181: A <= 2^-33.50
-      {-0x1.801896p+1f, -0x1.08d05ep+0f, -0x1.86ac4p+1f, -0x1.fb768p+1f, -0x1.6aa96ap+1f, -0x1.0b19b6p+0f, 0x1.ce72p-6f, 0x1.1baad2p+1f, 0x1p-8f},  // row 182: A <= 2^-33.22
-      {-0x1.77fe4ap+1f, -0x1.3e87c6p+0f, -0x1.cb6a36p+1f, -0x1.21c3b8p+2f, -0x1.8c3c5cp+1f, -0x1.070562p+0f, 0x1.7fa2b4p-4f, 0x1.4a6d18p-3f, 0x1p-8f},  // row 183: A <= 2^-35.38
-      {-0x1.701a0cp+1f, -0x1.7bc628p+0f, -0x1.0bc1e8p+2f, -0x1.47e45cp+2f, -0x1.ac1e64p+1f, -0x1.f9ac3cp-1f, 0x1.6f5fc6p-3f, 0x1.22befap-2f, 0x1p-8f},  // row 184: A <= 2^-31.91
-      {-0x1.68125cp+1f, -0x1.c4578p+0f, -0x1.377c92p+2f, -0x1.71a388p+2f, -0x1.cabf34p+1f, -0x1.d306ecp-1f, 0x1.04a8fp-2f, -0x1.3ac4f8p-1f, 0x1p-8f},  // row 185: A <= 2^-34.13
-      {-0x1.5f942p+1f, -0x1.0ee5ccp+0f, -0x1.6ba2a6p+1f, -0x1.a0c80ap+1f, -0x1.e7e32ep+0f, -0x1.961e36p-2f, 0x1.cf7818p-3f, 0x1.b8228cp-3f, 0x1p-7f},  // row 186: A <= 2^-35.18
-      {-0x1.577686p+1f, -0x1.407c64p+0f, -0x1.a37a34p+1f, -0x1.d0546p+1f, -0x1.ff29a8p+0f, -0x1.4adcc4p-2f, 0x1.290e28p-2f, 0x1.dbd82cp+1f, 0x1p-7f},  // row 187: A <= 2^-32.32
-      {-0x1.5093ap+1f, -0x1.7063a8p+0f, -0x1.d7ae78p+1f, -0x1.fa38c2p+1f, -0x1.071fc2p+1f, -0x1.d7f57cp-3f, 0x1.5460bep-2f, 0x1.aab376p+0f, 0x1p-7f},  // row 188: A <= 2^-34.69
-      {-0x1.482466p+1f, -0x1.b31968p+0f, -0x1.0eed18p+2f, -0x1.176df4p+2f, -0x1.0caa0ap+1f, -0x1.87e736p-4f, 0x1.e4dce6p-2f, 0x1.b5da28p-1f, 0x1p-7f},  // row 189: A <= 2^-34.60
-      {-0x1.40167ep+1f, -0x1.fbd9b4p+0f, -0x1.33b0fap+2f, -0x1.30dafp+2f, -0x1.0d440ep+1f, 0x1.be69c2p-5f, 0x1.36c02ep-1f, 0x1.42352p+2f, 0x1p-7f},  // row 190: A <= 2^-32.96
-      {-0x1.3a0d8p+1f, -0x1.1c52ep+0f, -0x1.51558ap+1f, -0x1.43ce76p+1f, -0x1.0a0e1ap+0f, 0x1.e0f38p-6f, -0x1.b7823ap-1f, 0x1.6f7426p+7f, 0x1p-6f},  // row 191: A <= 2^-33.21
+      {-0x1.cb30fp+3f, -0x1.18675ap-1f, -0x1.f6f0fap+2f, -0x1.c0daf2p+5f, -0x1.09bf86p+8f, -0x1.d518fep+9f, -0x1.35dde4p+11f, -0x1.27e62p+14f, 0x1p-149f},  // row 0: A <= 2^-32.23; found 2^-32.25 at x = -0x1.cb27a9a05967dp+3
+      {-0x1.c9ebd8p+3f, -0x1.ef284p-1f, -0x1.bad63ep+3f, -0x1.8a1c14p+6f, -0x1.d1545ap+8f, -0x1.9a2776p+10f, -0x1.2179b4p+12f, -0x1.41136ep+13f, 0x1p-149f},  // row 1: A <= 2^-26.56; found 2^-26.57 at x = -0x1.caa68eebc18e7p+3
+      {-0x1.c81e0ep+3f, -0x1.14e3f2p+0f, -0x1.ed5094p+3f, -0x1.b549aap+6f, -0x1.011dap+9f, -0x1.c32154p+10f, -0x1.3d697ep+12f, -0x1.7d6aaep+13f, 0x1p-148f},  // row 2: A <= 2^-26.60; found 2^-26.61 at x = -0x1.c71cfc6654052p+3
+      {-0x1.c5f1c4p+3f, -0x1.6b9812p+0f, -0x1.4259c4p+4f, -0x1.1c5d5ap+7f, -0x1.4cc6d2p+9f, -0x1.22abf6p+11f, -0x1.96bcbap+12f, -0x1.c38e76p+13f, 0x1p-147f},  // row 3: A <= 2^-26.65; found 2^-26.66 at x = -0x1.c6e8912e18044p+3
+      {-0x1.c41e28p+3f, -0x1.97e03cp+0f, -0x1.68277ap+4f, -0x1.3c6c3ap+7f, -0x1.70c53ep+9f, -0x1.409876p+11f, -0x1.bef62cp+12f, -0x1.0a066ep+14f, 0x1p-146f},  // row 4: A <= 2^-26.70; found 2^-26.71 at x = -0x1.c36ace3c3d2a7p+3
+      {-0x1.c225c4p+3f, -0x1.e5ccb2p-1f, -0x1.ab174ep+3f, -0x1.759478p+6f, -0x1.b172ecp+8f, -0x1.7717eap+10f, -0x1.042096p+12f, -0x1.389b2ap+13f, 0x1p-144f},  // row 5: A <= 2^-26.73; found 2^-26.74 at x = -0x1.c2e8912e18044p+3
+      {-0x1.bff8c2p+3f, -0x1.3b54bep+0f, -0x1.13e21cp+4f, -0x1.e046b8p+6f, -0x1.153f1cp+9f, -0x1.ddb862p+10f, -0x1.49bbb2p+12f, -0x1.6d439p+13f, 0x1p-143f},  // row 6: A <= 2^-26.79; found 2^-26.80 at x = -0x1.c1p+3
+      {-0x1.bde71cp+3f, -0x1.84f27p+0f, -0x1.52b7ccp+4f, -0x1.257498p+7f, -0x1.513562p+9f, -0x1.212f48p+11f, -0x1.8cbdccp+12f, -0x1.a9897p+13f, 0x1p-142f},  // row 7: A <= 2^-26.82; found 2^-26.83 at x = -0x1.bee8912e18044p+3
+      {-0x1.bbf31ap+3f, -0x1.c65caep+0f, -0x1.89f3ap+4f, -0x1.53cc32p+7f, -0x1.84b5fep+9f, -0x1.4bce86p+11f, -0x1.c58b06p+12f, -0x1.ed4cdap+13f, 0x1p-141f},  // row 8: A <= 2^-26.88; found 2^-26.90 at x = -0x1.bdp+3
+      {-0x1.b9e2e8p+3f, -0x1.154504p+0f, -0x1.de9316p+3f, -0x1.9ad94cp+6f, -0x1.d3c35ep+8f, -0x1.8d6cf2p+10f, -0x1.0dec38p+12f, -0x1.1d1094p+13f, 0x1p-139f},  // row 9: A <= 2^-26.92; found 2^-26.93 at x = -0x1.bae8912e18044p+3
+      {-0x1.b7e518p+3f, -0x1.46c314p+0f, -0x1.18ba8ep+4f, -0x1.dfce8ep+6f, -0x1.0fe106p+9f, -0x1.cbd578p+10f, -0x1.36e25p+12f, -0x1.47c252p+13f, 0x1p-138f},  // row 10: A <= 2^-26.96; found 2^-26.98 at x = -0x1.b8460ec7187c3p+3
+      {-0x1.b5ef0cp+3f, -0x1.7aa7f8p+0f, -0x1.43dc8ep+4f, -0x1.138432p+7f, -0x1.36d07ep+9f, -0x1.059c8p+11f, -0x1.605e7cp+12f, -0x1.76f688p+13f, 0x1p-137f},  // row 11: A <= 2^-26.98; found 2^-27.00 at x = -0x1.b6eb21f68d949p+3
+      {-0x1.b3eaf4p+3f, -0x1.bf7a52p+0f, -0x1.7cf642p+4f, -0x1.4295acp+7f, -0x1.6a339p+9f, -0x1.2f6b24p+11f, -0x1.96961ap+12f, -0x1.acd996p+13f, 0x1p-136f},  // row 12: A <= 2^-27.06; found 2^-27.07 at x = -0x1.b31b8ba2a804dp+3
+      {-0x1.b21468p+3f, -0x1.e8757ap+0f, -0x1.9e18f6p+4f, -0x1.5d25fep+7f, -0x1.865598p+9f, -0x1.45698ap+11f, -0x1.b2a748p+12f, -0x1.e79fe6p+13f, 0x1p-135f},  // row 13: A <= 2^-27.10; found 2^-27.12 at x = -0x1.b2e8912e18044p+3
+      {-0x1.b01208p+3f, -0x1.1da062p+0f, -0x1.e20b8cp+3f, -0x1.94894cp+6f, -0x1.c21d88p+8f, -0x1.7577a2p+10f, -0x1.f06d14p+11f, -0x1.13c2e8p+13f, 0x1p-133f},  // row 14: A <= 2^-27.15; found 2^-27.17 at x = -0x1.b0460ec7187c3p+3
+      {-0x1.adea64p+3f, -0x1.61b274p+0f, -0x1.28f968p+4f, -0x1.efee8ap+6f, -0x1.127fep+9f, -0x1.c55814p+10f, -0x1.2b4e04p+12f, -0x1.373b02p+13f, 0x1p-132f},  // row 15: A <= 2^-27.20; found 2^-27.21 at x = -0x1.aee8912e18044p+3
+      {-0x1.ac06c6p+3f, -0x1.8630b6p+0f, -0x1.462cdp+4f, -0x1.0f2342p+7f, -0x1.2acc82p+9f, -0x1.eb1696p+10f, -0x1.432cb4p+12f, -0x1.5e076p+13f, 0x1p-131f},  // row 16: A <= 2^-27.19; found 2^-27.20 at x = -0x1.abd282d83815dp+3
+      {-0x1.a9e10ap+3f, -0x1.dd9aaap+0f, -0x1.8d3e8p+4f, -0x1.4889eap+7f, -0x1.6833f8p+9f, -0x1.26927ep+11f, -0x1.80c234p+12f, -0x1.867a1ep+13f, 0x1p-130f},  // row 17: A <= 2^-27.30; found 2^-27.31 at x = -0x1.a96ace3c3d2a7p+3
+      {-0x1.a7f7e8p+3f, -0x1.07d432p+0f, -0x1.b4e80ep+3f, -0x1.67b396p+6f, -0x1.888dd4p+8f, -0x1.3f791p+10f, -0x1.a00952p+11f, -0x1.b38f48p+12f, 0x1p-128f},  // row 18: A <= 2^-27.34; found 2^-27.36 at x = -0x1.a7684109ad1d9p+3
+      {-0x1.a6024ep+3f, -0x1.28547p+0f, -0x1.e875d4p+3f, -0x1.9043dep+6f, -0x1.b2c15p+8f, -0x1.6017eap+10f, -0x1.c86c44p+11f, -0x1.e1d476p+12f, 0x1p-127f},  // row 19: A <= 2^-27.32; found 2^-27.33 at x = -0x1.a5d59e42dc103p+3
+      {-0x1.a3fc8ep+3f, -0x1.544794p+0f, -0x1.171bcp+4f, -0x1.c73554p+6f, -0x1.ec01fp+8f, -0x1.8c7f78p+10f, -0x1.ff4004p+11f, -0x1.0a9688p+13f, 0x1p-126f},  // row 20: A <= 2^-27.45; found 2^-27.46 at x = -0x1.a36ace3c3d2a7p+3
+      {-0x1.a1f624p+3f, -0x1.859a1ap+0f, -0x1.3e05ep+4f, -0x1.02128p+7f, -0x1.158edcp+9f, -0x1.bd249p+10f, -0x1.1d769p+12f, -0x1.25c30cp+13f, 0x1p-125f},  // row 21: A <= 2^-27.44; found 2^-27.46 at x = -0x1.a1684109ad1d9p+3
+      {-0x1.a0223ap+3f, -0x1.9a12fp+0f, -0x1.4d4502p+4f, -0x1.0d3f8ap+7f, -0x1.2047fp+9f, -0x1.cc0b8ep+10f, -0x1.259b5ap+12f, -0x1.419796p+13f, 0x1p-124f},  // row 22: A <= 2^-27.12; found 2^-27.13 at x = -0x1.9fp+3
+      {-0x1.9df82cp+3f, -0x1.eced86p+0f, -0x1.8e8574p+4f, -0x1.4045p+7f, -0x1.5514e6p+9f, -0x1.0eccbep+11f, -0x1.57c78ap+12f, -0x1.5e4cfcp+13f, 0x1p-123f},  // row 23: A <= 2^-27.55; found 2^-27.56 at x = -0x1.9d6ace3c3d2a7p+3
+      {-0x1.9bf834p+3f, -0x1.140a18p+0f, -0x1.bc2fcep+3f, -0x1.6338f6p+6f, -0x1.786ee2p+8f, -0x1.295fa2p+10f, -0x1.7790dep+11f, -0x1.7bc724p+12f, 0x1p-121f},  // row 24: A <= 2^-27.52; found 2^-27.53 at x = -0x1.9c4c1a55ef51ap+3
+      {-0x1.9a09fep+3f, -0x1.2b860cp+0f, -0x1.dfb78ap+3f, -0x1.7dd114p+6f, -0x1.92aba8p+8f, -0x1.3c7d1p+10f, -0x1.8debc8p+11f, -0x1.9d2326p+12f, 0x1p-120f},  // row 25: A <= 2^-26.50; found 2^-26.51 at x = -0x1.9bp+3
+      {-0x1.98265p+3f, -0x1.3e8f1cp+0f, -0x1.fbda3ap+3f, -0x1.925322p+6f, -0x1.a64bdcp+8f, -0x1.4a3e24p+10f, -0x1.9cd908p+11f, -0x1.bcd0bp+12f, 0x1p-119f},  // row 26: A <= 2^-27.70; found 2^-27.72 at x = -0x1.97d59e42dc103p+3
+      {-0x1.96216cp+3f, -0x1.6373e8p+0f, -0x1.19eeb8p+4f, -0x1.bc75dcp+6f, -0x1.d027fep+8f, -0x1.691ffp+10f, -0x1.c12dd6p+11f, -0x1.de678ep+12f, 0x1p-118f},  // row 27: A <= 2^-27.44; found 2^-27.44 at x = -0x1.95p+3
+      {-0x1.94063ep+3f, -0x1.98d99ep+0f, -0x1.429a66p+4f, -0x1.f9e7acp+6f, -0x1.06c178p+9f, -0x1.96c216p+10f, -0x1.f7686cp+11f, -0x1.ffad52p+12f, 0x1p-117f},  // row 28: A <= 2^-27.23; found 2^-27.24 at x = -0x1.95p+3
+      {-0x1.91fa44p+3f, -0x1.c97298p+0f, -0x1.671eb2p+4f, -0x1.1823dep+7f, -0x1.217c18p+9f, -0x1.bdd0fep+10f, -0x1.1255bap+12f, -0x1.1122ccp+13f, 0x1p-116f},  // row 29: A <= 2^-27.84; found 2^-27.85 at x = -0x1.92e8912e18044p+3
+      {-0x1.902166p+3f, -0x1.d77d6cp+0f, -0x1.707144p+4f, -0x1.1e1324p+7f, -0x1.26394ep+9f, -0x1.c2c828p+10f, -0x1.13ef26p+12f, -0x1.22a826p+13f, 0x1p-115f},  // row 30: A <= 2^-27.76; found 2^-27.78 at x = -0x1.903ff854e4fe3p+3
+      {-0x1.8e1126p+3f, -0x1.076cc6p+0f, -0x1.999446p+3f, -0x1.3c5a6ep+6f, -0x1.43a432p+8f, -0x1.ed44c8p+9f, -0x1.2c6c08p+11f, -0x1.32656p+12f, 0x1p-113f},  // row 31: A <= 2^-27.90; found 2^-27.91 at x = -0x1.8ee8912e18044p+3
+      {-0x1.8c1f3p+3f, -0x1.1805a2p+0f, -0x1.b141aep+3f, -0x1.4cfbfcp+6f, -0x1.52f26ep+8f, -0x1.00f554p+10f, -0x1.37422cp+11f, -0x1.41aa62p+12f, 0x1p-112f},  // row 32: A <= 2^-27.98; found 2^-28.00 at x = -0x1.8c4304db50b36p+3
+      {-0x1.8a092ap+3f, -0x1.39167ep+0f, -0x1.e1dd7p+3f, -0x1.705dbp+6f, -0x1.74eed6p+8f, -0x1.193b1p+10f, -0x1.52e694p+11f, -0x1.50447ap+12f, 0x1p-111f},  // row 33: A <= 2^-28.02; found 2^-28.03 at x = -0x1.89d59e42dc103p+3
+      {-0x1.88239ep+3f, -0x1.4432e6p+0f, -0x1.f09022p+3f, -0x1.79c008p+6f, -0x1.7c8b24p+8f, -0x1.1d786ep+10f, -0x1.560688p+11f, -0x1.5ea5bap+12f, 0x1p-110f},  // row 34: A <= 2^-28.08; found 2^-28.09 at x = -0x1.871b8ba2a804dp+3
+      {-0x1.86045cp+3f, -0x1.6c8672p+0f, -0x1.15a748p+4f, -0x1.a41ed2p+6f, -0x1.a4df2ep+8f, -0x1.3a02e8p+10f, -0x1.764096p+11f, -0x1.6e563ep+12f, 0x1p-109f},  // row 35: A <= 2^-28.14; found 2^-28.16 at x = -0x1.85cf69320eec2p+3
+      {-0x1.841d6cp+3f, -0x1.776f08p+0f, -0x1.1c9134p+4f, -0x1.ac73e2p+6f, -0x1.ab1152p+8f, -0x1.3cf61ep+10f, -0x1.77b296p+11f, -0x1.793408p+12f, 0x1p-108f},  // row 36: A <= 2^-28.19; found 2^-28.20 at x = -0x1.83d59e42dc103p+3
+      {-0x1.82031p+3f, -0x1.9f9e36p+0f, -0x1.39517p+4f, -0x1.d52608p+6f, -0x1.d106a8p+8f, -0x1.573c4p+10f, -0x1.948ae6p+11f, -0x1.879d2p+12f, 0x1p-107f},  // row 37: A <= 2^-28.13; found 2^-28.14 at x = -0x1.82a4268e48f85p+3
+      {-0x1.7ffc6ep+3f, -0x1.bd131p+0f, -0x1.4dc33ap+4f, -0x1.f119cap+6f, -0x1.ea129cp+8f, -0x1.67c534p+10f, -0x1.a59b5ep+11f, -0x1.90848cp+12f, 0x1p-106f},  // row 38: A <= 2^-27.68; found 2^-27.69 at x = -0x1.80eb21f68d949p+3
+      {-0x1.7e12fcp+3f, -0x1.c6f1fcp+0f, -0x1.537726p+4f, -0x1.f70a7ep+6f, -0x1.ed633cp+8f, -0x1.684528p+10f, -0x1.a40652p+11f, -0x1.978ccp+12f, 0x1p-105f},  // row 39: A <= 2^-28.26; found 2^-28.28 at x = -0x1.7ddbd9e9e3edp+3
+      {-0x1.7c0996p+3f, -0x1.e5595cp+0f, -0x1.683874p+4f, -0x1.09748p+7f, -0x1.02eebcp+9f, -0x1.780ebap+10f, -0x1.b3e3e2p+11f, -0x1.a05d4ep+12f, 0x1p-104f},  // row 40: A <= 2^-28.39; found 2^-28.40 at x = -0x1.7b1cfc6654052p+3
+      {-0x1.79ff82p+3f, -0x1.021926p+0f, -0x1.7d0ef6p+3f, -0x1.17482cp+6f, -0x1.0eea14p+8f, -0x1.874504p+9f, -0x1.c2f022p+10f, -0x1.a83bd2p+11f, 0x1p-102f},  // row 41: A <= 2^-28.44; found 2^-28.45 at x = -0x1.7a3ff854e4fe3p+3
+      {-0x1.77efa8p+3f, -0x1.13a97cp+0f, -0x1.94c4d4p+3f, -0x1.270462p+6f, -0x1.1c923ep+8f, -0x1.98b26p+9f, -0x1.d3f55p+10f, -0x1.ab5e66p+11f, 0x1p-101f},  // row 42: A <= 2^-27.38; found 2^-27.38 at x = -0x1.79p+3
+      {-0x1.76076ap+3f, -0x1.151854p+0f, -0x1.94cedap+3f, -0x1.2586c4p+6f, -0x1.19a70ap+8f, -0x1.924afep+9f, -0x1.ca6b04p+10f, -0x1.adeecep+11f, 0x1p-100f},  // row 43: A <= 2^-28.20; found 2^-28.21 at x = -0x1.75d282d83815dp+3
+      {-0x1.741a14p+3f, -0x1.178fb8p+0f, -0x1.964e58p+3f, -0x1.25125ep+6f, -0x1.17b926p+8f, -0x1.8d5494p+9f, -0x1.c227fp+10f, -0x1.aebe04p+11f, 0x1p-99f},  // row 44: A <= 2^-28.29; found 2^-28.30 at x = -0x1.74e8912e18044p+3
+      {-0x1.71ffep+3f, -0x1.2b6734p+0f, -0x1.b0af1p+3f, -0x1.364ecp+6f, -0x1.2672d6p+8f, -0x1.9fd908p+9f, -0x1.d45e2ep+10f, -0x1.ade0fp+11f, 0x1p-98f},  // row 45: A <= 2^-28.65; found 2^-28.66 at x = -0x1.7118c4caa29adp+3
+      {-0x1.700876p+3f, -0x1.300e96p+0f, -0x1.b512bp+3f, -0x1.37c374p+6f, -0x1.263552p+8f, -0x1.9d3394p+9f, -0x1.cecc2cp+10f, -0x1.a54536p+11f, 0x1p-97f},  // row 46: A <= 2^-28.37; found 2^-28.38 at x = -0x1.6f6d613ad8159p+3
+      {-0x1.6e09fp+3f, -0x1.36b008p+0f, -0x1.bc2eeep+3f, -0x1.3b176cp+6f, -0x1.27afdp+8f, -0x1.9ce634p+9f, -0x1.cbb8e2p+10f, -0x1.a38c04p+11f, 0x1p-96f},  // row 47: A <= 2^-28.63; found 2^-28.64 at x = -0x1.6ddbd9e9e3edp+3
+      {-0x1.6bef76p+3f, -0x1.48bee8p+0f, -0x1.d34c6ep+3f, -0x1.498db2p+6f, -0x1.336cccp+8f, -0x1.aac08p+9f, -0x1.d7e50ap+10f, -0x1.a0efb4p+11f, 0x1p-95f},  // row 48: A <= 2^-28.87; found 2^-28.88 at x = -0x1.6bd282d83815dp+3
+      {-0x1.69ebfp+3f, -0x1.4f8d54p+0f, -0x1.da5542p+3f, -0x1.4ca236p+6f, -0x1.34869cp+8f, -0x1.a9cd0cp+9f, -0x1.d3f48cp+10f, -0x1.98d656p+11f, 0x1p-94f},  // row 49: A <= 2^-28.39; found 2^-28.40 at x = -0x1.6bp+3
+      {-0x1.67fbf6p+3f, -0x1.4c1ca2p+0f, -0x1.d2f4a8p+3f, -0x1.45adc2p+6f, -0x1.2c676ep+8f, -0x1.9c38f8p+9f, -0x1.c2af1ep+10f, -0x1.8fc44ep+11f, 0x1p-93f},  // row 50: A <= 2^-29.04; found 2^-29.05 at x = -0x1.67d282d83815dp+3
+      {-0x1.66131cp+3f, -0x1.445516p+0f, -0x1.c598f2p+3f, -0x1.3aa806p+6f, -0x1.20a56cp+8f, -0x1.89d166p+9f, -0x1.ac247ep+10f, -0x1.8633b4p+11f, 0x1p-92f},  // row 51: A <= 2^-29.02; found 2^-29.04 at x = -0x1.663ff854e4fe3p+3
+      {-0x1.63f996p+3f, -0x1.512d28p+0f, -0x1.d4cb46p+3f, -0x1.43425cp+6f, -0x1.26bdaap+8f, -0x1.8fb8bcp+9f, -0x1.afbdbep+10f, -0x1.79255cp+11f, 0x1p-91f},  // row 52: A <= 2^-28.04; found 2^-28.05 at x = -0x1.64eb21f68d949p+3
+      {-0x1.61efd6p+3f, -0x1.55ab72p+0f, -0x1.d851f8p+3f, -0x1.43cb64p+6f, -0x1.257b4ap+8f, -0x1.8ba3a4p+9f, -0x1.a88ce8p+10f, -0x1.6bb94ap+11f, 0x1p-90f},  // row 53: A <= 2^-29.13; found 2^-29.15 at x = -0x1.61684109ad1d9p+3
+      {-0x1.5fda74p+3f, -0x1.5e3f22p+0f, -0x1.e1533cp+3f, -0x1.47fdfap+6f, -0x1.277a3cp+8f, -0x1.8be466p+9f, -0x1.a59b52p+10f, -0x1.5e1a54p+11f, 0x1p-89f},  // row 54: A <= 2^-27.10; found 2^-27.11 at x = -0x1.60ed8e33df38bp+3
+      {-0x1.5e035cp+3f, -0x1.490054p+0f, -0x1.c1c35p+3f, -0x1.30daa4p+6f, -0x1.11251p+8f, -0x1.6bdf96p+9f, -0x1.81f594p+10f, -0x1.50801cp+11f, 0x1p-88f},  // row 55: A <= 2^-29.15; found 2^-29.17 at x = -0x1.5ee73b355d653p+3
+      {-0x1.5be4f8p+3f, -0x1.5299c2p+0f, -0x1.cc1512p+3f, -0x1.35ed84p+6f, -0x1.13f3a8p+8f, -0x1.6d54b4p+9f, -0x1.809788p+10f, -0x1.3faca4p+11f, 0x1p-87f},  // row 56: A <= 2^-28.06; found 2^-28.08 at x = -0x1.5ced8e33df38bp+3
+      {-0x1.59f542p+3f, -0x1.463bfep+0f, -0x1.b8cf8ap+3f, -0x1.274388p+6f, -0x1.0560f2p+8f, -0x1.57f9dep+9f, -0x1.6846f6p+10f, -0x1.30d152p+11f, 0x1p-86f},  // row 57: A <= 2^-29.24; found 2^-29.25 at x = -0x1.59cf69320eec2p+3
+      {-0x1.5821bep+3f, -0x1.2dcb4cp+0f, -0x1.95a21p+3f, -0x1.0e3dcap+6f, -0x1.dbd6ecp+7f, -0x1.3749e4p+9f, -0x1.441338p+10f, -0x1.1f1eb8p+11f, 0x1p-85f},  // row 58: A <= 2^-29.47; found 2^-29.47 at x = -0x1.5718c4caa29adp+3
+      {-0x1.561512p+3f, -0x1.2bd46ap+0f, -0x1.909764p+3f, -0x1.0943a4p+6f, -0x1.d0311ep+7f, -0x1.2dc87p+9f, -0x1.38407cp+10f, -0x1.0dcacap+11f, 0x1p-84f},  // row 59: A <= 2^-29.56; found 2^-29.57 at x = -0x1.55684109ad1d9p+3
+      {-0x1.5401a2p+3f, -0x1.2b45cap+0f, -0x1.8d6b4cp+3f, -0x1.05898ap+6f, -0x1.c6ca26p+7f, -0x1.25cebp+9f, -0x1.2e04dep+10f, -0x1.f91476p+10f, 0x1p-83f},  // row 60: A <= 2^-29.50; found 2^-29.51 at x = -0x1.53684109ad1d9p+3
+      {-0x1.51fd5ep+3f, -0x1.23b35ap+0f, -0x1.8110ap+3f, -0x1.f7c098p+5f, -0x1.b34b96p+7f, -0x1.177566p+9f, -0x1.1d588cp+10f, -0x1.d69f48p+10f, 0x1p-82f},  // row 61: A <= 2^-29.47; found 2^-29.49 at x = -0x1.51dbd9e9e3edp+3
+      {-0x1.4fda56p+3f, -0x1.269406p+0f, -0x1.826754p+3f, -0x1.f63f6p+5f, -0x1.af263ap+7f, -0x1.12f944p+9f, -0x1.1673e6p+10f, -0x1.b8ae52p+10f, 0x1p-81f},  // row 62: A <= 2^-28.28; found 2^-28.29 at x = -0x1.51p+3
+      {-0x1.4e1052p+3f, -0x1.086b9ep+0f, -0x1.58ff08p+3f, -0x1.bdfdf8p+5f, -0x1.7cbca6p+7f, -0x1.e2d1bep+8f, -0x1.e6e26p+9f, -0x1.93afc8p+10f, 0x1p-80f},  // row 63: A <= 2^-29.42; found 2^-29.44 at x = -0x1.4d6d613ad8159p+3
+      {-0x1.4c253ap+3f, -0x1.ed791p-1f, -0x1.4012ep+3f, -0x1.9b5a1cp+5f, -0x1.5d122p+7f, -0x1.b7e8d8p+8f, -0x1.b8a7f6p+9f, -0x1.76c7e2p+10f, 0x1p-79f},  // row 64: A <= 2^-29.78; found 2^-29.80 at x = -0x1.4bd59e42dc103p+3
+      {-0x1.4a0d16p+3f, -0x1.e59848p+0f, -0x1.38fa06p+4f, -0x1.8fa52ep+6f, -0x1.50e9e6p+8f, -0x1.a5c9dp+9f, -0x1.a3b2bcp+10f, -0x1.5a2beap+11f, 0x1p-79f},  // row 65: A <= 2^-29.86; found 2^-29.88 at x = -0x1.4ae73b355d653p+3
+      {-0x1.480ebcp+3f, -0x1.ccb18ap+0f, -0x1.2721ecp+4f, -0x1.7689dap+6f, -0x1.39c3b4p+8f, -0x1.8649b2p+9f, -0x1.81d0f4p+10f, -0x1.3c740ap+11f, 0x1p-78f},  // row 66: A <= 2^-28.95; found 2^-28.96 at x = -0x1.48eb21f68d949p+3
+      {-0x1.460b88p+3f, -0x1.b6028ap+0f, -0x1.16e0d4p+4f, -0x1.5fb248p+6f, -0x1.24bf92p+8f, -0x1.69c75ap+9f, -0x1.633d78p+10f, -0x1.204ad2p+11f, 0x1p-77f},  // row 67: A <= 2^-28.92; found 2^-28.94 at x = -0x1.46a1b7d000618p+3
+      {-0x1.43dbdcp+3f, -0x1.b639eap+0f, -0x1.1524cep+4f, -0x1.5b1e3p+6f, -0x1.1eec04p+8f, -0x1.601b18p+9f, -0x1.56b786p+10f, -0x1.064afcp+11f, 0x1p-76f},  // row 68: A <= 2^-29.80; found 2^-29.81 at x = -0x1.449cc79207819p+3
+      {-0x1.4214acp+3f, -0x1.7fdd66p+0f, -0x1.e2dc7ep+3f, -0x1.2cb192p+6f, -0x1.ee4068p+7f, -0x1.2d712cp+9f, -0x1.240decp+10f, -0x1.d72526p+10f, 0x1p-75f},  // row 69: A <= 2^-30.17; found 2^-30.19 at x = -0x1.42460ec7187c3p+3
+      {-0x1.3ffddep+3f, -0x1.716f12p+0f, -0x1.cdb138p+3f, -0x1.1d9b7ap+6f, -0x1.d247e2p+7f, -0x1.1a6deep+9f, -0x1.0fc0acp+10f, -0x1.ae717ep+10f, 0x1p-74f},  // row 70: A <= 2^-29.68; found 2^-29.70 at x = -0x1.403096cdf113ep+3
+      {-0x1.3e0188p+3f, -0x1.56d96cp+0f, -0x1.a9ced4p+3f, -0x1.05bd6ap+6f, -0x1.a88ce2p+7f, -0x1.fee9fep+8f, -0x1.e835fp+9f, -0x1.7e5c7p+10f, 0x1p-73f},  // row 71: A <= 2^-30.05; found 2^-30.06 at x = -0x1.3eec5cacc379ep+3
+      {-0x1.3be1a6p+3f, -0x1.4ad36ap+0f, -0x1.9820c8p+3f, -0x1.f2521ap+5f, -0x1.9154b4p+7f, -0x1.df970ap+8f, -0x1.c66738p+9f, -0x1.53d3b6p+10f, 0x1p-72f},  // row 72: A <= 2^-28.59; found 2^-28.60 at x = -0x1.3ced8e33df38bp+3
+      {-0x1.39ed1ep+3f, -0x1.2dbf8p+0f, -0x1.71f32ap+3f, -0x1.c0d95ep+5f, -0x1.6726e6p+7f, -0x1.aa5482p+8f, -0x1.915fap+9f, -0x1.2e66dap+10f, 0x1p-71f},  // row 73: A <= 2^-30.36; found 2^-30.37 at x = -0x1.3bp+3
+      {-0x1.38243p+3f, -0x1.045578p+0f, -0x1.3d5be4p+3f, -0x1.7ece16p+5f, -0x1.307ccp+7f, -0x1.672cd4p+8f, -0x1.4ffe9ap+9f, -0x1.0b1cc6p+10f, 0x1p-70f},  // row 74: A <= 2^-30.44; found 2^-30.45 at x = -0x1.389f42c91a3dcp+3
+      {-0x1.36158cp+3f, -0x1.e64fc2p+0f, -0x1.26768p+4f, -0x1.60cb5ep+6f, -0x1.16aeecp+8f, -0x1.467124p+9f, -0x1.2f58ecp+10f, -0x1.d44e0ap+10f, 0x1p-70f},  // row 75: A <= 2^-30.46; found 2^-30.47 at x = -0x1.36460ec7187c3p+3
+      {-0x1.3417acp+3f, -0x1.bb8656p+0f, -0x1.0ad436p+4f, -0x1.3d9636p+6f, -0x1.f25fd8p+7f, -0x1.21de8ep+9f, -0x1.0b5a56p+10f, -0x1.9f65c2p+10f, 0x1p-69f},  // row 76: A <= 2^-30.38; found 2^-30.39 at x = -0x1.349f42c91a3dcp+3
+      {-0x1.31faf2p+3f, -0x1.a1b622p+0f, -0x1.f3266ep+3f, -0x1.26f7b6p+6f, -0x1.cb8f06p+7f, -0x1.095d8p+9f, -0x1.e5e65ap+9f, -0x1.68b2ecp+10f, 0x1p-68f},  // row 77: A <= 2^-28.13; found 2^-28.15 at x = -0x1.32efd585a7b08p+3
+      {-0x1.2fe7f6p+3f, -0x1.834a9ep+0f, -0x1.cba8cap+3f, -0x1.0dbf36p+6f, -0x1.a14882p+7f, -0x1.de778ap+8f, -0x1.b27e0cp+9f, -0x1.34694p+10f, 0x1p-67f},  // row 78: A <= 2^-29.95; found 2^-29.97 at x = -0x1.2fdbd9e9e3edp+3
+      {-0x1.2debfcp+3f, -0x1.5c3b9cp+0f, -0x1.9a99fp+3f, -0x1.deb1eap+5f, -0x1.6fb95ep+7f, -0x1.a2a65cp+8f, -0x1.798636p+9f, -0x1.0fd1eep+10f, 0x1p-66f},  // row 79: A <= 2^-28.77; found 2^-28.78 at x = -0x1.2fp+3
+      {-0x1.2c0f36p+3f, -0x1.2cf8d4p+0f, -0x1.60af58p+3f, -0x1.9893c2p+5f, -0x1.37d4cp+7f, -0x1.609f3ep+8f, -0x1.3bf12p+9f, -0x1.d4f35ap+9f, 0x1p-65f},  // row 80: A <= 2^-28.77; found 2^-28.78 at x = -0x1.2ceb21f68d949p+3
+      {-0x1.2a24b6p+3f, -0x1.0752c2p+0f, -0x1.32985ep+3f, -0x1.60dc4ep+5f, -0x1.0b8116p+7f, -0x1.2c687cp+8f, -0x1.0b17d8p+9f, -0x1.90c55ep+9f, 0x1p-64f},  // row 81: A <= 2^-30.57; found 2^-30.59 at x = -0x1.2972983589adcp+3
+      {-0x1.280732p+3f, -0x1.e658bap+0f, -0x1.191f88p+4f, -0x1.41316ep+6f, -0x1.e35dd6p+7f, -0x1.0d5cd4p+9f, -0x1.db780cp+9f, -0x1.563b0ep+10f, 0x1p-64f},  // row 82: A <= 2^-30.84; found 2^-30.85 at x = -0x1.27p+3
+      {-0x1.26078p+3f, -0x1.b077d6p+0f, -0x1.f0949p+3f, -0x1.19b7ap+6f, -0x1.a4f3c4p+7f, -0x1.d1b52ep+8f, -0x1.97f7dp+9f, -0x1.2a0e7ap+10f, 0x1p-63f},  // row 83: A <= 2^-30.48; found 2^-30.50 at x = -0x1.2509588367b71p+3
+      {-0x1.24200ap+3f, -0x1.74db9p+0f, -0x1.a95b78p+3f, -0x1.df6b3p+5f, -0x1.63be88p+7f, -0x1.86ca5cp+8f, -0x1.53d8eep+9f, -0x1.f6e662p+9f, 0x1p-62f},  // row 84: A <= 2^-30.25; found 2^-30.26 at x = -0x1.2439d7f18a2fap+3
+      {-0x1.21f004p+3f, -0x1.5b19b2p+0f, -0x1.89013ep+3f, -0x1.b78d5ep+5f, -0x1.4397dep+7f, -0x1.60b5bap+8f, -0x1.30127ep+9f, -0x1.96ca2ep+9f, 0x1p-61f},  // row 85: A <= 2^-29.76; found 2^-29.77 at x = -0x1.21684109ad1d9p+3
+      {-0x1.20129ep+3f, -0x1.25b8d2p+0f, -0x1.4a6cfap+3f, -0x1.6f1f6cp+5f, -0x1.0c7108p+7f, -0x1.227eb2p+8f, -0x1.f15ab8p+8f, -0x1.6191bcp+9f, 0x1p-60f},  // row 86: A <= 2^-30.88; found 2^-30.90 at x = -0x1.1fe21b2f28d9ap+3
+      {-0x1.1e004p+3f, -0x1.06725p+0f, -0x1.251dcap+3f, -0x1.43441cp+5f, -0x1.d52a3cp+6f, -0x1.f7c764p+7f, -0x1.abd242p+8f, -0x1.27fb1ap+9f, 0x1p-59f},  // row 87: A <= 2^-28.22; found 2^-28.23 at x = -0x1.1ef3f401c6d1cp+3
+      {-0x1.1c0692p+3f, -0x1.c6b7d6p+0f, -0x1.f8586ap+3f, -0x1.14238ap+6f, -0x1.8dd98ap+7f, -0x1.a7fee4p+8f, -0x1.654906p+9f, -0x1.ed8df4p+9f, 0x1p-59f},  // row 88: A <= 2^-29.41; found 2^-29.42 at x = -0x1.1bp+3
+      {-0x1.1a1284p+3f, -0x1.860ef6p+0f, -0x1.ada664p+3f, -0x1.d328f6p+5f, -0x1.4e173p+7f, -0x1.615cc6p+8f, -0x1.278128p+9f, -0x1.9e5dcp+9f, 0x1p-58f},  // row 89: A <= 2^-30.84; found 2^-30.85 at x = -0x1.1a36c4518be78p+3
+      {-0x1.17e3a2p+3f, -0x1.62f57ap+0f, -0x1.83f53cp+3f, -0x1.a27926p+5f, -0x1.28d3b8p+7f, -0x1.3763bep+8f, -0x1.01f054p+9f, -0x1.4a9128p+9f, 0x1p-57f},  // row 90: A <= 2^-30.01; found 2^-30.02 at x = -0x1.175e482fff9e8p+3
+      {-0x1.1611b6p+3f, -0x1.235a8p+0f, -0x1.3c5dbcp+3f, -0x1.52f824p+5f, -0x1.dd901ep+6f, -0x1.f1667p+7f, -0x1.99307p+8f, -0x1.0ddc24p+9f, 0x1p-56f},  // row 91: A <= 2^-30.33; found 2^-30.35 at x = -0x1.15fe6c4d3ea4ep+3
+      {-0x1.141c9ap+3f, -0x1.eebe8cp+0f, -0x1.0ab738p+4f, -0x1.1bb3ecp+6f, -0x1.8cb94p+7f, -0x1.9a0306p+8f, -0x1.4eb52ap+9f, -0x1.bc0b82p+9f, 0x1p-56f},  // row 92: A <= 2^-30.53; found 2^-30.55 at x = -0x1.140193b2c15b2p+3
+      {-0x1.121f8ep+3f, -0x1.a5fa06p+0f, -0x1.c3b152p+3f, -0x1.dce6c2p+5f, -0x1.4ae71ep+7f, -0x1.533eb2p+8f, -0x1.1277dap+9f, -0x1.7c2aacp+9f, 0x1p-55f},  // row 93: A <= 2^-31.12; found 2^-31.14 at x = -0x1.122d7d27c7ea3p+3
+      {-0x1.10106p+3f, -0x1.6d552ap+0f, -0x1.841e34p+3f, -0x1.969c32p+5f, -0x1.17e262p+7f, -0x1.1c9fc6p+8f, -0x1.c9028ap+8f, -0x1.2b4156p+9f, 0x1p-54f},  // row 94: A <= 2^-31.08; found 2^-31.10 at x = -0x1.0f1621e28804p+3
+      {-0x1.0e00e8p+3f, -0x1.3b13dap+0f, -0x1.4c30ap+3f, -0x1.594dacp+5f, -0x1.d78d42p+6f, -0x1.db900ap+7f, -0x1.7a6cp+8f, -0x1.ea503p+8f, 0x1p-53f},  // row 95: A <= 2^-29.08; found 2^-29.09 at x = -0x1.0ef0eb39aa1c5p+3
+      {-0x1.0c0f4p+3f, -0x1.067d5ep+0f, -0x1.12c026p+3f, -0x1.1b7a74p+5f, -0x1.8029ecp+6f, -0x1.805278p+7f, -0x1.2f5aa4p+8f, -0x1.985e42p+8f, 0x1p-52f},  // row 96: A <= 2^-30.65; found 2^-30.66 at x = -0x1.0c2426161c13p+3
+      {-0x1.0a20d6p+3f, -0x1.b2505ep+0f, -0x1.c3520ep+3f, -0x1.ce3306p+5f, -0x1.36c8c8p+7f, -0x1.34798cp+8f, -0x1.e2c4f2p+8f, -0x1.3cc836p+9f, 0x1p-52f},  // row 97: A <= 2^-29.50; found 2^-29.51 at x = -0x1.0aec5cacc379ep+3
+      {-0x1.081424p+3f, -0x1.7115fp+0f, -0x1.7c946cp+3f, -0x1.82a88p+5f, -0x1.01dc58p+7f, -0x1.fb8fcep+7f, -0x1.89c3c8p+8f, -0x1.fcba08p+8f, 0x1p-51f},  // row 98: A <= 2^-31.69; found 2^-31.71 at x = -0x1.082d7d27c7ea3p+3
+      {-0x1.0610f8p+3f, -0x1.3568fp+0f, -0x1.3c9c48p+3f, -0x1.3f236ap+5f, -0x1.a635f6p+6f, -0x1.9c0e34p+7f, -0x1.3ce24cp+8f, -0x1.9246dp+8f, 0x1p-50f},  // row 99: A <= 2^-30.15; found 2^-30.16 at x = -0x1.07p+3
+      {-0x1.0417a6p+3f, -0x1.ffb132p-1f, -0x1.03d334p+3f, -0x1.03dd08p+5f, -0x1.550848p+6f, -0x1.4a0582p+7f, -0x1.f72998p+7f, -0x1.4b5bf6p+8f, 0x1p-49f},  // row 100: A <= 2^-30.79; found 2^-30.81 at x = -0x1.042744aced2efp+3
+      {-0x1.01e3e2p+3f, -0x1.be725p+0f, -0x1.c18b5ep+3f, -0x1.bdaddep+5f, -0x1.21cd8ap+7f, -0x1.15e284p+8f, -0x1.a363c2p+8f, -0x1.f60078p+8f, 0x1p-49f},  // row 101: A <= 2^-29.19; found 2^-29.20 at x = -0x1.02f4e406f8f6ap+3
+      {-0x1.001b54p+3f, -0x1.5d2c1ap+0f, -0x1.5d28d8p+3f, -0x1.57af12p+5f, -0x1.bba8ccp+6f, -0x1.a627ecp+7f, -0x1.3c2716p+8f, -0x1.7e4afap+8f, 0x1p-48f},  // row 102: A <= 2^-31.14; found 2^-31.16 at x = -0x1.fefa8e8c59f0fp+2
+      {-0x1.fc42fep+2f, -0x1.1d9084p+0f, -0x1.1b58dcp+3f, -0x1.14add4p+5f, -0x1.6237b6p+6f, -0x1.4e220cp+7f, -0x1.efe532p+7f, -0x1.33c772p+8f, 0x1p-47f},  // row 103: A <= 2^-29.15; found 2^-29.16 at x = -0x1.fdeb95107621bp+2
+      {-0x1.f7cefcp+2f, -0x1.eee7b6p+0f, -0x1.e6c07ap+3f, -0x1.d6fd46p+5f, -0x1.2aaa14p+7f, -0x1.17022ep+8f, -0x1.99d46cp+8f, -0x1.e391f2p+8f, 0x1p-47f},  // row 104: A <= 2^-31.92; found 2^-31.93 at x = -0x1.fap+2
+      {-0x1.f422a4p+2f, -0x1.840f1ep+0f, -0x1.7ae0cap+3f, -0x1.6bd7a4p+5f, -0x1.c9d5a2p+6f, -0x1.a82f8ap+7f, -0x1.3515bep+8f, -0x1.7da8ecp+8f, 0x1p-46f},  // row 105: A <= 2^-31.38; found 2^-31.40 at x = -0x1.f454c37a47dfbp+2
+      {-0x1.efbf78p+2f, -0x1.4aaa42p+0f, -0x1.40011ep+3f, -0x1.30835cp+5f, -0x1.7b92bap+6f, -0x1.5c4b5p+7f, -0x1.f60136p+7f, -0x1.1de5dp+8f, 0x1p-45f},  // row 106: A <= 2^-28.68; found 2^-28.68 at x = -0x1.f2p+2
+      {-0x1.ec0662p+2f, -0x1.02f32cp+0f, -0x1.f16e5cp+2f, -0x1.d5aac2p+4f, -0x1.225b32p+6f, -0x1.0828fcp+7f, -0x1.79b64p+7f, -0x1.c58de2p+7f, 0x1p-44f},  // row 107: A <= 2^-31.47; found 2^-31.48 at x = -0x1.ec2f3dcc64b37p+2
+      {-0x1.e7f506p+2f, -0x1.a526acp+0f, -0x1.9127acp+3f, -0x1.77847cp+5f, -0x1.cc2cbcp+6f, -0x1.9ed306p+7f, -0x1.2598a4p+8f, -0x1.4f6858p+8f, 0x1p-44f},  // row 108: A <= 2^-29.49; found 2^-29.50 at x = -0x1.e9f0893958101p+2
+      {-0x1.e401a8p+2f, -0x1.50681ep+0f, -0x1.3dd59ap+3f, -0x1.2705cp+5f, -0x1.66616ep+6f, -0x1.4035c4p+7f, -0x1.c0f96p+7f, -0x1.c82068p+7f, 0x1p-43f},  // row 109: A <= 2^-30.38; found 2^-30.39 at x = -0x1.e3f689eed711cp+2
+      {-0x1.e00dfap+2f, -0x1.0bbab6p+0f, -0x1.f5c1e6p+2f, -0x1.cdcc0ap+4f, -0x1.16041cp+6f, -0x1.ec036cp+6f, -0x1.55aedap+7f, -0x1.a765aap+7f, 0x1p-42f},  // row 110: A <= 2^-30.66; found 2^-30.68 at x = -0x1.e022aa9f876bep+2
+      {-0x1.dbfed8p+2f, -0x1.add768p+0f, -0x1.8f5fc6p+3f, -0x1.6c56acp+5f, -0x1.b2ae56p+6f, -0x1.7d0f32p+7f, -0x1.05fe1ep+8f, -0x1.24b98ep+8f, 0x1p-42f},  // row 111: A <= 2^-32.54; found 2^-32.55 at x = -0x1.daa967b691df4p+2
+      {-0x1.d824bap+2f, -0x1.4f91b8p+0f, -0x1.354142p+3f, -0x1.17c068p+5f, -0x1.4ad7bap+6f, -0x1.1f6046p+7f, -0x1.87432ep+7f, -0x1.b584fep+7f, 0x1p-41f},  // row 112: A <= 2^-30.43; found 2^-30.44 at x = -0x1.d62edda3cff78p+2
+      {-0x1.d406f6p+2f, -0x1.0d05cp+0f, -0x1.eb850ap+2f, -0x1.b89862p+4f, -0x1.02122ap+6f, -0x1.bbec18p+6f, -0x1.2b3658p+7f, -0x1.467526p+7f, 0x1p-40f},  // row 113: A <= 2^-32.38; found 2^-32.40 at x = -0x1.d576182add8e1p+2
+      {-0x1.d009bcp+2f, -0x1.a76cc6p+0f, -0x1.7f817cp+3f, -0x1.54b8c4p+5f, -0x1.8b7456p+6f, -0x1.50ca5cp+7f, -0x1.c17442p+7f, -0x1.01c4dep+8f, 0x1p-40f},  // row 114: A <= 2^-31.14; found 2^-31.15 at x = -0x1.d022aa9f876bep+2
+      {-0x1.cbd926p+2f, -0x1.537c3ep+0f, -0x1.30b246p+3f, -0x1.0c285ep+5f, -0x1.342e9ap+6f, -0x1.03cbep+7f, -0x1.56d4dep+7f, -0x1.73aec6p+7f, 0x1p-39f},  // row 115: A <= 2^-32.11; found 2^-32.12 at x = -0x1.cb1bc82ea6bbep+2
+      {-0x1.c8125ap+2f, -0x1.02d884p+0f, -0x1.ccd092p+2f, -0x1.9214e4p+4f, -0x1.c9f79ap+5f, -0x1.7e7736p+6f, -0x1.f39c0ep+6f, -0x1.0976d2p+7f, 0x1p-38f},  // row 116: A <= 2^-30.03; found 2^-30.04 at x = -0x1.cap+2
+      {-0x1.c3c05ep+2f, -0x1.a1a706p+0f, -0x1.703c36p+3f, -0x1.3e2028p+5f, -0x1.669a4p+6f, -0x1.28494cp+7f, -0x1.7ea758p+7f, -0x1.7980fep+7f, 0x1p-38f},  // row 117: A <= 2^-31.18; found 2^-31.19 at x = -0x1.c2a022835a4d2p+2
+      {-0x1.c02c3p+2f, -0x1.35506ep+0f, -0x1.0e8c8ep+3f, -0x1.cf98fcp+4f, -0x1.030848p+6f, -0x1.a8172ap+6f, -0x1.0f64bap+7f, -0x1.1ab428p+7f, 0x1p-37f},  // row 118: A <= 2^-32.40; found 2^-32.41 at x = -0x1.bf9ed2641dd84p+2
+      {-0x1.bc4684p+2f, -0x1.d8c312p+0f, -0x1.99e8p+3f, -0x1.5c0112p+5f, -0x1.8131dep+6f, -0x1.382d1cp+7f, -0x1.8b13d8p+7f, -0x1.98c2fcp+7f, 0x1p-37f},  // row 119: A <= 2^-32.34; found 2^-32.36 at x = -0x1.bc3584c13678bp+2
+      {-0x1.b82c9cp+2f, -0x1.6fecaap+0f, -0x1.3c0db6p+3f, -0x1.09bbcap+5f, -0x1.23289cp+6f, -0x1.d2ea64p+6f, -0x1.244d38p+7f, -0x1.289c0cp+7f, 0x1p-36f},  // row 120: A <= 2^-32.25; found 2^-32.27 at x = -0x1.b88c1d8e30f87p+2
+      {-0x1.b4083ep+2f, -0x1.1e66bcp+0f, -0x1.e76718p+2f, -0x1.95c39p+4f, -0x1.b7ff96p+5f, -0x1.5cf768p+6f, -0x1.af81eep+6f, -0x1.b363p+6f, 0x1p-35f},  // row 121: A <= 2^-33.35; found 2^-33.36 at x = -0x1.b51035ab70e62p+2
+      {-0x1.aff4cp+2f, -0x1.b8f138p+0f, -0x1.73aec4p+3f, -0x1.326528p+5f, -0x1.48d4fep+6f, -0x1.01fe8ep+7f, -0x1.3b71cap+7f, -0x1.2f2682p+7f, 0x1p-35f},  // row 122: A <= 2^-32.57; found 2^-32.59 at x = -0x1.aff03ba14d3eep+2
+      {-0x1.abd2fep+2f, -0x1.5407dcp+0f, -0x1.1bdedcp+3f, -0x1.cf5198p+4f, -0x1.ec0284p+5f, -0x1.7dc428p+6f, -0x1.cc8d5cp+6f, -0x1.960da8p+6f, 0x1p-34f},  // row 123: A <= 2^-31.80; found 2^-31.81 at x = -0x1.abd0c2339b4c9p+2
+      {-0x1.a7f47p+2f, -0x1.fc4208p+0f, -0x1.a47646p+3f, -0x1.53de94p+5f, -0x1.655022p+6f, -0x1.124208p+7f, -0x1.47c77p+7f, -0x1.51266ep+7f, 0x1p-34f},  // row 124: A <= 2^-31.94; found 2^-31.95 at x = -0x1.a803276582b64p+2
+      {-0x1.a3d358p+2f, -0x1.84adc4p+0f, -0x1.3e654ep+3f, -0x1.fd76c2p+4f, -0x1.08ec1cp+6f, -0x1.921ad2p+6f, -0x1.da2f72p+6f, -0x1.bb0f78p+6f, 0x1p-33f},  // row 125: A <= 2^-33.45; found 2^-33.47 at x = -0x1.a32724a63ba4cp+2
+      {-0x1.a0259ap+2f, -0x1.1ac52ep+0f, -0x1.cb33ap+2f, -0x1.6bff18p+4f, -0x1.76e1c8p+5f, -0x1.19755cp+6f, -0x1.486d56p+6f, -0x1.7da24ap+6f, 0x1p-32f},  // row 126: A <= 2^-30.64; found 2^-30.65 at x = -0x1.a02f3dcc64b37p+2
+      {-0x1.9bf92ap+2f, -0x1.aeffaep+0f, -0x1.5a6f3ap+3f, -0x1.0fb546p+5f, -0x1.14b788p+6f, -0x1.9ac3a2p+6f, -0x1.d9d4fcp+6f, -0x1.c01fdp+6f, 0x1p-32f},  // row 127: A <= 2^-32.39; found 2^-32.41 at x = -0x1.9a6d2fc479b49p+2
+      {-0x1.983b8ap+2f, -0x1.394734p+0f, -0x1.f308p+2f, -0x1.83a464p+4f, -0x1.86cce8p+5f, -0x1.1efb36p+6f, -0x1.467968p+6f, -0x1.1f6b6cp+6f, 0x1p-31f},  // row 128: A <= 2^-31.54; found 2^-31.55 at x = -0x1.9854c37a47dfbp+2
+      {-0x1.93fc36p+2f, -0x1.dd1bcep+0f, -0x1.7807fp+3f, -0x1.20e38cp+5f, -0x1.1fdcc4p+6f, -0x1.a187e6p+6f, -0x1.d50b54p+6f, -0x1.9e03dp+6f, 0x1p-31f},  // row 129: A <= 2^-33.35; found 2^-33.36 at x = -0x1.933e40e8273f2p+2
+      {-0x1.8febep+2f, -0x1.634a36p+0f, -0x1.1530ecp+3f, -0x1.a5616ep+4f, -0x1.9f28bp+5f, -0x1.296084p+6f, -0x1.4a7e08p+6f, -0x1.65016ap+6f, 0x1p-30f},  // row 130: A <= 2^-31.15; found 2^-31.17 at x = -0x1.9003276582b64p+2
+      {-0x1.8bc3eap+2f, -0x1.09dd4p+0f, -0x1.9a83dp+2f, -0x1.3498cap+4f, -0x1.2c7fc4p+5f, -0x1.a948dp+5f, -0x1.d162fcp+5f, -0x1.8f88bap+5f, 0x1p-29f},  // row 131: A <= 2^-29.61; found 2^-29.62 at x = -0x1.8ep+2
+      {-0x1.87dda4p+2f, -0x1.829eecp+0f, -0x1.278808p+3f, -0x1.b7ae76p+4f, -0x1.a766cap+5f, -0x1.28186p+6f, -0x1.4040c4p+6f, -0x1.02c24ep+6f, 0x1p-29f},  // row 132: A <= 2^-31.99; found 2^-32.00 at x = -0x1.87bdf3d08f962p+2
+      {-0x1.83dbcp+2f, -0x1.1af08ap+0f, -0x1.ac1c5ep+2f, -0x1.3b025ap+4f, -0x1.2bd994p+5f, -0x1.9e2b04p+5f, -0x1.b982e4p+5f, -0x1.73245cp+5f, 0x1p-28f},  // row 133: A <= 2^-30.03; found 2^-30.04 at x = -0x1.86p+2
+      {-0x1.801334p+2f, -0x1.93f08ep+0f, -0x1.2e99d6p+3f, -0x1.b8b35ep+4f, -0x1.9ede72p+5f, -0x1.1aea64p+6f, -0x1.29749p+6f, -0x1.8a442ap+6f, 0x1p-28f},  // row 134: A <= 2^-30.37; found 2^-30.38 at x = -0x1.8016120f66a62p+2
+      {-0x1.7c08cap+2f, -0x1.264476p+0f, -0x1.b43916p+2f, -0x1.3a18dep+4f, -0x1.24290ap+5f, -0x1.89a9bap+5f, -0x1.992086p+5f, -0x1.545fecp+5f, 0x1p-27f},  // row 135: A <= 2^-32.91; found 2^-32.92 at x = -0x1.7b73e271cf079p+2
+      {-0x1.7849f8p+2f, -0x1.9f9fcp+0f, -0x1.310236p+3f, -0x1.b29fd4p+4f, -0x1.8fbe4ap+5f, -0x1.0a04e2p+6f, -0x1.0ffe7p+6f, -0x1.fc347ap+5f, 0x1p-27f},  // row 136: A <= 2^-31.88; found 2^-31.89 at x = -0x1.78484c2c3826p+2
+      {-0x1.73e532p+2f, -0x1.363a44p+0f, -0x1.c1fa9ap+2f, -0x1.3c9b52p+4f, -0x1.1f5218p+5f, -0x1.7910a6p+5f, -0x1.7c8c8cp+5f, -0x1.085f9p+5f, 0x1p-26f},  // row 137: A <= 2^-31.50; found 2^-31.52 at x = -0x1.73e3a11b6ed36p+2
+      {-0x1.6fdd9cp+2f, -0x1.be2296p+0f, -0x1.40074cp+3f, -0x1.bd21ccp+4f, -0x1.8ef3c8p+5f, -0x1.024028p+6f, -0x1.000d5ep+6f, -0x1.6c11d8p+5f, 0x1p-26f},  // row 138: A <= 2^-33.02; found 2^-33.03 at x = -0x1.700fc45eb2c12p+2
+      {-0x1.6bca2p+2f, -0x1.40d5fcp+0f, -0x1.c7298ep+2f, -0x1.38caa6p+4f, -0x1.14c698p+5f, -0x1.6170d2p+5f, -0x1.59b80cp+5f, -0x1.b6f028p+4f, 0x1p-25f},  // row 139: A <= 2^-31.73; found 2^-31.74 at x = -0x1.6bc4365e51b34p+2
+      {-0x1.67da7cp+2f, -0x1.c5f87ep+0f, -0x1.3e832ap+3f, -0x1.b0b0dep+4f, -0x1.7a1988p+5f, -0x1.dc6732p+5f, -0x1.c9d32ep+5f, -0x1.94e152p+4f, 0x1p-25f},  // row 140: A <= 2^-31.10; found 2^-31.12 at x = -0x1.67dd556078942p+2
+      {-0x1.6442cap+2f, -0x1.368f4ap+0f, -0x1.af6826p+2f, -0x1.21e2ep+4f, -0x1.f4c72ep+4f, -0x1.374042p+5f, -0x1.27e116p+5f, -0x1.26d86ap+5f, 0x1p-24f},  // row 141: A <= 2^-31.13; found 2^-31.14 at x = -0x1.64484c2c3826p+2
+      {-0x1.5fbe2ap+2f, -0x1.ca943p+0f, -0x1.3a71ep+3f, -0x1.a0d21ep+4f, -0x1.62bb92p+5f, -0x1.b1f6fcp+5f, -0x1.96079ap+5f, -0x1.6d2decp+5f, 0x1p-24f},  // row 142: A <= 2^-31.85; found 2^-31.87 at x = -0x1.61b9d1d470aedp+2
+      {-0x1.5c0ce8p+2f, -0x1.3a2058p+0f, -0x1.aa3bfcp+2f, -0x1.174e78p+4f, -0x1.d597b4p+4f, -0x1.1b8a1ep+5f, -0x1.0515a6p+5f, -0x1.191352p+4f, 0x1p-23f},  // row 143: A <= 2^-32.23; found 2^-32.25 at x = -0x1.5bfcd89a7d49cp+2
+      {-0x1.583c42p+2f, -0x1.b1597cp+0f, -0x1.22c1b2p+3f, -0x1.788c82p+4f, -0x1.387c5ap+5f, -0x1.740246p+5f, -0x1.51b262p+5f, -0x1.8bb87ap+4f, 0x1p-23f},  // row 144: A <= 2^-32.99; found 2^-33.00 at x = -0x1.59b9d1d470aedp+2
+      {-0x1.544204p+2f, -0x1.2de274p+0f, -0x1.9061fp+2f, -0x1.00050cp+4f, -0x1.a3297p+4f, -0x1.ebc9b6p+4f, -0x1.b848e4p+4f, -0x1.7a04acp+2f, 0x1p-22f},  // row 145: A <= 2^-31.02; found 2^-31.04 at x = -0x1.531bc82ea6bbep+2
+      {-0x1.4fc162p+2f, -0x1.b55e4ap+0f, -0x1.1e2a9ep+3f, -0x1.68b888p+4f, -0x1.22af6ep+5f, -0x1.4efb7cp+5f, -0x1.243de4p+5f, -0x1.87100ap+4f, 0x1p-22f},  // row 146: A <= 2^-30.27; found 2^-30.28 at x = -0x1.4ep+2
+      {-0x1.4c2e44p+2f, -0x1.247c96p+0f, -0x1.7aa228p+2f, -0x1.d7c18p+3f, -0x1.775e0ep+4f, -0x1.aa857p+4f, -0x1.6e4074p+4f, -0x1.ed0f94p+3f, 0x1p-21f},  // row 147: A <= 2^-31.00; found 2^-31.01 at x = -0x1.4ep+2
+      {-0x1.4813dp+2f, -0x1.96cf1ep+0f, -0x1.040838p+3f, -0x1.3fa07ap+4f, -0x1.f52af2p+4f, -0x1.1834bcp+5f, -0x1.d63a2ap+4f, -0x1.48d0dap+3f, 0x1p-21f},  // row 148: A <= 2^-31.21; found 2^-31.22 at x = -0x1.4816120f66a62p+2
+      {-0x1.4447fcp+2f, -0x1.12fdf4p+0f, -0x1.5b719cp+2f, -0x1.a5ad78p+3f, -0x1.4603cep+4f, -0x1.66c60cp+4f, -0x1.28ff6ep+4f, -0x1.80e1ap+3f, 0x1p-20f},  // row 149: A <= 2^-31.31; found 2^-31.31 at x = -0x1.46p+2
+      {-0x1.404c76p+2f, -0x1.77e21cp+0f, -0x1.d5070ep+2f, -0x1.18cb6ap+4f, -0x1.abc726p+4f, -0x1.cf4386p+4f, -0x1.777072p+4f, -0x1.96f582p+2f, 0x1p-20f},  // row 150: A <= 2^-31.17; found 2^-31.18 at x = -0x1.404e8959da5ddp+2
+      {-0x1.3c0c5p+2f, -0x1.053aeep+0f, -0x1.4197f6p+2f, -0x1.7b7432p+3f, -0x1.1c67a6p+4f, -0x1.2e4572p+4f, -0x1.e0c1e8p+3f, -0x1.250692p+3f, 0x1p-19f},  // row 151: A <= 2^-30.90; found 2^-30.90 at x = -0x1.3ap+2
+      {-0x1.37ea94p+2f, -0x1.663e02p+0f, -0x1.b33208p+2f, -0x1.fa1c18p+3f, -0x1.754ecap+4f, -0x1.85918ap+4f, -0x1.2dde5cp+4f, -0x1.aabfcap+3f, 0x1p-19f},  // row 152: A <= 2^-32.28; found 2^-32.30 at x = -0x1.37b7b3d3c7dap+2
+      {-0x1.340746p+2f, -0x1.e05cbep+0f, -0x1.2018bp+3f, -0x1.4a6f16p+4f, -0x1.e00646p+4f, -0x1.ec5f48p+4f, -0x1.779a92p+4f, -0x1.b2a1a8p+3f, 0x1p-19f},  // row 153: A <= 2^-29.97; found 2^-29.97 at x = -0x1.32p+2
+      {-0x1.304314p+2f, -0x1.3dfc7p+0f, -0x1.78b474p+2f, -0x1.aa380ap+3f, -0x1.30ee0ap+4f, -0x1.339c96p+4f, -0x1.c873e4p+3f, -0x1.4b4658p+1f, 0x1p-18f},  // row 154: A <= 2^-30.94; found 2^-30.96 at x = -0x1.3176182add8e1p+2
+      {-0x1.2c07c4p+2f, -0x1.b2088cp+0f, -0x1.faf14cp+2f, -0x1.1a5c9ap+4f, -0x1.8d0fc2p+4f, -0x1.885a6ap+4f, -0x1.1d94f6p+4f, -0x1.78aa2ep+3f, 0x1p-18f},  // row 155: A <= 2^-33.50; found 2^-33.52 at x = -0x1.2aa967b691df4p+2
+      {-0x1.27eb52p+2f, -0x1.245d16p+0f, -0x1.50bc62p+2f, -0x1.7164e8p+3f, -0x1.fe927ap+3f, -0x1.ee844ap+3f, -0x1.5e55ecp+3f, -0x1.01cb76p+3f, 0x1p-17f},  // row 156: A <= 2^-32.31; found 2^-32.32 at x = -0x1.27c4365e51b34p+2
+      {-0x1.23b8dep+2f, -0x1.8aa21ap+0f, -0x1.bffe46p+2f, -0x1.e3a794p+3f, -0x1.484b34p+4f, -0x1.37643ep+4f, -0x1.ad89b8p+3f, -0x1.1b78f4p+3f, 0x1p-17f},  // row 157: A <= 2^-31.95; found 2^-31.96 at x = -0x1.23ab3c85b8205p+2
+      {-0x1.20415ep+2f, -0x1.f7ef5p-1f, -0x1.1a96fp+2f, -0x1.2d04fep+3f, -0x1.928014p+3f, -0x1.7736eap+3f, -0x1.fe2baap+2f, -0x1.0099b8p+2f, 0x1p-16f},  // row 158: A <= 2^-30.74; found 2^-30.74 at x = -0x1.1ep+2
+      {-0x1.1bd7cp+2f, -0x1.5679b2p+0f, -0x1.7a2156p+2f, -0x1.8bdac2p+3f, -0x1.037beep+4f, -0x1.d87c6ap+3f, -0x1.3bb1c2p+3f, -0x1.422b6ap+3f, 0x1p-16f},  // row 159: A <= 2^-32.50; found 2^-32.52 at x = -0x1.1d1588047d78fp+2
+      {-0x1.18445p+2f, -0x1.b5a27ep+0f, -0x1.dd0396p+2f, -0x1.ec4454p+3f, -0x1.3d73d6p+4f, -0x1.1b9f5ep+4f, -0x1.6fb14cp+3f, -0x1.31cc18p+2f, 0x1p-16f},  // row 160: A <= 2^-34.00; found 2^-34.02 at x = -0x1.1798a2de6e10ep+2
+      {-0x1.13e7e2p+2f, -0x1.25d2e4p+0f, -0x1.3b3292p+2f, -0x1.3f8964p+3f, -0x1.93ce34p+3f, -0x1.60e48p+3f, -0x1.b77b34p+2f, 0x1.806f46p+3f, 0x1p-15f},  // row 161: A <= 2^-30.80; found 2^-30.81 at x = -0x1.15b9d1d470aedp+2
+      {-0x1.101162p+2f, -0x1.7b5b4ep+0f, -0x1.913198p+2f, -0x1.9045eap+3f, -0x1.f09bbap+3f, -0x1.a7791ap+3f, -0x1.03c568p+3f, -0x1.37c436p+2f, 0x1p-15f},  // row 162: A <= 2^-32.88; found 2^-32.89 at x = -0x1.1186dc23c4642p+2
+      {-0x1.0bef8p+2f, -0x1.f1745ep+0f, -0x1.02fa16p+3f, -0x1.fbc918p+3f, -0x1.34ab04p+4f, -0x1.00c308p+4f, -0x1.2f2e6ep+3f, -0x1.047b1cp+3f, 0x1p-15f},  // row 163: A <= 2^-33.37; found 2^-33.39 at x = -0x1.0be9edf09959ep+2
+      {-0x1.07e022p+2f, -0x1.43483cp+0f, -0x1.4b67d8p+2f, -0x1.3f3d44p+3f, -0x1.7c3f62p+3f, -0x1.3540f4p+3f, -0x1.5a487cp+2f, 0x1.75c248p+3f, 0x1p-14f},  // row 164: A <= 2^-31.03; found 2^-31.04 at x = -0x1.09b9d1d470aedp+2
+      {-0x1.03d586p+2f, -0x1.a1fb92p+0f, -0x1.a5ca5ap+2f, -0x1.8f1da6p+3f, -0x1.d18948p+3f, -0x1.70230cp+3f, -0x1.94346p+2f, -0x1.2308ap+1f, 0x1p-14f},  // row 165: A <= 2^-32.37; found 2^-32.38 at x = -0x1.02p+2
+      {-0x1.ffbfdp+1f, -0x1.0bc112p+0f, -0x1.09fcf8p+2f, -0x1.ee77bap+2f, -0x1.1a5ca4p+3f, -0x1.b2eff6p+2f, -0x1.cc4702p+1f, -0x1.36f14cp+0f, 0x1p-13f},  // row 166: A <= 2^-31.08; found 2^-31.09 at x = -0x1.000fc45eb2c12p+2
+      {-0x1.f8304ep+1f, -0x1.51fc96p+0f, -0x1.4aaf7p+2f, -0x1.2e10bap+3f, -0x1.51eb74p+3f, -0x1.fb0bc4p+2f, -0x1.026c6ap+2f, -0x1.464fccp+0f, 0x1p-13f},  // row 167: A <= 2^-31.79; found 2^-31.80 at x = -0x1.fcp+1
+      {-0x1.ef79d4p+1f, -0x1.b81e48p+0f, -0x1.a6fe12p+2f, -0x1.7a8a16p+3f, -0x1.9d31c8p+3f, -0x1.2c4488p+3f, -0x1.22a7f2p+2f, -0x1.443e1p+1f, 0x1p-13f},  // row 168: A <= 2^-33.63; found 2^-33.64 at x = -0x1.ef62ed4c4b445p+1
+      {-0x1.e7732ep+1f, -0x1.177c0ep+0f, -0x1.08260ap+2f, -0x1.cfb856p+2f, -0x1.ee7b8ap+2f, -0x1.5d1f5p+2f, -0x1.41dbb8p+1f, 0x1.ac9b02p+1f, 0x1p-12f},  // row 169: A <= 2^-31.99; found 2^-32.01 at x = -0x1.eb669f5221d47p+1
+      {-0x1.df988p+1f, -0x1.5fc796p+0f, -0x1.46fa08p+2f, -0x1.1980bcp+3f, -0x1.252cd8p+3f, -0x1.908becp+2f, -0x1.5d4fe6p+1f, -0x1.6cf44cp+0f, 0x1p-12f},  // row 170: A <= 2^-33.17; found 2^-33.18 at x = -0x1.df7be7a11f2c3p+1
+      {-0x1.d790b8p+1f, -0x1.bb4d92p+0f, -0x1.94f3fep+2f, -0x1.55a2eep+3f, -0x1.5b095ep+3f, -0x1.cb228p+2f, -0x1.7c7458p+1f, 0x1.12fe18p+2f, 0x1p-12f},  // row 171: A <= 2^-32.69; found 2^-32.70 at x = -0x1.d7ae15fcad1bep+1
+      {-0x1.cfcefcp+1f, -0x1.14125ap+0f, -0x1.efd55ep+1f, -0x1.99ff3ap+2f, -0x1.963878p+2f, -0x1.0358b4p+2f, -0x1.98f8e2p+0f, -0x1.01fc14p-2f, 0x1p-11f},  // row 172: A <= 2^-32.28; found 2^-32.29 at x = -0x1.d12457e80957dp+1
+      {-0x1.c80b62p+1f, -0x1.56a24ap+0f, -0x1.2e609p+2f, -0x1.e9dfcp+2f, -0x1.d8f9bcp+2f, -0x1.2203f8p+2f, -0x1.abeefep+0f, -0x1.94a7c6p+3f, 0x1p-11f},  // row 173: A <= 2^-31.72; found 2^-31.73 at x = -0x1.c8064ecb056c7p+1
+      {-0x1.c055a2p+1f, -0x1.a706aap+0f, -0x1.6ecd14p+2f, -0x1.22f55cp+3f, -0x1.118a4ap+3f, -0x1.446ff4p+2f, -0x1.b56dap+0f, 0x1.411012p+1f, 0x1p-11f},  // row 174: A <= 2^-33.22; found 2^-33.23 at x = -0x1.c084185ee0d3dp+1
+      {-0x1.b7ff0ep+1f, -0x1.088df8p+0f, -0x1.c1f2e2p+1f, -0x1.5cb228p+2f, -0x1.3e234cp+2f, -0x1.68572ep+1f, -0x1.cb3156p-1f, -0x1.541678p+0f, 0x1p-10f},  // row 175: A <= 2^-33.86; found 2^-33.88 at x = -0x1.b838bdc922595p+1
+      {-0x1.b07eep+1f, -0x1.425794p+0f, -0x1.0d444cp+2f, -0x1.9873acp+2f, -0x1.6a5546p+2f, -0x1.89ab9cp+1f, -0x1.a5b458p-1f, 0x1.19f2bcp-1f, 0x1p-10f},  // row 176: A <= 2^-33.44; found 2^-33.45 at x = -0x1.b32d5a542d13cp+1
+      {-0x1.a801a6p+1f, -0x1.91664ep+0f, -0x1.487614p+2f, -0x1.e5e536p+2f, -0x1.a0eebep+2f, -0x1.ad8e9cp+1f, -0x1.a73c96p-1f, 0x1.323a4p-3f, 0x1p-10f},  // row 177: A <= 2^-31.17; found 2^-31.18 at x = -0x1.a4p+1
+      {-0x1.a05654p+1f, -0x1.e77786p+0f, -0x1.875d8p+2f, -0x1.1ac9b4p+3f, -0x1.d64206p+2f, -0x1.cc5a72p+1f, -0x1.93f71ep-1f, 0x1.0603d4p+1f, 0x1p-10f},  // row 178: A <= 2^-34.64; found 2^-34.66 at x = -0x1.a01f88bd65823p+1
+      {-0x1.97a134p+1f, -0x1.2e857ap+0f, -0x1.db2358p+1f, -0x1.4e0a66p+2f, -0x1.0b7d08p+2f, -0x1.eac026p+0f, -0x1.5df5f4p-2f, 0x1.1e30ecp-1f, 0x1p-9f},  // row 179: A <= 2^-34.00; found 2^-34.01 at x = -0x1.9724eeb9d061fp+1
+      {-0x1.8fa89ep+1f, -0x1.6f256ap+0f, -0x1.1a67a4p+2f, -0x1.82e98ep+2f, -0x1.2ac1fp+2f, -0x1.017082p+1f, -0x1.b38beap-3f, 0x1.67e1b6p+2f, 0x1p-9f},  // row 180: A <= 2^-32.43; found 2^-32.45 at x = -0x1.8fbaaac0f1283p+1
+      {-0x1.87a8eep+1f, -0x1.bc146ap+0f, -0x1.4e633ep+2f, -0x1.bdf4d4p+2f, -0x1.4b4a7ep+2f, -0x1.07e2c4p+1f, -0x1.88731p-3f, 0x1.409514p-1f, 0x1p-9f},  // row 181: A <= 2^-33.50; found 2^-33.51 at x = -0x1.870c5ab75ae5fp+1
+      {-0x1.801896p+1f, -0x1.08d05ep+0f, -0x1.86ac4p+1f, -0x1.fb768p+1f, -0x1.6aa96ap+1f, -0x1.0b19b6p+0f, 0x1.ce72p-6f, 0x1.1baad2p+1f, 0x1p-8f},  // row 182: A <= 2^-33.22; found 2^-33.23 at x = -0x1.806b09826cf16p+1
+      {-0x1.77fe4ap+1f, -0x1.3e87c6p+0f, -0x1.cb6a36p+1f, -0x1.21c3b8p+2f, -0x1.8c3c5cp+1f, -0x1.070562p+0f, 0x1.7fa2b4p-4f, 0x1.4a6d18p-3f, 0x1p-8f},  // row 183: A <= 2^-35.38; found 2^-35.39 at x = -0x1.7b3c6ef372fe9p+1
+      {-0x1.701a0cp+1f, -0x1.7bc628p+0f, -0x1.0bc1e8p+2f, -0x1.47e45cp+2f, -0x1.ac1e64p+1f, -0x1.f9ac3cp-1f, 0x1.6f5fc6p-3f, 0x1.22befap-2f, 0x1p-8f},  // row 184: A <= 2^-31.91; found 2^-31.91 at x = -0x1.72909a3923e14p+1
+      {-0x1.68125cp+1f, -0x1.c4578p+0f, -0x1.377c92p+2f, -0x1.71a388p+2f, -0x1.cabf34p+1f, -0x1.d306ecp-1f, 0x1.04a8fp-2f, -0x1.3ac4f8p-1f, 0x1p-8f},  // row 185: A <= 2^-34.13; found 2^-34.15 at x = -0x1.68c25b37c44f9p+1
+      {-0x1.5f942p+1f, -0x1.0ee5ccp+0f, -0x1.6ba2a6p+1f, -0x1.a0c80ap+1f, -0x1.e7e32ep+0f, -0x1.961e36p-2f, 0x1.cf7818p-3f, 0x1.b8228cp-3f, 0x1p-7f},  // row 186: A <= 2^-35.18; found 2^-35.20 at x = -0x1.5f7be7a11f2c3p+1
+      {-0x1.577686p+1f, -0x1.407c64p+0f, -0x1.a37a34p+1f, -0x1.d0546p+1f, -0x1.ff29a8p+0f, -0x1.4adcc4p-2f, 0x1.290e28p-2f, 0x1.dbd82cp+1f, 0x1p-7f},  // row 187: A <= 2^-32.32; found 2^-32.34 at x = -0x1.5b669f5221d47p+1
+      {-0x1.5093ap+1f, -0x1.7063a8p+0f, -0x1.d7ae78p+1f, -0x1.fa38c2p+1f, -0x1.071fc2p+1f, -0x1.d7f57cp-3f, 0x1.5460bep-2f, 0x1.aab376p+0f, 0x1p-7f},  // row 188: A <= 2^-34.69; found 2^-34.70 at x = -0x1.4e211e5e33337p+1
+      {-0x1.482466p+1f, -0x1.b31968p+0f, -0x1.0eed18p+2f, -0x1.176df4p+2f, -0x1.0caa0ap+1f, -0x1.87e736p-4f, 0x1.e4dce6p-2f, 0x1.b5da28p-1f, 0x1p-7f},  // row 189: A <= 2^-34.60; found 2^-34.61 at x = -0x1.4884185ee0d3dp+1
+      {-0x1.40167ep+1f, -0x1.fbd9b4p+0f, -0x1.33b0fap+2f, -0x1.30dafp+2f, -0x1.0d440ep+1f, 0x1.be69c2p-5f, 0x1.36c02ep-1f, 0x1.42352p+2f, 0x1p-7f},  // row 190: A <= 2^-32.96; found 2^-32.97 at x = -0x1.405e7b98c966ep+1
+      {-0x1.3a0d8p+1f, -0x1.1c52ep+0f, -0x1.51558ap+1f, -0x1.43ce76p+1f, -0x1.0a0e1ap+0f, 0x1.e0f38p-6f, -0x1.b7823ap-1f, 0x1.6f7426p+7f, 0x1p-6f},  // row 191: A <= 2^-33.21; found 2^-33.23 at x = -0x1.381a0afc0fcp+1
       // rows 192 to 255 are never asked for
     }};
   }

@@ -11,6 +11,7 @@ struct GeluForwardBf16 {
   static constexpr const char* kName = "gelu_forward_bf16";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "bf16";
   static constexpr const char* kClass = "rounded";
   static constexpr float kXStar = -0x1.80eadp-1f;  // -0.751791477: the least float with m = 1
@@ -25,85 +26,85 @@ struct GeluForwardBf16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.00006cp+23f;  // 8388662
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.072c87e5db7bbp-6;  // 2^-5.96: sup |x p/f - 1| for x >= kXMin, proven
-  static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on
+  static constexpr double kA = 0x1.072c87e5db7bbp-6;  // 2^-5.96: sup |x p/f - 1| for x >= kXMin, proven; found 2^-5.97 at x = -0x1.a37a2f1811dfp+3
+  static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on; found 2^-19.03 at x = 0x1.28p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{
-      {0x1.5dp-137f, 0x1.262bp-133f, 0x1.e744p-131f, 0x1.2c014p-128f},  // row 0: A <= 2^-9.17
-      {0x1.3a0d8p-132f, 0x1.029f28p-128f, 0x1.b9c55p-126f, 0x1.0f015cp-123f},  // row 1: A <= 2^-6.66
-      {0x1.093f6p-127f, 0x1.ad9a3p-124f, 0x1.688346p-121f, 0x1.b5028ap-119f},  // row 2: A <= 2^-5.96
-      {0x1.a6eaeap-123f, 0x1.51d55p-119f, 0x1.15999cp-116f, 0x1.3f03a6p-114f},  // row 3: A <= 2^-6.86
-      {0x1.3ccde6p-118f, 0x1.ee9924p-115f, 0x1.8dba5ep-112f, 0x1.cd04ccp-110f},  // row 4: A <= 2^-6.20
-      {0x1.bd650ep-114f, 0x1.548994p-110f, 0x1.0c1282p-107f, 0x1.2d05ep-105f},  // row 5: A <= 2^-7.35
-      {0x1.260378p-109f, 0x1.ba7976p-106f, 0x1.580584p-103f, 0x1.7586fp-101f},  // row 6: A <= 2^-7.92
-      {0x1.6e6494p-105f, 0x1.0e0484p-101f, 0x1.96de92p-99f, 0x1.ac08p-97f},  // row 7: A <= 2^-7.98
-      {0x1.ab2604p-101f, 0x1.33992cp-97f, 0x1.c6aeep-95f, 0x1.dd0908p-93f},  // row 8: A <= 2^-8.01
-      {0x1.d4475p-97f, 0x1.4a874ap-93f, 0x1.dca29ap-91f, 0x1.e10a06p-89f},  // row 9: A <= 2^-8.21
-      {0x1.e4647ap-93f, 0x1.4e847ap-89f, 0x1.d2dacap-87f, 0x1.c78b02p-85f},  // row 10: A <= 2^-7.73
-      {0x1.d4f08cp-89f, 0x1.3cbde4p-85f, 0x1.b27dccp-83f, 0x1.9f0bf4p-81f},  // row 11: A <= 2^-8.78
-      {0x1.aadb12p-85f, 0x1.1a3ec8p-81f, 0x1.7acd1cp-79f, 0x1.5e0cdep-77f},  // row 12: A <= 2^-8.89
-      {0x1.6e1788p-81f, 0x1.d7f63ap-78f, 0x1.33115cp-75f, 0x1.168dccp-73f},  // row 13: A <= 2^-8.94
-      {0x1.266916p-77f, 0x1.728c9ep-74f, 0x1.d71d64p-72f, 0x1.a00eaep-70f},  // row 14: A <= 2^-9.41
-      {0x1.bd860ap-74f, 0x1.116fdp-70f, 0x1.523ee8p-68f, 0x1.230f8cp-66f},  // row 15: A <= 2^-9.51
-      {0x1.3cdbf8p-70f, 0x1.7b8158p-67f, 0x1.c94f7cp-65f, 0x1.7c906p-63f},  // row 16: A <= 2^-9.76
-      {0x1.a7b4b6p-67f, 0x1.ee71f6p-64f, 0x1.218decp-61f, 0x1.d41134p-60f},  // row 17: A <= 2^-9.97
-      {0x1.0a4b56p-63f, 0x1.2e81cep-60f, 0x1.583d92p-58f, 0x1.0e9202p-56f},  // row 18: A <= 2^-10.15
-      {0x1.3aa97p-60f, 0x1.5bc8fap-57f, 0x1.8055b6p-55f, 0x1.2512c6p-53f},  // row 19: A <= 2^-10.31
-      {0x1.5d8b4cp-57f, 0x1.77bdeep-54f, 0x1.933714p-52f, 0x1.289384p-50f},  // row 20: A <= 2^-10.55
-      {0x1.6d13d4p-54f, 0x1.7d338cp-51f, 0x1.8c591ep-49f, 0x1.1a944p-47f},  // row 21: A <= 2^-10.78
-      {0x1.667ce4p-51f, 0x1.6b4b2cp-48f, 0x1.6dc62p-46f, 0x1.f894fp-45f},  // row 22: A <= 2^-10.94
-      {0x1.4afe52p-48f, 0x1.456472p-45f, 0x1.3d330ep-43f, 0x1.a5159ap-42f},  // row 23: A <= 2^-11.25
-      {0x1.1f5446p-45f, 0x1.11b5bcp-42f, 0x1.022a8ep-40f, 0x1.4a1644p-39f},  // row 24: A <= 2^-11.45
-      {0x1.d52628p-43f, 0x1.b07c3cp-40f, 0x1.89dep-38f, 0x1.e616e2p-37f},  // row 25: A <= 2^-11.74
-      {0x1.682a22p-40f, 0x1.410acap-37f, 0x1.1a5ce2p-35f, 0x1.4e978p-34f},  // row 26: A <= 2^-11.91
-      {0x1.040ed4p-37f, 0x1.bfad2p-35f, 0x1.7b1182p-33f, 0x1.b09812p-32f},  // row 27: A <= 2^-12.20
-      {0x1.613b2p-35f, 0x1.2550bp-32f, 0x1.de2268p-31f, 0x1.04989ep-29f},  // row 28: A <= 2^-12.37
-      {0x1.c340b4p-33f, 0x1.68ee44p-30f, 0x1.1ae146p-28f, 0x1.279926p-27f},  // row 29: A <= 2^-12.77
-      {0x1.0f2b2ep-30f, 0x1.a14ca6p-28f, 0x1.39cb52p-26f, 0x1.3919a8p-25f},  // row 30: A <= 2^-13.09
-      {0x1.329f6cp-28f, 0x1.c52d4ep-26f, 0x1.46557ap-24f, 0x1.371a24p-23f},  // row 31: A <= 2^-13.46
-      {0x1.4639a4p-26f, 0x1.ce5d26p-24f, 0x1.3e68a2p-22f, 0x1.209a98p-21f},  // row 32: A <= 2^-13.84
-      {0x1.469e56p-24f, 0x1.bb238p-22f, 0x1.234bacp-20f, 0x1.f51b08p-20f},  // row 33: A <= 2^-14.10
-      {0x1.33c872p-22f, 0x1.8efaaep-20f, 0x1.f34534p-19f, 0x1.969b7p-18f},  // row 34: A <= 2^-14.61
-      {0x1.11040cp-20f, 0x1.5175acp-18f, 0x1.911948p-17f, 0x1.341bdp-16f},  // row 35: A <= 2^-14.91
-      {0x1.c8059p-19f, 0x1.0c1d1cp-16f, 0x1.2de014p-15f, 0x1.b49c2ap-15f},  // row 36: A <= 2^-15.30
-      {0x1.66a534p-17f, 0x1.903d3ep-15f, 0x1.a97032p-14f, 0x1.201c82p-13f},  // row 37: A <= 2^-15.87
-      {0x1.09aceep-15f, 0x1.18a216p-13f, 0x1.18cd46p-12f, 0x1.629ccap-12f},  // row 38: A <= 2^-16.19
-      {0x1.72d92ap-14f, 0x1.71b102p-12f, 0x1.5aa022p-11f, 0x1.961d1p-11f},  // row 39: A <= 2^-16.72
-      {0x1.e7db44p-13f, 0x1.c98574p-11f, 0x1.906efep-10f, 0x1.af9d4cp-10f},  // row 40: A <= 2^-17.36
-      {0x1.2e86fp-11f, 0x1.09f10ap-9f, 0x1.b02da8p-9f, 0x1.aa1d84p-9f},  // row 41: A <= 2^-18.12
-      {0x1.61de0ep-10f, 0x1.2270dap-8f, 0x1.b3b2fap-8f, 0x1.849dacp-8f},  // row 42: A <= 2^-19.11
-      {0x1.86904cp-9f, 0x1.29f996p-7f, 0x1.99b5e6p-7f, 0x1.469dcep-7f},  // row 43: A <= 2^-19.78
-      {0x1.96f4eap-8f, 0x1.1f2ea4p-6f, 0x1.66f7bp-6f, 0x1.f71de2p-7f},  // row 44: A <= 2^-20.96
-      {0x1.909248p-7f, 0x1.0402b2p-5f, 0x1.248482p-5f, 0x1.601de4p-6f},  // row 45: A <= 2^-21.07
-      {0x1.74bcfap-6f, 0x1.ba4b8cp-5f, 0x1.ba49e8p-5f, 0x1.b99dcap-6f},  // row 46: A <= 2^-21.94
-      {0x1.482a24p-5f, 0x1.61649cp-4f, 0x1.35370ap-4f, 0x1.e49cfp-6f},  // row 47: A <= 2^-21.82
-      {0x1.11a46ep-4f, 0x1.0940bp-3f, 0x1.8ddf24p-4f, 0x1.b85de2p-6f},  // row 48: A <= 2^-21.99
-      {0x1.b0bdcep-4f, 0x1.7610dcp-3f, 0x1.d395f8p-4f, 0x1.16de3p-6f},  // row 49: A <= 2^-22.48
-      {0x1.44ed0cp-3f, 0x1.ef8e84p-3f, 0x1.ef8c98p-4f, -0x1.4fde52p-14f},  // row 50: A <= 2^-24.02
-      {0x1.d022p-3f, 0x1.345d64p-2f, 0x1.ce8d0ep-4f, -0x1.67de5ep-6f},  // row 51: A <= 2^-25.44
-      {0x1.3bf144p-2f, 0x1.6883cp-2f, 0x1.68814ep-4f, -0x1.67de52p-5f},  // row 52: A <= 2^-23.82
-      {0x1.9aecbap-2f, 0x1.8bf27ep-2f, 0x1.8bff38p-5f, -0x1.ed5e24p-5f},  // row 53: A <= 2^-23.73
-      {0x1p-1f, 0x1.988424p-2f, -0x1.315d7cp-23f, -0x1.0f91dp-4f},  // row 54: A <= 2^-24.40
-      {0x1.3289a2p-1f, 0x1.8bf292p-2f, -0x1.8be674p-5f, -0x1.ed9e1ep-5f},  // row 55: A <= 2^-24.28
-      {0x1.62075ep-1f, 0x1.6883dap-2f, -0x1.6881d6p-4f, -0x1.681e52p-5f},  // row 56: A <= 2^-24.50
-      {0x1.8bf78p-1f, 0x1.345d58p-2f, -0x1.ce8d42p-4f, -0x1.679e5ep-6f},  // row 57: A <= 2^-26.25
-      {0x1.aec4bep-1f, 0x1.ef8e92p-3f, -0x1.ef942p-4f, -0x1.789e54p-14f},  // row 58: A <= 2^-24.55
-      {0x1.c9e846p-1f, 0x1.7610fcp-3f, -0x1.d39988p-4f, 0x1.169e32p-6f},  // row 59: A <= 2^-25.20
-      {0x1.ddcb72p-1f, 0x1.0940ccp-3f, -0x1.8ddd02p-4f, 0x1.b81dep-6f},  // row 60: A <= 2^-25.55
-      {0x1.eb7d5ep-1f, 0x1.6164c4p-4f, -0x1.35382ep-4f, 0x1.e45cdcp-6f},  // row 61: A <= 2^-25.64
-      {0x1.f45a18p-1f, 0x1.ba4be6p-5f, -0x1.ba4202p-5f, 0x1.b95dcep-6f},  // row 62: A <= 2^-26.11
-      {0x1.f9bdb6p-1f, 0x1.04030ep-5f, -0x1.24777ep-5f, 0x1.5fddeap-6f},  // row 63: A <= 2^-25.33
-      {0x1.fcd216p-1f, 0x1.1f2e5p-6f, -0x1.66f682p-6f, 0x1.f75de2p-7f},  // row 64: A <= 2^-26.57
-      {0x1.fe797p-1f, 0x1.29fa58p-7f, -0x1.99caep-7f, 0x1.465dccp-7f},  // row 65: A <= 2^-26.91
-      {0x1.ff4f1p-1f, 0x1.227176p-8f, -0x1.b38d2ep-8f, 0x1.845dbp-8f},  // row 66: A <= 2^-25.06
-      {0x1.ffb45ep-1f, 0x1.09f1bep-9f, -0x1.b008dep-9f, 0x1.a9dd86p-9f},  // row 67: A <= 2^-26.87
-      {0x1.ffe182p-1f, 0x1.c982d6p-11f, -0x1.902764p-10f, 0x1.afdd5p-10f},  // row 68: A <= 2^-26.80
-      {0x1.fff46ap-1f, 0x1.71b1fcp-12f, -0x1.5ac67p-11f, 0x1.95dd0ep-11f},  // row 69: A <= 2^-25.30
-      {0x1.fffbdap-1f, 0x1.18a34ep-13f, -0x1.18b29cp-12f, 0x1.625cccp-12f},  // row 70: A <= 2^-25.47
-      {0x1.fffe9ap-1f, 0x1.904044p-15f, -0x1.a97fd4p-14f, 0x1.1fdc82p-13f},  // row 71: A <= 2^-25.62
-      {0x1.ffff8ep-1f, 0x1.0c1db8p-16f, -0x1.2dc71ep-15f, 0x1.b45c2cp-15f},  // row 72: A <= 2^-31.81
-      {0x1p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-19.02
+      {0x1.5dp-137f, 0x1.262bp-133f, 0x1.e744p-131f, 0x1.2c014p-128f},  // row 0: A <= 2^-9.17; found 2^-9.18 at x = -0x1.aed2373081256p+3
+      {0x1.3a0d8p-132f, 0x1.029f28p-128f, 0x1.b9c55p-126f, 0x1.0f015cp-123f},  // row 1: A <= 2^-6.66; found 2^-6.67 at x = -0x1.acp+3
+      {0x1.093f6p-127f, 0x1.ad9a3p-124f, 0x1.688346p-121f, 0x1.b5028ap-119f},  // row 2: A <= 2^-5.96; found 2^-5.97 at x = -0x1.a37a2f1811dfp+3
+      {0x1.a6eaeap-123f, 0x1.51d55p-119f, 0x1.15999cp-116f, 0x1.3f03a6p-114f},  // row 3: A <= 2^-6.86; found 2^-6.88 at x = -0x1.9cp+3
+      {0x1.3ccde6p-118f, 0x1.ee9924p-115f, 0x1.8dba5ep-112f, 0x1.cd04ccp-110f},  // row 4: A <= 2^-6.20; found 2^-6.21 at x = -0x1.937a2f1811dfp+3
+      {0x1.bd650ep-114f, 0x1.548994p-110f, 0x1.0c1282p-107f, 0x1.2d05ep-105f},  // row 5: A <= 2^-7.35; found 2^-7.36 at x = -0x1.8b7a2f1811dfp+3
+      {0x1.260378p-109f, 0x1.ba7976p-106f, 0x1.580584p-103f, 0x1.7586fp-101f},  // row 6: A <= 2^-7.92; found 2^-7.93 at x = -0x1.7d33282b9f99fp+3
+      {0x1.6e6494p-105f, 0x1.0e0484p-101f, 0x1.96de92p-99f, 0x1.ac08p-97f},  // row 7: A <= 2^-7.98; found 2^-8.00 at x = -0x1.7b7a2f1811dfp+3
+      {0x1.ab2604p-101f, 0x1.33992cp-97f, 0x1.c6aeep-95f, 0x1.dd0908p-93f},  // row 8: A <= 2^-8.01; found 2^-8.02 at x = -0x1.71e84ff44ca48p+3
+      {0x1.d4475p-97f, 0x1.4a874ap-93f, 0x1.dca29ap-91f, 0x1.e10a06p-89f},  // row 9: A <= 2^-8.21; found 2^-8.23 at x = -0x1.64p+3
+      {0x1.e4647ap-93f, 0x1.4e847ap-89f, 0x1.d2dacap-87f, 0x1.c78b02p-85f},  // row 10: A <= 2^-7.73; found 2^-7.75 at x = -0x1.63655be4fc1f4p+3
+      {0x1.d4f08cp-89f, 0x1.3cbde4p-85f, 0x1.b27dccp-83f, 0x1.9f0bf4p-81f},  // row 11: A <= 2^-8.78; found 2^-8.80 at x = -0x1.54p+3
+      {0x1.aadb12p-85f, 0x1.1a3ec8p-81f, 0x1.7acd1cp-79f, 0x1.5e0cdep-77f},  // row 12: A <= 2^-8.89; found 2^-8.90 at x = -0x1.4cp+3
+      {0x1.6e1788p-81f, 0x1.d7f63ap-78f, 0x1.33115cp-75f, 0x1.168dccp-73f},  // row 13: A <= 2^-8.94; found 2^-8.95 at x = -0x1.49c42480ca223p+3
+      {0x1.266916p-77f, 0x1.728c9ep-74f, 0x1.d71d64p-72f, 0x1.a00eaep-70f},  // row 14: A <= 2^-9.41; found 2^-9.42 at x = -0x1.44p+3
+      {0x1.bd860ap-74f, 0x1.116fdp-70f, 0x1.523ee8p-68f, 0x1.230f8cp-66f},  // row 15: A <= 2^-9.51; found 2^-9.53 at x = -0x1.39e84ff44ca48p+3
+      {0x1.3cdbf8p-70f, 0x1.7b8158p-67f, 0x1.c94f7cp-65f, 0x1.7c906p-63f},  // row 16: A <= 2^-9.76; found 2^-9.77 at x = -0x1.2f9a5d364ebe9p+3
+      {0x1.a7b4b6p-67f, 0x1.ee71f6p-64f, 0x1.218decp-61f, 0x1.d41134p-60f},  // row 17: A <= 2^-9.97; found 2^-9.98 at x = -0x1.2cp+3
+      {0x1.0a4b56p-63f, 0x1.2e81cep-60f, 0x1.583d92p-58f, 0x1.0e9202p-56f},  // row 18: A <= 2^-10.15; found 2^-10.17 at x = -0x1.24p+3
+      {0x1.3aa97p-60f, 0x1.5bc8fap-57f, 0x1.8055b6p-55f, 0x1.2512c6p-53f},  // row 19: A <= 2^-10.31; found 2^-10.32 at x = -0x1.1b7a2f1811dfp+3
+      {0x1.5d8b4cp-57f, 0x1.77bdeep-54f, 0x1.933714p-52f, 0x1.289384p-50f},  // row 20: A <= 2^-10.55; found 2^-10.57 at x = -0x1.11e84ff44ca48p+3
+      {0x1.6d13d4p-54f, 0x1.7d338cp-51f, 0x1.8c591ep-49f, 0x1.1a944p-47f},  // row 21: A <= 2^-10.78; found 2^-10.80 at x = -0x1.09c42480ca223p+3
+      {0x1.667ce4p-51f, 0x1.6b4b2cp-48f, 0x1.6dc62p-46f, 0x1.f894fp-45f},  // row 22: A <= 2^-10.94; found 2^-10.95 at x = -0x1.04p+3
+      {0x1.4afe52p-48f, 0x1.456472p-45f, 0x1.3d330ep-43f, 0x1.a5159ap-42f},  // row 23: A <= 2^-11.25; found 2^-11.27 at x = -0x1.f8p+2
+      {0x1.1f5446p-45f, 0x1.11b5bcp-42f, 0x1.022a8ep-40f, 0x1.4a1644p-39f},  // row 24: A <= 2^-11.45; found 2^-11.47 at x = -0x1.dee3dea01a82ap+2
+      {0x1.d52628p-43f, 0x1.b07c3cp-40f, 0x1.89dep-38f, 0x1.e616e2p-37f},  // row 25: A <= 2^-11.74; found 2^-11.75 at x = -0x1.d388490194445p+2
+      {0x1.682a22p-40f, 0x1.410acap-37f, 0x1.1a5ce2p-35f, 0x1.4e978p-34f},  // row 26: A <= 2^-11.91; found 2^-11.92 at x = -0x1.bee3dea01a82ap+2
+      {0x1.040ed4p-37f, 0x1.bfad2p-35f, 0x1.7b1182p-33f, 0x1.b09812p-32f},  // row 27: A <= 2^-12.20; found 2^-12.21 at x = -0x1.b6cab7c9f83e9p+2
+      {0x1.613b2p-35f, 0x1.2550bp-32f, 0x1.de2268p-31f, 0x1.04989ep-29f},  // row 28: A <= 2^-12.37; found 2^-12.39 at x = -0x1.98p+2
+      {0x1.c340b4p-33f, 0x1.68ee44p-30f, 0x1.1ae146p-28f, 0x1.279926p-27f},  // row 29: A <= 2^-12.77; found 2^-12.78 at x = -0x1.89f6a6d30d9d3p+2
+      {0x1.0f2b2ep-30f, 0x1.a14ca6p-28f, 0x1.39cb52p-26f, 0x1.3919a8p-25f},  // row 30: A <= 2^-13.09; found 2^-13.10 at x = -0x1.88p+2
+      {0x1.329f6cp-28f, 0x1.c52d4ep-26f, 0x1.46557ap-24f, 0x1.371a24p-23f},  // row 31: A <= 2^-13.46; found 2^-13.47 at x = -0x1.733e840f34bbdp+2
+      {0x1.4639a4p-26f, 0x1.ce5d26p-24f, 0x1.3e68a2p-22f, 0x1.209a98p-21f},  // row 32: A <= 2^-13.84; found 2^-13.86 at x = -0x1.66cab7c9f83e9p+2
+      {0x1.469e56p-24f, 0x1.bb238p-22f, 0x1.234bacp-20f, 0x1.f51b08p-20f},  // row 33: A <= 2^-14.10; found 2^-14.11 at x = -0x1.4e9375d6da77p+2
+      {0x1.33c872p-22f, 0x1.8efaaep-20f, 0x1.f34534p-19f, 0x1.969b7p-18f},  // row 34: A <= 2^-14.61; found 2^-14.62 at x = -0x1.48p+2
+      {0x1.11040cp-20f, 0x1.5175acp-18f, 0x1.911948p-17f, 0x1.341bdp-16f},  // row 35: A <= 2^-14.91; found 2^-14.93 at x = -0x1.38p+2
+      {0x1.c8059p-19f, 0x1.0c1d1cp-16f, 0x1.2de014p-15f, 0x1.b49c2ap-15f},  // row 36: A <= 2^-15.30; found 2^-15.31 at x = -0x1.26f45e3023bdfp+2
+      {0x1.66a534p-17f, 0x1.903d3ep-15f, 0x1.a97032p-14f, 0x1.201c82p-13f},  // row 37: A <= 2^-15.87; found 2^-15.88 at x = -0x1.12f36eede409ep+2
+      {0x1.09aceep-15f, 0x1.18a216p-13f, 0x1.18cd46p-12f, 0x1.629ccap-12f},  // row 38: A <= 2^-16.19; found 2^-16.20 at x = -0x1.0388490194445p+2
+      {0x1.72d92ap-14f, 0x1.71b102p-12f, 0x1.5aa022p-11f, 0x1.961d1p-11f},  // row 39: A <= 2^-16.72; found 2^-16.73 at x = -0x1.e5e6dddbc813cp+1
+      {0x1.e7db44p-13f, 0x1.c98574p-11f, 0x1.906efep-10f, 0x1.af9d4cp-10f},  // row 40: A <= 2^-17.36; found 2^-17.38 at x = -0x1.dp+1
+      {0x1.2e86fp-11f, 0x1.09f10ap-9f, 0x1.b02da8p-9f, 0x1.aa1d84p-9f},  // row 41: A <= 2^-18.12; found 2^-18.13 at x = -0x1.9b4c63a79cc4ap+1
+      {0x1.61de0ep-10f, 0x1.2270dap-8f, 0x1.b3b2fap-8f, 0x1.849dacp-8f},  // row 42: A <= 2^-19.11; found 2^-19.11 at x = -0x1.9p+1
+      {0x1.86904cp-9f, 0x1.29f996p-7f, 0x1.99b5e6p-7f, 0x1.469dcep-7f},  // row 43: A <= 2^-19.78; found 2^-19.79 at x = -0x1.64b39c58633b6p+1
+      {0x1.96f4eap-8f, 0x1.1f2ea4p-6f, 0x1.66f7bp-6f, 0x1.f71de2p-7f},  // row 44: A <= 2^-20.96; found 2^-20.97 at x = -0x1.5p+1
+      {0x1.909248p-7f, 0x1.0402b2p-5f, 0x1.248482p-5f, 0x1.601de4p-6f},  // row 45: A <= 2^-21.07; found 2^-21.07 at x = -0x1.3p+1
+      {0x1.74bcfap-6f, 0x1.ba4b8cp-5f, 0x1.ba49e8p-5f, 0x1.b99dcap-6f},  // row 46: A <= 2^-21.94; found 2^-21.95 at x = -0x1.e709c5418ad6dp+0
+      {0x1.482a24p-5f, 0x1.61649cp-4f, 0x1.35370ap-4f, 0x1.e49cfp-6f},  // row 47: A <= 2^-21.82; found 2^-21.83 at x = -0x1.ep+0
+      {0x1.11a46ep-4f, 0x1.0940bp-3f, 0x1.8ddf24p-4f, 0x1.b85de2p-6f},  // row 48: A <= 2^-21.99; found 2^-22.00 at x = -0x1.6709c5418ad6dp+0
+      {0x1.b0bdcep-4f, 0x1.7610dcp-3f, 0x1.d395f8p-4f, 0x1.16de3p-6f},  // row 49: A <= 2^-22.48; found 2^-22.49 at x = -0x1.59bcf617ef01fp+0
+      {0x1.44ed0cp-3f, 0x1.ef8e84p-3f, 0x1.ef8c98p-4f, -0x1.4fde52p-14f},  // row 50: A <= 2^-24.02; found 2^-24.03 at x = -0x1.0bcdbbb790279p+0
+      {0x1.d022p-3f, 0x1.345d64p-2f, 0x1.ce8d0ep-4f, -0x1.67de5ep-6f},  // row 51: A <= 2^-25.44; found 2^-25.45 at x = -0x1.533282b9f99efp-1
+      {0x1.3bf144p-2f, 0x1.6883cp-2f, 0x1.68814ep-4f, -0x1.67de52p-5f},  // row 52: A <= 2^-23.82; found 2^-23.83 at x = -0x1.8p-2
+      {0x1.9aecbap-2f, 0x1.8bf27ep-2f, 0x1.8bff38p-5f, -0x1.ed5e24p-5f},  // row 53: A <= 2^-23.73; found 2^-23.75 at x = -0x1.3884901944456p-2
+      {0x1p-1f, 0x1.988424p-2f, -0x1.315d7cp-23f, -0x1.0f91dp-4f},  // row 54: A <= 2^-24.40; found 2^-24.41 at x = -0x1.9bcf617ef01ebp-4
+      {0x1.3289a2p-1f, 0x1.8bf292p-2f, -0x1.8be674p-5f, -0x1.ed9e1ep-5f},  // row 55: A <= 2^-24.28; found 2^-24.29 at x = 0x1.1bc5f62a5eefep-2
+      {0x1.62075ep-1f, 0x1.6883dap-2f, -0x1.6881d6p-4f, -0x1.681e52p-5f},  // row 56: A <= 2^-24.50; found 2^-24.51 at x = 0x1.8p-2
+      {0x1.8bf78p-1f, 0x1.345d58p-2f, -0x1.ce8d42p-4f, -0x1.679e5ep-6f},  // row 57: A <= 2^-26.25; found 2^-26.26 at x = 0x1.4p-1
+      {0x1.aec4bep-1f, 0x1.ef8e92p-3f, -0x1.ef942p-4f, -0x1.789e54p-14f},  // row 58: A <= 2^-24.55; found 2^-24.56 at x = 0x1.cp-1
+      {0x1.c9e846p-1f, 0x1.7610fcp-3f, -0x1.d39988p-4f, 0x1.169e32p-6f},  // row 59: A <= 2^-25.20; found 2^-25.22 at x = 0x1.58f63abe75293p+0
+      {0x1.ddcb72p-1f, 0x1.0940ccp-3f, -0x1.8ddd02p-4f, 0x1.b81dep-6f},  // row 60: A <= 2^-25.55; found 2^-25.56 at x = 0x1.77d1fd116b582p+0
+      {0x1.eb7d5ep-1f, 0x1.6164c4p-4f, -0x1.35382ep-4f, 0x1.e45cdcp-6f},  // row 61: A <= 2^-25.64; found 2^-25.65 at x = 0x1.ca9ca0088356p+0
+      {0x1.f45a18p-1f, 0x1.ba4be6p-5f, -0x1.ba4202p-5f, 0x1.b95dcep-6f},  // row 62: A <= 2^-26.11; found 2^-26.12 at x = 0x1.08b91e274638ap+1
+      {0x1.f9bdb6p-1f, 0x1.04030ep-5f, -0x1.24777ep-5f, 0x1.5fddeap-6f},  // row 63: A <= 2^-25.33; found 2^-25.35 at x = 0x1.1f0bd102b0c76p+1
+      {0x1.fcd216p-1f, 0x1.1f2e5p-6f, -0x1.66f682p-6f, 0x1.f75de2p-7f},  // row 64: A <= 2^-26.57; found 2^-26.58 at x = 0x1.44b39c58633b6p+1
+      {0x1.fe797p-1f, 0x1.29fa58p-7f, -0x1.99caep-7f, 0x1.465dccp-7f},  // row 65: A <= 2^-26.91; found 2^-26.93 at x = 0x1.60516ffc1cb5fp+1
+      {0x1.ff4f1p-1f, 0x1.227176p-8f, -0x1.b38d2ep-8f, 0x1.845dbp-8f},  // row 66: A <= 2^-25.06; found 2^-25.08 at x = 0x1.80f42efd4f38ap+1
+      {0x1.ffb45ep-1f, 0x1.09f1bep-9f, -0x1.b008dep-9f, 0x1.a9dd86p-9f},  // row 67: A <= 2^-26.87; found 2^-26.88 at x = 0x1.a23842bfcafabp+1
+      {0x1.ffe182p-1f, 0x1.c982d6p-11f, -0x1.902764p-10f, 0x1.afdd5p-10f},  // row 68: A <= 2^-26.80; found 2^-26.81 at x = 0x1.c2d914524b12p+1
+      {0x1.fff46ap-1f, 0x1.71b1fcp-12f, -0x1.5ac67p-11f, 0x1.95dd0ep-11f},  // row 69: A <= 2^-25.30; found 2^-25.31 at x = 0x1.dc87413ab422p+1
+      {0x1.fffbdap-1f, 0x1.18a34ep-13f, -0x1.18b29cp-12f, 0x1.625cccp-12f},  // row 70: A <= 2^-25.47; found 2^-25.48 at x = 0x1.fbe8fe88b5ac1p+1
+      {0x1.fffe9ap-1f, 0x1.904044p-15f, -0x1.a97fd4p-14f, 0x1.1fdc82p-13f},  // row 71: A <= 2^-25.62; found 2^-25.62 at x = 0x1.0e43a09d5a11p+2
+      {0x1.ffff8ep-1f, 0x1.0c1db8p-16f, -0x1.2dc71ep-15f, 0x1.b45c2cp-15f},  // row 72: A <= 2^-31.81; found 2^-31.82 at x = 0x1.1df47f445ad61p+2
+      {0x1p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 73: A <= 2^-19.02; found 2^-19.03 at x = 0x1.28p+2
       // rows 74 to 127 are never asked for
     }};
   }

@@ -11,6 +11,7 @@ struct GeluForwardF16 {
   static constexpr const char* kName = "gelu_forward_f16";
   static constexpr const char* kActivation = "gelu";
   static constexpr const char* kFunction = "x*normal_cdf(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f16";
   static constexpr const char* kClass = "rounded";
   static constexpr float kXStar = -0x1.80eadp-1f;  // -0.751791477: the least float with m = 1
@@ -25,54 +26,54 @@ struct GeluForwardF16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.00002ep+23f;  // 8388631
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.1c021be78ff23p-14;  // 2^-13.85: sup |x p/f - 1| for x >= kXMin, proven
-  static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on
+  static constexpr double kA = 0x1.1c021be78ff23p-14;  // 2^-13.85: sup |x p/f - 1| for x >= kXMin, proven; found 2^-13.86 at x = -0x1.59f6a6d30d9d3p+2
+  static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on; found 2^-19.03 at x = 0x1.28p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{
-      {0x1.32a7e8p-28f, 0x1.c50338p-26f, 0x1.494cdp-24f, 0x1.149a4ap-23f},  // row 0: A <= 2^-19.56
-      {0x1.4639a6p-26f, 0x1.ce5d28p-24f, 0x1.3e68a2p-22f, 0x1.209a98p-21f},  // row 1: A <= 2^-13.85
-      {0x1.469e56p-24f, 0x1.bb238p-22f, 0x1.234bbp-20f, 0x1.f51b08p-20f},  // row 2: A <= 2^-14.10
-      {0x1.33c958p-22f, 0x1.8efc1p-20f, 0x1.f33d08p-19f, 0x1.969b7p-18f},  // row 3: A <= 2^-14.39
-      {0x1.11040cp-20f, 0x1.5175acp-18f, 0x1.911948p-17f, 0x1.341bdp-16f},  // row 4: A <= 2^-14.91
-      {0x1.c8059p-19f, 0x1.0c1d1cp-16f, 0x1.2de014p-15f, 0x1.b49c2ap-15f},  // row 5: A <= 2^-15.30
-      {0x1.66a534p-17f, 0x1.903d3ep-15f, 0x1.a97032p-14f, 0x1.201c82p-13f},  // row 6: A <= 2^-15.87
-      {0x1.09aceap-15f, 0x1.18a212p-13f, 0x1.18cd4ap-12f, 0x1.629ccap-12f},  // row 7: A <= 2^-16.16
-      {0x1.72d88ep-14f, 0x1.71b44cp-12f, 0x1.5ac28p-11f, 0x1.959d0ep-11f},  // row 8: A <= 2^-16.61
-      {0x1.e7dbb4p-13f, 0x1.c9854cp-11f, 0x1.906b3ap-10f, 0x1.af9d4cp-10f},  // row 9: A <= 2^-17.23
-      {0x1.2e86bep-11f, 0x1.09f146p-9f, 0x1.b04d5cp-9f, 0x1.aa1d82p-9f},  // row 10: A <= 2^-17.80
-      {0x1.61de0ep-10f, 0x1.2270dap-8f, 0x1.b3b2fap-8f, 0x1.849dacp-8f},  // row 11: A <= 2^-19.11
-      {0x1.86904cp-9f, 0x1.29f996p-7f, 0x1.99b5e6p-7f, 0x1.469dcep-7f},  // row 12: A <= 2^-19.78
-      {0x1.96f4eap-8f, 0x1.1f2ea4p-6f, 0x1.66f7bp-6f, 0x1.f71de2p-7f},  // row 13: A <= 2^-20.96
-      {0x1.909248p-7f, 0x1.0402b2p-5f, 0x1.248482p-5f, 0x1.601de4p-6f},  // row 14: A <= 2^-21.07
-      {0x1.74bcfap-6f, 0x1.ba4b8cp-5f, 0x1.ba49e8p-5f, 0x1.b99dcap-6f},  // row 15: A <= 2^-21.94
-      {0x1.482a24p-5f, 0x1.61649cp-4f, 0x1.35370ap-4f, 0x1.e49cfp-6f},  // row 16: A <= 2^-21.82
-      {0x1.11a46ep-4f, 0x1.0940bp-3f, 0x1.8ddf24p-4f, 0x1.b85de2p-6f},  // row 17: A <= 2^-21.99
-      {0x1.b0bdcep-4f, 0x1.7610dcp-3f, 0x1.d395f8p-4f, 0x1.16de3p-6f},  // row 18: A <= 2^-22.48
-      {0x1.44ed0cp-3f, 0x1.ef8e84p-3f, 0x1.ef8c98p-4f, -0x1.4fde52p-14f},  // row 19: A <= 2^-24.02
-      {0x1.d022p-3f, 0x1.345d64p-2f, 0x1.ce8d0ep-4f, -0x1.67de5ep-6f},  // row 20: A <= 2^-25.44
-      {0x1.3bf144p-2f, 0x1.6883cp-2f, 0x1.68814ep-4f, -0x1.67de52p-5f},  // row 21: A <= 2^-23.82
-      {0x1.9aecbap-2f, 0x1.8bf27ep-2f, 0x1.8bff38p-5f, -0x1.ed5e24p-5f},  // row 22: A <= 2^-23.73
-      {0x1p-1f, 0x1.988424p-2f, -0x1.315d7cp-23f, -0x1.0f91dp-4f},  // row 23: A <= 2^-24.40
-      {0x1.3289a2p-1f, 0x1.8bf292p-2f, -0x1.8be674p-5f, -0x1.ed9e1ep-5f},  // row 24: A <= 2^-24.28
-      {0x1.62075ep-1f, 0x1.6883dap-2f, -0x1.6881d6p-4f, -0x1.681e52p-5f},  // row 25: A <= 2^-24.50
-      {0x1.8bf78p-1f, 0x1.345d58p-2f, -0x1.ce8d42p-4f, -0x1.679e5ep-6f},  // row 26: A <= 2^-26.25
-      {0x1.aec4bep-1f, 0x1.ef8e92p-3f, -0x1.ef942p-4f, -0x1.789e54p-14f},  // row 27: A <= 2^-24.55
-      {0x1.c9e846p-1f, 0x1.7610fcp-3f, -0x1.d39988p-4f, 0x1.169e32p-6f},  // row 28: A <= 2^-25.20
-      {0x1.ddcb72p-1f, 0x1.0940ccp-3f, -0x1.8ddd02p-4f, 0x1.b81dep-6f},  // row 29: A <= 2^-25.55
-      {0x1.eb7d5ep-1f, 0x1.6164c4p-4f, -0x1.35382ep-4f, 0x1.e45cdcp-6f},  // row 30: A <= 2^-25.64
-      {0x1.f45a18p-1f, 0x1.ba4be6p-5f, -0x1.ba4202p-5f, 0x1.b95dcep-6f},  // row 31: A <= 2^-26.11
-      {0x1.f9bdb6p-1f, 0x1.04030ep-5f, -0x1.24777ep-5f, 0x1.5fddeap-6f},  // row 32: A <= 2^-25.33
-      {0x1.fcd216p-1f, 0x1.1f2e5p-6f, -0x1.66f682p-6f, 0x1.f75de2p-7f},  // row 33: A <= 2^-26.57
-      {0x1.fe797p-1f, 0x1.29fa58p-7f, -0x1.99caep-7f, 0x1.465dccp-7f},  // row 34: A <= 2^-26.91
-      {0x1.ff4f1p-1f, 0x1.227176p-8f, -0x1.b38d2ep-8f, 0x1.845dbp-8f},  // row 35: A <= 2^-25.06
-      {0x1.ffb45ep-1f, 0x1.09f1bep-9f, -0x1.b008dep-9f, 0x1.a9dd86p-9f},  // row 36: A <= 2^-26.87
-      {0x1.ffe182p-1f, 0x1.c982d6p-11f, -0x1.902764p-10f, 0x1.afdd5p-10f},  // row 37: A <= 2^-26.80
-      {0x1.fff46ap-1f, 0x1.71b1fcp-12f, -0x1.5ac67p-11f, 0x1.95dd0ep-11f},  // row 38: A <= 2^-25.30
-      {0x1.fffbdap-1f, 0x1.18a34ep-13f, -0x1.18b29cp-12f, 0x1.625cccp-12f},  // row 39: A <= 2^-25.47
-      {0x1.fffe9ap-1f, 0x1.904044p-15f, -0x1.a97fd4p-14f, 0x1.1fdc82p-13f},  // row 40: A <= 2^-25.62
-      {0x1.ffff8ep-1f, 0x1.0c1db8p-16f, -0x1.2dc71ep-15f, 0x1.b45c2cp-15f},  // row 41: A <= 2^-31.81
-      {0x1p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-19.02
+      {0x1.32a7e8p-28f, 0x1.c50338p-26f, 0x1.494cdp-24f, 0x1.149a4ap-23f},  // row 0: A <= 2^-19.56; found 2^-19.56 at x = -0x1.6e8p+2
+      {0x1.4639a6p-26f, 0x1.ce5d28p-24f, 0x1.3e68a2p-22f, 0x1.209a98p-21f},  // row 1: A <= 2^-13.85; found 2^-13.86 at x = -0x1.59f6a6d30d9d3p+2
+      {0x1.469e56p-24f, 0x1.bb238p-22f, 0x1.234bbp-20f, 0x1.f51b08p-20f},  // row 2: A <= 2^-14.10; found 2^-14.11 at x = -0x1.4e9375d6da77p+2
+      {0x1.33c958p-22f, 0x1.8efc1p-20f, 0x1.f33d08p-19f, 0x1.969b7p-18f},  // row 3: A <= 2^-14.39; found 2^-14.40 at x = -0x1.433e840f34bbdp+2
+      {0x1.11040cp-20f, 0x1.5175acp-18f, 0x1.911948p-17f, 0x1.341bdp-16f},  // row 4: A <= 2^-14.91; found 2^-14.93 at x = -0x1.38p+2
+      {0x1.c8059p-19f, 0x1.0c1d1cp-16f, 0x1.2de014p-15f, 0x1.b49c2ap-15f},  // row 5: A <= 2^-15.30; found 2^-15.31 at x = -0x1.26f45e3023bdfp+2
+      {0x1.66a534p-17f, 0x1.903d3ep-15f, 0x1.a97032p-14f, 0x1.201c82p-13f},  // row 6: A <= 2^-15.87; found 2^-15.88 at x = -0x1.12f36eede409ep+2
+      {0x1.09aceap-15f, 0x1.18a212p-13f, 0x1.18cd4ap-12f, 0x1.629ccap-12f},  // row 7: A <= 2^-16.16; found 2^-16.18 at x = -0x1.fd26ebadb4eep+1
+      {0x1.72d88ep-14f, 0x1.71b44cp-12f, 0x1.5ac28p-11f, 0x1.959d0ep-11f},  // row 8: A <= 2^-16.61; found 2^-16.63 at x = -0x1.fp+1
+      {0x1.e7dbb4p-13f, 0x1.c9854cp-11f, 0x1.906b3ap-10f, 0x1.af9d4cp-10f},  // row 9: A <= 2^-17.23; found 2^-17.24 at x = -0x1.b45a9bbfa02fbp+1
+      {0x1.2e86bep-11f, 0x1.09f146p-9f, 0x1.b04d5cp-9f, 0x1.aa1d82p-9f},  // row 10: A <= 2^-17.80; found 2^-17.82 at x = -0x1.9d26ebadb4eep+1
+      {0x1.61de0ep-10f, 0x1.2270dap-8f, 0x1.b3b2fap-8f, 0x1.849dacp-8f},  // row 11: A <= 2^-19.11; found 2^-19.11 at x = -0x1.9p+1
+      {0x1.86904cp-9f, 0x1.29f996p-7f, 0x1.99b5e6p-7f, 0x1.469dcep-7f},  // row 12: A <= 2^-19.78; found 2^-19.79 at x = -0x1.64b39c58633b6p+1
+      {0x1.96f4eap-8f, 0x1.1f2ea4p-6f, 0x1.66f7bp-6f, 0x1.f71de2p-7f},  // row 13: A <= 2^-20.96; found 2^-20.97 at x = -0x1.5p+1
+      {0x1.909248p-7f, 0x1.0402b2p-5f, 0x1.248482p-5f, 0x1.601de4p-6f},  // row 14: A <= 2^-21.07; found 2^-21.07 at x = -0x1.3p+1
+      {0x1.74bcfap-6f, 0x1.ba4b8cp-5f, 0x1.ba49e8p-5f, 0x1.b99dcap-6f},  // row 15: A <= 2^-21.94; found 2^-21.95 at x = -0x1.e709c5418ad6dp+0
+      {0x1.482a24p-5f, 0x1.61649cp-4f, 0x1.35370ap-4f, 0x1.e49cfp-6f},  // row 16: A <= 2^-21.82; found 2^-21.83 at x = -0x1.ep+0
+      {0x1.11a46ep-4f, 0x1.0940bp-3f, 0x1.8ddf24p-4f, 0x1.b85de2p-6f},  // row 17: A <= 2^-21.99; found 2^-22.00 at x = -0x1.6709c5418ad6dp+0
+      {0x1.b0bdcep-4f, 0x1.7610dcp-3f, 0x1.d395f8p-4f, 0x1.16de3p-6f},  // row 18: A <= 2^-22.48; found 2^-22.49 at x = -0x1.59bcf617ef01fp+0
+      {0x1.44ed0cp-3f, 0x1.ef8e84p-3f, 0x1.ef8c98p-4f, -0x1.4fde52p-14f},  // row 19: A <= 2^-24.02; found 2^-24.03 at x = -0x1.0bcdbbb790279p+0
+      {0x1.d022p-3f, 0x1.345d64p-2f, 0x1.ce8d0ep-4f, -0x1.67de5ep-6f},  // row 20: A <= 2^-25.44; found 2^-25.45 at x = -0x1.533282b9f99efp-1
+      {0x1.3bf144p-2f, 0x1.6883cp-2f, 0x1.68814ep-4f, -0x1.67de52p-5f},  // row 21: A <= 2^-23.82; found 2^-23.83 at x = -0x1.8p-2
+      {0x1.9aecbap-2f, 0x1.8bf27ep-2f, 0x1.8bff38p-5f, -0x1.ed5e24p-5f},  // row 22: A <= 2^-23.73; found 2^-23.75 at x = -0x1.3884901944456p-2
+      {0x1p-1f, 0x1.988424p-2f, -0x1.315d7cp-23f, -0x1.0f91dp-4f},  // row 23: A <= 2^-24.40; found 2^-24.41 at x = -0x1.9bcf617ef01ebp-4
+      {0x1.3289a2p-1f, 0x1.8bf292p-2f, -0x1.8be674p-5f, -0x1.ed9e1ep-5f},  // row 24: A <= 2^-24.28; found 2^-24.29 at x = 0x1.1bc5f62a5eefep-2
+      {0x1.62075ep-1f, 0x1.6883dap-2f, -0x1.6881d6p-4f, -0x1.681e52p-5f},  // row 25: A <= 2^-24.50; found 2^-24.51 at x = 0x1.8p-2
+      {0x1.8bf78p-1f, 0x1.345d58p-2f, -0x1.ce8d42p-4f, -0x1.679e5ep-6f},  // row 26: A <= 2^-26.25; found 2^-26.26 at x = 0x1.4p-1
+      {0x1.aec4bep-1f, 0x1.ef8e92p-3f, -0x1.ef942p-4f, -0x1.789e54p-14f},  // row 27: A <= 2^-24.55; found 2^-24.56 at x = 0x1.cp-1
+      {0x1.c9e846p-1f, 0x1.7610fcp-3f, -0x1.d39988p-4f, 0x1.169e32p-6f},  // row 28: A <= 2^-25.20; found 2^-25.22 at x = 0x1.58f63abe75293p+0
+      {0x1.ddcb72p-1f, 0x1.0940ccp-3f, -0x1.8ddd02p-4f, 0x1.b81dep-6f},  // row 29: A <= 2^-25.55; found 2^-25.56 at x = 0x1.77d1fd116b582p+0
+      {0x1.eb7d5ep-1f, 0x1.6164c4p-4f, -0x1.35382ep-4f, 0x1.e45cdcp-6f},  // row 30: A <= 2^-25.64; found 2^-25.65 at x = 0x1.ca9ca0088356p+0
+      {0x1.f45a18p-1f, 0x1.ba4be6p-5f, -0x1.ba4202p-5f, 0x1.b95dcep-6f},  // row 31: A <= 2^-26.11; found 2^-26.12 at x = 0x1.08b91e274638ap+1
+      {0x1.f9bdb6p-1f, 0x1.04030ep-5f, -0x1.24777ep-5f, 0x1.5fddeap-6f},  // row 32: A <= 2^-25.33; found 2^-25.35 at x = 0x1.1f0bd102b0c76p+1
+      {0x1.fcd216p-1f, 0x1.1f2e5p-6f, -0x1.66f682p-6f, 0x1.f75de2p-7f},  // row 33: A <= 2^-26.57; found 2^-26.58 at x = 0x1.44b39c58633b6p+1
+      {0x1.fe797p-1f, 0x1.29fa58p-7f, -0x1.99caep-7f, 0x1.465dccp-7f},  // row 34: A <= 2^-26.91; found 2^-26.93 at x = 0x1.60516ffc1cb5fp+1
+      {0x1.ff4f1p-1f, 0x1.227176p-8f, -0x1.b38d2ep-8f, 0x1.845dbp-8f},  // row 35: A <= 2^-25.06; found 2^-25.08 at x = 0x1.80f42efd4f38ap+1
+      {0x1.ffb45ep-1f, 0x1.09f1bep-9f, -0x1.b008dep-9f, 0x1.a9dd86p-9f},  // row 36: A <= 2^-26.87; found 2^-26.88 at x = 0x1.a23842bfcafabp+1
+      {0x1.ffe182p-1f, 0x1.c982d6p-11f, -0x1.902764p-10f, 0x1.afdd5p-10f},  // row 37: A <= 2^-26.80; found 2^-26.81 at x = 0x1.c2d914524b12p+1
+      {0x1.fff46ap-1f, 0x1.71b1fcp-12f, -0x1.5ac67p-11f, 0x1.95dd0ep-11f},  // row 38: A <= 2^-25.30; found 2^-25.31 at x = 0x1.dc87413ab422p+1
+      {0x1.fffbdap-1f, 0x1.18a34ep-13f, -0x1.18b29cp-12f, 0x1.625cccp-12f},  // row 39: A <= 2^-25.47; found 2^-25.48 at x = 0x1.fbe8fe88b5ac1p+1
+      {0x1.fffe9ap-1f, 0x1.904044p-15f, -0x1.a97fd4p-14f, 0x1.1fdc82p-13f},  // row 40: A <= 2^-25.62; found 2^-25.62 at x = 0x1.0e43a09d5a11p+2
+      {0x1.ffff8ep-1f, 0x1.0c1db8p-16f, -0x1.2dc71ep-15f, 0x1.b45c2cp-15f},  // row 41: A <= 2^-31.81; found 2^-31.82 at x = 0x1.1df47f445ad61p+2
+      {0x1p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-19.02; found 2^-19.03 at x = 0x1.28p+2
       // rows 43 to 63 are never asked for
     }};
   }

@@ -11,6 +11,7 @@ struct GeluTanhF32 {
   static constexpr const char* kName = "gelu_tanh_f32";
   static constexpr const char* kActivation = "gelu_tanh";
   static constexpr const char* kFunction = "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-25";
   static constexpr int kDegree = 6;
@@ -41,45 +42,45 @@ struct GeluTanhF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.2c465ap-1f;  // 0.58647424
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b29fd722747fp-26;  // 2^-25.24: sup |p - g|
-  static constexpr double kK = 0x1.ef8041d340e65p-17;  // 2^-16.05: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.c810bb5e1b0a6p-24;  // 2^-23.17: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.d287d1e307f49p-24;  // 2^-23.13: sup over the rows of A + B
+  static constexpr double kA = 0x1.b29fd722747fp-26;  // 2^-25.24: sup |p - g|; found 2^-25.24 at x = -0x1.f5e0c14c7bf15p-3
+  static constexpr double kK = 0x1.ef8041d340e65p-17;  // 2^-16.05: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.05 at y = -0x1.5c3e54p-3, m = 1
+  static constexpr double kB = 0x1.c810bb5e1b0a6p-24;  // 2^-23.17: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.92b5p-4, m = 1
+  static constexpr double kAB = 0x1.d287d1e307f49p-24;  // 2^-23.13: sup over the rows of A + B; found 2^-23.43 at y = 0x1.92b5p-4, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.26f944p-3f, -0x1.a96cd2p-4f, 0x1.e84cc4p-2f, 0x1.fd7f0cp+0f, -0x1.2a9eccp+1f, 0x1.472712p+1f, -0x1.506ffcp+2f, 0x1.b02a78p+3f},  // row 0: A <= 2^-28.55
-      {-0x1.3e820ap-16f, -0x1.273798p-16f, 0x1.db01b6p-1f, 0x1.335606p+0f, -0x1.7a47d8p+0f, 0x1.bc139ep-1f, -0x1.0fb084p+0f, 0x0p+0f},  // row 1: A <= 2^-25.78
-      {0x1.61412ap-3f, 0x1.82a67cp-3f, 0x1.3958e8p+0f, 0x1.195f3ep-1f, -0x1.176efap+0f, 0x1.7d74d6p-2f, -0x1.317134p-2f, 0x0p+0f},  // row 2: A <= 2^-28.06
-      {0x1.608fdep-2f, 0x1.a3e838p-2f, 0x1.529a74p+0f, 0x1.50c68ap-5f, -0x1.cc0726p-1f, 0x1.d25d46p-3f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-25.23
-      {0x1.03fd28p-1f, 0x1.3f4d6ep-1f, 0x1.448c3ap+0f, -0x1.77234ap-2f, -0x1.88b6fcp-1f, 0x1.896eb8p-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-28.61
-      {0x1.14762p-2f, 0x1.9e4fd8p-1f, 0x1.a8ee8p-1f, -0x1.bbadc4p-1f, 0x1.6c0df2p-1f, -0x1.b8c994p-1f, 0x1.595842p+0f, -0x1.e1a4fcp+0f},  // row 5: A <= 2^-26.39
-      {0x1.0ef1c6p-1f, 0x1.f38d9ep-1f, 0x1.ef50ccp-2f, -0x1.0b5b38p-1f, 0x1.202a2ap-2f, -0x1.7c89b8p-3f, 0x1.77494cp-3f, -0x1.67ba82p-3f},  // row 6: A <= 2^-28.21
-      {0x1.a69acep-1f, 0x1.145046p+0f, 0x1.df8f6ep-3f, -0x1.5a3e26p-2f, 0x1.42262p-3f, -0x1.d27316p-5f, 0x1.2ab6c4p-5f, 0x0p+0f},  // row 7: A <= 2^-25.64
-      {0x1.33e6fcp+0f, 0x1.208a3cp+0f, 0x1.2faf2cp-5f, -0x1.8bd358p-3f, 0x1.b88b0ap-4f, -0x1.43a6c6p-6f, 0x1.d7017ap-8f, 0x0p+0f},  // row 8: A <= 2^-26.34
-      {0x1.a8d54ep+0f, 0x1.1cfbe8p+0f, -0x1.41fd0cp-4f, -0x1.10969p-4f, 0x1.3fd15p-4f, -0x1.12f912p-6f, -0x1.42809ap-9f, 0x0p+0f},  // row 9: A <= 2^-27.05
-      {0x1.0ceb66p+1f, 0x1.125304p+0f, -0x1.91b73cp-4f, 0x1.dc139ap-7f, 0x1.5a7cbap-5f, -0x1.79007p-6f, -0x1.018f36p-10f, 0x0p+0f},  // row 10: A <= 2^-25.52
-      {0x1.55c884p+1f, 0x1.069ddp+0f, -0x1.d46a7cp-5f, 0x1.66cfd4p-5f, -0x1.0feb1cp-8f, -0x1.b5ba42p-7f, 0x1.b0eddep-8f, 0x0p+0f},  // row 11: A <= 2^-26.14
-      {0x1.a357c2p+1f, 0x1.014e62p+0f, -0x1.07a46cp-6f, 0x1.5c4838p-6f, -0x1.c75e76p-7f, 0x1.719dbcp-9f, 0x1.347e4ep-9f, -0x1.e245c8p-10f},  // row 12: A <= 2^-30.14
-      {0x1.ea3268p+1f, 0x1.002d3ap+0f, -0x1.71eb5ap-9f, 0x1.5216ap-8f, -0x1.61c276p-8f, 0x1.b2cf4cp-9f, -0x1.f96f96p-11f, 0x0p+0f},  // row 13: A <= 2^-27.30
-      {0x1.288e24p+2f, 0x1.0000ecp+0f, -0x1.4d11f2p-14f, 0x1.b38b5ep-13f, -0x1.5b271cp-12f, 0x1.9f2d36p-12f, -0x1.6d56d4p-12f, 0x0p+0f},  // row 14: A <= 2^-26.25
-      {0x1.6eee5ap+2f, 0x1p+0f, 0x1.830c0cp-23f, 0x1.f82ecep-19f, 0x1.87c6b4p-17f, 0x1.eff2ep-17f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.27
-      {0x0p+0f, 0x0p+0f, 0x1.b85804p+2f, 0x1.a97928p+19f, 0x1.3a7c14p+38f, 0x1.01d21ap+56f, 0x1.a150a4p+72f, 0x1.059468p+88f},  // row 16: A <= 2^-25.44
-      {-0x1.891f0cp-17f, -0x1.0a58ccp-14f, 0x1.448dfp+2f, 0x1.fa9c18p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.17
-      {-0x1.769de6p-16f, -0x1.e60f0ap-14f, 0x1.3577ccp+2f, 0x1.028508p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.15
-      {-0x1.825bd4p-15f, -0x1.dbe182p-13f, 0x1.23cacap+2f, 0x1.05661ap+12f, 0x1.d322fp+24f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-28.68
-      {-0x1.876b14p-14f, -0x1.c8731ep-12f, 0x1.127aa4p+2f, 0x1.08280cp+11f, 0x1.dce31ep+22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-27.66
-      {-0x1.7cef0cp-13f, -0x1.a423cp-11f, 0x1.01c272p+2f, 0x1.16a6ccp+10f, 0x1.e78a08p+20f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.63
-      {-0x1.8be29ap-12f, -0x1.987196p-10f, 0x1.ddadbcp+1f, 0x1.13f57p+9f, 0x1.f34048p+18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-25.59
-      {-0x1.86dfa6p-11f, -0x1.78a998p-9f, 0x1.b9695p+1f, 0x1.1bf0c8p+8f, 0x1.e9530ap+16f, 0x1.58b542p+26f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.85
-      {-0x1.80a8cp-10f, -0x1.57d174p-8f, 0x1.93f4cap+1f, 0x1.2c4cfap+7f, 0x1.0426fp+15f, 0x1.61d3cap+23f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-26.82
-      {-0x1.92d5fap-9f, -0x1.483252p-7f, 0x1.6920cap+1f, 0x1.2e4838p+6f, 0x1.e46108p+12f, 0x1.6c088cp+20f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-25.78
-      {-0x1.80b14cp-8f, -0x1.1d90fap-6f, 0x1.415f08p+1f, 0x1.5237bap+5f, 0x1.088584p+11f, 0x1.712fbcp+17f, 0x1.30757p+24f, 0x0p+0f},  // row 26: A <= 2^-27.88
-      {-0x1.87f89ap-7f, -0x1.01e4f6p-5f, 0x1.11e0e8p+1f, 0x1.70440ep+4f, 0x1.04f328p+9f, 0x1.67ef6cp+14f, 0x1.3a7c62p+20f, 0x0p+0f},  // row 27: A <= 2^-26.83
-      {-0x1.84edccp-6f, -0x1.baf9c6p-5f, 0x1.bb7e52p+0f, 0x1.b57894p+3f, 0x1.06363cp+7f, 0x1.82f2fp+11f, 0x1.4539e2p+16f, 0x0p+0f},  // row 28: A <= 2^-25.78
-      {-0x1.889f7ap-5f, -0x1.6d6032p-4f, 0x1.3496p+0f, 0x1.2a0c16p+3f, 0x1.6af2e4p+4f, 0x1.a5b58cp+8f, 0x1.18a498p+12f, 0x1.399304p+16f},  // row 29: A <= 2^-27.79
-      {-0x1.397e96p-4f, -0x1.dca2eap-4f, 0x1.64eed4p-1f, 0x1.1d0a4p+3f, -0x1.44f99cp+3f, 0x1.fb2efp+7f, -0x1.31a1b8p+9f, 0x0p+0f},  // row 30: A <= 2^-27.01
-      {-0x1.c82706p-4f, -0x1.082c26p-3f, -0x1.745aep-7f, 0x1.8ccceap+3f, -0x1.120eaap+6f, 0x1.97460cp+9f, -0x1.2b9fcep+13f, 0x1.a56cc2p+16f},  // row 31: A <= 2^-27.57
+      {-0x1.26f944p-3f, -0x1.a96cd2p-4f, 0x1.e84cc4p-2f, 0x1.fd7f0cp+0f, -0x1.2a9eccp+1f, 0x1.472712p+1f, -0x1.506ffcp+2f, 0x1.b02a78p+3f},  // row 0: A <= 2^-28.55; found 2^-28.57 at x = -0x1.3bffad635ce6bp+0
+      {-0x1.3e820ap-16f, -0x1.273798p-16f, 0x1.db01b6p-1f, 0x1.335606p+0f, -0x1.7a47d8p+0f, 0x1.bc139ep-1f, -0x1.0fb084p+0f, 0x0p+0f},  // row 1: A <= 2^-25.78; found 2^-25.80 at x = -0x1.34d179cd1e4b2p-1
+      {0x1.61412ap-3f, 0x1.82a67cp-3f, 0x1.3958e8p+0f, 0x1.195f3ep-1f, -0x1.176efap+0f, 0x1.7d74d6p-2f, -0x1.317134p-2f, 0x0p+0f},  // row 2: A <= 2^-28.06; found 2^-28.08 at x = -0x1.63dc0aa2fe908p-2
+      {0x1.608fdep-2f, 0x1.a3e838p-2f, 0x1.529a74p+0f, 0x1.50c68ap-5f, -0x1.cc0726p-1f, 0x1.d25d46p-3f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-25.23; found 2^-25.24 at x = -0x1.f5e0c14c7bf15p-3
+      {0x1.03fd28p-1f, 0x1.3f4d6ep-1f, 0x1.448c3ap+0f, -0x1.77234ap-2f, -0x1.88b6fcp-1f, 0x1.896eb8p-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-28.61; found 2^-28.62 at x = 0x1.a4b21056a0f7ep-3
+      {0x1.14762p-2f, 0x1.9e4fd8p-1f, 0x1.a8ee8p-1f, -0x1.bbadc4p-1f, 0x1.6c0df2p-1f, -0x1.b8c994p-1f, 0x1.595842p+0f, -0x1.e1a4fcp+0f},  // row 5: A <= 2^-26.39; found 2^-26.40 at x = 0x1.5b15c07240cd8p-2
+      {0x1.0ef1c6p-1f, 0x1.f38d9ep-1f, 0x1.ef50ccp-2f, -0x1.0b5b38p-1f, 0x1.202a2ap-2f, -0x1.7c89b8p-3f, 0x1.77494cp-3f, -0x1.67ba82p-3f},  // row 6: A <= 2^-28.21; found 2^-28.23 at x = 0x1.2611ebffcc5b8p-1
+      {0x1.a69acep-1f, 0x1.145046p+0f, 0x1.df8f6ep-3f, -0x1.5a3e26p-2f, 0x1.42262p-3f, -0x1.d27316p-5f, 0x1.2ab6c4p-5f, 0x0p+0f},  // row 7: A <= 2^-25.64; found 2^-25.65 at x = 0x1.bc601586d6284p-1
+      {0x1.33e6fcp+0f, 0x1.208a3cp+0f, 0x1.2faf2cp-5f, -0x1.8bd358p-3f, 0x1.b88b0ap-4f, -0x1.43a6c6p-6f, 0x1.d7017ap-8f, 0x0p+0f},  // row 8: A <= 2^-26.34; found 2^-26.35 at x = 0x1.553711a47541ap+0
+      {0x1.a8d54ep+0f, 0x1.1cfbe8p+0f, -0x1.41fd0cp-4f, -0x1.10969p-4f, 0x1.3fd15p-4f, -0x1.12f912p-6f, -0x1.42809ap-9f, 0x0p+0f},  // row 9: A <= 2^-27.05; found 2^-27.07 at x = 0x1.e210690841e75p+0
+      {0x1.0ceb66p+1f, 0x1.125304p+0f, -0x1.91b73cp-4f, 0x1.dc139ap-7f, 0x1.5a7cbap-5f, -0x1.79007p-6f, -0x1.018f36p-10f, 0x0p+0f},  // row 10: A <= 2^-25.52; found 2^-25.53 at x = 0x1.03d64e25a09fcp+1
+      {0x1.55c884p+1f, 0x1.069ddp+0f, -0x1.d46a7cp-5f, 0x1.66cfd4p-5f, -0x1.0feb1cp-8f, -0x1.b5ba42p-7f, 0x1.b0eddep-8f, 0x0p+0f},  // row 11: A <= 2^-26.14; found 2^-26.15 at x = 0x1.40cba2b9b6252p+1
+      {0x1.a357c2p+1f, 0x1.014e62p+0f, -0x1.07a46cp-6f, 0x1.5c4838p-6f, -0x1.c75e76p-7f, 0x1.719dbcp-9f, 0x1.347e4ep-9f, -0x1.e245c8p-10f},  // row 12: A <= 2^-30.14; found 2^-30.15 at x = 0x1.b7e0d5dde3d79p+1
+      {0x1.ea3268p+1f, 0x1.002d3ap+0f, -0x1.71eb5ap-9f, 0x1.5216ap-8f, -0x1.61c276p-8f, 0x1.b2cf4cp-9f, -0x1.f96f96p-11f, 0x0p+0f},  // row 13: A <= 2^-27.30; found 2^-27.31 at x = 0x1.ca7ade1578b19p+1
+      {0x1.288e24p+2f, 0x1.0000ecp+0f, -0x1.4d11f2p-14f, 0x1.b38b5ep-13f, -0x1.5b271cp-12f, 0x1.9f2d36p-12f, -0x1.6d56d4p-12f, 0x0p+0f},  // row 14: A <= 2^-26.25; found 2^-26.26 at x = 0x1.24d30562c86bap+2
+      {0x1.6eee5ap+2f, 0x1p+0f, 0x1.830c0cp-23f, 0x1.f82ecep-19f, 0x1.87c6b4p-17f, 0x1.eff2ep-17f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.27; found 2^-26.28 at x = 0x1.4d697ef49e02dp+2
+      {0x0p+0f, 0x0p+0f, 0x1.b85804p+2f, 0x1.a97928p+19f, 0x1.3a7c14p+38f, 0x1.01d21ap+56f, 0x1.a150a4p+72f, 0x1.059468p+88f},  // row 16: A <= 2^-25.44; found 2^-25.45 at x = -0x1.1c3ff1879e9cdp+2
+      {-0x1.891f0cp-17f, -0x1.0a58ccp-14f, 0x1.448dfp+2f, 0x1.fa9c18p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.17; found 2^-27.19 at x = -0x1.191e35017709cp+2
+      {-0x1.769de6p-16f, -0x1.e60f0ap-14f, 0x1.3577ccp+2f, 0x1.028508p+13f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.15; found 2^-26.16 at x = -0x1.0ca918f999a7ap+2
+      {-0x1.825bd4p-15f, -0x1.dbe182p-13f, 0x1.23cacap+2f, 0x1.05661ap+12f, 0x1.d322fp+24f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-28.68; found 2^-28.70 at x = -0x1.02f8b800cbb85p+2
+      {-0x1.876b14p-14f, -0x1.c8731ep-12f, 0x1.127aa4p+2f, 0x1.08280cp+11f, 0x1.dce31ep+22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-27.66; found 2^-27.67 at x = -0x1.f94ef2d2c1129p+1
+      {-0x1.7cef0cp-13f, -0x1.a423cp-11f, 0x1.01c272p+2f, 0x1.16a6ccp+10f, 0x1.e78a08p+20f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.63; found 2^-26.64 at x = -0x1.e5c7e9a115676p+1
+      {-0x1.8be29ap-12f, -0x1.987196p-10f, 0x1.ddadbcp+1f, 0x1.13f57p+9f, 0x1.f34048p+18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-25.59; found 2^-25.61 at x = -0x1.ca1851f7b2512p+1
+      {-0x1.86dfa6p-11f, -0x1.78a998p-9f, 0x1.b9695p+1f, 0x1.1bf0c8p+8f, 0x1.e9530ap+16f, 0x1.58b542p+26f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.85; found 2^-27.87 at x = -0x1.b26d426cc362ep+1
+      {-0x1.80a8cp-10f, -0x1.57d174p-8f, 0x1.93f4cap+1f, 0x1.2c4cfap+7f, 0x1.0426fp+15f, 0x1.61d3cap+23f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-26.82; found 2^-26.83 at x = -0x1.9f5e1f9bd9d47p+1
+      {-0x1.92d5fap-9f, -0x1.483252p-7f, 0x1.6920cap+1f, 0x1.2e4838p+6f, 0x1.e46108p+12f, 0x1.6c088cp+20f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-25.78; found 2^-25.79 at x = -0x1.8d6cee0f2321bp+1
+      {-0x1.80b14cp-8f, -0x1.1d90fap-6f, 0x1.415f08p+1f, 0x1.5237bap+5f, 0x1.088584p+11f, 0x1.712fbcp+17f, 0x1.30757p+24f, 0x0p+0f},  // row 26: A <= 2^-27.88; found 2^-27.89 at x = -0x1.65d025d7e3016p+1
+      {-0x1.87f89ap-7f, -0x1.01e4f6p-5f, 0x1.11e0e8p+1f, 0x1.70440ep+4f, 0x1.04f328p+9f, 0x1.67ef6cp+14f, 0x1.3a7c62p+20f, 0x0p+0f},  // row 27: A <= 2^-26.83; found 2^-26.85 at x = -0x1.5cc4d88e81204p+1
+      {-0x1.84edccp-6f, -0x1.baf9c6p-5f, 0x1.bb7e52p+0f, 0x1.b57894p+3f, 0x1.06363cp+7f, 0x1.82f2fp+11f, 0x1.4539e2p+16f, 0x0p+0f},  // row 28: A <= 2^-25.78; found 2^-25.80 at x = -0x1.3b122aa19f423p+1
+      {-0x1.889f7ap-5f, -0x1.6d6032p-4f, 0x1.3496p+0f, 0x1.2a0c16p+3f, 0x1.6af2e4p+4f, 0x1.a5b58cp+8f, 0x1.18a498p+12f, 0x1.399304p+16f},  // row 29: A <= 2^-27.79; found 2^-27.80 at x = -0x1.f305494d1c66bp+0
+      {-0x1.397e96p-4f, -0x1.dca2eap-4f, 0x1.64eed4p-1f, 0x1.1d0a4p+3f, -0x1.44f99cp+3f, 0x1.fb2efp+7f, -0x1.31a1b8p+9f, 0x0p+0f},  // row 30: A <= 2^-27.01; found 2^-27.03 at x = -0x1.adf2c35cee621p+0
+      {-0x1.c82706p-4f, -0x1.082c26p-3f, -0x1.745aep-7f, 0x1.8ccceap+3f, -0x1.120eaap+6f, 0x1.97460cp+9f, -0x1.2b9fcep+13f, 0x1.a56cc2p+16f},  // row 31: A <= 2^-27.57; found 2^-27.59 at x = -0x1.666ba8c3e41d5p+0
     }};
   }
 };

@@ -11,6 +11,7 @@ struct MishF32 {
   static constexpr const char* kName = "mish_f32";
   static constexpr const char* kActivation = "mish";
   static constexpr const char* kFunction = "x*tanh(softplus(x))";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-25";
   static constexpr int kDegree = 6;
@@ -41,77 +42,77 @@ struct MishF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.c30d36p-1f;  // 0.880960166
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.a4f1b8ca9cd19p-26;  // 2^-25.28: sup |p - g|
-  static constexpr double kK = 0x1.9165fb127abb7p-17;  // 2^-16.35: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.d91a7c11bb5d9p-24;  // 2^-23.11: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.0c472aba9ab4bp-23;  // 2^-22.93: sup over the rows of A + B
+  static constexpr double kA = 0x1.a4f1b8ca9cd19p-26;  // 2^-25.28: sup |p - g|; found 2^-25.29 at x = -0x1.78e9e11db3b6fp+3
+  static constexpr double kK = 0x1.9165fb127abb7p-17;  // 2^-16.35: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.35 at y = -0x1.3c4172p-2, m = 1
+  static constexpr double kB = 0x1.d91a7c11bb5d9p-24;  // 2^-23.11: sup |fp32 sequence - exact sequence|; found 2^-23.46 at y = -0x1.9e84cap-8, m = 1
+  static constexpr double kAB = 0x1.0c472aba9ab4bp-23;  // 2^-22.93: sup over the rows of A + B; found 2^-23.44 at y = -0x1.9e84cap-8, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.9ccee8p-2f, -0x1.7fb99cp-4f, -0x1.5eee4cp-2f, 0x1.9d2cd6p+0f, -0x1.25625ep-1f, 0x1.e092fp-1f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-28.36
-      {-0x1.5c0c84p-2f, -0x1.be9a32p-4f, -0x1.28637ep-3f, 0x1.853f12p+0f, -0x1.c9ee12p-2f, 0x1.94ffe6p-3f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-26.70
-      {-0x1.04a322p-2f, -0x1.c4ed62p-4f, 0x1.afd1cep-4f, 0x1.691578p+0f, -0x1.b8e504p-2f, -0x1.29def8p-4f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-28.37
-      {-0x1.57a2cp-3f, -0x1.752da4p-4f, 0x1.5c4de8p-2f, 0x1.4b2bbep+0f, -0x1.e58894p-2f, -0x1.575106p-3f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-29.73
-      {-0x1.3e904p-4f, -0x1.9c967p-5f, 0x1.1f3a4ap-1f, 0x1.281e14p+0f, -0x1.15c048p-1f, -0x1.a10f6ep-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-31.30
-      {-0x1.21f7a4p-17f, -0x1.a7bdap-18f, 0x1.76199ap-1f, 0x1.05c8aep+0f, -0x1.371944p-1f, -0x1.af77dep-3f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-33.73
-      {0x1.632598p-4f, 0x1.215124p-4f, 0x1.c99abep-1f, 0x1.b5d348p-1f, -0x1.5bac1cp-1f, -0x1.97abacp-3f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-31.29
-      {0x1.4b8db8p-3f, 0x1.23935ap-3f, 0x1.02b00ap+0f, 0x1.640fdap-1f, -0x1.78954ap-1f, -0x1.6218ap-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-30.53
-      {0x1.0780f6p-2f, 0x1.f4b738p-3f, 0x1.1f6036p+0f, 0x1.e76306p-2f, -0x1.96c446p-1f, -0x1.1277e2p-3f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-30.07
-      {0x1.56fbfep-2f, 0x1.562184p-2f, 0x1.2e8e6cp+0f, 0x1.259a1cp-2f, -0x1.a7e87p-1f, -0x1.52f0f6p-4f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-29.72
-      {0x1.afecd6p-2f, 0x1.c0e6d2p-2f, 0x1.367672p+0f, 0x1.16bcbap-4f, -0x1.b0e4a4p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-26.96
-      {0x1.0221e2p-1f, 0x1.13961cp-1f, 0x1.34ed18p+0f, -0x1.1fecb6p-3f, -0x1.adafecp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-25.38
-      {0x1.2e6eaap-1f, 0x1.483acp-1f, 0x1.29eb98p+0f, -0x1.6b20c4p-2f, -0x1.9b0cbap-1f, 0x1.3207e4p-3f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-28.95
-      {0x1.5937f6p-1f, 0x1.7884bap-1f, 0x1.168ba8p+0f, -0x1.18a972p-1f, -0x1.77f87p-1f, 0x1.04cabcp-2f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-28.76
-      {0x1.84bd58p-1f, 0x1.a59ef2p-1f, 0x1.f59544p-1f, -0x1.72008cp-1f, -0x1.40a57ep-1f, 0x1.7db86ap-2f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-28.62
-      {0x1.ae571cp-1f, 0x1.cbc4fp-1f, 0x1.b38c88p-1f, -0x1.b7bc02p-1f, -0x1.eedb48p-2f, 0x1.ff408ep-2f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-28.57
-      {0x1.174d0ap-1f, 0x1.ed0c96p-1f, 0x1.8285f2p-2f, -0x1.9009f4p-2f, 0x1.758be4p-3f, -0x1.2c64f4p-4f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-26.70
-      {0x1.67b3f4p-1f, 0x1.03672cp+0f, 0x1.11a7e2p-2f, -0x1.418e7cp-2f, 0x1.2c0212p-3f, -0x1.6bfddep-5f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.22
-      {0x1.c3a22cp-1f, 0x1.0d4d16p+0f, 0x1.5770ep-3f, -0x1.f11e12p-3f, 0x1.ec7416p-4f, -0x1.ef571ep-6f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-27.80
-      {0x1.14034cp+0f, 0x1.138d02p+0f, 0x1.5e471ep-4f, -0x1.6d56eep-3f, 0x1.97d896p-4f, -0x1.82256cp-6f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-28.55
-      {0x1.4a10a8p+0f, 0x1.165d98p+0f, 0x1.731974p-6f, -0x1.f0d3ecp-4f, 0x1.4c5e52p-4f, -0x1.541cb8p-6f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-29.48
-      {0x1.8175b4p+0f, 0x1.165d88p+0f, -0x1.3bb9fap-6f, -0x1.305b14p-4f, 0x1.056fd2p-4f, -0x1.3fb988p-6f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-29.80
-      {0x1.b7a8fep+0f, 0x1.149d04p+0f, -0x1.5f4acp-5f, -0x1.3ecb5p-5f, 0x1.87be86p-5f, -0x1.29d11p-6f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-28.68
-      {0x1.f9fc08p+0f, 0x1.114afp+0f, -0x1.bfbb9cp-5f, -0x1.21179p-7f, 0x1.edb7bp-6f, -0x1.0132dcp-6f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.52
-      {0x1.1c6dfap+1f, 0x1.0dd1f8p+0f, -0x1.bdd8f6p-5f, 0x1.087e12p-7f, 0x1.0d454p-6f, -0x1.864046p-7f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-26.79
-      {0x1.41876ap+1f, 0x1.0a0996p+0f, -0x1.7e70fap-5f, 0x1.165b2ep-6f, 0x1.4ee008p-8f, -0x1.ee161p-8f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-26.48
-      {0x1.685e8cp+1f, 0x1.06d548p+0f, -0x1.246c7ap-5f, 0x1.2aee84p-6f, -0x1.7239ccp-10f, -0x1.e1b464p-9f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-26.58
-      {0x1.8d4f84p+1f, 0x1.049218p+0f, -0x1.a6a3a4p-6f, 0x1.017ae4p-6f, -0x1.fa64fep-9f, -0x1.109d5p-10f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-27.07
-      {0x1.b86d8ep+1f, 0x1.02c33p+0f, -0x1.104e6ap-6f, 0x1.785b5cp-7f, -0x1.103f64p-8f, 0x1.41173ap-12f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-28.08
-      {0x1.dd03b2p+1f, 0x1.01c32ep+0f, -0x1.6964b4p-7f, 0x1.0befd6p-7f, -0x1.c7c4bep-9f, 0x1.83cdap-11f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-30.41
-      {0x1.070e36p+2f, 0x1.00f0fcp+0f, -0x1.912c5ep-8f, 0x1.3d1d3ap-8f, -0x1.322d8cp-9f, 0x1.728dbap-11f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.05
-      {0x1.1d1a7ep+2f, 0x1.0086c8p+0f, -0x1.cc1ab4p-9f, 0x1.7a3ecp-9f, -0x1.87aea4p-10f, 0x1.1026c8p-11f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-29.37
-      {0x1.33c89cp+2f, 0x1.004928p+0f, -0x1.fd417ap-10f, 0x1.af065ap-10f, -0x1.d44364p-11f, 0x1.5a99ccp-12f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-29.44
-      {0x1.4cb77cp+2f, 0x1.0024ecp+0f, -0x1.053c08p-10f, 0x1.c4a01p-11f, -0x1.fe21fp-12f, 0x1.912f46p-13f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-29.80
-      {0x1.6660a6p+2f, 0x1.001214p+0f, -0x1.033732p-11f, 0x1.cd7d9cp-12f, -0x1.0322cap-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-25.40
-      {0x1.819b42p+2f, 0x1.000866p+0f, -0x1.e6d252p-13f, 0x1.b8504p-13f, -0x1.006028p-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-26.18
-      {0x1.9e8d76p+2f, 0x1.0003bp+0f, -0x1.af2f7ep-14f, 0x1.8b0c6ap-14f, -0x1.e69966p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-27.03
-      {0x1.b818b4p+2f, 0x1.0001c6p+0f, -0x1.a1ebd2p-15f, 0x1.81f17ep-15f, -0x1.bc56ap-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-27.96
-      {0x1.d88c16p+2f, 0x1.0000b2p+0f, -0x1.49942ap-16f, 0x1.33be22p-16f, -0x1.874aa4p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-28.95
-      {0x1.f6bbaap+2f, 0x1.00004ap+0f, -0x1.1aac04p-17f, 0x1.110d72p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-25.79
-      {0x1.67997ap+3f, 0x1p+0f, -0x1.2fef6ep-18f, -0x1.eb3d5p-19f, -0x1.abec52p-21f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-27.66
-      {0x1.67997ap+3f, 0x1p+0f, -0x1.5d2a3cp-20f, -0x1.56c604p-20f, -0x1.7f53fap-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-28.99
-      {0x1.67997ap+3f, 0x1p+0f, 0x1.05c9aep-22f, 0x1.bc5806p-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-26.53
-      {0x1.67997ap+3f, 0x1p+0f, 0x1.a44762p-25f, 0x1.8727fp-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-28.07
-      {0x1.67997ap+3f, 0x1p+0f, -0x1.aa3c4ep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-27.17
-      {0x1.67997ap+3f, 0x1p+0f, -0x1.bdc04p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99
-      {0x0p+0f, 0x0p+0f, 0x1.dd3f76p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-26.56
-      {-0x1.908914p-17f, -0x1.73ce3cp-17f, 0x1.d8b8dcp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-28.85
-      {-0x1.6cef26p-16f, -0x1.5178bp-16f, 0x1.d6548p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-27.67
-      {-0x1.90bb66p-15f, -0x1.7084d8p-15f, 0x1.d39d3p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-26.48
-      {-0x1.6d6306p-14f, -0x1.4e5dfcp-14f, 0x1.d0802ep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-25.28
-      {-0x1.830d2p-13f, -0x1.5fd8bap-13f, 0x1.ccd37p-1f, 0x1.e92caap+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-28.56
-      {-0x1.89682cp-12f, -0x1.62e05cp-12f, 0x1.c876f4p-1f, 0x1.21330cp+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-27.37
-      {-0x1.8e9114p-11f, -0x1.644454p-11f, 0x1.c34276p-1f, 0x1.5c0ee8p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-26.16
-      {-0x1.7e8686p-10f, -0x1.527c6ep-10f, 0x1.bd5868p-1f, 0x1.ac487p+2f, 0x1.0a459cp+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-28.65
-      {-0x1.70dbb4p-9f, -0x1.425ec2p-9f, 0x1.b6171ep-1f, 0x1.15abfp+2f, 0x1.396374p+8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-27.42
-      {-0x1.84c11ap-8f, -0x1.4db8cep-8f, 0x1.ab6226p-1f, 0x1.626f68p+1f, 0x1.71b172p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-26.18
-      {-0x1.847e94p-7f, -0x1.4629a8p-7f, 0x1.9dc22ep-1f, 0x1.eaa728p+0f, 0x1.a0616cp+4f, 0x1.0b7648p+10f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-28.34
-      {-0x1.46a71p-6f, -0x1.0c328cp-6f, 0x1.8fb0e2p-1f, 0x1.8be712p+0f, 0x1.3e6de6p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-26.99
-      {-0x1.c0f494p-6f, -0x1.6a518p-6f, 0x1.848a88p-1f, 0x1.64a43p+0f, 0x1.369b4ep+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-28.31
-      {-0x1.4075b6p-5f, -0x1.f8f71cp-6f, 0x1.749836p-1f, 0x1.493fd8p+0f, 0x1.dde2e8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-25.63
-      {-0x1.c91c5p-5f, -0x1.5d0c6ap-5f, 0x1.5f23c4p-1f, 0x1.3ea6b2p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-25.52
-      {-0x1.39379p-4f, -0x1.cccd9p-5f, 0x1.44958ep-1f, 0x1.47159cp+0f, -0x1.11bcbap+0f, 0x1.61549ap+3f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-29.38
-      {-0x1.b8878p-4f, -0x1.31e204p-4f, 0x1.19acc6p-1f, 0x1.704688p+0f, -0x1.3047eep+1f, 0x1.62f51ap+3f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-29.70
+      {-0x1.9ccee8p-2f, -0x1.7fb99cp-4f, -0x1.5eee4cp-2f, 0x1.9d2cd6p+0f, -0x1.25625ep-1f, 0x1.e092fp-1f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-28.36; found 2^-28.38 at x = -0x1.773b6e71b1b22p+1
+      {-0x1.5c0c84p-2f, -0x1.be9a32p-4f, -0x1.28637ep-3f, 0x1.853f12p+0f, -0x1.c9ee12p-2f, 0x1.94ffe6p-3f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-26.70; found 2^-26.71 at x = -0x1.4bf29519ff6abp+1
+      {-0x1.04a322p-2f, -0x1.c4ed62p-4f, 0x1.afd1cep-4f, 0x1.691578p+0f, -0x1.b8e504p-2f, -0x1.29def8p-4f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-28.37; found 2^-28.39 at x = -0x1.eae01eb6ebca2p+0
+      {-0x1.57a2cp-3f, -0x1.752da4p-4f, 0x1.5c4de8p-2f, 0x1.4b2bbep+0f, -0x1.e58894p-2f, -0x1.575106p-3f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-29.73; found 2^-29.74 at x = -0x1.d9fedf9adfca9p+0
+      {-0x1.3e904p-4f, -0x1.9c967p-5f, 0x1.1f3a4ap-1f, 0x1.281e14p+0f, -0x1.15c048p-1f, -0x1.a10f6ep-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-31.30; found 2^-31.31 at x = -0x1.55bf27994dbfp+0
+      {-0x1.21f7a4p-17f, -0x1.a7bdap-18f, 0x1.76199ap-1f, 0x1.05c8aep+0f, -0x1.371944p-1f, -0x1.af77dep-3f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-33.73; found 2^-33.75 at x = -0x1.197bc31602e74p+0
+      {0x1.632598p-4f, 0x1.215124p-4f, 0x1.c99abep-1f, 0x1.b5d348p-1f, -0x1.5bac1cp-1f, -0x1.97abacp-3f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-31.29; found 2^-31.30 at x = -0x1.0f3cb79e3fc6bp+0
+      {0x1.4b8db8p-3f, 0x1.23935ap-3f, 0x1.02b00ap+0f, 0x1.640fdap-1f, -0x1.78954ap-1f, -0x1.6218ap-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-30.53; found 2^-30.54 at x = -0x1.7ea62dc3fd03ap-1
+      {0x1.0780f6p-2f, 0x1.f4b738p-3f, 0x1.1f6036p+0f, 0x1.e76306p-2f, -0x1.96c446p-1f, -0x1.1277e2p-3f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-30.07; found 2^-30.09 at x = -0x1.0bac33cbc6013p-1
+      {0x1.56fbfep-2f, 0x1.562184p-2f, 0x1.2e8e6cp+0f, 0x1.259a1cp-2f, -0x1.a7e87p-1f, -0x1.52f0f6p-4f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-29.72; found 2^-29.74 at x = -0x1.6a2cbe8f18f3fp-2
+      {0x1.afecd6p-2f, 0x1.c0e6d2p-2f, 0x1.367672p+0f, 0x1.16bcbap-4f, -0x1.b0e4a4p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-26.96; found 2^-26.98 at x = -0x1.a361886ca18a2p-3
+      {0x1.0221e2p-1f, 0x1.13961cp-1f, 0x1.34ed18p+0f, -0x1.1fecb6p-3f, -0x1.adafecp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-25.38; found 2^-25.39 at x = -0x1.83117e1ee5d16p-4
+      {0x1.2e6eaap-1f, 0x1.483acp-1f, 0x1.29eb98p+0f, -0x1.6b20c4p-2f, -0x1.9b0cbap-1f, 0x1.3207e4p-3f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-28.95; found 2^-28.96 at x = 0x1.5006b1f28b36dp-4
+      {0x1.5937f6p-1f, 0x1.7884bap-1f, 0x1.168ba8p+0f, -0x1.18a972p-1f, -0x1.77f87p-1f, 0x1.04cabcp-2f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-28.76; found 2^-28.77 at x = 0x1.19513e72c2477p-2
+      {0x1.84bd58p-1f, 0x1.a59ef2p-1f, 0x1.f59544p-1f, -0x1.72008cp-1f, -0x1.40a57ep-1f, 0x1.7db86ap-2f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-28.62; found 2^-28.63 at x = 0x1.377e296e62844p-2
+      {0x1.ae571cp-1f, 0x1.cbc4fp-1f, 0x1.b38c88p-1f, -0x1.b7bc02p-1f, -0x1.eedb48p-2f, 0x1.ff408ep-2f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-28.57; found 2^-28.58 at x = 0x1.1806d98342a73p-1
+      {0x1.174d0ap-1f, 0x1.ed0c96p-1f, 0x1.8285f2p-2f, -0x1.9009f4p-2f, 0x1.758be4p-3f, -0x1.2c64f4p-4f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-26.70; found 2^-26.71 at x = 0x1.3baf40b73b891p-1
+      {0x1.67b3f4p-1f, 0x1.03672cp+0f, 0x1.11a7e2p-2f, -0x1.418e7cp-2f, 0x1.2c0212p-3f, -0x1.6bfddep-5f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.22; found 2^-27.23 at x = 0x1.d3789d773bbbbp-1
+      {0x1.c3a22cp-1f, 0x1.0d4d16p+0f, 0x1.5770ep-3f, -0x1.f11e12p-3f, 0x1.ec7416p-4f, -0x1.ef571ep-6f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-27.80; found 2^-27.82 at x = 0x1.161f8e00d9d04p+0
+      {0x1.14034cp+0f, 0x1.138d02p+0f, 0x1.5e471ep-4f, -0x1.6d56eep-3f, 0x1.97d896p-4f, -0x1.82256cp-6f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-28.55; found 2^-28.56 at x = 0x1.38d10e7b21443p+0
+      {0x1.4a10a8p+0f, 0x1.165d98p+0f, 0x1.731974p-6f, -0x1.f0d3ecp-4f, 0x1.4c5e52p-4f, -0x1.541cb8p-6f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-29.48; found 2^-29.49 at x = 0x1.4de059b9c2656p+0
+      {0x1.8175b4p+0f, 0x1.165d88p+0f, -0x1.3bb9fap-6f, -0x1.305b14p-4f, 0x1.056fd2p-4f, -0x1.3fb988p-6f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-29.80; found 2^-29.82 at x = 0x1.8d61f7e70e942p+0
+      {0x1.b7a8fep+0f, 0x1.149d04p+0f, -0x1.5f4acp-5f, -0x1.3ecb5p-5f, 0x1.87be86p-5f, -0x1.29d11p-6f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-28.68; found 2^-28.69 at x = 0x1.b583deba99f7ap+0
+      {0x1.f9fc08p+0f, 0x1.114afp+0f, -0x1.bfbb9cp-5f, -0x1.21179p-7f, 0x1.edb7bp-6f, -0x1.0132dcp-6f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.52; found 2^-27.53 at x = 0x1.eea303b44dcacp+0
+      {0x1.1c6dfap+1f, 0x1.0dd1f8p+0f, -0x1.bdd8f6p-5f, 0x1.087e12p-7f, 0x1.0d454p-6f, -0x1.864046p-7f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-26.79; found 2^-26.80 at x = 0x1.15e7461a09b43p+1
+      {0x1.41876ap+1f, 0x1.0a0996p+0f, -0x1.7e70fap-5f, 0x1.165b2ep-6f, 0x1.4ee008p-8f, -0x1.ee161p-8f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-26.48; found 2^-26.50 at x = 0x1.369d859e9371p+1
+      {0x1.685e8cp+1f, 0x1.06d548p+0f, -0x1.246c7ap-5f, 0x1.2aee84p-6f, -0x1.7239ccp-10f, -0x1.e1b464p-9f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-26.58; found 2^-26.59 at x = 0x1.597eac923b4f2p+1
+      {0x1.8d4f84p+1f, 0x1.049218p+0f, -0x1.a6a3a4p-6f, 0x1.017ae4p-6f, -0x1.fa64fep-9f, -0x1.109d5p-10f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-27.07; found 2^-27.08 at x = 0x1.9de42416e0b3p+1
+      {0x1.b86d8ep+1f, 0x1.02c33p+0f, -0x1.104e6ap-6f, 0x1.785b5cp-7f, -0x1.103f64p-8f, 0x1.41173ap-12f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-28.08; found 2^-28.10 at x = 0x1.c6ac63b0667c5p+1
+      {0x1.dd03b2p+1f, 0x1.01c32ep+0f, -0x1.6964b4p-7f, 0x1.0befd6p-7f, -0x1.c7c4bep-9f, 0x1.83cdap-11f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-30.41; found 2^-30.43 at x = 0x1.f11ddcb1c9b31p+1
+      {0x1.070e36p+2f, 0x1.00f0fcp+0f, -0x1.912c5ep-8f, 0x1.3d1d3ap-8f, -0x1.322d8cp-9f, 0x1.728dbap-11f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.05; found 2^-30.06 at x = 0x1.02bba5d4e7366p+2
+      {0x1.1d1a7ep+2f, 0x1.0086c8p+0f, -0x1.cc1ab4p-9f, 0x1.7a3ecp-9f, -0x1.87aea4p-10f, 0x1.1026c8p-11f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-29.37; found 2^-29.38 at x = 0x1.1385483baaebap+2
+      {0x1.33c89cp+2f, 0x1.004928p+0f, -0x1.fd417ap-10f, 0x1.af065ap-10f, -0x1.d44364p-11f, 0x1.5a99ccp-12f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-29.44; found 2^-29.45 at x = 0x1.38925f3aaad38p+2
+      {0x1.4cb77cp+2f, 0x1.0024ecp+0f, -0x1.053c08p-10f, 0x1.c4a01p-11f, -0x1.fe21fp-12f, 0x1.912f46p-13f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-29.80; found 2^-29.82 at x = 0x1.43600ae870b57p+2
+      {0x1.6660a6p+2f, 0x1.001214p+0f, -0x1.033732p-11f, 0x1.cd7d9cp-12f, -0x1.0322cap-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-25.40; found 2^-25.41 at x = 0x1.705631c5fd356p+2
+      {0x1.819b42p+2f, 0x1.000866p+0f, -0x1.e6d252p-13f, 0x1.b8504p-13f, -0x1.006028p-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-26.18; found 2^-26.19 at x = 0x1.8191cf284568bp+2
+      {0x1.9e8d76p+2f, 0x1.0003bp+0f, -0x1.af2f7ep-14f, 0x1.8b0c6ap-14f, -0x1.e69966p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-27.03; found 2^-27.05 at x = 0x1.93551b280a3d1p+2
+      {0x1.b818b4p+2f, 0x1.0001c6p+0f, -0x1.a1ebd2p-15f, 0x1.81f17ep-15f, -0x1.bc56ap-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-27.96; found 2^-27.97 at x = 0x1.af6463fa10ccbp+2
+      {0x1.d88c16p+2f, 0x1.0000b2p+0f, -0x1.49942ap-16f, 0x1.33be22p-16f, -0x1.874aa4p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-28.95; found 2^-28.96 at x = 0x1.cc5a8e2a31fd9p+2
+      {0x1.f6bbaap+2f, 0x1.00004ap+0f, -0x1.1aac04p-17f, 0x1.110d72p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-25.79; found 2^-25.81 at x = 0x1.fc4fb0442867fp+2
+      {0x1.67997ap+3f, 0x1p+0f, -0x1.2fef6ep-18f, -0x1.eb3d5p-19f, -0x1.abec52p-21f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-27.66; found 2^-27.67 at x = 0x1.05d7d449848e5p+3
+      {0x1.67997ap+3f, 0x1p+0f, -0x1.5d2a3cp-20f, -0x1.56c604p-20f, -0x1.7f53fap-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-28.99; found 2^-29.00 at x = 0x1.15a17b0208c6bp+3
+      {0x1.67997ap+3f, 0x1p+0f, 0x1.05c9aep-22f, 0x1.bc5806p-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-26.53; found 2^-26.54 at x = 0x1.297a9e382366dp+3
+      {0x1.67997ap+3f, 0x1p+0f, 0x1.a44762p-25f, 0x1.8727fp-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-28.07; found 2^-28.08 at x = 0x1.3a22b72e3690fp+3
+      {0x1.67997ap+3f, 0x1p+0f, -0x1.aa3c4ep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-27.17; found 2^-27.18 at x = 0x1.5282712ee8f4cp+3
+      {0x1.67997ap+3f, 0x1p+0f, -0x1.bdc04p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99; found 2^-27.00 at x = 0x1.67994d31cd0a8p+3
+      {0x0p+0f, 0x0p+0f, 0x1.dd3f76p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-26.56; found 2^-26.58 at x = -0x1.f78dfe1d0cb51p+3
+      {-0x1.908914p-17f, -0x1.73ce3cp-17f, 0x1.d8b8dcp-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-28.85; found 2^-28.86 at x = -0x1.c110dbcd05ab9p+3
+      {-0x1.6cef26p-16f, -0x1.5178bp-16f, 0x1.d6548p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-27.67; found 2^-27.68 at x = -0x1.a9218b8f19c9bp+3
+      {-0x1.90bb66p-15f, -0x1.7084d8p-15f, 0x1.d39d3p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-26.48; found 2^-26.49 at x = -0x1.9115e2bb41165p+3
+      {-0x1.6d6306p-14f, -0x1.4e5dfcp-14f, 0x1.d0802ep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-25.28; found 2^-25.29 at x = -0x1.78e9e11db3b6fp+3
+      {-0x1.830d2p-13f, -0x1.5fd8bap-13f, 0x1.ccd37p-1f, 0x1.e92caap+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-28.56; found 2^-28.58 at x = -0x1.5b102b5e82b47p+3
+      {-0x1.89682cp-12f, -0x1.62e05cp-12f, 0x1.c876f4p-1f, 0x1.21330cp+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-27.37; found 2^-27.38 at x = -0x1.4288cd099a27bp+3
+      {-0x1.8e9114p-11f, -0x1.644454p-11f, 0x1.c34276p-1f, 0x1.5c0ee8p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-26.16; found 2^-26.17 at x = -0x1.35fd0604658f8p+3
+      {-0x1.7e8686p-10f, -0x1.527c6ep-10f, 0x1.bd5868p-1f, 0x1.ac487p+2f, 0x1.0a459cp+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-28.65; found 2^-28.67 at x = -0x1.0e8b2479822bp+3
+      {-0x1.70dbb4p-9f, -0x1.425ec2p-9f, 0x1.b6171ep-1f, 0x1.15abfp+2f, 0x1.396374p+8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-27.42; found 2^-27.44 at x = -0x1.07075d120f354p+3
+      {-0x1.84c11ap-8f, -0x1.4db8cep-8f, 0x1.ab6226p-1f, 0x1.626f68p+1f, 0x1.71b172p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-26.18; found 2^-26.20 at x = -0x1.b6edcaf9011d1p+2
+      {-0x1.847e94p-7f, -0x1.4629a8p-7f, 0x1.9dc22ep-1f, 0x1.eaa728p+0f, 0x1.a0616cp+4f, 0x1.0b7648p+10f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-28.34; found 2^-28.35 at x = -0x1.aa96c0154eec2p+2
+      {-0x1.46a71p-6f, -0x1.0c328cp-6f, 0x1.8fb0e2p-1f, 0x1.8be712p+0f, 0x1.3e6de6p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-26.99; found 2^-27.01 at x = -0x1.60ac0b42d3cf7p+2
+      {-0x1.c0f494p-6f, -0x1.6a518p-6f, 0x1.848a88p-1f, 0x1.64a43p+0f, 0x1.369b4ep+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-28.31; found 2^-28.33 at x = -0x1.50a9cd4b6f0bap+2
+      {-0x1.4075b6p-5f, -0x1.f8f71cp-6f, 0x1.749836p-1f, 0x1.493fd8p+0f, 0x1.dde2e8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-25.63; found 2^-25.64 at x = -0x1.34316003113ddp+2
+      {-0x1.c91c5p-5f, -0x1.5d0c6ap-5f, 0x1.5f23c4p-1f, 0x1.3ea6b2p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-25.52; found 2^-25.54 at x = -0x1.2014c32a24f4fp+2
+      {-0x1.39379p-4f, -0x1.cccd9p-5f, 0x1.44958ep-1f, 0x1.47159cp+0f, -0x1.11bcbap+0f, 0x1.61549ap+3f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-29.38; found 2^-29.39 at x = -0x1.ea27417205e5cp+1
+      {-0x1.b8878p-4f, -0x1.31e204p-4f, 0x1.19acc6p-1f, 0x1.704688p+0f, -0x1.3047eep+1f, 0x1.62f51ap+3f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-29.70; found 2^-29.72 at x = -0x1.ae568afac06cap+1
     }};
   }
 };

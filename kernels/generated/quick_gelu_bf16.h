@@ -11,6 +11,7 @@ struct QuickGeluBf16 {
   static constexpr const char* kName = "quick_gelu_bf16";
   static constexpr const char* kActivation = "quick_gelu";
   static constexpr const char* kFunction = "x*sigmoid(1.702*x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "bf16";
   static constexpr const char* kClass = "abs:2^-10";
   static constexpr int kDegree = 3;
@@ -39,32 +40,32 @@ struct QuickGeluBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b29af02847172p-11;  // 2^-10.24: sup |p - g|
-  static constexpr double kK = 0x1.0198069f94b65p-8;  // 2^-7.99: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.a229a8f62f77p-24;  // 2^-23.29: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.b29af02847172p-11;  // 2^-10.24: sup |p - g|; found 2^-10.24 at x = 0x1.e4b750c5e30fp+0
+  static constexpr double kK = 0x1.0198069f94b65p-8;  // 2^-7.99: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.99 at y = -0x1.5p-3, m = 1
+  static constexpr double kB = 0x1.a229a8f62f77p-24;  // 2^-23.29: sup |fp32 sequence - exact sequence|; found 2^-23.65 at y = 0x1.c4p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.8baecb92ae034p-7;  // 2^-6.37: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.83f58945aa042p-7;  // 2^-6.40: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.8d86b6385d334p-10;  // 2^-9.37: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.8baecb92ae034p-7;  // 2^-6.37: sup |g(y, m) - f'(x)|; found 2^-6.37 at y = -0x1.4ep-3, m = 1
+  static constexpr double kO = 0x1.83f58945aa042p-7;  // 2^-6.40: half the longest range of f' over one (y, m); found 2^-6.40 at y = -0x1.4ep-3, m = 1
+  static constexpr double kR = 0x1.8d86b6385d334p-10;  // 2^-9.37: sup |g(y, m) - middle of that range|; found 2^-9.37 at y = -0x1.5p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.4c00c2p-3f, -0x1.7d665ep-4f, 0x1.fba9ecp-3f, 0x1.1c7876p+1f, 0x0p+0f},  // row 0: A <= 2^-15.62
-      {0x0p+0f, 0x1.017f74p-13f, 0x1.c123fcp-1f, 0x1.8069c4p+0f, -0x1.527c8ep+1f},  // row 1: A <= 2^-10.37
-      {0x1.df1ca6p-3f, 0x1.105332p-2f, 0x1.50a482p+0f, 0x1.d90a16p-2f, 0x0p+0f},  // row 2: A <= 2^-10.65
-      {0x1.e6fc06p-2f, 0x1.316972p-1f, 0x1.51f78p+0f, -0x1.c83fb2p-2f, 0x0p+0f},  // row 3: A <= 2^-11.07
-      {0x1.79ff72p-1f, 0x1.cc697ep-1f, 0x1.d5c9ep-1f, -0x1.00087cp+0f, 0x0p+0f},  // row 4: A <= 2^-12.31
-      {0x1.f3a7acp-1f, 0x1.0e9948p+0f, 0x1.a0d37cp-2f, -0x1.0e8758p+0f, 0x0p+0f},  // row 5: A <= 2^-12.92
-      {0x1.36493ep+0f, 0x1.199268p+0f, 0x1.92945ap-10f, -0x1.49db3cp-1f, 0x0p+0f},  // row 6: A <= 2^-11.51
-      {0x1.758444p+0f, 0x1.1253d6p+0f, -0x1.46aa5ep-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-10.23
-      {0x1.b0f548p+0f, 0x1.08d8eap+0f, -0x1.125f8p-3f, 0x1.37230ap-3f, 0x0p+0f},  // row 8: A <= 2^-14.33
-      {0x1.ee5fc4p+0f, 0x1.02f3eap+0f, -0x1.f45da2p-5f, 0x1.0819e6p-3f, 0x0p+0f},  // row 9: A <= 2^-14.32
-      {0x1.12c9aap+1f, 0x1.00f754p+0f, -0x1.495482p-6f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-11.31
-      {0x1.434146p+1f, 0x1p+0f, -0x1.37973ep-8f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-11.99
-      {0x0p+0f, 0x0p+0f, 0x1.63a7f4p+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-11.81
-      {-0x1.717646p-6f, -0x1.eb795cp-6f, 0x1.37eec6p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-12.91
-      {-0x1.6eaa66p-5f, -0x1.c081f2p-5f, 0x1.0431f6p+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-10.82
-      {-0x1.8decp-4f, -0x1.8615a2p-4f, 0x1.890478p-2f, 0x1.0d6ea8p+3f, 0x0p+0f},  // row 15: A <= 2^-11.26
+      {-0x1.4c00c2p-3f, -0x1.7d665ep-4f, 0x1.fba9ecp-3f, 0x1.1c7876p+1f, 0x0p+0f},  // row 0: A <= 2^-15.62; found 2^-15.64 at x = -0x1.20b6a672d61fcp+0
+      {0x0p+0f, 0x1.017f74p-13f, 0x1.c123fcp-1f, 0x1.8069c4p+0f, -0x1.527c8ep+1f},  // row 1: A <= 2^-10.37; found 2^-10.38 at x = -0x1.3b33effb1a3e6p-1
+      {0x1.df1ca6p-3f, 0x1.105332p-2f, 0x1.50a482p+0f, 0x1.d90a16p-2f, 0x0p+0f},  // row 2: A <= 2^-10.65; found 2^-10.66 at x = -0x1.8846075629c2ap-2
+      {0x1.e6fc06p-2f, 0x1.316972p-1f, 0x1.51f78p+0f, -0x1.c83fb2p-2f, 0x0p+0f},  // row 3: A <= 2^-11.07; found 2^-11.08 at x = 0x1.79521df649113p-6
+      {0x1.79ff72p-1f, 0x1.cc697ep-1f, 0x1.d5c9ep-1f, -0x1.00087cp+0f, 0x0p+0f},  // row 4: A <= 2^-12.31; found 2^-12.32 at x = 0x1.9bdca909e7a9dp-2
+      {0x1.f3a7acp-1f, 0x1.0e9948p+0f, 0x1.a0d37cp-2f, -0x1.0e8758p+0f, 0x0p+0f},  // row 5: A <= 2^-12.92; found 2^-12.93 at x = 0x1.a956b2986fe0ep-1
+      {0x1.36493ep+0f, 0x1.199268p+0f, 0x1.92945ap-10f, -0x1.49db3cp-1f, 0x0p+0f},  // row 6: A <= 2^-11.51; found 2^-11.52 at x = 0x1.460dadd000771p+0
+      {0x1.758444p+0f, 0x1.1253d6p+0f, -0x1.46aa5ep-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-10.23; found 2^-10.24 at x = 0x1.e4b750c5e30fp+0
+      {0x1.b0f548p+0f, 0x1.08d8eap+0f, -0x1.125f8p-3f, 0x1.37230ap-3f, 0x0p+0f},  // row 8: A <= 2^-14.33; found 2^-14.34 at x = 0x1.3c6660650b342p+1
+      {0x1.ee5fc4p+0f, 0x1.02f3eap+0f, -0x1.f45da2p-5f, 0x1.0819e6p-3f, 0x0p+0f},  // row 9: A <= 2^-14.32; found 2^-14.33 at x = 0x1.e413ba5416581p+1
+      {0x1.12c9aap+1f, 0x1.00f754p+0f, -0x1.495482p-6f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-11.31; found 2^-11.32 at x = 0x1.1ea1202d10175p+2
+      {0x1.434146p+1f, 0x1p+0f, -0x1.37973ep-8f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-11.99; found 2^-12.00 at x = 0x1.43b92d567b74ap+2
+      {0x0p+0f, 0x0p+0f, 0x1.63a7f4p+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-11.81; found 2^-11.82 at x = -0x1.eb362efa8def7p+1
+      {-0x1.717646p-6f, -0x1.eb795cp-6f, 0x1.37eec6p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-12.91; found 2^-12.92 at x = -0x1.6757fcb21f698p+1
+      {-0x1.6eaa66p-5f, -0x1.c081f2p-5f, 0x1.0431f6p+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-10.82; found 2^-10.83 at x = -0x1.21b55b513c2ecp+1
+      {-0x1.8decp-4f, -0x1.8615a2p-4f, 0x1.890478p-2f, 0x1.0d6ea8p+3f, 0x0p+0f},  // row 15: A <= 2^-11.26; found 2^-11.28 at x = -0x1.cc4ada491188fp+0
     }};
   }
 };

@@ -11,6 +11,7 @@ struct QuickGeluF32 {
   static constexpr const char* kName = "quick_gelu_f32";
   static constexpr const char* kActivation = "quick_gelu";
   static constexpr const char* kFunction = "x*sigmoid(1.702*x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-25";
   static constexpr int kDegree = 6;
@@ -41,77 +42,77 @@ struct QuickGeluF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.bc968ap-1f;  // 0.868336022
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c5d5f111419p-26;  // 2^-25.17: sup |p - g|
-  static constexpr double kK = 0x1.2b07ed59b53b3p-15;  // 2^-14.78: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.d10bde5181c68p-24;  // 2^-23.14: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.d85bbff9d341p-24;  // 2^-23.12: sup over the rows of A + B
+  static constexpr double kA = 0x1.c5d5f111419p-26;  // 2^-25.17: sup |p - g|; found 2^-25.19 at x = -0x1.4a29eee4559eap+0
+  static constexpr double kK = 0x1.2b07ed59b53b3p-15;  // 2^-14.78: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-14.78 at y = -0x1.4f12dcp-3, m = 1
+  static constexpr double kB = 0x1.d10bde5181c68p-24;  // 2^-23.14: sup |fp32 sequence - exact sequence|; found 2^-23.49 at y = 0x1.03b612p-3, m = 1
+  static constexpr double kAB = 0x1.d85bbff9d341p-24;  // 2^-23.12: sup over the rows of A + B; found 2^-23.48 at y = 0x1.03b612p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.5084eap-3f, -0x1.7fa192p-4f, 0x1.ea726p-3f, 0x1.1fb688p+1f, -0x1.6b06d8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-25.17
-      {-0x1.4d1d4p-4f, -0x1.e44f68p-5f, 0x1.2a80bap-1f, 0x1.e3bea8p+0f, -0x1.7692e8p+0f, -0x1.1ca4e6p-3f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-30.05
-      {0x1.4a45b2p-18f, 0x1.1df63ap-18f, 0x1.b8df4cp-1f, 0x1.871beep+0f, -0x1.7f4286p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-25.32
-      {0x1.6aaf1cp-4f, 0x1.651768p-4f, 0x1.18a79p+0f, 0x1.20f0f2p+0f, -0x1.80aa4ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-26.27
-      {0x1.48ead2p-3f, 0x1.5f2fe8p-3f, 0x1.3c5378p+0f, 0x1.9cab96p-1f, -0x1.7a45bcp+0f, 0x1.13d5bep-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-28.97
-      {0x1.f576e8p-3f, 0x1.1f2898p-2f, 0x1.5721a4p+0f, 0x1.c1e904p-2f, -0x1.6aaa3ap+0f, 0x1.e4e3p-3f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-28.98
-      {0x1.4dc478p-2f, 0x1.90a6b8p-2f, 0x1.625b6cp+0f, 0x1.ae81bcp-4f, -0x1.533a9p+0f, 0x1.59a5dcp-2f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-29.01
-      {0x1.a5c61ep-2f, 0x1.053634p-1f, 0x1.5fb1fap+0f, -0x1.c3745ep-3f, -0x1.317c8ap+0f, 0x1.beb52ep-2f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-29.05
-      {0x1.fbedaap-2f, 0x1.3f3d88p-1f, 0x1.4ffd46p+0f, -0x1.00fb8cp-1f, -0x1.07dbecp+0f, 0x1.10095p-1f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-29.12
-      {0x1.267f6cp-1f, 0x1.7293d2p-1f, 0x1.36f65cp+0f, -0x1.739734p-1f, -0x1.b29f9cp-1f, 0x1.3d648ep-1f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-29.26
-      {0x1.4fc02ep-1f, 0x1.a20fa8p-1f, 0x1.152112p+0f, -0x1.cfe0dp-1f, -0x1.46821ap-1f, 0x1.64f26ep-1f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-29.53
-      {0x1.7b7b34p-1f, 0x1.cdd53p-1f, 0x1.d4c64ap-1f, -0x1.09c6ccp+0f, -0x1.8f4e0ap-2f, 0x1.82e6bap-1f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-30.12
-      {0x1.a738fp-1f, 0x1.f1e5d2p-1f, 0x1.768dd8p-1f, -0x1.1ac4f4p+0f, -0x1.0206bcp-3f, 0x1.91c8bep-1f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-32.23
-      {0x1.4ff0fap-1f, 0x1.05f0f6p+0f, 0x1.3accb8p-2f, -0x1.b923f8p-2f, 0x1.2281dep-2f, -0x1.2576f8p-3f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-26.09
-      {0x1.a49d5p-1f, 0x1.103e1ep+0f, 0x1.7c8c2ap-3f, -0x1.3e5212p-2f, 0x1.a75a1ep-3f, -0x1.78d5bcp-4f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-26.48
-      {0x1.fa748cp-1f, 0x1.163672p+0f, 0x1.8ef564p-4f, -0x1.c421e6p-3f, 0x1.3df366p-3f, -0x1.047c46p-4f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.82
-      {0x1.2e0f14p+0f, 0x1.192af6p+0f, 0x1.d26e9ep-6f, -0x1.28120cp-3f, 0x1.d19f3cp-4f, -0x1.7dd2ap-5f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-27.06
-      {0x1.5d801ap+0f, 0x1.196b4ap+0f, -0x1.dbe876p-7f, -0x1.7190fap-4f, 0x1.5595b2p-4f, -0x1.218872p-5f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.16
-      {0x1.97d9bep+0f, 0x1.1799dp+0f, -0x1.6a80dap-5f, -0x1.63ae86p-5f, 0x1.c35b3cp-5f, -0x1.b8076ap-6f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-27.10
-      {0x1.d296e2p+0f, 0x1.149192p+0f, -0x1.d06206p-5f, -0x1.b06586p-7f, 0x1.168dd8p-5f, -0x1.439c36p-6f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.96
-      {0x1.04c7aap+1f, 0x1.115f6ap+0f, -0x1.de3dap-5f, 0x1.efd05ap-9f, 0x1.42a81cp-6f, -0x1.bcf764p-7f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.85
-      {0x1.282c14p+1f, 0x1.0d66d4p+0f, -0x1.b0d1d4p-5f, 0x1.de369ep-7f, 0x1.eef816p-8f, -0x1.13ede6p-7f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.85
-      {0x1.493496p+1f, 0x1.0a2f34p+0f, -0x1.6af1ecp-5f, 0x1.20cdap-6f, 0x1.17c768p-10f, -0x1.2640e4p-8f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-27.04
-      {0x1.6bc9dcp+1f, 0x1.0773p+0f, -0x1.1d8614p-5f, 0x1.14ebf8p-6f, -0x1.2d9324p-9f, -0x1.e555aep-10f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.45
-      {0x1.942dbcp+1f, 0x1.050abep+0f, -0x1.9aa106p-6f, 0x1.c84002p-7f, -0x1.d3dae2p-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-25.42
-      {0x1.b8136ep+1f, 0x1.0380a6p+0f, -0x1.28acfp-6f, 0x1.64909p-7f, -0x1.cce0fcp-9f, 0x1.799898p-12f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-29.25
-      {0x1.e37caap+1f, 0x1.02379p+0f, -0x1.851df4p-7f, 0x1.f2bf14p-8f, -0x1.7657bcp-9f, 0x1.29daaap-11f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-31.88
-      {0x1.086deep+2f, 0x1.015aap+0f, -0x1.e888eap-8f, 0x1.47dc08p-8f, -0x1.0de268p-9f, 0x1.18a46ap-11f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-30.86
-      {0x1.1d7f1ap+2f, 0x1.00d8ecp+0f, -0x1.37cafcp-8f, 0x1.afa5p-9f, -0x1.77ccf2p-10f, 0x1.b4d6c4p-12f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-30.18
-      {0x1.3526c2p+2f, 0x1.007ee8p+0f, -0x1.73372cp-9f, 0x1.07b3aap-9f, -0x1.df985ap-11f, 0x1.30e25p-12f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-30.12
-      {0x1.4d030ep+2f, 0x1.004946p+0f, -0x1.b2b6dp-10f, 0x1.3b07cep-10f, -0x1.279cf2p-11f, 0x1.8afd5ep-13f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.32
-      {0x1.660a5ep+2f, 0x1.0028ep+0f, -0x1.ead6cap-11f, 0x1.6bf518p-11f, -0x1.5e445cp-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-25.40
-      {0x1.7e08f4p+2f, 0x1.001738p+0f, -0x1.19947ep-11f, 0x1.a6d9d6p-12f, -0x1.8dfc4cp-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-25.98
-      {0x1.9ae0f8p+2f, 0x1.000bbp+0f, -0x1.1e1e9ap-12f, 0x1.b3c40cp-13f, -0x1.b5367ap-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-26.63
-      {0x1.b4574p+2f, 0x1.000658p+0f, -0x1.38fc5p-13f, 0x1.e0ef2ep-14f, -0x1.d156a6p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-27.33
-      {0x1.d069eap+2f, 0x1.000338p+0f, -0x1.3fd6c4p-14f, 0x1.efced2p-15f, -0x1.e08c26p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-28.08
-      {0x1.ee5356p+2f, 0x1.00018ep+0f, -0x1.36e87p-15f, 0x1.e65c6ap-16f, -0x1.e20316p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-28.89
-      {0x1.067d7ap+3f, 0x1.0000bcp+0f, -0x1.2c49d4p-16f, 0x1.c99df6p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-25.30
-      {0x1.15eb24p+3f, 0x1.000058p+0f, -0x1.1acd56p-17f, 0x1.af1b74p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-26.25
-      {0x1.98e23cp+3f, 0x1p+0f, -0x1.525d1p-18f, -0x1.bd1bccp-19f, -0x1.39614ep-21f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-27.93
-      {0x1.98e23cp+3f, 0x1p+0f, -0x1.d129bap-20f, -0x1.688cf6p-20f, -0x1.36cb86p-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-29.07
-      {0x1.98e23cp+3f, 0x1p+0f, 0x1.8da024p-22f, 0x1.d1509ep-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-26.21
-      {0x1.98e23cp+3f, 0x1p+0f, 0x1.f5f55p-24f, 0x1.c98e4ep-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-27.51
-      {0x1.98e23cp+3f, 0x1p+0f, -0x1.f6d392p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-25.62
-      {0x1.98e23cp+3f, 0x1p+0f, -0x1.4b5f38p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-27.92
-      {0x1.98e23cp+3f, 0x1p+0f, -0x1.869294p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99
-      {0x0p+0f, 0x0p+0f, 0x1.94f156p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-25.68
-      {-0x1.6e522p-17f, -0x1.20938p-16f, 0x1.90bf2ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-27.95
-      {-0x1.9299acp-16f, -0x1.3b71c4p-15f, 0x1.8e80f6p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-26.76
-      {-0x1.8f6dccp-15f, -0x1.374296p-14f, 0x1.8bf01ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-25.56
-      {-0x1.789046p-14f, -0x1.23d868p-13f, 0x1.890b7p+0f, 0x1.91d696p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-28.84
-      {-0x1.797734p-13f, -0x1.226f04p-12f, 0x1.85919ep+0f, 0x1.da0734p+5f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-27.65
-      {-0x1.7ef2fap-12f, -0x1.241958p-11f, 0x1.81596cp+0f, 0x1.1ca254p+5f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-26.44
-      {-0x1.7afaf4p-11f, -0x1.1e2b06p-10f, 0x1.7c66d4p+0f, 0x1.5dc496p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-25.22
-      {-0x1.7aa0ep-10f, -0x1.1a55dcp-9f, 0x1.760e84p+0f, 0x1.bdefc8p+3f, 0x1.fee582p+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-27.71
-      {-0x1.773686p-9f, -0x1.136ec6p-8f, 0x1.6e1034p+0f, 0x1.27d0ap+3f, 0x1.2badb6p+9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-26.48
-      {-0x1.75b12p-8f, -0x1.0ca96p-7f, 0x1.63256cp+0f, 0x1.9e53b4p+2f, 0x1.58d7a8p+7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-25.23
-      {-0x1.83b786p-7f, -0x1.0e283ep-6f, 0x1.521126p+0f, 0x1.34edaep+2f, 0x1.5d4384p+5f, 0x1.052a9cp+11f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-27.38
-      {-0x1.47a606p-6f, -0x1.b9d5acp-6f, 0x1.3f4b24p+0f, 0x1.11fbf6p+2f, 0x1.76e73ap+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-25.97
-      {-0x1.c0753p-6f, -0x1.2660bap-5f, 0x1.2f70b4p+0f, 0x1.0a9ddap+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-25.78
-      {-0x1.3d0146p-5f, -0x1.8ff512p-5f, 0x1.171d1ep+0f, 0x1.113bf2p+2f, -0x1.9c7a9cp+2f, 0x1.f8c7d8p+6f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-29.50
-      {-0x1.be4c1ap-5f, -0x1.09f898p-4f, 0x1.e5cd7cp-1f, 0x1.2ff5d8p+2f, -0x1.b6380cp+3f, 0x1.ccb1a6p+6f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-30.88
-      {-0x1.45e32p-4f, -0x1.5e208p-4f, 0x1.5a6e04p-1f, 0x1.92c19ep+2f, -0x1.d257b4p+4f, 0x1.c68526p+7f, -0x1.8f0cb6p+10f, 0x0p+0f},  // row 62: A <= 2^-27.09
-      {-0x1.bed47cp-4f, -0x1.9582ecp-4f, 0x1.927e5ep-3f, 0x1.57edfap+3f, -0x1.51f68ap+6f, 0x1.d5130cp+9f, -0x1.93e1ccp+13f, 0x1.7012a2p+17f},  // row 63: A <= 2^-26.58
+      {-0x1.5084eap-3f, -0x1.7fa192p-4f, 0x1.ea726p-3f, 0x1.1fb688p+1f, -0x1.6b06d8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-25.17; found 2^-25.19 at x = -0x1.4a29eee4559eap+0
+      {-0x1.4d1d4p-4f, -0x1.e44f68p-5f, 0x1.2a80bap-1f, 0x1.e3bea8p+0f, -0x1.7692e8p+0f, -0x1.1ca4e6p-3f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-30.05; found 2^-30.07 at x = -0x1.0e15d68a1c339p+0
+      {0x1.4a45b2p-18f, 0x1.1df63ap-18f, 0x1.b8df4cp-1f, 0x1.871beep+0f, -0x1.7f4286p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-25.32; found 2^-25.33 at x = -0x1.8219fbc3a4374p-1
+      {0x1.6aaf1cp-4f, 0x1.651768p-4f, 0x1.18a79p+0f, 0x1.20f0f2p+0f, -0x1.80aa4ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-26.27; found 2^-26.28 at x = -0x1.4184b8a63793p-1
+      {0x1.48ead2p-3f, 0x1.5f2fe8p-3f, 0x1.3c5378p+0f, 0x1.9cab96p-1f, -0x1.7a45bcp+0f, 0x1.13d5bep-3f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-28.97; found 2^-28.99 at x = -0x1.64f74e9536b5ep-2
+      {0x1.f576e8p-3f, 0x1.1f2898p-2f, 0x1.5721a4p+0f, 0x1.c1e904p-2f, -0x1.6aaa3ap+0f, 0x1.e4e3p-3f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-28.98; found 2^-29.00 at x = -0x1.228ae98d21b52p-2
+      {0x1.4dc478p-2f, 0x1.90a6b8p-2f, 0x1.625b6cp+0f, 0x1.ae81bcp-4f, -0x1.533a9p+0f, 0x1.59a5dcp-2f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-29.01; found 2^-29.03 at x = -0x1.0d37f21917204p-4
+      {0x1.a5c61ep-2f, 0x1.053634p-1f, 0x1.5fb1fap+0f, -0x1.c3745ep-3f, -0x1.317c8ap+0f, 0x1.beb52ep-2f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-29.05; found 2^-29.06 at x = 0x1.1d4ff5cda59b8p-5
+      {0x1.fbedaap-2f, 0x1.3f3d88p-1f, 0x1.4ffd46p+0f, -0x1.00fb8cp-1f, -0x1.07dbecp+0f, 0x1.10095p-1f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-29.12; found 2^-29.14 at x = 0x1.4bada1710dcabp-4
+      {0x1.267f6cp-1f, 0x1.7293d2p-1f, 0x1.36f65cp+0f, -0x1.739734p-1f, -0x1.b29f9cp-1f, 0x1.3d648ep-1f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-29.26; found 2^-29.27 at x = 0x1.538fa5ed470b2p-2
+      {0x1.4fc02ep-1f, 0x1.a20fa8p-1f, 0x1.152112p+0f, -0x1.cfe0dp-1f, -0x1.46821ap-1f, 0x1.64f26ep-1f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-29.53; found 2^-29.54 at x = 0x1.db29dc2196b49p-2
+      {0x1.7b7b34p-1f, 0x1.cdd53p-1f, 0x1.d4c64ap-1f, -0x1.09c6ccp+0f, -0x1.8f4e0ap-2f, 0x1.82e6bap-1f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-30.12; found 2^-30.13 at x = 0x1.f57a6825b6bc4p-2
+      {0x1.a738fp-1f, 0x1.f1e5d2p-1f, 0x1.768dd8p-1f, -0x1.1ac4f4p+0f, -0x1.0206bcp-3f, 0x1.91c8bep-1f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-32.23; found 2^-32.25 at x = 0x1.40237b00c2969p-1
+      {0x1.4ff0fap-1f, 0x1.05f0f6p+0f, 0x1.3accb8p-2f, -0x1.b923f8p-2f, 0x1.2281dep-2f, -0x1.2576f8p-3f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-26.09; found 2^-26.10 at x = 0x1.8939f1b9d9be9p-1
+      {0x1.a49d5p-1f, 0x1.103e1ep+0f, 0x1.7c8c2ap-3f, -0x1.3e5212p-2f, 0x1.a75a1ep-3f, -0x1.78d5bcp-4f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-26.48; found 2^-26.50 at x = 0x1.0a5b1813b363fp+0
+      {0x1.fa748cp-1f, 0x1.163672p+0f, 0x1.8ef564p-4f, -0x1.c421e6p-3f, 0x1.3df366p-3f, -0x1.047c46p-4f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.82; found 2^-26.83 at x = 0x1.3405bad2d72cdp+0
+      {0x1.2e0f14p+0f, 0x1.192af6p+0f, 0x1.d26e9ep-6f, -0x1.28120cp-3f, 0x1.d19f3cp-4f, -0x1.7dd2ap-5f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-27.06; found 2^-27.07 at x = 0x1.3c493bf2e00d9p+0
+      {0x1.5d801ap+0f, 0x1.196b4ap+0f, -0x1.dbe876p-7f, -0x1.7190fap-4f, 0x1.5595b2p-4f, -0x1.218872p-5f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-27.16; found 2^-27.17 at x = 0x1.8fe9d373da2eap+0
+      {0x1.97d9bep+0f, 0x1.1799dp+0f, -0x1.6a80dap-5f, -0x1.63ae86p-5f, 0x1.c35b3cp-5f, -0x1.b8076ap-6f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-27.10; found 2^-27.12 at x = 0x1.a6332bc8eb7cbp+0
+      {0x1.d296e2p+0f, 0x1.149192p+0f, -0x1.d06206p-5f, -0x1.b06586p-7f, 0x1.168dd8p-5f, -0x1.439c36p-6f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.96; found 2^-26.98 at x = 0x1.cd0884ec38f7ep+0
+      {0x1.04c7aap+1f, 0x1.115f6ap+0f, -0x1.de3dap-5f, 0x1.efd05ap-9f, 0x1.42a81cp-6f, -0x1.bcf764p-7f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.85; found 2^-26.86 at x = 0x1.129654d2a260cp+1
+      {0x1.282c14p+1f, 0x1.0d66d4p+0f, -0x1.b0d1d4p-5f, 0x1.de369ep-7f, 0x1.eef816p-8f, -0x1.13ede6p-7f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.85; found 2^-26.87 at x = 0x1.398bda50c6bd6p+1
+      {0x1.493496p+1f, 0x1.0a2f34p+0f, -0x1.6af1ecp-5f, 0x1.20cdap-6f, 0x1.17c768p-10f, -0x1.2640e4p-8f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-27.04; found 2^-27.05 at x = 0x1.5ae68fb1d744cp+1
+      {0x1.6bc9dcp+1f, 0x1.0773p+0f, -0x1.1d8614p-5f, 0x1.14ebf8p-6f, -0x1.2d9324p-9f, -0x1.e555aep-10f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.45; found 2^-27.46 at x = 0x1.7e6f2538a91c3p+1
+      {0x1.942dbcp+1f, 0x1.050abep+0f, -0x1.9aa106p-6f, 0x1.c84002p-7f, -0x1.d3dae2p-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-25.42; found 2^-25.43 at x = 0x1.86e786b297724p+1
+      {0x1.b8136ep+1f, 0x1.0380a6p+0f, -0x1.28acfp-6f, 0x1.64909p-7f, -0x1.cce0fcp-9f, 0x1.799898p-12f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-29.25; found 2^-29.27 at x = 0x1.cb8883fccf0a7p+1
+      {0x1.e37caap+1f, 0x1.02379p+0f, -0x1.851df4p-7f, 0x1.f2bf14p-8f, -0x1.7657bcp-9f, 0x1.29daaap-11f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-31.88; found 2^-31.89 at x = 0x1.f486f0e1be266p+1
+      {0x1.086deep+2f, 0x1.015aap+0f, -0x1.e888eap-8f, 0x1.47dc08p-8f, -0x1.0de268p-9f, 0x1.18a46ap-11f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-30.86; found 2^-30.87 at x = 0x1.10545fd6b42ccp+2
+      {0x1.1d7f1ap+2f, 0x1.00d8ecp+0f, -0x1.37cafcp-8f, 0x1.afa5p-9f, -0x1.77ccf2p-10f, 0x1.b4d6c4p-12f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-30.18; found 2^-30.19 at x = 0x1.147ee6122344fp+2
+      {0x1.3526c2p+2f, 0x1.007ee8p+0f, -0x1.73372cp-9f, 0x1.07b3aap-9f, -0x1.df985ap-11f, 0x1.30e25p-12f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-30.12; found 2^-30.13 at x = 0x1.2b444456ef16ap+2
+      {0x1.4d030ep+2f, 0x1.004946p+0f, -0x1.b2b6dp-10f, 0x1.3b07cep-10f, -0x1.279cf2p-11f, 0x1.8afd5ep-13f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.32; found 2^-30.34 at x = 0x1.48eb44aa58a31p+2
+      {0x1.660a5ep+2f, 0x1.0028ep+0f, -0x1.ead6cap-11f, 0x1.6bf518p-11f, -0x1.5e445cp-12f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-25.40; found 2^-25.42 at x = 0x1.5cb8339b471c1p+2
+      {0x1.7e08f4p+2f, 0x1.001738p+0f, -0x1.19947ep-11f, 0x1.a6d9d6p-12f, -0x1.8dfc4cp-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-25.98; found 2^-26.00 at x = 0x1.763762ef33e4fp+2
+      {0x1.9ae0f8p+2f, 0x1.000bbp+0f, -0x1.1e1e9ap-12f, 0x1.b3c40cp-13f, -0x1.b5367ap-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-26.63; found 2^-26.64 at x = 0x1.90985f3b27c8p+2
+      {0x1.b4574p+2f, 0x1.000658p+0f, -0x1.38fc5p-13f, 0x1.e0ef2ep-14f, -0x1.d156a6p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-27.33; found 2^-27.34 at x = 0x1.bf98e910184b9p+2
+      {0x1.d069eap+2f, 0x1.000338p+0f, -0x1.3fd6c4p-14f, 0x1.efced2p-15f, -0x1.e08c26p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-28.08; found 2^-28.10 at x = 0x1.dc59d89ba03efp+2
+      {0x1.ee5356p+2f, 0x1.00018ep+0f, -0x1.36e87p-15f, 0x1.e65c6ap-16f, -0x1.e20316p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-28.89; found 2^-28.91 at x = 0x1.ef58990b1d8fcp+2
+      {0x1.067d7ap+3f, 0x1.0000bcp+0f, -0x1.2c49d4p-16f, 0x1.c99df6p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-25.30; found 2^-25.31 at x = 0x1.0a938608a017dp+3
+      {0x1.15eb24p+3f, 0x1.000058p+0f, -0x1.1acd56p-17f, 0x1.af1b74p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-26.25; found 2^-26.27 at x = 0x1.1257c8ee1a679p+3
+      {0x1.98e23cp+3f, 0x1p+0f, -0x1.525d1p-18f, -0x1.bd1bccp-19f, -0x1.39614ep-21f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-27.93; found 2^-27.95 at x = 0x1.22092dcf9f52dp+3
+      {0x1.98e23cp+3f, 0x1p+0f, -0x1.d129bap-20f, -0x1.688cf6p-20f, -0x1.36cb86p-22f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-29.07; found 2^-29.08 at x = 0x1.3aa3283f8e39ap+3
+      {0x1.98e23cp+3f, 0x1p+0f, 0x1.8da024p-22f, 0x1.d1509ep-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-26.21; found 2^-26.22 at x = 0x1.46b1959d54774p+3
+      {0x1.98e23cp+3f, 0x1p+0f, 0x1.f5f55p-24f, 0x1.c98e4ep-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-27.51; found 2^-27.52 at x = 0x1.57d9aab88f404p+3
+      {0x1.98e23cp+3f, 0x1p+0f, -0x1.f6d392p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-25.62; found 2^-25.63 at x = 0x1.73adc41ba57b9p+3
+      {0x1.98e23cp+3f, 0x1p+0f, -0x1.4b5f38p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-27.92; found 2^-27.93 at x = 0x1.81da7d7f5160bp+3
+      {0x1.98e23cp+3f, 0x1p+0f, -0x1.869294p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99; found 2^-27.00 at x = 0x1.98e20d34aa868p+3
+      {0x0p+0f, 0x0p+0f, 0x1.94f156p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-25.68; found 2^-25.70 at x = -0x1.1cfa623ba412ap+3
+      {-0x1.6e522p-17f, -0x1.20938p-16f, 0x1.90bf2ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-27.95; found 2^-27.96 at x = -0x1.fa1fc9968be55p+2
+      {-0x1.9299acp-16f, -0x1.3b71c4p-15f, 0x1.8e80f6p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-26.76; found 2^-26.77 at x = -0x1.dde679862253fp+2
+      {-0x1.8f6dccp-15f, -0x1.374296p-14f, 0x1.8bf01ep+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-25.56; found 2^-25.57 at x = -0x1.c18852be557e5p+2
+      {-0x1.789046p-14f, -0x1.23d868p-13f, 0x1.890b7p+0f, 0x1.91d696p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-28.84; found 2^-28.86 at x = -0x1.ac950f582b8e9p+2
+      {-0x1.797734p-13f, -0x1.226f04p-12f, 0x1.85919ep+0f, 0x1.da0734p+5f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-27.65; found 2^-27.66 at x = -0x1.8fe92acc695e6p+2
+      {-0x1.7ef2fap-12f, -0x1.241958p-11f, 0x1.81596cp+0f, 0x1.1ca254p+5f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-26.44; found 2^-26.45 at x = -0x1.7305a8b9dae4ap+2
+      {-0x1.7afaf4p-11f, -0x1.1e2b06p-10f, 0x1.7c66d4p+0f, 0x1.5dc496p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-25.22; found 2^-25.23 at x = -0x1.55dfa5f5a49bp+2
+      {-0x1.7aa0ep-10f, -0x1.1a55dcp-9f, 0x1.760e84p+0f, 0x1.bdefc8p+3f, 0x1.fee582p+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-27.71; found 2^-27.73 at x = -0x1.3bf9ed377f063p+2
+      {-0x1.773686p-9f, -0x1.136ec6p-8f, 0x1.6e1034p+0f, 0x1.27d0ap+3f, 0x1.2badb6p+9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-26.48; found 2^-26.49 at x = -0x1.12b992c83cfcbp+2
+      {-0x1.75b12p-8f, -0x1.0ca96p-7f, 0x1.63256cp+0f, 0x1.9e53b4p+2f, 0x1.58d7a8p+7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-25.23; found 2^-25.24 at x = -0x1.e85a18777faa9p+1
+      {-0x1.83b786p-7f, -0x1.0e283ep-6f, 0x1.521126p+0f, 0x1.34edaep+2f, 0x1.5d4384p+5f, 0x1.052a9cp+11f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-27.38; found 2^-27.40 at x = -0x1.c59cd97c24ffdp+1
+      {-0x1.47a606p-6f, -0x1.b9d5acp-6f, 0x1.3f4b24p+0f, 0x1.11fbf6p+2f, 0x1.76e73ap+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-25.97; found 2^-25.99 at x = -0x1.874a374caa8efp+1
+      {-0x1.c0753p-6f, -0x1.2660bap-5f, 0x1.2f70b4p+0f, 0x1.0a9ddap+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-25.78; found 2^-25.79 at x = -0x1.618decd5cba36p+1
+      {-0x1.3d0146p-5f, -0x1.8ff512p-5f, 0x1.171d1ep+0f, 0x1.113bf2p+2f, -0x1.9c7a9cp+2f, 0x1.f8c7d8p+6f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-29.50; found 2^-29.52 at x = -0x1.25bfa1ad3e864p+1
+      {-0x1.be4c1ap-5f, -0x1.09f898p-4f, 0x1.e5cd7cp-1f, 0x1.2ff5d8p+2f, -0x1.b6380cp+3f, 0x1.ccb1a6p+6f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-30.88; found 2^-30.89 at x = -0x1.1e952c4bf09efp+1
+      {-0x1.45e32p-4f, -0x1.5e208p-4f, 0x1.5a6e04p-1f, 0x1.92c19ep+2f, -0x1.d257b4p+4f, 0x1.c68526p+7f, -0x1.8f0cb6p+10f, 0x0p+0f},  // row 62: A <= 2^-27.09; found 2^-27.11 at x = -0x1.fef7c735720ep+0
+      {-0x1.bed47cp-4f, -0x1.9582ecp-4f, 0x1.927e5ep-3f, 0x1.57edfap+3f, -0x1.51f68ap+6f, 0x1.d5130cp+9f, -0x1.93e1ccp+13f, 0x1.7012a2p+17f},  // row 63: A <= 2^-26.58; found 2^-26.60 at x = -0x1.636269ae713a6p+0
     }};
   }
 };

@@ -11,6 +11,7 @@ struct SiluF32 {
   static constexpr const char* kName = "silu_f32";
   static constexpr const char* kActivation = "silu";
   static constexpr const char* kFunction = "x*sigmoid(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-25";
   static constexpr int kDegree = 6;
@@ -41,77 +42,77 @@ struct SiluF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.adcd54p-1f;  // 0.839457154
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b72415af5b45cp-26;  // 2^-25.22: sup |p - g|
-  static constexpr double kK = 0x1.838c702ebcccap-17;  // 2^-16.40: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.b53e7d8e74488p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.bdea19e2c5335p-24;  // 2^-23.20: sup over the rows of A + B
+  static constexpr double kA = 0x1.b72415af5b45cp-26;  // 2^-25.22: sup |p - g|; found 2^-25.23 at x = 0x1.314d5c5a7a6ddp+3
+  static constexpr double kK = 0x1.838c702ebcccap-17;  // 2^-16.40: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.40 at y = -0x1.1d25cep-2, m = 1
+  static constexpr double kB = 0x1.b53e7d8e74488p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|; found 2^-23.55 at y = 0x1.03e998p-5, m = 1
+  static constexpr double kAB = 0x1.bdea19e2c5335p-24;  // 2^-23.20: sup over the rows of A + B; found 2^-23.56 at y = 0x1.03e998p-5, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.5d604cp-2f, -0x1.82abe8p-4f, -0x1.74ee06p-3f, 0x1.90552cp+0f, -0x1.540f62p-1f, 0x1.2b19e4p-2f, -0x1.5d454cp+0f, 0x0p+0f},  // row 0: A <= 2^-27.58
-      {-0x1.cf9f4ap-3f, -0x1.87e05cp-4f, 0x1.366578p-3f, 0x1.57fb14p+0f, -0x1.45b598p-1f, -0x1.11a37cp-5f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-27.79
-      {-0x1.ca3c34p-4f, -0x1.f92538p-5f, 0x1.bc6a8ep-2f, 0x1.1f243ap+0f, -0x1.50d02cp-1f, -0x1.8da5e6p-5f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-29.89
-      {-0x1.120566p-9f, -0x1.68aff2p-10f, 0x1.5000aep-1f, 0x1.cdcad4p-1f, -0x1.5920ecp-1f, -0x1.6c6d3p-6f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-28.88
-      {0x1.e04c52p-4f, 0x1.6b191p-4f, 0x1.af6e76p-1f, 0x1.51b956p-1f, -0x1.5a5dd6p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-25.90
-      {0x1.bf7e16p-3f, 0x1.70ad5ep-3f, 0x1.e93528p-1f, 0x1.d296dcp-2f, -0x1.53dc6cp-1f, 0x1.9291fep-5f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-28.71
-      {0x1.51ceccp-2f, 0x1.2a2e3ep-2f, 0x1.0857c6p+0f, 0x1.e7d03ap-3f, -0x1.44e69ep-1f, 0x1.5ed8dap-4f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-28.72
-      {0x1.cfab0cp-2f, 0x1.aea454p-2f, 0x1.102542p+0f, 0x1.a74fdp-7f, -0x1.2ad2a2p-1f, 0x1.f27252p-4f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-28.75
-      {0x1.20bb0cp-1f, 0x1.137ccep-1f, 0x1.0b874ep+0f, -0x1.5fb276p-3f, -0x1.0ac4cep-1f, 0x1.413cfcp-3f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-28.79
-      {0x1.5a7166p-1f, 0x1.4e5026p-1f, 0x1.f98d32p-1f, -0x1.571ac2p-2f, -0x1.c49fb6p-2f, 0x1.86328cp-3f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-28.88
-      {0x1.8fdc9cp-1f, 0x1.80f24ep-1f, 0x1.ced2ep-1f, -0x1.d75874p-2f, -0x1.6c4c02p-2f, 0x1.c58698p-3f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-29.05
-      {0x1.0f2e86p-1f, 0x1.b3fd8ep-1f, 0x1.bd616p-2f, -0x1.3d679cp-2f, 0x1.326924p-3f, -0x1.617012p-4f, 0x1.12cdb2p-4f, 0x0p+0f},  // row 11: A <= 2^-28.97
-      {0x1.7ca42p-1f, 0x1.dd03dap-1f, 0x1.47d2ap-2f, -0x1.dc1868p-3f, 0x1.91b926p-4f, -0x1.5bd0f6p-5f, 0x1.999b52p-6f, 0x0p+0f},  // row 12: A <= 2^-29.73
-      {0x1.f9749ep-1f, 0x1.fe8f6ap-1f, 0x1.c71062p-3f, -0x1.622e4cp-3f, 0x1.1667bp-4f, -0x1.80da62p-6f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-25.55
-      {0x1.3e2ed8p+0f, 0x1.0b3286p+0f, 0x1.2a6a08p-3f, -0x1.0738aap-3f, 0x1.96ab02p-5f, -0x1.cdc952p-7f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-25.99
-      {0x1.8be36cp+0f, 0x1.13d0bap+0f, 0x1.479df4p-4f, -0x1.70d6p-4f, 0x1.272bccp-5f, -0x1.2dca06p-7f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.38
-      {0x1.dc1fa6p+0f, 0x1.183b3ap+0f, 0x1.0f667p-5f, -0x1.f3048ap-5f, 0x1.b36c7p-6f, -0x1.a86644p-8f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-26.69
-      {0x1.16f8eep+1f, 0x1.198e0cp+0f, 0x1.96efdap-10f, -0x1.3f852cp-5f, 0x1.3ff8aap-6f, -0x1.3a1fc6p-8f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-26.87
-      {0x1.4533dcp+1f, 0x1.189c84p+0f, -0x1.44ee7ap-6f, -0x1.5cd466p-6f, 0x1.ba5ddcp-7f, -0x1.da1142p-9f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.88
-      {0x1.74405ep+1f, 0x1.162a06p+0f, -0x1.f6e1dcp-6f, -0x1.2a92fcp-7f, 0x1.221f2p-7f, -0x1.5f1acep-9f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.76
-      {0x1.a9dc1p+1f, 0x1.129c3cp+0f, -0x1.19e9p-5f, -0x1.2ec638p-11f, 0x1.479ac4p-8f, -0x1.eaf36ap-10f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.62
-      {0x1.e4926p+1f, 0x1.0ea44p+0f, -0x1.09e568p-5f, 0x1.13107ep-8f, 0x1.1fb738p-9f, -0x1.37adbep-10f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.57
-      {0x1.0e416cp+2f, 0x1.0b4084p+0f, -0x1.c8f3c6p-6f, 0x1.830a6ap-8f, 0x1.35d2p-11f, -0x1.570edp-11f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-26.70
-      {0x1.2f52b6p+2f, 0x1.07f9fap+0f, -0x1.626ddep-6f, 0x1.869b88p-8f, -0x1.7f0346p-12f, -0x1.2bcaccp-12f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.06
-      {0x1.4ebc02p+2f, 0x1.059c7ap+0f, -0x1.08b40ep-6f, 0x1.4f774p-8f, -0x1.6c9a2ap-11f, -0x1.23388cp-14f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-27.69
-      {0x1.71dc4ep+2f, 0x1.03b48ep+0f, -0x1.6edbc4p-7f, 0x1.009ff4p-8f, -0x1.7a70cp-11f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-25.27
-      {0x1.96bf94p+2f, 0x1.025a14p+0f, -0x1.e32694p-8f, 0x1.695c86p-9f, -0x1.3a086cp-11f, 0x1.16e9fep-14f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-30.95
-      {0x1.bec5e2p+2f, 0x1.0169aap+0f, -0x1.2ae04ep-8f, 0x1.d5d3fap-10f, -0x1.c3a0f2p-12f, 0x1.100cf6p-14f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-30.76
-      {0x1.e0b804p+2f, 0x1.00e84cp+0f, -0x1.8758bap-9f, 0x1.3d15ap-10f, -0x1.4218f4p-12f, 0x1.a8c766p-15f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-29.93
-      {0x1.070ac2p+3f, 0x1.007f1p+0f, -0x1.b4bb7ap-10f, 0x1.6c87bcp-11f, -0x1.858a44p-13f, 0x1.25c84p-15f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-29.85
-      {0x1.1c3352p+3f, 0x1.0047aep+0f, -0x1.f3f726p-11f, 0x1.aa0638p-12f, -0x1.d6590cp-14f, 0x1.76b8f4p-16f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.06
-      {0x1.3313bcp+3f, 0x1.002646p+0f, -0x1.0e4a14p-11f, 0x1.d7c6eap-13f, -0x1.14d768p-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-25.22
-      {0x1.46ff56p+3f, 0x1.001608p+0f, -0x1.3a38bcp-12f, 0x1.15b126p-13f, -0x1.333f0cp-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-25.82
-      {0x1.61a784p+3f, 0x1.000a72p+0f, -0x1.2cd192p-13f, 0x1.0db264p-14f, -0x1.48e8cap-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-26.50
-      {0x1.770974p+3f, 0x1.0005b6p+0f, -0x1.4b7ebap-14f, 0x1.2be3fp-15f, -0x1.546106p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-27.23
-      {0x1.900b84p+3f, 0x1.0002cep+0f, -0x1.47ed5ap-15f, 0x1.2b5fd4p-16f, -0x1.550e9cp-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-28.03
-      {0x1.ad99e6p+3f, 0x1.000134p+0f, -0x1.1b0964p-16f, 0x1.051176p-17f, -0x1.4b41d6p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-28.88
-      {0x1.c5acc8p+3f, 0x1.00009ap+0f, -0x1.21d81ap-17f, 0x1.023aa2p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-25.39
-      {0x1.e1e564p+3f, 0x1.000044p+0f, -0x1.01d0ap-18f, 0x1.d54b7ap-20f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-26.39
-      {0x1.5bf554p+4f, 0x1p+0f, -0x1.151678p-19f, -0x1.c47a8cp-21f, -0x1.8f8d1ep-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-28.17
-      {0x1.5bf554p+4f, 0x1p+0f, 0x1.b24e54p-22f, 0x1.ef6804p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-25.34
-      {0x1.5bf554p+4f, 0x1p+0f, 0x1.28965ap-23f, 0x1.ddf4e4p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-26.64
-      {0x1.5bf554p+4f, 0x1p+0f, 0x1.2f7decp-25f, 0x1.c5813cp-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-28.03
-      {0x1.5bf554p+4f, 0x1p+0f, -0x1.d79102p-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-26.53
-      {0x1.5bf554p+4f, 0x1p+0f, -0x1.6968d6p-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-28.91
-      {0x1.5bf554p+4f, 0x1p+0f, -0x1.687e5p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99
-      {0x0p+0f, 0x0p+0f, 0x1.dd3f6ep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-26.56
-      {-0x1.70037ap-17f, -0x1.55c74ap-17f, 0x1.d8b8bep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-28.85
-      {-0x1.8e44a6p-16f, -0x1.701794p-16f, 0x1.d65444p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-27.67
-      {-0x1.90a966p-15f, -0x1.707432p-15f, 0x1.d39caep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-26.48
-      {-0x1.6d0b94p-14f, -0x1.4e0e48p-14f, 0x1.d07f1ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-25.28
-      {-0x1.8a3394p-13f, -0x1.66472ap-13f, 0x1.ccb5bap-1f, 0x1.ea06f8p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-28.57
-      {-0x1.76fc7ap-12f, -0x1.5270fap-12f, 0x1.c8c55p-1f, 0x1.222114p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-27.37
-      {-0x1.70680cp-11f, -0x1.49a6eap-11f, 0x1.c3dc12p-1f, 0x1.5e1ac4p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-26.16
-      {-0x1.6d781ap-10f, -0x1.439cf6p-10f, 0x1.bdb5b4p-1f, 0x1.be1be6p+2f, 0x1.0998eap+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-28.65
-      {-0x1.7def66p-9f, -0x1.4d7b6ap-9f, 0x1.b572p-1f, 0x1.14cfep+2f, 0x1.37a408p+8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-27.43
-      {-0x1.84e686p-8f, -0x1.4dad68p-8f, 0x1.aae6a2p-1f, 0x1.6e425ap+1f, 0x1.6cf38ep+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-26.19
-      {-0x1.853bbap-7f, -0x1.46615cp-7f, 0x1.9c9da6p-1f, 0x1.033daap+1f, 0x1.9138dep+4f, 0x1.098eaep+10f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-28.34
-      {-0x1.399834p-6f, -0x1.01712cp-6f, 0x1.8efa8ep-1f, 0x1.b29056p+0f, 0x1.278c0ap+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-27.01
-      {-0x1.b6e59p-6f, -0x1.6184b6p-6f, 0x1.826062p-1f, 0x1.8b8b84p+0f, 0x1.0c156p+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-28.33
-      {-0x1.3e6b56p-5f, -0x1.f34c6p-6f, 0x1.6ff67ep-1f, 0x1.744ac8p+0f, 0x1.370254p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-25.62
-      {-0x1.c1b33ap-5f, -0x1.54f71cp-5f, 0x1.585556p-1f, 0x1.717948p+0f, -0x1.19429p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-26.68
-      {-0x1.4606acp-4f, -0x1.d5b87ep-5f, 0x1.32cc7ap-1f, 0x1.8b46e4p+0f, -0x1.09addep+1f, 0x1.ad1998p+3f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-30.39
-      {-0x1.c15c74p-4f, -0x1.2ec0dcp-4f, 0x1.ff18ap-2f, 0x1.ce3e8ep+0f, -0x1.e58bdap+1f, 0x1.075beep+4f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-28.41
+      {-0x1.5d604cp-2f, -0x1.82abe8p-4f, -0x1.74ee06p-3f, 0x1.90552cp+0f, -0x1.540f62p-1f, 0x1.2b19e4p-2f, -0x1.5d454cp+0f, 0x0p+0f},  // row 0: A <= 2^-27.58; found 2^-27.60 at x = -0x1.60e41f9c32c06p+1
+      {-0x1.cf9f4ap-3f, -0x1.87e05cp-4f, 0x1.366578p-3f, 0x1.57fb14p+0f, -0x1.45b598p-1f, -0x1.11a37cp-5f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-27.79; found 2^-27.81 at x = -0x1.2b801f2a1f07bp+1
+      {-0x1.ca3c34p-4f, -0x1.f92538p-5f, 0x1.bc6a8ep-2f, 0x1.1f243ap+0f, -0x1.50d02cp-1f, -0x1.8da5e6p-5f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-29.89; found 2^-29.90 at x = -0x1.94f95e67be3a1p+0
+      {-0x1.120566p-9f, -0x1.68aff2p-10f, 0x1.5000aep-1f, 0x1.cdcad4p-1f, -0x1.5920ecp-1f, -0x1.6c6d3p-6f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-28.88; found 2^-28.89 at x = -0x1.2519c94588ce8p+0
+      {0x1.e04c52p-4f, 0x1.6b191p-4f, 0x1.af6e76p-1f, 0x1.51b956p-1f, -0x1.5a5dd6p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-25.90; found 2^-25.92 at x = -0x1.e7692a527ebffp-1
+      {0x1.bf7e16p-3f, 0x1.70ad5ep-3f, 0x1.e93528p-1f, 0x1.d296dcp-2f, -0x1.53dc6cp-1f, 0x1.9291fep-5f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-28.71; found 2^-28.73 at x = -0x1.7086b1f791835p-1
+      {0x1.51ceccp-2f, 0x1.2a2e3ep-2f, 0x1.0857c6p+0f, 0x1.e7d03ap-3f, -0x1.44e69ep-1f, 0x1.5ed8dap-4f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-28.72; found 2^-28.74 at x = -0x1.0a7c34f9f4866p-1
+      {0x1.cfab0cp-2f, 0x1.aea454p-2f, 0x1.102542p+0f, 0x1.a74fdp-7f, -0x1.2ad2a2p-1f, 0x1.f27252p-4f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-28.75; found 2^-28.76 at x = -0x1.a919ef34149f4p-3
+      {0x1.20bb0cp-1f, 0x1.137ccep-1f, 0x1.0b874ep+0f, -0x1.5fb276p-3f, -0x1.0ac4cep-1f, 0x1.413cfcp-3f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-28.79; found 2^-28.81 at x = 0x1.a59ae1e5ba49bp-4
+      {0x1.5a7166p-1f, 0x1.4e5026p-1f, 0x1.f98d32p-1f, -0x1.571ac2p-2f, -0x1.c49fb6p-2f, 0x1.86328cp-3f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-28.88; found 2^-28.89 at x = 0x1.a671178df6874p-3
+      {0x1.8fdc9cp-1f, 0x1.80f24ep-1f, 0x1.ced2ep-1f, -0x1.d75874p-2f, -0x1.6c4c02p-2f, 0x1.c58698p-3f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-29.05; found 2^-29.06 at x = 0x1.fc93c89d25661p-2
+      {0x1.0f2e86p-1f, 0x1.b3fd8ep-1f, 0x1.bd616p-2f, -0x1.3d679cp-2f, 0x1.326924p-3f, -0x1.617012p-4f, 0x1.12cdb2p-4f, 0x0p+0f},  // row 11: A <= 2^-28.97; found 2^-28.99 at x = 0x1.bd53778115befp-1
+      {0x1.7ca42p-1f, 0x1.dd03dap-1f, 0x1.47d2ap-2f, -0x1.dc1868p-3f, 0x1.91b926p-4f, -0x1.5bd0f6p-5f, 0x1.999b52p-6f, 0x0p+0f},  // row 12: A <= 2^-29.73; found 2^-29.75 at x = 0x1.01e2da1073264p+0
+      {0x1.f9749ep-1f, 0x1.fe8f6ap-1f, 0x1.c71062p-3f, -0x1.622e4cp-3f, 0x1.1667bp-4f, -0x1.80da62p-6f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-25.55; found 2^-25.57 at x = 0x1.3710ed2516c3ep+0
+      {0x1.3e2ed8p+0f, 0x1.0b3286p+0f, 0x1.2a6a08p-3f, -0x1.0738aap-3f, 0x1.96ab02p-5f, -0x1.cdc952p-7f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-25.99; found 2^-26.01 at x = 0x1.8d9befc15ca91p+0
+      {0x1.8be36cp+0f, 0x1.13d0bap+0f, 0x1.479df4p-4f, -0x1.70d6p-4f, 0x1.272bccp-5f, -0x1.2dca06p-7f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.38; found 2^-26.39 at x = 0x1.d3d8eeabe5c8bp+0
+      {0x1.dc1fa6p+0f, 0x1.183b3ap+0f, 0x1.0f667p-5f, -0x1.f3048ap-5f, 0x1.b36c7p-6f, -0x1.a86644p-8f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-26.69; found 2^-26.70 at x = 0x1.18c716e62af01p+1
+      {0x1.16f8eep+1f, 0x1.198e0cp+0f, 0x1.96efdap-10f, -0x1.3f852cp-5f, 0x1.3ff8aap-6f, -0x1.3a1fc6p-8f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-26.87; found 2^-26.88 at x = 0x1.36e88833b01b9p+1
+      {0x1.4533dcp+1f, 0x1.189c84p+0f, -0x1.44ee7ap-6f, -0x1.5cd466p-6f, 0x1.ba5ddcp-7f, -0x1.da1142p-9f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.88; found 2^-26.89 at x = 0x1.6cf7373b3f6b2p+1
+      {0x1.74405ep+1f, 0x1.162a06p+0f, -0x1.f6e1dcp-6f, -0x1.2a92fcp-7f, 0x1.221f2p-7f, -0x1.5f1acep-9f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.76; found 2^-26.77 at x = 0x1.75ab8fd4a7d84p+1
+      {0x1.a9dc1p+1f, 0x1.129c3cp+0f, -0x1.19e9p-5f, -0x1.2ec638p-11f, 0x1.479ac4p-8f, -0x1.eaf36ap-10f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.62; found 2^-26.63 at x = 0x1.a54694198f23cp+1
+      {0x1.e4926p+1f, 0x1.0ea44p+0f, -0x1.09e568p-5f, 0x1.13107ep-8f, 0x1.1fb738p-9f, -0x1.37adbep-10f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.57; found 2^-26.58 at x = 0x1.d87d61e369e9cp+1
+      {0x1.0e416cp+2f, 0x1.0b4084p+0f, -0x1.c8f3c6p-6f, 0x1.830a6ap-8f, 0x1.35d2p-11f, -0x1.570edp-11f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-26.70; found 2^-26.72 at x = 0x1.17e0f0829dfccp+2
+      {0x1.2f52b6p+2f, 0x1.07f9fap+0f, -0x1.626ddep-6f, 0x1.869b88p-8f, -0x1.7f0346p-12f, -0x1.2bcaccp-12f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.06; found 2^-27.07 at x = 0x1.3e26f7a93addep+2
+      {0x1.4ebc02p+2f, 0x1.059c7ap+0f, -0x1.08b40ep-6f, 0x1.4f774p-8f, -0x1.6c9a2ap-11f, -0x1.23388cp-14f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-27.69; found 2^-27.71 at x = 0x1.5eed253e6cf69p+2
+      {0x1.71dc4ep+2f, 0x1.03b48ep+0f, -0x1.6edbc4p-7f, 0x1.009ff4p-8f, -0x1.7a70cp-11f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-25.27; found 2^-25.29 at x = 0x1.7454afc1b4aedp+2
+      {0x1.96bf94p+2f, 0x1.025a14p+0f, -0x1.e32694p-8f, 0x1.695c86p-9f, -0x1.3a086cp-11f, 0x1.16e9fep-14f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-30.95; found 2^-30.96 at x = 0x1.8832aa991a681p+2
+      {0x1.bec5e2p+2f, 0x1.0169aap+0f, -0x1.2ae04ep-8f, 0x1.d5d3fap-10f, -0x1.c3a0f2p-12f, 0x1.100cf6p-14f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-30.76; found 2^-30.77 at x = 0x1.cc428a3a1ae77p+2
+      {0x1.e0b804p+2f, 0x1.00e84cp+0f, -0x1.8758bap-9f, 0x1.3d15ap-10f, -0x1.4218f4p-12f, 0x1.a8c766p-15f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-29.93; found 2^-29.94 at x = 0x1.dd942b5fcf5adp+2
+      {0x1.070ac2p+3f, 0x1.007f1p+0f, -0x1.b4bb7ap-10f, 0x1.6c87bcp-11f, -0x1.858a44p-13f, 0x1.25c84p-15f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-29.85; found 2^-29.87 at x = 0x1.fbb33740779c7p+2
+      {0x1.1c3352p+3f, 0x1.0047aep+0f, -0x1.f3f726p-11f, 0x1.aa0638p-12f, -0x1.d6590cp-14f, 0x1.76b8f4p-16f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.06; found 2^-30.08 at x = 0x1.243a12fe7ca0dp+3
+      {0x1.3313bcp+3f, 0x1.002646p+0f, -0x1.0e4a14p-11f, 0x1.d7c6eap-13f, -0x1.14d768p-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-25.22; found 2^-25.23 at x = 0x1.314d5c5a7a6ddp+3
+      {0x1.46ff56p+3f, 0x1.001608p+0f, -0x1.3a38bcp-12f, 0x1.15b126p-13f, -0x1.333f0cp-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-25.82; found 2^-25.84 at x = 0x1.400e415b77d74p+3
+      {0x1.61a784p+3f, 0x1.000a72p+0f, -0x1.2cd192p-13f, 0x1.0db264p-14f, -0x1.48e8cap-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-26.50; found 2^-26.51 at x = 0x1.5fc6171cf0f0cp+3
+      {0x1.770974p+3f, 0x1.0005b6p+0f, -0x1.4b7ebap-14f, 0x1.2be3fp-15f, -0x1.546106p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-27.23; found 2^-27.25 at x = 0x1.6f944b9fdb26dp+3
+      {0x1.900b84p+3f, 0x1.0002cep+0f, -0x1.47ed5ap-15f, 0x1.2b5fd4p-16f, -0x1.550e9cp-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-28.03; found 2^-28.04 at x = 0x1.888c189707a36p+3
+      {0x1.ad99e6p+3f, 0x1.000134p+0f, -0x1.1b0964p-16f, 0x1.051176p-17f, -0x1.4b41d6p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-28.88; found 2^-28.89 at x = 0x1.b4f7cd8beebf3p+3
+      {0x1.c5acc8p+3f, 0x1.00009ap+0f, -0x1.21d81ap-17f, 0x1.023aa2p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-25.39; found 2^-25.41 at x = 0x1.bf838a3fde14cp+3
+      {0x1.e1e564p+3f, 0x1.000044p+0f, -0x1.01d0ap-18f, 0x1.d54b7ap-20f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-26.39; found 2^-26.41 at x = 0x1.e8fe3d6dad1aep+3
+      {0x1.5bf554p+4f, 0x1p+0f, -0x1.151678p-19f, -0x1.c47a8cp-21f, -0x1.8f8d1ep-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-28.17; found 2^-28.18 at x = 0x1.f6eb40b48b3ccp+3
+      {0x1.5bf554p+4f, 0x1p+0f, 0x1.b24e54p-22f, 0x1.ef6804p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-25.34; found 2^-25.35 at x = 0x1.0d3a6bd4c94a9p+4
+      {0x1.5bf554p+4f, 0x1p+0f, 0x1.28965ap-23f, 0x1.ddf4e4p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-26.64; found 2^-26.65 at x = 0x1.1c25b793ebd36p+4
+      {0x1.5bf554p+4f, 0x1p+0f, 0x1.2f7decp-25f, 0x1.c5813cp-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-28.03; found 2^-28.04 at x = 0x1.2b5dfdc336cdp+4
+      {0x1.5bf554p+4f, 0x1p+0f, -0x1.d79102p-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-26.53; found 2^-26.54 at x = 0x1.4452d0ca14f33p+4
+      {0x1.5bf554p+4f, 0x1p+0f, -0x1.6968d6p-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-28.91; found 2^-28.92 at x = 0x1.499ee08895dc3p+4
+      {0x1.5bf554p+4f, 0x1p+0f, -0x1.687e5p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99; found 2^-27.00 at x = 0x1.5bf5421bba6b2p+4
+      {0x0p+0f, 0x0p+0f, 0x1.dd3f6ep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-26.56; found 2^-26.58 at x = -0x1.f78dfd8d05adfp+3
+      {-0x1.70037ap-17f, -0x1.55c74ap-17f, 0x1.d8b8bep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-28.85; found 2^-28.86 at x = -0x1.c110dad4ca09p+3
+      {-0x1.8e44a6p-16f, -0x1.701794p-16f, 0x1.d65444p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-27.67; found 2^-27.68 at x = -0x1.a92189800c8ap+3
+      {-0x1.90a966p-15f, -0x1.707432p-15f, 0x1.d39caep-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-26.48; found 2^-26.49 at x = -0x1.9115de579722ap+3
+      {-0x1.6d0b94p-14f, -0x1.4e0e48p-14f, 0x1.d07f1ap-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-25.28; found 2^-25.29 at x = -0x1.78e9d7b6a83ebp+3
+      {-0x1.8a3394p-13f, -0x1.66472ap-13f, 0x1.ccb5bap-1f, 0x1.ea06f8p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-28.57; found 2^-28.58 at x = -0x1.5b1013e610c0cp+3
+      {-0x1.76fc7ap-12f, -0x1.5270fap-12f, 0x1.c8c55p-1f, 0x1.222114p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-27.37; found 2^-27.38 at x = -0x1.4e9e8b617287p+3
+      {-0x1.70680cp-11f, -0x1.49a6eap-11f, 0x1.c3dc12p-1f, 0x1.5e1ac4p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-26.16; found 2^-26.17 at x = -0x1.35fcb8268cd42p+3
+      {-0x1.6d781ap-10f, -0x1.439cf6p-10f, 0x1.bdb5b4p-1f, 0x1.be1be6p+2f, 0x1.0998eap+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-28.65; found 2^-28.67 at x = -0x1.16a353b1f3cc5p+3
+      {-0x1.7def66p-9f, -0x1.4d7b6ap-9f, 0x1.b572p-1f, 0x1.14cfep+2f, 0x1.37a408p+8f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-27.43; found 2^-27.44 at x = -0x1.ea666e744cb9bp+2
+      {-0x1.84e686p-8f, -0x1.4dad68p-8f, 0x1.aae6a2p-1f, 0x1.6e425ap+1f, 0x1.6cf38ep+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-26.19; found 2^-26.20 at x = -0x1.db22f05759dp+2
+      {-0x1.853bbap-7f, -0x1.46615cp-7f, 0x1.9c9da6p-1f, 0x1.033daap+1f, 0x1.9138dep+4f, 0x1.098eaep+10f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-28.34; found 2^-28.36 at x = -0x1.aa89e257946ecp+2
+      {-0x1.399834p-6f, -0x1.01712cp-6f, 0x1.8efa8ep-1f, 0x1.b29056p+0f, 0x1.278c0ap+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-27.01; found 2^-27.02 at x = -0x1.608307dda5f23p+2
+      {-0x1.b6e59p-6f, -0x1.6184b6p-6f, 0x1.826062p-1f, 0x1.8b8b84p+0f, 0x1.0c156p+2f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-28.33; found 2^-28.34 at x = -0x1.48970c86661ebp+2
+      {-0x1.3e6b56p-5f, -0x1.f34c6p-6f, 0x1.6ff67ep-1f, 0x1.744ac8p+0f, 0x1.370254p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-25.62; found 2^-25.64 at x = -0x1.4009ae390111fp+2
+      {-0x1.c1b33ap-5f, -0x1.54f71cp-5f, 0x1.585556p-1f, 0x1.717948p+0f, -0x1.19429p-1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-26.68; found 2^-26.69 at x = -0x1.2088dc172aa97p+2
+      {-0x1.4606acp-4f, -0x1.d5b87ep-5f, 0x1.32cc7ap-1f, 0x1.8b46e4p+0f, -0x1.09addep+1f, 0x1.ad1998p+3f, 0x0p+0f, 0x0p+0f},  // row 62: A <= 2^-30.39; found 2^-30.41 at x = -0x1.08c2558dd9afep+2
+      {-0x1.c15c74p-4f, -0x1.2ec0dcp-4f, 0x1.ff18ap-2f, 0x1.ce3e8ep+0f, -0x1.e58bdap+1f, 0x1.075beep+4f, 0x0p+0f, 0x0p+0f},  // row 63: A <= 2^-28.41; found 2^-28.42 at x = -0x1.bbe330554a434p+1
     }};
   }
 };

@@ -11,6 +11,7 @@ struct SoftplusBf16 {
   static constexpr const char* kName = "softplus_bf16";
   static constexpr const char* kActivation = "softplus";
   static constexpr const char* kFunction = "softplus(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "bf16";
   static constexpr const char* kClass = "abs:2^-10";
   static constexpr int kDegree = 2;
@@ -30,31 +31,31 @@ struct SoftplusBf16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.7d51e7bfa7b14p-11;  // 2^-10.43: sup |p - g|
-  static constexpr double kB = 0x1.0000189609a29p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.7d51e7bfa7b14p-11;  // 2^-10.43: sup |p - g|; found 2^-10.43 at x = 0x1.952addc77ff94p+1
+  static constexpr double kB = 0x1.0000189609a29p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-24.99 at y = 0x1.32p+1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.aa35e4a291d79p-10;  // 2^-9.26: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.75c72663b74cap-10;  // 2^-9.45: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.7b455f9544158p-11;  // 2^-10.43: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.aa35e4a291d79p-10;  // 2^-9.26: sup |g(y, m) - f'(x)|; found 2^-9.26 at y = 0x1p+0
+  static constexpr double kO = 0x1.75c72663b74cap-10;  // 2^-9.45: half the longest range of f' over one (y, m); found 2^-9.45 at y = 0x1.02p+0
+  static constexpr double kR = 0x1.7b455f9544158p-11;  // 2^-10.43: sup |g(y, m) - middle of that range|; found 2^-10.43 at y = 0x1.9ap+1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x0p+0f, 0x1.fd9e56p-1f, -0x1.c4ebap-2f},  // row 0: A <= 2^-13.15
-      {0x1.0b9038p-1f, 0x1.a0bd26p-2f, 0x1.325012p-1f, -0x1.2da032p-2f},  // row 1: A <= 2^-11.03
-      {0x1.1b590ap+0f, 0x1.56ca52p-1f, 0x1.556acap-2f, -0x1.60bad2p-3f},  // row 2: A <= 2^-11.80
-      {0x1.941ad2p+0f, 0x1.965cep-1f, 0x1.aa0b4ap-3f, -0x1.9c7e4ap-4f},  // row 3: A <= 2^-12.58
-      {0x1.12947ep+1f, 0x1.c412b4p-1f, 0x1.e3c2e8p-4f, -0x1.e261d8p-5f},  // row 4: A <= 2^-13.36
-      {0x1.55848p+1f, 0x1.dc7908p-1f, 0x1.1eb8acp-4f, -0x1.1a0e56p-5f},  // row 5: A <= 2^-14.13
-      {0x1.97b642p+1f, 0x1.ea7426p-1f, 0x1.4b535ep-5f, 0x0p+0f},  // row 6: A <= 2^-10.42
-      {0x1.e5f82p+1f, 0x1.f44e84p-1f, 0x1.83765cp-6f, 0x0p+0f},  // row 7: A <= 2^-11.19
-      {0x1.10461ep+2f, 0x1.f89a82p-1f, 0x1.c51c3ap-7f, 0x0p+0f},  // row 8: A <= 2^-11.97
-      {0x1.3656d6p+2f, 0x1.fbea76p-1f, 0x1.08f0c4p-7f, 0x0p+0f},  // row 9: A <= 2^-12.74
-      {0x1.59e35cp+2f, 0x1.fda852p-1f, 0x1.35d45ap-8f, 0x0p+0f},  // row 10: A <= 2^-13.52
-      {0x1.7ba34ep+2f, 0x1.fe9dfep-1f, 0x1.6a52f6p-9f, 0x0p+0f},  // row 11: A <= 2^-14.29
-      {0x1.99d872p+2f, 0x1.ff235p-1f, 0x1.a7b67ap-10f, 0x0p+0f},  // row 12: A <= 2^-15.06
-      {0x1.c079fep+2f, 0x1.ff8742p-1f, 0x1.ef80bp-11f, 0x0p+0f},  // row 13: A <= 2^-15.84
-      {0x1.debd58p+2f, 0x1.ffb4c8p-1f, 0x1.21ba5cp-11f, 0x0p+0f},  // row 14: A <= 2^-16.61
-      {0x1.0a2b2ap+3f, 0x1p+0f, 0x1.43382ap-10f, 0x0p+0f},  // row 15: A <= 2^-11.99
+      {0x0p+0f, 0x0p+0f, 0x1.fd9e56p-1f, -0x1.c4ebap-2f},  // row 0: A <= 2^-13.15; found 2^-13.16 at x = -0x1.771967276ea81p+1
+      {0x1.0b9038p-1f, 0x1.a0bd26p-2f, 0x1.325012p-1f, -0x1.2da032p-2f},  // row 1: A <= 2^-11.03; found 2^-11.05 at x = -0x1.d45fcb9841b28p-5
+      {0x1.1b590ap+0f, 0x1.56ca52p-1f, 0x1.556acap-2f, -0x1.60bad2p-3f},  // row 2: A <= 2^-11.80; found 2^-11.82 at x = 0x1.bf3f5ecbf48aap-2
+      {0x1.941ad2p+0f, 0x1.965cep-1f, 0x1.aa0b4ap-3f, -0x1.9c7e4ap-4f},  // row 3: A <= 2^-12.58; found 2^-12.59 at x = 0x1.8c259415996e5p+0
+      {0x1.12947ep+1f, 0x1.c412b4p-1f, 0x1.e3c2e8p-4f, -0x1.e261d8p-5f},  // row 4: A <= 2^-13.36; found 2^-13.37 at x = 0x1.15a12ec772de7p+1
+      {0x1.55848p+1f, 0x1.dc7908p-1f, 0x1.1eb8acp-4f, -0x1.1a0e56p-5f},  // row 5: A <= 2^-14.13; found 2^-14.14 at x = 0x1.60123546fd203p+1
+      {0x1.97b642p+1f, 0x1.ea7426p-1f, 0x1.4b535ep-5f, 0x0p+0f},  // row 6: A <= 2^-10.42; found 2^-10.43 at x = 0x1.952addc77ff94p+1
+      {0x1.e5f82p+1f, 0x1.f44e84p-1f, 0x1.83765cp-6f, 0x0p+0f},  // row 7: A <= 2^-11.19; found 2^-11.20 at x = 0x1.dc2a0975fca2p+1
+      {0x1.10461ep+2f, 0x1.f89a82p-1f, 0x1.c51c3ap-7f, 0x0p+0f},  // row 8: A <= 2^-11.97; found 2^-11.98 at x = 0x1.11174f062808ep+2
+      {0x1.3656d6p+2f, 0x1.fbea76p-1f, 0x1.08f0c4p-7f, 0x0p+0f},  // row 9: A <= 2^-12.74; found 2^-12.75 at x = 0x1.33d21312b9cf6p+2
+      {0x1.59e35cp+2f, 0x1.fda852p-1f, 0x1.35d45ap-8f, 0x0p+0f},  // row 10: A <= 2^-13.52; found 2^-13.53 at x = 0x1.5663983846195p+2
+      {0x1.7ba34ep+2f, 0x1.fe9dfep-1f, 0x1.6a52f6p-9f, 0x0p+0f},  // row 11: A <= 2^-14.29; found 2^-14.30 at x = 0x1.78dd30e55cf53p+2
+      {0x1.99d872p+2f, 0x1.ff235p-1f, 0x1.a7b67ap-10f, 0x0p+0f},  // row 12: A <= 2^-15.06; found 2^-15.07 at x = 0x1.9b48dd3d8ed8ap+2
+      {0x1.c079fep+2f, 0x1.ff8742p-1f, 0x1.ef80bp-11f, 0x0p+0f},  // row 13: A <= 2^-15.84; found 2^-15.85 at x = 0x1.bdac6b2770bd9p+2
+      {0x1.debd58p+2f, 0x1.ffb4c8p-1f, 0x1.21ba5cp-11f, 0x0p+0f},  // row 14: A <= 2^-16.61; found 2^-16.62 at x = 0x1.e00b3bb71719ep+2
+      {0x1.0a2b2ap+3f, 0x1p+0f, 0x1.43382ap-10f, 0x0p+0f},  // row 15: A <= 2^-11.99; found 2^-12.00 at x = 0x1.0a2929f0601fap+3
     }};
   }
 };

@@ -11,6 +11,7 @@ struct SoftplusF16 {
   static constexpr const char* kName = "softplus_f16";
   static constexpr const char* kActivation = "softplus";
   static constexpr const char* kFunction = "softplus(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f16";
   static constexpr const char* kClass = "abs:2^-13";
   static constexpr int kDegree = 3;
@@ -30,31 +31,31 @@ struct SoftplusF16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c7c73bf4091adp-14;  // 2^-13.17: sup |p - g|
-  static constexpr double kB = 0x1.00001157716dbp-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.c7c73bf4091adp-14;  // 2^-13.17: sup |p - g|; found 2^-13.17 at x = 0x1.6463a2022eb83p+1
+  static constexpr double kB = 0x1.00001157716dbp-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-24.87 at y = 0x1.03cp+0
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.bcab9509d4ae5p-13;  // 2^-12.20: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.785742d3ad5d1p-13;  // 2^-12.44: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.c6c4dff60f138p-14;  // 2^-13.17: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.bcab9509d4ae5p-13;  // 2^-12.20: sup |g(y, m) - f'(x)|; found 2^-12.20 at y = 0x1.018p+0
+  static constexpr double kO = 0x1.785742d3ad5d1p-13;  // 2^-12.44: half the longest range of f' over one (y, m); found 2^-12.44 at y = 0x1.004p+0
+  static constexpr double kR = 0x1.c6c4dff60f138p-14;  // 2^-13.17: sup |g(y, m) - middle of that range|; found 2^-13.17 at y = 0x1.6c4p+1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x0p+0f, 0x1.ffdf4ep-1f, -0x1.fb494ap-2f, 0x1.232f7ap-3f},  // row 0: A <= 2^-17.88
-      {0x1.6f68aep-1f, 0x1.06326cp-1f, 0x1.f363cp-2f, -0x1.f7c988p-3f, 0x1.6001ap-4f},  // row 1: A <= 2^-14.83
-      {0x1.633c62p+0f, 0x1.802decp-1f, 0x1.ff1082p-3f, -0x1.01ca32p-3f, 0x1.67f74ep-5f},  // row 2: A <= 2^-15.80
-      {0x1.04cee4p+1f, 0x1.bd4464p-1f, 0x1.0aded4p-3f, -0x1.0d6104p-4f, 0x1.701a94p-6f},  // row 3: A <= 2^-16.77
-      {0x1.5c54ecp+1f, 0x1.de571ap-1f, 0x1.11169cp-4f, -0x1.1b3ecap-5f, 0x0p+0f},  // row 4: A <= 2^-13.16
-      {0x1.a7f498p+1f, 0x1.ed55f4p-1f, 0x1.2e6dc4p-5f, -0x1.21a64cp-6f, 0x0p+0f},  // row 5: A <= 2^-14.13
-      {0x1.fd2a84p+1f, 0x1.f6685cp-1f, 0x1.36c586p-6f, -0x1.2832f6p-7f, 0x0p+0f},  // row 6: A <= 2^-15.10
-      {0x1.2e1cbep+2f, 0x1.fb70a2p-1f, 0x1.28088cp-7f, -0x1.2ee586p-8f, 0x0p+0f},  // row 7: A <= 2^-16.07
-      {0x1.58a76ap+2f, 0x1.fda76ep-1f, 0x1.309bc2p-8f, -0x1.35bed8p-9f, 0x0p+0f},  // row 8: A <= 2^-17.03
-      {0x1.7fec34p+2f, 0x1.feb1dcp-1f, 0x1.3ef7d6p-9f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-13.83
-      {0x1.af5facp+2f, 0x1.ff60acp-1f, 0x1.462e3p-10f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-14.80
-      {0x1.da20aep+2f, 0x1.ffae4ep-1f, 0x1.4d8e48p-11f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-15.76
-      {0x1.024078p+3f, 0x1.ffd5dcp-1f, 0x1.551912p-12f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-16.73
-      {0x1.17ef4ap+3f, 0x1.ffea9ap-1f, 0x1.5ccf84p-13f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-17.70
-      {0x1.2d469cp+3f, 0x1.fff504p-1f, 0x1.64b29ap-14f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-18.67
-      {0x1.4cb5eep+3f, 0x1p+0f, 0x1.1a00dp-13f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-14.99
+      {0x0p+0f, 0x0p+0f, 0x1.ffdf4ep-1f, -0x1.fb494ap-2f, 0x1.232f7ap-3f},  // row 0: A <= 2^-17.88; found 2^-17.90 at x = -0x1.1e218801cebd8p+0
+      {0x1.6f68aep-1f, 0x1.06326cp-1f, 0x1.f363cp-2f, -0x1.f7c988p-3f, 0x1.6001ap-4f},  // row 1: A <= 2^-14.83; found 2^-14.85 at x = 0x1.8de8ab06c68b2p-2
+      {0x1.633c62p+0f, 0x1.802decp-1f, 0x1.ff1082p-3f, -0x1.01ca32p-3f, 0x1.67f74ep-5f},  // row 2: A <= 2^-15.80; found 2^-15.82 at x = 0x1.57a5c62029d97p+0
+      {0x1.04cee4p+1f, 0x1.bd4464p-1f, 0x1.0aded4p-3f, -0x1.0d6104p-4f, 0x1.701a94p-6f},  // row 3: A <= 2^-16.77; found 2^-16.78 at x = 0x1.95aea1691d566p+0
+      {0x1.5c54ecp+1f, 0x1.de571ap-1f, 0x1.11169cp-4f, -0x1.1b3ecap-5f, 0x0p+0f},  // row 4: A <= 2^-13.16; found 2^-13.17 at x = 0x1.6463a2022eb83p+1
+      {0x1.a7f498p+1f, 0x1.ed55f4p-1f, 0x1.2e6dc4p-5f, -0x1.21a64cp-6f, 0x0p+0f},  // row 5: A <= 2^-14.13; found 2^-14.14 at x = 0x1.bdc7a79ab1c8p+1
+      {0x1.fd2a84p+1f, 0x1.f6685cp-1f, 0x1.36c586p-6f, -0x1.2832f6p-7f, 0x0p+0f},  // row 6: A <= 2^-15.10; found 2^-15.11 at x = 0x1.0ad2b86faab58p+2
+      {0x1.2e1cbep+2f, 0x1.fb70a2p-1f, 0x1.28088cp-7f, -0x1.2ee586p-8f, 0x0p+0f},  // row 7: A <= 2^-16.07; found 2^-16.07 at x = 0x1.364271cd66ccfp+2
+      {0x1.58a76ap+2f, 0x1.fda76ep-1f, 0x1.309bc2p-8f, -0x1.35bed8p-9f, 0x0p+0f},  // row 8: A <= 2^-17.03; found 2^-17.04 at x = 0x1.61726cd2bfe52p+2
+      {0x1.7fec34p+2f, 0x1.feb1dcp-1f, 0x1.3ef7d6p-9f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-13.83; found 2^-13.84 at x = 0x1.81050624e5835p+2
+      {0x1.af5facp+2f, 0x1.ff60acp-1f, 0x1.462e3p-10f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-14.80; found 2^-14.81 at x = 0x1.ac07d3642af76p+2
+      {0x1.da20aep+2f, 0x1.ffae4ep-1f, 0x1.4d8e48p-11f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-15.76; found 2^-15.78 at x = 0x1.d7008a9f7cf7dp+2
+      {0x1.024078p+3f, 0x1.ffd5dcp-1f, 0x1.551912p-12f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-16.73; found 2^-16.75 at x = 0x1.00fa0ddedeba7p+3
+      {0x1.17ef4ap+3f, 0x1.ffea9ap-1f, 0x1.5ccf84p-13f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-17.70; found 2^-17.71 at x = 0x1.167285b8e6959p+3
+      {0x1.2d469cp+3f, 0x1.fff504p-1f, 0x1.64b29ap-14f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-18.67; found 2^-18.68 at x = 0x1.2bea517c0ea81p+3
+      {0x1.4cb5eep+3f, 0x1p+0f, 0x1.1a00dp-13f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-14.99; found 2^-15.00 at x = 0x1.4cb5adffc21e6p+3
     }};
   }
 };

@@ -11,6 +11,7 @@ struct SoftplusF32 {
   static constexpr const char* kName = "softplus_f32";
   static constexpr const char* kActivation = "softplus";
   static constexpr const char* kFunction = "softplus(x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-25";
   static constexpr int kDegree = 6;
@@ -30,44 +31,44 @@ struct SoftplusF32 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.ad7dc287ad9aap-26;  // 2^-25.25: sup |p - g|
-  static constexpr double kB = 0x1.0000100013041p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.200669ca25171p-24;  // 2^-23.83: sup over the rows of A + B
+  static constexpr double kA = 0x1.ad7dc287ad9aap-26;  // 2^-25.25: sup |p - g|; found 2^-25.26 at x = 0x1.5ac3ca06f879fp+3
+  static constexpr double kB = 0x1.0000100013041p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-24.82 at y = 0x1.7c3b12p+0
+  static constexpr double kAB = 0x1.200669ca25171p-24;  // 2^-23.83: sup over the rows of A + B; found 2^-24.28 at y = 0x1.79ddaap-1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {0x0p+0f, 0x0p+0f, 0x1.fffffep-1f, -0x1.ffff32p-2f, 0x1.553b46p-3f, -0x1.527b32p-5f, 0x1.d92598p-8f, 0x0p+0f},  // row 0: A <= 2^-30.95
-      {0x1.4444fcp-1f, 0x1.e071ap-2f, 0x1.0fc738p-1f, -0x1.0fc692p-2f, 0x1.6a4e68p-4f, -0x1.6bb06ap-6f, 0x1.2ec01ap-8f, 0x0p+0f},  // row 1: A <= 2^-25.83
-      {0x1.2c2454p+0f, 0x1.617a4ap-1f, 0x1.3d0b68p-2f, -0x1.3d0a7ap-3f, 0x1.a6c02cp-5f, -0x1.a88a3ep-7f, 0x1.4e43bap-9f, 0x0p+0f},  // row 2: A <= 2^-26.69
-      {0x1.d29e38p+0f, 0x1.ad44cap-1f, 0x1.4aece2p-3f, -0x1.4aec1cp-4f, 0x1.b9272ap-6f, -0x1.bad10ep-8f, 0x1.711616p-10f, 0x0p+0f},  // row 3: A <= 2^-27.55
-      {0x1.32d5f4p+1f, 0x1.d16b88p-1f, 0x1.74a3c6p-4f, -0x1.74a2acp-5f, 0x1.f0cd6ap-7f, -0x1.f2f1f8p-9f, 0x1.976efap-11f, 0x0p+0f},  // row 4: A <= 2^-28.40
-      {0x1.78398p+1f, 0x1.e4e99ep-1f, 0x1.b16616p-5f, -0x1.b16502p-6f, 0x1.20f7aap-7f, -0x1.221132p-9f, 0x1.c1e696p-12f, 0x0p+0f},  // row 5: A <= 2^-29.26
-      {0x1.c4b88cp+1f, 0x1.f1194ap-1f, 0x1.dcd6b6p-6f, -0x1.dcd578p-7f, 0x1.3ded3ap-8f, -0x1.3f2c4ap-10f, 0x1.f0b766p-13f, 0x0p+0f},  // row 6: A <= 2^-30.12
-      {0x1.0b531ep+2f, 0x1.f824aap-1f, 0x1.f6d2fp-7f, -0x1.f6c648p-8f, 0x1.5105aep-9f, -0x1.571852p-11f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-25.64
-      {0x1.2e227cp+2f, 0x1.fb7078p-1f, 0x1.23e0bcp-7f, -0x1.23ed6ap-8f, 0x1.872042p-10f, -0x1.7aceb2p-12f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-26.50
-      {0x1.55c618p+2f, 0x1.fd8b88p-1f, 0x1.3a3a62p-8f, -0x1.3a3daap-9f, 0x1.a548b2p-11f, -0x1.a23bf8p-13f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-27.36
-      {0x1.7e8f52p+2f, 0x1.feb3b6p-1f, 0x1.4c4882p-9f, -0x1.4c37b6p-10f, 0x1.bd34fcp-12f, -0x1.cdc4cap-14f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-28.21
-      {0x1.a48d32p+2f, 0x1.ff4878p-1f, 0x1.6f0e58p-10f, -0x1.6efc08p-11f, 0x1.ebce52p-13f, -0x1.fdd694p-15f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-29.07
-      {0x1.ca2e24p+2f, 0x1.ff9a0ep-1f, 0x1.97c60ep-11f, -0x1.97b52ep-12f, 0x1.113cf8p-13f, -0x1.197338p-15f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-29.93
-      {0x1.ef2ad8p+2f, 0x1.ffc6cep-1f, 0x1.c98544p-12f, -0x1.cceb1p-13f, 0x1.373498p-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-25.71
-      {0x1.0a5cf6p+3f, 0x1.ffe032p-1f, 0x1.fcdb2ap-13f, -0x1.00520ep-13f, 0x1.57994p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-26.57
-      {0x1.1e86a8p+3f, 0x1.ffef1p-1f, 0x1.0eeae8p-13f, -0x1.10c4b2p-14f, 0x1.7b5d14p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-27.42
-      {0x1.2f96b6p+3f, 0x1.fff61p-1f, 0x1.3e0bb6p-14f, -0x1.404bfep-15f, 0x1.a2d9fp-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-28.28
-      {0x1.42a7dp+3f, 0x1.fffa86p-1f, 0x1.5e8bdp-15f, -0x1.610b02p-16f, 0x1.ce7602p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-29.14
-      {0x1.55abbcp+3f, 0x1.fffcfap-1f, 0x1.872caep-16f, -0x1.7fec22p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-25.25
-      {0x1.6855dp+3f, 0x1.fffe5p-1f, 0x1.b47f3ep-17f, -0x1.a7e292p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.11
-      {0x1.7cc528p+3f, 0x1.ffff1cp-1f, 0x1.cd1f24p-18f, -0x1.d401a2p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.96
-      {0x1.904142p+3f, 0x1.ffff84p-1f, 0x1.f57c7p-19f, -0x1.025c46p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-27.82
-      {0x1.2b708ap+4f, 0x1p+0f, 0x1.820e3ep-19f, 0x1.413542p-20f, 0x1.1e87aap-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-29.35
-      {0x1.2b708ap+4f, 0x1p+0f, -0x1.7e75a2p-21f, -0x1.924bfp-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-25.74
-      {0x1.2b708ap+4f, 0x1p+0f, -0x1.818c2ep-22f, -0x1.e6e982p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-26.67
-      {0x1.2b708ap+4f, 0x1p+0f, -0x1.74b4dp-23f, -0x1.286f06p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-27.61
-      {0x1.2b708ap+4f, 0x1p+0f, -0x1.4bcf22p-24f, -0x1.6a6898p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-28.56
-      {0x1.2b708ap+4f, 0x1p+0f, 0x1.6a5196p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-25.57
-      {0x1.2b708ap+4f, 0x1p+0f, 0x1.0129e2p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-26.71
-      {0x1.2b708ap+4f, 0x1p+0f, 0x1.8d811ep-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-28.28
-      {0x1.2b708ap+4f, 0x1p+0f, 0x1.6b7f8ap-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-29.99
-      {0x1.2b708ap+4f, 0x1p+0f, 0x1.2ed7e8p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-26.99
+      {0x0p+0f, 0x0p+0f, 0x1.fffffep-1f, -0x1.ffff32p-2f, 0x1.553b46p-3f, -0x1.527b32p-5f, 0x1.d92598p-8f, 0x0p+0f},  // row 0: A <= 2^-30.95; found 2^-30.96 at x = -0x1.6773c8d905dd9p+0
+      {0x1.4444fcp-1f, 0x1.e071ap-2f, 0x1.0fc738p-1f, -0x1.0fc692p-2f, 0x1.6a4e68p-4f, -0x1.6bb06ap-6f, 0x1.2ec01ap-8f, 0x0p+0f},  // row 1: A <= 2^-25.83; found 2^-25.85 at x = 0x1.2d67ff5450b9cp-2
+      {0x1.2c2454p+0f, 0x1.617a4ap-1f, 0x1.3d0b68p-2f, -0x1.3d0a7ap-3f, 0x1.a6c02cp-5f, -0x1.a88a3ep-7f, 0x1.4e43bap-9f, 0x0p+0f},  // row 2: A <= 2^-26.69; found 2^-26.71 at x = 0x1.34c6309e454d5p-1
+      {0x1.d29e38p+0f, 0x1.ad44cap-1f, 0x1.4aece2p-3f, -0x1.4aec1cp-4f, 0x1.b9272ap-6f, -0x1.bad10ep-8f, 0x1.711616p-10f, 0x0p+0f},  // row 3: A <= 2^-27.55; found 2^-27.56 at x = 0x1.9807e92c0f4bbp+0
+      {0x1.32d5f4p+1f, 0x1.d16b88p-1f, 0x1.74a3c6p-4f, -0x1.74a2acp-5f, 0x1.f0cd6ap-7f, -0x1.f2f1f8p-9f, 0x1.976efap-11f, 0x0p+0f},  // row 4: A <= 2^-28.40; found 2^-28.41 at x = 0x1.4791260eebdbdp+1
+      {0x1.78398p+1f, 0x1.e4e99ep-1f, 0x1.b16616p-5f, -0x1.b16502p-6f, 0x1.20f7aap-7f, -0x1.221132p-9f, 0x1.c1e696p-12f, 0x0p+0f},  // row 5: A <= 2^-29.26; found 2^-29.27 at x = 0x1.529020b317032p+1
+      {0x1.c4b88cp+1f, 0x1.f1194ap-1f, 0x1.dcd6b6p-6f, -0x1.dcd578p-7f, 0x1.3ded3ap-8f, -0x1.3f2c4ap-10f, 0x1.f0b766p-13f, 0x0p+0f},  // row 6: A <= 2^-30.12; found 2^-30.13 at x = 0x1.e639ec6f921abp+1
+      {0x1.0b531ep+2f, 0x1.f824aap-1f, 0x1.f6d2fp-7f, -0x1.f6c648p-8f, 0x1.5105aep-9f, -0x1.571852p-11f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-25.64; found 2^-25.66 at x = 0x1.0edb9222ab059p+2
+      {0x1.2e227cp+2f, 0x1.fb7078p-1f, 0x1.23e0bcp-7f, -0x1.23ed6ap-8f, 0x1.872042p-10f, -0x1.7aceb2p-12f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-26.50; found 2^-26.51 at x = 0x1.3f2150ce242aep+2
+      {0x1.55c618p+2f, 0x1.fd8b88p-1f, 0x1.3a3a62p-8f, -0x1.3a3daap-9f, 0x1.a548b2p-11f, -0x1.a23bf8p-13f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-27.36; found 2^-27.37 at x = 0x1.4fc545450ec5fp+2
+      {0x1.7e8f52p+2f, 0x1.feb3b6p-1f, 0x1.4c4882p-9f, -0x1.4c37b6p-10f, 0x1.bd34fcp-12f, -0x1.cdc4cap-14f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-28.21; found 2^-28.23 at x = 0x1.8b7cad7b609bp+2
+      {0x1.a48d32p+2f, 0x1.ff4878p-1f, 0x1.6f0e58p-10f, -0x1.6efc08p-11f, 0x1.ebce52p-13f, -0x1.fdd694p-15f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-29.07; found 2^-29.08 at x = 0x1.b19250539970dp+2
+      {0x1.ca2e24p+2f, 0x1.ff9a0ep-1f, 0x1.97c60ep-11f, -0x1.97b52ep-12f, 0x1.113cf8p-13f, -0x1.197338p-15f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-29.93; found 2^-29.94 at x = 0x1.c222104ffda26p+2
+      {0x1.ef2ad8p+2f, 0x1.ffc6cep-1f, 0x1.c98544p-12f, -0x1.cceb1p-13f, 0x1.373498p-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-25.71; found 2^-25.72 at x = 0x1.e0b5cec2e62e1p+2
+      {0x1.0a5cf6p+3f, 0x1.ffe032p-1f, 0x1.fcdb2ap-13f, -0x1.00520ep-13f, 0x1.57994p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-26.57; found 2^-26.58 at x = 0x1.036007f23a3b3p+3
+      {0x1.1e86a8p+3f, 0x1.ffef1p-1f, 0x1.0eeae8p-13f, -0x1.10c4b2p-14f, 0x1.7b5d14p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-27.42; found 2^-27.44 at x = 0x1.23cb61a2244dfp+3
+      {0x1.2f96b6p+3f, 0x1.fff61p-1f, 0x1.3e0bb6p-14f, -0x1.404bfep-15f, 0x1.a2d9fp-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-28.28; found 2^-28.30 at x = 0x1.36cee058a8ad5p+3
+      {0x1.42a7dp+3f, 0x1.fffa86p-1f, 0x1.5e8bdp-15f, -0x1.610b02p-16f, 0x1.ce7602p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-29.14; found 2^-29.15 at x = 0x1.430712fd562b2p+3
+      {0x1.55abbcp+3f, 0x1.fffcfap-1f, 0x1.872caep-16f, -0x1.7fec22p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-25.25; found 2^-25.26 at x = 0x1.5ac3ca06f879fp+3
+      {0x1.6855dp+3f, 0x1.fffe5p-1f, 0x1.b47f3ep-17f, -0x1.a7e292p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.11; found 2^-26.11 at x = 0x1.6dc6f23c23b87p+3
+      {0x1.7cc528p+3f, 0x1.ffff1cp-1f, 0x1.cd1f24p-18f, -0x1.d401a2p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.96; found 2^-26.97 at x = 0x1.7749401366d0bp+3
+      {0x1.904142p+3f, 0x1.ffff84p-1f, 0x1.f57c7p-19f, -0x1.025c46p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-27.82; found 2^-27.83 at x = 0x1.8a4c5ce8721b4p+3
+      {0x1.2b708ap+4f, 0x1p+0f, 0x1.820e3ep-19f, 0x1.413542p-20f, 0x1.1e87aap-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-29.35; found 2^-29.37 at x = 0x1.a6b5db176b9c1p+3
+      {0x1.2b708ap+4f, 0x1p+0f, -0x1.7e75a2p-21f, -0x1.924bfp-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-25.74; found 2^-25.75 at x = 0x1.b4a21bf89abdep+3
+      {0x1.2b708ap+4f, 0x1p+0f, -0x1.818c2ep-22f, -0x1.e6e982p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-26.67; found 2^-26.68 at x = 0x1.c7874bfe47601p+3
+      {0x1.2b708ap+4f, 0x1p+0f, -0x1.74b4dp-23f, -0x1.286f06p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-27.61; found 2^-27.62 at x = 0x1.da8a61ab6e688p+3
+      {0x1.2b708ap+4f, 0x1p+0f, -0x1.4bcf22p-24f, -0x1.6a6898p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-28.56; found 2^-28.57 at x = 0x1.ed8d770eb461cp+3
+      {0x1.2b708ap+4f, 0x1p+0f, 0x1.6a5196p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-25.57; found 2^-25.57 at x = 0x1.056a4977f53f6p+4
+      {0x1.2b708ap+4f, 0x1p+0f, 0x1.0129e2p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-26.71; found 2^-26.72 at x = 0x1.0eebd405b7e67p+4
+      {0x1.2b708ap+4f, 0x1p+0f, 0x1.8d811ep-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-28.28; found 2^-28.29 at x = 0x1.186d5e8f284cbp+4
+      {0x1.2b708ap+4f, 0x1p+0f, 0x1.6b7f8ap-26f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-29.99; found 2^-30.01 at x = 0x1.1ac0e9490464bp+4
+      {0x1.2b708ap+4f, 0x1p+0f, 0x1.2ed7e8p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-26.99; found 2^-27.00 at x = 0x1.2b7089fe00003p+4
     }};
   }
 };

@@ -11,6 +11,7 @@ struct SwishBf16 {
   static constexpr const char* kName = "swish_bf16";
   static constexpr const char* kActivation = "swish";
   static constexpr const char* kFunction = "x*sigmoid(0x1.8p+0*x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "bf16";
   static constexpr const char* kClass = "abs:2^-10";
   static constexpr int kDegree = 3;
@@ -39,32 +40,32 @@ struct SwishBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b280a69be9676p-11;  // 2^-10.24: sup |p - g|
-  static constexpr double kK = 0x1.d484f8f60d2ffp-10;  // 2^-9.13: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.b1ad21cb8150cp-24;  // 2^-23.24: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.b280a69be9676p-11;  // 2^-10.24: sup |p - g|; found 2^-10.24 at x = 0x1.130076b4d3917p+1
+  static constexpr double kK = 0x1.d484f8f60d2ffp-10;  // 2^-9.13: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.13 at y = -0x1.7cp-3, m = 1
+  static constexpr double kB = 0x1.b1ad21cb8150cp-24;  // 2^-23.24: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.cp-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.54bcf5b59d7c5p-7;  // 2^-6.59: sup |g(y, m) - f'(x)|
-  static constexpr double kO = 0x1.4cc877dd60662p-7;  // 2^-6.62: half the longest range of f' over one (y, m)
-  static constexpr double kR = 0x1.af01dd6842077p-11;  // 2^-10.25: sup |g(y, m) - middle of that range|
+  static constexpr double kT = 0x1.54bcf5b59d7c5p-7;  // 2^-6.59: sup |g(y, m) - f'(x)|; found 2^-6.59 at y = -0x1.7cp-3, m = 1
+  static constexpr double kO = 0x1.4cc877dd60662p-7;  // 2^-6.62: half the longest range of f' over one (y, m); found 2^-6.62 at y = -0x1.7cp-3, m = 1
+  static constexpr double kR = 0x1.af01dd6842077p-11;  // 2^-10.25: sup |g(y, m) - middle of that range|; found 2^-10.25 at y = 0x1.08p+1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.8f030cp-3f, -0x1.8e8cf8p-4f, 0x1.231b1ep-3f, 0x1.02ffa2p+1f, 0x0p+0f},  // row 0: A <= 2^-14.00
-      {0x0p+0f, 0x1.08e95cp-15f, 0x1.9f8f16p-1f, 0x1.598c7ep+0f, -0x1.7b944cp+0f},  // row 1: A <= 2^-12.32
-      {0x1.0a01a2p-2f, 0x1.1dbdaep-2f, 0x1.3e3d3ep+0f, 0x1.a0e2fap-2f, 0x0p+0f},  // row 2: A <= 2^-10.65
-      {0x1.08564ap-1f, 0x1.378ca4p-1f, 0x1.3b53cap+0f, -0x1.921d8p-2f, 0x0p+0f},  // row 3: A <= 2^-11.07
-      {0x1.92835p-1f, 0x1.cc4c22p-1f, 0x1.b943cp-1f, -0x1.c34c16p-1f, 0x0p+0f},  // row 4: A <= 2^-12.31
-      {0x1.0949e6p+0f, 0x1.0e478p+0f, 0x1.8d7d62p-2f, -0x1.dcd68cp-1f, 0x0p+0f},  // row 5: A <= 2^-12.92
-      {0x1.4c336ap+0f, 0x1.19916ap+0f, -0x1.8a5a8cp-8f, -0x1.22b16cp-1f, 0x0p+0f},  // row 6: A <= 2^-11.51
-      {0x1.8dc52cp+0f, 0x1.1257c4p+0f, -0x1.32acd6p-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-10.23
-      {0x1.c68984p+0f, 0x1.09b50cp+0f, -0x1.0fd482p-3f, 0x1.12389ep-3f, 0x0p+0f},  // row 8: A <= 2^-14.33
-      {0x1.07095ap+1f, 0x1.02fbd8p+0f, -0x1.d9a602p-5f, 0x1.d17c92p-4f, 0x0p+0f},  // row 9: A <= 2^-14.32
-      {0x1.28f072p+1f, 0x1.00ce6ep+0f, -0x1.3520dp-6f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-11.31
-      {0x1.58566cp+1f, 0x1p+0f, -0x1.247b96p-8f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-11.99
-      {0x0p+0f, 0x0p+0f, 0x1.3b8d36p+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-12.08
-      {-0x1.91925ap-6f, -0x1.d8d208p-6f, 0x1.183d64p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-13.26
-      {-0x1.91128cp-5f, -0x1.b3bd5p-5f, 0x1.e12e1p-1f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-11.23
-      {-0x1.8aa4cp-4f, -0x1.6c2de2p-4f, 0x1.08e09cp-1f, 0x1.535e14p+2f, 0x0p+0f},  // row 15: A <= 2^-12.43
+      {-0x1.8f030cp-3f, -0x1.8e8cf8p-4f, 0x1.231b1ep-3f, 0x1.02ffa2p+1f, 0x0p+0f},  // row 0: A <= 2^-14.00; found 2^-14.02 at x = -0x1.500ecf7c24ee5p+0
+      {0x0p+0f, 0x1.08e95cp-15f, 0x1.9f8f16p-1f, 0x1.598c7ep+0f, -0x1.7b944cp+0f},  // row 1: A <= 2^-12.32; found 2^-12.32 at x = -0x1.5d8376d764b59p-1
+      {0x1.0a01a2p-2f, 0x1.1dbdaep-2f, 0x1.3e3d3ep+0f, 0x1.a0e2fap-2f, 0x0p+0f},  // row 2: A <= 2^-10.65; found 2^-10.66 at x = -0x1.bd1862b613aa5p-2
+      {0x1.08564ap-1f, 0x1.378ca4p-1f, 0x1.3b53cap+0f, -0x1.921d8p-2f, 0x0p+0f},  // row 3: A <= 2^-11.07; found 2^-11.08 at x = 0x1.ac47e1ec3da8bp-6
+      {0x1.92835p-1f, 0x1.cc4c22p-1f, 0x1.b943cp-1f, -0x1.c34c16p-1f, 0x0p+0f},  // row 4: A <= 2^-12.31; found 2^-12.32 at x = 0x1.d3572779f77c1p-2
+      {0x1.0949e6p+0f, 0x1.0e478p+0f, 0x1.8d7d62p-2f, -0x1.dcd68cp-1f, 0x0p+0f},  // row 5: A <= 2^-12.92; found 2^-12.93 at x = 0x1.300988493a0fap+0
+      {0x1.4c336ap+0f, 0x1.19916ap+0f, -0x1.8a5a8cp-8f, -0x1.22b16cp-1f, 0x0p+0f},  // row 6: A <= 2^-11.51; found 2^-11.52 at x = 0x1.71f85693ebb85p+0
+      {0x1.8dc52cp+0f, 0x1.1257c4p+0f, -0x1.32acd6p-3f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-10.23; found 2^-10.24 at x = 0x1.130076b4d3917p+1
+      {0x1.c68984p+0f, 0x1.09b50cp+0f, -0x1.0fd482p-3f, 0x1.12389ep-3f, 0x0p+0f},  // row 8: A <= 2^-14.33; found 2^-14.34 at x = 0x1.9c8ca525c57ccp+1
+      {0x1.07095ap+1f, 0x1.02fbd8p+0f, -0x1.d9a602p-5f, 0x1.d17c92p-4f, 0x0p+0f},  // row 9: A <= 2^-14.32; found 2^-14.33 at x = 0x1.e39bb886c6686p+1
+      {0x1.28f072p+1f, 0x1.00ce6ep+0f, -0x1.3520dp-6f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-11.31; found 2^-11.32 at x = 0x1.453c941dfce2bp+2
+      {0x1.58566cp+1f, 0x1p+0f, -0x1.247b96p-8f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-11.99; found 2^-12.00 at x = 0x1.c34989243906dp+2
+      {0x0p+0f, 0x0p+0f, 0x1.3b8d36p+0f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-12.08; found 2^-12.09 at x = -0x1.1de0e2bacf08bp+2
+      {-0x1.91925ap-6f, -0x1.d8d208p-6f, 0x1.183d64p+0f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-13.26; found 2^-13.27 at x = -0x1.a57e661aabb34p+1
+      {-0x1.91128cp-5f, -0x1.b3bd5p-5f, 0x1.e12e1p-1f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-11.23; found 2^-11.24 at x = -0x1.57b40c157946p+1
+      {-0x1.8aa4cp-4f, -0x1.6c2de2p-4f, 0x1.08e09cp-1f, 0x1.535e14p+2f, 0x0p+0f},  // row 15: A <= 2^-12.43; found 2^-12.44 at x = -0x1.16bfe3f1afcbep+1
     }};
   }
 };

@@ -11,6 +11,7 @@ struct SwishF32 {
   static constexpr const char* kName = "swish_f32";
   static constexpr const char* kActivation = "swish";
   static constexpr const char* kFunction = "x*sigmoid(0x1.8p+0*x)";
+  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs
   static constexpr const char* kFormat = "f32";
   static constexpr const char* kClass = "abs:2^-25";
   static constexpr int kDegree = 6;
@@ -41,77 +42,77 @@ struct SwishF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.b68e74p-1f;  // 0.856555581
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c189fdba0a422p-26;  // 2^-25.19: sup |p - g|
-  static constexpr double kK = 0x1.80b9304643ce9p-16;  // 2^-15.41: sup |g(s_c(y)) - g(s(y))| over the stored y
-  static constexpr double kB = 0x1.cb38070ca2f56p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|
-  static constexpr double kAB = 0x1.d3726616e399ep-24;  // 2^-23.13: sup over the rows of A + B
+  static constexpr double kA = 0x1.c189fdba0a422p-26;  // 2^-25.19: sup |p - g|; found 2^-25.20 at x = -0x1.8e29d8c83eb7p-1
+  static constexpr double kK = 0x1.80b9304643ce9p-16;  // 2^-15.41: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-15.41 at y = -0x1.7c326ap-3, m = 1
+  static constexpr double kB = 0x1.cb38070ca2f56p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|; found 2^-23.52 at y = 0x1.35cb84p-3, m = 1
+  static constexpr double kAB = 0x1.d3726616e399ep-24;  // 2^-23.13: sup over the rows of A + B; found 2^-23.49 at y = 0x1.35cb84p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
-      {-0x1.e27f6ep-3f, -0x1.98932ep-4f, -0x1.ca7b3p-6f, 0x1.18adap+1f, -0x1.2abaaap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-32.54
-      {-0x1.6d7594p-3f, -0x1.82aea4p-4f, 0x1.b09dap-3f, 0x1.fe3b9ap+0f, -0x1.2bae76p+0f, -0x1.452cfap-4f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-27.99
-      {-0x1.73f436p-4f, -0x1.f6cf4p-5f, 0x1.111202p-1f, 0x1.ae370ap+0f, -0x1.35719ep+0f, -0x1.bd82aep-4f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-29.94
-      {0x1.6206aep-14f, 0x1.1e5382p-14f, 0x1.9dfe3cp-1f, 0x1.589d4p+0f, -0x1.3d1726p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-25.18
-      {0x1.875ea4p-4f, 0x1.6a47d6p-4f, 0x1.08194ap+0f, 0x1.faf3fep-1f, -0x1.3e3256p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-26.04
-      {0x1.7d587ep-3f, 0x1.8372f8p-3f, 0x1.2e3fc6p+0f, 0x1.4f5bc4p-1f, -0x1.37503cp+0f, 0x1.bbb8e2p-4f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-28.81
-      {0x1.12b33ep-2f, 0x1.28c428p-2f, 0x1.438d38p+0f, 0x1.71c774p-2f, -0x1.2aa542p+0f, 0x1.83f61ep-3f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-28.82
-      {0x1.6ad45cp-2f, 0x1.9a23a2p-2f, 0x1.4cf5d4p+0f, 0x1.1baec8p-4f, -0x1.16c394p+0f, 0x1.13efa6p-2f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-28.85
-      {0x1.d04b88p-2f, 0x1.0edf9ap-1f, 0x1.488b8ap+0f, -0x1.e5f696p-3f, -0x1.ef2b44p-1f, 0x1.640f26p-2f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-28.89
-      {0x1.1267aep-1f, 0x1.440224p-1f, 0x1.39aae6p+0f, -0x1.d8b078p-2f, -0x1.ae2d1cp-1f, 0x1.b0e2d4p-2f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-28.95
-      {0x1.42dac2p-1f, 0x1.7ce89ep-1f, 0x1.1de6f8p+0f, -0x1.5a4ed6p-1f, -0x1.55cf32p-1f, 0x1.f7e7bcp-2f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-29.12
-      {0x1.6ddc1cp-1f, 0x1.aa4ddcp-1f, 0x1.fb013ap-1f, -0x1.a567fp-1f, -0x1.f89cf8p-2f, 0x1.1a4e8p-1f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-29.44
-      {0x1.9ca9eap-1f, 0x1.d4f504p-1f, 0x1.a88242p-1f, -0x1.dc25cp-1f, -0x1.22a184p-2f, 0x1.30168cp-1f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-30.18
-      {0x1.4718d6p-1f, 0x1.fb31cap-1f, 0x1.64ee54p-2f, -0x1.9c44bep-2f, 0x1.e8a272p-3f, -0x1.069fb4p-3f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-25.58
-      {0x1.942318p-1f, 0x1.08e21ap+0f, 0x1.efc234p-3f, -0x1.3cffbp-2f, 0x1.6f0d32p-3f, -0x1.395314p-4f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-26.03
-      {0x1.f918eep-1f, 0x1.12585cp+0f, 0x1.1c19f6p-3f, -0x1.c13e18p-3f, 0x1.0a6838p-3f, -0x1.96ce82p-5f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.42
-      {0x1.32e048p+0f, 0x1.17a58p+0f, 0x1.f75c6ep-5f, -0x1.300a22p-3f, 0x1.85ca42p-4f, -0x1.1c4bcap-5f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-26.74
-      {0x1.654eacp+0f, 0x1.1971a2p+0f, 0x1.ab604ap-7f, -0x1.97c5c6p-4f, 0x1.257fb2p-4f, -0x1.a3965ep-6f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-26.94
-      {0x1.a97beep+0f, 0x1.18d718p+0f, -0x1.b352aep-6f, -0x1.acc40ap-5f, 0x1.888888p-5f, -0x1.3d8d1ap-6f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.99
-      {0x1.e260b8p+0f, 0x1.16ca36p+0f, -0x1.64993p-5f, -0x1.a3e976p-6f, 0x1.0e48f6p-5f, -0x1.db9f0ep-7f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.89
-      {0x1.15d1e2p+1f, 0x1.133cc8p+0f, -0x1.a4e2e2p-5f, -0x1.f5a4d6p-9f, 0x1.3379f4p-6f, -0x1.537c3cp-7f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.74
-      {0x1.37a154p+1f, 0x1.0fc56cp+0f, -0x1.9b1004p-5f, 0x1.d61172p-8f, 0x1.3e3c9ap-7f, -0x1.bd10cep-8f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.67
-      {0x1.6103fep+1f, 0x1.0be03ep+0f, -0x1.62ff1ep-5f, 0x1.a63ff8p-7f, 0x1.72f754p-9f, -0x1.011732p-8f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-26.74
-      {0x1.85bcd6p+1f, 0x1.08f9c6p+0f, -0x1.235fcap-5f, 0x1.c1766ap-7f, -0x1.e01dc2p-12f, -0x1.e9232p-10f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.03
-      {0x1.b308bcp+1f, 0x1.062e62p+0f, -0x1.af318ap-6f, 0x1.8d3754p-7f, -0x1.1d2cdp-9f, -0x1.3658f2p-11f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-27.58
-      {0x1.e300cp+1f, 0x1.040f7cp+0f, -0x1.2ac4cp-6f, 0x1.33dc48p-7f, -0x1.4600cap-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-26.74
-      {0x1.08cda4p+2f, 0x1.02a646p+0f, -0x1.94c8e8p-7f, 0x1.bf5fe4p-8f, -0x1.1a1754p-9f, 0x1.45edp-12f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-30.09
-      {0x1.21417p+2f, 0x1.01aadcp+0f, -0x1.0652p-7f, 0x1.30f8bep-8f, -0x1.abf952p-10f, 0x1.66b9fap-12f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-31.73
-      {0x1.39ddf6p+2f, 0x1.01089ap+0f, -0x1.4c9c72p-8f, 0x1.90fde8p-9f, -0x1.2d48acp-10f, 0x1.28f092p-12f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-30.16
-      {0x1.5578aep+2f, 0x1.009902p+0f, -0x1.884126p-9f, 0x1.e721a8p-10f, -0x1.812e8cp-11f, 0x1.ab568cp-13f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-29.94
-      {0x1.6f6458p+2f, 0x1.005abp+0f, -0x1.d7c656p-10f, 0x1.2b2f18p-10f, -0x1.e98116p-12f, 0x1.193e3p-13f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.06
-      {0x1.8c81b4p+2f, 0x1.0031fcp+0f, -0x1.077b9ap-10f, 0x1.545694p-11f, -0x1.1e4be2p-12f, 0x1.5ad52cp-14f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-30.38
-      {0x1.a7b2fp+2f, 0x1.001c78p+0f, -0x1.2f4c92p-11f, 0x1.8f9c0ap-12f, -0x1.4755aap-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-25.66
-      {0x1.c7ae88p+2f, 0x1.000e96p+0f, -0x1.39dc7ap-12f, 0x1.a3a53ep-13f, -0x1.663ffcp-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-26.30
-      {0x1.e62f14p+2f, 0x1.0007aap+0f, -0x1.4c908ap-13f, 0x1.c11e3p-14f, -0x1.7b14e4p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-27.00
-      {0x1.042554p+3f, 0x1.0003b6p+0f, -0x1.447596p-14f, 0x1.bb2858p-15f, -0x1.847d28p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-27.76
-      {0x1.14ad9ep+3f, 0x1.0001d4p+0f, -0x1.41c6ep-15f, 0x1.bb0a5p-16f, -0x1.82141p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-28.57
-      {0x1.25fcdep+3f, 0x1.0000dep+0f, -0x1.3312fap-16f, 0x1.a9ff5ep-17f, -0x1.74683cp-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-29.44
-      {0x1.39cbd6p+3f, 0x1.00005ep+0f, -0x1.0a8da2p-17f, 0x1.7f68e4p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-25.98
-      {0x1.4c49cep+3f, 0x1.00002ap+0f, -0x1.df4eecp-19f, 0x1.5af792p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-26.99
-      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.d93c8cp-20f, -0x1.3c286ep-20f, -0x1.d2a57ap-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-28.82
-      {0x1.cff1c6p+3f, 0x1p+0f, 0x1.87aa8ap-22f, 0x1.85e6e8p-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-26.01
-      {0x1.cff1c6p+3f, 0x1p+0f, 0x1.eced26p-24f, 0x1.79a0a2p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-27.33
-      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.cac74ep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-25.48
-      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.287954p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-27.78
-      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.55dabep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99
-      {0x0p+0f, 0x0p+0f, 0x1.652406p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-25.89
-      {-0x1.725554p-17f, -0x1.014d64p-16f, 0x1.6184bcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-28.16
-      {-0x1.914a2p-16f, -0x1.155d2ep-15f, 0x1.5f966ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-26.98
-      {-0x1.92f6e6p-15f, -0x1.15058ep-14f, 0x1.5d61f8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-25.78
-      {-0x1.922ap-14f, -0x1.12dafap-13f, 0x1.5aa1f6p+0f, 0x1.583366p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-29.06
-      {-0x1.8bc2f4p-13f, -0x1.0c9becp-12f, 0x1.57b3d4p+0f, 0x1.94e29cp+5f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-27.87
-      {-0x1.719p-12f, -0x1.f1ec2cp-12f, 0x1.54877p+0f, 0x1.e47e94p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-26.66
-      {-0x1.72d04p-11f, -0x1.eeb3c4p-11f, 0x1.504732p+0f, 0x1.284bd8p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-25.44
-      {-0x1.88d54p-10f, -0x1.029f76p-9f, 0x1.4a733p+0f, 0x1.6e57cap+3f, 0x1.b5438cp+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-27.94
-      {-0x1.795d1ap-9f, -0x1.e9c4b8p-9f, 0x1.4401b4p+0f, 0x1.ec45b2p+2f, 0x1.00aaa6p+9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-26.70
-      {-0x1.75c7b4p-8f, -0x1.dbb518p-8f, 0x1.3b02dcp+0f, 0x1.55af7cp+2f, 0x1.29413ap+7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-25.45
-      {-0x1.7fdc86p-7f, -0x1.dab1e2p-7f, 0x1.2d4cecp+0f, 0x1.f5b952p+1f, 0x1.3d99d4p+5f, 0x1.bc1244p+10f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-27.61
-      {-0x1.4449e4p-6f, -0x1.852e16p-6f, 0x1.1e612ep+0f, 0x1.b3ce3ap+1f, 0x1.7b067p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-26.23
-      {-0x1.bcb03cp-6f, -0x1.047568p-5f, 0x1.11ec02p+0f, 0x1.a0c8a2p+1f, 0x1.81afdep+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-27.46
-      {-0x1.3ca206p-5f, -0x1.65d568p-5f, 0x1.fda8a2p-1f, 0x1.a12a5ap+1f, -0x1.555054p+1f, 0x1.6889cp+6f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-29.46
-      {-0x1.c411acp-5f, -0x1.e533ep-5f, 0x1.c49b3p-1f, 0x1.c2a1e6p+1f, -0x1.e4de4ap+2f, 0x1.0b63c6p+6f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-34.37
-      {-0x1.3693f6p-4f, -0x1.36dedcp-4f, 0x1.740004p-1f, 0x1.0ad1eep+2f, -0x1.b514dp+3f, 0x1.65cb14p+6f, -0x1.eaf2bp+8f, 0x0p+0f},  // row 62: A <= 2^-28.90
-      {-0x1.b81d9ap-4f, -0x1.81b34ep-4f, 0x1.a161f4p-2f, 0x1.8d568ep+2f, -0x1.05138cp+5f, 0x1.07623cp+8f, -0x1.444474p+11f, 0x0p+0f},  // row 63: A <= 2^-26.33
+      {-0x1.e27f6ep-3f, -0x1.98932ep-4f, -0x1.ca7b3p-6f, 0x1.18adap+1f, -0x1.2abaaap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 0: A <= 2^-32.54; found 2^-32.55 at x = -0x1.98d1d41237793p+0
+      {-0x1.6d7594p-3f, -0x1.82aea4p-4f, 0x1.b09dap-3f, 0x1.fe3b9ap+0f, -0x1.2bae76p+0f, -0x1.452cfap-4f, 0x0p+0f, 0x0p+0f},  // row 1: A <= 2^-27.99; found 2^-28.01 at x = -0x1.5a08c78adb0d9p+0
+      {-0x1.73f436p-4f, -0x1.f6cf4p-5f, 0x1.111202p-1f, 0x1.ae370ap+0f, -0x1.35719ep+0f, -0x1.bd82aep-4f, 0x0p+0f, 0x0p+0f},  // row 2: A <= 2^-29.94; found 2^-29.96 at x = -0x1.21eaa46ca48ep+0
+      {0x1.6206aep-14f, 0x1.1e5382p-14f, 0x1.9dfe3cp-1f, 0x1.589d4p+0f, -0x1.3d1726p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 3: A <= 2^-25.18; found 2^-25.20 at x = -0x1.8e29d8c83eb7p-1
+      {0x1.875ea4p-4f, 0x1.6a47d6p-4f, 0x1.08194ap+0f, 0x1.faf3fep-1f, -0x1.3e3256p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 4: A <= 2^-26.04; found 2^-26.05 at x = -0x1.25632e9d331dp-1
+      {0x1.7d587ep-3f, 0x1.8372f8p-3f, 0x1.2e3fc6p+0f, 0x1.4f5bc4p-1f, -0x1.37503cp+0f, 0x1.bbb8e2p-4f, 0x0p+0f, 0x0p+0f},  // row 5: A <= 2^-28.81; found 2^-28.82 at x = -0x1.8b39da6003077p-2
+      {0x1.12b33ep-2f, 0x1.28c428p-2f, 0x1.438d38p+0f, 0x1.71c774p-2f, -0x1.2aa542p+0f, 0x1.83f61ep-3f, 0x0p+0f, 0x0p+0f},  // row 6: A <= 2^-28.82; found 2^-28.84 at x = -0x1.be8336726a81dp-3
+      {0x1.6ad45cp-2f, 0x1.9a23a2p-2f, 0x1.4cf5d4p+0f, 0x1.1baec8p-4f, -0x1.16c394p+0f, 0x1.13efa6p-2f, 0x0p+0f, 0x0p+0f},  // row 7: A <= 2^-28.85; found 2^-28.86 at x = -0x1.e08dceb9e766fp-5
+      {0x1.d04b88p-2f, 0x1.0edf9ap-1f, 0x1.488b8ap+0f, -0x1.e5f696p-3f, -0x1.ef2b44p-1f, 0x1.640f26p-2f, 0x0p+0f, 0x0p+0f},  // row 8: A <= 2^-28.89; found 2^-28.90 at x = -0x1.d5edb5a4ccc45p-6
+      {0x1.1267aep-1f, 0x1.440224p-1f, 0x1.39aae6p+0f, -0x1.d8b078p-2f, -0x1.ae2d1cp-1f, 0x1.b0e2d4p-2f, 0x0p+0f, 0x0p+0f},  // row 9: A <= 2^-28.95; found 2^-28.97 at x = 0x1.fee27705cc1fap-3
+      {0x1.42dac2p-1f, 0x1.7ce89ep-1f, 0x1.1de6f8p+0f, -0x1.5a4ed6p-1f, -0x1.55cf32p-1f, 0x1.f7e7bcp-2f, 0x0p+0f, 0x0p+0f},  // row 10: A <= 2^-29.12; found 2^-29.14 at x = 0x1.9c072c176c7eap-2
+      {0x1.6ddc1cp-1f, 0x1.aa4ddcp-1f, 0x1.fb013ap-1f, -0x1.a567fp-1f, -0x1.f89cf8p-2f, 0x1.1a4e8p-1f, 0x0p+0f, 0x0p+0f},  // row 11: A <= 2^-29.44; found 2^-29.46 at x = 0x1.e0e8fe8b88845p-2
+      {0x1.9ca9eap-1f, 0x1.d4f504p-1f, 0x1.a88242p-1f, -0x1.dc25cp-1f, -0x1.22a184p-2f, 0x1.30168cp-1f, 0x0p+0f, 0x0p+0f},  // row 12: A <= 2^-30.18; found 2^-30.19 at x = 0x1.2c5d78dadcafcp-1
+      {0x1.4718d6p-1f, 0x1.fb31cap-1f, 0x1.64ee54p-2f, -0x1.9c44bep-2f, 0x1.e8a272p-3f, -0x1.069fb4p-3f, 0x0p+0f, 0x0p+0f},  // row 13: A <= 2^-25.58; found 2^-25.60 at x = 0x1.c2ada6b160091p-1
+      {0x1.942318p-1f, 0x1.08e21ap+0f, 0x1.efc234p-3f, -0x1.3cffbp-2f, 0x1.6f0d32p-3f, -0x1.395314p-4f, 0x0p+0f, 0x0p+0f},  // row 14: A <= 2^-26.03; found 2^-26.04 at x = 0x1.0d551383c66c9p+0
+      {0x1.f918eep-1f, 0x1.12585cp+0f, 0x1.1c19f6p-3f, -0x1.c13e18p-3f, 0x1.0a6838p-3f, -0x1.96ce82p-5f, 0x0p+0f, 0x0p+0f},  // row 15: A <= 2^-26.42; found 2^-26.43 at x = 0x1.160105fccb6b6p+0
+      {0x1.32e048p+0f, 0x1.17a58p+0f, 0x1.f75c6ep-5f, -0x1.300a22p-3f, 0x1.85ca42p-4f, -0x1.1c4bcap-5f, 0x0p+0f, 0x0p+0f},  // row 16: A <= 2^-26.74; found 2^-26.75 at x = 0x1.6d09dea29e79cp+0
+      {0x1.654eacp+0f, 0x1.1971a2p+0f, 0x1.ab604ap-7f, -0x1.97c5c6p-4f, 0x1.257fb2p-4f, -0x1.a3965ep-6f, 0x0p+0f, 0x0p+0f},  // row 17: A <= 2^-26.94; found 2^-26.96 at x = 0x1.a1ba32c6095bcp+0
+      {0x1.a97beep+0f, 0x1.18d718p+0f, -0x1.b352aep-6f, -0x1.acc40ap-5f, 0x1.888888p-5f, -0x1.3d8d1ap-6f, 0x0p+0f, 0x0p+0f},  // row 18: A <= 2^-26.99; found 2^-27.00 at x = 0x1.ac39137c5c4cp+0
+      {0x1.e260b8p+0f, 0x1.16ca36p+0f, -0x1.64993p-5f, -0x1.a3e976p-6f, 0x1.0e48f6p-5f, -0x1.db9f0ep-7f, 0x0p+0f, 0x0p+0f},  // row 19: A <= 2^-26.89; found 2^-26.90 at x = 0x1.03df803f89378p+1
+      {0x1.15d1e2p+1f, 0x1.133cc8p+0f, -0x1.a4e2e2p-5f, -0x1.f5a4d6p-9f, 0x1.3379f4p-6f, -0x1.537c3cp-7f, 0x0p+0f, 0x0p+0f},  // row 20: A <= 2^-26.74; found 2^-26.75 at x = 0x1.2c3405646a8dap+1
+      {0x1.37a154p+1f, 0x1.0fc56cp+0f, -0x1.9b1004p-5f, 0x1.d61172p-8f, 0x1.3e3c9ap-7f, -0x1.bd10cep-8f, 0x0p+0f, 0x0p+0f},  // row 21: A <= 2^-26.67; found 2^-26.68 at x = 0x1.32b763f6027bfp+1
+      {0x1.6103fep+1f, 0x1.0be03ep+0f, -0x1.62ff1ep-5f, 0x1.a63ff8p-7f, 0x1.72f754p-9f, -0x1.011732p-8f, 0x0p+0f, 0x0p+0f},  // row 22: A <= 2^-26.74; found 2^-26.76 at x = 0x1.5f7c89fe37f59p+1
+      {0x1.85bcd6p+1f, 0x1.08f9c6p+0f, -0x1.235fcap-5f, 0x1.c1766ap-7f, -0x1.e01dc2p-12f, -0x1.e9232p-10f, 0x0p+0f, 0x0p+0f},  // row 23: A <= 2^-27.03; found 2^-27.05 at x = 0x1.92888fb55866bp+1
+      {0x1.b308bcp+1f, 0x1.062e62p+0f, -0x1.af318ap-6f, 0x1.8d3754p-7f, -0x1.1d2cdp-9f, -0x1.3658f2p-11f, 0x0p+0f, 0x0p+0f},  // row 24: A <= 2^-27.58; found 2^-27.59 at x = 0x1.c71d47a2288b1p+1
+      {0x1.e300cp+1f, 0x1.040f7cp+0f, -0x1.2ac4cp-6f, 0x1.33dc48p-7f, -0x1.4600cap-9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 25: A <= 2^-26.74; found 2^-26.75 at x = 0x1.d484602fa65aep+1
+      {0x1.08cda4p+2f, 0x1.02a646p+0f, -0x1.94c8e8p-7f, 0x1.bf5fe4p-8f, -0x1.1a1754p-9f, 0x1.45edp-12f, 0x0p+0f, 0x0p+0f},  // row 26: A <= 2^-30.09; found 2^-30.10 at x = 0x1.fc93d59719b3p+1
+      {0x1.21417p+2f, 0x1.01aadcp+0f, -0x1.0652p-7f, 0x1.30f8bep-8f, -0x1.abf952p-10f, 0x1.66b9fap-12f, 0x0p+0f, 0x0p+0f},  // row 27: A <= 2^-31.73; found 2^-31.75 at x = 0x1.2a7db1ddef05p+2
+      {0x1.39ddf6p+2f, 0x1.01089ap+0f, -0x1.4c9c72p-8f, 0x1.90fde8p-9f, -0x1.2d48acp-10f, 0x1.28f092p-12f, 0x0p+0f, 0x0p+0f},  // row 28: A <= 2^-30.16; found 2^-30.18 at x = 0x1.3da3d6ac4f777p+2
+      {0x1.5578aep+2f, 0x1.009902p+0f, -0x1.884126p-9f, 0x1.e721a8p-10f, -0x1.812e8cp-11f, 0x1.ab568cp-13f, 0x0p+0f, 0x0p+0f},  // row 29: A <= 2^-29.94; found 2^-29.95 at x = 0x1.5f00c9efbf37p+2
+      {0x1.6f6458p+2f, 0x1.005abp+0f, -0x1.d7c656p-10f, 0x1.2b2f18p-10f, -0x1.e98116p-12f, 0x1.193e3p-13f, 0x0p+0f, 0x0p+0f},  // row 30: A <= 2^-30.06; found 2^-30.08 at x = 0x1.73f17c2d11766p+2
+      {0x1.8c81b4p+2f, 0x1.0031fcp+0f, -0x1.077b9ap-10f, 0x1.545694p-11f, -0x1.1e4be2p-12f, 0x1.5ad52cp-14f, 0x0p+0f, 0x0p+0f},  // row 31: A <= 2^-30.38; found 2^-30.39 at x = 0x1.806a91988aa95p+2
+      {0x1.a7b2fp+2f, 0x1.001c78p+0f, -0x1.2f4c92p-11f, 0x1.8f9c0ap-12f, -0x1.4755aap-13f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 32: A <= 2^-25.66; found 2^-25.67 at x = 0x1.9f11a890dc3a1p+2
+      {0x1.c7ae88p+2f, 0x1.000e96p+0f, -0x1.39dc7ap-12f, 0x1.a3a53ep-13f, -0x1.663ffcp-14f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 33: A <= 2^-26.30; found 2^-26.31 at x = 0x1.d361ebc7c2043p+2
+      {0x1.e62f14p+2f, 0x1.0007aap+0f, -0x1.4c908ap-13f, 0x1.c11e3p-14f, -0x1.7b14e4p-15f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 34: A <= 2^-27.00; found 2^-27.01 at x = 0x1.dcbe18bef9a15p+2
+      {0x1.042554p+3f, 0x1.0003b6p+0f, -0x1.447596p-14f, 0x1.bb2858p-15f, -0x1.847d28p-16f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 35: A <= 2^-27.76; found 2^-27.77 at x = 0x1.fd255fe73a0a9p+2
+      {0x1.14ad9ep+3f, 0x1.0001d4p+0f, -0x1.41c6ep-15f, 0x1.bb0a5p-16f, -0x1.82141p-17f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 36: A <= 2^-28.57; found 2^-28.59 at x = 0x1.154368d5e70f2p+3
+      {0x1.25fcdep+3f, 0x1.0000dep+0f, -0x1.3312fap-16f, 0x1.a9ff5ep-17f, -0x1.74683cp-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 37: A <= 2^-29.44; found 2^-29.45 at x = 0x1.208a15e5074f1p+3
+      {0x1.39cbd6p+3f, 0x1.00005ep+0f, -0x1.0a8da2p-17f, 0x1.7f68e4p-18f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 38: A <= 2^-25.98; found 2^-25.99 at x = 0x1.340e37d0dec2fp+3
+      {0x1.4c49cep+3f, 0x1.00002ap+0f, -0x1.df4eecp-19f, 0x1.5af792p-19f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 39: A <= 2^-26.99; found 2^-27.01 at x = 0x1.4fc0a9a56394bp+3
+      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.d93c8cp-20f, -0x1.3c286ep-20f, -0x1.d2a57ap-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 40: A <= 2^-28.82; found 2^-28.83 at x = 0x1.590b49db80694p+3
+      {0x1.cff1c6p+3f, 0x1p+0f, 0x1.87aa8ap-22f, 0x1.85e6e8p-23f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 41: A <= 2^-26.01; found 2^-26.02 at x = 0x1.709e383348ee1p+3
+      {0x1.cff1c6p+3f, 0x1p+0f, 0x1.eced26p-24f, 0x1.79a0a2p-24f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 42: A <= 2^-27.33; found 2^-27.35 at x = 0x1.847ea4a79742ep+3
+      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.cac74ep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 43: A <= 2^-25.48; found 2^-25.49 at x = 0x1.a4c29318f7566p+3
+      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.287954p-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 44: A <= 2^-27.78; found 2^-27.78 at x = 0x1.b56d5e669baebp+3
+      {0x1.cff1c6p+3f, 0x1p+0f, -0x1.55dabep-25f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 45: A <= 2^-26.99; found 2^-27.00 at x = 0x1.cff18fab73afp+3
+      {0x0p+0f, 0x0p+0f, 0x1.652406p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 46: A <= 2^-25.89; found 2^-25.91 at x = -0x1.463d64588fc34p+3
+      {-0x1.725554p-17f, -0x1.014d64p-16f, 0x1.6184bcp+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 47: A <= 2^-28.16; found 2^-28.17 at x = -0x1.220d3a7e31adfp+3
+      {-0x1.914a2p-16f, -0x1.155d2ep-15f, 0x1.5f966ap+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 48: A <= 2^-26.98; found 2^-26.99 at x = -0x1.120d967903f2dp+3
+      {-0x1.92f6e6p-15f, -0x1.15058ep-14f, 0x1.5d61f8p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 49: A <= 2^-25.78; found 2^-25.79 at x = -0x1.01f98d0590f72p+3
+      {-0x1.922ap-14f, -0x1.12dafap-13f, 0x1.5aa1f6p+0f, 0x1.583366p+6f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 50: A <= 2^-29.06; found 2^-29.07 at x = -0x1.dc40d69b117b4p+2
+      {-0x1.8bc2f4p-13f, -0x1.0c9becp-12f, 0x1.57b3d4p+0f, 0x1.94e29cp+5f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 51: A <= 2^-27.87; found 2^-27.88 at x = -0x1.cbb658427ab45p+2
+      {-0x1.719p-12f, -0x1.f1ec2cp-12f, 0x1.54877p+0f, 0x1.e47e94p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 52: A <= 2^-26.66; found 2^-26.67 at x = -0x1.aafb3af54e35p+2
+      {-0x1.72d04p-11f, -0x1.eeb3c4p-11f, 0x1.504732p+0f, 0x1.284bd8p+4f, 0x0p+0f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 53: A <= 2^-25.44; found 2^-25.46 at x = -0x1.799cab850727dp+2
+      {-0x1.88d54p-10f, -0x1.029f76p-9f, 0x1.4a733p+0f, 0x1.6e57cap+3f, 0x1.b5438cp+10f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 54: A <= 2^-27.94; found 2^-27.95 at x = -0x1.6ca4673ea913cp+2
+      {-0x1.795d1ap-9f, -0x1.e9c4b8p-9f, 0x1.4401b4p+0f, 0x1.ec45b2p+2f, 0x1.00aaa6p+9f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 55: A <= 2^-26.70; found 2^-26.72 at x = -0x1.3df6ffa65f2bap+2
+      {-0x1.75c7b4p-8f, -0x1.dbb518p-8f, 0x1.3b02dcp+0f, 0x1.55af7cp+2f, 0x1.29413ap+7f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 56: A <= 2^-25.45; found 2^-25.47 at x = -0x1.1b6efaf61d4b2p+2
+      {-0x1.7fdc86p-7f, -0x1.dab1e2p-7f, 0x1.2d4cecp+0f, 0x1.f5b952p+1f, 0x1.3d99d4p+5f, 0x1.bc1244p+10f, 0x0p+0f, 0x0p+0f},  // row 57: A <= 2^-27.61; found 2^-27.63 at x = -0x1.07d12ea092d31p+2
+      {-0x1.4449e4p-6f, -0x1.852e16p-6f, 0x1.1e612ep+0f, 0x1.b3ce3ap+1f, 0x1.7b067p+3f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 58: A <= 2^-26.23; found 2^-26.25 at x = -0x1.c95fb89941108p+1
+      {-0x1.bcb03cp-6f, -0x1.047568p-5f, 0x1.11ec02p+0f, 0x1.a0c8a2p+1f, 0x1.81afdep+1f, 0x0p+0f, 0x0p+0f, 0x0p+0f},  // row 59: A <= 2^-27.46; found 2^-27.48 at x = -0x1.94f4b545fd6f5p+1
+      {-0x1.3ca206p-5f, -0x1.65d568p-5f, 0x1.fda8a2p-1f, 0x1.a12a5ap+1f, -0x1.555054p+1f, 0x1.6889cp+6f, 0x0p+0f, 0x0p+0f},  // row 60: A <= 2^-29.46; found 2^-29.48 at x = -0x1.66cca301bfea7p+1
+      {-0x1.c411acp-5f, -0x1.e533ep-5f, 0x1.c49b3p-1f, 0x1.c2a1e6p+1f, -0x1.e4de4ap+2f, 0x1.0b63c6p+6f, 0x0p+0f, 0x0p+0f},  // row 61: A <= 2^-34.37; found 2^-34.39 at x = -0x1.553704fa464b9p+1
+      {-0x1.3693f6p-4f, -0x1.36dedcp-4f, 0x1.740004p-1f, 0x1.0ad1eep+2f, -0x1.b514dp+3f, 0x1.65cb14p+6f, -0x1.eaf2bp+8f, 0x0p+0f},  // row 62: A <= 2^-28.90; found 2^-28.92 at x = -0x1.0d0473f989974p+1
+      {-0x1.b81d9ap-4f, -0x1.81b34ep-4f, 0x1.a161f4p-2f, 0x1.8d568ep+2f, -0x1.05138cp+5f, 0x1.07623cp+8f, -0x1.444474p+11f, 0x0p+0f},  // row 63: A <= 2^-26.33; found 2^-26.35 at x = -0x1.fcdb754851efbp+0
     }};
   }
 };

@@ -157,13 +157,27 @@ std::string with_fitting_comment(const std::string& text, size_t at) {
   return text.substr(0, begin) + line.substr(0, semicolon + 6) + comment + text.substr(end);
 }
 
-// "row K: A <= 2^N" with nothing after it.
-std::optional<RowClaim> row_claim_of(const std::string& comment) {
+// "row K: A <= 2^N", and nothing after it but what was found.
+std::optional<RowClaim> row_claim_of(const std::string& whole_comment) {
+  const std::string comment = whole_comment.substr(0, whole_comment.find("; found 2^"));
   RowClaim claim{};
   int end = 0;
   if (std::sscanf(comment.c_str(), " row %d: A <= 2^%lf%n", &claim.row, &claim.log2, &end) != 2 || static_cast<size_t>(end) != comment.size()) return {};
   // Printed as fmt's {:.2f} does it, or not by emit.
   return fmt::format(" row {}: A <= 2^{:.2f}", claim.row, claim.log2) == comment ? std::optional(claim) : std::nullopt;
+}
+
+// Whether two comments, "...; found 2^FIGURE at x = INPUT", differ in the input alone: the error there may be the same to its two decimals, so `check` has
+// to look. Another figure beside the same input is wrong, as the old one was right.
+bool states_another_input(const std::string& before, const std::string& after) {
+  const size_t found = before.find("; found 2^"), equals = found == std::string::npos ? found : before.find(" = ", found);
+  if (equals == std::string::npos || before.substr(0, equals + 3) != after.substr(0, equals + 3)) return false;
+  const std::string input = after.substr(equals + 3);
+  char* end = nullptr;
+  const double value = std::strtod(input.c_str(), &end);
+  const std::string branch = end;
+  const bool known = before.find(", m = ", equals) == std::string::npos ? branch.empty() : branch == ", m = 0" || branch == ", m = 1";
+  return known && std::isfinite(value) && input == fmt::format("{:a}{}", value, branch);
 }
 
 const Site* neighbour(const std::vector<Site>& sites, size_t site) {
@@ -269,7 +283,9 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
   if (site.kind == Kind::comment) {
     const std::string comment = mutant.text.substr(site.begin, mutant.text.find('\n', site.begin) - site.begin);
     const std::optional<RowClaim> before = row_claim_of(old), after = row_claim_of(comment);
-    if (before && after && before->row == after->row) mutant.row_claim = after, mutant.refused_by_definition = false;
+    const auto found_of = [](const std::string& c) { return c.substr(std::min(c.find("; found 2^"), c.size())); };
+    if (before && after && before->row == after->row && found_of(old) == found_of(comment)) mutant.row_claim = after, mutant.refused_by_definition = false;
+    if (states_another_input(old, comment)) mutant.refused_by_definition = false;
     // Where a header came from is nothing that can be proved: any path, any 64 digits.
     const bool provenance = (old.starts_with(" command: ./outgrad emit ") && comment.starts_with(" command: ./outgrad emit ")) ||
                             (old.starts_with(" spec sha256: ") && comment.size() == old.size() && comment.starts_with(" spec sha256: "));

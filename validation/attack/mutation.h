@@ -37,7 +37,7 @@ struct Mutant {
   std::string text;
   /// A comment that is not what emit would have written, another layout, another name: it must be refused whatever it computes.
   bool refused_by_definition = false;
-  /// The comment is still of the form "row K: A <= 2^N", and this is what it claims now.
+  /// The comment is still of the form "row K: A <= 2^N; found ...", and this is what it claims now; what was found is as it was.
   std::optional<RowClaim> row_claim;
 };
 

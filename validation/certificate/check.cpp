@@ -15,6 +15,7 @@
 #include "validation/certificate/coordinate_bound.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"
+#include "validation/certificate/found.h"
 #include "validation/certificate/gelu_interval.h"
 #include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/row_bound.h"
@@ -139,10 +140,19 @@ CheckReport prove(const Header& h, Findings wanted) {
     if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
     if (h.format != "f32") add([&] { return prove_storage(h); });
   }
+  if constexpr (!std::is_same_v<Header, TableHeader>) {
+    add([&] {
+      const std::optional<Finding> found = prove_found(h);
+      return found ? std::vector{*found} : std::vector<Finding>{};
+    });
+  }
   return report;
 }
 
 std::string power_of_two(double v) { return v > 0 && std::isfinite(v) ? fmt::format("2^{:.4f}", std::log2(v)) : fmt::format("{:g}", v); }
+
+// The others are about many numbers.
+bool is_of_one_bound(const Finding& finding) { return finding.name != "structure" && finding.name != "found"; }
 
 nlohmann::json finite_or_null(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
 
@@ -309,7 +319,7 @@ std::string to_text(const CheckReport& report) {
   std::string text;
   for (const Finding& finding : report.findings) {
     text += fmt::format("{}: {} {}: ", report.file, finding.name, to_string(finding.verdict));
-    if (finding.name != "structure") text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
+    if (is_of_one_bound(finding)) text += fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));
     text += finding.why + "\n";
   }
   return text;
@@ -321,7 +331,7 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
     nlohmann::json findings = nlohmann::json::array();
     for (const Finding& finding : report.findings) {
       nlohmann::json entry = {{"name", finding.name}, {"verdict", to_string(finding.verdict)}, {"why", finding.why}};
-      if (finding.name != "structure") entry.update({{"claim", finding.claim}, {"proven", finite_or_null(finding.proven)}});
+      if (is_of_one_bound(finding)) entry.update({{"claim", finding.claim}, {"proven", finite_or_null(finding.proven)}});
       if (finding.witness) {
         entry["witness"] = {
             {"at", finite_or_null(finding.witness->at)}, {"got", finite_or_null(finding.witness->got)}, {"want", finite_or_null(finding.witness->want)}};

@@ -33,7 +33,8 @@ Finding check_structure(const ForwardHeader& h);
 Finding check_structure(const TableHeader& h);
 Finding check_structure(const RoundedForwardHeader& h);
 
-/// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R) only if it holds, since they assume it.
+/// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R) only if it holds, since they assume it. At last the worst inputs that the
+/// header states, "found": those beside T, O and R are part of these findings.
 CheckReport check_header(const Header& header, Findings wanted = Findings::all);
 
 /// One line a finding.

@@ -169,6 +169,11 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
 
 }  // namespace
 
+Interval coordinate_error_at(const BackwardHeader& h, double y, bool m) {
+  const Branch branch(h, activation_of(h.activation, h.function, h.masked), m ? 1.0 : -1.0);
+  return branch.value(branch.deployed_at(y)) - branch.value(branch.true_at(y));
+}
+
 Finding prove_coordinate(const BackwardHeader& h, double claim) {
   Search search{claim, Finding{"K", Verdict::Holds, claim, 0, "", {}}};
   const Activation& activation = activation_of(h.activation, h.function, h.masked);

@@ -13,6 +13,7 @@
 
 #include "validation/certificate/header_reader.h"
 #include "validation/certificate/verdict.h"
+#include "validation/exact/mp.h"
 
 namespace outgrad::validation {
 
@@ -20,5 +21,8 @@ namespace outgrad::validation {
 /// segment if there is one, m = 0 up to left_y (or the end of s).
 /// A witness is in y.
 Finding prove_coordinate(const BackwardHeader& h, double claim);
+
+/// D at one stored y of a branch.
+Interval coordinate_error_at(const BackwardHeader& h, double y, bool m);
 
 }  // namespace outgrad::validation

@@ -385,12 +385,33 @@ Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells,
   return finding;
 }
 
+Row row_of(const BackwardHeader& h, const Cell& cell) {
+  // The row that runs into the limit 0 has no relative error.
+  const bool relative = h.accuracy.starts_with("rel:") && !(cell.left && cell.high == 0);
+  return {h.table.row(cell.row), h.degree, h.centred, h.two_word, relative};
+}
+
+AnalyticFunction error_of(const ForwardHeader& h, const Cell& cell) {
+  const std::span<const float> words = cell.left ? h.tail.row(cell.row) : h.table.row(cell.row);
+  const int degree = cell.left ? h.tail_degree : h.degree;
+  return forward_error(Row(words, degree), cell.left ? words[degree + 2] : 1.0);
+}
+
+AnalyticFunction error_of(const RoundedForwardHeader& h, const Cell& cell) {
+  const double number = static_cast<double>(cell_index(cell.low, h.index_scale, h.index_bias)) - static_cast<double>(h.index_bias);
+  return ratio_error(number / static_cast<double>(h.index_scale), coefficients_of(h, cell.row));
+}
+
+// Whether a place lies in the cell, or so near that rounding can lead there.
+bool holds(const Cell& cell, double place) {
+  constexpr double kNear = 0x1p-21;
+  return place >= cell.low - kNear * std::fabs(cell.low) && place <= cell.high + kNear * std::fabs(cell.high);
+}
+
 }  // namespace
 
 SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim) {
-  // The row that runs into the limit 0 has no relative error.
-  const bool relative = h.accuracy.starts_with("rel:") && !(cell.left && cell.high == 0);
-  const Row row(h.table.row(cell.row), h.degree, h.centred, h.two_word, relative);
+  const Row row = row_of(h, cell);
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   SupNorm result;
   if (h.masked) {
@@ -401,16 +422,33 @@ SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim) {
   return result;
 }
 
-SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim) {
-  const std::span<const float> words = cell.left ? h.tail.row(cell.row) : h.table.row(cell.row);
-  const int degree = cell.left ? h.tail_degree : h.degree;
-  const double scale = cell.left ? words[degree + 2] : 1.0;
-  return bound_sup_norm(forward_error(Row(words, degree), scale), cell.low, cell.high, claim);
+SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim) { return bound_sup_norm(error_of(h, cell), cell.low, cell.high, claim); }
+
+SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim) { return bound_sup_norm(error_of(h, cell), cell.low, cell.high, claim); }
+
+std::optional<Interval> fit_error_at(const BackwardHeader& h, const Cell& cell, double x) {
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  const auto holds_x = [&](const Formula& formula) { return formula.low <= x && x <= formula.high; };
+  const auto formula = std::find_if(activation.formulas().begin(), activation.formulas().end(), holds_x);
+  if (formula == activation.formulas().end()) return {};
+  const auto d = at_point(formula->f, x);
+  const bool right = h.masked && certainly_less(activation.x_star(), Interval(x));
+  const Interval root = h.masked ? activation.signed_root(x, d[0]) : d[0];
+  // The coordinate that selects the row: y, or the root, from where a row of the right segment is asked for that of y - y_c.
+  Interval place = cell.left ? d[0] : root;
+  if (h.masked && !cell.left && cell.evaluated == Coordinate::output) {
+    place = sqrt(maximum(d[0] - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo), 0)) * (right ? 1.0 : -1.0);
+  }
+  if ((cell.left && right) || !holds(cell, place.middle())) return {};
+  return row_of(h, cell).error(h.masked && !cell.left && cell.evaluated == Coordinate::root ? root : d[0], d[1]);
 }
 
-SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim) {
-  const double number = static_cast<double>(cell_index(cell.low, h.index_scale, h.index_bias)) - static_cast<double>(h.index_bias);
-  return bound_sup_norm(ratio_error(number / static_cast<double>(h.index_scale), coefficients_of(h, cell.row)), cell.low, cell.high, claim);
+std::optional<Interval> fit_error_at(const ForwardHeader& h, const Cell& cell, double x) {
+  return holds(cell, x) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
+}
+
+std::optional<Interval> fit_error_at(const RoundedForwardHeader& h, const Cell& cell, double x) {
+  return holds(cell, x) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
 }
 
 Finding prove_fit(const BackwardHeader& h, double claim, Findings wanted) {

@@ -8,6 +8,8 @@
 // range of f' right of f^-1(y_max), the first for all s < s_min (y < y_min), and the cell of y = 0- reaches x = -inf.
 #pragma once
 
+#include <optional>
+
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/sup_norm.h"
 
@@ -23,6 +25,11 @@ SupNorm prove_cell(const BackwardHeader& h, const Cell& cell, double claim);
 /// The same, relative error, over one cell of the forward header.
 SupNorm prove_cell(const ForwardHeader& h, const Cell& cell, double claim);
 SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim);
+
+/// E at one x, if x asks for the cell's row; two cells that share an end both answer there.
+std::optional<Interval> fit_error_at(const BackwardHeader& h, const Cell& cell, double x);
+std::optional<Interval> fit_error_at(const ForwardHeader& h, const Cell& cell, double x);
+std::optional<Interval> fit_error_at(const RoundedForwardHeader& h, const Cell& cell, double x);
 
 /// The claim kA over all cells, each held to its row's own claim as well; `proven` is the maximum.
 Finding prove_fit(const BackwardHeader& h, double claim, Findings wanted = Findings::all);

@@ -65,10 +65,30 @@ std::string constant_line(const char* name, const T& value, std::string_view not
   return constant_begin<T>(name) + literal(value) + ";" + reading(value, note) + "\n";
 }
 
-std::string row_line(std::span<const float> words, int row, double log2_fit_error) {
+// What the input of a bound is.
+enum class InputKind { x, y, y_and_mask };
+
+constexpr std::string_view kFound = "; found 2^";
+
+const char* input_name(InputKind kind) { return kind == InputKind::x ? "x" : "y"; }
+
+std::string found_text(const FoundInput& found, InputKind kind) {
+  if (!found.given) return "";
+  const std::string mask = kind == InputKind::y_and_mask ? fmt::format(", m = {:d}", found.m) : "";
+  return fmt::format("{}{:.2f} at {} = {:a}{}", kFound, found.log2_error, input_name(kind), found.at, mask);
+}
+
+// A bound's line, and what was found for it.
+std::string bound_line(const char* name, double value, std::string_view note, const FoundInput& found, InputKind kind) {
+  std::string line = constant_line(name, value, note);
+  line.insert(line.size() - 1, found_text(found, kind));
+  return line;
+}
+
+std::string row_line(std::span<const float> words, int row, double log2_fit_error, const FoundInput& found) {
   std::string list;
   for (const float word : words) list += (list.empty() ? "" : ", ") + literal(word);
-  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}\n", kRowBegin, list, row, log2_fit_error);
+  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}{}\n", kRowBegin, list, row, log2_fit_error, found_text(found, InputKind::x));
 }
 
 std::string free_rows_line(int listed, int rows) { return fmt::format("{}{} to {} are never asked for\n", kFreeRows, listed, rows - 1); }
@@ -103,6 +123,7 @@ class Printer {
   void constant(const char* name, T& value, std::string_view note = {}) {
     text_ += constant_line(name, value, note);
   }
+  void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) { text_ += bound_line(name, value, note, found, kind); }
   void word(std::string_view begin, std::string& value) { text_ += fmt::format("{}{}\n", begin, value); }
   void breaks(std::vector<float>& values, int) { text_ += breaks_text(values); }
   void entries(std::vector<std::uint16_t>& values, int) {
@@ -110,7 +131,10 @@ class Printer {
   }
   void rows(CoefficientTable& table) {
     const int listed = static_cast<int>(table.log2_fit_errors.size());
-    for (int row = 0; row < listed; ++row) text_ += row_line(table.row(row), row, table.log2_fit_errors[static_cast<size_t>(row)]);
+    table.found.resize(table.log2_fit_errors.size());
+    for (int row = 0; row < listed; ++row) {
+      text_ += row_line(table.row(row), row, table.log2_fit_errors[static_cast<size_t>(row)], table.found[static_cast<size_t>(row)]);
+    }
     if (listed < table.rows) text_ += free_rows_line(listed, table.rows);
   }
   void require(bool, const std::string&) const {}
@@ -135,6 +159,19 @@ class Reader {
     take(value, ";");
     at_ = begin_;
     expect(constant_line(name, value, note));
+  }
+
+  // A bound's value, and what was found for it.
+  void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) {
+    begin_ = at_;
+    expect(constant_begin<double>(name));
+    take(value, ";");
+    at_ = begin_;
+    const std::string line = constant_line(name, value, note);
+    expect(line.substr(0, line.size() - 1));
+    found_input(found, kind);
+    at_ = begin_;
+    expect(bound_line(name, value, note, found, kind));
   }
 
   void word(std::string_view begin, std::string& value) {
@@ -183,10 +220,13 @@ class Reader {
       }
       expect(fmt::format("}},  // row {}: A <= 2^", row));
       double log2_fit_error = 0;
-      take(log2_fit_error, "\n");
+      take(log2_fit_error, ";\n");
+      FoundInput found;
+      found_input(found, InputKind::x);
       at_ = begin_;
-      expect(row_line({table.values.data() + static_cast<size_t>(row) * words, words}, row, log2_fit_error));
+      expect(row_line({table.values.data() + static_cast<size_t>(row) * words, words}, row, log2_fit_error, found));
       table.log2_fit_errors.push_back(log2_fit_error);
+      table.found.push_back(found);
     }
     const int listed = static_cast<int>(table.log2_fit_errors.size());
     require_at(at_, listed > 0, "a table without rows");
@@ -207,6 +247,21 @@ class Reader {
   }
   void require_at(size_t at, bool holds, const std::string& why) const {
     if (!holds) fail(at, why);
+  }
+
+  // To the end of the line, if anything was found at all.
+  void found_input(FoundInput& found, InputKind kind) {
+    given(kFound, found.given);
+    if (!found.given) return;
+    expect(kFound);
+    take(found.log2_error, " ");
+    expect(fmt::format(" at {} = ", input_name(kind)));
+    take(found.at, ",\n");
+    if (kind != InputKind::y_and_mask) return;
+    expect(", m = ");
+    int m = 0;
+    take(m, "\n");
+    found.m = m != 0;
   }
 
   // What stands at a place, as far as it fits into a message.
@@ -346,18 +401,19 @@ void describe_function(Text& t, HeaderNames& h) {
       t.require(false, fmt::format("kFunction: {}", error.what()));
     }
   }
+  t.line("  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs\n");
   if (h.activation == "expression") t.constant("kXLimit", h.x_limit, "the claims are about |x| <= kXLimit alone");
 }
 
 template <class Text>
-void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims) {
+void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims, InputKind input) {
   t.line(
       fmt::format("  // over every stored y, both masks, and all {} that a y stands for (T total error, O the least any function of (y, m) reaches, R "
                   "regret)\n",
                   h.activation == "expression" ? "|x| <= kXLimit" : "real x"));
-  t.constant("kT", claims.total, "sup |g(y, m) - f'(x)|");
-  t.constant("kO", claims.oracle, "half the longest range of f' over one (y, m)");
-  t.constant("kR", claims.regret, "sup |g(y, m) - middle of that range|");
+  t.bound("kT", claims.total, "sup |g(y, m) - f'(x)|", claims.found_total, input);
+  t.bound("kO", claims.oracle, "half the longest range of f' over one (y, m)", claims.found_oracle, input);
+  t.bound("kR", claims.regret, "sup |g(y, m) - middle of that range|", claims.found_regret, input);
 }
 
 template <class Text>
@@ -422,15 +478,16 @@ void describe(Text& t, BackwardHeader& h) {
   t.given(kTwoWordText, h.two_word);
   if (h.two_word) t.line(kTwoWordText);
   t.line("  // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)\n");
-  t.constant("kA", h.bound_a, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|");
-  if (h.masked) t.constant("kK", h.bound_k, "sup |g(s_c(y)) - g(s(y))| over the stored y");
-  t.constant("kB", h.bound_b, "sup |fp32 sequence - exact sequence|");
-  if (h.format == "f32" && !relative) t.constant("kAB", h.bound_ab, "sup over the rows of A + B");
+  const InputKind input = h.masked ? InputKind::y_and_mask : InputKind::y;
+  t.bound("kA", h.bound_a, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|", h.found_a, InputKind::x);
+  if (h.masked) t.bound("kK", h.bound_k, "sup |g(s_c(y)) - g(s(y))| over the stored y", h.found_k, input);
+  t.bound("kB", h.bound_b, "sup |fp32 sequence - exact sequence|", h.found_b, input);
+  if (h.format == "f32" && !relative) t.bound("kAB", h.bound_ab, "sup over the rows of A + B", h.found_ab, input);
   if (h.two_word) {
-    t.constant("kUlp", h.bound_ulp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom");
+    t.bound("kUlp", h.bound_ulp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom", h.found_ulp, input);
     t.constant("kUlpFrom", h.ulp_from, "");
   }
-  if (h.format != "f32") describe_storage(t, h, h.storage);
+  if (h.format != "f32") describe_storage(t, h, h.storage, input);
   t.line(h.centred ? "  // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)\n"
                    : "  // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)\n");
   const int extra = h.two_word ? 3 : 2;
@@ -457,7 +514,7 @@ void describe(Text& t, TableHeader& h) {
   segment("kUpper", h.upper);
   segment("kLower", h.lower);
   if (h.masked) segment("kLeft", h.left);
-  describe_storage(t, h, h.storage);
+  describe_storage(t, h, h.storage, h.masked ? InputKind::y_and_mask : InputKind::y);
   t.line("  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{");
   t.entries(h.entries, count);
   t.line("\n    }};\n  }\n");
@@ -479,7 +536,7 @@ void describe(Text& t, ForwardHeader& h) {
   power_of_two(t, "kTailRows", h.tail_rows);
   t.constant("kTailIndexScale", h.tail_index_scale);
   t.constant("kTailIndexBias", h.tail_index_bias);
-  t.constant("kA", h.bound_a, "sup |p/f - 1|, proven");
+  t.bound("kA", h.bound_a, "sup |p/f - 1|, proven", h.found_a, InputKind::x);
   table(t, "table", "kRows", "kDegree + 2", h.table, h.rows, h.degree + 2);
   table(t, "tail", "kTailRows", "kTailDegree + 3", h.tail, h.tail_rows, h.tail_degree + 3);
 }
@@ -501,8 +558,8 @@ void describe(Text& t, RoundedForwardHeader& h) {
   t.constant("kIndexScale", h.index_scale);
   t.constant("kIndexBias", h.index_bias);
   within(t, "kQuarticShift", h.quartic_shift, 16, 20);
-  t.constant("kA", h.bound_a, "sup |x p/f - 1| for x >= kXMin, proven");
-  t.constant("kCoreA", h.bound_core, "the same over the rows from kCoreFirst on");
+  t.bound("kA", h.bound_a, "sup |x p/f - 1| for x >= kXMin, proven", h.found_a, InputKind::x);
+  t.bound("kCoreA", h.bound_core, "the same over the rows from kCoreFirst on", h.found_core, InputKind::x);
   t.line("  // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4\n");
   table(t, "table", "kRows", "kWords", h.table, h.rows, words);
 }

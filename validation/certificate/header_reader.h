@@ -17,6 +17,15 @@
 
 namespace outgrad::validation {
 
+/// The worst input that was found for a bound, as the comment behind the bound states it: "; found 2^-26.25 at x = -0x1.29c22efc9a0cbp+2". A header may
+/// state none.
+struct FoundInput {
+  bool given = false;
+  double log2_error = 0;  // to two decimals
+  double at = 0;          // x for A, else a stored y
+  bool m = true;          // of masked headers: the branch of y
+};
+
 /// A table of `rows` rows of `words` floats, row-major.
 struct CoefficientTable {
   int rows = 0;
@@ -24,6 +33,7 @@ struct CoefficientTable {
   std::vector<float> values;
   /// What the header claims of each row's own A, as log2: of the rows that it lists; those after them are zeros that no argument asks for.
   std::vector<double> log2_fit_errors;
+  std::vector<FoundInput> found;  // of the same rows
 
   std::span<const float> row(int k) const { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
   std::span<float> row(int k) { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
@@ -32,6 +42,7 @@ struct CoefficientTable {
 /// T, O and R over every stored y of a 16- or 8-bit format, both mask bits, and all real x that round to that y.
 struct StorageClaims {
   double total = 0, oracle = 0, regret = 0;
+  FoundInput found_total, found_oracle, found_regret;
 };
 
 /// What every header says of itself.
@@ -63,7 +74,8 @@ struct BackwardHeader : HeaderNames {
   double bound_ulp = 0, ulp_from = 0;            // of two-word headers: (A + B) / ulp(g) where |g| >= ulp_from
   double bound_a = 0, bound_k = 0, bound_b = 0;  // bound_k of masked headers
   double bound_ab = 0;                           // sup over the rows of A + B, of f32 headers but those of the class rel
-  StorageClaims storage;                         // of headers whose format is not f32
+  FoundInput found_a, found_k, found_b, found_ab, found_ulp;
+  StorageClaims storage;  // of headers whose format is not f32
   CoefficientTable table;
 };
 
@@ -89,6 +101,7 @@ struct ForwardHeader : HeaderNames {
   int tail_degree = 0, tail_rows = 0;
   float tail_index_scale = 0, tail_index_bias = 0;
   double bound_a = 0;
+  FoundInput found_a;
   CoefficientTable table, tail;
 };
 
@@ -100,6 +113,7 @@ struct RoundedForwardHeader : HeaderNames {
   float index_scale = 0, index_bias = 0;
   int quartic_shift = 0;
   double bound_a = 0, bound_core = 0;  // core: rows from core_first on
+  FoundInput found_a, found_core;
   CoefficientTable table;
 };
 

@@ -228,6 +228,8 @@ class Analysis {
   }
 
  public:
+  Interval error_at(float y, bool m) const { return enclosed(y, m).second; }
+
   // The measure of A + B over all f32 y, ranges of them halved until it meets the claim.
   Finding run_rows(const std::vector<double>& fit_errors, RowMeasure measure) {
     const auto value = [&](int row, const Evaluated& p) {
@@ -381,6 +383,8 @@ class Analysis {
 };
 
 }  // namespace
+
+Interval rounding_error_at(const BackwardHeader& h, float y, bool m) { return Analysis(h, 0).error_at(y, m); }
 
 Finding prove_rounding(const BackwardHeader& h, double claim) { return Analysis(h, claim).run(); }
 

@@ -17,11 +17,15 @@
 
 #include "validation/certificate/header_reader.h"
 #include "validation/certificate/verdict.h"
+#include "validation/exact/mp.h"
 
 namespace outgrad::validation {
 
 /// Decides sup |g_deployed - g_exact| <= claim. A witness is in y.
 Finding prove_rounding(const BackwardHeader& h, double claim);
+
+/// g_deployed - g_exact at one y.
+Interval rounding_error_at(const BackwardHeader& h, float y, bool m);
 
 /// What A and B of a row come to together, f32 headers.
 enum class RowMeasure {

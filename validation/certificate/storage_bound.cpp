@@ -15,6 +15,7 @@
 
 #include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/deployed.h"
+#include "validation/certificate/found.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
@@ -226,6 +227,7 @@ class Enumeration {
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
     if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
     seen_.resize(findings_.size()), at_.resize(findings_.size());
+    found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
   }
 
   std::vector<Finding> run() {
@@ -249,6 +251,15 @@ class Enumeration {
       finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
       finding.witness = Witness{at_[k].first, finding.proven, finding.claim};
       return;
+    }
+    if (k < found_.size() && found_[k].given) {
+      const std::string where = found_place(found_[k], masked_);
+      const std::string problem = found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
+      if (!problem.empty()) {
+        finding.verdict = Verdict::Violated;
+        finding.why = problem;
+        return;
+      }
     }
     finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[k].first, at_[k].second);
     if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
@@ -343,6 +354,9 @@ class Enumeration {
     Finding& finding = findings_[k];
     if (!(proven <= finding.proven)) finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {y.value, m};
     if (seen > seen_[k]) seen_[k] = seen;
+    if (k < found_.size() && found_[k].at == y.value && std::signbit(found_[k].at) == std::signbit(y.value) && (!masked_ || found_[k].m == m)) {
+      found_errors_[k] = Interval(seen, proven);
+    }
     if (seen > finding.claim && finding.verdict != Verdict::Violated) {
       finding.verdict = Verdict::Violated;
       finding.witness = Witness{y.value, g, least + (most - least) / 2};
@@ -359,6 +373,8 @@ class Enumeration {
   std::vector<Finding> findings_;               // T, O, R, and the class ulp
   std::vector<double> seen_;                    // what each certainly reaches
   std::vector<std::pair<double, bool>> at_;     // where it is largest
+  std::array<FoundInput, 3> found_;             // for T, O, R
+  std::array<Interval, 3> found_errors_;        // what they are there; 0 where no x is stored like this
   double largest_ = 0;                          // |g|
   long pairs_ = 0;
 };

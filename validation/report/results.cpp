@@ -49,7 +49,7 @@ std::vector<std::string> files_in(const fs::path& folder, const std::string& ext
 FitResult read_fit(const std::string& file) {
   const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
-  node.expect_schema("outgrad.fit/2");
+  node.expect_schema("outgrad.fit/3");
   FitResult fit;
   fit.file = file;
   fit.name = node["name"].text();

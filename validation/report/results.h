@@ -1,6 +1,6 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/2, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1, outgrad.certificate_attack/1,
+// Every file is read through its schema alone (outgrad.fit/3, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1, outgrad.certificate_attack/1,
 // outgrad.training/2; the tuner's by autotune/records/database.h); nothing else of the programs that wrote it is linked here. What is missing is an
 // empty list; what is malformed is a SpecError "file: place: why".
 #pragma once

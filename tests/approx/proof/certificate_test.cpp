@@ -172,7 +172,7 @@ TEST(Certificate, CoordinateBoundHoldsWhereTheGridChanges) {
     const double y_star = swish.y_star().to_double();
     for (const Format format : {Format::f16, Format::bf16}) {
       const BackwardModel m = coordinate_only(swish, format);
-      const double bound = certify_coordinate(swish, m), y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo);
+      const double bound = certify_coordinate(swish, m).bound, y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo);
       double worst = 0, least = NAN;
       int seen = 0;
       for (std::uint32_t code = 0xffff; code > 0x8000 && seen < 300; --code) {

@@ -45,6 +45,37 @@ TEST_P(CommittedFit, EveryMinimaxRowIsNearItsLowerBound) {
   }
 }
 
+/// What was found is below what is proven, and of rows that follow g just below.
+TEST_P(CommittedFit, FoundErrorsAreBelowTheirBounds) {
+  const Fit result = committed(GetParam());
+  const auto below = [](const FoundInputs& found, const char* bound, double proven) {
+    ASSERT_TRUE(found.contains(bound)) << bound;
+    EXPECT_GT(found.at(bound).error, proven / 4) << bound;
+    EXPECT_LE(found.at(bound).error, proven) << bound;
+  };
+  if (result.table) {
+    for (const auto& [bound, proven] : {std::pair{"T", result.table->kT}, {"O", result.table->kO}, {"R", result.table->kR}})
+      below(result.table->found, bound, proven);
+  }
+  if (!result.backward) return;
+  const BackwardModel& m = *result.backward;
+  below(m.found, "B", m.kB);
+  if (m.kMasked) below(m.found, "K", m.kK);
+  if (m.kTwoWord) below(m.found, "ulp", m.kUlp);
+  if (m.format == Format::f32) {
+    below(m.found, "AB", m.kAB);
+  } else {
+    for (const auto& [bound, proven] : {std::pair{"T", m.kT}, {"O", m.kO}, {"R", m.kR}}) below(m.found, bound, proven);
+  }
+  constexpr double kEqual = 0x1p-48;
+  for (const Piece& p : m.pieces) {
+    EXPECT_LE(p.found.error, p.observed) << p.row;
+    if (!p.storage_aware && p.certified > kEqual && p.found.error > 0) {
+      EXPECT_GT(p.found.error, 0.8 * p.certified) << p.row;
+    }
+  }
+}
+
 TEST_P(CommittedFit, KeepsItsClass) {
   const Fit result = committed(GetParam());
   if (result.table) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/host/errors.h"
 #include "tests/validation/attack/committed.h"
 #include "validation/attack/mutation.h"
 #include "validation/certificate/header_reader.h"
@@ -73,6 +74,39 @@ TEST(AttackMutation, TheDefectsItWasMadeForAreWithinItsReach) {
     EXPECT_NE(mutant_of(text, sites, i, 5, text, random).text.find("\\ \n"), std::string::npos);
     break;
   }
+}
+
+// Beside the same input another figure is wrong. Another input may be as bad a one, so it is `check` that has to look; a text that is no input is refused.
+TEST(AttackMutation, OfWhatWasFoundAnotherFigureIsWrong) {
+  const std::string text = committed("gelu_bf16");
+  const std::vector<Site> sites = sites_of(text);
+  constexpr size_t kAnotherNumber = 1;
+  Random random(7);
+  int figures = 0, inputs = 0;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].kind != Site::Kind::comment) continue;
+    const size_t figure = text.find("; found 2^", sites[i].begin), input = text.find(" = ", figure);
+    if (figure > sites[i].begin + sites[i].length) continue;
+    for (int round = 0; round < 20; ++round) {
+      const Mutant mutant = mutant_of(text, sites, i, kAnotherNumber, text, random);
+      const auto changed = static_cast<size_t>(std::mismatch(text.begin(), text.end(), mutant.text.begin()).first - text.begin());
+      if (changed > figure && changed < input) {
+        ++figures;
+        EXPECT_TRUE(mutant.refused_by_definition) << mutant.text.substr(figure, 50);
+      } else if (changed > input) {
+        bool is_header = true;
+        try {
+          parse_header(mutant.text, "h.h");
+        } catch (const kernels::SpecError&) {
+          is_header = false;
+        }
+        inputs += is_header;
+        EXPECT_EQ(mutant.refused_by_definition, !is_header) << mutant.text.substr(figure, 50);
+      }
+    }
+  }
+  EXPECT_GT(figures, 50);
+  EXPECT_GT(inputs, 50);
 }
 
 TEST(AttackMutation, APlanTakesEveryConstantAndThinsEvenly) {

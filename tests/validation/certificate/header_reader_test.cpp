@@ -28,7 +28,8 @@ BackwardHeader arbitrary_header() {
   h.y_hi = -0x1.5c1a2cp-3f, h.y_lo = 0x1.8p-30f, h.t_min = 0x1p-149f, h.s_min = -0.4f, h.y_max = 4.0f, h.index_scale = 4.0f, h.index_bias = 0x1p23f;
   h.has_left = true, h.left_y = -0.125f, h.left_row = 2, h.left_knee = 246, h.left_base = -3;
   h.bound_a = 0x1.23456789abcdfp-27, h.bound_k = 0, h.bound_b = 0x1p-22, h.bound_ab = 0x1.8p-22;
-  h.table = {4, 4, {}, {-20.5, -21, -22.25, -23.01}};
+  h.found_a = {true, -27.01, -0x1.23p+2}, h.found_b = {true, -22.5, 0x1.5p-3, false}, h.found_ab = {true, -21.75, -0x0p+0, true};
+  h.table = {4, 4, {}, {-20.5, -21, -22.25, -23.01}, {{}, {true, -21.03, 1.5}, {}, {}}};
   for (int i = 0; i < 16; ++i) h.table.values.push_back(i % 3 == 0 ? -0.0f : std::ldexp(1.0f + 0x1p-23f * static_cast<float>(i), i - 8));
   return h;
 }
@@ -38,8 +39,9 @@ BackwardHeader unmasked_header() {
   BackwardHeader h = arbitrary_header();
   h.activation = "softplus", h.function = "softplus(x)", h.format = "bf16", h.masked = false, h.has_left = false;
   h.y_min = 0, h.rows = 3, h.has_breaks = true, h.breaks = {0.5f, 1.25f}, h.scheme = 2;
-  h.storage = {0x1p-8, 0x1p-9, 0x1p-10};
-  h.table = {3, 4, std::vector<float>(12, 0.75f), {-9, -9, -9}};
+  h.found_a = {}, h.found_b = {true, -22.5, 0x1.5p-3}, h.found_ab = {};
+  h.storage = {0x1p-8, 0x1p-9, 0x1p-10, {}, {true, -9, 0x1p-3}, {}};
+  h.table = {3, 4, std::vector<float>(12, 0.75f), {-9, -9, -9}, {}};
   return h;
 }
 
@@ -49,7 +51,7 @@ TableHeader arbitrary_table() {
   h.accuracy = "oracle";
   h.entry_format = "f16", h.index_operations = 11;
   h.upper = {0, 3, 0}, h.lower = {1, 2, 4}, h.left = {0, 0, 6};
-  h.storage = {0x1p-4, 0x1p-5, 0x1p-6};
+  h.storage = {0x1p-4, 0x1p-5, 0x1p-6, {true, -4, -0x1.4p-3}, {}, {}};
   h.entries = {0x3800, 0x3900, 0x3a00, 0x3c00, 0x3700, 0x3600, 0x0000};
   return h;
 }
@@ -81,6 +83,30 @@ TEST(HeaderReader, ReadsBackEveryBit) {
   EXPECT_EQ(read.bound_a, h.bound_a);
   EXPECT_EQ(read.bound_ab, h.bound_ab);
   EXPECT_EQ(read.name, "gelu_f32");
+  EXPECT_EQ(read.found_a.at, h.found_a.at);
+  EXPECT_EQ(read.found_b.m, false);
+  EXPECT_EQ(read.found_ab.log2_error, -21.75);
+  EXPECT_FALSE(read.found_k.given);
+  EXPECT_EQ(read.table.found[1].at, 1.5);
+}
+
+// A figure of other than two decimals, an input in another notation, of another kind, without its branch or with a branch more.
+TEST(HeaderReader, RejectsWhatIsNoInput) {
+  const std::string masked = print_header(arbitrary_header()), unmasked = print_header(unmasked_header());
+  EXPECT_NE(masked.find("; found 2^-27.01 at x = -0x1.23p+2\n"), std::string::npos);
+  EXPECT_NE(masked.find("; found 2^-22.50 at y = 0x1.5p-3, m = 0\n"), std::string::npos);
+  for (const auto& [from, to] : {std::pair{"found 2^-27.01", "found 2^-27.0"},
+                                 {"found 2^-27.01", "found -27.01"},
+                                 {"at x = -0x1.23p+2", "at y = -0x1.23p+2"},
+                                 {"at x = -0x1.23p+2", "at x = -0x1.230p+2"},
+                                 {"at x = -0x1.23p+2", "at x = -4.5"},
+                                 {"at x = -0x1.23p+2", "at x = nan"},
+                                 {"0x1.5p-3, m = 0", "0x1.5p-3"},
+                                 {"0x1.5p-3, m = 0", "0x1.5p-3, m = 2"},
+                                 {"at x = 0x1.8p+0", "at x = 0x1.8p+0, m = 1"}}) {
+    EXPECT_NE(message_of(replaced(masked, from, to)), "") << to;
+  }
+  EXPECT_NE(message_of(replaced(unmasked, "at y = 0x1.5p-3", "at y = 0x1.5p-3, m = 1")), "");
 }
 
 TEST(HeaderReader, ReadsBackTheOtherParts) {

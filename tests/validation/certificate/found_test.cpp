@@ -1,0 +1,123 @@
+// The inputs beside the bounds: committed headers state them for every bound, and another input or another figure is refused.
+#include "validation/certificate/found.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/support/files.h"
+#include "validation/certificate/storage_bound.h"
+
+namespace outgrad::validation {
+namespace {
+
+std::string committed(const std::string& name) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"); }
+
+// Of the findings that look at inputs, the first that does not hold: why not.
+std::string refusal(const std::string& text) {
+  const Header header = parse_header(text, "h.h");
+  std::vector<Finding> findings;
+  std::visit(
+      [&]<class H>(const H& h) {
+        if constexpr (!std::is_same_v<H, TableHeader>) {
+          if (const auto found = prove_found(h)) findings.push_back(*found);
+        }
+        if constexpr (std::is_same_v<H, TableHeader>) findings = prove_storage(h);
+        if constexpr (std::is_same_v<H, BackwardHeader>) {
+          if (h.format != "f32") std::ranges::copy(prove_storage(h), std::back_inserter(findings));
+        }
+      },
+      header);
+  for (const Finding& finding : findings) {
+    if (finding.verdict != Verdict::Holds) return finding.why;
+  }
+  return "";
+}
+
+// "bound ... 2^B ...; found 2^F at y = INPUT": where F and INPUT stand in the text, and what they are.
+struct Statement {
+  size_t figure_at = 0, figure_size = 0, input_at = 0, input_size = 0;
+  double bound = 0, figure = 0, input = 0;
+  bool of_row = false;
+};
+
+std::vector<Statement> statements_of(const std::string& text) {
+  static const std::regex form(R"(2\^(-?[0-9.]+)[^\n]*; found 2\^(-?[0-9]+\.[0-9]{2}) at [xy] = (-?0x[0-9a-fp.+-]+))");
+  std::vector<Statement> statements;
+  for (std::sregex_iterator match(text.begin(), text.end(), form), end; match != end; ++match) {
+    const auto at = [&](size_t group) { return static_cast<size_t>(match->position(group)); };
+    const auto size = [&](size_t group) { return static_cast<size_t>(match->length(group)); };
+    statements.push_back({at(2), size(2), at(3), size(3), std::stod((*match)[1]), std::stod((*match)[2]), std::stod((*match)[3]),
+                          text.rfind("// row", at(2)) > text.rfind('\n', at(2)) && text.rfind("// row", at(2)) != std::string::npos});
+  }
+  return statements;
+}
+
+std::vector<std::string> headers() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(OUTGRAD_SOURCE_DIR "/kernels/generated")) {
+    if (!entry.path().filename().string().starts_with("tuned_")) names.insert(entry.path().stem().string());
+  }
+  return {names.begin(), names.end()};
+}
+
+// Every bound but those of polynomials that equal g; and what was found is below it, and not far below.
+TEST(Found, EveryCommittedBoundHasItsInput) {
+  static const std::regex bound_line(R"((double k[A-Z][A-Za-z]* = 0x|// row [0-9]+: A)[^\n]*2\^(-?[0-9.]+)[^\n]*)");
+  size_t bounds = 0;
+  for (const std::string& name : headers()) {
+    const std::string text = committed(name);
+    for (std::sregex_iterator match(text.begin(), text.end(), bound_line), end; match != end; ++match) {
+      const std::string line = match->str();
+      constexpr double kEqual = -48;
+      if (line.find("kUlpFrom =") != std::string::npos || std::stod((*match)[2]) < kEqual) continue;
+      ++bounds;
+      EXPECT_NE(line.find("; found 2^"), std::string::npos) << name << ": " << line;
+    }
+    for (const Statement& s : statements_of(text)) {
+      EXPECT_LE(s.figure, s.bound) << name;
+      // One bit, if that: B is an a priori bound, and A is added from both sides of a clamp.
+      EXPECT_GE(s.figure, s.bound - 2) << name << ": " << text.substr(s.figure_at, 40);
+    }
+  }
+  EXPECT_GT(bounds, 2000u);
+}
+
+// The least change that the two decimals show; twice the input, and another input next to it.
+TEST(Found, AnotherFigureOrInputIsRefused) {
+  for (const char* name : {"gelu_bf16", "gelu_f32", "gelu_f32_rel", "softplus_f32", "elu_bf16", "gelu_forward_bf16", "gelu_e4m3_oracle"}) {
+    const std::string text = committed(name);
+    ASSERT_EQ(refusal(text), "") << name;
+    int rows = 0;
+    for (const Statement& s : statements_of(text)) {
+      if (s.of_row && ++rows > 4) continue;
+      const auto replaced = [&](size_t at, size_t size, const std::string& with) { return std::string(text).replace(at, size, with); };
+      for (const double step : {0.01, -0.01}) {
+        const std::string why = refusal(replaced(s.figure_at, s.figure_size, fmt::format("{:.2f}", s.figure + step)));
+        EXPECT_NE(why.find(fmt::format(", not 2^{:.2f}", s.figure + step)), std::string::npos) << name << ": " << text.substr(s.figure_at, 40) << why;
+      }
+      const std::string why = refusal(replaced(s.input_at, s.input_size, fmt::format("{:a}", 2 * s.input)));
+      EXPECT_NE(why, "") << name << ": " << text.substr(s.figure_at, 40);
+      EXPECT_EQ(why.find('\n'), std::string::npos);
+    }
+  }
+}
+
+// A y that the format cannot store is no input.
+TEST(Found, AnInputIsANumberOfTheFormat) {
+  const std::string text = committed("gelu_bf16");
+  for (const Statement& s : statements_of(text)) {
+    if (text.substr(s.input_at - 4, 4) != "y = ") continue;
+    const std::string why = refusal(std::string(text).replace(s.input_at, s.input_size, fmt::format("{:a}", s.input * (1 + 0x1p-20))));
+    EXPECT_NE(why, "") << text.substr(s.figure_at, 40);
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::validation
