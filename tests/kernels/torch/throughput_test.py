@@ -1,5 +1,9 @@
-"""notebooks_data/studies/throughput.py on the CPU with small models, and its search for the largest batch on a memory that is made up."""
+"""notebooks_data/studies/throughput.py on the CPU with small models, and its search for the largest batch on a memory that is made up.
 
+What it compiles goes through Inductor's own decompositions and partition, which the flag of "compile + flag" changes; Inductor's own
+code, which a C++ compiler takes a minute for, is made in the exhaustive form alone."""
+
+import functools
 import json
 
 import pytest
@@ -38,10 +42,12 @@ def test_the_largest_batch_is_bracketed(least, per_sequence, error):
     assert len(tried) <= throughput.TRIES + 2
 
 
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "models, recipes", [("BERT-Large", "eager + SDPA|ours|eager|ours, norms in bf16|compile + flag"), ("GPT-2 medium|RoBERTa-Large", "eager|ours")]
 )
-def test_all_of_it_runs(run, capsys, tmp_path, models, recipes):
+def test_all_of_it_runs(run, monkeypatch, capsys, tmp_path, models, recipes, backend):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     file = tmp_path / "throughput.json"
     assert run(*TINY, "--models", models, "--recipes", recipes, "--out", file) == 0
     found = json.loads(file.read_text())
