@@ -1,10 +1,12 @@
 """The operators for CUDA, over a driver that stands in for a GPU: its memory is the host's, and what is launched computes what the host computes, from
 the arguments that the launch was given. Real are the choice of kernels, their programs, which NVRTC compiles for an sm_90, and every argument."""
 
+import multiprocessing
 import os
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
@@ -126,30 +128,36 @@ def test_what_is_refused(device):
 
 # --- The folder of compiled programs ---------------------------------------------------------------------------------
 
-RUN = """
-import os, sys, torch, outgrad
-torch.ops.load_library(sys.argv[1])
-x = torch.linspace(-5, 5, 1000)
-y, mask = torch.ops.outgrad_stand_in.activation_forward(x, 0)
-assert torch.equal(y, torch.ops.outgrad.activation_forward(x, 0)[0])
-"""
+
+def one_gelu(environment):
+    """The first call of a process that launches."""
+    os.environ.update(environment)
+    x = torch.linspace(-5, 5, 1000)
+    assert torch.equal(loaded("outgrad_stand_in").activation_forward(x, 0)[0], ours.activation_forward(x, 0)[0])
 
 
-def run(**environment):
-    return subprocess.run(
-        [sys.executable, "-c", RUN, str(BINARY / "tests/liboutgrad_torch_stand_in.so")], env=os.environ | environment, capture_output=True, text=True
-    )
+@pytest.fixture(scope="module")
+def run(device):
+    """one_gelu in a process of its own, forked from one that has imported PyTorch and has launched nothing; raises what it raises."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["outgrad", "pytest"])
+
+    def in_a_process(**environment):
+        with ProcessPoolExecutor(1, context) as process:
+            process.submit(one_gelu, environment).result()
+
+    return in_a_process
 
 
-def test_a_program_is_compiled_once(device, tmp_path):
+def test_a_program_is_compiled_once(run, tmp_path):
     """A second process finds the first one's; a damaged one is compiled again; where nothing can be written, nothing is kept."""
     folder = tmp_path / "made" / "here"
-    assert run(OUTGRAD_CACHE=str(folder)).returncode == 0
+    run(OUTGRAD_CACHE=str(folder))
     (kept,) = folder.iterdir()
 
     def is_read():
         before = kept.stat().st_mtime_ns
-        assert run(OUTGRAD_CACHE=str(folder)).returncode == 0
+        run(OUTGRAD_CACHE=str(folder))
         assert [kept] == list(folder.iterdir())
         return kept.stat().st_mtime_ns == before
 
@@ -160,13 +168,12 @@ def test_a_program_is_compiled_once(device, tmp_path):
         assert not is_read() and kept.read_bytes() != damaged
     assert is_read()
     (tmp_path / "file").write_text("")
-    assert run(OUTGRAD_CACHE=str(tmp_path / "file")).returncode == 0
+    run(OUTGRAD_CACHE=str(tmp_path / "file"))
 
 
-def test_without_a_driver_it_says_so(device):
-    result = run(OUTGRAD_LIBCUDA="/nowhere/libcuda.so.1")
-    assert result.returncode == 1
-    assert "RuntimeError: /nowhere/libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine" in result.stderr.strip().splitlines()[-1]
+def test_without_a_driver_it_says_so(run):
+    with pytest.raises(RuntimeError, match="^/nowhere/libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine"):
+        run(OUTGRAD_LIBCUDA="/nowhere/libcuda.so.1")
 
 
 def test_importing_loads_neither_driver_nor_compiler():
