@@ -93,6 +93,15 @@ EXACT = {
 }
 
 
+def minimum_of(f):
+    """Where f, which falls and then rises on [-2, 0], is least: to 1e-6."""
+    x_star = -1.0
+    for reach in (1.0, 1e-3):
+        grid = torch.linspace(x_star - reach, x_star + reach, 2_001, dtype=torch.float64)
+        x_star = grid[f(grid).argmin()].item()
+    return x_star
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", EXACT)
 def test_every_gradient_of_16_bits_is_within_the_proven_bound(name, dtype):
@@ -113,15 +122,14 @@ def test_every_gradient_of_16_bits_is_within_the_proven_bound(name, dtype):
 def test_f32_activations_keep_the_bound_of_what_y_and_the_bit_stand_for(name):
     """As GELU's test above: f' at the x that y and the bit stand for, by bisection in float64."""
     f = EXACT[name]
-    x = torch.cat([torch.linspace(-20, 20, 50_001), torch.randn(20_000, generator=torch.Generator().manual_seed(1))])
+    x = torch.cat([torch.linspace(-20, 20, 10_001), torch.randn(4_000, generator=torch.Generator().manual_seed(1))])
     y, g = gradients(getattr(outgrad, name), x, dy=torch.ones_like(x))
     exact = f(x.double())
     assert (y.double() - exact).abs().sub(2.0**-24 * exact.abs() * (1 + 2.0**-18) + 2.0**-149).max() <= 1e-15
     low, high = torch.full_like(exact, -120.0), torch.full_like(exact, 120.0)
     right = torch.ones_like(x, dtype=torch.bool)
     if name in outgrad.library.MASKED:
-        grid = torch.linspace(-2, 0, 2_000_001, dtype=torch.float64)
-        x_star = grid[f(grid).argmin()].item()
+        x_star = minimum_of(f)
         right = x >= x_star
         low, high = torch.where(right, x_star, low), torch.where(right, high, x_star)
     for _ in range(64):
@@ -134,7 +142,7 @@ def test_f32_activations_keep_the_bound_of_what_y_and_the_bit_stand_for(name):
     assert bound < 1e-4
     # Next to y* what float64 leaves of y - y* says little of the root; where f ends, y is as near to the end as x is far.
     away = torch.ones_like(right) if name not in outgrad.library.MASKED else (x - x_star).abs() > 1e-5
-    assert away.sum() > 69_000
+    assert away.sum() > 13_500
     assert (g.double() - want).abs()[away].max() <= bound + 2.0**-24 + 1e-9
 
 
