@@ -1,7 +1,7 @@
 """Bytes that transformer layers keep for their backward pass: PyTorch's own, eager and compiled, and ours.
 
 Counted by storage, parameters apart, on fake CUDA tensors: what is counted is what a GPU would keep, and nothing is
-computed. A layer's figure is what three layers keep less what two keep. `python notebooks_data/studies/ledger.py` prints
+computed. A layer's figure is what two layers keep less what one keeps. `python notebooks_data/studies/ledger.py` prints
 the tables; with --write it writes ledger.json beside this file, which a test compares with a count of its own.
 
 The largest batch is arithmetic, not a measurement: what a GPU's memory leaves beside weights, gradients and Adam's two
@@ -253,18 +253,19 @@ def of_layer(recipe, mode, count=kept_eager, before=False):
             with autocast_on(device, autocast):
                 return count(stack, x)
 
-    of_one, of_three = (kept(3, batch) - kept(2, batch) for batch in (1, 3))
+    of_one, of_three = (kept(2, batch) - kept(1, batch) for batch in (1, 3))
     return (of_three - of_one) / 2 / MIB
 
 
+@functools.cache
 def of_model(recipe, mode, model):
     """Bytes that a whole model keeps for one sequence, and the bytes of weights, gradients and Adam's moments: four
     arrays in the weights' type, under autocast the matrices in bf16 too."""
     dtype, autocast = MODES[mode]
     kept = []
-    for batch in (1, 3):
-        with fake("cuda", dtype):
-            made = Model(recipe, *MODELS[model])
+    with fake("cuda", dtype):
+        made = Model(recipe, *MODELS[model])
+        for batch in (1, 3):
             tokens = torch.zeros(batch, LENGTH, dtype=torch.int64)
             with autocast_on("cuda", autocast):
                 kept.append(kept_eager(made, tokens, tokens))
