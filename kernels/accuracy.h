@@ -1,7 +1,9 @@
-// What a backward fit's header states of its accuracy, and which fits may stand in another's place where nothing but speed is asked for.
+// What a backward fit's header states about its accuracy, and which fits may replace another one where only speed is
+// asked for.
 //
-// T alone cannot say: next to y* no function of the stored y has less than O, so that max T / max O forgives an error of O everywhere else. A + B bounds the
-// error at every real y, R the part of it that the storage of y does not excuse.
+// T alone cannot decide this. Next to y* no function of the stored y has an error below O, so max T / max O allows an
+// error of O everywhere else. A + B bounds the error at every real y, and R bounds the part of it that the storage of y
+// does not excuse.
 #pragma once
 
 #include <limits>
@@ -16,19 +18,19 @@ struct FitBounds {
   double a_plus_b = kNone;  // kA + kB: sup |fp32 value - g| over real y
   double t = kNone;         // kT: sup |value - f'(x)| over all x
   double r = kNone;         // kR: sup |value - middle of the range of f' over all that (y, bit) stands for|
-  bool direct = false;      // a table by the bits of y: it approximates nothing between them, so that it has no A and no B
+  bool direct = false;      // a table indexed by the bits of y: it approximates nothing between them, so it has no A and no B
 };
 
-// Of a header. The texts are null, and nothing is bounded, where there is no backward fit.
+// The claims of one header. If there is no backward fit, the texts are null and nothing is bounded.
 struct FitClaims {
   const char* name = nullptr;
-  const char* accuracy = nullptr;  // its class: "abs:2^-26.2"
+  const char* accuracy = nullptr;  // the header's accuracy class: "abs:2^-26.2"
   FitBounds bounds{};
 };
 
 inline namespace OUTGRAD_ABI {
 
-// Of the class rel, kA is relative to g: it bounds no absolute error.
+// In the class rel, kA is relative to g, so it bounds no absolute error.
 constexpr bool is_relative(const char* accuracy) { return accuracy[0] == 'r' && accuracy[1] == 'e' && accuracy[2] == 'l'; }
 
 template <class Fit>
@@ -43,7 +45,7 @@ constexpr FitClaims claims_of() {
   return claims;
 }
 
-// Of what a tuned table chooses: a norm's has no fit, and a forward's is nobody's to choose.
+// The claims of a tuned table's choice. A norm has no fit, and a forward's fit is never a choice.
 template <class Choice>
 constexpr FitClaims claims_of_choice() {
   if constexpr (requires { Choice::Fit::kMasked; }) {
@@ -53,7 +55,8 @@ constexpr FitClaims claims_of_choice() {
   }
 }
 
-// Whether no bound that the standard has is larger in the fit, or missing. Both are of one activation and format.
+// Whether the fit has every bound that the standard has, and none is larger. Both are of the same activation and
+// format.
 constexpr bool is_as_accurate(const FitBounds& fit, const FitBounds& standard) {
   return (fit.direct || fit.a_plus_b <= standard.a_plus_b) && fit.t <= standard.t && fit.r <= standard.r;
 }
@@ -70,8 +73,8 @@ constexpr bool are_as_accurate_as_the_last(Choices<Choice...>) {
 
 }  // namespace detail
 
-// What every tuned table keeps to, for a static_assert: it takes no fit along whose proven bounds are larger than the default's, the last choice's,
-// unless it says that it was asked to.
+// For a static_assert: no tuned table has a fit whose proven bounds are larger than those of the default, which is its
+// last choice, unless the table says that it was asked to.
 template <class Table>
 constexpr bool table_is_as_accurate() {
   if constexpr (requires { Table::kAnyAccuracy; }) {

@@ -1,6 +1,7 @@
-// The catalogue of activations: their names and, of each, the fit that the library uses for y stored in a format. Who adds an activation adds it here, at
-// the end of each list, and to outgrad_activation in kernels/c/outgrad.h. What f is stands elsewhere: approx/function/activations.cpp, by which it is fitted,
-// validation/exact/activation.cpp, by which fit and forward are checked, and kernels/forwards.h, by which y is computed.
+// The catalogue of activations: their names and, for each, the fit that the library uses for y stored in a format. To
+// add an activation, add it at the end of each list here, and to outgrad_activation in kernels/c/outgrad.h. The
+// definition of f stands in three other places: approx/function/activations.cpp fits it,
+// validation/exact/activation.cpp checks fit and forward against it, and kernels/forwards.h computes y.
 #pragma once
 
 #include "kernels/direct.h"
@@ -49,7 +50,7 @@ OUTGRAD_HD constexpr bool follow_the_names() {
 
 }  // namespace detail
 
-// Fits of all activations, in their order.
+// The fits of all activations, in the order of the names.
 template <class... Fit>
 struct FitList {
   static_assert(sizeof...(Fit) == kActivations, "a fit of each activation");

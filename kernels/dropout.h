@@ -11,19 +11,20 @@
 // element, and p = 1 drops every one. Then
 //   y = RN_T(RN_f32(x scale)) if it is kept,  scale = RN_f32(1 / (1 - p)),
 //   y = +0 if it is dropped, whatever x is: NaN and infinities too.
-// A kept NaN gives a NaN, a kept infinity or zero gives itself. But for its roundings the function is linear, so it is
-// its own backward pass: dx is what it makes of dy under the same seed and p. Tensors under one seed share their words:
-// each tensor, in each step of a training, takes a seed of its own.
+// A kept NaN gives a NaN, and a kept infinity or zero gives itself. Apart from its roundings the function is linear, so
+// it is its own backward pass: applied to dy with the same seed and p, it gives dx. Tensors with the same seed use the
+// same words, so each tensor needs a seed of its own in each training step.
 #pragma once
 
 #include "kernels/formats.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// What a probability p comes to (dropout_rule). Made by hand, it has threshold <= 2^32.
+// The numbers that follow from a probability p (dropout_rule). A rule that is written by hand must have threshold <=
+// 2^32.
 struct DropoutRule {
   u64 threshold;  // a smaller word drops its element
-  float scale;    // of what is kept; 0 where nothing is
+  float scale;    // the factor of what is kept; 0 if nothing is
 };
 
 struct PhiloxWords {
@@ -37,9 +38,10 @@ inline constexpr int kPhiloxRounds = 10;
 inline constexpr u32 kPhiloxEvenMultiplier = 0xd2511f53u, kPhiloxOddMultiplier = 0xcd9e8d57u;
 inline constexpr u32 kPhiloxLowIncrement = 0x9e3779b9u, kPhiloxHighIncrement = 0xbb67ae85u;
 
-// The rounds, on kCount sets of lanes side by side, once for scalars and vectors. A lane has 64 bits and a word in its
-// lower half. Its upper half may hold anything, for a product does not read it: so a product stays where it is, and its
-// upper half is one shift away. Ops has the type Lanes, product(lanes, word) of the lower halves, and splat(word).
+// The rounds, on kCount sets of lanes side by side, written once for scalars and vectors. A lane has 64 bits and holds
+// a word in its lower half. Its upper half may hold anything, because a product does not read it. So a product stays in
+// place, and one shift reaches its upper half. Ops has the type Lanes, product(lanes, word) of the lower halves, and
+// splat(word).
 template <class Ops, int kCount>
 OUTGRAD_HD void philox_rounds(typename Ops::Lanes (&c)[kCount][4], u64 key) {
   u32 low = static_cast<u32>(key), high = static_cast<u32>(key >> 32);
@@ -74,8 +76,8 @@ OUTGRAD_HD PhiloxWords philox(const PhiloxWords& counter, u64 key) {
 // The words of elements 4 counter .. 4 counter + 3.
 OUTGRAD_HD PhiloxWords philox(u64 counter, u64 key) { return philox(PhiloxWords{{static_cast<u32>(counter), static_cast<u32>(counter >> 32), 0, 0}}, key); }
 
-// Whether p lies in [0, 1], -0 included. By its bits: where the caller has set denormals-are-zero, a negative subnormal
-// compares equal to 0.
+// Whether p lies in [0, 1], -0 included. The test uses p's bits, because a negative subnormal compares equal to 0 if
+// the caller has set denormals-are-zero.
 OUTGRAD_HD bool dropout_holds(double p) {
   constexpr u64 kOne = u64{1023} << 52, kMinusZero = u64{1} << 63;
 #ifdef __CUDA_ARCH__
@@ -86,8 +88,8 @@ OUTGRAD_HD bool dropout_holds(double p) {
   return bits <= kOne || bits == kMinusZero;
 }
 
-// Whether 1 / (1 - p) lies above the midpoint v of two neighbouring floats a < b, where b >= 1: v (1 - p) < 1. v and v
-// - 1 are exact, and a fused multiply-add has the sign of the exact sum.
+// Whether 1 / (1 - p) lies above the midpoint v of two neighbouring floats a < b, where b >= 1, that is, whether v
+// (1 - p) < 1. v and v - 1 are exact, and a fused multiply-add has the sign of the exact sum.
 OUTGRAD_HD bool dropout_scale_above(float a, float b, double p) {
   const double v = 0.5 * (static_cast<double>(a) + static_cast<double>(b));
 #ifdef __CUDA_ARCH__
@@ -97,16 +99,16 @@ OUTGRAD_HD bool dropout_scale_above(float a, float b, double p) {
 #endif
 }
 
-// Of a p for which dropout_holds. The same in every floating-point environment: the threshold's operations are exact,
-// and signs decide what the quotient leaves in doubt.
+// p satisfies dropout_holds. The result is the same in every floating-point environment: the threshold's operations are
+// exact, and signs decide what the quotient leaves in doubt.
 OUTGRAD_HD DropoutRule dropout_rule(double p) {
   const double words = p * 0x1p32;
   const u64 whole = static_cast<u64>(words);
   DropoutRule rule{whole + (words - static_cast<double>(whole) >= 0.5 ? 1 : 0), 0.0f};
   if (p < 1) {
-    // Rounded three times, it is the nearest float or a neighbour of it. The exact quotient is no midpoint: times 1 -
-    // p, which is an integer over a power of two, the midpoint's odd numerator (above 1) would have to give a power of
-    // two.
+    // The guess is rounded three times, so it is the nearest float or a neighbour of it. The exact quotient is never a
+    // midpoint: 1 - p is an integer over a power of two, and its product with the midpoint's odd numerator (above 1)
+    // would have to be a power of two.
     const float guess = static_cast<float>(1 / (1 - p));
     const float less = float_of(bits_of(guess) - 1), more = float_of(bits_of(guess) + 1);
     rule.scale = !dropout_scale_above(less, guess, p) ? less : dropout_scale_above(guess, more, p) ? more : guess;
@@ -116,7 +118,7 @@ OUTGRAD_HD DropoutRule dropout_rule(double p) {
 
 OUTGRAD_HD bool dropout_keeps(const DropoutRule& rule, u32 word) { return word >= rule.threshold; }
 
-// y of an element of this word.
+// y of an element that has this word.
 template <class T>
 OUTGRAD_HD T dropout_element(const DropoutRule& rule, u32 word, T x) {
   return dropout_keeps(rule, word) ? narrow<T>(mul_rn(widen(x), rule.scale)) : T{};

@@ -1,32 +1,42 @@
-// The evaluators: an activation's derivative from its output, and the activation itself, each written once for every kind of scalar.
+// The evaluators compute an activation's derivative from its output, and the activation itself. Each is written once
+// for all kinds of scalar.
 //
-// The same template runs as the kernel (fp32 on host and device, SIMD lanes) and inside its own proof (balls that track rounding),
-// so what is proved is what runs. A scalar enters through an operations object `ops`:
+// The same template runs as the kernel (fp32 on host and device, SIMD lanes) and inside its own proof (balls that track
+// rounding), so what is proved is what runs. An operations object `ops` defines what a scalar is and does:
 //
 //   types   Value, Mask, Row
 //   Value   constant(float)   fma(a, b, c) = a b + c, rounded once   sub(a, b)   mul(a, b)   sqrt(a)   negate(a)
-//   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a          both keep a NaN a; of two zeros either
+//   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a
+//           a NaN a stays NaN in both; of two zeros, either may result
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
 //   Value   shifted(a, bits) = the float whose bits are those of a, shifted left        signed_as(a, b) = |a| with b's sign
-//   Value   nudged(a, tie) = a + tie, for tie = 2^-149, which is a for |a| >= 2^-123; of a = 0 either
-//   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body sees any x
+//   Value   nudged(a, tie) = a + tie, for tie = 2^-149; this is a itself for |a| >= 2^-123, and for a = 0 either a or
+//   tie
+//   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body may
+//           be called with any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
 //   Row     first_row() = 0     next_row(row, mask) = mask ? row + 1 : row
 //   Row     row_index(q, rows) = bits(q) mod rows, rows a power of two
-//   Row     octave_row(z, bits, knee, base, first_row, rows) = (first_row + max(((h + max(h, knee)) >> 1) - base, 0)) mod rows,
-//           h = exponent and first `bits` fraction bits of z as one integer: from the knee on a row is one h, below it two
+//   Row     octave_row(z, bits, knee, base, first_row, rows) =
+//           (first_row + max(((h + max(h, knee)) >> 1) - base, 0)) mod rows,
+//           h = exponent and first `bits` fraction bits of z as one integer; from the knee on, each h has its own row,
+//           and below the knee two h share a row
 //   Value   lookup(table, row, word)
 //
-// An object may have faster forms, equal to these by definition: signed_by(m, a) = select(m, a, negate(a)); beyond(m, y, limit) =
-// neither(m, less_equal(y, limit)); left_row(fit, y) = octave_row(non_positive(y), the fit's constants); indexed_row(fit, v), the row of v as
-// the index says; take_left(fit, left, y, row, v): where `left`, row and v of the left segment.
+// An object may have faster forms, which equal these by definition:
+//   signed_by(m, a) = select(m, a, negate(a))
+//   beyond(m, y, limit) = neither(m, less_equal(y, limit))
+//   left_row(fit, y) = octave_row(non_positive(y), the fit's constants)
+//   indexed_row(fit, v) = the row of v as given by its index
+//   take_left(fit, left, y, row, v): where `left` is set, row and v become those of the left segment
 //
-// Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset): at that magnitude an fp32 ulp is 1, so q is the index of the
-// cell of v rounded to nearest; or, with `breaks`, from counting the break points at or below v. A row is {centre, c0, ..., c_degree}:
-// centred arguments keep u small, hence the rounding of the steps too. With kTwoWord a last word follows, the low part of c0: the result is
-// then c0 plus something small, rounded once for all that matters. `fit` may be an object of a generated header's struct (all
-// members static) or any object with the same members; members for parts that a fit lacks may be absent.
+// Rows come from the fraction bits of q = fma(v, scale, 2^23 + offset). At that magnitude an fp32 ulp is 1, so q is the
+// index of v's cell, rounded to nearest. With `breaks`, rows come instead from counting the break points at or below v.
+// A row is {centre, c0, ..., c_degree}. Centred arguments keep u small, and with it the rounding errors of the steps.
+// With kTwoWord a last word follows, which is the low part of c0: the result is then c0 plus something small, and only
+// its last rounding matters. `fit` may be an object of a generated header's struct (all members static) or any object
+// with the same members. Members for parts that the fit lacks may be absent.
 #pragma once
 
 #include "kernels/formats.h"
@@ -41,10 +51,10 @@ inline constexpr int kHorner = 0;   // fewest operations, one chain
 inline constexpr int kEstrin = 1;   // pairs of coefficients combined by u, u^2, u^4: the shortest chain
 inline constexpr int kEvenOdd = 2;  // even and odd part by Horner in u^2: two chains, one operation more
 
-// Beyond it no table here goes.
+// No table here has a larger degree.
 inline constexpr int kLargestDegree = 16;
 
-// p(u) for the row's polynomial; u = v - centre, or v itself where the fit is not centred.
+// p(u), the row's polynomial at u = v - centre, or at u = v if the fit is not centred.
 template <class Ops, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& table, typename Ops::Row row, int degree, typename Ops::Value v,
                                             int scheme = kHorner, bool centred = true, bool two_word = false) {
@@ -58,7 +68,8 @@ OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& tab
     return ops.sub(ops.lookup(table, row, 1), ops.negate(p));
   }
   if (scheme == kEstrin) {
-    Value part[kLargestDegree / 2 + 1] = {};  // neighbours are joined in place, 1, 2, 4, ... apart; all that is read is set first
+    // Neighbours are joined in place, 1, 2, 4, ... apart. Every element is set before it is read.
+    Value part[kLargestDegree / 2 + 1] = {};
     const int parts = degree / 2 + 1;
     OUTGRAD_UNROLL
     for (int k = 0; k < parts; ++k) {
@@ -90,7 +101,7 @@ OUTGRAD_HD typename Ops::Value evaluate_row(const Ops& ops, const TableView& tab
   return p;
 }
 
-// The coordinate that picks the row, for y already clamped at kYMax: s, or y itself where f has no minimum.
+// The coordinate that picks the row, for a y already clamped at kYMax: s, or y itself if f has no minimum.
 template <class Ops, class Fit>
 OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fit, typename Ops::Value y, typename Ops::Mask m) {
   using Value = typename Ops::Value;
@@ -115,17 +126,20 @@ OUTGRAD_HD typename Ops::Value evaluate_coordinate(const Ops& ops, const Fit& fi
   return v;
 }
 
-// g = f'(x) from y = f(x) and, where f has a minimum (kMasked), m = [x >= x*].
+// g = f'(x) from y = f(x) and, if f has a minimum (kMasked), m = [x >= x*].
 //
-// y is clamped at kYMax, from where on g has its limit. kMasked: the coordinate is s = +-sqrt(y - y*), positive for m; y* is split into
-// two floats, and y - y_hi is exact near y*. With a left segment, m = 0 and y > kLeftY is evaluated in y itself, which is exact, and its
-// row is taken from y's exponent: that end is logarithmic. With a right segment, from s = kRightS on (with kRightBoth from |s| = kRightS
-// on) the row's polynomial is one in y: s carries the rounding of a subtraction and a root. Without a mask f is increasing and the
-// coordinate is y.
+// y is clamped at kYMax, from where on g has its limit. If kMasked, the coordinate is s = +-sqrt(y - y*), positive for
+// m. y* is split into two floats, and y - y_hi is exact near y*. Without a mask f is increasing and the coordinate is
+// y.
+//
+// With a left segment, the values with m = 0 and y > kLeftY are evaluated in y itself, which is exact. Their row is
+// taken from y's exponent, because that end is logarithmic. With a right segment, from s = kRightS on (with kRightBoth
+// from |s| = kRightS on), the row's polynomial is one in y, because s carries the rounding of a subtraction and of a
+// root.
 template <class Ops>
 struct Place {
   typename Ops::Row row;
-  typename Ops::Value v;  // what the row's polynomial is evaluated at
+  typename Ops::Value v;  // the argument of the row's polynomial
 };
 
 template <class Ops, class Fit>
@@ -165,7 +179,7 @@ OUTGRAD_HD Place<Ops> evaluate_place(const Ops& ops, const Fit& fit, typename Op
       } else {
         left = ops.neither(m, ops.less_equal(y, ops.constant(fit.kLeftY)));
       }
-      // Foreign data: y > 0 with m = 0 is taken to the nearest end.
+      // No forward gives y > 0 with m = 0. Such a y is treated as the nearest end of the range.
       if constexpr (requires { ops.take_left(fit, left, y, row, v); }) {
         ops.take_left(fit, left, y, row, v);
       } else {
@@ -190,7 +204,7 @@ OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, const Fit& fit,
   return evaluate_row(ops, table, place.row, fit.kDegree, place.v, fit.kScheme, fit.kCentred, two_word);
 }
 
-// The same from a generated header alone.
+// The same, given only a generated header.
 template <class Fit, class Ops>
 OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, typename Ops::Value y, typename Ops::Mask m) {
   static constexpr auto kTable = Fit::table();
@@ -207,7 +221,8 @@ OUTGRAD_HD typename Ops::Value evaluate_tail(const Ops& ops, const Forward& fit,
   return ops.mul(evaluate_row(ops, tail, row, fit.kTailDegree, v), ops.lookup(tail, row, fit.kTailDegree + 2));
 }
 
-// For `where`. Not a lambda: NVRTC takes those of a host-and-device template for host code.
+// The body of a `where`. It is not a lambda, because NVRTC takes the lambdas of a host-and-device template for host
+// code.
 template <class Forward, class TailView>
 struct TailBody {
   const Forward& fit;
@@ -219,7 +234,7 @@ struct TailBody {
   }
 };
 
-// f(x), in fp32: uniform cells in x, those of the left tail apart. From kXMax on f(x) rounds to x.
+// f(x) in fp32, with uniform cells in x except in the left tail, which has its own. From kXMax on, f(x) rounds to x.
 template <class Ops, class Forward, class CoreView, class TailView>
 OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const CoreView& core, const TailView& tail, typename Ops::Value x) {
   using Value = typename Ops::Value;
@@ -236,8 +251,9 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
   return evaluate_forward(ops, Forward{}, kCore, kTail, x);
 }
 
-// Forward fits for one 16-bit format: f(x) = x p(u), p about f(x)/x. A row is four words, {c0, c1, c2, c3}: the bits of c3, shifted up by
-// kQuarticShift, are those of c4, and the centre follows from the row's number. Whether a fit is one of these: kIsRoundedForward.
+// Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x. A row is four words, {c0, c1, c2,
+// c3}. The bits of c3, shifted left by kQuarticShift, are those of c4, and the centre follows from the row's number.
+// kIsRoundedForward tells whether a fit is of this kind.
 template <class Forward>
 inline constexpr bool kIsRoundedForward = requires { Forward::kQuarticShift; };
 
@@ -249,16 +265,17 @@ OUTGRAD_HD typename Ops::Value forward_index(const Ops& ops, const Forward& fit,
   return ops.fma(w, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
 }
 
-// v p for v >= kXMin, w = v or kXMax, q = forward_index(w). In parts, v c0 + kTie and the rest: at 0, where c0 is 1/2 and the first part
-// exact, the sum is rounded once. kTie lies far below every value of the format: it decides the ties x/2 where fp32 cannot hold the rest of
-// f(x), which is positive on both sides of 0. A subnormal kTie is added last, and only where it counts: as an operand it costs some CPUs a
-// hundred cycles.
+// v p for v >= kXMin, where w is v or kXMax, and q = forward_index(w). The product is computed in two parts, v
+// c0 + kTie and the rest. At 0, where c0 is 1/2 and the first part is exact, the sum is therefore rounded once. kTie
+// lies far below every value of the format. It decides the ties x/2 where fp32 cannot hold the rest of f(x), which is
+// positive on both sides of 0. A subnormal kTie is added last, and only where it matters, because a subnormal operand
+// costs some CPUs a hundred cycles.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& q,
                                                 const typename Ops::Value& w, const typename Ops::Value& v) {
   using Value = typename Ops::Value;
   const typename Ops::Row row = ops.row_index(q, fit.kRows);
-  // Exact: the cell's number, its centre as a product, w less that.
+  // Three exact steps: the cell's number, its centre as a product, and w less that centre.
   const Value u = ops.fma(ops.sub(q, ops.constant(fit.kIndexBias)), ops.constant(-1.0f / fit.kIndexScale), w);
   const Value c3 = ops.lookup(table, row, 3);
   Value t = ops.fma(ops.shifted(c3, fit.kQuarticShift), u, c3);
@@ -269,7 +286,7 @@ OUTGRAD_HD typename Ops::Value evaluate_product(const Ops& ops, const Forward& f
   return ops.fma(ops.mul(w, u), t, ops.fma(v, c0, ops.constant(fit.kTie)));
 }
 
-// For `where`, of w.
+// The body of a `where` over w.
 template <class Forward, class TableView>
 struct ProductBody {
   const Forward& fit;
@@ -281,8 +298,8 @@ struct ProductBody {
   }
 };
 
-// A rounded forward's rows for vectors: the kCoreRows common ones from kCoreFirst on, found by the low bits of the row, all of them, and those of
-// NearRows.
+// A rounded forward's rows for vectors: the kCoreRows common rows from kCoreFirst on, which the low bits of the row
+// number find; all rows; and those of NearRows.
 template <class Core, class All, class Near>
 struct SplitRows {
   Core core;
@@ -290,19 +307,19 @@ struct SplitRows {
   Near near;
 };
 
-// 32 rows of a rounded forward about x = 0 as a fit whose q are 2^23 to 2^23 + 31: for x in their cells, where nothing is clamped. kFirst is even,
-// so that q rounds to even where the whole fit's does.
+// The 32 rows of a rounded forward about x = 0, as a fit whose q are 2^23 to 2^23 + 31. It serves x in their cells,
+// where nothing is clamped. kFirst is even, so that q rounds to even in the same cases as in the whole fit.
 template <class Forward>
 struct NearRows : Forward {
   static constexpr int kRows = 32;
   static constexpr int kMiddle = static_cast<int>(Forward::kIndexBias - 0x1p23f);             // the row of x = 0
-  static constexpr int kEnd = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);  // the row of kXMax, which is clamped there
+  static constexpr int kEnd = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);  // the row of kXMax, where x is clamped
   static constexpr int kFirst = (kMiddle + kRows / 2 < kEnd ? kMiddle - kRows / 2 : kEnd - kRows) / 2 * 2;
   static constexpr float kIndexBias = Forward::kIndexBias - static_cast<float>(kFirst);
   static_assert(kFirst >= 0 && (static_cast<float>(kFirst - kMiddle) - 0.5f) / Forward::kIndexScale >= Forward::kXMin);
 };
 
-// f(x) in fp32, fit to be narrowed to the format. From kXMax on p is 1; at kXMin and below the result narrows to -0.
+// f(x) in fp32, ready to be narrowed to the format. From kXMax on p is 1; at kXMin and below, the result narrows to -0.
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const TableView& table, const typename Ops::Value& x) {
   using Value = typename Ops::Value;
@@ -317,10 +334,10 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& f
   } else {
     y = evaluate_product(ops, fit, table, q, w, v);
   }
-  return ops.signed_as(y, x);  // kTie would give -0 another sign
+  return ops.signed_as(y, x);  // kTie would give -0 the other sign
 }
 
-// The same where every x is in a cell of NearRows and q = forward_index(x).
+// The same, for use where every x is in a cell of NearRows and q = forward_index(x).
 template <class Ops, class Forward, class TableView>
 OUTGRAD_HD typename Ops::Value evaluate_near(const Ops& ops, const NearRows<Forward>& fit, const TableView& table, const typename Ops::Value& q,
                                              const typename Ops::Value& x) {

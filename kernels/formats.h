@@ -1,14 +1,15 @@
-// Storage formats (f32, f16, bf16, and of a stored y also e4m3, e5m2): exact widening to fp32 and round-to-nearest-even narrowing,
-// subnormals included.
+// Storage formats (f32, f16, bf16, and for a stored y also e4m3 and e5m2): exact widening to fp32 and
+// round-to-nearest-even narrowing, subnormals included.
 //
-// Narrowing works on the bits of the fp32 value: adding half an ulp of the target, minus one when the kept part is even, carries
-// into the kept bits exactly when round-to-nearest-even rounds up, and a carry out of the significand is the next binade. Below
-// 2^-14 (f16's least normal) the target's ulp is the fixed 2^-24, which is the ulp of 0.5f: one fp32 addition of 0.5 rounds there.
-// NaN payloads differ by machine: every NaN narrows to one canonical pattern.
+// Narrowing works on the bits of the fp32 value. It adds half an ulp of the target, minus one if the kept part is even.
+// The addition carries into the kept bits exactly when round-to-nearest-even rounds up, and a carry out of the
+// significand leads to the next binade. Below 2^-14 (f16's least normal) the target's ulp is the fixed 2^-24, which is
+// the ulp of 0.5f, so one fp32 addition of 0.5 rounds there. NaN payloads differ by machine, so every NaN narrows to
+// one canonical pattern.
 //
-// e4m3 and e5m2 are those of the OCP 8-bit Floating Point Specification (OFP8), revision 1.0, without its saturating mode: e5m2 has
-// IEEE 754's infinities and NaNs and overflows to infinity; e4m3 has no infinity and one NaN, S.1111.111, and what rounds beyond its
-// largest value, 448 = S.1111.110, infinities among it, becomes NaN.
+// e4m3 and e5m2 are those of the OCP 8-bit Floating Point Specification (OFP8), revision 1.0, without its saturating
+// mode. e5m2 has IEEE 754's infinities and NaNs and overflows to infinity. e4m3 has no infinity and one NaN,
+// S.1111.111. Its largest value is 448 = S.1111.110, and whatever rounds beyond that becomes NaN, infinities included.
 #pragma once
 
 #include "kernels/portable.h"
@@ -86,7 +87,7 @@ struct FormatList {
   static constexpr const char* kTypes[] = {Format<T>::kType...};
 };
 
-// What kernels compute in, in the order of outgrad.h; a stored y may have one of the others too.
+// The formats that kernels compute in, in the order of outgrad.h. A stored y may also have one of the other formats.
 using ActivationFormats = FormatList<float, F16, BF16>;
 using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2>;
 
@@ -108,7 +109,7 @@ OUTGRAD_HD float widen(F16 value) {
   const u32 magnitude = (value.bits & 0x7fffu) << 13;  // f16's exponent field now ends where fp32's does
   if (magnitude >= 0x0f800000u) return float_of(sign | 0x7f800000u | magnitude);  // exponent 31: infinity, NaN
   if (magnitude >= 0x00800000u) return float_of(sign | (magnitude + (112u << 23)));  // rebias 15 -> 127
-  // Subnormal: 2^-14 + value is exact (its ulp is 2^-24 or finer), and so is taking 2^-14 off again.
+  // Subnormal: 2^-14 + value is exact (its ulp is 2^-24 or finer), and so is subtracting 2^-14 again.
   return float_of(sign | bits_of(sub_rn(float_of(magnitude + (113u << 23)), float_of(113u << 23))));
 #endif
 }
@@ -120,7 +121,7 @@ OUTGRAD_HD float widen(F8E4M3 value) {
   const u32 magnitude = (value.bits & 0x7fu) << 20;  // the exponent field now ends where fp32's does
   if (magnitude == 0x7f00000u) return float_of(sign | kCanonicalNanF32);
   if (magnitude >= 0x00800000u) return float_of(sign | (magnitude + (120u << 23)));  // rebias 7 -> 127
-  return float_of(sign | bits_of(sub_rn(float_of(magnitude + (121u << 23)), float_of(121u << 23))));  // as f16's subnormals, at 2^-6
+  return float_of(sign | bits_of(sub_rn(float_of(magnitude + (121u << 23)), float_of(121u << 23))));  // like f16's subnormals, but at 2^-6
 }
 
 // `narrow<T>(value)`: value rounded to nearest even in T; overflow gives infinity (e4m3: NaN), NaN gives Format<T>::kCanonicalNan
@@ -167,7 +168,7 @@ OUTGRAD_HD F8E5M2 narrow<F8E5M2>(float value) {
   const u32 sign = (bits_of(value) >> 24) & 0x80u;
   if (magnitude > 0x7f800000u) return F8E5M2{kCanonicalNanF8};
   if (magnitude >= 0x47700000u) return F8E5M2{static_cast<u8>(sign | 0x7cu)};  // 61440, midway to 2^16, ties to the even infinity
-  if (magnitude < (113u << 23)) {  // below 2^-14 an ulp is 2^-16, that of 128 in fp32
+  if (magnitude < (113u << 23)) {  // below 2^-14 an ulp is 2^-16, which is the ulp of 128 in fp32
     return F8E5M2{static_cast<u8>(sign | (bits_of(add_rn(float_of(magnitude), 128.0f)) - bits_of(128.0f)))};
   }
   return F8E5M2{static_cast<u8>(sign | ((magnitude - (112u << 23) + 0xfffffu + ((magnitude >> 21) & 1u)) >> 21))};
@@ -178,14 +179,14 @@ OUTGRAD_HD F8E4M3 narrow<F8E4M3>(float value) {
   const u32 magnitude = bits_of(value) & 0x7fffffffu;
   const u32 sign = (bits_of(value) >> 24) & 0x80u;
   if (magnitude > 0x7f800000u) return F8E4M3{kCanonicalNanF8};
-  if (magnitude > 0x43e80000u) return F8E4M3{static_cast<u8>(sign | 0x7fu)};  // 464 is midway from 448 to 480 and ties to the even 448
-  if (magnitude < (121u << 23)) {  // below 2^-6 an ulp is 2^-9, that of 2^14 in fp32
+  if (magnitude > 0x43e80000u) return F8E4M3{static_cast<u8>(sign | 0x7fu)};  // 464 is midway between 448 and 480 and ties to the even 448
+  if (magnitude < (121u << 23)) {  // below 2^-6 an ulp is 2^-9, which is the ulp of 2^14 in fp32
     return F8E4M3{static_cast<u8>(sign | (bits_of(add_rn(float_of(magnitude), 0x1p14f)) - bits_of(0x1p14f)))};
   }
   return F8E4M3{static_cast<u8>(sign | ((magnitude - (120u << 23) + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20))};
 }
 
-// The bits of a stored value with every NaN mapped to the canonical one: what hashes and equality tests compare.
+// The bits of a stored value, with every NaN mapped to the canonical one. Hashes and equality tests compare these.
 OUTGRAD_HD u32 canonical_bits(float value) { return value != value ? kCanonicalNanF32 : bits_of(value); }
 
 OUTGRAD_HD u16 canonical_bits(F16 value) { return (value.bits & 0x7fffu) > 0x7c00u ? kCanonicalNanF16 : value.bits; }
@@ -196,7 +197,7 @@ OUTGRAD_HD u8 canonical_bits(F8E4M3 value) { return (value.bits & 0x7fu) == 0x7f
 
 OUTGRAD_HD u8 canonical_bits(F8E5M2 value) { return (value.bits & 0x7fu) > 0x7cu ? kCanonicalNanF8 : value.bits; }
 
-// The bits of a stored value as they are: what a direct table is indexed by.
+// The unchanged bits of a stored value, which index a direct table.
 OUTGRAD_HD u32 code_of(float value) { return bits_of(value); }
 
 template <class T>

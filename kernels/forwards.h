@@ -1,14 +1,17 @@
-// Forward bodies of the activations other than GELU, the same on host, in vectors and on a GPU: x -> (f(x), mask bit).
+// Forward bodies of the activations other than GELU, shared by the host, vectors and GPUs: x -> (f(x), mask bit).
 //
-// f is evaluated in double precision, with a relative error of at most kForwardError, and rounded once to the format. In f16 and bf16
-// y is f(x) correctly rounded, for every x (tests/kernels/forwards_test.cpp goes through all of them). In f32 it is too, but for at most 66 of the 2^32 x,
-// where f(x) lies within that error of a midpoint of two floats: the test's exhaustive form counts them.
+// f is evaluated in double precision with a relative error of at most kForwardError, and then rounded once to the
+// format. In f16 and bf16, y is f(x) correctly rounded for every x (tests/kernels/forwards_test.cpp tries all of them).
+// In f32 it is correctly rounded except for at most 66 of the 2^32 x, where f(x) lies within that error of a midpoint
+// of two floats. The test's exhaustive form counts them.
 //
-// The error, in units u = 2^-53 of a rounded operation: exp(v) = 2^k (1 + p), where v = k log 2 + r, |r| < 0.3466, and p is the Taylor polynomial of
-// degree 12 of exp(r) - 1, whose remainder is below 0.3466^12 / 13! |r| < 2^-50 |r|. The reduction is exact for k = 0; else it moves r by less than
-// 2 u, as k times the 42 bits of kLog2High is exact within an fma. So 1 + p, and p for k = 0, are within 16 u, and so is 2^k - 1 + 2^k p, which cancels one bit at
-// most (k = -1). What follows is a handful of operations without cancellation. An argument v that is rounded itself, of quick_gelu, swish and gelu_tanh, is
-// off by at most 4 u |v|, and |v| < 109 where f(x) is not below half the least subnormal float: below 512 u = 2^-44 in all.
+// The error, in units u = 2^-53 of a rounded operation: exp(v) = 2^k (1 + p), where v = k log 2 + r, |r| < 0.3466, and
+// p is the Taylor polynomial of degree 12 of exp(r) - 1, whose remainder is below 0.3466^12 / 13! |r| < 2^-50 |r|. The
+// reduction is exact for k = 0. For other k it moves r by less than 2 u, because k times the 42 bits of kLog2High is
+// exact within an fma. So 1 + p is within 16 u, and so is p for k = 0, and so is 2^k - 1 + 2^k p, which cancels one bit
+// at most (k = -1). What follows is a handful of operations without cancellation. In quick_gelu, swish and gelu_tanh
+// the argument v is itself rounded and off by at most 4 u |v|. There |v| < 109 wherever f(x) is not below half the
+// least subnormal float. The total is below 512 u = 2^-44.
 //
 // Specified cases: NaN in gives NaN out, and m = 0; f(-0) = -0 where f(0) = 0; at the infinities the limits, -0 for those that have a minimum.
 #pragma once
@@ -19,10 +22,10 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// Of f in double precision, before it is rounded to the format, relative.
+// Relative error of f in double precision, before it is rounded to the format.
 inline constexpr double kForwardError = 0x1p-44;
 
-// One value in double precision, on host and device. Every operation rounds once, as those of portable.h do.
+// One value in double precision, on host and device. Every operation rounds once, like those of portable.h.
 struct DoubleOps {
   using Value = double;
 
@@ -78,7 +81,7 @@ struct DoubleOps {
 
 namespace forwards {
 
-// exp(v) - 1 = s - 1 + s p for v of [-700, 700]; beyond it is that of the end.
+// exp(v) - 1 = s - 1 + s p for v in [-700, 700]. Beyond this range the result is that of the nearer end.
 template <class Value>
 struct Exponential {
   Value s, p;
@@ -113,7 +116,8 @@ OUTGRAD_HD typename Ops::Value expm1_of(const Ops& ops, const typename Ops::Valu
   return ops.fma(e.s, e.p, ops.sub(e.s, ops.constant(1)));
 }
 
-// log(1 + t) for t of [0, 1]: 2 atanh(z), z = t / (2 + t) <= 1/3, by the odd powers of z up to the 27th: the rest is below 2^-48 of the sum.
+// log(1 + t) for t in [0, 1]: 2 atanh(z), z = t / (2 + t) <= 1/3, by the odd powers of z up to the 27th. The rest of
+// the series is below 2^-48 of the sum.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value log1p_of(const Ops& ops, const typename Ops::Value& t) {
   using Value = typename Ops::Value;
@@ -126,18 +130,21 @@ OUTGRAD_HD typename Ops::Value log1p_of(const Ops& ops, const typename Ops::Valu
   return ops.mul(ops.add(z, z), sum);
 }
 
-// Below it every f that has a minimum is less than half the least subnormal float; an infinite x would make inf 0 of x sigmoid(v).
+// Below this x, every f that has a minimum is less than half the least subnormal float. An infinite x would make x
+// sigmoid(v) the product inf 0.
 inline constexpr double kLeastArgument = -1024;
 
-// x / (1 + exp(-v)), v of x's sign. Where that is as good as x / 2, which of a subnormal x may be a midpoint, f(x) lies above it: the divisor, then 2, is moved
-// by the least that puts the quotient on that side.
+// x / (1 + exp(-v)), where v has x's sign. Where the quotient is as good as x / 2, it may be a midpoint for a subnormal
+// x, and f(x) lies above it. The divisor is then 2, and it is moved by the least amount that puts the quotient on the
+// right side.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value times_sigmoid(const Ops& ops, const typename Ops::Value& x, const typename Ops::Value& v) {
   const auto divisor = ops.add(ops.constant(1), exp_of(ops, ops.negate(v)));
   return ops.div(x, ops.sub(divisor, ops.signed_as(ops.constant(0x1.8p-52), v)));
 }
 
-// Of each: kActivation, as in kActivationNames; kMasked and, where it holds, kXStar, the least float with m = 1; value(ops, x), f in double.
+// Each activation has kActivation, as in kActivationNames; kMasked and, if it is set, kXStar, the least float with m
+// = 1; and value(ops, x), f in double.
 
 struct WithMinimum {
   static constexpr bool kMasked = true;
@@ -191,7 +198,7 @@ struct Mish : WithMinimum {
   template <class Ops>
   static OUTGRAD_HD typename Ops::Value value(const Ops& ops, const typename Ops::Value& argument) {
     const auto x = ops.at_least(argument, ops.constant(kLeastArgument));
-    const auto e = exp_of(ops, ops.at_most(x, ops.constant(100)));  // from where w / (w + 2) is 1
+    const auto e = exp_of(ops, ops.at_most(x, ops.constant(100)));  // w / (w + 2) is 1 from here on
     const auto w = ops.mul(e, ops.add(e, ops.constant(2)));
     return ops.mul(x, ops.div(w, ops.add(w, ops.constant(2))));
   }
@@ -245,7 +252,7 @@ OUTGRAD_HD constexpr bool forwards_follow_the_names() {
 
 }  // namespace detail
 
-// Forwards of all activations but GELU, which has fits (kernels/gelu.h).
+// The forwards of all activations except GELU, which has fits (kernels/gelu.h).
 template <class... F>
 struct ForwardList {
   static_assert(1 + sizeof...(F) == kActivations, "a forward of each activation");
@@ -254,7 +261,8 @@ struct ForwardList {
 using ActivationForwards = ForwardList<forwards::GeluTanh, forwards::QuickGelu, forwards::Silu, forwards::Swish, forwards::Mish, forwards::Tanh,
                                        forwards::Sigmoid, forwards::Softplus, forwards::Elu>;
 
-// The float next to value that has value's last bit set where it is inexact: rounded again, to fewer bits, it gives value rounded once.
+// The float next to `value`, with its last bit set if `value` is inexact. Rounding it again, to fewer bits, gives
+// `value` rounded once.
 OUTGRAD_HD float rounded_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double wide = nearest;

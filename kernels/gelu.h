@@ -1,7 +1,8 @@
-// GELU's forward body, the same on host, in vectors and on a GPU: x -> (y, mask bit). Backward: kernels/activation.h.
+// GELU's forward body, shared by the host, vectors and GPUs: x -> (y, mask bit). The backward is in
+// kernels/activation.h.
 //
-// Specified cases (m the mask bit): NaN in gives NaN out, and m = 0 for x = NaN; x = -0 gives y = -0, m = 1, while (y = -0, m = 0) is
-// the left tail, g = 0; x = -inf gives y = -0; y = +inf gives g = 1.
+// Specified cases (m is the mask bit): NaN in gives NaN out, and m = 0 for x = NaN. x = -0 gives y = -0 and m = 1,
+// while (y = -0, m = 0) is the left tail, with g = 0. x = -inf gives y = -0; y = +inf gives g = 1.
 #pragma once
 
 #include "kernels/direct.h"
@@ -11,7 +12,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// The tables of a forward fit for f32, core and tail, in one; a rounded forward has one table.
+// The tables of a forward fit in one object: for f32 a core and a tail table, for a rounded forward one table.
 template <class Core, class Tail>
 struct ForwardTables {
   Core core;
@@ -27,7 +28,7 @@ OUTGRAD_HD constexpr auto forward_tables() {
   }
 }
 
-// f(x) in fp32, fit to be narrowed to T.
+// f(x) in fp32, ready to be narrowed to T.
 template <class T, class Ops, class Forward, class Tables>
 OUTGRAD_HD typename Ops::Value gelu_forward_value(const Ops& ops, const Forward& fit, const Tables& tables, const typename Ops::Value& x) {
   if constexpr (kIsRoundedForward<Forward>) {

@@ -1,6 +1,6 @@
-// The catalogue of kernels: their names, their arrays in order, which output may lie over which input. Who adds a
-// kernel adds its row here, and its value to outgrad_kernel in kernels/c/outgrad.h. What a kernel computes stands in
-// kernels/host/ and kernels/cuda/, in functions of its name.
+// The catalogue of kernels: their names, their arrays in order, and which output may overlap which input. To add a
+// kernel, add its row here and its value to outgrad_kernel in kernels/c/outgrad.h. What a kernel computes is described
+// in kernels/host/ and kernels/cuda/, at the functions with its name.
 #pragma once
 
 #include "kernels/portable.h"
@@ -19,13 +19,13 @@ enum class Extent {
   kElements,
   kRows,
   kColumns,
-  kMaskWords,      // a bit an element
-  kNormWorkspace,  // of the kernels on the host; a device has a workspace of its own size
+  kMaskWords,      // one bit per element
+  kNormWorkspace,  // the workspace of the kernels on the host; a device's workspace has a size of its own
   kBiasWorkspace,
 };
 enum class Role { kInput, kOutput, kScratch };
 
-// What an array holds, hence how it is filled.
+// What an array holds, and hence how it is filled.
 enum class Content {
   kX,
   kResidual,
@@ -34,11 +34,11 @@ enum class Content {
   kDy,
   kDzNext,
   kMask,
-  kGamma,  // has a finite reciprocal
+  kGamma,  // every element has a finite reciprocal
   kBeta,
   kBias,
   kRstd,
-  kResult,  // written: nothing to fill
+  kResult,  // written by the kernel: nothing to fill
 };
 
 inline constexpr int kNoOperand = -1;
@@ -50,11 +50,11 @@ struct Operand {
   Extent extent = Extent::kElements;
   Role role = Role::kOutput;
   bool optional = false;                        // may be null
-  int may_alias[2] = {kNoOperand, kNoOperand};  // indices of the inputs that an output may equal
+  int may_alias[2] = {kNoOperand, kNoOperand};  // indices of the inputs that an output may be the same array as
 };
 
-// Inputs come first, then outputs, then scratch; a function of the kernel's name takes them in this order. The shape
-// stands between inputs and outputs, and the number of elements of an elementwise kernel after them
+// Inputs come first, then outputs, then scratch. The function that has the kernel's name takes them in this order. The
+// shape stands between inputs and outputs; for an elementwise kernel, the number of elements follows the outputs
 // (kernels/host/call.h).
 namespace catalogue {
 
@@ -84,9 +84,9 @@ inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Ext
 
 }  // namespace catalogue
 
-// row(type, function, value, default, operands...) of every kernel, in the order of the tuner's reports. Its KernelId
-// is k<type>, its table of tuned choices <type>, its functions are called <function>, its outgrad_kernel is
-// OUTGRAD_KERNEL_<value>; where nothing was tuned it runs <default> of kernels/generated/tuned_default.h or
+// row(type, function, value, default, operands...) for every kernel, in the order of the tuner's reports. Its KernelId
+// is k<type>, its table of tuned choices is <type>, its functions are called <function>, and its outgrad_kernel is
+// OUTGRAD_KERNEL_<value>. If nothing was tuned, it runs <default> of kernels/generated/tuned_default.h or
 // tuned_default_cuda.h. Operands are those of namespace catalogue.
 // clang-format off
 #define OUTGRAD_KERNELS(row)                                                                                                               \
@@ -115,11 +115,11 @@ inline constexpr Operand kNormScratch = reals("workspace", Content::kResult, Ext
 enum class KernelId { OUTGRAD_KERNELS(OUTGRAD_KERNEL_ID) };
 #undef OUTGRAD_KERNEL_ID
 
-inline constexpr int kMostOperands = 10;  // of residual_layernorm_backward
+inline constexpr int kMostOperands = 10;  // in residual_layernorm_backward
 
 struct Kernel {
   const char* name;
-  Operand operands[kMostOperands];  // those that there are have names
+  Operand operands[kMostOperands];  // unused ones have no name
 };
 
 namespace catalogue {
@@ -146,12 +146,12 @@ enum class DeviceKernel {
   activation_forward,
   dropout,
 };
-// Of its __global__ template.
+// The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {
     "activation_backward", "gelu_forward",  "bias_gelu_backward",  "bias_gelu_forward", "add_slots",          "norm_forward", "norm_prepare",
     "norm_slot_sums",      "norm_backward", "norm_backward_slots", "norm_finish",       "activation_forward", "dropout"};
 
-#ifndef __CUDACC_RTC__  // which calls what it was told to: only hosts ask what there is
+#ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {
 
 constexpr const char* name_of(KernelId kernel) { return catalogue::kTable[static_cast<int>(kernel)].name; }
@@ -180,19 +180,19 @@ constexpr int count_of(KernelId kernel, Role role) {
 }
 
 constexpr bool is_backward(KernelId kernel) { return has_content(kernel, Content::kDy); }
-constexpr bool over_rows(KernelId kernel) { return has_extent(kernel, Extent::kRows) || has_extent(kernel, Extent::kColumns); }  // else elementwise
-// A kernel is a norm's or GELU's, and then a fit is a parameter.
+constexpr bool over_rows(KernelId kernel) { return has_extent(kernel, Extent::kRows) || has_extent(kernel, Extent::kColumns); }  // otherwise it is elementwise
+// A kernel is either a norm's or GELU's; for GELU's, the fit is a parameter.
 constexpr bool is_norm(KernelId kernel) { return has_extent(kernel, Extent::kRows); }
 constexpr bool has_fit(KernelId kernel) { return !is_norm(kernel); }
 
-// action(std::integral_constant<KernelId, kernel>{}), for code that is made for each kernel.
+// action(std::integral_constant<KernelId, kernel>{}): for code that is instantiated for each kernel.
 template <class Action>
 decltype(auto) with_kernel(KernelId kernel, const Action& action) {
 #define OUTGRAD_KERNEL_CASE(type, ...) \
   if (kernel == KernelId::k##type) return action(std::integral_constant<KernelId, KernelId::k##type>{});
   OUTGRAD_KERNELS(OUTGRAD_KERNEL_CASE)
 #undef OUTGRAD_KERNEL_CASE
-  std::abort();  // no value of the enumeration
+  std::abort();  // not a value of the enumeration
 }
 
 }  // namespace OUTGRAD_ABI

@@ -1,9 +1,10 @@
-// Which entry of a tuned table runs: a pure function of the device, the problem's size and the table.
+// Decides which entry of a tuned table runs: a pure function of the device, the problem's size and the table.
 //
-// The ladder's rungs, nearest first: the very device, its architecture, its family, every device. The nearest rung that has an entry is
-// stood on, however far the sizes it was tuned at; of its entries the nearest in size is taken: first in columns, then in rows, by the
-// ratio of the two, since what a size does to a schedule goes by its logarithm. An elementwise kernel has one row. Every table has an
-// entry for every device and every size, so that there is always an answer. The order of the entries means nothing.
+// The ladder's rungs are, nearest first: this very device, its architecture, its family, every device. A lookup uses
+// the nearest rung that has an entry, however different the sizes that were tuned there. Of the entries on that rung it
+// takes the nearest in size: first in columns, then in rows. Sizes are compared by their ratio, because a schedule
+// depends on the logarithm of a size. An elementwise kernel has one row. Every table has an entry for every device and
+// every size, so there is always an answer. The order of the entries does not matter.
 #pragma once
 
 #include "kernels/portable.h"
@@ -12,7 +13,7 @@ namespace outgrad::kernels {
 
 enum class Rung { device, architecture, family, all_devices };
 
-// Texts are compared as they are (autotune/records/identity.h says how they come about); a null one equals none.
+// Texts are compared literally (autotune/records/identity.h says how they are made). A null text equals none.
 struct DeviceKey {
   const char* device = nullptr;
   const char* architecture = nullptr;
@@ -22,34 +23,35 @@ struct DeviceKey {
 enum class Evidence {
   none,       // the schedule that runs where nothing was tuned
   measured,   // on the entry's device, against the default in the same rounds
-  predicted,  // by the model of a device that was not there
+  predicted,  // by the model of a device that was absent
 };
 
-// What an entry's schedule gained over the default where it was tuned: the default's time over its own.
+// What an entry's schedule gained over the default where it was tuned: the default's time divided by its own.
 struct Speedup {
   float median = 1, low = 1, high = 1;
 };
 
 struct TunedEntry {
   DeviceKey device{};    // all null: for every device
-  i64 rows = 0;          // the problem it was tuned for; an elementwise kernel has one row
+  i64 rows = 0;          // the size of the problem it was tuned for; an elementwise kernel has one row
   i64 cols = 0;          // and as many columns as elements; 0: for every size
-  int choice = 0;        // of the table's Choices
+  int choice = 0;        // index among the table's Choices
   const char* variant = "default";
   Evidence evidence = Evidence::none;
   Speedup speedup{};
 };
 
-// How a lookup ended: as much a result as the entry.
+// How a lookup ended. This is as much a result as the entry itself.
 struct Found {
   int entry = 0;  // its place in the table
   Rung rung = Rung::all_devices;
-  // The larger of the size asked for and the size tuned at over the smaller: 1 is the very size; 0: the entry is for every size.
+  // The larger of the requested size and the tuned size, divided by the smaller. 1: the sizes are equal; 0: the entry
+  // is for every size.
   double cols_ratio = 0, rows_ratio = 0;
 };
 
-// A schedule with its fit, if the kernel has one, is a type with the members kSchedule and Fit. The last one is the default's, which runs
-// wherever the headers do.
+// A choice is a type with the member kSchedule and, if the kernel has a fit, the member Fit. The last choice is the
+// default, which runs wherever the headers do.
 template <class... Choice>
 struct Choices {
   static constexpr int kCount = sizeof...(Choice);
@@ -62,7 +64,7 @@ struct Untuned : Default {
   static constexpr TunedEntry kEntries[] = {{}};
 };
 
-#ifndef __CUDACC_RTC__  // which looks nothing up: who compiles with it names a table's members
+#ifndef __CUDACC_RTC__  // NVRTC code looks nothing up: it names a table's members itself
 inline namespace OUTGRAD_ABI {
 
 constexpr const char* name_of(Rung rung) {
@@ -92,7 +94,7 @@ constexpr bool same_text(const char* a, const char* b) { return a != nullptr && 
 
 constexpr bool is_for_every_device(const DeviceKey& key) { return key.device == nullptr && key.architecture == nullptr && key.family == nullptr; }
 
-// Whether the entry stands on any rung for the device, and on which.
+// Whether the entry stands on a rung for the device, and on which one.
 constexpr bool stands(const TunedEntry& entry, const DeviceKey& device, Rung& rung) {
   if (is_for_every_device(entry.device)) {
     rung = Rung::all_devices;
@@ -113,8 +115,9 @@ constexpr double ratio_of(i64 asked, i64 tuned) {
   return a > b ? a / b : b / a;
 }
 
-// Below 0 where a is nearer to [rows, cols] than b, above 0 where b is; 0 only where the two say the same of the same schedule. What stands
-// behind the sizes makes the order total: measured before predicted, then the surer gain, then what no table leaves open.
+// Below 0 if a is nearer to [rows, cols] than b, above 0 if b is nearer, and 0 only if both say the same of the same
+// schedule. Criteria after the sizes make the order total: measured before predicted, then the surer gain, then
+// criteria that no table leaves open.
 constexpr int compare_entries(const TunedEntry& a, const TunedEntry& b, i64 rows, i64 cols) {
   const auto three_way = [](auto x, auto y) { return x < y ? -1 : y < x ? 1 : 0; };
   if (const int order = three_way(a.cols == 0, b.cols == 0)) return order;
@@ -129,7 +132,8 @@ constexpr int compare_entries(const TunedEntry& a, const TunedEntry& b, i64 rows
 
 }  // namespace detail
 
-// The entries on the nearest rung for one device: what every lookup of a process starts from. Count: of the table's entries.
+// The entries on the nearest rung for one device, from which every lookup of a process starts. Count is the number of
+// the table's entries.
 template <int Count>
 struct Standing {
   Rung rung = Rung::all_devices;
@@ -137,7 +141,7 @@ struct Standing {
   int entries[Count] = {};
 };
 
-// runs(entry): whether this build can run the entry's choice; others are passed over.
+// runs(entry) tells whether this build can run the entry's choice. Entries that it cannot run are skipped.
 template <int Count, class Runs>
 constexpr Standing<Count> stand(const TunedEntry (&entries)[Count], const DeviceKey& device, const Runs& runs) {
   Standing<Count> standing;
@@ -153,7 +157,7 @@ constexpr Standing<Count> stand(const TunedEntry (&entries)[Count], const Device
   return standing;
 }
 
-// The nearest in size of those; standing.count > 0.
+// The nearest of those entries in size. standing.count must be positive.
 template <int Count>
 constexpr Found nearest(const TunedEntry (&entries)[Count], const Standing<Count>& standing, i64 rows, i64 cols) {
   int best = standing.entries[0];
@@ -170,8 +174,8 @@ constexpr Found look_up(const TunedEntry (&entries)[Count], const DeviceKey& dev
   return nearest(entries, stand(entries, device, runs), rows, cols);
 }
 
-// body(Choice{}) of the index-th. A choice that this build cannot run (runs_here, found beside its schedule's type) is not instantiated, and
-// its index is no argument; the last one runs everywhere.
+// Calls body(Choice{}) with the choice at this index. A choice that this build cannot run (runs_here, found beside its
+// schedule's type) is not instantiated, and its index must not be passed. The last choice runs everywhere.
 template <class First, class... Rest, class Body>
 decltype(auto) with_choice(Choices<First, Rest...>, int index, const Body& body) {
   if constexpr (sizeof...(Rest) == 0) {
@@ -191,8 +195,8 @@ constexpr bool choice_runs_here(Choices<Choice...>, int index) {
   return index >= 0 && index < Choices<Choice...>::kCount && runs[index];
 }
 
-// What every table keeps to, for a static_assert: its entries name choices that there are, and one that always runs is for every device and
-// every size.
+// For a static_assert: every entry of a table names an existing choice, and one entry, whose choice always runs, is for
+// every device and every size.
 template <class Table>
 constexpr bool table_holds() {
   bool always = false;

@@ -1,15 +1,17 @@
-// LayerNorm and RMSNorm, forward and backward from the output, as bodies that host loops and CUDA kernels share.
+// The bodies of LayerNorm and RMSNorm, forward and backward from the output, which host loops and CUDA kernels share.
 //
 // Forward, per row of N elements (RMSNorm: mean = 0, no beta):
 //   mean = sum(x) / N,  var = sum((x - mean)^2) / N,  rstd = 1 / sqrt(var + eps),  x^ = (x - mean) rstd,  y = x^ gamma + beta.
 // Backward from y (the rows' x and mean are not kept), with a = dy gamma and c = y - beta = x^ gamma:
 //   m1 = mean(a),  m2 = mean(a x^) = mean(dy c)   (no division),  x^ = c (1 / gamma)   (the reciprocal once per column),
 //   dx = rstd (a - m1 - x^ m2)   (RMSNorm: m1 = 0),  dgamma = sum_rows(dy c) / gamma,  dbeta = sum_rows(dy).
-// A side channel, one whose y says too little about x^ (gamma = 0 among them), keeps x^ itself in fp32. For it c = x^, the
-// reciprocal and the divisor of dgamma are 1, and the term of m2 is dy (gamma c): the other columns' formulas with other constants.
+// A side channel is a channel whose y says too little about x^ (for example because gamma = 0); it keeps x^ itself in
+// fp32. For a side channel c = x^, the reciprocal and the divisor of dgamma are 1, and the term of m2 is dy (gamma c).
+// These are the other columns' formulas with other constants.
 //
-// Every product that feeds a sum is one fma; sums follow the trees of reduce.h. A NaN in a row of x, or of dy or y, reaches every
-// output of the row, one in gamma, beta or eps every output that depends on it; nothing is clamped.
+// Every product that feeds a sum is one fma, and sums follow the trees of reduce.h. A NaN in a row of x, dy or y
+// reaches every output of that row. A NaN in gamma, beta or eps reaches every output that depends on it. Nothing is
+// clamped.
 #pragma once
 
 #include "kernels/reduce.h"
@@ -18,8 +20,8 @@ namespace outgrad::kernels {
 
 enum class Norm { layer, rms };
 
-// x^ in fp32, [rows, count] row-major, of `count` side channels given by their column indices, ascending. Float is `float` where the
-// forward writes it, `const float` where the backward reads it.
+// x^ in fp32 for `count` side channels, which are given by their column indices in ascending order; [rows, count],
+// row-major. Float is `float` where the forward writes x^, and `const float` where the backward reads it.
 template <class Float>
 struct SideBuffer {
   const i32* channels = nullptr;
@@ -31,7 +33,7 @@ struct SideBuffer {
 enum class SideChannels {
   none,
   some,
-  either,  // it asks
+  either,  // it asks at run time
 };
 
 }  // namespace outgrad::kernels
@@ -40,7 +42,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
-// Whether eps is at least 0, -0 included. By its bits: where the caller has set denormals-are-zero, a negative subnormal compares equal to 0.
+// Whether eps is at least 0, -0 included. The test uses eps's bits, because a negative subnormal compares equal to 0 if
+// the caller has set denormals-are-zero.
 OUTGRAD_HD bool eps_holds(float eps) { return bits_of(eps) <= 0x7f800000u || bits_of(eps) == bits_of(-0.0f); }
 
 // sum(x).
@@ -89,7 +92,7 @@ OUTGRAD_HD Lane normalised(Lane x, Lane mean, Lane rstd) {
   return mul_rn(sub_rn(x, mean), rstd);
 }
 
-// y before it is narrowed. Absent gamma: 1; absent beta: -0, so that the fma is the bare product.
+// y before it is narrowed. An absent gamma is 1. An absent beta is -0, so that the fma gives the bare product.
 template <class Lane>
 OUTGRAD_HD Lane forward_output(Lane x, Lane mean, Lane rstd, Lane gamma, Lane beta) {
   return fma_rn(normalised(x, mean, rstd), gamma, beta);
@@ -97,13 +100,13 @@ OUTGRAD_HD Lane forward_output(Lane x, Lane mean, Lane rstd, Lane gamma, Lane be
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
-// What the backward pass reads of each column, [n] each, none null.
+// What the backward pass reads for each column: arrays of [n] elements, none of them null.
 struct NormColumns {
   float* gamma;       // 1 where absent
   float* beta;        // 0 where absent
   float* reciprocal;  // 1 / gamma, 1 for a side channel
-  float* divisor;     // of dgamma: gamma, 1 for a side channel
-  float* weight;      // makes a x^ = dy (weight c): 1, gamma for a side channel
+  float* divisor;     // the divisor of dgamma: gamma, or 1 for a side channel
+  float* weight;      // a x^ = dy (weight c): 1, or gamma for a side channel
 };
 
 inline constexpr int kColumnArrays = 5;
@@ -119,7 +122,7 @@ OUTGRAD_HD void prepare_column(const NormColumns& columns, const float* gamma, c
   columns.weight[j] = side ? g : 1.0f;
 }
 
-// c of one row, three ways. `weighted` is the factor of dy in m2.
+// Three ways to get c of one row. `weighted` is the factor of dy in m2.
 
 // No side channels.
 template <class T>
@@ -137,7 +140,7 @@ struct CentredOutput {
   }
 };
 
-// Side channels already put in place: c staged in fp32, for the sums with the weights of side channels.
+// Side channels are already in place: c is staged in fp32, and for the sums it includes the weights of side channels.
 struct CentredStaged {
   const float* c;
 
@@ -151,7 +154,7 @@ struct CentredStaged {
   }
 };
 
-// Side channels looked up: place[j] is column j's index in the row's side buffer, negative for the others.
+// Side channels are looked up: place[j] is column j's index in the row's side buffer, or negative for other columns.
 template <class T>
 struct CentredLookup {
   const T* y;
@@ -195,7 +198,7 @@ struct GradientTerms {
   }
 };
 
-// The means of a row, negated so that they are added: -m1 (-0 for RMSNorm) and -m2.
+// The means of a row, negated so that they can be added: -m1 (-0 for RMSNorm) and -m2.
 struct NegatedMeans {
   float m1;
   float m2;

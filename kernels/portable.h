@@ -1,14 +1,16 @@
 // Fixed-width integers and the correctly rounded fp32 operations that host, nvcc and NVRTC evaluate to the same bits.
 //
-// IEEE 754 defines one result for each operation below, so equal inputs give equal bits on every machine, as long as no compiler
-// fuses or reassociates. A header-only library cannot force flags on its users, hence two rules for the code above this layer:
+// IEEE 754 defines one result for each operation below, so equal inputs give equal bits on every machine, as long as no
+// compiler fuses or reassociates operations. A header-only library cannot force flags on its users, so the code above
+// this layer follows two rules:
 //   - a product that feeds a sum is written as one fma_rn;
 //   - every other product goes through mul_rn, which hides its result from the contraction pass (g++ fuses by default, also
 //     across inlined functions and through intrinsics).
 // Sums, differences, quotients and roots cannot be fused with what follows them, so they need no such guard.
 #pragma once
 
-// NVRTC says what it was asked for; nvcc defines nothing for -use_fast_math or -ftz=true: there the rule is the user's to keep.
+// NVRTC reports these flags. nvcc defines nothing for -use_fast_math or -ftz=true, so there the user must keep the
+// rule.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__) || \
     (defined(__CUDA_FTZ) && __CUDA_FTZ)
 #error "outgrad: fast-math flags change results, which the proofs do not cover: build without -ffast-math / -use_fast_math"
@@ -27,7 +29,8 @@
 #define OUTGRAD_HD inline __attribute__((always_inline))
 #endif
 
-// Before a loop over the words of a table row: its trip count is a constant, and its body must see constant indices.
+// Stands before a loop over the words of a table row: its trip count is a constant, and its body needs constant
+// indices.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define OUTGRAD_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__) && !defined(__clang__)
@@ -36,12 +39,13 @@
 #define OUTGRAD_UNROLL _Pragma("unroll")
 #endif
 
-// What has code lives in an inline namespace named after the version of these headers' interface and after what the translation unit
-// is compiled for. Two units with different -m flags give equal bits by different instructions; were their functions one symbol, the
-// linker would keep one of the two, and a machine without AVX-512 might run the wrong one. Users write outgrad::kernels:: and see
-// nothing of it. Untagged, so that they may cross from one unit to another: the types of data (F16, BF16, Norm, SideBuffer, CpuSchedule,
-// tables), the exceptions, and the coefficients in outgrad::kernels::generated. Units of one tag must be meant for the same machines:
-// of the flags, the tag knows those that these headers ask about, and the baselines between them.
+// All code lives in an inline namespace named after the version of these headers' interface and after the target of the
+// translation unit. Two units with different -m flags give equal bits by different instructions. If their functions had
+// the same symbol, the linker would keep one of the two, and a machine without AVX-512 might run the wrong one. Users
+// write outgrad::kernels:: and see nothing of the inline namespace. Some things are outside it, so that they may cross
+// from one unit to another: the types of data (F16, BF16, Norm, SideBuffer, CpuSchedule, tables), the exceptions, and
+// the coefficients in outgrad::kernels::generated. All units with the same tag must be meant for the same machines: the
+// tag reflects only those flags that these headers ask about, and the baselines between them.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define OUTGRAD_ABI v0_cuda  // one tag for nvcc's host and device passes, whose names must agree
 #else
@@ -104,7 +108,7 @@ OUTGRAD_HD float float_of(u32 bits) {
 #endif
 }
 
-// Each of the following rounds exactly once, to nearest even, whatever the contraction flags.
+// Each of the following functions rounds exactly once, to nearest even, whatever the contraction flags.
 
 OUTGRAD_HD float fma_rn(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
@@ -131,7 +135,8 @@ OUTGRAD_HD float sub_rn(float a, float b) {
 }
 
 #ifndef __CUDA_ARCH__
-// Empty, but opaque: an add that follows cannot see a multiplication to fuse with. Costs no instruction.
+// Empty, but opaque to the compiler: an addition that follows cannot be fused with the multiplication before it. It
+// costs no instruction.
 template <class Real>
 OUTGRAD_HD Real unfused(Real product) {
 #if defined(__x86_64__)

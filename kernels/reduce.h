@@ -7,14 +7,15 @@
 //   3. Within a lane, steps 64 g .. 64 g + 63 form group g, which is folded over q % 64 (step 0 with step 32 first, step 0 with
 //      step 1 last); the groups are added one after the other, group 0 first.
 //   4. The 32 lanes are folded.
-// A missing term (beyond n) is -0, the neutral element of rounded addition: -0 + x is x to the bit, -0 included. So it makes no
-// difference whether an implementation pads or skips.
-// Of a sum of products the first fold of step 1 is fused: fma(a_i, b_i, round(a_(i+4) b_(i+4))), i < 4.
-// W = 1, 2, .. 32 warps can share a row: the steps q % W == w are a subtree (warp w's), and the low bits of q fold last.
+// A missing term (beyond n) is -0, the neutral element of rounded addition: -0 + x is x to the bit, also for x = -0. So
+// padding and skipping give the same result.
+// For a sum of products, the first fold of step 1 is fused: fma(a_i, b_i, round(a_(i+4) b_(i+4))), i < 4.
+// W = 1, 2, .. 32 warps can share a row: the steps q % W == w form a subtree (that of warp w), and the low bits of q
+// fold last.
 //
-// Sums over rows (one per column) use slots: their number is a power of two that depends on the shape alone, slot s holds
-// consecutive rows, added one after the other from +0 upwards, and slots are added neighbours first (2k with 2k + 1), so that
-// whoever owns consecutive slots needs no more than log2 of them at a time.
+// Sums over rows (one per column) use slots. The number of slots is a power of two that depends only on the shape. Slot
+// s holds consecutive rows, which are added one after the other from +0 upwards. Slots are added neighbours first (2k
+// with 2k + 1), so that the owner of consecutive slots never needs more than log2 of them at a time.
 #pragma once
 
 #include "kernels/formats.h"
@@ -25,7 +26,8 @@ inline constexpr int kChunkTerms = 8;
 inline constexpr int kTreeLanes = 32;
 inline constexpr int kStepTerms = kChunkTerms * kTreeLanes;
 inline constexpr int kGroupSteps = 64;
-// 2^21 slot sums are 8 MiB of fp32: enough slots to fill a device at any width, little beside the tensors that have as many rows.
+// 2^21 slot sums are 8 MiB of fp32. This is enough slots to fill a device at any width, and small beside the tensors
+// that have so many rows.
 inline constexpr i64 kSlotSums = i64{1} << 21;
 
 inline constexpr float kMissingTerm = -0.0f;
@@ -95,8 +97,9 @@ OUTGRAD_HD Tuple<float, Terms::kSums> chunk_sum(const Terms& terms, i64 chunk, i
 
 OUTGRAD_HD i64 row_steps(i64 n) { return (n + kStepTerms - 1) / kStepTerms; }
 
-// Fold of the steps first, first + Stride, first + 2 Stride, .. below `end`, all within one group. step(q) gives step q's value, of
-// any type with add_rn, and `neutral` is its -0. Two rounds of one loop rather than two calls: one copy of step's code.
+// The fold of the steps first, first + Stride, first + 2 Stride, .. below `end`, all within one group. step(q) gives
+// step q's value, of any type with add_rn, and `neutral` is that type's -0. One loop with two rounds replaces two
+// calls, so that there is only one copy of step's code.
 template <int Stride, class V, class Step>
 OUTGRAD_HD V fold_steps(i64 first, i64 end, const V& neutral, const Step& step) {
   if constexpr (Stride == kGroupSteps) {
@@ -121,15 +124,15 @@ OUTGRAD_HD Tuple<float, Sums> neutral_sums() {
   return neutral;
 }
 
-// Number of slots for the sums over `rows` rows of `n` columns: the greatest power of two with at least one row to each slot and
-// at most kSlotSums sums in all; at least 1.
+// Number of slots for the sums over `rows` rows of `n` columns: the greatest power of two that leaves each slot at
+// least one row and makes at most kSlotSums sums in all; at least 1.
 OUTGRAD_HD i64 slot_count(i64 rows, i64 n) {
   i64 slots = 1;
   while (2 * slots <= rows && 2 * slots * n <= kSlotSums) slots *= 2;
   return slots;
 }
 
-// First row of slot `slot` (of slot + 1: one past its last).
+// The first row of slot `slot`. For slot + 1 this is one past the last row of `slot`.
 OUTGRAD_HD i64 slot_begin(i64 rows, i64 slots, i64 slot) { return rows / slots * slot + rows % slots * slot / slots; }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

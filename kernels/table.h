@@ -1,5 +1,5 @@
-// Coefficient tables: one row a piece, as the generated headers write them, and column by column for vector and device lookups; and
-// the entries of direct tables.
+// Coefficient tables, stored by rows (one per piece) as the generated headers write them, and by columns for vector and
+// device lookups. Also the entries of direct tables.
 #pragma once
 
 #include "kernels/portable.h"
@@ -13,9 +13,10 @@ struct Table {
   OUTGRAD_HD constexpr float at(u32 row, int word) const { return w[row][word]; }
 };
 
-// The `Rows` values of one word stand side by side: a permute by row picks that word for a whole vector, and on a GPU the lanes of a
-// warp that read different rows of a word touch different banks of shared memory. The rows are repeated up to a power of two of at
-// least 16 floats, the widest vector register: with a power of two of rows, a row index may carry garbage above its own bits.
+// The `Rows` values of one word stand side by side. A permute by row then picks that word for a whole vector, and on a
+// GPU the lanes of a warp that read different rows of a word touch different banks of shared memory. The rows are
+// repeated up to a power of two of at least 16 floats, which is the widest vector register. With a power of two of
+// rows, a row index may carry garbage above its own bits.
 OUTGRAD_HD constexpr int stored_rows(int rows) {
   int stored = 16;
   while (stored < rows) stored *= 2;
@@ -47,7 +48,7 @@ struct Entries {
   OUTGRAD_HD constexpr u16 at(u32 index) const { return w[index]; }
 };
 
-// A vector gather reads 32 bits at an entry's place: one entry more keeps the last of them inside.
+// A vector gather reads 32 bits at an entry's place. One extra entry keeps the last read inside the array.
 template <int Count>
 struct alignas(64) PaddedEntries {
   u16 w[Count + 1];

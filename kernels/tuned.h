@@ -1,5 +1,5 @@
-// Fit and schedule that the plain entry points run, chosen at run time by processor and size: from a tuned header's tables where the build
-// names one, else the committed default.
+// Chooses at run time, by processor and size, the fit and schedule that the plain entry points run. The choice comes
+// from a tuned header's tables if the build names one, and from the committed default otherwise.
 #pragma once
 
 #ifdef OUTGRAD_TUNED_HEADER
@@ -13,14 +13,14 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// Wider vectors than the unit's instruction set has are another build's.
+// Vectors wider than the unit's instruction set has are for other builds.
 constexpr bool runs_here(const CpuSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
 constexpr bool runs_here(const CpuNormForwardSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
 constexpr bool runs_here(const CpuNormBackwardSchedule& schedule) { return schedule.vector_bits <= kBestVectorBits; }
 
 namespace tuned {
 
-// What the tables have for this processor. Its first call climbs the ladder, later ones compare sizes.
+// The table's entries for this processor. The first call climbs the ladder; later calls only compare sizes.
 template <class Table>
 Found find(i64 rows, i64 cols) {
   static_assert(table_holds<Table>(), "a table ends with the default's choice and has an entry of it for every device and size");
@@ -34,7 +34,8 @@ Found find(i64 rows, i64 cols) {
   }
 }
 
-// body(Choice{}) of the table's choice for a problem of this size. With one choice there is nothing to look up.
+// Calls body(Choice{}) with the table's choice for a problem of this size. With only one choice there is nothing to
+// look up.
 template <class Table, class Body>
 decltype(auto) run(i64 rows, i64 cols, const Body& body) {
   using All = typename Table::Choices;
@@ -45,7 +46,7 @@ decltype(auto) run(i64 rows, i64 cols, const Body& body) {
   }
 }
 
-// What run() runs for a size, how it was found, and of a backward what its fit's header states.
+// What run() runs for a size, how it was found and, for a backward, what its fit's header states.
 struct Tuning {
   const TunedEntry* entry;
   Found found;
