@@ -11,8 +11,7 @@
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
 //   Value   shifted(a, bits) = the float whose bits are those of a, shifted left        signed_as(a, b) = |a| with b's sign
-//   Value   nudged(a, tie) = a + tie, for tie = 2^-149; this is a itself for |a| >= 2^-123, and for a = 0 either a or
-//   tie
+//   Value   nudged(a, tie) = a + tie, for tie = 2^-149; equals a for |a| >= 2^-123; for a = 0 either a or tie
 //   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body may
 //           be called with any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q

@@ -1,8 +1,9 @@
-// The plain entry points on the CPU: outgrad's kernels with the schedule, and GELU's fit, that kernels/tuned.h chooses for this processor
-// and the problem's size.
+// The plain entry points on the CPU: outgrad's kernels with the schedule, and for GELU the fit, that kernels/tuned.h
+// chooses for this processor and the problem's size.
 //
-// T is float, F16 or BF16. The LayerNorm and RMSNorm functions of kernels/host/layernorm.h are entry points as they stand, in the default
-// schedule; their namesakes in tuned:: have the tables' choice. Contracts, and what is thrown, are those of the functions they call.
+// T is float, F16 or BF16. The LayerNorm and RMSNorm functions of kernels/host/layernorm.h are entry points themselves,
+// with the default schedule; the functions of the same names in tuned:: use the tables' choice. Contracts and
+// exceptions are those of the functions called here.
 #pragma once
 
 #include <span>
@@ -15,20 +16,20 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y[i] = GELU(x[i]) and bit i % 32 of mask[i / 32] = [x[i] >= x*], for i in [0, n); mask has ceil(n / 32) words, whose bits beyond n
-// are written 0. y may equal x.
+// Sets y[i] = GELU(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). mask has ceil(n / 32) words;
+// its bits beyond n are set to 0. y may equal x.
 template <class T>
 void gelu_forward(const T* x, T* y, u32* mask, i64 n) {
   tuned::run<tuned::GeluForward<T>>(1, n, [=]<class Choice>(Choice) { gelu_forward<typename Choice::Fit, T, Choice::kSchedule>(x, y, mask, n); });
 }
 
-// dx[i] = dy[i] GELU'(x[i]) from the outputs of gelu_forward. dx may equal dy.
+// Sets dx[i] = dy[i] GELU'(x[i]), from the outputs of gelu_forward. dx may equal dy.
 template <class T>
 void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
   tuned::run<tuned::GeluBackward<T>>(1, n, [=]<class Choice>(Choice) { gelu_backward<typename Choice::Fit, T, Choice::kSchedule>(dy, y, mask, dx, n); });
 }
 
-// Names of the variants that the two functions run for n elements, as the tuner gave them; "default" without tuning.
+// The names of the variants that the two functions run for n elements, as given by the tuner; "default" without tuning.
 template <class T>
 const char* gelu_forward_variant_name(i64 n) {
   return tuned::tuning_of<tuned::GeluForward<T>>(1, n).entry->variant;
@@ -41,7 +42,7 @@ const char* gelu_backward_variant_name(i64 n) {
 
 namespace tuned {
 
-// So that every kernel of the catalogue has an entry point here.
+// These give every kernel of the catalogue an entry point here.
 using kernels::gelu_backward;
 using kernels::gelu_forward;
 

@@ -1,10 +1,12 @@
-// GELU of x + bias on the host, forward and backward from the output: what follows a linear layer, in one pass.
+// GELU of x + bias on the host, forward and backward from the output: the step after a linear layer, in one pass.
 //
-// x, y, dy, dx are [rows, n], row-major, in format T; bias [n] is fp32 or T, dbias [n] is fp32. Mask bit i belongs to element i of the
-// whole matrix, as without a bias. z = RN_f32(x + bias) is never stored: y = RN_T(GELU(z)), m = [z >= x*].
-// Errors: an fp32 z is an f32 argument, so what holds of y and g over every f32 x (T, O and R of the sweeps over all 2^32 of them) holds
-// here; a 16-bit y is then GELU(z) rounded twice, through fp32, which those figures include. dbias is the sum of the fp32 products dy g
-// before they are rounded to T, by the fixed tree over rows: equal bits for every schedule and thread count.
+// x, y, dy, dx are [rows, n], row-major, in format T. bias [n] is fp32 or T, and dbias [n] is fp32. Mask bit i belongs
+// to element i of the whole matrix, as without a bias. z = RN_f32(x + bias) is never stored: y = RN_T(GELU(z)), m = [z
+// >= x*].
+// Errors: an fp32 z is an f32 argument, so everything that holds for y and g over every f32 x (T, O and R of the sweeps
+// over all 2^32 of them) holds here. A 16-bit y is then GELU(z) rounded twice, through fp32, and those figures include
+// this. dbias is the sum of the fp32 products dy g before they are rounded to T, in the order of the fixed tree over
+// rows, so its bits are equal for every schedule and thread count.
 #pragma once
 
 #include <memory>
@@ -19,20 +21,22 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, whose bits beyond rows n are written 0. rows n = 0 does nothing.
-// Throws SpecError: a negative shape, or one whose size overflows.
+// y may equal x; nothing else may overlap. mask has ceil(rows n / 32) words, and its bits beyond rows n are set to
+// 0. If rows n = 0, nothing is done.
+// Throws SpecError for a negative shape and for one whose size overflows.
 template <class Forward, class T, CpuSchedule S, class B = float>
 void bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask);
 
-// fp32 words of scratch that bias_gelu_backward needs.
+// Number of fp32 words of scratch that bias_gelu_backward needs.
 inline i64 bias_backward_workspace(i64 rows, i64 n) { return rows > 0 && n > 0 ? detail::column_words(rows, n) : 0; }
 
-// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. Allocates nothing: `workspace` holds
-// bias_backward_workspace(rows, n) words. rows = 0 writes dbias = 0. Throws SpecError as above, and for a workspace too small, before anything is written.
+// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. Allocates nothing: `workspace`
+// holds bias_backward_workspace(rows, n) words. rows = 0 sets dbias to 0. Throws SpecError as above, and for a
+// workspace that is too small, before anything is written.
 template <class Fit, class T, CpuSchedule S>
 void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, std::span<float> workspace);
 
-// The same with a workspace of its own.
+// The same, with a workspace that the function allocates itself.
 template <class Fit, class T, CpuSchedule S>
 void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias);
 
@@ -73,7 +77,8 @@ template <CpuSchedule S>
 struct ColumnIo<S> : IsaColumnIo<Avx512> {};
 #endif
 
-// The elements from i on, column j, that begin on a byte of the mask: whole packs of kCount vectors; returns where it stopped.
+// The elements from i on, in column j, where i begins a byte of the mask. Processes whole packs of kCount vectors and
+// returns where it stopped.
 template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming, class B>
 OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
   constexpr LanesOf<S, kCount> kOps{};
@@ -97,11 +102,11 @@ OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 
   return i;
 }
 
-// Elements [i, end), all of one row from its column j on.
+// Elements [i, end), which all lie in one row, from its column j on.
 template <class Forward, class T, CpuSchedule S, bool kStreaming, class B>
 void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
   if constexpr (S.vector_bits > 0) {
-    if (i % 8 == 0) {  // else bits of two runs share a byte
+    if (i % 8 == 0) {  // otherwise a byte has bits of two runs
       const i64 shift = j - i;
       i = bias_forward_packs<Forward, T, S, S.unroll, kStreaming>(x, bias, i, j, end, y, mask);
       if constexpr (S.unroll > 1) i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, i, i + shift, end, y, mask);
@@ -131,13 +136,13 @@ void bias_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u8* mask
   });
 }
 
-// Every row of the output begins on a cache line, and the output is large.
+// Whether every row of the output begins on a cache line and the output is large.
 template <CpuSchedule S, class T>
 bool streams_rows(const T* output, i64 rows, i64 n) {
   return n * static_cast<i64>(sizeof(T)) % 64 == 0 && streams<S>(output, rows * n);
 }
 
-// One row: dx, and its products added to sums.
+// One row: writes dx and adds its products to sums.
 template <class Fit, class T, CpuSchedule S, bool kStreaming>
 void bias_backward_row(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx, float* sums) {
   if constexpr (S.vector_bits > 0) {

@@ -15,30 +15,34 @@ namespace detail {
 
 inline constexpr i64 kLineWords = 16;
 
-// Arrays of n words of scratch lie so far apart: whole cache lines, as a vector that crosses two costs twice.
+// The distance between arrays of n words of scratch. It is whole cache lines, because a vector that crosses two lines
+// costs twice.
 inline i64 column_stride(i64 n) { return (n + kLineWords - 1) / kLineWords * kLineWords; }
 
-// Words from `words` to the next cache line: less than kLineWords.
+// The number of words from `words` to the next cache line, less than kLineWords.
 inline i64 line_offset(const float* words) {
   return static_cast<i64>((kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
 }
 
-// Tasks share the slots evenly. A power of two that depends on the shape alone, so the scratch does too; enough for the largest
-// machines' cores, few enough that the tasks' partial sums stay small beside the tensors.
+// Tasks share the slots evenly. Their number is a power of two that depends only on the shape, so that the scratch does
+// too. It is enough for the cores of the largest machines, and few enough that the tasks' partial sums stay small
+// beside the tensors.
 inline i64 column_tasks(i64 slots) { return std::min<i64>(slots, 128); }
 
-// A task's scratch: pending sums of complete subtrees of its slots, at most one per level and the one that grows.
+// A task's scratch: the pending sums of complete subtrees of its slots, at most one per level, and the sum that is
+// growing.
 inline i64 column_task_words(i64 rows, i64 n) {
   const i64 slots = slot_count(rows, n);
   return column_stride(n) * static_cast<i64>(std::bit_width(static_cast<u64>(slots / column_tasks(slots))));
 }
 
-// fp32 words of scratch that column_sums needs.
+// Number of fp32 words of scratch that column_sums needs.
 inline i64 column_words(i64 rows, i64 n) { return kLineWords - 1 + column_tasks(slot_count(rows, n)) * column_task_words(rows, n); }
 
-// result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a row's n terms to sums[0 .. n), which begin on a
-// cache line, and may do more with the row, stream some of it (kStreaming): it is called once for each. Io: how vectors of columns are read, added and
-// written. The content of the scratch, column_words(rows, n) words, does not matter.
+// result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a row's n terms
+// to sums[0 .. n), which begins on a cache line. It is called once for each row, so it may do more with the row, and
+// may stream some of it (kStreaming). Io says how vectors of columns are read, added and written. The scratch has
+// column_words(rows, n) words, whose content does not matter.
 template <class Io, bool kStreaming, class AddRow>
 void column_sums(i64 rows, i64 n, int threads, float* words, float* result, const AddRow& add_row) {
   const i64 slots = slot_count(rows, n), tasks = column_tasks(slots), task_slots = slots / tasks, task_words = column_task_words(rows, n);
@@ -50,7 +54,7 @@ void column_sums(i64 rows, i64 n, int threads, float* words, float* result, cons
     for (; j < end; ++j) sum[j] = add_rn(sum[j], term[j]);
   };
   parallel_for(tasks, threads, [&](i64 task) {
-    float* top = scratch + task * task_words;  // a stack of [stride]
+    float* top = scratch + task * task_words;  // a stack of arrays of `stride` words
     for (i64 k = 0; k < task_slots; ++k) {
       std::fill(top, top + n, 0.0f);
       const i64 slot = task * task_slots + k;
@@ -63,7 +67,8 @@ void column_sums(i64 rows, i64 n, int threads, float* words, float* result, cons
     }
     end_streaming<kStreaming>();
   });
-  // The upper levels of the slots' tree, a block of columns to each task. 1024 columns: 4 KiB runs of every task's sums.
+  // The upper levels of the slots' tree. Each task has a block of 1024 columns, so that it reads runs of 4 KiB of every
+  // task's sums.
   constexpr i64 kBlock = 1024;
   parallel_for((n + kBlock - 1) / kBlock, threads, [&](i64 block) {
     const i64 begin = block * kBlock, end = std::min(n, begin + kBlock);

@@ -17,10 +17,10 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y[i] = x[i] scaled, or +0 where this seed drops element i, for i in [0, n); the same of dy is the backward pass.
-// Pointers are aligned to their element. y may equal x, and does not overlap it otherwise. Bits depend neither on the
-// number of threads (0 = all) nor on the instruction set. Allocates nothing. Throws SpecError before anything is
-// written: n is negative, p is NaN or outside [0, 1].
+// y[i] = x[i] scaled, or +0 if this seed drops element i, for i in [0, n). The same function of dy is the backward
+// pass. Pointers are aligned to their element type. y may equal x but must not overlap it otherwise. Bits depend
+// neither on the number of threads (0 = all) nor on the instruction set. Allocates nothing. Throws SpecError, before
+// anything is written, if n is negative, or if p is NaN or outside [0, 1].
 template <class T>
 void dropout(const T* x, T* y, i64 n, u64 seed, double p, int threads = 0);
 
@@ -28,10 +28,10 @@ void dropout(const T* x, T* y, i64 n, u64 seed, double p, int threads = 0);
 
 namespace detail {
 
-// Operations of philox_rounds on vectors. One instruction of x86 multiplies the lower halves of 64-bit lanes. g++ 12
-// makes it neither of a product of its own vector types nor, without moving every word there and back, of a loop over
-// arrays of words: such a loop takes 1.6 times as long in the baseline, and 2.5 to 3 times with AVX2 or AVX-512.
-// even_lanes: the even lanes of a and of b in turn; odd_lanes: the odd ones.
+// The operations of philox_rounds on vectors. One x86 instruction multiplies the lower halves of 64-bit lanes. g++ 12
+// does not use it for a product of its own vector types. For a loop over arrays of words it does so only by moving
+// every word there and back: such a loop takes 1.6 times as long in the baseline, and 2.5 to 3 times with AVX2 or
+// AVX-512. even_lanes gives the even lanes of a and of b in turn, and odd_lanes the odd ones.
 #if defined(__SSE2__) && !defined(__CUDACC__)
 #if defined(OUTGRAD_AVX512)
 #if defined(__GNUC__) && !defined(__clang__)
@@ -76,20 +76,20 @@ struct PhiloxVectors {
 };
 #endif
 
-// The elements whose words are found together. Four vectors of counters cover the latency of products one after the
-// other: on Zen 4, two are a seventh to a fifth slower, and eight are slower in the baseline and hardly faster
-// elsewhere.
+// The number of elements whose words are computed together. Four vectors of counters cover the latency of products that
+// depend on each other. On Zen 4, two vectors are a seventh to a fifth slower; eight are slower in the baseline and
+// hardly faster elsewhere.
 inline constexpr int kDropoutVectors = 4;
-inline constexpr int kDropoutCounters = static_cast<int>(sizeof(PhiloxVectors::Lanes) / sizeof(u64));  // of one vector
+inline constexpr int kDropoutCounters = static_cast<int>(sizeof(PhiloxVectors::Lanes) / sizeof(u64));  // in one vector
 inline constexpr int kDropoutPack = kDropoutVectors * kDropoutCounters * 4;
 
-// kept[k] = ~0 if element 4 counter + k is kept, else 0. counter is a multiple of kDropoutPack / 4, so that all of the
-// pack's counters have the same upper half.
+// Sets kept[k] to ~0 if element 4 counter + k is kept, and to 0 otherwise. counter is a multiple of kDropoutPack / 4,
+// so that all counters of the pack have the same upper half.
 OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
   using Lanes = PhiloxVectors::Lanes;
   using Words = u32 __attribute__((vector_size(sizeof(Lanes))));
   constexpr int kHalf = kDropoutCounters / 2;
-  Lanes order{};  // such that even_lanes, then odd_lanes have the elements in order
+  Lanes order{};  // even_lanes, then odd_lanes give the elements in order
   for (int lane = 0; lane < kDropoutCounters; ++lane) order[lane] = static_cast<u64>(lane / 2 + lane % 2 * kHalf);
   Lanes c[kDropoutVectors][4];
   OUTGRAD_UNROLL
@@ -99,7 +99,7 @@ OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u3
     c[k][2] = c[k][3] = Lanes{};
   }
   philox_rounds<PhiloxVectors>(c, seed);
-  // No word reaches a threshold of 2^32, whose lower half is 0: no bit of a mask is then let through.
+  // No word reaches a threshold of 2^32, whose lower half is 0. In that case `some` lets no bit of a mask through.
   const Words threshold = Words{} + static_cast<u32>(rule.threshold), some = Words{} + (rule.threshold >> 32 == 0 ? ~0u : 0u);
   const auto masks_of = [&](Lanes words) __attribute__((always_inline)) { return reinterpret_cast<Words>(reinterpret_cast<Words>(words) >= threshold) & some; };
   OUTGRAD_UNROLL
@@ -113,7 +113,7 @@ OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u3
 }
 
 #else
-// Other processors', and nvcc's, which takes no vectors of the host compiler's.
+// For other processors, and for nvcc, which does not accept vector types of the host compiler.
 inline constexpr int kDropoutPack = 64;
 
 OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
@@ -124,7 +124,8 @@ OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u3
 }
 #endif
 
-// dropout_element of a pack's elements. The product is masked before it is narrowed: +0 narrows to +0.
+// dropout_element for the elements of a pack. The product is masked before it is narrowed, which is the same because +0
+// narrows to +0.
 template <class T>
 OUTGRAD_HD void dropout_pack(const u32 (&kept)[kDropoutPack], float scale, const T* x, T* y) {
 #ifdef OUTGRAD_AVX2
@@ -141,8 +142,9 @@ OUTGRAD_HD void dropout_pack(const u32 (&kept)[kDropoutPack], float scale, const
     Isa::template store<false>(y + k, __builtin_bit_cast(typename Isa::Float, Isa::bit_and(product, mask)));
   }
 #else
-  // Over arrays of its own, of which none overlaps another, the loop becomes vectors, but for f16's branches. So it
-  // would not with mul_rn's barrier, which is not needed: of the product, only the bits are used.
+  // The loop runs over local arrays, none of which overlaps another, so that it is vectorised (except for f16, because
+  // of its branches). With mul_rn's barrier it would not be. The barrier is not needed, because only the bits of the
+  // product are used.
   T from[kDropoutPack], to[kDropoutPack];
   std::memcpy(from, x, sizeof from);
   for (int k = 0; k < kDropoutPack; ++k) to[k] = narrow<T>(float_of(bits_of(widen(from[k]) * scale) & kept[k]));
@@ -150,7 +152,7 @@ OUTGRAD_HD void dropout_pack(const u32 (&kept)[kDropoutPack], float scale, const
 #endif
 }
 
-// Elements [begin, end), begin a multiple of kDropoutPack.
+// Elements [begin, end), where begin is a multiple of kDropoutPack.
 template <class T>
 void dropout_range(const T* x, T* y, i64 begin, i64 end, u64 seed, const DropoutRule& rule) {
   u32 kept[kDropoutPack];
@@ -172,7 +174,7 @@ void dropout(const T* x, T* y, i64 n, u64 seed, double p, int threads) {
   if (n < 0) throw SpecError(detail::refusal("dropout") + "n must be at least 0");
   if (!dropout_holds(p)) throw SpecError(detail::refusal("dropout") + "p must lie in [0, 1]");
   const DropoutRule rule = dropout_rule(p);
-  constexpr i64 kBlock = i64{1} << 14;  // a task of some microseconds, whole packs
+  constexpr i64 kBlock = i64{1} << 14;  // a task takes some microseconds and has whole packs
   static_assert(kBlock % detail::kDropoutPack == 0);
   parallel_for(n / kBlock + (n % kBlock != 0), threads,
                [=](i64 block) { detail::dropout_range(x, y, block * kBlock, std::min(n - block * kBlock, kBlock) + block * kBlock, seed, rule); });

@@ -1,4 +1,5 @@
-// The forwards of kernels/forwards.h over arrays on the CPU: all cores, vectors of doubles; every schedule gives the same bits.
+// The forwards of kernels/forwards.h over arrays on the CPU, on all cores and in vectors of doubles. Every schedule
+// gives the same bits.
 #pragma once
 
 #include "kernels/forwards.h"
@@ -7,8 +8,9 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// y[i] = f(x[i]), bit i % 32 of mask[i / 32] = [x[i] >= x*] for i in [0, n); bits of the last word beyond n are written 0. y may equal x. The mask of an
-// f without a minimum is not written and may be null. Of a 16-bit T the first call fills a table of static storage, 128 KiB, which later ones read.
+// Sets y[i] = f(x[i]), and bit i % 32 of mask[i / 32] to [x[i] >= x*], for i in [0, n). Bits of the last word beyond n
+// are set to 0. y may equal x. If f has no minimum, the mask is not written and may be null. For a 16-bit T, the first
+// call fills a static table of 128 KiB, which later calls read.
 template <class F, class T, CpuSchedule S>
 void activation_forward(const T* x, T* y, u32* mask, i64 n);
 
@@ -28,7 +30,7 @@ void forward_elements(const T* x, T* y, u8*, i64 begin, i64 end) {
   for (i64 i = begin; i < end; ++i) y[i] = forward_of<F>(x[i]);
 }
 
-// The lanes of doubles of a width of vectors.
+// The lanes of doubles for a vector width.
 template <int kBits>
 struct DoublesOf;
 #ifdef OUTGRAD_AVX2
@@ -40,7 +42,7 @@ template <>
 struct DoublesOf<512> : Avx512Doubles {};
 #endif
 
-// The values of a whole word of the mask.
+// The values of one whole word of the mask.
 template <class F, class T, int kVectorBits>
 OUTGRAD_HD void forward_word(const u16* outputs, const T* x, T* y) {
   if constexpr (sizeof(T) == 2) {

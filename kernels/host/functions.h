@@ -1,4 +1,4 @@
-// The functions of every kernel of the catalogue by its identifier.
+// The functions of every kernel of the catalogue, found by the kernel's identifier.
 #pragma once
 
 #include "kernels/host/api.h"
@@ -6,8 +6,9 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// HostKernel<K>::run<kSchedule, Of...>(arguments...): the kernel of kernels/host/ in one schedule, Of its format,
-// before that GELU's fit. ::enter<T>: its plain entry point. ::Table<T>: what the tuner chose for it.
+// HostKernel<K>::run<kSchedule, Of...>(arguments...) is the kernel of kernels/host/ in one schedule, where Of is its
+// format, preceded by the fit if the kernel is GELU's. ::enter<T> is its plain entry point. ::Table<T> is what the
+// tuner chose for it.
 template <KernelId K>
 struct HostKernel;
 
@@ -28,11 +29,11 @@ struct HostKernel;
 OUTGRAD_KERNELS(OUTGRAD_HOST_KERNEL)
 #undef OUTGRAD_HOST_KERNEL
 
-// The certified fit that a kernel of GELU runs where none is named.
+// The certified fit that a kernel of GELU runs if none is named.
 template <KernelId K, class T>
 using StandardFit = typename std::conditional_t<is_backward(K), DefaultFit<T>, ForwardFit<T>>::Type;
 
-// Kernel K in one schedule; Fit is not used of a norm.
+// Kernel K in one schedule. For a norm, Fit is not used.
 template <KernelId K, class Fit, class T, auto kSchedule>
 void run(const Arguments& a) {
   call<K, T>(a, [](auto... x) {
@@ -44,7 +45,7 @@ void run(const Arguments& a) {
   });
 }
 
-// Its plain entry point, in the schedule, and GELU in the fit, that kernels/tuned.h chooses.
+// Its plain entry point, in the schedule (and for GELU the fit) that kernels/tuned.h chooses.
 template <KernelId K, class T>
 void enter(const Arguments& a) {
   call<K, T>(a, [](auto... x) { HostKernel<K>::template enter<T>(x...); });

@@ -1,5 +1,5 @@
-// Who this processor is, as far as the choice of a schedule goes: what the tuner writes into its records and tables, and what the kernels
-// find at run time, from one place.
+// The identity of this processor, as far as the choice of a schedule depends on it. The tuner writes it into its
+// records and tables, and the kernels find it at run time, both from here.
 #pragma once
 
 #include <cstring>
@@ -16,13 +16,13 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// The instruction sets that a key names, in the order in which it does.
+// The instruction sets that a key names, in the key's order.
 inline constexpr const char* kKeyExtensions[] = {"avx2", "avx512_bf16", "avx512_fp16", "avx512bw", "avx512f", "f16c", "fma"};
 inline constexpr int kKeyExtensionCount = sizeof kKeyExtensions / sizeof *kKeyExtensions;
 
 struct CpuFacts {
   char model[64] = "unknown";  // the processor's own name for itself, without blanks at its ends
-  int threads = 1;             // that the system lets this process run side by side
+  int threads = 1;             // the number that the system lets this process run side by side
   bool has[kKeyExtensionCount] = {};
 };
 
@@ -30,7 +30,7 @@ namespace detail {
 
 #if defined(__x86_64__)
 inline void read_model(char (&model)[64]) {
-  constexpr unsigned kFirst = 0x80000002, kLast = 0x80000004;  // 16 bytes of the name each
+  constexpr unsigned kFirst = 0x80000002, kLast = 0x80000004;  // each gives 16 bytes of the name
   unsigned words[4 * (kLast - kFirst + 1)] = {}, highest = __get_cpuid_max(0x80000000, nullptr);
   if (highest < kLast) return;
   for (unsigned leaf = kFirst; leaf <= kLast; ++leaf) {
@@ -55,7 +55,8 @@ inline void read_extensions(bool (&has)[kKeyExtensionCount]) {
   const unsigned features = c;
   unsigned extended_b = 0, extended_d = 0, more_a = 0;
   if (__get_cpuid_count(7, 0, &a, &extended_b, &c, &extended_d) != 0 && a >= 1) __get_cpuid_count(7, 1, &more_a, &b, &c, &d);
-  // The processor has them by these bits (Intel SDM 2A, CPUID); whether the system saves their registers is the builtins' to say.
+  // These bits say that the processor has the instruction sets (Intel SDM 2A, CPUID). The builtins say whether the
+  // system saves their registers.
   const bool vectors = __builtin_cpu_supports("avx2") != 0, wide = __builtin_cpu_supports("avx512f") != 0;
   const bool found[] = {vectors, wide && (more_a >> 5 & 1) != 0,       wide && (extended_d >> 23 & 1) != 0, wide && (extended_b >> 30 & 1) != 0,
                         wide,    vectors && (features >> 29 & 1) != 0, vectors && (features >> 12 & 1) != 0};
@@ -83,8 +84,9 @@ struct CpuKey {
   DeviceKey key() const { return {device.text(), architecture.text(), family.text()}; }
 };
 
-// "cpu: AMD EPYC, 2 threads, 512-bit vectors, avx2 ...", "cpu: 512-bit vectors, avx2 ...", "cpu: 512-bit vectors": what
-// autotune/records/identity.h makes of a record of the same processor (a test compares them). vector_bits: of the build.
+// "cpu: AMD EPYC, 2 threads, 512-bit vectors, avx2 ...", "cpu: 512-bit vectors, avx2 ...", "cpu: 512-bit vectors".
+// autotune/records/identity.h makes the same texts from a record of the same processor (a test compares them).
+// vector_bits is that of the build.
 inline CpuKey key_of(const CpuFacts& cpu, int vector_bits) {
   CpuKey key;
   TextLine code;
@@ -102,7 +104,7 @@ inline CpuKey key_of(const CpuFacts& cpu, int vector_bits) {
   return key;
 }
 
-// This processor under this unit's instruction set; read by the first call, then kept.
+// This processor under this unit's instruction set. The first call finds it, later calls return the stored result.
 inline DeviceKey this_cpu() {
   static const CpuKey key = key_of(read_cpu(), kBestVectorBits);
   return key.key();

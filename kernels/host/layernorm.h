@@ -1,9 +1,10 @@
 // LayerNorm and RMSNorm on the host: forward, and backward from the output, on all cores.
 //
-// x, y, dy, dx are [rows, n], row-major, in format T; gamma, beta, dgamma, dbeta [n] and rstd [rows] are fp32. gamma and beta may be
-// null (1 and 0). Any element-aligned pointers; rows may be 0, n is at least 1. y may alias x in the forward, dx may alias dy in the
-// backward; nothing else may overlap. Every schedule gives the same bits, those of the formulas in kernels/layernorm.h summed by
-// the trees of kernels/reduce.h. The caller's floating-point environment is neither used nor changed.
+// x, y, dy, dx are [rows, n], row-major, in format T; gamma, beta, dgamma, dbeta [n] and rstd [rows] are fp32. gamma
+// and beta may be null, which means 1 and 0. Pointers need only be aligned to their element. rows may be 0, and n is at
+// least 1. y may alias x in the forward, and dx may alias dy in the backward; nothing else may overlap. Every schedule
+// gives the same bits, those of the formulas in kernels/layernorm.h summed by the trees of kernels/reduce.h. The
+// caller's floating-point environment is neither used nor changed.
 #pragma once
 
 #include <algorithm>
@@ -28,16 +29,17 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits, .streaming_stores = true};
 
-// y and rstd from x. With a side buffer, x^ of its channels is written there too.
-// Throws SpecError: a negative shape, n = 0, eps negative or NaN, channels that do not ascend within [0, n).
+// y and rstd from x. With a side buffer, x^ of its channels is also written there.
+// Throws SpecError if the shape is negative, n = 0, eps is negative or NaN, or the channels do not ascend within [0,
+// n).
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
 
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side = {});
 
-// Residual forms: z = RN_T(RN_f32(x + residual)), which the next block adds to, then the norm of z: the bits of the two steps in one pass.
-// z may equal x or residual, and so may y, but not z.
+// Residual forms: z = RN_T(RN_f32(x + residual)), to which the next block adds, and then the norm of z. One pass gives
+// the bits of the two steps. z may equal x or residual. y may also equal one of them, but not z.
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
 void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
                                 SideBuffer<float> side = {});
@@ -49,10 +51,11 @@ void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma,
 // Number of fp32 words of scratch that a backward of this shape needs.
 i64 norm_backward_workspace(i64 rows, i64 n);
 
-// dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null (not wanted). Allocates nothing: `workspace` holds
-// norm_backward_workspace(rows, n) words, its content does not matter.
-// Throws SpecError, before anything is written: as the forward does; a workspace too small; a gamma whose reciprocal is infinite
-// (0, or below 2^-128 in magnitude) outside the side buffer, by channel.
+// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted. Allocates
+// nothing: `workspace` holds norm_backward_workspace(rows, n) words, whose content does not matter.
+// Throws SpecError, before anything is written, for the same reasons as the forward, for a workspace that is too small,
+// and for a gamma outside the side buffer whose reciprocal is infinite (0, or below 2^-128 in magnitude); the error
+// names its channel.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
                         SideBuffer<const float> side, std::span<float> workspace);
@@ -61,8 +64,9 @@ template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, SideBuffer<const float> side,
                       std::span<float> workspace);
 
-// dz = RN_T(RN_f32(g + dz_next)): g is the norm's gradient before it is rounded to T, dz_next what arrives by z's other use. dz is the gradient
-// of x and of residual. dz may equal dy or dz_next. dgamma, dbeta, the workspace and what is refused are as above.
+// dz = RN_T(RN_f32(g + dz_next)), where g is the norm's gradient before it is rounded to T, and dz_next is the gradient
+// from z's other use. dz is the gradient of both x and residual. dz may equal dy or dz_next. What is said above of
+// dgamma, dbeta, the workspace and errors holds here.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
                                  float* dgamma, float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
@@ -71,7 +75,7 @@ template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
                                SideBuffer<const float> side, std::span<float> workspace);
 
-// layernorm_backward and rmsnorm_backward with a workspace of their own.
+// layernorm_backward and rmsnorm_backward, with a workspace that they allocate themselves.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
 void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
                         SideBuffer<const float> side = {});
@@ -121,7 +125,7 @@ struct LaneIo<FloatPack<Isa, kCount>> {
   static OUTGRAD_HD Value load(const T* source) {
     return each_vector<Isa, kCount>([&](int i) { return Isa::load(source + i * Isa::kLanes); });
   }
-  // kStreaming: `target` is aligned to the bytes stored, and the store goes past the cache.
+  // With kStreaming, `target` is aligned to the number of bytes stored, and the store bypasses the cache.
   template <bool kStreaming, class T>
   static OUTGRAD_HD void store_as(T* target, const Value& value) {
     if constexpr (sizeof(T) == 2 && kCount % 2 == 0 && requires { Isa::template store_pair<kStreaming>(target, value.v[0], value.v[0]); }) {
@@ -148,7 +152,8 @@ namespace detail {
 
 // --- The tree in vectors ---------------------------------------------------------------------------------------------------------
 
-// What the loops over a row are compiled for: schedules that differ in the rest share them.
+// The parameters for which the loops over a row are compiled. Schedules that differ only in other members share these
+// loops.
 struct RowLoops {
   int vector_bits;
   int vectors;
@@ -188,27 +193,27 @@ struct LaneOfBits<512> {
 template <RowLoops L>
 using LaneOf = typename LaneOfBits<L.vector_bits>::Lane;
 
-// Rows of fp32 take twice the cache: half as many are taken together.
+// Rows of fp32 take twice as much cache, so half as many are processed together.
 template <RowLoops L, class T>
 inline constexpr int kRowsTogether = sizeof(T) == sizeof(float) ? (L.rows + 1) / 2 : L.rows;
 
-// Word i of the result is word Pick{}(i) of a and b side by side.
+// Word i of the result is word Pick{}(i) of a and b, placed side by side.
 template <class Pick, class Lane>
 OUTGRAD_HD Lane shuffled(const Lane& a, const Lane& b) {
   return LaneIo<Lane>::shuffled(a, b, Pick{}, std::make_integer_sequence<int, LaneIo<Lane>::kWidth>{});
 }
 
-// The first (Second: the second) four words of each chunk, a's chunks before b's.
+// The first four words of each chunk (with Second, the other four), a's chunks before b's.
 template <int Width, bool Second>
 struct HalfChunks {
   constexpr int operator()(int i) const { return i / 4 * kChunkTerms + i % 4 + (Second ? 4 : 0); }
 };
-// Of each 128-bit part of a, then of b: the first or second two words.
+// The first two words (with Second, the other two) of each 128-bit part of a, then of b.
 template <int Width, bool Second>
 struct Pairs {
   constexpr int operator()(int i) const { return i / 4 * 4 + i % 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 2 : 0); }
 };
-// Of each 128-bit part of a, then of b: the even or the odd words.
+// The even words (with Second, the odd ones) of each 128-bit part of a, then of b.
 template <int Width, bool Second>
 struct Alternate {
   constexpr int operator()(int i) const { return i / 4 * 4 + i % 2 * 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 1 : 0); }
@@ -226,20 +231,21 @@ struct ChunkWord {
     }
   }
 };
-// The word Distance away, a power of two.
+// The word at distance Distance, a power of two.
 template <int Distance>
 struct Across {
   constexpr int operator()(int i) const { return i ^ Distance; }
 };
 
-// How the sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors: vector k + 4 has, at the same places,
-// the elements that the first fold adds to those of vector k. Of bf16 vector k is element k of every chunk, which takes eight shuffles of
-// words, each a pair of elements, and makes the other folds additions of whole vectors; else it is four elements of each of a few chunks.
+// The sums over a row of T hold whole chunks, as many as a vector has words, in eight vectors. Vector k + 4 has the
+// elements that the first fold adds to those of vector k, at the same places. For bf16, vector k holds element k of
+// every chunk. This takes eight shuffles of words, each word a pair of elements, and makes the other folds additions of
+// whole vectors. For other formats, a vector holds four elements of each of a few chunks.
 template <class T>
 struct ByChunks {
   static constexpr bool kTransposed = sizeof(T) == 2 && Format<T>::kCanonicalNan == kCanonicalNanBf16;
 
-  // Where element i of kWidth chunks lies.
+  // The place of element i of kWidth chunks.
   template <int kWidth>
   static constexpr int place(int i) {
     const int chunk = i / kChunkTerms;
@@ -252,7 +258,7 @@ struct ByChunks {
   }
 };
 
-// Vectors kPart and kPart + 4 of them.
+// The pair of vectors kPart and kPart + 4.
 template <class T, int kPart>
 struct ChunkPart {};
 
@@ -274,7 +280,7 @@ struct ChunkPartOf<Vector<Isa>, T, kPart> {
 
 }  // namespace detail
 
-// T as it lies in a row. Other elements, all fp32, already lie in this order.
+// Reads T as it lies in a row. The other operands are all fp32 and already lie in this order.
 template <class Isa, class T, int kPart>
 struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
   using Order = detail::ChunkPart<T, kPart>;
@@ -306,7 +312,8 @@ struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
 
  private:
   static OUTGRAD_HD Vector<Isa> pairs(const T* row, int line) { return {{Isa::load(reinterpret_cast<const float*>(row + 2 * line * kLanes))}}; }
-  // Element kPart (kSecond: 4 further on) of every chunk. The parts' loads and shuffles are the same for the compiler to see.
+  // Element kPart (with kSecond, kPart + 4) of every chunk. The parts use the same loads and shuffles, which the
+  // compiler can share.
   template <bool kSecond>
   static OUTGRAD_HD typename Isa::Float element(const T* row) {
     const Vector<Isa> a = detail::shuffled<detail::Pairs<kLanes, kSecond>>(pairs(row, 0), pairs(row, 1));
@@ -318,7 +325,7 @@ struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
 
 namespace detail {
 
-// The sums of a vector's worth of whole chunks from element `first` on, in ChunkWord's order.
+// The sums of whole chunks, as many as a vector has words, from element `first` on, in ChunkWord's order.
 template <class Lane, class T, class Terms>
 OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 first) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
@@ -349,7 +356,8 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
 }
 #endif
 
-// Chunks [begin, kTreeLanes) of a step, one by one, each to where vectors of kWidth keep it; `sums` is [kSums, kTreeLanes].
+// Chunks [begin, kTreeLanes) of a step, one by one. Each sum goes to the place where vectors of kWidth keep it. `sums`
+// is [kSums, kTreeLanes].
 template <int kWidth, class Terms>
 __attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 step, int begin, float* sums) {
   for (int lane = begin; lane < kTreeLanes; ++lane) {
@@ -374,14 +382,14 @@ OUTGRAD_HD void step_sums(const Terms& terms, i64 n, i64 step, float* sums) {
   if (lane < kTreeLanes) single_chunk_sums<kWidth>(terms, n, step, lane, sums);
 }
 
-// sum[i] += term[i], i < kWords, a multiple of the widest vector.
+// sum[i] += term[i] for i < kWords, where kWords is a multiple of the widest vector.
 template <class Lane, int kWords>
 OUTGRAD_HD void add_words(float* sum, const float* term) {
   using Io = LaneIo<Lane>;
   for (int i = 0; i < kWords; i += Io::kWidth) Io::store(sum + i, add_rn(Io::load(sum + i), Io::load(term + i)));
 }
 
-// Word 0 of the fold over chunks: those kHalf apart first.
+// Word 0 of the fold over chunks, which folds those that are kHalf apart first.
 template <int kHalf, class Lane>
 OUTGRAD_HD Lane fold_words(const Lane& values) {
   if constexpr (kHalf == 0) {
@@ -391,7 +399,7 @@ OUTGRAD_HD Lane fold_words(const Lane& values) {
   }
 }
 
-// The fold of the tree's lanes, kept in ChunkWord's order.
+// The fold of the tree's lanes, which are kept in ChunkWord's order.
 template <class Lane>
 OUTGRAD_HD float fold_lanes(const float* sums) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
@@ -405,13 +413,13 @@ OUTGRAD_HD float fold_lanes(const float* sums) {
   }
 }
 
-// Has the elements that one strip covers fetched.
+// Prefetches the elements that one strip covers.
 template <Prefetch kPrefetch, class Io, class T>
 OUTGRAD_HD void prefetch(Io, const T* source) {
   constexpr int kLine = 64;
   constexpr int kBytes = Io::kWidth * static_cast<int>(sizeof(T));
   constexpr int kRead = 0;
-  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // of __builtin_prefetch: the first level, the second
+  constexpr int kLocality = kPrefetch == Prefetch::first_level ? 3 : 2;  // the argument of __builtin_prefetch: the first level or the second
   if constexpr (kPrefetch != Prefetch::none && Io::kWidth > 1) {
     OUTGRAD_UNROLL
     for (int byte = 0; byte < kBytes; byte += kLine) __builtin_prefetch(reinterpret_cast<const char*>(source) + byte, kRead, kLocality);
@@ -422,10 +430,11 @@ struct Nothing {
   OUTGRAD_HD void operator()() const {}
 };
 
-// The tree's sums over one row of n elements of T. A group's steps are stored and then folded in place: all 16 KiB at most that this
-// needs are at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack while both are in use.
-// meanwhile() is called after each step: sums read nothing but the caches, which would leave memory idle. After, because what it does first may wait for the
-// end of the sums before these.
+// The tree's sums over one row of n elements of T. The steps of a group are stored and then folded in place. This needs
+// at most 16 KiB, all of it at the function's own level, because g++ 12 lets arrays of inlined inner scopes share stack
+// while both are in use.
+// meanwhile() is called during the sums, because they read only from the caches and would leave memory idle. It is
+// called after each step, because its first action may wait for the end of the previous sums.
 template <class Lane, class T = float, class Terms, class Meanwhile = Nothing>
 Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanwhile = {}) {
   constexpr int kWords = Terms::kSums * kTreeLanes;
@@ -454,7 +463,7 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanw
   return result;
 }
 
-// kCount vectors side by side; of scalars one.
+// kCount vectors side by side; one if they are scalars.
 template <class Lane, int kCount>
 struct StripOf {
   using Strip = Lane;
@@ -471,7 +480,8 @@ __attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body
   for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
 }
 
-// body(LaneIo<...>, j) over the columns [j, end): strips of kCount vectors, then vectors, then single elements.
+// Calls body(LaneIo<...>, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then for single
+// elements.
 template <class Lane, int kCount, class Body>
 OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   using Strip = typename StripOf<Lane, kCount>::Strip;
@@ -484,14 +494,15 @@ OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   }
 }
 
-// Whether rows are written while the sums over the next ones are taken: where the stores wait for memory. Of single rows, and from cache to cache, it was
-// measured to cost more than it saves.
+// Whether rows are written while the sums over the next rows are taken. This is done where stores wait for memory. For
+// single rows, and from cache to cache, measurements showed that it costs more than it saves.
 template <bool kStreaming, int kRows>
 inline constexpr bool kWritesMeanwhile = kStreaming && kRows > 1;
 
-// Writes groups of kRows rows whose sums are taken: at once, or a part of their columns at each call. Calls come with the steps of the next group's sums,
-// kRows to 256 columns, so that memory and arithmetic are at work at the same time. Rows::write(from, to) writes columns [from, to); `from` is whole
-// strips of kCount vectors.
+// Writes groups of kRows rows whose sums are complete: at once, or a part of their columns at each call. The calls come
+// with the steps of the next group's sums, kRows calls for every 256 columns, so that memory and arithmetic work at the
+// same time. Rows::write(from, to) writes columns [from, to), where `from` is a whole number of strips of kCount
+// vectors.
 template <class Rows, class Lane, int kCount, bool kStreaming, int kRows>
 class RowWriter {
  public:
@@ -524,8 +535,9 @@ class RowWriter {
   i64 next_;
 };
 
-// How far ahead of row r and column j of kRows rows, one behind the other, its share of another kRows rows lies. Two rows in one page of 4 KiB, read side by
-// side, confuse the hardware's own fetching (Sapphire Rapids): rows so short are fetched as they lie in memory.
+// While kRows rows are read, another kRows rows are prefetched. This is how far ahead of row r and column j the
+// corresponding share lies. Reading two rows of one 4 KiB page side by side confuses the hardware prefetcher (Sapphire
+// Rapids), so rows that short are prefetched in their order in memory.
 template <int kRows, class T, class Io>
 OUTGRAD_HD i64 place_ahead(Io, int r, i64 j, i64 n) {
   constexpr i64 kPageBytes = 4096;
@@ -541,8 +553,9 @@ OUTGRAD_HD void store_as(Io, T* target, const typename Io::Value& value) {
   }
 }
 
-// Whether rows of `output` are written past the cache: they have to start on cache lines, and it pays once the output would not stay
-// in a core's own cache until it is read again: 2 MiB is the largest private L2 in common use.
+// Whether rows of `output` are written past the cache. They must start on cache lines, and streaming pays only if the
+// output would not stay in a core's own cache until it is read again. The limit is 2 MiB, the largest private L2 in
+// common use.
 template <auto S, class T>
 bool rows_stream(const T* output, i64 rows, i64 n) {
   constexpr i64 kLine = 64;
@@ -583,7 +596,7 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
 
 // --- Forward ---------------------------------------------------------------------------------------------------------------------
 
-// What is added to x before its norm, and where the sum goes; null: nothing.
+// What is added to x before its norm, and where the sum goes. Null pointers mean that nothing is added.
 template <class T>
 struct Residual {
   const T* residual = nullptr;
@@ -596,7 +609,7 @@ struct RowTasks {
   i64 task_rows;
 };
 
-// The first of the kRows rows to fetch while those from `row` on are written.
+// The first of the kRows rows to prefetch while the rows from `row` on are written.
 template <bool kStreaming, int kRows, class Arrays>
 OUTGRAD_HD i64 rows_to_fetch(const Arrays& a, i64 row) {
   const i64 groups = a.rows_ahead + (kWritesMeanwhile<kStreaming, kRows> ? 1 : 0);
@@ -619,13 +632,13 @@ struct ForwardArrays {
   i64 rows_ahead;
 };
 
-// Rows row .. row + kRows - 1 of a forward, whose sums are taken.
+// Rows row .. row + kRows - 1 of a forward, whose sums are complete.
 template <class T, RowLoops L, bool kStreaming, int kRows>
 struct NormedRows {
   const ForwardArrays<T>* a;
-  const T* x;  // what is normed: of a residual form z
+  const T* x;  // the input of the norm; in a residual form this is z
   T* y;
-  i64 ahead;   // elements from the arrays' first to that of the rows to fetch meanwhile
+  i64 ahead;   // from the arrays' first element to the first of the rows that are prefetched meanwhile
   float mean[kRows];
   float rstd[kRows];
 
@@ -651,8 +664,9 @@ struct NormedRows {
   }
 };
 
-// The sums over rows row .. row + kRows - 1, and what of them is not written column by column. Each step for all of them before the next one, so that
-// the end of one row's sum, a chain of folds, a division and a root, hides behind the others.
+// Computes the sums over rows row .. row + kRows - 1, and those results that are not written column by column. Each
+// step is done for all rows before the next step. So the end of one row's sum (a chain of folds, a division and a root)
+// overlaps with work on the other rows.
 template <Norm N, class T, RowLoops L, bool kStreaming, int kRows, class Meanwhile>
 NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row, Meanwhile& meanwhile) {
   using Lane = LaneOf<L>;
@@ -682,7 +696,7 @@ NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row
   return rows;
 }
 
-// Rows [row, end) as far as they are whole groups of kRows; returns where it stopped.
+// Processes rows [row, end) in whole groups of kRows, and returns where it stopped.
 template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
 i64 forward_rows(const ForwardArrays<T>& a, i64 row, i64 end) {
   RowWriter<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kStreaming, kRows> writer(a.n);
@@ -724,17 +738,17 @@ void norm_forward(const char* function, const T* x, const Residual<T>& added, co
 
 // --- Backward --------------------------------------------------------------------------------------------------------------------
 
-inline constexpr i64 kHostColumnArrays = kColumnArrays + 2;  // gamma and beta once more, ordered
-inline constexpr i64 kMostTasks = 128;  // of any schedule: what the workspace is for
+inline constexpr i64 kHostColumnArrays = kColumnArrays + 2;  // gamma and beta are stored a second time, in the order of the sums
+inline constexpr i64 kMostTasks = 128;  // the most that a schedule may have; the workspace is large enough for them
 
-// A task's scratch, where `tasks` share the slots: pending sums of complete subtrees of its slots, at most one per level and the one that grows,
-// and two rows of c. All tasks together need the more, the more they are.
+// A task's scratch, if `tasks` share the slots: the pending sums of complete subtrees of its slots, at most one per
+// level, the sum that is growing, and two rows of c. More tasks need more scratch in total.
 inline i64 backward_task_words(i64 slots, i64 tasks, i64 n) {
   const i64 pending = std::bit_width(static_cast<u64>(slots / tasks));
   return (pending * 2 + 2) * column_stride(n);
 }
 
-// What the pass that writes dx needs of one row.
+// What the pass that writes dx needs to know about one row.
 template <class Centred>
 struct GradientRow {
   Centred output;
@@ -742,10 +756,10 @@ struct GradientRow {
   float rstd;
 };
 
-// Sums over rows, for each column: dgamma's, [n], and a stride further on dbeta's.
+// Sums over rows, one per column: those of dgamma, [n], and `stride` words further on those of dbeta.
 struct ColumnSums {
-  const float* from;  // what they are before these rows; null: +0
-  const float* onto;  // complete sums of the slot's even neighbour, if these rows complete an odd slot; else null
+  const float* from;  // the sums before these rows; null: +0
+  const float* onto;  // complete sums of the slot's even neighbour if these rows complete an odd slot; null otherwise
   float* to;          // where the result goes: may be `from` or `onto`
   i64 stride;
 };
@@ -761,7 +775,7 @@ struct BackwardArrays {
   i64 rows;
   i64 n;
   NormColumns columns;
-  const float* ordered_gamma;  // as the sums over a row of T read it
+  const float* ordered_gamma;  // in the order in which the sums over a row of T read it
   const float* ordered_beta;
   SideBuffer<const float> side;
   float* scratch;
@@ -772,11 +786,13 @@ struct BackwardArrays {
   i64 rows_ahead;
 };
 
-// Whether what a row of T is multiplied with in its sums lies in an order of its own: fp32 is put in order on the way, as the row itself is.
+// Whether the factors of a row of T in its sums are stored in an order of their own. For fp32 they are not: they are
+// put in order as they are read, like the row itself.
 template <class Lane, class T>
 inline constexpr bool kOrdered = LaneIo<Lane>::kWidth > 1 && !std::is_same_v<T, float>;
 
-// Element j of n in the order in which the sums over a row of T read it: of whole chunks, as many as a vector has words, ByChunks's.
+// The place of element j of n in the order in which the sums over a row of T read it. Whole chunks, as many as a vector
+// has words, have the order of ByChunks.
 template <class Lane, class T>
 i64 ordered_place(i64 j, i64 n) {
   if constexpr (kOrdered<Lane, T>) {
@@ -787,7 +803,8 @@ i64 ordered_place(i64 j, i64 n) {
   return j;
 }
 
-// The rows of c that side channels make necessary: in the columns' order, and with their weights in that of the sums.
+// The rows of c that are needed if there are side channels: one in the columns' order, and one with their weights in
+// the order of the sums.
 struct StagedRow {
   float* c;
   float* weighted;
@@ -816,14 +833,14 @@ void stage_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged) {
   }
 }
 
-// sum[j] += term[j], j < n, over words of scratch.
+// sum[j] += term[j] for j < n, over words of scratch.
 template <class Lane>
 OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
   for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) { io.store(sum + j, add_rn(io.load(sum + j), io.load(term + j))); });
 }
 
-// Rows `first` .. first + kRows - 1 of a backward, whose sums are taken: dx, and their terms added to the sums over rows, one row after the other. All of a
-// column is loaded before any of it is stored.
+// Rows `first` .. first + kRows - 1 of a backward, whose sums are complete. Writes their dx, and adds their terms to
+// the sums over rows, one row after the other. All elements of a column are loaded before any is stored.
 template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows>
 struct GradientRows {
   const BackwardArrays<T>* a;
@@ -878,7 +895,7 @@ struct GradientRows {
   }
 };
 
-// What the pass that writes it needs of a row, its sums among it.
+// What the pass that writes a row needs to know about it, including its sums.
 template <Norm N, class Lane, class Centred, class T, class Meanwhile>
 GradientRow<Centred> gradient_row(const BackwardArrays<T>& a, i64 row, const StagedRow& staged, Meanwhile& meanwhile) {
   const i64 at = row * a.n;
@@ -906,14 +923,14 @@ void backward_passes(const BackwardArrays<T>& a) {
   const i64 task_slots = slots / a.tasks;
   const i64 task_words = backward_task_words(slots, a.tasks, n);
   parallel_for(a.tasks, a.threads, [&](i64 task) {
-    float* const pending = a.scratch + task * task_words;  // a stack of [2, stride]: dgamma's sums, dbeta's sums
+    float* const pending = a.scratch + task * task_words;  // a stack of pairs of arrays: dgamma's sums, dbeta's sums
     float* const staged = pending + task_words - 2 * stride;
     float* top = pending;
     for (i64 k = 0; k < task_slots; ++k) {
       const i64 slot = task * task_slots + k;
       const i64 begin = slot_begin(a.rows, slots, slot);
       const i64 end = slot_begin(a.rows, slots, slot + 1);
-      float* const before = top - 2 * stride;  // of an odd slot: its even neighbour's sums
+      float* const before = top - 2 * stride;  // for an odd slot: the sums of its even neighbour
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
         RowWriter<GradientRows<N, T, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors, kStreaming, kRows> writer(n);
@@ -928,7 +945,7 @@ void backward_passes(const BackwardArrays<T>& a) {
         writer.rest();
         return row;
       };
-      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;  // there is room for one staged row
+      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;  // there is room for only one staged row
       const i64 row = take_rows(std::integral_constant<int, kTogether>{}, begin);
       if constexpr (kTogether > 1) take_rows(std::integral_constant<int, 1>{}, row);
       if (k % 2 == 0) top += 2 * stride;
@@ -951,15 +968,15 @@ void backward_of_rows(const BackwardArrays<T>& a) {
   }
 }
 
-// How the tasks' sums lie in the scratch, and how they are added up.
+// The layout of the tasks' sums in the scratch, and how they are added up.
 struct TaskFold {
   int threads;
-  i64 columns;  // to a task of this pass
+  i64 columns;  // for each task of this pass
   i64 tasks;
   i64 task_words;
 };
 
-// The upper levels of the slots' tree, a block of columns to each task; then dgamma and dbeta.
+// The upper levels of the slots' tree, with a block of columns for each task, and then dgamma and dbeta.
 template <Norm N, class Lane>
 void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& columns, float* dgamma, float* dbeta) {
   const i64 stride = column_stride(n);
@@ -1082,7 +1099,8 @@ void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const 
 
 namespace detail {
 
-// Words that need no initialisation; of an impossible shape none, which the core function then reports.
+// Words that need no initialisation. For an impossible shape there are none, and the core function then reports the
+// shape.
 class BackwardWorkspace {
  public:
   BackwardWorkspace(i64 rows, i64 n)

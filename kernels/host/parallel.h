@@ -1,4 +1,4 @@
-// Work on all cores, each in the floating-point environment that the proofs assume, whatever the caller has set.
+// Runs work on all cores, each in the floating-point environment that the proofs assume, whatever the caller has set.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class DefaultFloatEnvironment {
 #endif
 };
 
-// Number of threads that a request for `threads` gives (0 = all that OpenMP offers); 1 without OpenMP.
+// The number of threads that a request for `threads` gives (0 = all that OpenMP offers); 1 without OpenMP.
 inline int thread_count(int threads) {
 #ifdef _OPENMP
   return threads > 0 ? threads : omp_get_max_threads();
@@ -58,8 +58,9 @@ inline int thread_count(int threads) {
 #endif
 }
 
-// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all), contiguous ranges of tasks to each.
-// Returns when all are done. `body` must not throw. Which thread runs a task may not change results: that is the caller's part.
+// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all). Each thread gets a
+// contiguous range of tasks. Returns when all are done. `body` must not throw. The caller must make sure that results
+// do not depend on which thread runs a task.
 template <class Body>
 void parallel_for(i64 tasks, int threads, Body&& body) {
   const i64 workers = std::min<i64>(thread_count(threads), tasks);

@@ -1,4 +1,4 @@
-// The beginning of a refusal's text, in the namespace of the instruction set: see OUTGRAD_ABI in kernels/portable.h.
+// The beginning of an error message, in the namespace of the instruction set: see OUTGRAD_ABI in kernels/portable.h.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 namespace detail {
 
-// "function: ". Appended, which the standard library holds compiled: std::string(const char*) would leave its inline code in objects that
-// are compiled for more than the baseline, and the linker might keep that copy for all.
+// "function: ". The text is appended by a function that the standard library holds compiled. std::string(const char*)
+// would leave its inline code in objects that are compiled for more than the baseline, and the linker might keep that
+// copy for all.
 inline std::string refusal(const char* function) {
   std::string text;
   text.append(function).append(": ");

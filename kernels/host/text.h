@@ -1,4 +1,4 @@
-// A line of text with room of its own, so that naming a device allocates nothing.
+// A line of text in a fixed array, so that naming a device allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// What does not fit is cut.
+// Text that does not fit is cut off.
 class TextLine {
  public:
   const char* text() const { return text_; }
