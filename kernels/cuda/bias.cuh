@@ -1,9 +1,12 @@
-// GELU of x + bias on a GPU, forward and backward from the output: what follows a linear layer, in one pass, with the host's bits.
+// GELU of x + bias on a GPU, forward and backward from the output: the step after a linear layer, in one pass, with the
+// host's bits.
 //
-// Contract, errors and order of sums: kernels/host/bias.h. The forward goes over the matrix as over one array, octet by octet
-// (kernels/cuda/elementwise.cuh), and keeps count of the column. The backward gives each thread 8 columns of one slot of rows, whose sums
-// it holds in registers; where rows do not begin on bytes of the mask, or tensors are not aligned, one column. The slots' sums are added
-// as kernels/cuda/columns.cuh orders. What may be varied: GpuSchedule; of the backward, `octets` counts rows that are loaded together.
+// Contract, errors and order of sums are those of kernels/host/bias.h. The forward treats the matrix as one array,
+// which it processes octet by octet (kernels/cuda/elementwise.cuh), and keeps count of the column. The backward gives
+// each thread 8 columns of one slot of rows and keeps their sums in registers. If rows do not begin on bytes of the
+// mask, or tensors are not aligned, a thread has one column. The slots' sums are added in the order of
+// kernels/cuda/columns.cuh. GpuSchedule says what may be varied; in the backward, `octets` is the number of rows that
+// are loaded together.
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
@@ -19,7 +22,7 @@ OUTGRAD_HD constexpr GpuSchedule unhinted(GpuSchedule schedule) {
   return schedule;
 }
 
-// A column's number, and twice the most columns.
+// The type for a column's number, and for twice the largest number of columns.
 template <bool Wide>
 struct ColumnOf {
   using Type = u64;
@@ -29,8 +32,8 @@ struct ColumnOf<true> {
   using Type = u32;
 };
 
-// y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8, of kMostWideColumns at most, and the bias aligned, so that it too is
-// read by octets.
+// y = GELU(x + bias) and the mask. y may equal x. Wide: n is a multiple of 8 and at most kMostWideColumns, and the bias
+// is aligned, so that it is also read by octets.
 template <class Forward, class T, class B, bool Wide, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, kForwardSchedule<Schedule, T, true>.resident_blocks)
     bias_gelu_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u32* mask) {
@@ -40,13 +43,13 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
   const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
   auto* const bytes = reinterpret_cast<u8*>(mask);
   const bool aligned = is_aligned<kSchedule, T, T>(x, x, y);
-  // The column of the next trip's first element, and how far it is, modulo n, to the next octet and to the next trip.
+  // The column of the next trip's first element, and the distances modulo n to the next octet and to the next trip.
   constexpr u64 kApart = static_cast<u64>(kSchedule.threads) * kOctet, kPerBlock = kApart * kSchedule.octets;
   using Column = typename ColumnOf<Wide>::Type;
   const Column columns = static_cast<Column>(n);
   const auto moved = [=](Column column, Column by) {
     column += by;
-    const Column around = column - columns;  // far above it where that is below 0
+    const Column around = column - columns;  // if column is below columns, this wraps around to far above it
     return around < column ? around : column;
   };
   Column next = static_cast<Column>((blockIdx.x * kPerBlock + threadIdx.x * static_cast<u64>(kOctet)) % columns);
@@ -95,14 +98,15 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T, true>.threads, k
         }
         bytes[octet] = static_cast<u8>(bits);
       });
-  // The bytes that the last word of the mask has beyond the last octet.
+  // The bytes of the mask's last word that lie beyond the last octet.
   if (blockIdx.x == 0 && threadIdx.x < 4) {
     const i64 octets = (elements + (kOctet - 1)) / kOctet;
     if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
   }
 }
 
-// 8 columns of Rows rows, from element `at` on: their dx, and their products, row by row, added to the columns' sums.
+// 8 columns of Rows rows, from element `at` on: computes their dx and adds their products, row by row, to the columns'
+// sums.
 template <GpuSchedule S, int Rows, class T, class Product>
 __device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mask, i64 at, i64 n, T* dx, const Product& product_of, float (&sum)[kOctet]) {
   Octet<T> gradient[Rows], output[Rows];
@@ -145,8 +149,8 @@ __device__ __forceinline__ void take_rows(const T* dy, const T* y, const u8* mas
   }
 }
 
-// dx = dy g(y, m), and sums[slot][j], a slot's sum of the products of column j. dx may equal dy. Wide: a row is whole octets, and all
-// four arrays are aligned.
+// dx = dy g(y, m), and sums[slot][j], a slot's sum of the products of column j. dx may equal dy. Wide: a row consists
+// of whole octets, and all four arrays are aligned.
 template <class Fit, class T, bool Wide, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.threads, kBackwardSchedule<Schedule, Fit, T, true>.resident_blocks)
     bias_gelu_backward(const T* dy, const T* y, const u32* mask, SlotRows slots, i64 n, T* dx, float* sums) {
@@ -188,8 +192,9 @@ bool is_aligned_for(const T* pointer) {
   return reinterpret_cast<u64>(pointer) % kAccessBytes<S, T> == 0;
 }
 
-// x, y [rows, n], bias [n], mask ceil(rows n / 32) words. y may equal x; rows = 0 launches nothing, whatever the pointers. Any other
-// overlap with what is written, a null pointer, n < 1, a negative or overflowing shape is cudaErrorInvalidValue.
+// x, y [rows, n], bias [n], mask ceil(rows n / 32) words. y may equal x. rows = 0 launches nothing, whatever the
+// pointers. The result is cudaErrorInvalidValue for any other overlap with what is written, a null pointer, n < 1, and
+// a negative or overflowing shape.
 template <class Forward, class T, class B = float, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n, T* y, u32* mask, cudaStream_t stream) {
   const i64 elements = matrix_elements(rows, n);
@@ -209,8 +214,9 @@ cudaError_t launch_bias_gelu_forward(const T* x, const B* bias, i64 rows, i64 n,
   return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, bias, elements, n, y, mask);
 }
 
-// dy, y, dx [rows, n], dbias [n]; `workspace` holds workspace_words, at least bias_backward_workspace(rows, n), and may be null where that
-// is 0. dx may equal dy; rows = 0 writes dbias = 0. Refusals as above, a workspace too small among them.
+// dy, y, dx [rows, n], dbias [n]. `workspace` holds workspace_words, at least bias_backward_workspace(rows, n), and may
+// be null if that is 0. dx may equal dy. rows = 0 sets dbias to 0. Errors are those above, and a workspace that is too
+// small.
 template <class Fit, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias, float* workspace, i64 workspace_words,
                                       cudaStream_t stream) {

@@ -1,5 +1,6 @@
-// Which choice of a tuned header's tables runs on a device, by its description and the problem's size: plain functions of values, for launchers of either
-// kind. The header is the one that OUTGRAD_TUNED_CUDA_HEADER names, else the default's. NVRTC sees the tables alone.
+// Chooses from a tuned header's tables for a device, by its description and the problem's size. These are plain
+// functions of values, for launchers of either kind. The header is the one that OUTGRAD_TUNED_CUDA_HEADER names, or the
+// default header. NVRTC sees only the tables.
 #pragma once
 
 #ifdef OUTGRAD_TUNED_CUDA_HEADER
@@ -23,7 +24,8 @@ constexpr bool runs_here(const GpuNormSchedule&) { return true; }
 
 namespace cuda {
 
-// The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", as autotune/records/identity.h has them.
+// The texts of a DeviceKey: "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB", "cuda: sm_90", "cuda: sm_9x", the same as
+// those of autotune/records/identity.h.
 struct GpuKey {
   TextLine device, architecture, family;
 
@@ -34,7 +36,7 @@ inline GpuKey key_of(const char* name, int major, int minor, int sms, u64 memory
   GpuKey key;
   TextLine architecture;
   architecture << "sm_" << static_cast<long long>(major) << static_cast<long long>(minor);
-  const u64 gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // to nearest: what a driver keeps for itself varies
+  const u64 gib = (memory_bytes >> 30) + (memory_bytes >> 29 & 1);  // rounded to nearest: how much a driver keeps for itself varies
   key.device << "cuda: " << name << ", " << architecture.text() << ", " << static_cast<long long>(sms) << " SMs, " << static_cast<long long>(gib) << " GiB";
   key.architecture << "cuda: " << architecture.text();
   key.family << "cuda: sm_" << static_cast<long long>(major) << "x";
@@ -43,7 +45,7 @@ inline GpuKey key_of(const char* name, int major, int minor, int sms, u64 memory
 
 namespace tuned {
 
-// Whether the table has anything to look up, so that the device matters.
+// Whether the table has a real choice, so that the device matters.
 template <class Table>
 inline constexpr bool kChooses = sizeof Table::kEntries > sizeof(TunedEntry);
 

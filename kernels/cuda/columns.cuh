@@ -1,4 +1,5 @@
-// Sums over rows on a GPU, one per column: the rows of a slot, and the tree of kernels/reduce.h from the slots' sums to the columns'.
+// Sums over rows on a GPU, one per column: the rows of a slot, and the tree of kernels/reduce.h that leads from the
+// slots' sums to the columns' sums.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -8,7 +9,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// Neighbours first: values 2k and 2k + 1, then pairs of these, and so on.
+// Adds neighbours first: values 2k and 2k + 1, then pairs of these, and so on.
 template <int Count, class V>
 __device__ __forceinline__ V fold_neighbours(V (&values)[Count]) {
   OUTGRAD_UNROLL
@@ -19,8 +20,9 @@ __device__ __forceinline__ V fold_neighbours(V (&values)[Count]) {
   return values[0];
 }
 
-// Adds Fan neighbours, `apart` slots from each other, of `left` that are left, into the first of them, or, where `result` is not null and
-// they are all that is left, into it. A slot has `words` sums side by side. One thread to each word of each target.
+// `left` slots remain, `apart` slots from each other. Adds each Fan neighbours into the first of them. If `result` is
+// not null and the neighbours are all that remains, their sum goes to `result` instead. A slot has `words` sums side by
+// side. One thread computes each word of each target.
 template <int Fan = kSlotFan>
 __global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, float* result, i64 words, i64 left, i64 apart) {
   const i64 index = static_cast<i64>(blockIdx.x) * kColumnThreads + threadIdx.x;
@@ -38,9 +40,10 @@ __global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, float* 
   }
 }
 
-// The end of a norm's sums over rows: those of `left` rows of sums, at most kFinishFan, `apart` from each other and `words` words each, as the
-// tree orders, and the columns' results from them. divisor: of dgamma, null where it is 1. dgamma and dbeta may be null. Blocks take
-// kFinishColumns columns of one of the sums; of its threads those of a warp have neighbouring columns, and the warps neighbouring rows.
+// The end of a norm's sums over rows. Adds `left` rows of sums in the tree's order, and makes the columns' results from
+// them. There are at most kFinishFan rows, `apart` from each other, with `words` words each. `divisor` is that of
+// dgamma, null if it is 1. dgamma and dbeta may be null. A block has kFinishColumns columns of one of the sums; the
+// threads of a warp have neighbouring columns, and the warps have neighbouring rows.
 template <class = void>
 __global__ void __launch_bounds__(kColumnThreads)
     norm_finish(const float* sums, const float* divisor, i64 n, i64 stride, i64 words, i64 left, i64 apart, float* dgamma, float* dbeta) {
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   const int lane = threadIdx.x % kFinishColumns, warp = threadIdx.x / kFinishColumns;
   const i64 j = (blockIdx.x - sum * blocks_across) * kFinishColumns + lane;
   float* const result = sum == 0 ? dgamma : dbeta;
-  if (result == nullptr) return;  // the whole block
+  if (result == nullptr) return;  // holds for the whole block
   const float* const from = sums + sum * stride + j;
   float values[kOwn];
   OUTGRAD_UNROLL
@@ -72,8 +75,9 @@ inline cudaError_t launch_add_slots(const PlannedLaunch& planned, float* sums, i
   return launch(add_slots<>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, sums, result, words, planned.left, planned.apart);
 }
 
-// Adds up `slots` (a power of two) times `words` sums, as the tree orders, into the first slot's, or into `result` where that is not null
-// and there is more than one slot. At most a few kSlotSums sums in all, unless there is but one slot.
+// Adds up `slots` (a power of two) times `words` sums in the tree's order. The result goes into the first slot, or into
+// `result` if that is not null and there is more than one slot. There are at most a few kSlotSums sums in all, unless
+// there is only one slot.
 inline cudaError_t launch_add_slots(float* sums, i64 words, i64 slots, cudaStream_t stream, float* result = nullptr) {
   LaunchPlan plan;
   add_up_slots(plan, words, slots);

@@ -1,6 +1,8 @@
-// Dropout by counter on a GPU: kernels/dropout.h element by element, hence the host's bits. An octet takes the words of two counters.
+// Dropout by counter on a GPU: kernels/dropout.h element by element, and hence with the host's bits. An octet uses the
+// words of two counters.
 //
-// The seed lies in device memory, where a generator put it: nothing waits for it, and a graph that is launched again reads the seed of that time.
+// The seed lies in device memory, where a generator put it. So nothing waits for the seed, and a graph that is launched
+// again reads the seed of that launch.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -8,13 +10,13 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// Contract of kernels/host/dropout.h; rule = dropout_rule(p). y may equal x.
+// The contract is that of kernels/host/dropout.h, with rule = dropout_rule(p). y may equal x.
 template <class T, class Schedule = DropoutSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
     dropout(const T* x, T* y, i64 n, const u64* seed, DropoutRule rule) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  constexpr int kWords = 4;  // of a counter
+  constexpr int kWords = 4;  // in one counter
   using Own = ShareOf<kSchedule, T, T>;
   const u64 key = *seed;
   over_octets<kSchedule>(
@@ -53,8 +55,9 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 }
 
 #ifndef __CUDACC_RTC__
-// Device pointers, aligned to their element. n = 0 launches nothing. y may equal x; any other overlap, a null pointer, a negative or overflowing n
-// and a p that is NaN or outside [0, 1] are cudaErrorInvalidValue.
+// Takes device pointers, aligned to their element. n = 0 launches nothing. y may equal x. The result is
+// cudaErrorInvalidValue for any other overlap, a null pointer, a negative or overflowing n, and a p that is NaN or
+// outside [0, 1].
 template <class T, class Schedule = DropoutSchedule>
 cudaError_t launch_dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream) {
   if (n < 0 || n > kMostElements || !dropout_holds(p)) return cudaErrorInvalidValue;

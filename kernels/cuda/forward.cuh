@@ -1,5 +1,5 @@
-// GELU's forward on a GPU for the elements of one thread: the evaluators of kernels/eval.h, with an octet's mask bits and, for 16-bit formats,
-// what can be done for two elements at once.
+// GELU's forward on a GPU for the elements of one thread: the evaluators of kernels/eval.h, an octet's mask bits and,
+// for 16-bit formats, operations on two elements at once.
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
@@ -13,7 +13,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The two tables of a forward fit for all formats, each as a fit of its own for resident_table.
+// The two tables of a forward fit for all formats, each as a separate fit for resident_table.
 template <class Forward>
 struct CoreOf {
   static constexpr int kRows = Forward::kRows;
@@ -25,8 +25,8 @@ struct TailOf {
   static OUTGRAD_HD constexpr auto table() { return Forward::tail(); }
 };
 
-// The tables of a forward where the kernel reads them. A rounded forward's rows are numbered by the bits of an index, which begin with those of
-// 2^23.
+// A forward's tables, in the place where the kernel reads them. The rows of a rounded forward are numbered by the bits
+// of an index, which begin with those of 2^23.
 template <class Forward, TableHome Wanted, int Threads>
 __device__ __forceinline__ decltype(auto) resident_forward() {
   if constexpr (kIsRoundedForward<Forward>) {
@@ -41,8 +41,8 @@ __device__ __forceinline__ decltype(auto) resident_forward() {
   }
 }
 
-// The operations of a rounded forward. A NaN is in v; w, which alone picks a row, is a number. Packed: x is clamped already, and its sign is put
-// back later.
+// The operations of a rounded forward. v may be a NaN, but w, which alone picks a row, is always a number. Packed: x is
+// already clamped, and its sign is put back later.
 template <bool Packed>
 struct RoundedOps : FloatOps {
   OUTGRAD_HD float at_least(float a, float lo) const { return Packed ? a : FloatOps::at_least(a, lo); }
@@ -59,7 +59,7 @@ struct RoundedOps : FloatOps {
   OUTGRAD_HD float signed_as(float a, float b) const { return Packed ? a : FloatOps::signed_as(a, b); }
 };
 
-// f(x) in fp32, fit to be narrowed to T.
+// f(x) in fp32, ready to be narrowed to T.
 template <class T, class Forward, bool Packed, class Tables>
 __device__ __forceinline__ float forward_value(const Tables& tables, float x) {
   if constexpr (kIsRoundedForward<Forward>) {
@@ -69,8 +69,9 @@ __device__ __forceinline__ float forward_value(const Tables& tables, float x) {
   }
 }
 
-// The bits moved up by one, and below them m = [x >= x*], as evaluate_mask: the sign of the float next below x* less x, which no rounding changes.
-// The device makes every NaN the positive one (PTX ISA, "Floating point instructions": 7fffffff).
+// Shifts the bits up by one and puts m = [x >= x*] below them, as evaluate_mask would. m is the sign of the difference
+// between the float next below x* and x, which no rounding changes. A NaN gives m = 0, because the device makes every
+// NaN the positive one (PTX ISA, "Floating point instructions": 7fffffff).
 template <class Forward>
 __device__ __forceinline__ u32 with_mask_bit(u32 bits, float x) {
 #ifdef __CUDA_ARCH__
@@ -82,7 +83,7 @@ __device__ __forceinline__ u32 with_mask_bit(u32 bits, float x) {
 #endif
 }
 
-// y and the mask's byte of 8 values x.
+// y and the mask byte of 8 values x.
 template <class T, class Forward, class Tables>
 __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const float (&x)[kOctet], u32& bits) {
   float result[kOctet];
@@ -95,7 +96,7 @@ __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const fl
   return packed<T>(result);
 }
 
-// Whether T has this number, which is normal in T, and its code rounded towards zero.
+// Whether T has this number as a normal number, and the code of the number rounded towards zero.
 template <class T>
 OUTGRAD_HD constexpr bool is_stored(float value) {
   constexpr u32 kCut = 23 - (kPrecisionOf<T> - 1);
@@ -109,12 +110,13 @@ OUTGRAD_HD constexpr u32 code_towards_zero(float value) {
 }
 
 #ifdef __CUDA_ARCH__
-#define OUTGRAD_PAIR_COMPARES (__CUDA_ARCH__ >= 900)  // of two bf16
+#define OUTGRAD_PAIR_COMPARES (__CUDA_ARCH__ >= 900)  // compares two bf16 at once
 #else
 #define OUTGRAD_PAIR_COMPARES 1
 #endif
 
-// Of two values x of T in a word: x, or the limit if that is greater; a NaN stays one. The limit's code stands in both halves.
+// For two values x of T in one word: x, or the limit if that is greater; a NaN stays a NaN. The limit's code stands in
+// both halves.
 template <class T>
 __device__ __forceinline__ u32 pair_at_least(u32 pair, u32 limit) {
 #ifdef __CUDA_ARCH__
@@ -130,7 +132,7 @@ __device__ __forceinline__ u32 pair_at_least(u32 pair, u32 limit) {
 #endif
 }
 
-// The half's bits set where x >= limit.
+// Sets all bits of a half if x >= limit there.
 template <class T>
 __device__ __forceinline__ u32 pair_at_least_mask(u32 pair, u32 limit) {
 #ifdef __CUDA_ARCH__
@@ -146,7 +148,7 @@ __device__ __forceinline__ u32 pair_at_least_mask(u32 pair, u32 limit) {
 #endif
 }
 
-// y and the mask's byte of an octet of stored x.
+// y and the mask byte of an octet of stored x.
 template <class Forward, class Tables, class T>
 __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const Octet<T>& x, u32& bits) {
   constexpr bool kPacked = [] {
@@ -157,11 +159,11 @@ __device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const Oc
     }
   }();
   if constexpr (kPacked) {
-    // x* is negative: what T has above it begins with x* rounded towards zero.
+    // x* is negative, so the values of T that are at least x* begin with x* rounded towards zero.
     constexpr u32 kBoth = 0x10001u, kLeast = code_towards_zero<T>(Forward::kXMin) * kBoth, kStar = code_towards_zero<T>(Forward::kXStar) * kBoth;
     static_assert(Forward::kXStar < 0);
     Octet<T> clamped;
-    u32 masks = 0;  // elements 0, 2, 4, 6 in bits 0, 2, 4, 6; 1, 3, 5, 7 in bits 17, 19, 21, 23
+    u32 masks = 0;  // elements 0, 2, 4, 6 have bits 0, 2, 4, 6; elements 1, 3, 5, 7 have bits 17, 19, 21, 23
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet / 2; ++k) {
       clamped.w[k] = pair_at_least<T>(x.w[k], kLeast);

@@ -1,7 +1,8 @@
-// The forwards of kernels/forwards.h on a GPU: double precision, rounded once, hence the host's bits.
+// The forwards of kernels/forwards.h on a GPU: computed in double precision and rounded once, and hence with the host's
+// bits.
 //
-// A device whose double precision is a 64th of its single precision, as consumers' are, is bound by it; a data centre's (a half) is within a few times
-// of its memory's speed.
+// Consumer GPUs run double precision at a 64th of the rate of single precision, and that rate limits these kernels
+// there. Data-centre GPUs (half the rate) come within a few times of their memory's speed.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -9,7 +10,8 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// y[i] = f(x[i]) and, where f has a minimum, the mask, else null; contract of kernels/host/forwards.h. y may equal x.
+// y[i] = f(x[i]) and, if f has a minimum, the mask; otherwise the mask is null. The contract is that of
+// kernels/host/forwards.h. y may equal x.
 template <class F, class T, class Schedule = ForwardsSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward(const T* x, T* y, u32* mask, i64 n) {
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwar
 }
 
 #ifndef __CUDACC_RTC__
-// As launch_gelu_forward; the mask of an f without a minimum is not looked at.
+// Like launch_gelu_forward. The mask is ignored if f has no minimum.
 template <class F, class T, class Schedule = ForwardsSchedule>
 cudaError_t launch_activation_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {
   static constinit ResidentBlocks resident;

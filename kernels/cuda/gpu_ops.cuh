@@ -1,14 +1,15 @@
-// What the device does in place of FloatOps, with the same bits: a square root without range checks, and a left segment whose row
-// takes fewer instructions because the fit's constants are known.
+// What the device does instead of FloatOps, with the same bits: a square root without range checks, and a left segment
+// that needs fewer instructions to find its row, because the fit's constants are known.
 //
-// The root. A seed y0 of 1/sqrt(t) within kSeedError of it is refined by fused multiply-adds (P. Markstein, "Computation of elementary
-// functions on the IBM RISC System/6000 processor", IBM J. Res. Dev. 34, 1990). Over all t of two binades and every float that a seed may
-// be (50,859,330 pairs, tests/kernels/root_test.cpp) the coupled two-step form is correctly rounded without exception, and the one-step
-// form but for two pairs, whose t are kOneStepFails. Scaling t by 4 scales every intermediate by a power of two, so two binades stand for
-// all, as long as nothing underflows: kLeastRootArgument. A 16-bit y gives few t, none of which may be one of the two: then one step is
-// enough, and one_step_holds decides that for a fit at compile time.
+// The root. Fused multiply-adds refine a seed y0 of 1/sqrt(t) that is within kSeedError (P. Markstein, "Computation of
+// elementary functions on the IBM RISC System/6000 processor", IBM J. Res. Dev. 34, 1990). A test tries all t of two
+// binades with every float that may be a seed (50,859,330 pairs, tests/kernels/root_test.cpp). The coupled two-step
+// form is correctly rounded for all of them. The one-step form is correctly rounded except for two pairs, whose t are
+// kOneStepFails. Scaling t by 4 scales every intermediate value by a power of two, so two binades stand for all, as
+// long as nothing underflows: kLeastRootArgument. A 16-bit y gives only few values of t. If none of them is one of the
+// two, one step is enough; one_step_holds decides that for a fit at compile time.
 //
-// Compiles on the host too, with a seed of the caller's: tests run this code against FloatOps.
+// This also compiles on the host, with a seed that the caller provides: tests compare this code with FloatOps.
 #pragma once
 
 #include "kernels/direct.h"
@@ -21,9 +22,9 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // PTX ISA, rsqrt.approx.ftz.f32: maximum relative error 2^-22.9 over the positive finite floats.
 inline constexpr double kSeedError = 0x1.125fbee25066ap-23;  // 2^-22.9, rounded up
-// The residual t - s^2 is a multiple of 2^-48 t or so and must not be subnormal: 2^-64 leaves 14 binades.
+// The residual t - s^2 is a multiple of about 2^-48 t and must not be subnormal. 2^-64 leaves a margin of 14 binades.
 inline constexpr float kLeastRootArgument = 0x1p-64f;
-// In units of 4^k, the two t with a seed for which one step is an ulp off.
+// In units of 4^k, the two t that have a seed for which one step is an ulp off.
 inline constexpr double kOneStepFails[] = {0x1.f82294p+0, 0x1.dd26e4p+1};
 
 template <bool OneStep>
@@ -38,7 +39,7 @@ OUTGRAD_HD float root_from_seed(float t, float seed) {
   return fma_rn(fma_rn(-s, s, t), h, s);
 }
 
-// Significant bits of a format.
+// The number of significant bits of a format.
 template <class Y>
 inline constexpr int kPrecisionOf = 24;
 template <>
@@ -63,8 +64,9 @@ OUTGRAD_HD constexpr double ulp_at(double a, int precision) {
   return power;
 }
 
-// Whether some y of `precision` bits and any exponent may have RN(y - y_hi) = t. y lies within half an ulp of t of t + y_hi, and is a
-// multiple of half of its own ulp there (half, because it may be in the binade below). All sums are exact in double.
+// Whether a y of `precision` bits and any exponent may have RN(y - y_hi) = t. Such a y lies within half an ulp of t of
+// t + y_hi, and it is a multiple of half its own ulp there (half, because y may be in the binade below). All sums are
+// exact in double.
 OUTGRAD_HD constexpr bool may_be_reached(double t, double y_hi, int precision) {
   const double y = t + y_hi;
   const double reach = ulp_at(t, 24) / 2;
@@ -75,7 +77,7 @@ OUTGRAD_HD constexpr bool may_be_reached(double t, double y_hi, int precision) {
   return rest <= reach || quantum - rest <= reach;
 }
 
-// Whether one step suffices for every y that Y stores: none of them gives a t out of kOneStepFails.
+// Whether one step suffices for every y that Y can store, because none of them gives a t in kOneStepFails.
 template <class Fit, class Y>
 OUTGRAD_HD constexpr bool one_step_holds() {
   if constexpr (kPrecisionOf<Y> >= 24) {
@@ -95,7 +97,7 @@ OUTGRAD_HD constexpr bool one_step_holds() {
   }
 }
 
-// The largest magnitude, as a code, that is not a NaN's.
+// The largest magnitude, as a code, that is not a NaN.
 template <class Y>
 inline constexpr u32 kLargestNumber = 0;
 template <>
@@ -109,8 +111,9 @@ inline constexpr u32 kLargestNumber<F8E4M3> = 0x7eu;
 template <>
 inline constexpr u32 kLargestNumber<F8E5M2> = 0x7cu;
 
-// A direct table with one segment of the same width for each branch (m, sign of y), every place filled with the entry that the fit's own
-// clamps lead to: the index is then one clamp and a multiple of the width. A direct table itself, in its members.
+// A direct table with one segment of the same width for each branch (m, sign of y). Every place holds the entry to
+// which the fit's own clamps would lead, so that the index is one clamp and a multiple of the width. In its members it
+// is itself a direct table.
 template <class Fit, class Y>
 struct WideTable : Fit {
   static constexpr int kFirst =
@@ -140,7 +143,7 @@ struct WideTable : Fit {
   static constexpr int kSignBit = 8 * static_cast<int>(sizeof(Y)) - 1;
   static OUTGRAD_HD u32 magnitude_of(u32 code) { return code & ((1u << kSignBit) - 1); }
 
-  // Where the entry for the code of y lies.
+  // The place of the entry for the code of y.
   static OUTGRAD_HD u32 index(u32 code, bool m) {
     const int magnitude = static_cast<int>(magnitude_of(code));
     const u32 place = static_cast<u32>(smaller(larger(magnitude, kFirst), kLast) - kFirst) + (code >> kSignBit) * static_cast<u32>(kWidth);
@@ -148,7 +151,7 @@ struct WideTable : Fit {
   }
 };
 
-// Whether a block should hold the wide form: as kMostSharedBytes in kernels/cuda/tables.cuh.
+// Whether a block should hold the wide form. The limit is like kMostSharedBytes in kernels/cuda/tables.cuh.
 inline constexpr int kMostWideBytes = 32768;
 template <class Fit, class Y>
 OUTGRAD_HD constexpr bool is_widened() {
@@ -176,7 +179,8 @@ struct DeviceSeed {
 #endif
 };
 
-// The normal float of these bits. By arithmetic: nvcc 13.0 breaks down over __builtin_bit_cast to a float in a constant of a template.
+// The normal float with these bits, computed by arithmetic: nvcc 13.0 breaks down over __builtin_bit_cast to a float in
+// a constant of a template.
 OUTGRAD_HD constexpr float constant_of(u32 bits) {
   float value = static_cast<float>((bits & 0x007fffffu) | 0x00800000u);
   int exponent = static_cast<int>(bits >> 23 & 0xffu) - 150;
@@ -187,39 +191,41 @@ OUTGRAD_HD constexpr float constant_of(u32 bits) {
 
 OUTGRAD_HD constexpr u32 magnitude_bits(float value) { return __builtin_bit_cast(u32, value) & 0x7fffffffu; }
 
-// Whether v scale + bias is no odd multiple of a half, for any float v that an index of `rows` rows is taken of: the odd part of scale's
-// significand would have to divide that multiple, which is too small for it.
+// Whether v scale + bias is never an odd multiple of a half, for any float v of which an index of `rows` rows is taken.
+// If it were, the odd part of scale's significand would have to divide that multiple, which is too small for it.
 OUTGRAD_HD constexpr bool has_no_ties(float scale, int rows) {
   u32 odd = (__builtin_bit_cast(u32, scale) & 0x007fffffu) | 0x00800000u;
   while (odd % 2 == 0) odd /= 2;
   return odd > 4u * static_cast<u32>(rows);
 }
 
-// fma rounded down.
+// fma, rounded down.
 OUTGRAD_HD float fma_down(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rd(a, b, c);
 #else
   const float nearest = fma_rn(a, b, c);
-  // For c and the result of one binade, whose difference is exact: the sign of what is left of a b is that of the rounding error.
+  // c and the result lie in one binade, so their difference is exact. The sign of what then remains of a b is the sign
+  // of the rounding error.
   return fma_rn(a, b, sub_rn(c, nearest)) < 0 ? float_of(bits_of(nearest) - 1) : nearest;
 #endif
 }
 
-// The fit with its rows turned by kTurn places, so that the rows of a left segment are found without a last addition: octave_row's constant
-// becomes a multiple of kRows. Rows in s follow by their bias, which moves by the same whole number: RN(v scale + bias) moves with it
-// unless it is a tie (to even, that is) or below 2^23, where the ulp is a half.
+// The fit with its rows rotated by kTurn places, so that the rows of a left segment are found without a final addition:
+// octave_row's constant becomes a multiple of kRows. Rows in s follow by their bias, which changes by the same whole
+// number. RN(v scale + bias) changes with it, except for a tie (ties go to even) and below 2^23, where the ulp is a
+// half.
 template <class Fit>
 struct Turned : Fit {
   static constexpr int kShift = 23 - Fit::kLeftBits;
-  static constexpr int kSign = 1 << (31 - kShift);                              // a negative z's sign in h
+  static constexpr int kSign = 1 << (31 - kShift);                              // the sign bit of a negative z, as a bit of h
   static constexpr u32 kLargest = (magnitude_bits(Fit::kLeftY) - 1) >> kShift;  // the largest h
   // Whether h stays below the knee, or is the one above it at most; then the knee is a power of two (kLeftBits = 1).
   static constexpr bool kBelowKnee = kLargest <= static_cast<u32>(Fit::kLeftKnee);
   static constexpr bool kOneAbove = Fit::kLeftBits == 1 && kLargest == static_cast<u32>(Fit::kLeftKnee) + 1;
   static constexpr bool kByExponent = Fit::kLeftKnee % 2 == 0 && (kBelowKnee || kOneAbove) && 2 * Fit::kLeftBase > Fit::kLeftKnee;
   static constexpr int kOffset = Fit::kLeftRow + Fit::kLeftKnee / 2 - Fit::kLeftBase - kSign / 2;
-  // A row by exponent is (bits of z, which is at most kFirstZ) >> kRowShift, plus kRest; whole turns are dropped.
+  // The row by exponent is (the bits of z, which is at most kFirstZ) >> kRowShift, plus kRest. Whole turns are dropped.
   static constexpr u32 kFirstH = static_cast<u32>(2 * Fit::kLeftBase - Fit::kLeftKnee);  // the least h that has a row of its own
   static constexpr u32 kFirstZ = 0x80000000u | kFirstH << kShift;
   static constexpr int kRowShift = kShift + 1;
@@ -247,11 +253,13 @@ struct Turned : Fit {
   }
 };
 
-// What eight blocks of an SM may take in the 128 KiB that it has left beside an L1 of 32 KiB or more: for rows held eight times.
+// For rows that are held eight times: the share of each of eight blocks in the 128 KiB that an SM has left beside an L1
+// of 32 KiB or more.
 inline constexpr int kMostSpreadBytes = 16384;
 
-// The fit with two rows for each octave of its left segment, so that the half of an octave above the knee, which has a row of its own, is found
-// like the others: by z's exponent and the first bit of its fraction. The rows in s stand before them, and follow by their bias as in Turned.
+// The fit with two rows for each octave of its left segment. The half octave above the knee has a row of its own; in
+// this form it is found like the others, by z's exponent and the first bit of its fraction. The rows in s stand before
+// these rows, and follow by their bias as in Turned.
 template <class Fit>
 struct Halved : Turned<Fit> {
   using Base = Turned<Fit>;
@@ -264,7 +272,7 @@ struct Halved : Turned<Fit> {
   }
   static constexpr bool kOneAbove = false;
   static constexpr int kRowShift = Base::kShift, kRest = 0, kLeftRow = kFirst % kRows;
-  // Of the first row in s: the one that the fit's own bias makes index 0 of its rows.
+  // The place of the first row in s, which is the row that the fit's own bias gives index 0.
   static constexpr int kTurn = ((kFirst - Fit::kLeftRow) % kRows + kRows) % kRows;
   static constexpr float kIndexBias = 0x1p23f + static_cast<float>(static_cast<int>(Fit::kIndexBias - 0x1p23f) % Fit::kRows + kTurn);
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
@@ -314,7 +322,7 @@ struct DeviceFitOf<Fit, Y, true> {
 template <class Fit, class Y>
 using DeviceFit = typename DeviceFitOf<Fit, Y>::Type;
 
-// Whether the left segment's polynomial is the same at both zeros: unless a coefficient is -0.
+// Whether the left segment's polynomial is the same at both zeros. It is, unless a coefficient is -0.
 template <class Fit>
 OUTGRAD_HD constexpr bool zero_is_harmless() {
   if constexpr (requires { Fit::kLeftRow; }) {
@@ -329,11 +337,11 @@ OUTGRAD_HD constexpr bool zero_is_harmless() {
   }
 }
 
-// Where the index is found by one addition and by y's exponent, it comes out at its place.
+// If the index is found by one addition and by y's exponent, it is produced directly at its place.
 template <class Fit, int Place>
 OUTGRAD_HD constexpr bool is_placed() {
   if constexpr (Place > 0 && requires { Fit::kIndexScale; }) {
-    constexpr float kLargest = 0x1p22f;  // of bias and rows: room for the index above its place
+    constexpr float kLargest = 0x1p22f;  // for bias and rows: leaves room for the index above its place
     bool by_exponent = !Fit::kHasLeft;
     if constexpr (requires { Fit::kByExponent; }) by_exponent = Fit::kByExponent && zero_is_harmless<Fit>();
     return by_exponent && !Fit::kHasBreaks && has_no_ties(Fit::kIndexScale, Fit::kRows) && Fit::kIndexBias - 0x1p23f < kLargest;
@@ -342,15 +350,17 @@ OUTGRAD_HD constexpr bool is_placed() {
   }
 }
 
-// The operations of a backward on y stored as Y, for a DeviceFit. A row is an index in the bits from Place on, with anything above the
-// table's own bits, which `lookup` takes off; for a table that asks for a place, below them, too.
+// The operations of a backward on y stored as Y, for a DeviceFit. A row is an index in the bits from Place on. The bits
+// above the table's own bits may hold anything, and `lookup` removes them. For a table that asks for a place, this is
+// also true of the bits below.
 template <class Fit, class Y, class Seed = DeviceSeed, int Place = 0>
 struct GpuOps : FloatOps {
   Seed seed{};
 
   static constexpr int kPlace = is_placed<Fit, Place>() ? Place : 0;
 
-  // Rounded down with a half added, an index is rounded to nearest, as there are no ties; below the point there are Place bits.
+  // Adding a half and rounding down rounds an index to nearest, because there are no ties. Below the point there are
+  // Place bits.
   template <class Any>
   OUTGRAD_HD u32 indexed_row(const Any&, float v) const
     requires(kPlace > 0)
@@ -372,14 +382,14 @@ struct GpuOps : FloatOps {
     }
   }
 
-  // Of t >= kTMin or NaN: what y is clamped to leaves no infinity.
+  // For t >= kTMin or NaN: y is clamped, so t is never infinite.
   OUTGRAD_HD float sqrt(float t) const {
     static_assert(Fit::kTMin >= kLeastRootArgument);
     return root_from_seed<one_step_holds<Fit, Y>()>(t, seed(t));
   }
 
-  // min(a, -0) differs from the contract for a = +0 alone, where it gives -0. The polynomial is then c0 in both cases unless a
-  // coefficient is -0, which zero_is_harmless rules out.
+  // min(a, -0) differs from the contract only for a = +0, where it gives -0. In both cases the polynomial is then c0,
+  // unless a coefficient is -0, which zero_is_harmless rules out.
   OUTGRAD_HD float non_positive(float a) const {
     if constexpr (zero_is_harmless<Fit>()) {
       return at_most(a, -0.0f);
@@ -390,9 +400,10 @@ struct GpuOps : FloatOps {
 
   OUTGRAD_HD u32 row_index(float q, int) const { return bits_of(q); }
 
-  // For y above kLeftY, or NaN; for other y any row. Up to the knee, (h + knee) >> 1 is one shift of z's bits, and the rows' lower limit
-  // is a clamp of z. The one h above an even knee is the upper half of a binade whose least magnitude is kKneeY: 2 |z| - kKneeY, which is
-  // exact there, lies in the next binade, and below that half never in a higher binade than z.
+  // For y above kLeftY, or NaN; for other y any row will do. Up to the knee, (h + knee) >> 1 is one shift of z's bits,
+  // and the rows' lower limit is a clamp of z. The only h above an even knee is the upper half of a binade whose least
+  // magnitude is kKneeY. There 2 |z| - kKneeY is exact and lies in the next binade; below that half it never lies in a
+  // higher binade than z.
   OUTGRAD_HD u32 octave_row(float z, int, int, int, int, int) const {
     if constexpr (Fit::kByExponent) {
       if constexpr (Fit::kOneAbove) {
@@ -400,7 +411,7 @@ struct GpuOps : FloatOps {
         z = at_most(z, fma_rn(z, 2.0f, kKneeY));
       }
       return (bits_of(at_most(z, constant_of(Fit::kFirstZ))) >> (Fit::kRowShift - kPlace)) + (static_cast<u32>(Fit::kRest) << kPlace);
-    } else if constexpr (zero_is_harmless<Fit>()) {  // z < 0 or -0: the sign bit is a constant
+    } else if constexpr (zero_is_harmless<Fit>()) {  // z < 0 or z = -0, so the sign bit is a constant
       constexpr u32 kKnee = static_cast<u32>(Fit::kLeftKnee + Fit::kSign), kBase = static_cast<u32>(Fit::kLeftBase + Fit::kSign);
       const u32 h = bits_of(z) >> Fit::kShift;
       const u32 above = (h + (h > kKnee ? h : kKnee)) >> 1;
@@ -423,7 +434,8 @@ struct GpuOps : FloatOps {
     }
   }
 
-  // Out of the compiler's sight, which else shifts first and then takes the bits: that leaves nothing for a shift-and-add to do.
+  // This hides the value from the compiler, which would otherwise shift first and then take the bits, and leave nothing
+  // for a shift-and-add instruction.
   OUTGRAD_HD u32 low_bits(u32 row, int bits) const {
 #ifdef __CUDA_ARCH__
     u32 low;
@@ -435,7 +447,7 @@ struct GpuOps : FloatOps {
   }
 };
 
-// g from the code of y = f(x), y itself, and m: the device's evaluate_backward and evaluate_direct.
+// g from the code of y = f(x), y itself, and m: the device's form of evaluate_backward and evaluate_direct.
 template <class Fit, class Y, class Ops, class TableView>
 OUTGRAD_HD float derivative(const Ops& ops, const TableView& table, u32 code, float y, bool m) {
   using Device = DeviceFit<Fit, Y>;

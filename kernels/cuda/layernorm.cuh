@@ -1,11 +1,14 @@
-// LayerNorm and RMSNorm on a GPU, alone and of x + residual: how they are launched. The kernels: kernels/cuda/norm_kernels.cuh.
+// Launchers of LayerNorm and RMSNorm on a GPU, alone and of x + residual. The kernels are in
+// kernels/cuda/norm_kernels.cuh.
 //
-// Arguments are those of kernels/host/layernorm.h, in device memory. What lies there is checked by nobody: side channels must ascend within
-// [0, n), and a gamma without a finite reciprocal outside the side buffer gives infinities and NaNs. The launchers take a stream, allocate
-// nothing, never synchronise, and return what the launches returned, or cudaErrorInvalidValue for arguments that break the contract: a
-// negative number of rows, n < 1, more than 2^48 elements; eps negative or NaN; pointers that are null, misaligned to their element
-// or overlap where the host's may not; beta or dbeta of RMSNorm; more side channels than n; a workspace too small. Then nothing is launched.
-// Any `Schedule` (GpuNormSchedule in kernels/params.h) gives the same bits. NVRTC sees the kernels alone.
+// Arguments are those of kernels/host/layernorm.h, in device memory. Values there are not checked: side channels must
+// ascend within [0, n), and a gamma without a finite reciprocal outside the side buffer gives infinities and NaNs. The
+// launchers take a stream, allocate nothing and never synchronise. They return what the launches returned, or
+// cudaErrorInvalidValue for arguments that break the contract; then nothing is launched. Such arguments are: a negative
+// number of rows, n < 1, more than 2^48 elements; an eps that is negative or NaN; pointers that are null, misaligned to
+// their element, or overlap where the host's may not; beta or dbeta of RMSNorm; more side channels than n; a workspace
+// that is too small. Any `Schedule` (GpuNormSchedule in kernels/params.h) gives the same bits. NVRTC sees only the
+// kernels.
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
@@ -27,13 +30,14 @@ template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
 cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd, SideBuffer<float> side,
                                 cudaStream_t stream);
 
-// z = x + residual, rounded to T, and the norm of z. z may equal x or residual, and so may y, but not z.
+// z = x + residual, rounded to T, and the norm of z. z may equal x or residual. y may also equal one of them, but not
+// z.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
 cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* z, T* y,
                                          float* rstd, SideBuffer<float> side, cudaStream_t stream);
 
-// dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null (not wanted). dx may equal dy. `workspace`: at least
-// norm_backward_workspace(rows, n) words of device memory, whose content does not matter.
+// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted. dx may equal dy.
+// `workspace` is at least norm_backward_workspace(rows, n) words of device memory, whose content does not matter.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
 cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd, i64 rows, i64 n, T* dx, float* dgamma,
                                  float* dbeta, SideBuffer<const float> side, float* workspace, i64 workspace_words, cudaStream_t stream);
@@ -48,17 +52,18 @@ cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_n
 
 namespace detail {
 
-// Of a matrix: a petabyte of fp32, more than any device has. Sums and products of such sizes do not overflow here, nor do the kernels' counts.
+// The most elements of a matrix: a petabyte of fp32, more than any device has. Sums and products of such sizes do not
+// overflow here, nor do the kernels' counts.
 inline constexpr i64 kMostMatrixElements = i64{1} << 48;
 
-// An array that a launcher was given. Of 0 bytes it may be anything.
+// An array that a launcher was given. If it has 0 bytes, its pointer may be anything.
 struct Operand {
   u64 address;
   i64 bytes;
   u64 alignment;
   bool written;
   bool optional = false;  // may be null
-  u64 may_equal[2] = {};  // addresses of arrays of the same size that a written one may be
+  u64 may_equal[2] = {};  // addresses of arrays of the same size that an output may be equal to
 };
 
 template <class T>
@@ -84,7 +89,7 @@ inline Operand optional(Operand result) {
   return result;
 }
 
-// Whether every array can be there, and nothing that is written overlaps anything but what it may be.
+// Whether every array is valid, and no output overlaps anything except the arrays that it may equal.
 inline bool operands_hold(std::initializer_list<Operand> operands) {
   for (const Operand& each : operands) {
     if (each.bytes == 0 || (each.optional && each.address == 0)) continue;
@@ -109,7 +114,8 @@ bool shape_holds(i64 rows, i64 n, const SideBuffer<Float>& side) {
 
 // --- Choices ---------------------------------------------------------------------------------------------------------------------
 
-// A schedule with nothing left open: which one a row takes at run time is the plan's business (kernels/cuda/plan.h); here are its instances.
+// A schedule with nothing left open. The plan (kernels/cuda/plan.h) decides which one a row uses at run time; here are
+// its instances.
 template <class Schedule, int Warps, int Octets, RowHome Home, RowUse Use>
 struct ChosenNormSchedule {
   static constexpr GpuNormSchedule kOpen = Schedule::kSchedule;
@@ -129,7 +135,7 @@ OUTGRAD_HD constexpr RowUse backward_use() {
 template <class Schedule>
 struct Choice {};
 
-// Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those that are offered to rows in registers.
+// Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those offered for rows in registers.
 template <class Schedule, RowUse Use, int MostWarps, int Warps = 1, int Own = 1, class Body>
 cudaError_t with_registers(const GpuNormSchedule& planned, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -174,7 +180,7 @@ inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
   return cudaDeviceGetAttribute(&value, attribute, device);
 }
 
-// What a plan asks of the device, as far as it asks.
+// What a plan needs to know about the device; only that is asked for.
 template <GpuNormSchedule S>
 cudaError_t limits_for(bool in_registers, PlanLimits& limits) {
   if constexpr (S.blocks_per_sm > 0) {
@@ -200,7 +206,7 @@ inline bool is_aligned_to(const void* pointer, int bytes) { return reinterpret_c
 
 inline constexpr int kQuad = 16;  // bytes of the accesses to gamma and beta
 
-// Whether rows of these tensors consist of whole octets that wide accesses reach; null ones do not matter.
+// Whether rows of these tensors consist of whole octets that wide accesses can reach. Null tensors do not matter.
 template <GpuNormSchedule S, class T>
 bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
   if (n % kOctet != 0) return false;

@@ -1,12 +1,12 @@
-// LayerNorm and RMSNorm on a GPU, alone and of x + residual: the __global__ wrappers over the bodies and trees that the host runs, hence
-// the host's bits. Launchers, with the contract: kernels/cuda/layernorm.cuh.
+// LayerNorm and RMSNorm on a GPU, alone and of x + residual: the __global__ wrappers over the bodies and trees that the
+// host also runs, and hence with the host's bits. The launchers and their contract are in kernels/cuda/layernorm.cuh.
 //
-// Each element of x, or of dy and y, is read once: a row stays in registers or in shared memory between its sums and the pass that writes
-// y or dx (kernels/cuda/rows.cuh), as long as the device has room for it. The backward's sums over rows come out of the same pass: the warps that
-// own a slot take its rows one after the other, each thread with the sums of its own columns in registers, while the next rows are on their way
-// into shared memory. A block has consecutive slots, one after the other and side by side, and adds them up, as the tree orders, before it writes
-// one row of sums.
-// What may be varied: GpuNormSchedule in kernels/params.h.
+// Each element of x, or of dy and y, is read once: between its sums and the pass that writes y or dx, a row stays in
+// registers or in shared memory (kernels/cuda/rows.cuh), as long as the device has room for it. The backward's sums
+// over rows are computed in the same pass. The warps that own a slot process its rows one after the other, and each
+// thread keeps the sums of its own columns in registers. Meanwhile the next rows are copied into shared memory. A block
+// has consecutive slots, some one after the other and some side by side. It adds them up in the tree's order and then
+// writes one row of sums. GpuNormSchedule in kernels/params.h says what may be varied.
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
@@ -52,7 +52,8 @@ struct ForwardInput {
   }
 };
 
-// Wide: rows are aligned to the schedule's accesses, gamma and beta to 16 bytes, and rows are whole octets. y may alias x, as on the host.
+// Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are aligned to 16
+// bytes. y may alias x, as on the host.
 template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_forward(NormForwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows; first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
-    const i64 row = present ? first + thread.row : first;  // every thread of the block comes to every barrier
+    const i64 row = present ? first + thread.row : first;  // every thread of the block reaches every barrier
     Row home;
     Input input(a, row);
     home.fetch(thread, input, a.n, present);
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           a.side.x_hat[row * a.side.count + k] = normalised(widen(stored[a.side.channels[k]]), mean, rstd);
         }
       }
-      thread.barrier();  // x has been read wherever y, which may be x, is about to be written
+      thread.barrier();  // x, which may be y, has been read wherever y is about to be written
     }
     T* const y = a.y + row * a.n;
     home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int, bool there) {
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 template <Norm N>
 inline constexpr int kColumnSums = column_sums(N);
 
-// One thread to each of `padded` columns.
+// One thread for each of `padded` columns.
 template <class = void>
 __global__ void __launch_bounds__(kColumnThreads)
     norm_prepare(NormColumns columns, i32* place, const float* gamma, const float* beta, i64 n, i64 padded, SideBuffer<const float> side) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ bool has_side(const NormBackwardArrays<T>& a) {
   return Side == SideChannels::some || (Side == SideChannels::either && a.side.count > 0);
 }
 
-// The columns' constants as norm_prepare left them: aligned, and long enough for whole octets.
+// The columns' constants as norm_prepare left them: aligned, and padded to whole octets.
 template <SideChannels Side, class T>
 struct PreparedColumns {
   const NormBackwardArrays<T>& a;
@@ -168,7 +169,7 @@ struct PreparedColumns {
   __device__ __forceinline__ explicit PreparedColumns(const NormBackwardArrays<T>& of) : a(of), columns(of.columns) {}
   __device__ __forceinline__ Tuple<float, kOctet> gamma(int, i64 at) const { return shared_words<true>(columns.gamma + at, kOctet, 1.0f); }
   __device__ __forceinline__ Tuple<float, kOctet> reciprocal(int, i64 at) const { return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f); }
-  // c of an octet: from y, but of side channels as it was kept.
+  // c of an octet: computed from y, or for side channels the kept values.
   __device__ __forceinline__ Tuple<float, kOctet> centred(int, const Octet<T>& y, i64 row, i64 at) const {
     Tuple<float, kOctet> c = shared_words<true>(columns.beta + at, kOctet, 0.0f);
     OUTGRAD_UNROLL
@@ -197,14 +198,14 @@ struct PreparedColumns {
     }
     return result;
   }
-  // What was looked up for the sums is looked up again rather than kept.
+  // Values that were looked up for the sums are looked up again rather than kept.
   __device__ __forceinline__ void forget_values() {
     forget(columns.gamma);
     forget(columns.beta);
   }
 };
 
-// A tuple in shared memory, where neighbouring threads' quads are neighbours: `at` and `apart` in quads.
+// A tuple in shared memory, where quads of neighbouring threads are neighbours. `at` and `apart` are in quads.
 __device__ __forceinline__ void put_tuple(float4* at, int apart, const Tuple<float, kOctet>& tuple) {
   OUTGRAD_UNROLL
   for (int q = 0; q < kOctet / 4; ++q) {
@@ -221,12 +222,13 @@ __device__ __forceinline__ Tuple<float, kOctet> taken_tuple(const float4* at, in
   return tuple;
 }
 
-// An octet of gamma and of beta that are not there.
+// Octets that stand in for an absent gamma and an absent beta.
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentGamma[kOctet] = {1, 1, 1, 1, 1, 1, 1, 1};
 [[maybe_unused]] alignas(16) static __device__ const float kAbsentBeta[kOctet] = {0, 0, 0, 0, 0, 0, 0, 0};
 
-// The constants of a thread's own columns, made by itself, where there are no side channels. A thread's reciprocals stay in its registers, or, Aside,
-// in shared memory, and of a single octet gamma and beta, too; of more these would take what the sums need, and are looked up in L1.
+// The constants of a thread's own columns, which the thread computes itself if there are no side channels. A thread's
+// reciprocals stay in its registers or, if Aside, in shared memory. If the thread has a single octet, its gamma and
+// beta are kept, too. With more octets they would take what the sums need, so they are looked up in L1.
 template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
@@ -285,7 +287,7 @@ struct OwnColumns {
   static __device__ __forceinline__ Tuple<float, kOctet> read(const float* from) { return shared_words<true>(from, kOctet, 0.0f); }
 };
 
-// Rows of dy and y; in registers also of what is added to the gradient.
+// Rows of dy and y and, if held in registers, of what is added to the gradient.
 template <class T, int Sources>
 struct BackwardInput {
   static constexpr int kSources = Sources, kKept = Sources;
@@ -302,7 +304,7 @@ struct BackwardInput {
   }
 };
 
-// LeavesNext: what is added is left in shared memory until it is.
+// LeavesNext: what is added to the gradient stays in shared memory until it is added.
 template <class T, GpuNormSchedule S, bool Wide, bool Residual, bool LeavesNext = false>
 struct BackwardHome {
   static constexpr bool kKeepsNext = Residual && S.home == RowHome::registers && !LeavesNext;
@@ -319,9 +321,9 @@ struct BackwardHome {
   }
 };
 
-// dx of a row that was fetched; add(k, i, dy, c) gets what the sums over rows need of element i of the thread's k-th octet. dx may alias dy and dz_next.
-// `at_row`: row n, or where else dx and dz_next have the row's first element.
-// next_of(octets, at, count, k) is what is added to it.
+// dx of a row that was fetched. add(k, i, dy, c) receives what the sums over rows need of element i of the thread's
+// k-th octet. dx may alias dy and dz_next. `at_row` is row n, or the place where dx and dz_next have the row's first
+// element. next_of(octets, at, count, k) is what is added to the gradient.
 template <Norm N, class T, GpuNormSchedule S, bool Residual, class Thread, class Home, class Columns, class Next, class Add>
 __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row, i64 at_row, Home& fetched, Columns& columns,
                                              const Next& next_of, const Add& add) {
@@ -364,7 +366,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   home.finish(thread, dx, a.n);
 }
 
-// dx, one row after the other to each of the block's.
+// dx. Each of the block's rows of threads processes one row after the other.
 template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false, SideChannels Side = SideChannels::none>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -389,11 +391,11 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   }
 }
 
-// Sums of a thread's columns: dgamma's and, of LayerNorm, dbeta's.
+// Sums of a thread's columns: those of dgamma and, for LayerNorm, those of dbeta.
 template <Norm N, int Octets>
 struct ColumnSumsOf {
   static constexpr int kTuples = Octets * kColumnSums<N>, kQuads = kOctet / 4;
-  Tuple<float, kOctet> v[kTuples];  // of octet k: v[k kColumnSums + s]
+  Tuple<float, kOctet> v[kTuples];  // v[k kColumnSums + s] belongs to octet k
 
   __device__ __forceinline__ void set(float value) {
     OUTGRAD_UNROLL
@@ -404,14 +406,16 @@ struct ColumnSumsOf {
   }
 };
 
-// dx and sums over rows: a.own_slots consecutive slots one after the other through the warps that own them, and as many slots side by side as a
-// block has rows; one row of sums to a block. Every element of dy and y is read once.
+// dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the other, and as
+// many slots side by side as a block has rows. Each block writes one row of sums. Every element of dy and y is read
+// once.
 template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks) norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   static_assert(S.home == RowHome::registers, "columns stay with a thread as long as a row's octets do");
-  // Where registers are few, what may wait does so in shared memory: the columns' reciprocals, and what is added to the gradient.
+  // If registers are few, values that are needed later wait in shared memory: the columns' reciprocals, and what is
+  // added to the gradient.
   constexpr bool kAside =
       Side == SideChannels::none && detail::has_reciprocals_aside(S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none));
   using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0>;
@@ -422,7 +426,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   const u32 own_slots = static_cast<u32>(a.own_slots), first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
   const bool owns = S.block_rows == 1 || first_slot < a.slots;
   i64 row = owns ? a.slot_rows.begin(first_slot) : 0;
-  // Less than 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
+  // Below 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
   u32 left = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + own_slots) - row) : 0;
   i64 at_row = row * a.n;
   const u32 octets = static_cast<u32>(a.n) / kOctet;
@@ -446,7 +450,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     }
     if (left > 0) next_rstd = a.rstd[row];
   }
-  // Behind the rows on their way.
+  // Stands behind the rows that are being copied.
   float4* aside = dynamic_shared<float4>() + S.rows_ahead * Ring::kRowQuads * kThreads + threadIdx.x;
   auto columns = [&] {
     if constexpr (Side == SideChannels::none) {
@@ -461,7 +465,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
 #pragma unroll 1
   for (u32 slot = 0; slot < own_slots; ++slot) {
     u32 turns = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + slot + 1) - a.slot_rows.begin(first_slot + slot)) : 0;
-    left -= turns;  // behind this slot
+    left -= turns;  // the rows behind this slot
 #pragma unroll 1
     for (; turns > 0; --turns, ++row, at_row += a.n) {
       Home home;
@@ -469,7 +473,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         home.row.octets = octets;
         home.rstd = next_rstd;
         ring.take(home.row);
-        // Before dx, which may be dy or dz_next, is written: it is of another row.
+        // This row is another one than that of dx, so it may be fetched before dx, which may be dy or dz_next, is
+        // written.
         fetch_ahead(S.rows_ahead, left + turns > S.rows_ahead);
         if (left + turns > 1) next_rstd = a.rstd[row + 1];
       } else {
@@ -493,7 +498,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       if constexpr (S.rows_ahead > 0) fetch_rest(S.rows_ahead, left + turns > S.rows_ahead);
     }
     if (!a.sums || own_slots == 1 || !owns) continue;
-    // Neighbours first: what was put aside is added as often as the slot's number ends in ones.
+    // Neighbours are added first: the number of sums put aside that are added now is the number of ones at the end of
+    // the slot's number.
     float4* at = aside;
     constexpr int kLevel = Sums::kTuples * Sums::kQuads * kThreads;
 #pragma unroll 1
@@ -518,7 +524,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   } else {
     // Slots side by side: each of the block's rows of threads adds up some of the tuples.
     float4* const side = dynamic_shared<float4>();
-    __syncthreads();  // nothing there is needed any more
+    __syncthreads();  // the content of the shared memory is no longer needed
     OUTGRAD_UNROLL
     for (int t = 0; t < Sums::kTuples; ++t) put_tuple(side + t * Sums::kQuads * kThreads + threadIdx.x, kThreads, sums.v[t]);
     __syncthreads();
@@ -534,7 +540,8 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   }
 }
 
-// The sums over the rows of `slots` slots from `first` on, slots and then pairs of them two by two: Levels of the tree at most.
+// The sums over the rows of `slots` slots from `first` on: slots are added in pairs, then pairs of these, for at most
+// Levels levels of the tree.
 template <int Levels, class Slot>
 __device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const Slot& slot_sum) {
   if constexpr (Levels == 0) {
@@ -549,8 +556,9 @@ __device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const
   }
 }
 
-// The sums over rows alone, for rows that registers do not hold. Block b has columns kColumnThreads (b % blocks_across) + threadIdx.x of the
-// a.own_slots slots of row b / blocks_across of sums. Runs before norm_backward, whose dx may overwrite dy.
+// Only the sums over rows, for rows that do not fit in registers. Block b has columns kColumnThreads (b %
+// blocks_across) + threadIdx.x of the a.own_slots slots of row b / blocks_across of sums. It runs before norm_backward,
+// because norm_backward's dx may overwrite dy.
 template <Norm N, class T>
 __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArrays<T> a) {
   constexpr int kLevels = 4;

@@ -1,4 +1,4 @@
-// 8 elements, the share of one byte of the mask, between global memory and registers.
+// Moves octets between global memory and registers: 8 elements, which share one byte of the mask.
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
@@ -25,7 +25,7 @@ struct WordOf<16> {
   using Type = uint4;
 };
 
-// 8 stored values, as the 32-bit words that hold them, the first in the low bits.
+// 8 stored values, as the 32-bit words that hold them; the first value is in the low bits.
 template <class T>
 struct alignas(smaller(16, 8 * sizeof(T))) Octet {
   static constexpr int kWords = 2 * sizeof(T);
@@ -41,7 +41,8 @@ __device__ __forceinline__ Word load_word(const Word* from) {
   }
 }
 
-// InOne: by an instruction that the compiler cannot take apart. In loops over rows nvcc (13.0) else makes 4-byte stores of a word.
+// InOne: uses an instruction that the compiler cannot split. Otherwise, in loops over rows, nvcc (13.0) makes 4-byte
+// stores from a word.
 template <CacheHint Hint, bool InOne, class Word>
 __device__ __forceinline__ void store_word(Word* to, Word word) {
   if constexpr (Hint == CacheHint::streaming) {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void store_word(Word* to, Word word) {
 template <GpuSchedule S, class T>
 inline constexpr int kAccessBytes = smaller(S.access_bytes, kOctet* static_cast<int>(sizeof(T)));
 
-// Whether octets of all three arrays can be moved by words of the schedule's width.
+// Whether octets of all three arrays can be moved in words of the schedule's width.
 template <GpuSchedule S, class T, class Y>
 __device__ __forceinline__ bool is_aligned(const T* a, const Y* b, const T* c) {
   const u32 by_a = static_cast<u32>(reinterpret_cast<u64>(a)), by_b = static_cast<u32>(reinterpret_cast<u64>(b)),
@@ -64,7 +65,8 @@ __device__ __forceinline__ bool is_aligned(const T* a, const Y* b, const T* c) {
   return (((by_a | by_c) & (kAccessBytes<S, T> - 1)) | (by_b & (kAccessBytes<S, Y> - 1))) == 0;
 }
 
-// Bit k. The conjunction is written out: as a shift and a mask the compiler takes two instructions, and one more to test it.
+// Bit k. The AND is written out: for a shift and a mask the compiler uses two instructions, and one more to test the
+// result.
 __device__ __forceinline__ bool is_set(u32 bits, int k) {
 #ifdef __CUDA_ARCH__
   u32 bit;
@@ -75,7 +77,7 @@ __device__ __forceinline__ bool is_set(u32 bits, int k) {
 #endif
 }
 
-// Apart: words from one access to the next.
+// Apart: the distance from one access to the next, in words.
 template <GpuSchedule S, int Apart = 1, class T>
 __device__ __forceinline__ Octet<T> load_octet(const T* from) {
   constexpr int kBytes = kAccessBytes<S, T>;
@@ -98,8 +100,9 @@ __device__ __forceinline__ void store_octet(T* to, const Octet<T>& octet) {
   }
 }
 
-// Which elements the threads of a warp take of its 32 octets: each its own octet; or, where an octet takes two 16-byte accesses, a quad of the
-// first half and one of the second, so that either access of the warp is to 512 bytes side by side. The mask has a quad's bits in half a byte.
+// Which elements of its 32 octets the threads of a warp take. Normally each takes its own octet. If an octet takes two
+// 16-byte accesses, a thread instead takes one quad of the first half and one of the second, so that each access of the
+// warp covers 512 contiguous bytes. In the mask, a quad's bits are half a byte.
 template <bool Quads>
 struct Share {
   static constexpr int kWarp = 32, kQuad = kOctet / 2;
@@ -108,7 +111,7 @@ struct Share {
 
   // The first element of the thread whose own octet this is.
   static __device__ __forceinline__ u64 element(u64 octet) { return Quads ? octet * kOctet - lane() * kQuad : octet * kOctet; }
-  // The byte of its first quad's bits; that of the second lies half a warp behind.
+  // The byte with the bits of the thread's first quad. The byte of its second quad lies half a warp behind it.
   static __device__ __forceinline__ u64 byte(u64 octet) { return Quads ? octet - lane() + lane() / 2 : octet; }
 
   // Element k's mask bit is bit `place(k)` of what this loads.
@@ -121,7 +124,8 @@ struct Share {
       return *own;
     }
   }
-  // Bit k of `bits` is element k's. Two neighbours have the halves of two bytes: each completes one.
+  // Bit k of `bits` is element k's. Two neighbours together have the halves of two bytes, and each thread completes one
+  // of the bytes.
   static __device__ __forceinline__ void store_bits(u8* mask, u64 octet, u32 bits) {
     if constexpr (Quads) {
       const bool odd = lane() % 2 != 0;
@@ -146,7 +150,7 @@ __device__ __forceinline__ T element_of(const Octet<T>& octet, int k) {
   }
 }
 
-// Element k widened. bf16: the upper of two elements needs no shift.
+// Element k, widened. For bf16, the upper of two elements needs no shift.
 template <class T>
 __device__ __forceinline__ float widened(const Octet<T>& octet, int k) {
   return widen(element_of(octet, k));
@@ -161,8 +165,8 @@ inline constexpr bool kIsBf16 = false;
 template <>
 inline constexpr bool kIsBf16<BF16> = true;
 
-// The values rounded to nearest even, two at a time. The instructions keep subnormals, as narrow<T> does, and give a NaN of their own for
-// every NaN: payloads are outside the contract.
+// The values rounded to nearest even, two at a time. The instructions keep subnormals, as narrow<T> does. They give a
+// NaN of their own for every NaN, which is allowed because payloads are outside the contract.
 template <class T>
 __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
   Octet<T> octet;

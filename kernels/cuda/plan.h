@@ -1,7 +1,8 @@
-// What is launched for a kernel of a schedule and a shape: which instances, on what grids, in what order. Plain functions of values, so that
-// launchers, which know a schedule at compile time, and the tuner, which knows it at run time alone, do the same; no CUDA is needed.
+// What is launched for a kernel with a schedule and a shape: which instances, on what grids, in what order. These are
+// plain functions of values and need no CUDA. So launchers, which know a schedule at compile time, and the tuner, which
+// knows it only at run time, do the same.
 //
-// Kernels' own arguments are here too, for whoever launches them without their source.
+// The arguments of the kernels are also here, for code that launches the kernels without their source.
 #pragma once
 
 #include "kernels/cuda/gpu_ops.cuh"
@@ -18,30 +19,32 @@ using kernels::DeviceKernel;
 using kernels::kDeviceKernelNames;
 using kernels::SideChannels;
 
-// Elements to a byte of the mask: no bit is shared between threads.
+// Elements per byte of the mask. Threads therefore share no bits.
 inline constexpr int kOctet = 8;
 static_assert(kOctet == kChunkTerms, "a chunk of the summation tree is an octet");
 
-// Threads of a block of the kernels that work by column: enough for full occupancy at any register count these kernels need.
+// Threads per block in the kernels that work by column: enough for full occupancy at any register count that these
+// kernels need.
 inline constexpr int kColumnThreads = 256;
-// Slots that one thread adds up: two launches for up to 4096 slots, four for 2^21.
+// The number of slots that one thread adds up. It leads to two launches for up to 4096 slots, and to four for 2^21.
 inline constexpr int kSlotFan = 64;
 
 // The widest rows that registers hold: one group of the tree.
 inline constexpr int kMostRegisterSteps = kGroupSteps;
-// Rows side by side make blocks of so many warps, enough that an SM's limit of blocks does not bind; those of a sum over rows of more, as the
-// slots of a block are added up before they are written.
+// Rows side by side make blocks of this many warps, enough that an SM's limit on blocks does not matter. Blocks that
+// sum over rows have more warps, because a block adds up its slots before it writes them.
 inline constexpr int kBlockWarps = 4, kSumBlockWarps = 8;
 
-// What the last kernel of a norm's backward adds up: so many rows of sums at most, so many columns to a block. 32 rows to a thread, loaded
-// together: 256 KiB in flight for each 1024 columns.
+// The last kernel of a norm's backward adds up at most this many rows of sums, with this many columns per block. Each
+// thread loads 32 rows together: 256 KiB in flight for each 1024 columns.
 inline constexpr int kFinishFan = 256, kFinishColumns = 32;
-// Slots that a block adds up at most, unless more of them lie side by side: what it puts aside meanwhile takes shared memory.
+// The most slots that a block adds up, unless more of them lie side by side. The sums that it puts aside meanwhile take
+// shared memory.
 inline constexpr int kMostBlockSlots = 16;
 
 // --- Arguments of kernels --------------------------------------------------------------------------------------------------------
 
-// The rows of slots, as slot_begin has them, without a division: for kernels, made by the host.
+// The rows of slots as in slot_begin, but without a division. The host makes this for kernels.
 struct SlotRows {
   i64 each;  // rows / slots
   i64 left;  // rows % slots
@@ -56,7 +59,7 @@ OUTGRAD_HD constexpr SlotRows slot_rows(i64 rows, i64 slots) {
   return result;
 }
 
-// residual and z: null without a residual.
+// residual and z are null if there is no residual.
 template <class T>
 struct NormForwardArrays {
   const T* x;
@@ -72,46 +75,48 @@ struct NormForwardArrays {
   SideBuffer<float> side;
 };
 
-// What the workspace holds: where there are side channels, or where kernels do not make them themselves, the columns' constants, `padded` words
-// to each, those beyond n harmless, so that octets which are not there may be looked up; place[j], column j's index among the side channels or
-// -1; and rows of sums, sums[row][0][j] of dgamma (before its division) and, of LayerNorm, sums[row][1][j] of dbeta, `stride` words to each.
+// The workspace holds three things. The columns' constants are there if there are side channels, or if kernels do not
+// make the constants themselves; each has `padded` words, and those beyond n are harmless, so that octets beyond the
+// end may be looked up. place[j] is column j's index among the side channels, or -1. The rows of sums are
+// sums[row][0][j] of dgamma (before its division) and, for LayerNorm, sums[row][1][j] of dbeta, with `stride` words
+// each.
 template <class T>
 struct NormBackwardArrays {
   const T* dy;
   const T* y;
-  const T* dz_next;    // null without a residual
-  const float* gamma;  // of kernels that make the columns' constants themselves: aligned to 16 bytes, or null
+  const T* dz_next;    // null if there is no residual
+  const float* gamma;  // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
   const float* beta;
-  NormColumns columns;  // of the others
+  NormColumns columns;  // for the other kernels
   const i32* place;
   const float* rstd;
   i64 rows;
   i64 n;
   SideBuffer<const float> side;
   T* dx;
-  float* sums;  // null: not wanted
+  float* sums;  // null if they are not wanted
   i64 slots;
   SlotRows slot_rows;
-  i64 own_slots;  // that a thread has one after the other, a power of two
+  i64 own_slots;  // the slots that a thread processes one after the other; a power of two
   i64 stride;
 };
 
-// Sums of a slot for each column: dgamma's, and dbeta's of LayerNorm.
+// The number of sums that a slot has for each column: those of dgamma and, for LayerNorm, those of dbeta.
 OUTGRAD_HD constexpr int column_sums(Norm norm) { return norm == Norm::layer ? 2 : 1; }
 
-// Rows of sums that a norm's backward leaves to its last kernel at most: a power of two, as the number of slots is.
+// The most rows of sums that a norm's backward leaves to its last kernel: a power of two, like the number of slots.
 OUTGRAD_HD constexpr i64 most_sum_rows(i64 slots) {
   const i64 few = slots < kFinishFan ? slots : kFinishFan;
   return slots / kMostBlockSlots < few ? few : slots / kMostBlockSlots;
 }
-// Slots that are added up before a row of sums is written, where at least `side_by_side` of them are.
+// The number of slots that are added up before a row of sums is written; at least `side_by_side`.
 OUTGRAD_HD constexpr i64 slots_together(i64 slots, int side_by_side) {
   const i64 together = slots / most_sum_rows(slots);
   return together < side_by_side ? side_by_side : together;
 }
 
-// Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them; those that registers' rows look up, all
-// that a schedule may look up.
+// Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them. Arrays that are looked
+// up for rows in registers have all the words that any schedule may look up.
 inline constexpr i64 kWorkspaceLine = 32;
 OUTGRAD_HD constexpr i64 sums_stride(i64 n) { return (n + kWorkspaceLine - 1) / kWorkspaceLine * kWorkspaceLine; }
 OUTGRAD_HD constexpr i64 padded_columns(i64 n) {
@@ -120,12 +125,13 @@ OUTGRAD_HD constexpr i64 padded_columns(i64 n) {
 }
 
 #ifndef __CUDACC_RTC__
-// fp32 words of scratch of a norm's backward of this shape: the columns' constants, their places, rows of sums. A function of the shape alone.
+// fp32 words of scratch for a norm's backward of this shape: the columns' constants, their places, and rows of sums. It
+// depends only on the shape.
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
   return kWorkspaceLine - 1 + (kColumnArrays + 1) * padded_columns(n) + 2 * most_sum_rows(slot_count(rows, n)) * sums_stride(n);
 }
 
-// The same workspace by its parts.
+// The parts of the same workspace.
 struct NormWorkspace {
   NormColumns columns;
   i32* place;
@@ -138,11 +144,11 @@ inline NormWorkspace norm_workspace_at(u64 address, i64 n) {
   return {columns_at(aligned, padded), reinterpret_cast<i32*>(aligned + kColumnArrays * padded), aligned + (kColumnArrays + 1) * padded};
 }
 
-// Rows times n, or -1 for a shape that is none. Bytes of an address space: 2^59 elements of 8 bytes are 2^62.
+// rows times n, or -1 for an impossible shape. The limit is an address space: 2^59 elements of 8 bytes are 2^62 bytes.
 inline constexpr i64 kMostElements = i64{1} << 59;
 inline i64 matrix_elements(i64 rows, i64 n) { return rows < 0 || n <= 0 || rows > kMostElements / n ? -1 : rows * n; }
 
-// fp32 words of scratch that the backward of GELU of x + bias needs: the slots' sums, unless there is but one slot.
+// fp32 words of scratch for the backward of GELU of x + bias: the slots' sums, unless there is only one slot.
 inline i64 bias_backward_workspace(i64 rows, i64 n) {
   if (matrix_elements(rows, n) <= 0) return 0;
   const i64 slots = slot_count(rows, n);
@@ -156,11 +162,11 @@ namespace detail {
 
 // What a kernel does with rows, as far as the choice of a schedule depends on it.
 struct RowUse {
-  int octet_words;     // registers that an octet of the row and of what goes with it takes
-  int resident_warps;  // of an SM's 2^16 registers, that leaves 2048 / resident_warps to a thread
-  int most_words;      // of those, how many may be kept for rows; the rest is for all else
-  bool in_turn;        // whether rows come one after the other through the warps that sum over them
-  int ahead_bytes;     // of an octet of a row that is loaded ahead; 0: none is, where the schedule leaves it open
+  int octet_words;     // registers that an octet of the row takes, together with everything that goes with it
+  int resident_warps;  // with an SM's 2^16 registers, this leaves 2048 / resident_warps to a thread
+  int most_words;      // how many of those may be kept for rows; the rest is for everything else
+  bool in_turn;        // whether rows go one after the other through the warps that sum over them
+  int ahead_bytes;     // bytes of an octet of a row that is loaded ahead; 0: no row is, if the schedule leaves it open
   bool aside = false;  // whether the columns' reciprocals, which kernels without side channels make themselves, lie in shared memory
 };
 
@@ -171,8 +177,8 @@ OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
   return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1), .resident_warps = 24, .most_words = 32, .in_turn = false, .ahead_bytes = 0};
 }
 
-// A backward keeps rows of dy, of y and of what is added, and if it sums over rows, the sums and what it made of gamma. Looking side channels up
-// takes registers of its own.
+// A backward keeps rows of dy, of y and of what is added. If it sums over rows, it also keeps the sums and what it
+// computed from gamma. Looking up side channels takes further registers.
 OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool residual, bool sums, bool side) {
   constexpr int kSideWords = 2 * kOctet;
   const int tensors = residual ? 3 : 2;
@@ -185,20 +191,21 @@ OUTGRAD_HD constexpr RowUse backward_use(Norm norm, int element_bytes, bool resi
   if (side) {
     use.octet_words += kSideWords;
   } else if (sums) {
-    // The columns' reciprocals, where they leave a thread two octets.
+    // The columns' reciprocals stay in registers if these then still hold two octets per thread.
     use.aside = 2 * (use.octet_words + kOctet) > use.most_words;
     if (!use.aside) use.octet_words += kOctet;
   }
   return use;
 }
 
-// Rows that are loaded ahead where the schedule leaves it open: as many as have 64 KiB of an SM's 16 warps in flight, but one at least.
+// The number of rows that are loaded ahead if the schedule leaves it open: as many as keep 64 KiB of an SM's 16 warps
+// in flight, but at least one.
 OUTGRAD_HD constexpr int default_rows_ahead(RowUse use, int octets) {
   constexpr int kThreadBytes = 128, kMost = 4;
   return use.ahead_bytes == 0 ? 0 : smaller(kMost, larger(1, kThreadBytes / (octets * use.ahead_bytes)));
 }
 
-// Octets that a thread keeps where the schedule leaves it open: 4, or fewer if they are too many.
+// The number of octets that a thread keeps if the schedule leaves it open: 4, or fewer if 4 do not fit.
 OUTGRAD_HD constexpr int default_octets(RowUse use) {
   int octets = 4;
   while (octets > 1 && octets * use.octet_words > use.most_words) octets /= 2;
@@ -222,23 +229,24 @@ OUTGRAD_HD constexpr bool wants_registers(const GpuNormSchedule& schedule) {
   return schedule.home == RowHome::automatic || schedule.home == RowHome::registers;
 }
 
-// Octets to a thread at most.
+// The most octets per thread.
 OUTGRAD_HD constexpr int most_octets(const GpuNormSchedule& schedule, RowUse use) { return schedule.octets != 0 ? schedule.octets : default_octets(use); }
 
-// Whether a schedule is offered with so many warps to a row and octets to a thread: fewer octets than the most are for rows that one warp, or
-// the fixed number of warps, takes.
+// Whether a schedule is offered with this many warps per row and octets per thread. Fewer octets than the most are only
+// offered for rows that one warp takes, or the fixed number of warps.
 OUTGRAD_HD constexpr bool is_offered(const GpuNormSchedule& schedule, RowUse use, int warps, int octets) {
   return wants_registers(schedule) && (schedule.row_warps == 0 || schedule.row_warps == warps) && (schedule.octets == 0 || schedule.octets == octets) &&
          (octets == most_octets(schedule, use) || warps == larger(1, schedule.row_warps)) && octets * warps <= kMostRegisterSteps;
 }
 
-// Warps to a row of a backward, at most: 32 of them have too few registers each for sums over rows, unless they are asked for.
+// The most warps per row of a backward. With 32 warps, each has too few registers for sums over rows, so 32 are used
+// only if they are asked for.
 OUTGRAD_HD constexpr int most_backward_warps(const GpuNormSchedule& schedule) {
   return schedule.row_warps != 0 || schedule.sums == ColumnSums::separate ? kTreeLanes : kTreeLanes / 2;
 }
 
-// The first schedule that is offered (fewest warps to a row, then fewest octets to a thread) whose registers hold a row of `steps` steps of the
-// tree; where there is none, one with no warps.
+// The first offered schedule (fewest warps per row, then fewest octets per thread) whose registers hold a row of
+// `steps` steps of the tree. If there is none, a schedule with no warps.
 OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedule, RowUse use, int most_warps, i64 steps) {
   for (int warps = 1; warps <= most_warps; warps *= 2) {
     for (int octets = 1; octets <= most_octets(schedule, use); octets *= 2) {
@@ -250,25 +258,27 @@ OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedul
   return none;
 }
 
-// Warps to a row where registers do not hold it: few for short rows, which are then misaligned ones.
+// Warps per row if registers do not hold the row. Short rows, which are then misaligned ones, get few warps.
 inline constexpr int kShortRowWarps = 4, kLongRowWarps = 16;
 inline constexpr i64 kShortRowSteps = 4 * kShortRowWarps;
 
-// Whether short rows may come to the loops. `wide`: the rows that come here by themselves are long ones, as registers hold the others.
+// Whether short rows may come to the loops. With `wide`, only long rows come here unless the schedule asks otherwise,
+// because registers hold the others.
 OUTGRAD_HD constexpr bool loops_take_short_rows(const GpuNormSchedule& schedule, bool wide) {
   return schedule.row_warps == 0 && !(wide && wants_registers(schedule));
 }
 OUTGRAD_HD constexpr int loop_warps(const GpuNormSchedule& schedule) { return schedule.row_warps != 0 ? schedule.row_warps : kLongRowWarps; }
 
-// Bytes of shared memory that a thread takes for a row ahead of `tensors`, and for the sums of its columns.
+// Bytes of shared memory per thread for one row ahead, of `tensors` tensors, and for the sums of the thread's columns.
 OUTGRAD_HD constexpr int ring_bytes(int octets, int tensors, int element_bytes) { return octets * tensors * kOctet * element_bytes; }
 OUTGRAD_HD constexpr int thread_sums_bytes(Norm norm, int octets) { return octets * column_sums(norm) * kOctet * static_cast<int>(sizeof(float)); }
 
-// Whether a thread's reciprocals lie in shared memory: of a single octet they never do.
+// Whether a thread's reciprocals lie in shared memory. For a single octet they never do.
 OUTGRAD_HD constexpr bool has_reciprocals_aside(const GpuNormSchedule& schedule, RowUse use) { return use.aside && schedule.octets > 1; }
 
-// Of a block of a fused backward: the rows ahead, reciprocals, and behind them what is put aside of the slots that a thread has one after the
-// other, level by level of the tree; and at the end, in their place, the sums of slots side by side.
+// Shared memory of a block of a fused backward: the rows ahead, then the reciprocals, then the sums that are put aside
+// for the slots that a thread processes one after the other, level by level of the tree. At the end, the sums of slots
+// side by side take the same place.
 OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm norm, int element_bytes, bool residual, bool side, i64 own_slots) {
   const int sums = thread_sums_bytes(norm, schedule.octets), side_by_side = schedule.block_rows > 1 ? sums : 0;
   int bytes = schedule.rows_ahead * ring_bytes(schedule.octets, residual ? 3 : 2, element_bytes);
@@ -282,7 +292,7 @@ OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm
 // Bytes of shared memory for one tensor's row.
 OUTGRAD_HD constexpr i64 shared_row_bytes(i64 n, int element_bytes) { return (n + kOctet - 1) / kOctet * kOctet * element_bytes; }
 
-// For rows that lie in shared memory, or, where `limit` bytes do not hold `tensors` of them, in memory.
+// For rows that lie in shared memory or, if `limit` bytes do not hold `tensors` of them, in memory.
 #ifndef __CUDACC_RTC__
 inline GpuNormSchedule in_loops(const GpuNormSchedule& schedule, RowUse use, i64 n, int element_bytes, int tensors, bool wide, i64 limit) {
   const bool is_short = loops_take_short_rows(schedule, wide) && row_steps(n) <= kShortRowSteps;
@@ -307,7 +317,7 @@ struct ElementWork {
   bool rows;          // has_rows of the fit
 };
 
-// Whether a fit has rows to pick: not a single one, and not a direct table.
+// Whether a fit has rows to pick, that is, neither a single row nor a direct table.
 template <class Fit>
 OUTGRAD_HD constexpr bool has_rows() {
   if constexpr (kIsDirect<Fit>) {
@@ -317,7 +327,8 @@ OUTGRAD_HD constexpr bool has_rows() {
   }
 }
 
-// The forwards of kernels/forwards.h: one octet to a thread, whose 8 evaluations are code enough, and work enough for a trip.
+// The forwards of kernels/forwards.h use one octet per thread, whose 8 evaluations are enough code, and enough work for
+// one trip.
 struct ForwardsSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::caches};
 };
@@ -325,9 +336,10 @@ struct DropoutSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
 };
 
-// What is left open: octets, and blocks enough beside them that what their threads have asked for hides the memory's latency, as far as the
-// registers that a thread then has are enough: 128, or 80 of a 16-bit forward and beside a bias's sums in 16 bits (65536 of an SM, shared by
-// `threads`; tests/system/sass_test.cpp holds that nothing spills). Who asks for more octets than these is kept no second block.
+// Fills in what a schedule leaves open: the octets, and enough blocks beside them that their threads' outstanding loads
+// hide the memory's latency. The limit is the number of registers that a thread then has (65536 of an SM, shared by
+// `threads`; tests/system/sass_test.cpp checks that nothing spills): 128, or 80 for a 16-bit forward and with a bias's
+// sums in 16 bits. A schedule that asks for more octets than these gets no second block.
 OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWork& work) {
   const bool f32 = work.element_bytes == 4, sums = work.bias && !work.forward;
   const int octets = !work.rows ? 4 : sums ? 2 : f32 ? 3 : work.bias ? 6 : 4;
@@ -341,7 +353,7 @@ OUTGRAD_HD constexpr GpuSchedule completed(GpuSchedule schedule, const ElementWo
 // --- Plans -----------------------------------------------------------------------------------------------------------------------
 
 inline constexpr i64 kGridLimit = 0x7fffffff;  // gridDim.x
-// Columns up to which a bias is read by octets: twice as many are counted in 32 bits.
+// The most columns for which a bias is read by octets: twice this number is counted in 32 bits.
 inline constexpr i64 kMostWideColumns = i64{1} << 31;
 
 struct PlannedLaunch {
@@ -349,41 +361,41 @@ struct PlannedLaunch {
   i64 blocks;
   int threads;
   i64 shared_bytes = 0;       // dynamic
-  i64 most_shared_bytes = 0;  // not 0: the kernel is to be allowed so many dynamic bytes first
-  i64 left = 0, apart = 0;    // of add_slots and norm_finish
-  i64 own_slots = 0;          // of a norm's sums over rows
+  i64 most_shared_bytes = 0;  // if not 0: the kernel must first be allowed this many dynamic bytes
+  i64 left = 0, apart = 0;    // for add_slots and norm_finish
+  i64 own_slots = 0;          // for a norm's sums over rows
 };
 
-// Launches in their order.
+// The launches, in their order.
 struct LaunchPlan {
-  // A backward of a norm: prepare, slot sums, rows, two of add_slots (2^17 rows of sums at most), finish; of bias + GELU: rows, four of
-  // add_slots (64^4 > 2^21).
+  // The most launches. A norm's backward: prepare, slot sums, rows, two of add_slots (for at most 2^17 rows of sums),
+  // finish. Bias + GELU: rows, four of add_slots (64^4 > 2^21).
   static constexpr int kMost = 8;
   int launches = 0;
   PlannedLaunch launch[kMost] = {};
-  bool wide = true;                         // of bias + GELU and norms: which instance
-  SideChannels side = SideChannels::none;  // of a norm's backward
-  GpuNormSchedule norm = {};               // of norms: with nothing left open
+  bool wide = true;                         // for bias + GELU and norms: which instance
+  SideChannels side = SideChannels::none;  // for a norm's backward
+  GpuNormSchedule norm = {};               // for norms: with nothing left open
 
   void add(const PlannedLaunch& next) { launch[launches++] = next; }
 };
 
-// What plans ask of a device.
+// What a plan needs to know about a device.
 struct PlanLimits {
-  int sms = 0;              // asked for where blocks_per_sm is not 0
-  i64 shared_bytes = 0;     // per block with opt-in; asked for where registers do not hold a norm's rows
-  int resident_blocks = 0;  // of the schedule's kernel, that an SM holds at once; asked for where blocks_per_sm is kAllResident
+  int sms = 0;              // needed if blocks_per_sm is not 0
+  i64 shared_bytes = 0;     // per block with opt-in; needed if registers do not hold a norm's rows
+  int resident_blocks = 0;  // blocks of the schedule's kernel that an SM holds at once; needed if blocks_per_sm is kAllResident
 };
 
 inline i64 column_blocks(i64 words) { return (words + kColumnThreads - 1) / kColumnThreads; }
 
-// Blocks that loop over work of `wanted` blocks: no more than the schedule has for all SMs.
+// The number of blocks that loop over the work of `wanted` blocks: no more than the schedule allows for all SMs.
 inline i64 looping_blocks(i64 wanted, int blocks_per_sm, int sms) {
   const i64 most = blocks_per_sm > 0 ? i64{sms} * blocks_per_sm : kGridLimit;
   return wanted < most ? wanted : most;
 }
 
-// Blocks of an elementwise kernel to an SM, 0: as many as there are trips.
+// Blocks per SM of an elementwise kernel; 0: as many blocks as there are trips.
 inline int grid_blocks_per_sm(const GpuSchedule& schedule, const PlanLimits& limits) {
   return schedule.blocks_per_sm == kAllResident ? limits.resident_blocks : schedule.blocks_per_sm;
 }
@@ -410,13 +422,13 @@ inline void add_slots_once(LaunchPlan& plan, i64 words, i64 left, i64 apart) {
   const i64 targets = (left + kSlotFan - 1) / kSlotFan;
   plan.add({.kernel = DeviceKernel::add_slots, .blocks = column_blocks(words * targets), .threads = kColumnThreads, .left = left, .apart = apart});
 }
-// Adds up `slots` (a power of two) times `words` sums, as the tree orders.
+// Adds up `slots` (a power of two) times `words` sums in the tree's order.
 inline void add_up_slots(LaunchPlan& plan, i64 words, i64 slots) {
   i64 apart = 1;
   for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan) add_slots_once(plan, words, left, apart);
 }
 
-// Wide: a row is whole octets, and dy, y, dx and the sums are aligned for the schedule's accesses.
+// Wide: a row consists of whole octets, and dy, y, dx and the sums are aligned for the schedule's accesses.
 inline LaunchPlan bias_backward_plan(const GpuSchedule& schedule, i64 rows, i64 n, bool wide, const PlanLimits& limits) {
   const i64 slots = slot_count(rows, n), threads = n / (wide ? kOctet : 1) * slots;
   LaunchPlan plan;
@@ -434,34 +446,35 @@ struct NormTask {
   bool residual;
   i64 rows;
   i64 n;
-  bool wide;  // rows are whole octets, and tensors aligned for the schedule's accesses; a forward's gamma and beta to 16 bytes
+  bool wide;  // rows consist of whole octets, and tensors are aligned for the schedule's accesses; a forward's gamma and beta to 16 bytes
   bool side;  // there are side channels
   bool sums;  // a backward's dgamma or dbeta is wanted
-  bool aligned = true;  // of a backward: gamma and beta to 16 bytes, so that its kernel may make the columns' constants itself
+  bool aligned = true;  // in a backward: gamma and beta are, to 16 bytes, so that its kernel may make the columns' constants itself
 
   bool prepared() const { return side || !aligned; }
 };
 
 namespace detail {
 
-// Shared memory that every kernel may have without asking.
+// Shared memory that every kernel may use without asking.
 inline constexpr i64 kUnaskedSharedBytes = 48 * 1024;
 
-// The dynamic shared memory that one block may have, beside what exchanges of `sums` sums between warps take.
+// The dynamic shared memory that one block may have, less what exchanges of `sums` sums between warps take.
 inline i64 row_memory(const PlanLimits& limits, int sums) { return limits.shared_bytes - 2 * kTreeLanes * kTreeLanes * sums * static_cast<i64>(sizeof(float)); }
 
-// Shared memory that a kernel declares at most, for exchanges between the warps of a row.
+// The most shared memory that a kernel declares for exchanges between the warps of a row.
 inline i64 declared_bytes(const GpuNormSchedule& s) { return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>)); }
 
-// Whether registers hold the rows: else the plan depends on the device's shared memory.
+// Whether registers hold the rows. If not, the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
   const RowUse use = forward ? forward_use(task.element_bytes, task.residual)
                              : backward_use(task.norm, task.element_bytes, task.residual, schedule.sums != ColumnSums::separate, task.prepared());
   return task.wide && in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n)).row_warps != 0;
 }
 
-// A kernel that goes by rows: block_rows of them side by side, the rest in a loop. The kernel is allowed all the shared memory that there is,
-// whatever this launch needs: the permission is the kernel's, for all threads' launches.
+// A kernel that works by rows: block_rows of them side by side, the rest in a loop. The kernel is allowed all the
+// shared memory there is, whatever this launch needs, because the permission belongs to the kernel, and launches of all
+// threads share it.
 inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, i64 rows, i64 shared_bytes, i64 most_shared_bytes, const PlanLimits& limits) {
   const bool asks = shared_bytes > 0 && shared_bytes + declared_bytes(s) > kUnaskedSharedBytes;
   return {.kernel = kernel,
@@ -491,7 +504,7 @@ inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormT
 }
 
 inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const NormTask& task, const PlanLimits& limits) {
-  constexpr int kTensors = 2;  // that are kept where registers do not hold the rows: dy and y
+  constexpr int kTensors = 2;  // dy and y, which are kept if registers do not hold the rows
   const i64 slots = slot_count(task.rows, task.n);
   bool fused = schedule.sums != ColumnSums::separate, registers = detail::rows_in_registers(schedule, false, task);
   LaunchPlan plan;
@@ -503,7 +516,7 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   }
   if (registers && fused) {
     GpuNormSchedule s = plan.norm;
-    s.blocks_per_sm = 0;  // a block has its slots
+    s.blocks_per_sm = 0;  // each block has its own slots
     const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
               bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own_slots);
     registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
@@ -513,10 +526,10 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   }
   fused = fused && registers;
   plan.side = !registers ? SideChannels::either : task.prepared() ? SideChannels::some : SideChannels::none;
-  // Rows whose sums do not come of the same pass take the columns' constants ready-made.
+  // Rows whose sums come from a separate pass need the columns' constants ready-made.
   if (!fused || plan.side != SideChannels::none) plan.add({DeviceKernel::norm_prepare, column_blocks(padded_columns(task.n)), kColumnThreads});
   const i64 sum_rows = fused ? rows.blocks : most_sum_rows(slots);
-  // Before dx, which may be dy, is written.
+  // Runs before dx, which may be dy, is written.
   if (task.sums && !fused) {
     plan.add(
         {.kernel = DeviceKernel::norm_slot_sums, .blocks = column_blocks(task.n) * sum_rows, .threads = kColumnThreads, .own_slots = slots_together(slots, 1)});

@@ -1,9 +1,11 @@
-// Rows of a matrix for kernels that sum a row and then write it: where a row lies meanwhile, and its sums by the tree of kernels/reduce.h.
+// Rows of a matrix for kernels that sum a row and then write it: where a row is held meanwhile, and its sums by the
+// tree of kernels/reduce.h.
 //
-// A chunk of the tree is an octet, 16 bytes of a 16-bit format: thread (warp w, lane l) of the W warps that share a row has the octets
-// 32 q + l of the steps q = w, w + W, .. Its own chunks are folded by itself, the warps' sums through shared memory, the lanes' by
-// shuffles: the order of the tree, whatever W. A row's octets stay with the thread that loaded them, so that a row which is written over
-// the one it came from needs no barrier.
+// A chunk of the tree is an octet, which is 16 bytes of a 16-bit format. In the W warps that share a row, the thread
+// (warp w, lane l) has the octets 32 q + l of the steps q = w, w + W, .. It folds its own chunks itself. The warps'
+// sums are folded through shared memory, and the lanes' sums by shuffles. This is the order of the tree for any W. A
+// row's octets stay with the thread that loaded them, so a row that overwrites the row it was made from needs no
+// barrier.
 //   RegisterRow  the octets in registers, every index a constant; whole octets in wide loads, or through a RowRing from rows that are on
 //                their way while others are worked on
 //   SharedRow    in dynamic shared memory; rows that are not aligned come and go element by element, neighbours by neighbours
@@ -21,7 +23,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The part of a norm's schedule that an octet's load and store see.
+// The part of a norm's schedule that matters for an octet's load and store.
 template <GpuNormSchedule S>
 inline constexpr GpuSchedule kAccessOf = {.access_bytes = S.access_bytes, .loads = S.loads, .stores = S.stores};
 
@@ -43,21 +45,22 @@ OUTGRAD_HD constexpr bool norm_schedule_holds() {
 
 // --- Threads and their sums ------------------------------------------------------------------------------------------------------
 
-// A thread's place in a block of `Rows` rows side by side, `Warps` warps each. Apart: no row waits for another one's threads. A block then takes
-// all 16 barriers of an SM's 64 (for 32 blocks), so that 4 blocks are resident at most: for compilers, who does not know which it takes takes all.
+// A thread's place in a block of `Rows` rows side by side, with `Warps` warps each. Apart: no row waits for the threads
+// of another row. A block then takes all 16 of its barriers from an SM's 64 (for 32 blocks), because compilers do not
+// know which barriers it uses. So at most 4 blocks are resident.
 template <int Warps, int Rows, bool Apart = false>
 struct RowThread {
   static constexpr int kWarps = Warps, kRows = Rows;
-  static constexpr u32 kApart = kTreeLanes * Warps;  // octets between two of the same thread
+  static constexpr u32 kApart = kTreeLanes * Warps;  // octets between two octets of the same thread
   u32 lane = threadIdx.x % kTreeLanes;
   u32 warp = threadIdx.x / kTreeLanes % Warps;
   u32 row = threadIdx.x / kApart;
-  u32 turn = 0;  // which of two buffers the next exchange goes through
+  u32 turn = 0;  // which of two buffers the next exchange uses
 
   __device__ __forceinline__ u32 first() const { return warp * kTreeLanes + lane; }
 
-  // Orders the memory accesses of the threads that share a row. All of them take part, or, unless rows are apart, every thread of the block. Of a
-  // block's barriers __syncthreads takes number 0.
+  // Orders the memory accesses of the threads that share a row. All of these threads take part or, unless rows are
+  // apart, every thread of the block. Of a block's barriers, __syncthreads uses number 0.
   __device__ __forceinline__ void barrier() const {
     if constexpr (Warps == 1) {
       __syncwarp();
@@ -72,8 +75,8 @@ struct RowThread {
     }
   }
 
-  // The warps' sums of each lane, folded. Two buffers: who writes one for the second time has passed a barrier that every warp reached
-  // after reading it.
+  // Folds the warps' sums of each lane. There are two buffers: a thread that writes one of them for the second time has
+  // passed a barrier that every warp reached after reading it.
   template <int Sums>
   __device__ __forceinline__ Tuple<float, Sums> fold_warps(const Tuple<float, Sums>& own) {
     if constexpr (Warps == 1) {
@@ -88,7 +91,8 @@ struct RowThread {
     }
   }
 
-  // finish(sum) of the lanes' sums. Of two sums each half of the warp folds one, and finishes it for both.
+  // finish(sum) of the lanes' sums. If there are two sums, each half of the warp folds one and finishes it for both
+  // halves.
   template <int Sums, class Finish>
   __device__ __forceinline__ Tuple<float, Sums> fold_lanes(const Tuple<float, Sums>& sum, const Finish& finish) const {
     static_assert(Sums <= 2);
@@ -109,7 +113,8 @@ struct RowThread {
   }
 };
 
-// The sums over a row whose chunk `octet` of this thread is chunk(octet): for rows of any length, the steps of a group by fold_steps.
+// The sums over a row, where chunk(octet) is the chunk of this thread's octet `octet`. For rows of any length;
+// fold_steps folds the steps of a group.
 template <int Sums, class Thread, class Chunk, class Finish>
 __device__ __forceinline__ Tuple<float, Sums> looped_sums(Thread& thread, i64 n, const Chunk& chunk, const Finish& finish) {
   const auto neutral = neutral_sums<Sums>();
@@ -138,7 +143,8 @@ __device__ __forceinline__ Tuple<float, Terms::kSums> chunk_of(const Tuple<float
 
 // --- Octets ----------------------------------------------------------------------------------------------------------------------
 
-// 8 words of an array that all rows share and nobody writes meanwhile. Whole: aligned to 16 bytes; else `count` of them, the others `missing`.
+// 8 words of an array that all rows share and that nobody writes meanwhile. Whole: it is aligned to 16 bytes; otherwise
+// `count` words are read, and the others are `missing`.
 template <bool Whole>
 __device__ __forceinline__ Tuple<float, kOctet> shared_words(const float* from, int count, float missing) {
   Tuple<float, kOctet> words;
@@ -156,7 +162,7 @@ __device__ __forceinline__ Tuple<float, kOctet> shared_words(const float* from, 
   return words;
 }
 
-// To a 16-byte aligned address.
+// Stores to an address aligned to 16 bytes.
 __device__ __forceinline__ void store_words(float* to, const Tuple<float, kOctet>& words) {
   float4* const quads = reinterpret_cast<float4*>(to);
   OUTGRAD_UNROLL
@@ -176,7 +182,8 @@ __device__ __forceinline__ Octet<T> octet_of(const T (&element)[kOctet]) {
   return octet;
 }
 
-// The same value, but the compiler must not know: what it made of it before is made anew rather than kept in registers.
+// Returns the same value, but hides this from the compiler, so that what was computed from it before is computed again
+// rather than kept in registers.
 __device__ __forceinline__ void forget([[maybe_unused]] u32& word) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+r"(word));
@@ -189,7 +196,7 @@ __device__ __forceinline__ void forget([[maybe_unused]] T*& pointer) {
 #endif
 }
 
-// What stands in for elements beyond a row's end, where something must: nothing is made of it.
+// Stands in for elements beyond a row's end where a value is needed. The value is not used.
 template <class T>
 __device__ __forceinline__ Octet<T> zero_octet() {
   Octet<T> octet;
@@ -198,7 +205,7 @@ __device__ __forceinline__ Octet<T> zero_octet() {
   return octet;
 }
 
-// `count` elements of an octet, in wide accesses where all of them are there and aligned.
+// `count` elements of an octet, in wide accesses if all of them exist and are aligned.
 template <GpuNormSchedule S, bool Whole, class T>
 __device__ __forceinline__ Octet<T> load_part(const T* from, int count) {
   if constexpr (Whole) {
@@ -225,17 +232,19 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
 
 // --- Homes -----------------------------------------------------------------------------------------------------------------------
 //
-// `Input` tells what a row is made of:
+// `Input` describes what a row is made of:
 //   kSources, kKept                              tensors that are read, and how many of them, the first ones, are kept
 //   source[kSources]                             their rows
 //   kCombines                                    whether `combine` does anything
 //   combine<S, Whole>(octets, at, count)         what becomes of the octets of all sources at element `at`, before they are kept
 //   combine(elements, at)                        the same for an element
 //   again[kKept]                                 where what was kept can be read once more
-// A home fetches a row from its Input, gives the tree's sums of it, sum<Sums>(thread, chunk, finish) with chunk(octets, at, count, k) and finish(sum), and visits its
-// octets, each(thread, body) with body(octets, at, count, k, present), octets being of type Octets: k is the octet's number among the
-// thread's own, which chunk gets as well. kWhole: count is 8.
-// Octets that are not there (only of RegisterRow, and less than 2^14 elements) are visited with present = false: nothing may come of them.
+// A home fetches a row from its Input. It gives the tree's sums of it by sum<Sums>(thread, chunk, finish) with
+// chunk(octets, at, count, k) and finish(sum). It visits its octets by each(thread, body) with body(octets, at, count,
+// k, present), where octets has the type Octets. k is the octet's number among the thread's own octets, and chunk gets
+// it as well. kWhole: count is 8.
+// Octets beyond the row's end are visited with present = false and must have no effect (only in RegisterRow, and fewer
+// than 2^14 elements).
 
 template <GpuNormSchedule S, class T, class Input>
 struct RegisterRow {
@@ -243,19 +252,19 @@ struct RegisterRow {
   static constexpr int kOctets = S.octets;
   using Octets = Octet<T>[Input::kSources];
   Octets octet[kOctets];
-  u32 octets;  // of the row; 0: no row
+  u32 octets;  // of the row; 0: there is no row
 
   template <class Thread>
   __device__ __forceinline__ bool is_there(const Thread& thread, int k) const {
     return thread.first() + k * Thread::kApart < octets;
   }
-  // A thread's own constant plus k times the compiler's.
+  // The sum of a constant of the thread and k times a constant of the compiler.
   template <class Thread>
   static __device__ __forceinline__ i64 at(const Thread& thread, int k) {
     return static_cast<i64>(thread.first()) * kOctet + k * static_cast<i64>(Thread::kApart * kOctet);
   }
 
-  // All loads before anything is made of them.
+  // All loads come before anything is computed from them.
   template <class Thread>
   __device__ __forceinline__ void fetch(const Thread& thread, Input& input, i64 n, bool present) {
     octets = present ? static_cast<u32>(n) / kOctet : 0;
@@ -313,7 +322,7 @@ struct RegisterRow {
   __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
 };
 
-// Whole: rows are aligned to the schedule's accesses and consist of whole octets.
+// Whole: rows consist of whole octets and are aligned to the schedule's accesses.
 template <GpuNormSchedule S, class T, class Input, bool Whole>
 struct SharedRow {
   static constexpr bool kWhole = Whole;
@@ -335,7 +344,7 @@ struct SharedRow {
         for (int c = 0; c < kKept; ++c) row(n, c)[octet] = all[c];
       }
     } else {
-      __syncthreads();  // the row before has been written out
+      __syncthreads();  // the previous row has been written out
 #pragma unroll 4
       for (i64 j = thread.first(); j < n; j += Thread::kApart) {
         T all[Input::kSources];
@@ -375,7 +384,7 @@ struct SharedRow {
 
   __device__ __forceinline__ void forget_values() {}
 
-  // Into the first tensor's place, if neighbours are to be written by neighbours.
+  // Writes to the first tensor's place, if neighbouring threads are to write neighbouring elements.
   template <class Thread>
   __device__ __forceinline__ void put(const Thread&, T* to, const Octet<T>& value, i64 at, int) {
     if constexpr (Whole) {
@@ -458,7 +467,8 @@ struct MemoryRow {
 
 // --- Rows on their way -----------------------------------------------------------------------------------------------------------
 
-// 4, 8 or 16 bytes from global to shared memory, while the thread goes on. Streaming: past L1, where that is possible.
+// Copies 4, 8 or 16 bytes from global to shared memory while the thread continues. Streaming: bypasses L1 where that is
+// possible.
 template <int Bytes, bool Streaming>
 __device__ __forceinline__ void copy_async([[maybe_unused]] void* to, [[maybe_unused]] const void* from) {
 #ifdef __CUDA_ARCH__
@@ -472,7 +482,7 @@ __device__ __forceinline__ void copy_async([[maybe_unused]] void* to, [[maybe_un
   __pipeline_memcpy_async(to, from, Bytes);
 #endif
 }
-// Ends a batch of the thread's copies, an empty one, too.
+// Ends a batch of the thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -480,7 +490,7 @@ __device__ __forceinline__ void commit_copies() {
   __pipeline_commit();
 #endif
 }
-// Waits for all of the thread's batches but the last `Left`; this thread sees what they brought.
+// Waits for all of the thread's batches except the last `Left`. This thread then sees the data that they brought.
 template <int Left>
 __device__ __forceinline__ void await_copies() {
 #ifdef __CUDA_ARCH__
@@ -490,28 +500,29 @@ __device__ __forceinline__ void await_copies() {
 #endif
 }
 
-// S.rows_ahead rows on their way into the block's dynamic shared memory. Each thread brings its own octets and is the only one to read
-// them, so that it waits for its own copies and for no other thread. Neighbours' quads of 16 bytes are neighbours in every row's part.
-// A row's first `Taken` tensors are taken into registers and at once fetched of a later row; the one behind them, if there is one, is read where
-// it is needed, then fetched.
+// S.rows_ahead rows that are being copied into the block's dynamic shared memory. Each thread copies its own octets and
+// is the only one to read them, so it waits only for its own copies and for no other thread. In every row's part,
+// 16-byte quads of neighbouring threads are neighbours. A row's first `Taken` tensors are taken into registers, and
+// their places are at once filled from a later row. If there is one more tensor, it is read where it is needed, and its
+// place is filled after that.
 template <GpuNormSchedule S, class T, class Input, int Taken = Input::kSources>
 struct RowRing {
   static constexpr int kRows = S.rows_ahead, kThreads = kTreeLanes * S.row_warps * S.block_rows;
   static constexpr int kAccess = kAccessBytes<kAccessOf<S>, T>;
   static constexpr int kOctetQuads = static_cast<int>(sizeof(Octet<T>) / sizeof(uint4)), kRowQuads = S.octets * Input::kSources * kOctetQuads;
-  // Lanes stride 32 bytes in rows of f32: the second half of a sector is then found in L1.
+  // In rows of f32, lanes have a stride of 32 bytes, so the second half of a sector is then found in L1.
   static constexpr bool kPastL1 = sizeof(T) < sizeof(float);
   static_assert(kRowQuads * static_cast<int>(sizeof(uint4)) == detail::ring_bytes(S.octets, Input::kSources, sizeof(T)));
-  static constexpr int kTaken = Taken, kBatches = Input::kSources > Taken ? 2 : 1;  // batches of copies to a row
-  u32 place = 0;  // of the next row that is taken, or fetched
+  static constexpr int kTaken = Taken, kBatches = Input::kSources > Taken ? 2 : 1;  // batches of copies per row
+  u32 place = 0;  // the place of the next row that is taken or fetched
 
   __device__ __forceinline__ uint4* quad(int octet, int source, int part) const {
     return dynamic_shared<uint4>() + (place * kRowQuads + (octet * Input::kSources + source) * kOctetQuads + part) * kThreads + threadIdx.x;
   }
   __device__ __forceinline__ void move_on() { place = place + 1 == kRows ? 0 : place + 1; }
 
-  // Of sources Begin to End - 1, to the current place, where they have been read. Not present: nothing, but counted. `input`: at the thread's
-  // first octet.
+  // Copies sources Begin to End - 1 to the current place, after they have been read there. If not `present`, copies
+  // nothing, but counts a batch. `input` points at the thread's first octet.
   template <int Begin, int End, class Thread>
   __device__ __forceinline__ void fetch(const Thread& thread, const Input& input, u32 octets, bool present) const {
     OUTGRAD_UNROLL
@@ -532,7 +543,7 @@ struct RowRing {
     }
     commit_copies();
   }
-  // The first tensors of the oldest of the rows that were fetched. Octets that are not there: anything.
+  // Takes the first tensors of the oldest row that was fetched. Octets beyond the row's end may have any value.
   template <class Row>
   __device__ __forceinline__ void take(Row& row) const {
     await();
@@ -542,14 +553,14 @@ struct RowRing {
       for (int c = 0; c < kTaken; ++c) row.octet[k][c] = octet(k, c);
     }
   }
-  // An octet of the one behind them, after these were fetched anew.
+  // An octet of the last tensor, after the first tensors of a later row were fetched.
   __device__ __forceinline__ Octet<T> rest(int k) const {
     if (k == 0) await();
     return octet(k, kTaken);
   }
 
  private:
-  // For the oldest batch, which has been followed by all others but one of as many rows.
+  // Waits for the oldest batch. The batches fetched after it are all but one of those of kRows rows.
   static __device__ __forceinline__ void await() { await_copies<kBatches * kRows - 1>(); }
   __device__ __forceinline__ Octet<T> octet(int k, int c) const {
     Octet<T> result;

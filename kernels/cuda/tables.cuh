@@ -1,8 +1,10 @@
-// Where a kernel's coefficients live: the same values at(row, word) from shared memory in several layouts, or from the caches.
+// Where a kernel's coefficients live. All forms give the same values at(row, word): from shared memory in several
+// layouts, or through the caches.
 //
-// A warp reads 32 rows of its own. Word by word (columns), rows up to 32 lie in 32 banks: no two lanes collide, but every word is a load.
-// Row by row, four words are one load, done for 8 lanes at a time; two of them collide when their rows differ and share the banks.
-// `spread` gives each of the 8 lanes a copy in banks of its own.
+// The lanes of a warp read 32 different rows. Word by word (columns), up to 32 rows lie in 32 banks, so no two lanes
+// collide, but every word needs a load. Row by row, one load reads four words and serves 8 lanes at a time; two of
+// these lanes collide if their rows differ and share banks. `spread` gives each of the 8 lanes a copy in banks of its
+// own.
 #pragma once
 
 #include "kernels/activation.h"
@@ -26,7 +28,7 @@ OUTGRAD_HD constexpr int log_of(int power) { return power > 1 ? 1 + log_of(power
 
 OUTGRAD_HD constexpr int quads_of(int words) { return (words + kQuadWords - 1) / kQuadWords; }
 
-// A table cut into quads: the order in which `rows` and `spread` hold it.
+// A table cut into quads, in the order in which `rows` and `spread` hold it.
 template <int Rows, int Words>
 struct QuadTable {
   Quad q[quads_of(Words)][Rows];
@@ -41,7 +43,7 @@ OUTGRAD_HD constexpr QuadTable<Rows, Words> quad_table(const Table<Rows, Words>&
   return quads;
 }
 
-// store(i) for all i < Count, by a block of `Threads`.
+// Calls store(i) for all i < Count, by a block of `Threads` threads.
 template <u32 Threads, u32 Count, class Store>
 __device__ __forceinline__ void by_block(const Store& store) {
   constexpr u32 kTrips = (Count + Threads - 1) / Threads;
@@ -57,7 +59,7 @@ __device__ __forceinline__ void by_block(const Store& store) {
   }
 }
 
-// (a & bits) | b, by one instruction.
+// (a & bits) | b in one instruction.
 __device__ __forceinline__ u32 joined(u32 a, u32 bits, u32 b) {
 #ifdef __CUDA_ARCH__
   u32 result;
@@ -68,8 +70,9 @@ __device__ __forceinline__ u32 joined(u32 a, u32 bits, u32 b) {
 #endif
 }
 
-// The quad that lies Apart quads times `which` behind a shared address; `which` is known where this is expanded. Never written again once the
-// table is filled, so that equal loads are one. The distance is part of the instruction: a compiler that adds it first adds it for each row.
+// The quad that lies Apart quads times `which` behind a shared address; `which` is a constant once this is inlined. The
+// table is never written after it is filled, so equal loads are merged. The distance is part of the instruction,
+// because a compiler that added it first would add it for each row.
 template <int Apart>
 __device__ __forceinline__ Quad load_shared(u32 address, int which) {
 #ifdef __CUDA_ARCH__
@@ -117,29 +120,31 @@ struct SharedColumns {
   }
 };
 
-// Quads of a row `Copies` times, 1 or kQuadBanks.
+// Quads of a row, in `Copies` copies (1 or kQuadBanks).
 template <class Fit, int Threads, int Copies>
 struct SharedQuads {
   static constexpr int kRows = Fit::kRows, kWords = sizeof(Fit::table().w[0]) / sizeof(float), kQuads = quads_of(kWords);
   static constexpr int kRowBytes = Copies * static_cast<int>(sizeof(Quad));
   Quad quads[kQuads][kRows][Copies];
 
-  // Shared addresses: the table's, of all threads alike, and how far behind it this thread's copy of the first row lies; their sum.
+  // Shared addresses: the table's, which all threads have in common; the offset of this thread's copy of the first row;
+  // and the sum of the two.
   struct View {
     static constexpr int kPlace = is_power_of_two(kRows) ? log_of(kRowBytes) : 0;
     u32 table, copy, first;
     __device__ __forceinline__ float at(u32 row, int word) const {
       return load_shared<kRows * Copies>(first + row * static_cast<u32>(kRowBytes), word / kQuadWords).v[word % kQuadWords];
     }
-    // Of the row in the bits from kPlace on of `place`; what else is there is dropped. The load adds the table's address.
+    // The row is in the bits of `place` from kPlace on; all other bits are dropped. The load adds the table's address.
     __device__ __forceinline__ float at_place(u32 place, int word) const {
       return load_shared<kRows * Copies>(table + joined(place, (kRows - 1) << kPlace, copy), word / kQuadWords).v[word % kQuadWords];
     }
-    // With rows that begin at this number.
+    // The same view, with rows numbered from this number on.
     __device__ __forceinline__ View from(u32 row) const { return {table, copy, first - row * static_cast<u32>(kRowBytes)}; }
   };
-  // After the block has filled the table. The addresses come out of a volatile statement, which stays behind the barrier; all loads need
-  // it. They are opaque, too: the compiler would else add the copy to the row before it scales both.
+  // To be called after the block has filled the table. The addresses come from a volatile statement, which stays behind
+  // the barrier, and all loads depend on it. They are also opaque: otherwise the compiler would add the copy to the row
+  // before it scales both.
   __device__ __forceinline__ View view() const {
     const u32 own = Copies == 1 ? 0 : threadIdx.x % Copies * static_cast<u32>(sizeof(Quad));
     u32 table = static_cast<u32>(__cvta_generic_to_shared(&quads[0][0][0])), first = table + own;
@@ -177,11 +182,11 @@ struct SharedEntries {
   }
 };
 
-// Of the 48 KiB that a block may declare: three such blocks fit an SM of the smallest kind (100 KiB).
+// Part of the 48 KiB that a block may declare. Three such blocks fit an SM of the smallest kind (100 KiB).
 inline constexpr int kMostSharedBytes = 32768;
 
-// The home that `automatic` stands for: direct tables and rows in shared memory as far as it suffices for several blocks, `spread` if
-// the copies are small, else `rows`.
+// The home that `automatic` means: shared memory for direct tables and rows, if it suffices for several blocks; then
+// `spread` if the copies are small, and `rows` otherwise.
 template <class Fit>
 OUTGRAD_HD constexpr TableHome home_of(TableHome wanted) {
   if (wanted != TableHome::automatic) return wanted;
@@ -195,7 +200,7 @@ OUTGRAD_HD constexpr TableHome home_of(TableHome wanted) {
   }
 }
 
-// The shared table of a home, filled; every thread of the block takes part.
+// The shared table of a home, filled. Every thread of the block takes part.
 template <class Shared>
 __device__ __forceinline__ decltype(auto) filled() {
   __shared__ Shared shared;
@@ -204,7 +209,7 @@ __device__ __forceinline__ decltype(auto) filled() {
   return static_cast<const Shared&>(shared).view();
 }
 
-// The bit from which on a view of a table takes the index of a row; 0: it takes the index.
+// The bit from which on a view of a table expects the index of a row; 0: it expects the index itself.
 template <class View>
 OUTGRAD_HD constexpr int place_of() {
   if constexpr (requires { View::kPlace; }) {
@@ -214,13 +219,13 @@ OUTGRAD_HD constexpr int place_of() {
   }
 }
 
-// The operations of a backward whose coefficients this view has.
+// The operations of a backward that reads its coefficients through this view.
 template <class Fit, class Y, class View>
 __device__ __forceinline__ GpuOps<DeviceFit<Fit, Y>, Y, DeviceSeed, place_of<View>()> ops_for(const View&) {
   return {};
 }
 
-// The bits of 2^23: an index that is 2^23 and the number of a row has them above that number.
+// The bits of 2^23. An index of 2^23 plus the number of a row has these bits above that number.
 inline constexpr u32 kTwoTo23 = 0x4b000000u;
 
 // A view whose first row has the number First.
@@ -238,7 +243,7 @@ __device__ __forceinline__ auto rows_from(const View& view) {
   }
 }
 
-// The fit's table where the kernel reads it.
+// The fit's table, in the place where the kernel reads it.
 template <class Fit, TableHome Wanted, int Threads>
 __device__ __forceinline__ decltype(auto) resident_table() {
   constexpr TableHome kHome = home_of<Fit>(Wanted);

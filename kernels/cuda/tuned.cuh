@@ -1,6 +1,7 @@
-// The launchers in the schedule, and GELU in the fit, that a tuned header's tables have for the current device and the problem's size: the
-// header that OUTGRAD_TUNED_CUDA_HEADER names, else the default's. The device is asked for its name once; a launch then compares texts and
-// sizes, and is what the launcher of that schedule is: allocates nothing, never synchronises, and may be captured in a graph.
+// The launchers with the schedule, and for GELU the fit, that a tuned header's tables have for the current device and
+// the problem's size. The header is the one that OUTGRAD_TUNED_CUDA_HEADER names, or the default header. The device is
+// asked for its name once. A launch then compares texts and sizes, and otherwise behaves like the launcher of that
+// schedule: it allocates nothing, never synchronises, and may be captured in a graph.
 #pragma once
 
 #include "kernels/cuda/bias.cuh"
@@ -18,8 +19,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 namespace cuda {
 
-// The current device; read by the first call for it, then kept. Of devices beyond the most that are kept, key is null in all its texts: they run
-// the default.
+// The current device, read by the first call for that device and then kept. The number of devices that are kept is
+// limited. For other devices all texts of the key are null, so that they run the default.
 inline cudaError_t this_device(DeviceKey& key) {
   constexpr int kMostDevices = 64;
   struct Kept {
@@ -48,7 +49,7 @@ inline cudaError_t this_device(DeviceKey& key) {
 
 namespace tuned {
 
-// What the tables have for a size on the current device.
+// The tables' entry for a size on the current device.
 template <class Table>
 cudaError_t find(i64 rows, i64 cols, Found& found) {
   DeviceKey device;
@@ -59,7 +60,7 @@ cudaError_t find(i64 rows, i64 cols, Found& found) {
   return cudaSuccess;
 }
 
-// body(Choice{}), a launch, of the table's choice for a problem of this size.
+// Calls body(Choice{}), a launch, with the table's choice for a problem of this size.
 template <class Table, class Body>
 cudaError_t run(i64 rows, i64 cols, const Body& body) {
   Found found;
@@ -69,7 +70,7 @@ cudaError_t run(i64 rows, i64 cols, const Body& body) {
   return with_choice(typename Table::Choices{}, Table::kEntries[found.entry].choice, body);
 }
 
-// Arguments and refusals are those of the launchers of these names in cuda::.
+// Arguments and errors are those of the launchers with the same names in cuda::.
 
 template <class T>
 cudaError_t launch_gelu_forward(const T* x, T* y, u32* mask, i64 n, cudaStream_t stream) {

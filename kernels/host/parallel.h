@@ -24,7 +24,7 @@ class DefaultFloatEnvironment {
   DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
     constexpr unsigned kDefaultMxcsr = 0x1f80;  // every exception masked, round to nearest, FTZ and DAZ clear: the reset value
     _mm_setcsr(kDefaultMxcsr);
-    asm volatile("" ::: "memory");  // no operand may be loaded, hence no operation done, before the switch
+    asm volatile("" ::: "memory");  // no operand may be loaded, and so no operation done, before the switch
   }
   ~DefaultFloatEnvironment() {
     asm volatile("" ::: "memory");
