@@ -1,4 +1,4 @@
-// Facts about this build, which the build writes (cmake/outgrad-build.cpp.in).
+// Facts about this build. The build itself writes them (cmake/outgrad-build.cpp.in).
 #pragma once
 
 namespace outgrad::c {

@@ -1,6 +1,6 @@
 // The C interface: checks arguments, chooses the instruction set once, turns exceptions into statuses.
 //
-// Compiled for the baseline, as everything that runs before the choice is.
+// Compiled for the baseline, like everything that runs before the choice.
 #include <omp.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ using u64 = kernels::u64;
 
 // --- Errors ----------------------------------------------------------------------------------------------------------------------
 
-constexpr std::size_t kMessageBytes = 512;  // one line; longer ones are cut
+constexpr std::size_t kMessageBytes = 512;  // one line; longer lines are cut off
 thread_local char message[kMessageBytes] = "";
 
 __attribute__((format(printf, 3, 4))) outgrad_status fail(outgrad_status status, const char* function, const char* format, ...) {
@@ -138,7 +138,8 @@ const char* digest_of(const char* fit) {
 
 std::atomic<std::int32_t> wanted_threads{0};
 
-// While alive, parallel regions that this thread starts have the wanted number of threads: a setting of the thread alone.
+// While this object exists, parallel regions that this thread starts have the wanted number of threads. It is a setting
+// of this thread only.
 class ThreadLimit {
  public:
   ThreadLimit() : wanted_(wanted_threads.load(std::memory_order_relaxed)), saved_(omp_get_max_threads()) {
@@ -157,11 +158,11 @@ class ThreadLimit {
 
 // --- Arguments -------------------------------------------------------------------------------------------------------------------
 
-// No array of more bytes fits into any address space (57 bits with five levels of pages); with this bound no sum or product below
-// overflows.
+// No address space can hold an array of more bytes (57 bits with five levels of pages). With this bound, no sum or
+// product below overflows.
 constexpr i64 kMostElements = i64{1} << 54;
 
-// An array of a call. may_alias of its operand are places in the list that it is checked in.
+// An array of a call. Its operand's may_alias are positions in the list in which it is checked.
 struct Array {
   Operand of;
   const void* pointer;
@@ -175,7 +176,7 @@ bool overlap(const Array& a, const Array& b) {
          begin(b) < begin(a) + static_cast<u64>(a.bytes);
 }
 
-// Arrays of no bytes may be anything.
+// The pointer of an array of no bytes may be anything.
 outgrad_status check_arrays(const char* function, std::span<const Array> arrays) {
   for (const Array& array : arrays) {
     if (array.bytes == 0) continue;
@@ -227,7 +228,7 @@ outgrad_status check_shape(const char* function, i64 rows, i64 n) {
   return OUTGRAD_OK;
 }
 
-// A side array: no operand of the catalogue's, for a norm may do without.
+// A side array. It is not an operand of the catalogue, because a norm may do without it.
 constexpr Operand side_array(const char* name, Role role) { return {name, kernels::Content::kResult, kernels::Element::kF32, Extent::kRows, role}; }
 
 outgrad_status check_side(const char* function, const std::int32_t* channels, i64 count, i64 n) {
@@ -252,7 +253,8 @@ outgrad_status check_workspace(const char* function, const void* workspace, std:
               workspace == nullptr ? 0ull : static_cast<unsigned long long>(bytes), static_cast<long long>(words * 4));
 }
 
-// Runs the kernel; what it throws of its own accord (before it writes anything) is a value it does not take.
+// Runs the kernel. If the kernel itself throws (which it does before it writes anything), it was given a value that it
+// does not accept.
 template <class Body>
 outgrad_status run(const char* function, const Body& body) noexcept {
   try {
@@ -275,8 +277,8 @@ i64 workspace_words(KernelId kernel, outgrad_format format, i64 rows, i64 n) {
   return kernels::has_extent(kernel, Extent::kBiasWorkspace) ? choice().kernels[format]->bias_workspace(rows, n) : 0;
 }
 
-// The arrays of a call in the catalogue's order, but z, which a norm has with a residual alone, after all others: it is
-// y that overlaps z.
+// The arrays of a call in the catalogue's order. Only z, which a norm has only with a residual, comes after all others:
+// it is y that overlaps z.
 class Arrays {
  public:
   Arrays(KernelId kernel, outgrad_format format, bool masked, i64 workspace_words, const Arguments& a) {
@@ -288,7 +290,7 @@ class Arrays {
       switch (of.extent) {
         case Extent::kElements: bytes = a.elements() * size; break;
         case Extent::kRows: bytes = a.rows * 4; break;
-        case Extent::kColumns: bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4; break;  // added to nothing
+        case Extent::kColumns: bytes = of.content == kernels::Content::kBias && a.rows == 0 ? 0 : a.cols * 4; break;  // there is nothing to add it to
         case Extent::kMaskWords: bytes = masked ? mask_bytes(a.elements()) : 0; break;
         default: bytes = workspace_words * 4;
       }
@@ -314,7 +316,7 @@ class Arrays {
   int count_ = 0;
 };
 
-// Arguments of a kernel from its arrays in the catalogue's order.
+// A kernel's arguments, from its arrays in the catalogue's order.
 Arguments arguments(std::initializer_list<const void*> arrays, i64 rows, i64 n) {
   Arguments a{.rows = rows, .cols = n};
   void** to = a.array;
@@ -328,7 +330,8 @@ Arguments norm_arguments(std::initializer_list<const void*> arrays, i64 rows, i6
   return a;
 }
 
-// Every call of a kernel. `activation` is of GELU's forward and backward, which are those of all.
+// Every call of a kernel goes through this function. `activation` matters for GELU's forward and backward, which stand
+// for those of all activations.
 outgrad_status enter(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, std::size_t workspace_bytes = 0,
                      outgrad_activation activation = OUTGRAD_GELU) {
   if (const outgrad_status status = check_format(function, format)) return status;
@@ -346,7 +349,7 @@ outgrad_status enter(const char* function, KernelId kernel, outgrad_format forma
   }
   const Arrays arrays(kernel, format, kInfo[format].fits[activation].masked, words, a);
   const outgrad_status status = check_arrays(function, arrays.all());
-  if (status || (a.rows == 0 && !is_backward(kernel))) return status;  // a backward has sums to write
+  if (status || (a.rows == 0 && !is_backward(kernel))) return status;  // a backward with no rows still writes its sums
   const FormatKernels& kernels = *choice().kernels[format];
   return run(function, [&] {
     switch (kernel) {
@@ -365,7 +368,7 @@ outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad
   return OUTGRAD_OK;
 }
 
-// Null for an unknown kernel. The values of outgrad_kernel stay what they are, whatever the catalogue's order is.
+// Null for an unknown kernel. The values of outgrad_kernel stay the same, whatever the catalogue's order is.
 const KernelId* kernel_of(outgrad_kernel kernel) {
   switch (kernel) {
 #define OUTGRAD_C_KERNEL(type, function, value, ...)   \

@@ -1,7 +1,7 @@
-// What one instruction set brings to the C library: the kernels of a format behind plain function pointers.
+// What each instruction set adds to the C library: the kernels of a format behind plain function pointers.
 //
-// kernels/c/variant.h is compiled once for every instruction set and format. All that its objects share with the rest of the program are these
-// types and the constants at the end.
+// kernels/c/variant.h is compiled once for every instruction set and format. Its objects share only these types and the
+// constants at the end with the rest of the program.
 #pragma once
 
 #include "kernels/activations.h"
@@ -21,13 +21,13 @@ using kernels::u32;
 
 inline constexpr int kFormats = 3;       // in the order of outgrad_format
 
-// What runs a problem, and the rung of the ladder (kernels/ladder.h) that it was found on.
+// The schedule that runs a problem, and the rung of the ladder (kernels/ladder.h) on which it was found.
 struct ChosenSchedule {
   const char* variant = nullptr;
   const char* rung = nullptr;
 };
 
-// Contracts: kernels/host/elementwise.h, forwards.h, bias.h and layernorm.h.
+// The contracts are in kernels/host/elementwise.h, forwards.h, bias.h and layernorm.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
 
@@ -42,9 +42,9 @@ struct FormatKernels {
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;
 extern const FormatKernels kF32Avx2, kF16Avx2, kBf16Avx2;
 extern const FormatKernels kF32Avx512, kF16Avx512, kBf16Avx512;
-extern const FormatKernels kBf16Avx512Bf16;  // which brings nothing to the other formats
+extern const FormatKernels kBf16Avx512Bf16;  // it has nothing to offer to the other formats
 
-// An instruction set's, by format.
+// The kernels of one instruction set, by format.
 using Family = const FormatKernels* [kFormats];
 inline constexpr Family kBaseline = {&kF32Baseline, &kF16Baseline, &kBf16Baseline};
 inline constexpr Family kAvx2 = {&kF32Avx2, &kF16Avx2, &kBf16Avx2};

@@ -1,8 +1,9 @@
 // The kernels of the C library in one format, for the instruction set that the translation unit is compiled for.
 //
-// The build compiles variant_f32.cpp, variant_f16.cpp and variant_bf16.cpp once for every instruction set: one format to a unit, for all three
-// take minutes where they are sanitized. OUTGRAD_C_VARIANT names the set, and with the format the constant that a unit defines. The inline namespace
-// of the headers keeps the copies apart, and nothing here runs before it is called.
+// The build compiles variant_f32.cpp, variant_f16.cpp and variant_bf16.cpp once for every instruction set. Each unit
+// has one format, because all three together take minutes to compile with sanitizers. OUTGRAD_C_VARIANT names the set
+// and, together with the format, the constant that a unit defines. The inline namespace of the headers keeps the copies
+// apart, and nothing here runs before it is called.
 #pragma once
 
 #include "kernels/c/table.h"
@@ -19,14 +20,16 @@ using kernels::KernelId;
 
 namespace tuned = kernels::tuned;
 
-// The fits are this library's own, whatever the tables name: results depend on the arguments alone. The schedules are the tables'.
+// The fits are always this library's own, whatever fits the tables name, so that results depend only on the arguments.
+// Only the schedules come from the tables.
 template <KernelId K, class T>
 void run(const kernels::Arguments& a) {
   tuned::run<typename kernels::HostKernel<K>::template Table<T>>(
       a.rows, a.cols, [&]<class Choice>(Choice) { kernels::run<K, kernels::StandardFit<K, T>, T, Choice::kSchedule>(a); });
 }
 
-// The other activations are not tuned, and nine more kernels for each schedule would be most of the library: the default's schedule.
+// The other activations are not tuned and run the default schedule. Nine more kernels for each schedule would be most
+// of the library.
 template <class Fit, class T>
 void backward(const kernels::Arguments& a) {
   kernels::run<KernelId::kGeluBackward, Fit, T, tuned::kDefaultSchedule>(a);
