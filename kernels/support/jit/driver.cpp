@@ -1,4 +1,4 @@
-// libcuda at run time.
+// Loads libcuda at run time.
 #include "kernels/support/jit/driver.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ const Driver& Driver::instance() {
 }
 
 Driver::Driver() {
-  // Another library can be named: a machine may have several, and tests have one of their own.
+  // A variable can name another library: a machine may have several, and tests have one of their own.
   const char* chosen = std::getenv("OUTGRAD_LIBCUDA");
   const std::string path = chosen != nullptr && *chosen != '\0' ? chosen : "libcuda.so.1";
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,5 +1,5 @@
-// The CUDA driver, loaded when it is first needed: a program that was built without a toolkit finds and uses the devices of the machine it is on. The
-// declarations follow cuda.h (CUDA driver API), of which nothing is included.
+// The CUDA driver, loaded when it is first needed. A program that was built without a toolkit can so find and use the
+// devices of its machine. The declarations follow cuda.h (CUDA driver API), which is not included.
 #pragma once
 
 #include <cstddef>
@@ -38,14 +38,14 @@ struct Driver {
   using Result = int;  // CUresult
   using Handle = void*;
 
-  // Throws CudaError where there is no driver, or it does not start.
+  // Throws CudaError if there is no driver, or if it does not start.
   static const Driver& instance();
-  // Throws CudaError that names the call, DeviceOutOfMemory for memory that the device has not.
+  // Throws CudaError, which names the call, or DeviceOutOfMemory if the device lacks the memory.
   void check(Result result, const char* call) const;
   int attribute_of(int device, DeviceAttribute which) const;
-  // A kernel may then be launched with so many bytes of dynamic shared memory.
+  // Allows a kernel to be launched with this many bytes of dynamic shared memory.
   void allow_shared(Handle kernel, std::int64_t bytes) const;
-  // Blocks of a kernel that an SM holds at once.
+  // The number of blocks of a kernel that an SM holds at once.
   int resident_blocks(Handle kernel, int threads, std::size_t shared_bytes) const;
 
   Result (*init)(unsigned) = nullptr;

@@ -1,4 +1,4 @@
-// libnvrtc at run time, and ptxas's report.
+// Loads libnvrtc at run time, and reads ptxas's report.
 #include "kernels/support/jit/nvrtc.h"
 
 #include <dlfcn.h>
@@ -28,14 +28,14 @@ constexpr const char* kTarget = "targets/sbsa-linux/lib";
 constexpr const char* kTarget = "targets/x86_64-linux/lib";
 #endif
 
-// The toolkits' own folders, as the environment names them and then where nvcc is.
+// The folders of toolkits: those named by the environment, then the one where nvcc is.
 std::vector<fs::path> toolkits() {
   std::vector<fs::path> roots;
   for (const char* variable : {"CUDA_PATH", "CUDA_HOME"})
     if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') roots.emplace_back(value);
   std::istringstream folders(std::getenv("PATH") != nullptr ? std::getenv("PATH") : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    std::error_code error;  // a link in /usr/bin leads to the toolkit
+    std::error_code error;  // a link in /usr/bin may lead to the toolkit
     const fs::path nvcc = fs::canonical(fs::path(folder) / "nvcc", error);
     if (folder.empty() || error) continue;
     roots.push_back(nvcc.parent_path().parent_path());
@@ -49,9 +49,10 @@ std::vector<std::string>& first_folders() {
   return folders;
 }
 
-// What to open, the first that is there wins. The loader's own choice stands before the folder where no one has pointed to.
+// The names to open; the first one that exists is used. The loader's own search comes before folders that nobody has
+// named.
 std::vector<std::string> candidates() {
-  constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};  // without the first where only the run-time part is installed
+  constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};  // the first name is missing where only the run-time part is installed
   std::vector<std::string> paths;
   const auto add_folder = [&](const fs::path& folder) {
     std::error_code error;
@@ -68,8 +69,9 @@ std::vector<std::string> candidates() {
   return paths;
 }
 
-// libnvrtc asks the loader for its builtins by name when it compiles, and the loader knows nothing of the folder that libnvrtc was opened from: a library
-// of that name that is loaded already is what it gets. Nothing happens where there is none: the loader's path may have it.
+// When it compiles, libnvrtc asks the loader for its builtins by name, and the loader does not know the folder from
+// which libnvrtc was opened. But if a library of that name is already loaded, the loader returns that one. A missing
+// file is not an error here, because the loader's path may have it.
 void load_builtins(const std::string& name, const void* symbol) {
   Dl_info origin{};
   if (::dladdr(symbol, &origin) == 0 || origin.dli_fname == nullptr) return;
@@ -188,7 +190,7 @@ std::vector<std::pair<std::string, KernelResources>> read_ptxas_report(const std
   static const std::regex kUsed(R"(Used (\d+) registers)"), kShared(R"((\d+) bytes smem)");
   std::vector<std::pair<std::string, KernelResources>> kernels;
   std::istringstream lines(log);
-  bool open = false;  // an entry whose registers are still to come
+  bool open = false;  // whether an entry still lacks its registers
   for (std::string line; std::getline(lines, line);) {
     std::smatch match;
     const auto number = [&](std::size_t group) { return std::stoi(match[group].str()); };

@@ -1,4 +1,5 @@
-// The CUDA run-time compiler, loaded when it is first needed: building this program takes no toolkit, compiling a kernel takes no GPU.
+// The CUDA run-time compiler, loaded when it is first needed. Building this program needs no toolkit, and compiling a
+// kernel needs no GPU.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace outgrad::kernels::jit {
 
-// A header of kernels/ that this program carries: name as sources include it.
+// A header of kernels/ that this program contains, under the name by which sources include it.
 struct EmbeddedSource {
   const char* name;
   const char* text;
@@ -28,26 +29,26 @@ struct GpuCode {
   std::vector<std::pair<std::string, KernelResources>> kernels;  // by mangled name
 };
 
-// The compiler's first error, or all it said.
+// The compiler's first error, or its whole output.
 struct CompileError {
   std::string message;
 };
 
 class Nvrtc {
  public:
-  // Folders to look into before all others, as long as instance() has not found a library.
+  // Folders that are searched before all others, until instance() has found a library.
   static void look_first_in(std::vector<std::string> folders);
-  // Throws EnvironmentError, with the places that were searched, where no libnvrtc can be loaded.
+  // Throws EnvironmentError, with the places that were searched, if no libnvrtc can be loaded.
   static const Nvrtc& instance();
 
   std::string version() const { return version_; }  // "13.0"
   // "sm_80", ... in ascending order.
   const std::vector<std::string>& architectures() const { return architectures_; }
-  // Throws SpecError unless `architecture` looks like sm_XX, EnvironmentError when this toolkit does not know it.
+  // Throws SpecError unless `architecture` has the form sm_XX, and EnvironmentError if this toolkit does not know it.
   void require(const std::string& architecture) const;
 
-  // Compiles a source that includes nothing but embedded headers. Throws EnvironmentError where the library lacks its other half, so that no source can be
-  // compiled, and runtime_error when it fails over this source.
+  // Compiles a source that includes only embedded headers. Throws EnvironmentError if the library lacks its other half,
+  // so that no source can be compiled, and runtime_error if it fails on this source.
   std::variant<GpuCode, CompileError> compile(const std::string& source, const std::string& architecture) const;
 
  private:

@@ -1,4 +1,5 @@
-// What the kernels of a plan (kernels/cuda/plan.h) take, from the arrays of a call: for launchers that have kernels by name, without their types.
+// The arguments of a plan's kernels (kernels/cuda/plan.h), made from the arrays of a call. For launchers that know
+// kernels by name and not by type.
 #pragma once
 
 #include <span>
@@ -19,7 +20,8 @@ inline bool writes_sums(KernelId kernel, const Arguments& a) {
   return false;
 }
 
-// Arrays lie on the device, and the workspace has the size that plan.h says. Pointers are to any format: the device's code knows which.
+// Arrays lie on the device, and the workspace has the size that plan.h says. Pointers may be to any format; only the
+// device's code knows which.
 class PlanArguments {
  public:
   PlanArguments(KernelId kernel, const Arguments& arguments)
@@ -27,7 +29,7 @@ class PlanArguments {
     if (is_norm(kernel) && is_backward(kernel)) prepare_backward();
   }
 
-  // `work` gets pointers to them, in the order of the kernel's parameters.
+  // Calls `work` with pointers to the arguments, in the order of the kernel's parameters.
   template <class Work>
   void with(const cuda::LaunchPlan& plan, const cuda::PlannedLaunch& launch, const Work& work) {
     if (!over_rows(kernel_)) return elementwise(work);
@@ -43,14 +45,14 @@ class PlanArguments {
       case DeviceKernel::norm_finish:
         return call(work, parts_.sums, plan.side == SideChannels::none ? at("gamma") : parts_.columns.divisor, n_, backward_.stride, sums_ * backward_.stride,
                     launch.left, launch.apart, at("dgamma"), at("dbeta"));
-      default:  // those that go by rows, or by the slots' rows
+      default:  // the kernels that work by rows, or by the slots' rows
         backward_.own_slots = launch.own_slots;
         return call(work, backward_);
     }
   }
 
  private:
-  using Any = float;  // for the format
+  using Any = float;  // stands for the format
 
   void* at(std::string_view name) const {
     const std::span<const Operand> all = operands(kernel_);
@@ -62,7 +64,7 @@ class PlanArguments {
   T* pointer(std::string_view name) const {
     return static_cast<T*>(at(name));
   }
-  // All arrays, then their elements.
+  // First all arrays, then the number of their elements.
   template <class Work>
   void elementwise(const Work& work) const {
     Arguments own = a_;

@@ -18,7 +18,8 @@ std::string instantiation(DeviceKernel kernel, const std::string& arguments, con
   return std::string("template __global__ void cuda::") + name_of(kernel) + "<" + arguments + ">(" + parameters + ");\n";
 }
 
-// How many blocks a launch has is no part of a kernel's code: kernels that differ in that alone have one source.
+// The number of blocks of a launch is not part of a kernel's code, so kernels that differ only in it have the same
+// source.
 template <class Schedule>
 std::string schedule_struct(Schedule schedule) {
   schedule.blocks_per_sm = Schedule{}.blocks_per_sm;
@@ -50,7 +51,8 @@ std::string type_name(std::string_view name) {
 const char* name_of(DeviceKernel kernel) { return kDeviceKernelNames[static_cast<std::size_t>(kernel)]; }
 
 bool is_symbol_of(const std::string& symbol, DeviceKernel kernel) {
-  // As a template's name is mangled (Itanium C++ ABI): its length, itself, its arguments between I and E.
+  // The mangled name of a template (Itanium C++ ABI): the length of its name, the name, and its arguments between I and
+  // E.
   const std::string name = name_of(kernel);
   return symbol.find(std::to_string(name.size()) + name + "I") != std::string::npos;
 }

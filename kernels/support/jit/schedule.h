@@ -1,4 +1,5 @@
-// The schedules of kernels/params.h member by member, and as C++: for whoever writes the source of a kernel in a schedule that is known at run time alone.
+// The schedules of kernels/params.h, member by member and as C++ text. For code that writes the source of a kernel
+// whose schedule is known only at run time.
 #pragma once
 
 #include <concepts>
@@ -10,7 +11,7 @@
 
 namespace outgrad::kernels::jit {
 
-// An enumeration's name, and its values' in their order.
+// An enumeration's name, and the names of its values in their order.
 struct EnumerationNames {
   const char* type;
   std::span<const char* const> values;
@@ -77,7 +78,7 @@ std::string value_text(Value value) {
     return std::to_string(value);
 }
 
-// "{.threads = 0, .vector_bits = 512, ...}", of the members that `has` by their names.
+// "{.threads = 0, .vector_bits = 512, ...}" with the members whose names `has` accepts.
 template <class Schedule, class Has>
 std::string initialiser(const Schedule& schedule, const Has& has) {
   std::string text;
