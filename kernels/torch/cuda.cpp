@@ -1,4 +1,5 @@
-// Kernels are found by what they are instances of; the first call of one compiles it, or reads what an earlier process has compiled.
+// A kernel is found by the template instance that it is. The first call of a kernel compiles it, or reads the result of
+// an earlier process.
 #include "kernels/torch/cuda.h"
 
 #include <array>
@@ -72,7 +73,7 @@ struct Program {
   std::vector<std::string> symbols;
 };
 
-// Where programs are kept between processes, empty where no place is named.
+// The folder where programs are kept between processes; empty if no place is named.
 std::string cache_folder() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -84,7 +85,7 @@ std::string cache_folder() {
   return "";
 }
 
-// Of everything that a program's code follows from, beside its own source.
+// Everything on which a program's code depends, apart from its own source.
 std::string embedded_digest() {
   kernels::Sha256 digest;
   for (const jit::EmbeddedSource& source : jit::embedded_kernels()) {
@@ -94,7 +95,7 @@ std::string embedded_digest() {
   return kernels::hex(digest.digest());
 }
 
-// In a file: the digest of all that follows, a line of symbols, the cubin. Nothing of a file that is damaged.
+// The content of a file: the digest of all that follows, a line of symbols, the cubin. A damaged file gives nothing.
 std::string file_of(const Program& program) {
   std::string content;
   for (const std::string& symbol : program.symbols) content += (content.empty() ? "" : " ") + symbol;
@@ -123,7 +124,7 @@ Program compiled(const std::string& source, const std::string& architecture) {
   if (!folder.empty()) {
     try {
       if (std::optional<Program> kept = program_in(kernels::read_file(path))) return *std::move(kept);
-    } catch (const kernels::IoError&) {  // not there, as a rule
+    } catch (const kernels::IoError&) {  // usually because it does not exist
     }
   }
   nvrtc.require(architecture);
@@ -135,7 +136,7 @@ Program compiled(const std::string& source, const std::string& architecture) {
   if (!folder.empty()) {
     try {
       kernels::write_file(path, file_of(program));
-    } catch (const kernels::IoError&) {  // the next process compiles it again
+    } catch (const kernels::IoError&) {  // the next process then compiles it again
     }
   }
   return program;
@@ -145,11 +146,12 @@ Program compiled(const std::string& source, const std::string& architecture) {
 
 struct Kernel {
   Driver::Handle handle = nullptr;
-  int resident_blocks = 0;  // of an elementwise kernel: on an SM at once
+  int resident_blocks = 0;  // for an elementwise kernel: blocks that an SM holds at once
 };
 using Kernels = std::map<DeviceKernel, Kernel>;
 
-// While it lives, calls that allocate are no error beside a capture on another stream, or this one (CUDA driver API, "Stream management").
+// While this object exists, calls that allocate memory are not an error during a capture on another stream, or on this
+// one (CUDA driver API, "Stream management").
 class RelaxedCapture {
  public:
   RelaxedCapture() { exchange(); }
@@ -159,12 +161,12 @@ class RelaxedCapture {
 
  private:
   void exchange() { Driver::instance().exchange_capture_mode(&mode_); }
-  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, then the thread's own
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; afterwards the thread's own mode
 };
 
 class Gpu {
  public:
-  // Its first call for a device opens it.
+  // The first call for a device opens it.
   static Gpu& of(int device) {
     static std::mutex opening;
     static std::map<int, std::unique_ptr<Gpu>> open;
@@ -178,7 +180,8 @@ class Gpu {
   kernels::DeviceKey key() const { return key_.key(); }
   const kernels::cuda::PlanLimits& limits() const { return limits_; }
 
-  // The kernels of the program that source() gives, by its key. threads: of a block of an elementwise one, else 0. In the device's context.
+  // The kernels of the program that source() returns, found by its key. threads: those of a block of an elementwise
+  // kernel, otherwise 0. Must be called in the device's context.
   template <class Source>
   const Kernels& kernels_of(const std::string& key, int threads, const Source& source) {
     {
@@ -187,7 +190,7 @@ class Gpu {
     }
     const std::unique_lock lock(mutex_);
     if (const auto found = loaded_.find(key); found != loaded_.end()) return found->second;
-    return loaded_.emplace(key, load(compiled(source(), architecture_), threads)).first->second;  // which never moves
+    return loaded_.emplace(key, load(compiled(source(), architecture_), threads)).first->second;  // its address never changes
   }
 
  private:
@@ -205,7 +208,7 @@ class Gpu {
     driver.check(driver.name(name, sizeof name - 1, device), "cuDeviceGetName");
     driver.check(driver.total(&memory, device), "cuDeviceTotalMem");
     key_ = kernels::cuda::key_of(name, major, minor, limits_.sms, memory);
-    driver.check(driver.retain(&context_, device), "cuDevicePrimaryCtxRetain");  // PyTorch's own; kept as long as the process
+    driver.check(driver.retain(&context_, device), "cuDevicePrimaryCtxRetain");  // PyTorch's own context; kept until the process ends
   }
 
   static Kernels load(const Program& program, int threads) {
@@ -232,7 +235,8 @@ class Gpu {
   std::unordered_map<std::string, Kernels> loaded_;
 };
 
-// What tells an instance from all others, without its source: any values of one size and text.
+// The key of an instance, which distinguishes it from all others without its source: any values of fixed size, and
+// text.
 template <class Schedule, class... Values>
 std::string key_of(std::string_view function, Schedule schedule, Values... values) {
   std::string key(function);
@@ -243,7 +247,7 @@ std::string key_of(std::string_view function, Schedule schedule, Values... value
   return key;
 }
 
-// A device in whose context this thread works for a while, and the stream.
+// A device, in whose context this thread works for a while, and the stream.
 class At {
  public:
   At(int device, void* stream) : gpu(Gpu::of(device)), stream_(stream) {
@@ -264,7 +268,7 @@ class At {
                                static_cast<unsigned>(planned.shared_bytes), stream_, const_cast<void**>(parameters.data()), nullptr),
                  "cuLaunchKernel");
   }
-  // The plan's kernels in their order, each found by kernel(planned).
+  // Launches the plan's kernels in their order; kernel(planned) finds each.
   template <class Find>
   void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find) const {
     jit::PlanArguments own(kernel, arguments);
@@ -283,14 +287,14 @@ class At {
   void* stream_;
 };
 
-bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }  // to the widest access
+bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }  // for the widest access
 
-// The pointers of inputs are not written through; a row of arguments has one type.
+// The pointers of inputs are not used for writing. They are not const because a row of arguments has one type.
 void* input(const void* pointer) { return const_cast<void*>(pointer); }
 
 // ---- Elementwise kernels --------------------------------------------------------------------------------------------
 
-// A fit as far as launching it goes.
+// What a launch needs to know about a fit.
 struct FitFacts {
   const char* name;
   bool rows, masked;
@@ -304,7 +308,7 @@ constexpr std::array<FitFacts, kernels::kActivations> facts_of(kernels::FitList<
   return {facts_of<Fit>()...};
 }
 
-// The main kernel of a program, from a fit or an activation's name.
+// The main kernel of a program, made from a fit or from an activation's name.
 const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format, std::string_view function, bool wide, const GpuSchedule& schedule) {
   const auto source = [&] {
     jit::ElementwiseInstance instance{.kernel = kernel, .type = type_of(format), .wide = wide, .schedule = schedule};
@@ -325,7 +329,7 @@ kernels::cuda::PlanLimits limits_with(const Gpu& gpu, const Kernel& kernel) {
   return limits;
 }
 
-// body(Choice{}) of a tuned table's choice.
+// Calls body(Choice{}) with a tuned table's choice.
 template <class Table, class Body>
 void with_tuned(const Gpu& gpu, i64 rows, i64 cols, const Body& body) {
   const kernels::Found found = kernels::cuda::tuned::find<Table>(gpu.key(), rows, cols);

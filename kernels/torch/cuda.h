@@ -1,9 +1,10 @@
-// The kernels on a CUDA device: compiled by NVRTC at their first use there, launched through the driver on the caller's stream. Neither library is loaded
-// before a first kernel runs.
+// The kernels on a CUDA device. NVRTC compiles them at their first use on the device, and the driver launches them on
+// the caller's stream. Neither library is loaded before the first kernel runs.
 //
-// A kernel runs in the schedule, and GELU in the fit, that the tuned header has for the device (OUTGRAD_TUNED_CUDA_HEADER, else the default's); every
-// schedule gives the host's bits. What was compiled is kept in a folder, so that the next process need not compile it: $OUTGRAD_CACHE, else outgrad/ in
-// $XDG_CACHE_HOME or ~/.cache; where it cannot be written, nothing is kept.
+// A kernel runs with the schedule, and GELU with the fit, that the tuned header has for the device
+// (OUTGRAD_TUNED_CUDA_HEADER, or else the default header). Every schedule gives the host's bits. Compiled kernels are
+// kept in a folder, so that the next process need not compile them. The folder is $OUTGRAD_CACHE, or else outgrad/ in
+// $XDG_CACHE_HOME or ~/.cache. If it cannot be written, nothing is kept.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace outgrad::torch_operators {
 
-// A norm over rows of n, whichever backend computes it. side: the channels whose x^ is kept, ascending.
+// A norm over rows of n, for either backend. side: the channels whose x^ is kept, in ascending order.
 struct NormOf {
   bool rms = false;
   std::int64_t rows = 0, n = 0;
@@ -22,9 +23,10 @@ struct NormOf {
   std::int64_t side_count = 0;
 };
 
-// The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue, allocate nothing and never wait, so that they may be captured
-// in a graph. What lies on the device is not looked at: a gamma without a finite reciprocal outside the side channels gives infinities and NaNs in the
-// backward pass. Throw kernels::SpecError for arguments that break the contract, EnvironmentError where driver, compiler or device fail.
+// The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate nothing and
+// never wait, so they may be captured in a graph. Values on the device are not checked: a gamma without a finite
+// reciprocal outside the side channels gives infinities and NaNs in the backward pass. They throw kernels::SpecError
+// for arguments that break the contract, and EnvironmentError if driver, compiler or device fail.
 class Cuda {
  public:
   Cuda(int device, void* stream) : device_(device), stream_(stream) {}
@@ -43,7 +45,7 @@ class Cuda {
   void norm_backward(outgrad_format format, const NormOf& norm, const void* dy, const void* y, const float* rstd, const float* side_x_hat, void* dx,
                      float* dgamma, float* dbeta, void* workspace, std::size_t bytes) const;
 
-  // seed: on the device.
+  // seed lies on the device.
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;
 
  private:

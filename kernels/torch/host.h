@@ -1,4 +1,4 @@
-// The kernels on the CPU, by the compiled library. The same calls as Cuda's (kernels/torch/cuda.h).
+// The kernels on the CPU, from the compiled library. The calls are the same as those of Cuda (kernels/torch/cuda.h).
 #pragma once
 
 #include <torch/headeronly/util/Exception.h>

@@ -1,4 +1,4 @@
-// The operators of the package, for CPU and CUDA tensors, and what it says of its fits.
+// The operators of the package for CPU and CUDA tensors, and what the package states about its fits.
 #include "kernels/torch/operators.h"
 
 #include <string>
@@ -41,8 +41,8 @@ Bounds bounds_of(kernels::FitList<Fit...>, int activation) {
 }  // namespace
 }  // namespace outgrad::torch_operators
 
-// The fit that a backward runs, the SHA-256 of its coefficient header, and the proven bounds that the header states: {kA + kB,
-// kK, kT, kR}, infinite where it states none. 0, or 1 for an activation or a format that is unknown.
+// The fit that a backward runs, the SHA-256 of its coefficient header, and the proven bounds that the header states:
+// {kA + kB, kK, kT, kR}, infinite where it states none. Returns 0, or 1 if the activation or the format is unknown.
 extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activation, outgrad_format format, const char** name, const char** sha256,
                                                       double* bounds) {
   using namespace outgrad;
@@ -67,14 +67,15 @@ extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activat
   return activation >= 0 && activation < outgrad::kernels::kActivations ? outgrad::kernels::kActivationNames[activation] : nullptr;
 }
 
-// 1 for an activation with a minimum, whose gradient needs a mask; 0 for another, -1 for an unknown one.
+// 1 for an activation with a minimum, whose gradient needs a mask; 0 for one without; -1 for an unknown one.
 extern "C" OUTGRAD_API std::int32_t outgrad_torch_masked(outgrad_activation activation) {
   using namespace outgrad;
   if (activation < 0 || activation >= kernels::kActivations) return -1;
   return torch_operators::is_masked(activation) ? 1 : 0;
 }
 
-// Folders where the CUDA run-time compiler that PyTorch came with may be, one behind the other; it is loaded with the first kernel.
+// A list of folders that may have the CUDA run-time compiler that came with PyTorch. The compiler is loaded with the
+// first kernel.
 extern "C" OUTGRAD_API void outgrad_torch_nvrtc_folders(const char* const* folders, std::int32_t count) {
   outgrad::kernels::jit::Nvrtc::look_first_in({folders, folders + count});
 }

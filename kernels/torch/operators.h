@@ -1,8 +1,9 @@
-// outgrad's kernels as PyTorch operators, over LibTorch's stable ABI: one binary for every release from 2.10 on. Each operator stands here once, for the
-// backend that computes it: Host or Cuda.
+// outgrad's kernels as PyTorch operators over LibTorch's stable ABI: one binary for every release from 2.10 on. Each
+// operator is written once here, as a template over the backend that computes it: Host or Cuda.
 //
-// Operators are plain functions of tensors: autograd stands outside, in Python (outgrad/functional.py). They take dense
-// contiguous tensors on one device; the Python side sees to that, and to messages that name the caller's argument.
+// Operators are plain functions of tensors; autograd is outside, in Python (outgrad/functional.py). They take dense
+// contiguous tensors on one device. The Python side makes sure of that, and gives messages that name the caller's
+// argument.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -72,7 +73,7 @@ inline Place place_of(const Tensor& tensor) {
   return place;
 }
 
-// PyTorch's current stream of a device. The function that tells is in a library that PyTorch has for CUDA alone.
+// PyTorch's current stream of a device. The function that returns it is in a library that only PyTorch for CUDA has.
 inline void* current_stream([[maybe_unused]] const Place& place) {
   void* stream = nullptr;
 #ifdef __linux__
@@ -99,7 +100,7 @@ inline Cuda backend_at<Cuda>(const Place& place) {
   return {std::max(place.index, 0), current_stream(place)};
 }
 
-// The place of an operator's first tensor, which all others share; its results are made there.
+// The place of an operator's first tensor. All other tensors share it, and results are made there.
 class Call {
  public:
   explicit Call(const Tensor& first) : place_(place_of(first)) {}
@@ -118,7 +119,7 @@ class Call {
   const T* data(const Tensor& tensor) const {
     return static_cast<const T*>(data(tensor));
   }
-  // Null where there is none.
+  // Null if there is no tensor.
   const float* floats(const OptionalTensor& tensor, std::int64_t count, const char* name) const {
     if (!tensor) return nullptr;
     require_elements(*tensor, ScalarType::Float, count, name);
@@ -136,8 +137,9 @@ class Call {
   }
 
  private:
-  // Asks for huge pages under an array that malloc has just mapped. From 32 MiB on, glibc maps every array anew (the most that M_MMAP_THRESHOLD
-  // grows to by itself), and the first touch of 2^24 floats, page by page of 4 KiB, takes four times as long as GELU.
+  // Asks for huge pages for an array that malloc has just mapped. From 32 MiB on (the most to which M_MMAP_THRESHOLD
+  // grows by itself), glibc maps every array anew. The first touch of 2^24 floats, in pages of 4 KiB, takes four times
+  // as long as GELU.
   static void ask_for_huge_pages([[maybe_unused]] const Tensor& tensor, [[maybe_unused]] std::int64_t elements) {
 #ifdef __linux__
     constexpr std::uintptr_t kHugePage = std::uintptr_t{1} << 21, kMapped = std::uintptr_t{1} << 25;
@@ -145,12 +147,13 @@ class Call {
     if (bytes < kMapped) return;
     const auto begin = (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + kHugePage - 1) & ~(kHugePage - 1);
     const auto end = (reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr()) + bytes) & ~(kHugePage - 1);
-    // Where the system has none, it says so, and all is as before.
+    // If the system has no huge pages, the call reports that, and nothing changes.
     (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
   }
 
-  // Not torch::stable::empty_like and new_empty, which pass through the dispatcher: for small tensors that is a third of a call.
+  // Not torch::stable::empty_like and new_empty, because these go through the dispatcher, which is a third of a call
+  // for small tensors.
   Tensor made(std::span<const std::int64_t> size, std::int32_t type) const {
     constexpr std::size_t kMostDimensions = 64;
     STD_TORCH_CHECK(size.size() <= kMostDimensions, "outgrad: a tensor has more than 64 dimensions");
@@ -176,7 +179,7 @@ constexpr std::array<bool, kernels::kActivations> masked_of(kernels::FitList<Fit
 }
 inline constexpr auto kMasked = masked_of(kernels::ActivationFits<float>::Type{});
 
-// Of an unknown one too, which a backend refuses.
+// Also for an unknown one, which a backend refuses.
 inline bool is_masked(std::int64_t activation) {
   return activation < 0 || activation >= kernels::kActivations || kMasked[static_cast<std::size_t>(activation)];
 }
@@ -205,7 +208,7 @@ Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTens
   return dx;
 }
 
-// GELU of what a linear layer gives before its bias, over rows of n = the bias's length.
+// GELU of what a linear layer gives before its bias is added, over rows of n = the bias's length.
 inline std::int64_t rows_of(const Tensor& matrix, std::int64_t n) {
   const std::int64_t rows = n > 0 ? matrix.numel() / n : 0;
   STD_TORCH_CHECK(rows * n == matrix.numel(), "outgrad: ", matrix.numel(), " elements are no rows of ", n);
@@ -261,7 +264,7 @@ std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, std::int64_t co
   return {y, rstd, x_hat};
 }
 
-// dgamma and dbeta have no elements where they are not wanted.
+// dgamma and dbeta have no elements if they are not wanted.
 template <class Backend>
 std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& y, std::int64_t columns, const OptionalTensor& gamma,
                                                  const OptionalTensor& beta, const Tensor& rstd, bool rms, const OptionalTensor& side_channels,
@@ -283,7 +286,7 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor&
 
 // --- Dropout -------------------------------------------------------------------------------------------------------
 
-// Applied to dy with the same seed, an int64 tensor of one element beside x, it is its own backward.
+// Applied to dy with the same seed, this is its own backward. The seed is an int64 tensor of one element beside x.
 template <class Backend>
 Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
   const Call call(x);

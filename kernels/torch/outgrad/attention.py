@@ -1,7 +1,7 @@
 """Attention and softmax whose backward pass reads the softmax's output (Tempo, NeurIPS 2022).
 
-PyTorch's fused attention keeps less still, and is the default where it applies. Where it does not, what is kept here is q,
-k, v, the probabilities and 8 bytes; the dropped-out probabilities are made again in the backward pass.
+PyTorch's fused attention keeps even less, and is the default where it applies. Elsewhere this module keeps q, k, v, the
+probabilities and 8 bytes; the backward pass computes the dropped-out probabilities again.
 """
 
 import math
@@ -47,9 +47,8 @@ def softmax_dropout(x, p=0.5, training=True):
 
 # --- Attention -------------------------------------------------------------------------------------------------------
 
-# Each direction is one operator: a compiler that sees its parts finds the dropped-out probabilities in the forward pass and
-# in the backward pass alike, and keeps the former in place of making them again (AOTAutograd's elimination of common
-# subexpressions did).
+# Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both passes, and keeps
+# those of the forward pass instead of computing them again (AOTAutograd's elimination of common subexpressions did).
 
 
 @torch.library.custom_op("outgrad::attention_forward", mutates_args=())
@@ -107,19 +106,19 @@ _attention = functional._Operation("attention", _attention_compute, _attention_k
 
 
 def _fused_applies(q, k, v, mask, p):
-    """Whether PyTorch has an attention for these that keeps no probabilities."""
+    """Whether PyTorch has an attention for these tensors that keeps no probabilities."""
     if q.device.type != "cuda":
-        return p == 0  # the one for the CPU has no dropout
+        return p == 0  # the fused attention for the CPU has no dropout
     parameters = torch.backends.cuda.SDPAParams(q, k, v, mask, p, False, False)
     return torch.backends.cuda.can_use_flash_attention(parameters) or torch.backends.cuda.can_use_efficient_attention(parameters)
 
 
 def attention(q, k, v, attn_mask=None, p=0.0, scale=None, training=True, form="auto"):
-    """softmax(q k^T scale + mask), dropout of it, times v; q is [..., m, d], k [..., n, d], v [..., n, e].
+    """dropout(softmax(q k^T scale + mask)) v; q is [..., m, d], k [..., n, d], v [..., n, e].
 
     attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 / sqrt(d) by
-    default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" the one described above, "auto" the former
-    where a fused kernel applies.
+    default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this module, and "auto" is
+    "sdpa" where a fused kernel applies.
     """
     functional._expect("attention", q=q, k=k, v=v)
     if form not in ("auto", "sdpa", "softmax"):

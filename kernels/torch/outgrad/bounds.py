@@ -1,4 +1,4 @@
-"""The proven bounds of the fits that the backward passes run, from the coefficient headers that they were compiled with."""
+"""The proven bounds of the fits that the backward passes run, from the coefficient headers that were compiled in."""
 
 import dataclasses
 import math
@@ -14,8 +14,8 @@ class Bounds:
 
     fit: str  # its coefficients and proofs are in kernels/generated/<fit>.h
     sha256: str  # of that header
-    evaluation: float  # kA + kB + kK: from f' at the x that y and the bit stand for
-    total: float  # kT: from f'(x), over every x of the format
+    evaluation: float  # kA + kB + kK: against f' at the x that y and the bit stand for
+    total: float  # kT: against f'(x), over every x of the format
     regret: float  # kR: the part of kT that the storage of y does not excuse
 
     def __str__(self):

@@ -1,8 +1,8 @@
 """Functions whose backward pass reads their output, not their input.
 
-Each keeps, for the backward pass, what the next layer keeps anyway (its own output) and a few bytes beside it. Arrays are
-float32, float16 or bfloat16; gradients have the type of what they are gradients of. First derivatives only: a second one
-raises an error, since the output does not tell it with a proven bound.
+For the backward pass, each function keeps its own output, which the next layer keeps anyway, and a few bytes beside it.
+Arrays are float32, float16 or bfloat16; a gradient has the type of the array that it belongs to. There are only first
+derivatives: a second derivative raises an error, since the output does not give it with a proven bound.
 """
 
 import math
@@ -13,7 +13,7 @@ from . import library
 
 
 def _expect(function, **tensors):
-    """Raises what says which argument cannot be used, and why. The first tensor is the one that the others stand beside."""
+    """Raises an error that says which argument cannot be used, and why. The other tensors are compared with the first one."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor is None:
@@ -29,7 +29,7 @@ def _expect(function, **tensors):
 
 
 class _Once(torch.autograd.Function):
-    """A backward pass whose own derivative, the second one of the operation, is an error."""
+    """A backward pass whose own derivative (the second derivative of the operation) is an error."""
 
     @staticmethod
     def forward(operation, compute, *tensors):
@@ -45,18 +45,18 @@ class _Once(torch.autograd.Function):
 
 
 def _first_only(operation, compute, *tensors):
-    """compute(*tensors); where a graph of the backward pass is made, such that differentiating it is an error.
+    """compute(*tensors). If a graph of the backward pass is recorded, differentiating it is an error.
 
-    Without that the graph would take the gradients for constants, and a gradient penalty would be silently wrong.
+    Otherwise the graph would treat the gradients as constants, and a gradient penalty would be silently wrong.
     """
     return _Once.apply(operation, compute, *tensors) if torch.is_grad_enabled() else compute(*tensors)
 
 
 class _Operation:
-    """One operation as two autograd Functions of the same parts.
+    """One operation as two autograd Functions made of the same parts.
 
     compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, dy) reads. `direct` is the
-    cheap form: setup_context costs two to seven times as much for small tensors, and only torch.func needs it.
+    cheap form: with setup_context, which only torch.func needs, a call costs two to seven times as much for small tensors.
     """
 
     def __init__(self, name, compute, keep, gradients):
@@ -78,7 +78,7 @@ class _Operation:
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
-            {"forward": staticmethod(direct_forward), "backward": staticmethod(gradients)},  # torch.compile takes none with a jvp
+            {"forward": staticmethod(direct_forward), "backward": staticmethod(gradients)},  # torch.compile accepts no Function with a jvp
         )
         self.transformed = type(
             f"{name}_from_output_transformed",
@@ -120,7 +120,7 @@ _FORMULAS = {
 
 
 def _of_output(name):
-    """A function of one activation of the catalogue (kernels/activations.h)."""
+    """Makes the function of one activation of the catalogue (kernels/activations.h)."""
     index = library.ACTIVATIONS.index(name)
 
     def compute(x):
@@ -153,9 +153,9 @@ globals().update(_ACTIVATIONS)
 
 
 def gelu(x, approximate="none"):
-    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer keeps too, and one bit an element.
+    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and one bit per element.
 
-    |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
+    For the gradient dx = dy g, a proof bounds |g - f'(x)|: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")
@@ -192,9 +192,9 @@ _linear_gelu = _Operation("linear_gelu", _linear_gelu_compute, _linear_gelu_keep
 
 
 def linear_gelu(x, weight, bias=None):
-    """gelu(x weight^T + bias), the sum with the bias in fp32 and never stored. Keeps x, y and one bit an element of y.
+    """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one bit per element of y.
 
-    x is [..., n], weight [m, n], of one type or under autocast; bias is [m], of any of the three.
+    x is [..., n] and weight is [m, n], both of one type or under autocast; bias is [m], of any of the three types.
     """
     if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -253,39 +253,39 @@ def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_ch
 
 
 def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, side_channels=None):
-    """LayerNorm over the last dimensions. Keeps y, which the next layer keeps too, and 1 / sigma of each row (4 bytes).
+    """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row (4 bytes).
 
-    weight and bias are float32, float16 or bfloat16, whatever x is. side_channels: ascending int32 numbers of columns whose
-    x^ is kept in fp32 beside y, since y does not tell it (see outgrad.side_channels); without them a weight that has no
-    finite reciprocal is an error in the backward pass, never a wrong gradient.
+    weight and bias are float32, float16 or bfloat16, whatever type x has. side_channels: the ascending int32 numbers of
+    columns whose x^ is kept in fp32 beside y, since y does not determine it (see outgrad.side_channels). Without them, a
+    weight that has no finite reciprocal is an error in the backward pass, never a wrong gradient.
     """
     return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels)
 
 
 def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None):
-    """RMSNorm over the last dimensions, as layer_norm without mean and bias. eps: by default that of x's type, as PyTorch's."""
+    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to that of x's type, as in PyTorch."""
     _expect("rms_norm", x=x)
     return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels)
 
 
-# Of the formats that y is stored in: unit roundoff, half the least subnormal, and from where on a number rounds to infinity.
+# For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to infinity.
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 _HALF_SUBNORMAL = {torch.float32: 0.0, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
 _OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.bfloat16: 2.0**128 - 2.0**119}
-_LARGEST_X_HAT = 6.0  # that y must not overflow for: a normal variable exceeds it once in 5e8 elements
+_LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceeds it once in 5e8 elements
 
 
 def largest_storage_error(dtype):
-    """The tau of side_channels where none is given: that of `outgrad stability`, 2^-4, in 16 bits; 128 roundings in float32."""
+    """The default tau of side_channels: in 16 bits that of `outgrad stability`, 2^-4; in float32 128 roundings."""
     return min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
 
 
 def side_channels(weight, bias=None, dtype=None, tau=None):
-    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not tell well enough.
+    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well enough.
 
-    The policy of `outgrad stability` (design 2.3): a channel leaves the output where storing y in dtype (by default weight's)
-    moves an x^ of magnitude 1 by more than tau, chiefly for its |bias / weight|; where 1 / weight is no normal fp32 number; or
-    where y may overflow. weight and bias are [n].
+    The policy is that of `outgrad stability` (design 2.3). A channel needs its own x^ in three cases: storing y in dtype (by
+    default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias / weight| is large; 1 / weight is not
+    a normal fp32 number; or y may overflow. weight and bias are [n].
     """
     if weight is None:
         return None
@@ -317,7 +317,7 @@ def _dropout_keep(ctx, inputs, outputs):
 
 
 def _dropout_gradients(ctx, dy):
-    return _dropout(dy, ctx.saved_tensors[0], ctx.p), None, None  # linear in dy, so that it has all derivatives
+    return _dropout(dy, ctx.saved_tensors[0], ctx.p), None, None  # linear in dy, so it has all derivatives
 
 
 _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients)
@@ -330,15 +330,15 @@ def checked_probability(function, p, training):
 
 
 def new_seed(device):
-    """From the device's own generator, and there: nothing waits for it, and a CUDA graph that is launched again has a new one."""
+    """A seed from the device's own generator, on the device. Nothing waits for it, and each launch of a CUDA graph has a new one."""
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
 def dropout(x, p=0.5, training=True):
-    """Each element is 0 with probability p, else multiplied by 1 / (1 - p). Keeps 8 bytes for the whole tensor.
+    """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
-    Which elements are dropped is Philox4x32-10 of a seed and the element's number, done again in the backward pass. The
-    seed comes from PyTorch's generator: torch.manual_seed and checkpointing repeat it.
+    Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it again.
+    The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat it.
     """
     _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
@@ -346,5 +346,5 @@ def dropout(x, p=0.5, training=True):
 
 
 def dropout_add_layer_norm(x, residual, normalized_shape, weight=None, bias=None, p=0.5, eps=1e-5, training=True, side_channels=None):
-    """layer_norm(dropout(x, p) + residual): what stands between the sub-layers of BERT. Keeps y, 4 bytes a row and a seed."""
+    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT. Keeps y, 4 bytes per row and a seed."""
     return layer_norm(dropout(x, p, training) + residual, normalized_shape, weight, bias, eps, side_channels)

@@ -1,4 +1,4 @@
-"""The compiled operators: loads them, and says of each what shapes it gives, for fake tensors and torch.compile."""
+"""Loads the compiled operators, and states the shapes of their results for fake tensors and torch.compile."""
 
 import ctypes
 import importlib.util
@@ -17,7 +17,7 @@ if _path is None:
     raise ImportError(f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
 torch.ops.load_library(str(_path))
 
-# Called as overloads: the packet above them looks for the overload at each call.
+# Called as overloads, because the packet above them searches for the overload at each call.
 activation_forward = torch.ops.outgrad.activation_forward.default
 activation_backward = torch.ops.outgrad.activation_backward.default
 bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
@@ -41,15 +41,15 @@ def _catalogue():
     return tuple(names)
 
 
-# Those of kernels/activations.h, in the order of outgrad_activation.
+# The activations of kernels/activations.h, in the order of outgrad_activation.
 ACTIVATIONS = _catalogue()
 
-# The CUDA run-time compiler is a package that PyTorch depends on; it is loaded with the first kernel, and libcuda too.
+# The CUDA run-time compiler is in a package that PyTorch depends on. It is loaded with the first kernel, like libcuda.
 if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvidia")) is not None:
     _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
     _c.outgrad_torch_nvrtc_folders((ctypes.c_char_p * len(_folders))(*_folders), len(_folders))
 
-# Those with a minimum: a bit says on which side of it x was.
+# The activations with a minimum, for which a bit says on which side of it x was.
 MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torch_masked(index) == 1)
 
 

@@ -1,4 +1,4 @@
-"""Modules with the names, parameters and state_dict of PyTorch's own, whose backward pass reads the output."""
+"""Modules that have the names, parameters and state_dict of PyTorch's own, but whose backward pass reads the output."""
 
 import math
 
@@ -11,11 +11,11 @@ from .bounds import bounds
 
 
 class _Activation:
-    """What the modules of activations share: which activation of the catalogue a module is, and its bound."""
+    """The common part of the activation modules: which activation of the catalogue a module is, and its bound."""
 
     @property
     def activation(self):
-        """Its name in outgrad.bounds; None where the module computes as PyTorch does."""
+        """The activation's name in outgrad.bounds; None if the module computes as PyTorch does."""
         return self._activation
 
     def forward(self, x):
@@ -23,7 +23,7 @@ class _Activation:
         return super().forward(x) if name is None else getattr(functional, name)(x)
 
     def bound(self, dtype):
-        """In words, how far the gradient is from the exact one where the output is stored in dtype."""
+        """In words, how far the gradient may be from the exact one if the output is stored in dtype."""
         return str(bounds(self.activation, dtype))
 
     def extra_repr(self):
@@ -35,15 +35,15 @@ class _Activation:
 class GELU(_Activation, nn.GELU):
     """nn.GELU from its output, in both of its forms."""
 
-    approximate = "none"  # of an object that was made as Hugging Face's GELUActivation, which has no such attribute
+    approximate = "none"  # for an object that was made as Hugging Face's GELUActivation, which lacks this attribute
 
     @property
     def activation(self):
-        return {"none": "gelu", "tanh": "gelu_tanh"}.get(self.approximate)  # PyTorch says what is wrong with any other
+        return {"none": "gelu", "tanh": "gelu_tanh"}.get(self.approximate)  # PyTorch reports any other value
 
 
 class TanhGELU(GELU):
-    """GELU's tanh form for an object that was made as one of Hugging Face's, which have no attribute for it."""
+    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute for it."""
 
     approximate = "tanh"
 
@@ -69,7 +69,7 @@ class Mish(_Activation, nn.Mish):
 
 
 class Softplus(_Activation, nn.Softplus):
-    """nn.Softplus from its output, for beta = 1 (else as PyTorch). PyTorch's threshold has no effect: f is evaluated everywhere."""
+    """nn.Softplus from its output, for beta = 1 (otherwise as in PyTorch). PyTorch's threshold has no effect: f is evaluated everywhere."""
 
     @property
     def activation(self):
@@ -77,7 +77,7 @@ class Softplus(_Activation, nn.Softplus):
 
 
 class ELU(_Activation, nn.ELU):
-    """nn.ELU from its output, for alpha = 1 (else as PyTorch). inplace has no effect: nothing of the input is kept anyway."""
+    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the input is kept anyway."""
 
     @property
     def activation(self):
@@ -88,40 +88,41 @@ _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloa
 
 
 def _power_of_two(value):
-    """The least power of two that is no less."""
+    """The least power of two that is not less than the argument."""
     return f"2^{math.ceil(math.log2(value))}" if value > 0 else "0"
 
 
 def _equal(a, b):
-    """Whether two parameters, or the lack of them, have the same values."""
+    """Whether two parameters have the same values, or both are missing."""
     if a is None or b is None:
         return a is b
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 class _Norm:
-    """What LayerNorm and RMSNorm share: how they meet autocast, and which channels have side buffers."""
+    """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side buffers."""
 
-    # Under autocast, "fp32": in fp32, as PyTorch's autocast for GPUs has it (the one for CPUs leaves norms in the type of
-    # their input). "autocast": in autocast's type, half the bytes.
+    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs leaves norms in the
+    # type of their input). "autocast": autocast's type, which takes half the bytes.
     norms = "fp32"
-    tau = None  # of functional.side_channels; None: its default for the output's type
+    tau = None  # for functional.side_channels; None: its default for the output's type
     _outgrad_found = None  # (type and tau, copies of the parameters, the channels that were found for them)
-    _outgrad_changes = 0  # how often what was found has changed
+    _outgrad_changes = 0  # how often the channels found have changed
 
     def _input(self, x):
         kind = x.device.type
-        # The device "meta" has no autocast that could be asked for.
+        # The device "meta" has no autocast.
         if x.is_meta or not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
             return x
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
     def side_channels(self, dtype=None):
-        """The columns that have a side buffer where the output is of dtype (by default as last time, at first the weight's): int32,
-        ascending; None if there are none.
+        """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the weight's):
+        int32, ascending; None if there are none.
 
-        They are looked for again whenever a parameter has other values than last time, for gamma drifts in training. Values
-        are compared, which takes 2 us: FSDP fills an array anew, and code writes to .data, without a new version of the tensor.
+        They are searched for again whenever a parameter has other values than last time, because gamma drifts in training.
+        Values are compared, which takes 2 us, because FSDP refills an array, and code writes to .data, without a new version
+        of the tensor.
         """
         parameters = self.weight, getattr(self, "bias", None)
         if self.weight is None or self.weight.is_meta or is_fake(self.weight):
@@ -130,9 +131,9 @@ class _Norm:
         if dtype is None:
             dtype = self.weight.dtype if known is None else known[0][0]
         if torch._C._are_functorch_transforms_active():
-            return functional.side_channels(*parameters, dtype, self.tau)  # kept, it would outlive the transform
+            return functional.side_channels(*parameters, dtype, self.tau)  # not kept, because it would outlive the transform
         if known is None or known[0] != (dtype, self.tau) or not all(map(_equal, parameters, known[1])):
-            with torch.inference_mode(False), torch.no_grad():  # what is found in evaluation must serve training
+            with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
                 copies = tuple(None if p is None else p.detach().clone() for p in parameters)
                 channels = functional.side_channels(*copies, dtype, self.tau)
             if not _equal(channels, None if known is None else known[2]):
@@ -140,20 +141,20 @@ class _Norm:
             self._outgrad_found = known = (dtype, self.tau), copies, channels
         return known[2]
 
-    # torch.compile calls it while it traces, with the parameters as they are then, and takes the result as a constant: the
-    # number of channels is part of the shapes of a graph. (torch.compiler.assume_constant_result, without its import of the
-    # compiler.)
+    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because the
+    # number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without its import
+    # of the compiler.)
     side_channels._dynamo_marked_constant = True
 
     def _side(self, x):
         if not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
             return None
         channels = self.side_channels(x.dtype)
-        # In a graph, _outgrad_changes is a guard: after a call of side_channels() that finds others, the graph is made anew.
+        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, the graph is made anew.
         return channels if self._outgrad_changes >= 0 else None
 
     def bound(self, dtype):
-        """In words, how far an x^ that the backward pass reads from y may be from the one of the forward pass."""
+        """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward pass."""
         tau = functional.largest_storage_error(dtype) if self.tau is None else self.tau
         return self._moved(_power_of_two(tau), _power_of_two(functional.UNIT_ROUNDOFF[dtype]))
 
@@ -167,7 +168,7 @@ class _Norm:
         return f"{super().extra_repr()}, {self._moved_in_every_type()}"
 
     def __getstate__(self):
-        """Copies and pickles look for their channels themselves."""
+        """Copies and pickles do not carry the channels; they search for them themselves."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_outgrad_found", "_outgrad_changes")}
 
 
@@ -188,9 +189,9 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
 
 class LlamaRMSNorm(_Norm, nn.Module):
-    """RMSNorm of an object that was made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has another name.
+    """RMSNorm for an object made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has another name.
 
-    y is rounded once, where Hugging Face's rounds x^ to the type of x first.
+    y is rounded once, whereas Hugging Face's first rounds x^ to the type of x.
     """
 
     def forward(self, x):

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from . import library, modules
 from .bounds import bounds
 
-# A module gets another class and nothing else: it keeps its identity, parameters, hooks and places in the model.
+# A module only gets another class; it keeps its identity, parameters, hooks and places in the model.
 _OURS = {
     nn.LayerNorm: modules.LayerNorm,
     nn.RMSNorm: modules.RMSNorm,
@@ -27,7 +27,7 @@ _OURS = {
     nn.Softplus: modules.Softplus,
     nn.ELU: modules.ELU,
 }
-# Hugging Face's are told by name: transformers need not be installed, and its releases have different ones.
+# Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have different classes.
 _HUGGING_FACE = "transformers.activations"
 _OURS_BY_NAME = {
     "GELUActivation": modules.GELU,
@@ -47,11 +47,11 @@ class Swapped:
     name: str  # of the module within the model
     kind: str  # its class before
     bound: str
-    bytes_before: int | None = None  # kept for the backward pass by it alone; None where no example was given
+    bytes_before: int | None = None  # kept for the backward pass by this module alone; None if no example was given
     bytes_after: int | None = None
-    fit: str | None = None  # of an activation: the name of its coefficients,
+    fit: str | None = None  # for an activation: the name of its coefficients,
     sha256: str | None = None  # and the digest of their header
-    side_channels: list[int] = dataclasses.field(default_factory=list)  # of a norm: the columns that keep their x^ beside y, now
+    side_channels: list[int] = dataclasses.field(default_factory=list)  # for a norm: the columns that now keep their x^ beside y
 
 
 @dataclasses.dataclass
@@ -63,17 +63,17 @@ class LeftAlone:
 
 @dataclasses.dataclass
 class Report:
-    """What patch did. str() is a table.
+    """What patch did. str() gives a table.
 
-    The bytes of a module are those that it alone keeps. What several modules keep, as the output of a GELU that the Linear
-    after it keeps too, is no module's own; it is in the totals, once.
+    The bytes of a module are those that it alone keeps. What several modules keep belongs to none of them and is counted once
+    in the totals. An example is the output of a GELU that the next Linear also keeps.
     """
 
     swapped: list[Swapped]
     left_alone: list[LeftAlone]
-    total_before: int | None = None  # of the whole model on the example
+    total_before: int | None = None  # for the whole model on the example
     total_after: int | None = None
-    # By the class of the module that keeps them, as it was before; what several modules keep stands apart. Sums to the totals.
+    # By the former class of the module that keeps them; what several modules keep has its own entry. Sums to the totals.
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -110,7 +110,7 @@ def _shown(name):
 
 
 class _Progress:
-    """Says on a terminal how far a pass of a large model is, from two seconds on."""
+    """Shows on a terminal how far a pass of a large model has come, after two seconds."""
 
     def __init__(self, what, modules):
         self.what, self.modules, self.done, self.start, self.shown = what, modules, 0, time.monotonic(), False
@@ -130,7 +130,7 @@ class _Progress:
 
 
 class _Saved:
-    """A tensor that a graph keeps. The graph alone holds this object, so that it dies with the node that saved the tensor."""
+    """A tensor that a graph keeps. Only the graph holds this object, so it dies with the node that saved the tensor."""
 
     def __init__(self, tensor, owner):
         self.tensor, self.owner = tensor, owner
@@ -173,7 +173,7 @@ class _Watch:
 
     def _leave(self, module, _, result):
         while module in self.inside and self.inside.pop() is not module:
-            pass  # of a module that an exception left
+            pass  # it belongs to a module that an exception left
         self.progress.step()
         if isinstance(result, torch.Tensor):
             self.types[self.names[id(module)]] = result.dtype
@@ -184,8 +184,8 @@ class _Watch:
         return saved
 
     def kept(self):
-        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all, {module: its alone},
-        {class of the modules, or that there are several: all of theirs})."""
+        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all of them, {module: those that it
+        alone keeps}, {class of the modules, or that there are several: all that they keep})."""
         own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers()) for s in _storages(tensor)}
         sizes, owners = {}, collections.defaultdict(set)
         for saved in filter(None, (reference() for reference in self.saved)):
@@ -233,7 +233,7 @@ def _run(model, example, what):
         else:
             result = model(*example)
         kept = watch.kept()
-        del result  # until here it held the graph
+        del result  # it has held the graph until here
     return *kept, watch.types
 
 
@@ -252,7 +252,7 @@ def _like_llamas(kind):
         return False
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    own, llamas = (getattr(each.forward, "__code__", None) for each in (kind, LlamaRMSNorm))  # none of what is no Python function
+    own, llamas = (getattr(each.forward, "__code__", None) for each in (kind, LlamaRMSNorm))  # None if it is not a Python function
     return None not in (own, llamas) and all(getattr(own, part) == getattr(llamas, part) for part in ("co_code", "co_names", "co_consts"))
 
 
@@ -263,13 +263,13 @@ def _class_of_ours(kind):
 
 
 def _class_of_its_own(kind):
-    """Of a class that is neither ours nor one that is swapped: whether it descends from one, or is named as one."""
+    """For a class that is neither ours nor swapped: whether it descends from one that is, or has the name of one."""
     names = ("LayerNorm", "RMSNorm", "GELU", "SiLU", "Mish")
     return any(_class_of_ours(base) is not None for base in kind.__mro__) or kind.__name__.removesuffix("Activation").endswith(names)
 
 
 def _parameter_without_fit(module):
-    """Of an activation with a parameter: why it is none of those that have a fit, or None."""
+    """For an activation with a parameter: why no fit applies to it, or None."""
     for kind, name in ((nn.Softplus, "beta"), (nn.ELU, "alpha")):
         if type(module) is kind and getattr(module, name) != 1:
             return f"{name}={getattr(module, name):g}: outgrad has its gradient for {name}=1"
@@ -279,8 +279,8 @@ def _parameter_without_fit(module):
 
 
 def _replacement(module, parameter):
-    """The class that a module gets, or None, and why it is left alone, or None. parameter: the model's first, which tells type
-    and device for modules that have none."""
+    """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the model's first, which
+    gives type and device for modules that have no parameter."""
     kind = type(module)
     ours = _class_of_ours(kind)
     if ours is None:
@@ -300,7 +300,7 @@ def _replacement(module, parameter):
 
 
 def _eager_attention(model):
-    """The attention of Hugging Face's models that keeps all probabilities, where the model has a fused one."""
+    """The attention of Hugging Face's models that keeps all probabilities, if the model also has a fused one."""
     fused = {id(m.config) for m in model.modules() if getattr(m, "_supports_sdpa", False) and hasattr(m, "config")}
     for name, module in model.named_modules():
         config = getattr(module, "config", None)
@@ -311,12 +311,12 @@ def _eager_attention(model):
 def patch(model, example=None, norms="fp32"):
     """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a Report.
 
-    A model that is patched already stays so; its norms follow the new `norms`. If the example cannot be run, nothing is patched.
+    A model that is already patched stays patched; its norms follow the new `norms`. If the example cannot be run, nothing is patched.
 
     example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword arguments), to count the
     bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's buffers are afterwards as
-    they were. norms: under autocast, "fp32", or "autocast" for norms in autocast's type. Both: before a model is wrapped for
-    several processes.
+    they were before. norms: the type of norms under autocast, "fp32", or "autocast" for autocast's type. Call
+    patch before a model is wrapped for several processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
@@ -362,7 +362,7 @@ def patch(model, example=None, norms="fp32"):
 
 
 def _describe(one, module, dtype):
-    """What is said of a module whose output is of this type."""
+    """What the report says about a module whose output is of this type."""
     one.bound = module.bound(dtype)
     if isinstance(module, modules._Activation):
         found = bounds(module.activation, dtype)
@@ -383,9 +383,9 @@ def _restore(module):
 
 
 def unpatch(model):
-    """Undoes patch, in the whole of a model or in a module of it, and returns it: every module has its own class again.
+    """Undoes patch in a whole model or in one of its modules, and returns it. Every module has its own class again.
 
-    Parameters and buffers were never touched. Modules that were made as this package's own stay so.
+    Parameters and buffers were never touched. Modules that were created as this package's own stay so.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.unpatch: a module is needed, not {type(model).__name__}")

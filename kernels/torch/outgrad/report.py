@@ -1,5 +1,5 @@
-"""What patching a model saves, without a GPU and without its memory: the model is made of fake tensors, on a CUDA device that
-need not exist, so that the bytes are those that a GPU would keep and nothing is computed."""
+"""What patching a model saves, without a GPU and without the model's memory. The model is made of fake tensors on a CUDA device
+that need not exist. So the bytes are those that a GPU would keep, and nothing is computed."""
 
 import contextlib
 import importlib
@@ -19,7 +19,7 @@ TYPES = {"fp32": (torch.float32, False), "autocast": (torch.float32, True), "bf1
 
 @contextlib.contextmanager
 def autocast_on(device, enabled=True):
-    """torch.autocast to bf16, which turns itself off for CUDA where there is no GPU; fake tensors need none."""
+    """torch.autocast to bf16. It turns itself off for CUDA if there is no GPU, but fake tensors need no GPU."""
     if not enabled:
         yield
         return
@@ -36,7 +36,7 @@ def autocast_on(device, enabled=True):
 
 @contextlib.contextmanager
 def fake(device, dtype):
-    """Within it, tensors are made on a device that need not exist, and floating-point ones in this type."""
+    """A context in which tensors are made on a device that need not exist, and floating-point tensors have this type."""
     with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), torch.device(device):
         warnings.simplefilter("ignore")
         before = torch.get_default_dtype()
@@ -48,7 +48,7 @@ def fake(device, dtype):
 
 
 class _FusedAttention(TorchFunctionMode):
-    """scaled_dot_product_attention as a GPU has it: on a fake device it would choose the form for the CPU."""
+    """scaled_dot_product_attention as on a GPU; on a fake device it would choose the form for the CPU."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -73,8 +73,8 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def _of_hugging_face(name):
-    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and what makes its
-    example from a size of batch and a length."""
+    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and a function that
+    makes its example from a batch size and a length."""
     try:
         from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
         from transformers.initialization import no_init_weights
@@ -102,14 +102,14 @@ def _of_hugging_face(name):
         return {"input_ids": tokens, "labels": tokens}
 
     def make():
-        with no_init_weights():  # some ways to draw them look at values, which fake tensors lack
+        with no_init_weights():  # some initialisations look at values, which fake tensors lack
             return auto.from_config(config)
 
     return make, example, getattr(config, "max_position_embeddings", None)
 
 
 def _of_function(name):
-    """MODULE:FUNCTION, which gives a model and an example, as patch takes it."""
+    """MODULE:FUNCTION, which returns a model and an example in the form that patch takes."""
     module, _, function = name.partition(":")
     sys.path.insert(0, "")
     try:
@@ -129,7 +129,7 @@ def _of_function(name):
 
 def of(name, batch=1, length=512, kind="bf16", training=True, norms="fp32"):
     """The Report of a model that is made, patched and forgotten: a kind of model of Hugging Face's transformers ("bert"), the file
-    or folder of a configuration, or "module:function". Raises ValueError where there is no such model."""
+    or folder of a configuration, or "module:function". Raises ValueError if there is no such model."""
     make, example, most = (_of_function if ":" in name else _of_hugging_face)(name)
     if most is not None and length > most:
         raise ValueError(f"{name}: a length of {length}, where the model has {most} positions")
@@ -163,7 +163,7 @@ def bars(report, width=40):
 
 
 def plot(report, file, title=""):
-    """The same as a picture, by matplotlib; the type of the file is that of its name."""
+    """The same as a picture, by matplotlib; the file's name gives its type."""
     from matplotlib.figure import Figure
 
     rows = _rows(report)[::-1]
