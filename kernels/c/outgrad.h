@@ -1,28 +1,32 @@
-/* outgrad.h: the C interface of the compiled library. Gradients of activations, LayerNorm and RMSNorm from their outputs.
+/* outgrad.h: the C interface of the compiled library. Gradients of activations, LayerNorm and RMSNorm from their
+ * outputs.
  *
- * C99 or later, C++98 or later. Every function may be called from any thread, and from several at once on different data. None
- * throws an exception, keeps a pointer after it returns, or allocates memory that grows with the arguments.
+ * C99 or later, C++98 or later. Every function may be called from any thread, and from several at once on different
+ * data. None throws an exception, keeps a pointer after it returns, or allocates memory that grows with the arguments.
  *
- * Arrays. x, y, dy, dx are in the given format; elements of OUTGRAD_F16 and OUTGRAD_BF16 are 16-bit words in the machine's byte
- * order. gamma, beta, dgamma, dbeta, rstd and x^ are float (fp32). Arrays may have any alignment that the element type allows,
- * and any length; in the elementwise functions n may be 0. Element i's mask bit is bit i % 32 of word i / 32; a mask has
- * (n + 31) / 32 words. An array that is written may not overlap another argument, unless the function says so.
+ * Arrays. x, y, dy, dx are in the given format; elements of OUTGRAD_F16 and OUTGRAD_BF16 are 16-bit words in the
+ * machine's byte order. gamma, beta, dgamma, dbeta, rstd and x^ are float (fp32). Arrays may have any alignment that
+ * the element type allows, and any length; in the elementwise functions n may be 0. Element i's mask bit is bit i % 32
+ * of word i / 32; a mask has (n + 31) / 32 words. An array that is written may not overlap another argument, unless the
+ * function says so.
  *
- * Results depend only on the arguments, and not on the machine, its instruction set, the number of threads, or the caller's
- * rounding mode and flush-to-zero flags, which are left as they were. (Payloads of NaNs may differ.)
+ * Results depend only on the arguments, and not on the machine, its instruction set, the number of threads, or the
+ * caller's rounding mode and flush-to-zero flags, which are left as they were. (Payloads of NaNs may differ.)
  *
- * Errors. A function checks its arguments before it writes anything. If one is wrong, it writes nothing and returns a status other
- * than OUTGRAD_OK, and outgrad_error_message() says what is wrong and why.
+ * Errors. A function checks its arguments before it writes anything. If one is wrong, it writes nothing and returns a
+ * status other than OUTGRAD_OK, and outgrad_error_message() says what is wrong and why.
  *
- * Instruction set. The best variant that the processor and the operating system support is chosen once, at the first call. The
- * environment variable OUTGRAD_ISA (baseline, avx2, avx512, avx512_bf16), read at that moment, can lower the choice but not raise it.
+ * Instruction set. The best variant that the processor and the operating system support is chosen once, at the first
+ * call. The environment variable OUTGRAD_ISA (baseline, avx2, avx512, avx512_bf16), read at that moment, can lower the
+ * choice but not raise it.
  *
- * ABI policy. The soname is liboutgrad.so.<OUTGRAD_VERSION_MAJOR>; symbols carry the version node OUTGRAD_<OUTGRAD_VERSION_MAJOR>.
- * Under one soname, a program that was linked against an earlier release runs with every later one. Functions are added, but none is
- * removed or changes its type. Values of the enumerations are added, but none changes its meaning. A status that an older caller
- * does not know is still an error. Types in this interface are fixed-width integers, float, size_t and pointers, never structs. The
- * minor version may change the coefficients, hence the bits of results (outgrad_coefficients_sha256 tells); the size of the workspace
- * (ask at run time, never store it); texts of messages; and names of variants. Of these, a patch release changes only texts.
+ * ABI policy. The soname is liboutgrad.so.<OUTGRAD_VERSION_MAJOR>; symbols carry the version node
+ * OUTGRAD_<OUTGRAD_VERSION_MAJOR>. Under one soname, a program that was linked against an earlier release runs with
+ * every later one. Functions are added, but none is removed or changes its type. Values of the enumerations are added,
+ * but none changes its meaning. A status that an older caller does not know is still an error. Types in this interface
+ * are fixed-width integers, float, size_t and pointers, never structs. The minor version may change the coefficients,
+ * hence the bits of results (outgrad_coefficients_sha256 tells); the size of the workspace (ask at run time, never
+ * store it); texts of messages; and names of variants. Of these, a patch release changes only texts.
  */
 #ifndef OUTGRAD_H
 #define OUTGRAD_H
@@ -95,8 +99,8 @@ enum {
 
 /* --- Activations ---------------------------------------------------------------------------------------------------------------- */
 
-/* y[i] = GELU(x[i]), mask bit i = [x[i] >= x*], x* = -0.7517915 where GELU is least; the bits of the last word beyond n are set to 0.
- * y may be x itself. Keep y and mask for the backward pass; x may be dropped. */
+/* y[i] = GELU(x[i]), mask bit i = [x[i] >= x*], x* = -0.7517915 where GELU is least; the bits of the last word beyond n
+ * are set to 0. y may be x itself. Keep y and mask for the backward pass; x may be dropped. */
 OUTGRAD_API outgrad_status outgrad_gelu_forward(outgrad_format format, const void* x, void* y, uint32_t* mask, int64_t n);
 
 /* y[i] = f(x[i]), mask bit i = [x[i] >= x*] of an activation with a minimum at x*. The mask of an increasing one (tanh,
@@ -105,9 +109,10 @@ OUTGRAD_API outgrad_status outgrad_gelu_forward(outgrad_format format, const voi
  * units in the last place (GELU: see kernels/generated/gelu_forward.h). y may be x itself. */
 OUTGRAD_API outgrad_status outgrad_activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, uint32_t* mask, int64_t n);
 
-/* dx[i] = dy[i] f'(x[i]) from y[i] = f(x[i]) and the mask bit [x[i] >= x*] of an activation with a minimum at x*. The increasing ones
- * (tanh, sigmoid, softplus, elu) have no minimum; their mask is not read and may be null. dx may be dy itself. How far dx can be from
- * the exact product is proven; the bounds are in the coefficient header named by outgrad_fit_name. */
+/* dx[i] = dy[i] f'(x[i]) from y[i] = f(x[i]) and the mask bit [x[i] >= x*] of an activation with a minimum at x*. The
+ * increasing ones (tanh, sigmoid, softplus, elu) have no minimum; their mask is not read and may be null. dx may be dy
+ * itself. How far dx can be from the exact product is proven; the bounds are in the coefficient header named by
+ * outgrad_fit_name. */
 OUTGRAD_API outgrad_status outgrad_activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y,
                                                        const uint32_t* mask, void* dx, int64_t n);
 
@@ -116,10 +121,10 @@ OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const vo
 
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 
-/* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, but not n; eps is at least 0. gamma and beta are
- * [n] and may be null, which means 1 and 0. y may be x itself.
- * Side channels: columns whose output does not determine their x^ well enough (gamma 0 or near it). side_channels holds side_count
- * ascending column numbers, and side_x_hat [rows, side_count] receives their x^. Both may be null if side_count is 0. */
+/* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, but not n; eps is at least 0. gamma
+ * and beta are [n] and may be null, which means 1 and 0. y may be x itself. Side channels: columns whose output does
+ * not determine their x^ well enough (gamma 0 or near it). side_channels holds side_count ascending column numbers, and
+ * side_x_hat [rows, side_count] receives their x^. Both may be null if side_count is 0. */
 OUTGRAD_API outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, int64_t rows, int64_t n,
                                                      float eps, void* y, float* rstd, const int32_t* side_channels, int64_t side_count, float* side_x_hat);
 
@@ -130,10 +135,10 @@ OUTGRAD_API outgrad_status outgrad_rmsnorm_forward(outgrad_format format, const 
 /* Bytes of workspace, aligned to 4, that a backward of this shape needs. bytes is written only on success. */
 OUTGRAD_API outgrad_status outgrad_norm_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t* bytes);
 
-/* dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null if not wanted. dx may be dy itself. gamma, beta and the
- * side channels are those of the forward; rstd and side_x_hat are what it wrote. A gamma whose reciprocal is not finite (0, or below
- * 2^-128 in magnitude) outside the side channels is OUTGRAD_ERROR_VALUE: the output does not hold its x^. The workspace's content does
- * not matter and is overwritten. */
+/* dx, dgamma and dbeta from dy and the output y; dgamma and dbeta may be null if not wanted. dx may be dy itself.
+ * gamma, beta and the side channels are those of the forward; rstd and side_x_hat are what it wrote. A gamma whose
+ * reciprocal is not finite (0, or below 2^-128 in magnitude) outside the side channels is OUTGRAD_ERROR_VALUE: the
+ * output does not hold its x^. The workspace's content does not matter and is overwritten. */
 OUTGRAD_API outgrad_status outgrad_layernorm_backward(outgrad_format format, const void* dy, const void* y, const float* gamma, const float* beta,
                                                       const float* rstd, int64_t rows, int64_t n, void* dx, float* dgamma, float* dbeta,
                                                       const int32_t* side_channels, int64_t side_count, const float* side_x_hat, void* workspace,
@@ -145,19 +150,20 @@ OUTGRAD_API outgrad_status outgrad_rmsnorm_backward(outgrad_format format, const
 
 /* --- Fused forms ---------------------------------------------------------------------------------------------------------------- */
 
-/* y = GELU(x + bias) over [rows, n], bias [n]; the sum is in fp32 and never stored. Mask bit i is as in outgrad_gelu_forward, over all rows n
- * elements. rows may be 0, but not n. y may be x itself. */
+/* y = GELU(x + bias) over [rows, n], bias [n]; the sum is in fp32 and never stored. Mask bit i is as in
+ * outgrad_gelu_forward, over all rows n elements. rows may be 0, but not n. y may be x itself. */
 OUTGRAD_API outgrad_status outgrad_bias_gelu_forward(outgrad_format format, const void* x, const float* bias, int64_t rows, int64_t n, void* y, uint32_t* mask);
 
 /* Bytes of workspace, aligned to 4, that the next function needs. bytes is written only on success. */
 OUTGRAD_API outgrad_status outgrad_bias_backward_workspace(outgrad_format format, int64_t rows, int64_t n, size_t* bytes);
 
-/* dx = dy g as in outgrad_gelu_backward, and dbias [n], the sums over rows of the fp32 products before they are rounded to the format. dx
- * may be dy itself. */
+/* dx = dy g as in outgrad_gelu_backward, and dbias [n], the sums over rows of the fp32 products before they are rounded
+ * to the format. dx may be dy itself. */
 OUTGRAD_API outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, int64_t rows, int64_t n,
                                                       void* dx, float* dbias, void* workspace, size_t workspace_bytes);
 
-/* z = x + residual, rounded to fp32 and to the format, then the norm of z as above. z may be x or residual. y may also be one of them, but not z. */
+/* z = x + residual, rounded to fp32 and to the format, then the norm of z as above. z may be x or residual. y may also
+ * be one of them, but not z. */
 OUTGRAD_API outgrad_status outgrad_residual_layernorm_forward(outgrad_format format, const void* x, const void* residual, const float* gamma, const float* beta,
                                                               int64_t rows, int64_t n, float eps, void* z, void* y, float* rstd, const int32_t* side_channels,
                                                               int64_t side_count, float* side_x_hat);
@@ -165,9 +171,9 @@ OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_forward(outgrad_format forma
                                                             int64_t n, float eps, void* z, void* y, float* rstd, const int32_t* side_channels,
                                                             int64_t side_count, float* side_x_hat);
 
-/* dz = the norm's gradient + dz_next, the gradient from z's other use; added in fp32 and rounded once to the format. dz is the gradient of x
- * and of residual, and may be dy or dz_next. All else, including the workspace, is as in outgrad_layernorm_backward and
- * outgrad_rmsnorm_backward. */
+/* dz = the norm's gradient + dz_next, the gradient from z's other use; added in fp32 and rounded once to the format. dz
+ * is the gradient of x and of residual, and may be dy or dz_next. All else, including the workspace, is as in
+ * outgrad_layernorm_backward and outgrad_rmsnorm_backward. */
 OUTGRAD_API outgrad_status outgrad_residual_layernorm_backward(outgrad_format format, const void* dy, const void* y, const void* dz_next, const float* gamma,
                                                                const float* beta, const float* rstd, int64_t rows, int64_t n, void* dz, float* dgamma,
                                                                float* dbeta, const int32_t* side_channels, int64_t side_count, const float* side_x_hat,
@@ -178,8 +184,8 @@ OUTGRAD_API outgrad_status outgrad_residual_rmsnorm_backward(outgrad_format form
 
 /* --- Errors --------------------------------------------------------------------------------------------------------------------- */
 
-/* What went wrong in this thread's last failed call, as one line: "function: what: why". "" if no call has failed. The text stays until
- * the thread's next failing call. */
+/* What went wrong in this thread's last failed call, as one line: "function: what: why". "" if no call has failed. The
+ * text stays until the thread's next failing call. */
 OUTGRAD_API const char* outgrad_error_message(void);
 
 /* The name of a status, such as "OUTGRAD_ERROR_SIZE"; never null. */
@@ -187,9 +193,10 @@ OUTGRAD_API const char* outgrad_status_name(outgrad_status status);
 
 /* --- Threads -------------------------------------------------------------------------------------------------------------------- */
 
-/* Sets the most threads for each later call of this process, from any thread; 0, the default, means as many as OpenMP gives the calling
- * thread (OMP_NUM_THREADS, omp_set_num_threads). This is an atomic store: running calls keep the number they began with. The caller's own
- * OpenMP settings stay as they are. Inside a parallel region of the caller, a call runs on one thread, as OpenMP prescribes. */
+/* Sets the most threads for each later call of this process, from any thread; 0, the default, means as many as OpenMP
+ * gives the calling thread (OMP_NUM_THREADS, omp_set_num_threads). This is an atomic store: running calls keep the
+ * number they began with. The caller's own OpenMP settings stay as they are. Inside a parallel region of the caller, a
+ * call runs on one thread, as OpenMP prescribes. */
 OUTGRAD_API outgrad_status outgrad_set_threads(int32_t threads);
 
 /* The number last set; 0 if none was. */
@@ -207,21 +214,22 @@ OUTGRAD_API const char* outgrad_instruction_set(void);
  * an unknown activation or format; this is also true of the next two functions. */
 OUTGRAD_API const char* outgrad_fit_name(outgrad_activation activation, outgrad_format format);
 
-/* SHA-256 of that header as it was compiled in, 64 hexadecimal digits. Equal digests mean equal coefficients and equal bits. sha256sum of
- * the installed file gives the same digest. */
+/* SHA-256 of that header as it was compiled in, 64 hexadecimal digits. Equal digests mean equal coefficients and equal
+ * bits. sha256sum of the installed file gives the same digest. */
 OUTGRAD_API const char* outgrad_coefficients_sha256(outgrad_activation activation, outgrad_format format);
 
 /* The same for GELU's forward, kernels/generated/gelu_forward.h. */
 OUTGRAD_API const char* outgrad_forward_coefficients_sha256(void);
 
-/* The schedule of GELU's forward and backward in a format for the largest arrays, by the tuner's name ("default" without tuning). No
- * schedule changes a bit of a result. */
+/* The schedule of GELU's forward and backward in a format for the largest arrays, by the tuner's name ("default"
+ * without tuning). No schedule changes a bit of a result. */
 OUTGRAD_API const char* outgrad_forward_variant(outgrad_format format);
 OUTGRAD_API const char* outgrad_backward_variant(outgrad_format format);
 
-/* The schedule of a kernel for arrays of [rows, n] (for GELU without a bias, rows = 1 and n elements), and the rung of the ladder on which it
- * was found: "exact device" (tuned on such a processor with as many threads), "same architecture", "same family" (vectors of the same
- * width), or "default" (nothing nearer was tuned). Null for an unknown kernel or format. */
+/* The schedule of a kernel for arrays of [rows, n] (for GELU without a bias, rows = 1 and n elements), and the rung of
+ * the ladder on which it was found: "exact device" (tuned on such a processor with as many threads), "same
+ * architecture", "same family" (vectors of the same width), or "default" (nothing nearer was tuned). Null for an
+ * unknown kernel or format. */
 OUTGRAD_API const char* outgrad_tuned_variant(outgrad_kernel kernel, outgrad_format format, int64_t rows, int64_t n);
 OUTGRAD_API const char* outgrad_tuned_rung(outgrad_kernel kernel, outgrad_format format, int64_t rows, int64_t n);
 

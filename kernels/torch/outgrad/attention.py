@@ -47,8 +47,9 @@ def softmax_dropout(x, p=0.5, training=True):
 
 # --- Attention -------------------------------------------------------------------------------------------------------
 
-# Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both passes, and keeps
-# those of the forward pass instead of computing them again (AOTAutograd's elimination of common subexpressions did).
+# Each direction is one operator. A compiler that sees its parts finds the dropped-out probabilities in both passes, and
+# keeps those of the forward pass instead of computing them again (AOTAutograd's elimination of common subexpressions
+# did).
 
 
 @torch.library.custom_op("outgrad::attention_forward", mutates_args=())

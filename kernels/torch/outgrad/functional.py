@@ -13,7 +13,8 @@ from . import library
 
 
 def _expect(function, **tensors):
-    """Raises an error that says which argument cannot be used, and why. The other tensors are compared with the first one."""
+    """Raises an error that says which argument cannot be used, and why. The other tensors are compared with the
+    first one."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor is None:
@@ -55,8 +56,9 @@ def _first_only(operation, compute, *tensors):
 class _Operation:
     """One operation as two autograd Functions made of the same parts.
 
-    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, dy) reads. `direct` is the
-    cheap form: with setup_context, which only torch.func needs, a call costs two to seven times as much for small tensors.
+    compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, dy) reads. `direct` is
+    the cheap form: with setup_context, which only torch.func needs, a call costs two to seven times as much for small
+    tensors.
     """
 
     def __init__(self, name, compute, keep, gradients):
@@ -153,7 +155,8 @@ globals().update(_ACTIVATIONS)
 
 
 def gelu(x, approximate="none"):
-    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and one bit per element.
+    """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and one bit per
+    element.
 
     For the gradient dx = dy g, a proof bounds |g - f'(x)|: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
     """
@@ -192,7 +195,8 @@ _linear_gelu = _Operation("linear_gelu", _linear_gelu_compute, _linear_gelu_keep
 
 
 def linear_gelu(x, weight, bias=None):
-    """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one bit per element of y.
+    """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one bit per
+    element of y.
 
     x is [..., n] and weight is [m, n], both of one type or under autocast; bias is [m], of any of the three types.
     """
@@ -253,22 +257,25 @@ def _checked_norm(function, x, normalized_shape, weight, bias, eps, rms, side_ch
 
 
 def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, side_channels=None):
-    """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row (4 bytes).
+    """LayerNorm over the last dimensions. Keeps y, which the next layer also keeps, and 1 / sigma of each row (4
+    bytes).
 
     weight and bias are float32, float16 or bfloat16, whatever type x has. side_channels: the ascending int32 numbers of
-    columns whose x^ is kept in fp32 beside y, since y does not determine it (see outgrad.side_channels). Without them, a
-    weight that has no finite reciprocal is an error in the backward pass, never a wrong gradient.
+    columns whose x^ is kept in fp32 beside y, since y does not determine it (see outgrad.side_channels). Without them,
+    a weight that has no finite reciprocal is an error in the backward pass, never a wrong gradient.
     """
     return _checked_norm("layer_norm", x, normalized_shape, weight, bias, eps, False, side_channels)
 
 
 def rms_norm(x, normalized_shape, weight=None, eps=None, side_channels=None):
-    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to that of x's type, as in PyTorch."""
+    """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to that of x's type, as in
+    PyTorch."""
     _expect("rms_norm", x=x)
     return _checked_norm("rms_norm", x, normalized_shape, weight, None, torch.finfo(x.dtype).eps if eps is None else eps, True, side_channels)
 
 
-# For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to infinity.
+# For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds to
+# infinity.
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 _HALF_SUBNORMAL = {torch.float32: 0.0, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
 _OVERFLOW = {torch.float32: 2.0**128 - 2.0**104, torch.float16: 65520.0, torch.bfloat16: 2.0**128 - 2.0**119}
@@ -281,11 +288,12 @@ def largest_storage_error(dtype):
 
 
 def side_channels(weight, bias=None, dtype=None, tau=None):
-    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well enough.
+    """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well
+    enough.
 
-    The policy is that of `outgrad stability` (design 2.3). A channel needs its own x^ in three cases: storing y in dtype (by
-    default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias / weight| is large; 1 / weight is not
-    a normal fp32 number; or y may overflow. weight and bias are [n].
+    The policy is that of `outgrad stability` (design 2.3). A channel needs its own x^ in three cases: storing y in
+    dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias / weight| is large; 1
+    / weight is not a normal fp32 number; or y may overflow. weight and bias are [n].
     """
     if weight is None:
         return None
@@ -330,15 +338,16 @@ def checked_probability(function, p, training):
 
 
 def new_seed(device):
-    """A seed from the device's own generator, on the device. Nothing waits for it, and each launch of a CUDA graph has a new one."""
+    """A seed from the device's own generator, on the device. Nothing waits for it, and each launch of a CUDA graph
+    has a new one."""
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
 def dropout(x, p=0.5, training=True):
     """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
-    Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it again.
-    The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat it.
+    Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass computes it
+    again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat it.
     """
     _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
@@ -346,5 +355,6 @@ def dropout(x, p=0.5, training=True):
 
 
 def dropout_add_layer_norm(x, residual, normalized_shape, weight=None, bias=None, p=0.5, eps=1e-5, training=True, side_channels=None):
-    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT. Keeps y, 4 bytes per row and a seed."""
+    """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT. Keeps y, 4 bytes per row
+    and a seed."""
     return layer_norm(dropout(x, p, training) + residual, normalized_shape, weight, bias, eps, side_channels)

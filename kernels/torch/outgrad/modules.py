@@ -43,7 +43,8 @@ class GELU(_Activation, nn.GELU):
 
 
 class TanhGELU(GELU):
-    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute for it."""
+    """GELU's tanh form, for an object that was made as one of Hugging Face's classes, which have no attribute for
+    it."""
 
     approximate = "tanh"
 
@@ -69,7 +70,8 @@ class Mish(_Activation, nn.Mish):
 
 
 class Softplus(_Activation, nn.Softplus):
-    """nn.Softplus from its output, for beta = 1 (otherwise as in PyTorch). PyTorch's threshold has no effect: f is evaluated everywhere."""
+    """nn.Softplus from its output, for beta = 1 (otherwise as in PyTorch). PyTorch's threshold has no effect: f is
+    evaluated everywhere."""
 
     @property
     def activation(self):
@@ -77,7 +79,8 @@ class Softplus(_Activation, nn.Softplus):
 
 
 class ELU(_Activation, nn.ELU):
-    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the input is kept anyway."""
+    """nn.ELU from its output, for alpha = 1 (otherwise as in PyTorch). inplace has no effect: nothing of the input
+    is kept anyway."""
 
     @property
     def activation(self):
@@ -100,10 +103,11 @@ def _equal(a, b):
 
 
 class _Norm:
-    """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side buffers."""
+    """The common part of LayerNorm and RMSNorm: their behaviour under autocast, and which channels have side
+    buffers."""
 
-    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs leaves norms in the
-    # type of their input). "autocast": autocast's type, which takes half the bytes.
+    # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs leaves norms
+    # in the type of their input). "autocast": autocast's type, which takes half the bytes.
     norms = "fp32"
     tau = None  # for functional.side_channels; None: its default for the output's type
     _outgrad_found = None  # (type and tau, copies of the parameters, the channels that were found for them)
@@ -117,12 +121,12 @@ class _Norm:
         return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
 
     def side_channels(self, dtype=None):
-        """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the weight's):
-        int32, ascending; None if there are none.
+        """The columns that have a side buffer if the output is of dtype (by default that of last time, at first the
+        weight's): int32, ascending; None if there are none.
 
-        They are searched for again whenever a parameter has other values than last time, because gamma drifts in training.
-        Values are compared, which takes 2 us, because FSDP refills an array, and code writes to .data, without a new version
-        of the tensor.
+        They are searched for again whenever a parameter has other values than last time, because gamma drifts in
+        training. Values are compared, which takes 2 us, because FSDP refills an array, and code writes to .data,
+        without a new version of the tensor.
         """
         parameters = self.weight, getattr(self, "bias", None)
         if self.weight is None or self.weight.is_meta or is_fake(self.weight):
@@ -141,16 +145,17 @@ class _Norm:
             self._outgrad_found = known = (dtype, self.tau), copies, channels
         return known[2]
 
-    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because the
-    # number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without its import
-    # of the compiler.)
+    # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant, because
+    # the number of channels is part of the shapes of a graph. (This is torch.compiler.assume_constant_result without
+    # its import of the compiler.)
     side_channels._dynamo_marked_constant = True
 
     def _side(self, x):
         if not torch.is_grad_enabled() or x.dtype not in library.FORMATS:
             return None
         channels = self.side_channels(x.dtype)
-        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, the graph is made anew.
+        # In a graph, _outgrad_changes is a guard: if a call of side_channels() finds other channels, the graph is made
+        # anew.
         return channels if self._outgrad_changes >= 0 else None
 
     def bound(self, dtype):

@@ -27,7 +27,8 @@ _OURS = {
     nn.Softplus: modules.Softplus,
     nn.ELU: modules.ELU,
 }
-# Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have different classes.
+# Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have different
+# classes.
 _HUGGING_FACE = "transformers.activations"
 _OURS_BY_NAME = {
     "GELUActivation": modules.GELU,
@@ -65,15 +66,16 @@ class LeftAlone:
 class Report:
     """What patch did. str() gives a table.
 
-    The bytes of a module are those that it alone keeps. What several modules keep belongs to none of them and is counted once
-    in the totals. An example is the output of a GELU that the next Linear also keeps.
+    The bytes of a module are those that it alone keeps. What several modules keep belongs to none of them and is
+    counted once in the totals. An example is the output of a GELU that the next Linear also keeps.
     """
 
     swapped: list[Swapped]
     left_alone: list[LeftAlone]
     total_before: int | None = None  # for the whole model on the example
     total_after: int | None = None
-    # By the former class of the module that keeps them; what several modules keep has its own entry. Sums to the totals.
+    # By the former class of the module that keeps them; what several modules keep has its own entry. Sums to the
+    # totals.
     components_before: dict[str, int] = dataclasses.field(default_factory=dict)
     components_after: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -184,8 +186,8 @@ class _Watch:
         return saved
 
     def kept(self):
-        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all of them, {module: those that it
-        alone keeps}, {class of the modules, or that there are several: all that they keep})."""
+        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all of them, {module:
+        those that it alone keeps}, {class of the modules, or that there are several: all that they keep})."""
         own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers()) for s in _storages(tensor)}
         sizes, owners = {}, collections.defaultdict(set)
         for saved in filter(None, (reference() for reference in self.saved)):
@@ -279,8 +281,8 @@ def _parameter_without_fit(module):
 
 
 def _replacement(module, parameter):
-    """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the model's first, which
-    gives type and device for modules that have no parameter."""
+    """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the model's
+    first, which gives type and device for modules that have no parameter."""
     kind = type(module)
     ours = _class_of_ours(kind)
     if ours is None:
@@ -309,14 +311,16 @@ def _eager_attention(model):
 
 
 def patch(model, example=None, norms="fp32"):
-    """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a Report.
+    """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a
+    Report.
 
-    A model that is already patched stays patched; its norms follow the new `norms`. If the example cannot be run, nothing is patched.
+    A model that is already patched stays patched; its norms follow the new `norms`. If the example cannot be run,
+    nothing is patched.
 
-    example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword arguments), to count the
-    bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's buffers are afterwards as
-    they were before. norms: the type of norms under autocast, "fp32", or "autocast" for autocast's type. Call
-    patch before a model is wrapped for several processes.
+    example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword arguments), to
+    count the bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's
+    buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
+    autocast's type. Call patch before a model is wrapped for several processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")

@@ -1,5 +1,5 @@
-"""What patching a model saves, without a GPU and without the model's memory. The model is made of fake tensors on a CUDA device
-that need not exist. So the bytes are those that a GPU would keep, and nothing is computed."""
+"""What patching a model saves, without a GPU and without the model's memory. The model is made of fake tensors on a
+CUDA device that need not exist. So the bytes are those that a GPU would keep, and nothing is computed."""
 
 import contextlib
 import importlib
@@ -36,7 +36,8 @@ def autocast_on(device, enabled=True):
 
 @contextlib.contextmanager
 def fake(device, dtype):
-    """A context in which tensors are made on a device that need not exist, and floating-point tensors have this type."""
+    """A context in which tensors are made on a device that need not exist, and floating-point tensors have this
+    type."""
     with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), torch.device(device):
         warnings.simplefilter("ignore")
         before = torch.get_default_dtype()
@@ -73,8 +74,8 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def _of_hugging_face(name):
-    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and a function that
-    makes its example from a batch size and a length."""
+    """A model of transformers, from the folder or file of its configuration or from the name of its kind, and a
+    function that makes its example from a batch size and a length."""
     try:
         from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
         from transformers.initialization import no_init_weights
