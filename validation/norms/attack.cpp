@@ -1,4 +1,4 @@
-// Cases, moves and climbs of attack.h.
+// The cases, moves and climbs of attack.h.
 #include "validation/norms/attack.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ using kernels::SpecError;
 namespace {
 
 constexpr NormPeer kPeerKinds[kPeers] = {NormPeer::kFromInput, NormPeer::kClampedGamma, NormPeer::kUnguarded};
-constexpr double kUp = 1 + 0x1p-40;  // more than the roundings of the few double operations that it covers
+constexpr double kUp = 1 + 0x1p-40;  // covers more than the roundings of the few double operations it is applied to
 
 // --- Cases -----------------------------------------------------------------------------------------------------------------------
 
@@ -36,8 +36,8 @@ enum class Rows { kCentred, kOutlier, kLargeMean, kConstant, kHuge, kSubnormal }
 struct RowsKind {
   const char* name;
   Rows rows;
-  double mean_ratio;  // the class's; of kConstant it follows from eps
-  double x_hat_max;   // the class's, where the row's length does not give a smaller one
+  double mean_ratio;  // that of the class; for kConstant it follows from eps
+  double x_hat_max;   // that of the class, unless the row's length gives a smaller one
 };
 constexpr RowsKind kRowsKinds[] = {
     {"centred", Rows::kCentred, 1, 6},          {"outlier", Rows::kOutlier, 1, kInfinity}, {"mean/std 1e3", Rows::kLargeMean, 1e3, 6},
@@ -55,7 +55,8 @@ struct Parameters {
   std::function<float(size_t, Random&)> gamma, beta;
 };
 
-// Near the lower end of a binade, and nearly half an ulp off the lattices of bf16 (ulp 8) and f16 (ulp 1): rounds about as badly as can be.
+// Near the lower end of a binade, and nearly half an ulp off the lattices of bf16 (ulp 8) and f16 (ulp 1), so that it
+// rounds about as badly as possible.
 constexpr double kWorstBeta = 1024 + 3.4999;
 
 float power(double low, double high, Random& random) { return static_cast<float>(random.sign() * std::exp2(random.uniform(low, high))); }
@@ -104,9 +105,9 @@ class CaseAttack {
   }
 
   AttackResult run(double evaluations) {
-    // dx has most elements and the most ways to go wrong.
+    // dx has the most elements and the most ways to go wrong.
     const std::pair<Gradient, double> phases[] = {{Gradient::kDx, 0.55}, {Gradient::kDgamma, 0.75}, {Gradient::kDbeta, 0.85}, {Gradient::kRstd, 1.0}};
-    // Cases without a bound would never finish by evaluations alone.
+    // Cases without a bound would never end if only evaluations counted.
     const double most_batches = 16 + 4 * evaluations / static_cast<double>(rows_ * n_);
     double batches = 0;
     for (const auto& [goal, until] : phases) {
@@ -121,7 +122,7 @@ class CaseAttack {
   }
 
  private:
-  // A row's state: its values, and what the last accepted comparison said of them.
+  // The state of a row: its values, and what the last accepted comparison found for them.
   struct RowState {
     std::vector<float> x, dy;
     std::vector<double> x_hat, delta;  // exact xh; xh' - xh
@@ -147,7 +148,7 @@ class CaseAttack {
 
   // --- Constructions ---
 
-  // Rows of unit size about 0 in the shapes that the error's terms call for; x^ of the element `outlier` is `height`.
+  // Rows of unit size about 0, in the shapes that the error's terms call for. x^ of the element `outlier` is `height`.
   std::vector<double> shape(size_t outlier, double height) {
     std::vector<double> z(n_);
     const double noise = random_.chance(0.5) ? 0 : random_.uniform(0, 0.3);
@@ -162,7 +163,7 @@ class CaseAttack {
       }
     }
     if (n_ > 1 && random_.chance(0.75)) {
-      // The others shrink to 1 - h^2 / N of the sum of squares.
+      // The other elements shrink to 1 - h^2 / N of the sum of squares.
       const double n = static_cast<double>(n_), rest = std::sqrt(std::max(1 - height * height / n, 1e-6));
       for (double& v : z) v *= rest;
       z[outlier] = height * random_.sign();
@@ -170,14 +171,15 @@ class CaseAttack {
     return z;
   }
 
-  // Rounding to a coarse format may throw a row out of its class: then another.
+  // Rounding to a coarse format may move a row out of its class. Then another row is tried.
   void start(RowState& row) {
     constexpr int kTries = 20;
     for (int k = 0; k < kTries; ++k) {
       construct(row);
       if (fits(row)) return;
     }
-    // x^ = 0, or 1 for RMSNorm: in every class but that of a subnormal x, which the constructions do not leave.
+    // x^ = 0, or 1 for RMSNorm. Such rows are in every class except that of a subnormal x, which the constructions do
+    // not leave.
     if (kind_.rows != Rows::kSubnormal) std::ranges::fill(row.x, 1.0f);
   }
 
@@ -198,7 +200,7 @@ class CaseAttack {
     row.dy.resize(n_);
     const size_t outlier = goal_ == Gradient::kDgamma ? column_ : random_.below(n_);
     const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n));
-    // dx has its largest product xh m2 at xh^2 = N / 2, dgamma its largest error at the largest xh.
+    // For dx the product xh m2 is largest at xh^2 = N / 2; for dgamma the error is largest at the largest xh.
     const double height = std::min(widest * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7) ? std::sqrt(static_cast<double>(n_) / 2) : kInfinity);
     const std::vector<double> z = shape(outlier, height);
     double scale = std::exp2(random_.uniform(0, 1)), shift = 0;
@@ -207,7 +209,7 @@ class CaseAttack {
       case Rows::kOutlier: break;
       case Rows::kLargeMean: {
         shift = subject_.options.mean_ratio * scale * random_.uniform(0.9, 0.998);
-        // Not beyond f16, and with its lattice at every height.
+        // The sizes stay within f16, and reach its lattice at every height.
         const double size = std::exp2(-std::floor(random_.uniform(0, 4)) - std::log2(subject_.options.mean_ratio));
         scale *= size, shift *= size;
         const double largest = format_largest(layer_.format);
@@ -241,7 +243,7 @@ class CaseAttack {
 
   // --- Moves ---
 
-  size_t some() {  // how many elements a move touches: any order of magnitude
+  size_t some() {  // how many elements a move touches, of any order of magnitude
     return std::min<size_t>(n_, size_t{1} << random_.below(static_cast<size_t>(std::bit_width(n_))));
   }
   int ulps() { return static_cast<int>(random_.sign()) * static_cast<int>(1 + random_.below(random_.chance(0.7) ? 2 : 16)); }
@@ -319,7 +321,8 @@ class CaseAttack {
     }
   }
 
-  // The first-order error of dx at the target, over rstd, is delta_t m2 + xh_t D2 + r p_t, up to its sign; all linear in dy.
+  // The first-order error of dx at the target, divided by rstd, is delta_t m2 + xh_t D2 + r p_t, up to its sign. It is
+  // linear in dy.
   void ascend_dy(RowState& row) {
     if (row.delta.empty()) return;
     const size_t t = row.target;
@@ -334,7 +337,7 @@ class CaseAttack {
     }
   }
 
-  // The same functional with the errors delta frozen, along its gradient in x.
+  // Follows the gradient in x of the same functional, with the errors delta frozen.
   void ascend_x(RowState& row) {
     if (row.delta.empty() || n_ < 2) return;
     const size_t t = row.target;
@@ -358,7 +361,7 @@ class CaseAttack {
     for (size_t i = 0; i < n_; ++i) row.x[i] = bounded_x(row.x[i] + step * slope[i]);
   }
 
-  // For each x among near ones that whose stored y errs the most away from beta (or towards it).
+  // For each x, picks from the nearby values the one whose stored y errs the most away from beta (or towards it).
   void sweep(RowState& row) {
     if (row.delta.empty()) return;
     constexpr size_t kCandidates = 8, kMost = 4096;
@@ -401,7 +404,7 @@ class CaseAttack {
       if (goal_ == Gradient::kDbeta) {
         move_columns(next);
       } else if (whole) {
-        // The sum over rows: dy of the target column along the errors, or a little off them.
+        // For the sum over rows: sets dy of the target column along the errors, or a little off them.
         for (RowState& row : next) {
           float& dy = row.dy[column_];
           if (random_.chance(0.5)) dy = bounded_dy(std::copysign(subject_.options.dy_max, row.delta.empty() ? 1 : row.delta[column_]));
@@ -508,7 +511,7 @@ class CaseAttack {
     const StabilityOptions& limits = subject_.options;
     in_class_.assign(rows_, false);
     bool all = true;
-    // Exactly 0, or limited by |x| <= x_max alone.
+    // Exactly 0, or limited only by |x| <= x_max.
     const bool known = n_ == 1 || kind_.rows == Rows::kConstant || kind_.rows == Rows::kSubnormal;
     for (size_t i = 0; i < rows_; ++i) {
       const double slack = reference_bounds_.channels[0].x_hat.worst;
@@ -526,7 +529,7 @@ class CaseAttack {
     dbeta_ratio_.assign(n_, -1);
     matrix_ratio_ = -1;
     if (all) compare_columns();
-    // The peers' errors on one batch in eight, and wherever ours is the largest so far.
+    // The peers' errors are computed on one batch in eight, and wherever ours is the largest so far.
     constexpr int kEvery = 8;
     if (improved_ || ++since_peers_ >= kEvery) {
       since_peers_ = 0;
@@ -536,7 +539,7 @@ class CaseAttack {
 
   double widest() const { return largest_x_hat(layer_.norm, layer_.n); }
 
-  // The bound of dx[i, j], with the reference's own error; infinite where it does not hold.
+  // The bound of dx[i, j], including the reference's own error; infinite where the bound does not apply.
   double dx_limit(size_t i, size_t j) const {
     const double rstd = static_cast<double>(reference_.rstd[i]) * (1 + 2 * reference_bounds_.rstd) * kUp;
     const double limit = (bounds_.channels[j].dx.conditional + reference_bounds_.channels[j].dx.conditional) * rstd * kUp + bounds_.dx_absolute;
@@ -548,7 +551,7 @@ class CaseAttack {
   }
   double dbeta_limit() const { return static_cast<double>(rows_) * (bounds_.dbeta + reference_bounds_.dbeta) * kUp; }
 
-  // error / limit; a NaN counts as the largest error. Where the limit is 0, so must the error be.
+  // error / limit. A NaN counts as the largest error. If the limit is 0, the error must also be 0.
   static double ratio(double got, long double want, double limit) {
     const double error = static_cast<double>(std::abs(static_cast<long double>(got) - want));
     if (error == 0) return 0;
@@ -629,7 +632,7 @@ class CaseAttack {
     }
   }
 
-  static constexpr int kPatience = 400;  // moves without a gain before a new start
+  static constexpr int kPatience = 400;  // moves without an improvement before a new start
 
   const AttackCase& subject_;
   const NormLayer& layer_;
@@ -700,13 +703,14 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
         if (norm == Norm::rms && parameters.with_beta) continue;
         for (const RowsKind& kind : kRowsKinds) {
           const bool plain = std::string(parameters.name) == "gamma 1";
-          // Every kind of rows with plain parameters; with the others the ordinary rows and those with a large mean.
+          // Every kind of rows is combined with plain parameters. The other parameters are combined with ordinary rows
+          // and with rows of a large mean.
           if (!plain && kind.rows != Rows::kCentred && !(kind.rows == Rows::kLargeMean && kind.mean_ratio < 1e4)) continue;
           if (norm == Norm::rms && kind.rows == Rows::kLargeMean) continue;  // its rows have no mean
           if (kind.mean_ratio > 1e4 && format != "f32") continue;  // no lattice of a 16-bit format holds such rows
           for (const i64 n : kColumns) {
             if (n > options.max_columns) continue;
-            if (kind.rows == Rows::kOutlier && n <= 36) continue;  // the same class as kCentred
+            if (kind.rows == Rows::kOutlier && n <= 36) continue;  // this is the same class as kCentred
             AttackCase c;
             c.parameters = parameters.name;
             c.rows_kind = kind.name;
@@ -716,7 +720,7 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
             layer.norm = norm;
             layer.format = format;
             layer.n = n;
-            constexpr i64 kBatch = 1024, kMostRows = 4;  // elements of a batch; rows enough for a tree over them
+            constexpr i64 kBatch = 1024, kMostRows = 4;  // elements of a batch; enough rows for a tree over them
             layer.rows = std::clamp<i64>(kBatch / n, 1, kMostRows);
             for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
               layer.gamma.push_back(parameters.gamma(j, random));
@@ -758,7 +762,8 @@ AttackResult attack(const AttackCase& subject, double evaluations, std::uint64_t
 std::vector<AttackResult> attack_all(const AttackOptions& options) {
   const std::vector<AttackCase> cases = attack_cases(options);
   std::vector<AttackResult> results(cases.size());
-  // A climb takes more moves, and each more elements, the longer the rows are; beyond kLong the constructions and ascents carry it.
+  // The longer the rows are, the more moves a climb takes, and the more elements each move has. Beyond kLong the search
+  // relies on the constructions and ascents.
   constexpr double kShort = 16, kLong = 1024;
   const auto weight = [&](const AttackCase& c) { return std::sqrt(std::clamp(static_cast<double>(c.layer.n), kShort, kLong) / kShort); };
   double weights = 0;

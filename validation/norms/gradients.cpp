@@ -107,7 +107,7 @@ class NormKernelsOf final : public NormKernels {
   std::vector<int> place_;
 };
 
-// Pairwise, as most libraries' sums are in effect.
+// Pairwise sums, which most libraries use in effect.
 template <class Term>
 float pairwise(size_t begin, size_t end, const Term& term) {
   constexpr size_t kLeaf = 8;
@@ -138,7 +138,7 @@ void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReferen
   const size_t n = static_cast<size_t>(layer.n), rows = static_cast<size_t>(layer.rows);
   const long double columns = static_cast<long double>(n);
   const bool centred = layer.norm == Norm::layer;
-  constexpr double kUp = 1 + 0x1p-40;  // these facts are rounded: by at most N 2^-64 relatively, times the mean ratio for x^ of small rows
+  constexpr double kUp = 1 + 0x1p-40;  // these facts are rounded, with a relative error of at most N 2^-64, times the mean ratio for x^ of small rows
   result.rstd.resize(rows);
   result.mean_ratio.resize(rows);
   result.x_hat_max.resize(rows);

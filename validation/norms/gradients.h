@@ -1,6 +1,7 @@
-// One batch of rows through the deployed norm kernels, through the exact gradient, and through what other libraries compute.
+// Runs one batch of rows through the deployed norm kernels, through the exact gradient, and through the computations of
+// other libraries.
 //
-// All values are float, those of a 16-bit format exactly representable in it.
+// All values are float; those of a 16-bit format are exactly representable in it.
 #pragma once
 
 #include <memory>
@@ -17,19 +18,19 @@ struct NormLayer {
   kernels::i64 rows = 1, n = 1;
   std::vector<float> gamma, beta;  // beta is empty for RMSNorm
   float eps = 1e-5f;
-  std::vector<kernels::i32> side;  // channels that keep x^ in fp32, ascending
+  std::vector<kernels::i32> side;  // channels that keep x^ in fp32, in ascending order
 };
 
 struct NormBatch {
   std::vector<float> x, dy;  // [rows, n]
 };
 
-// What the kernels computed of a batch. x_hat: the x^ that the backward pass reads, formed as it forms it.
+// What the kernels computed for a batch. x_hat is the x^ that the backward pass reads, computed in the same way.
 struct NormGradients {
   std::vector<float> rstd, x_hat, dx, dgamma, dbeta;
 };
 
-// Where a test may plant a fault.
+// A place where a test may plant a fault.
 class NormTamper {
  public:
   virtual ~NormTamper() = default;
@@ -37,32 +38,34 @@ class NormTamper {
   virtual void after_backward(const NormLayer&, const NormBatch&, NormGradients&) const {}
 };
 
-// The forward pass and the backward pass from the output, by the public host functions (kernels/host/layernorm.h).
+// The forward pass, and the backward pass from the output, through the public host functions
+// (kernels/host/layernorm.h).
 class NormKernels {
  public:
   virtual ~NormKernels() = default;
   virtual void run(const NormBatch& batch, const NormTamper* tamper, NormGradients& result) = 0;
-  // x rounded to the format; the value `steps` further on in the format, order by order (negative: towards -infinity), which stops at the
-  // largest finite values.
+  // x rounded to the format; and the value `steps` further on in the order of the format's values (negative: towards
+  // -infinity), which stops at the largest finite values.
   virtual float rounded(double x) const = 0;
   virtual float stepped(float x, int steps) const = 0;
 };
 
-// `layer` has to outlive the result. Throws SpecError for an unknown format.
+// `layer` must outlive the result. Throws SpecError for an unknown format.
 std::unique_ptr<NormKernels> norm_kernels(const NormLayer& layer);
 
-// The gradient of the stored x by the textbook formulas in long double: its error is that of reference_bounds() in validation/norms/stability.h.
+// The gradient of the stored x, computed by the textbook formulas in long double. reference_bounds() in
+// validation/norms/stability.h bounds its error.
 struct NormReference {
   std::vector<long double> rstd, x_hat, dx, dgamma, dbeta;
-  std::vector<double> mean_ratio, x_hat_max;  // of each row: |mean| rstd, max |x^|; rounded up
+  std::vector<double> mean_ratio, x_hat_max;  // for each row: |mean| rstd and max |x^|, rounded up
 };
 void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReference& result);
 
-// Other ways to the same gradient, in fp32 with pairwise sums, dx rounded to the format.
+// Other ways to compute the same gradient, in fp32 with pairwise sums; dx is rounded to the format.
 enum class NormPeer {
-  kFromInput,      // x, mean and rstd kept: what the output-based gradient saves
-  kClampedGamma,   // from the output, x^ = (y - beta) / gamma with |gamma| raised to eps: Apex's memory_efficient=True
-  kUnguarded,      // from the output, the same division as it is: Apex's fast LayerNorm
+  kFromInput,      // x, mean and rstd are kept, which the output-based gradient saves
+  kClampedGamma,   // from the output: x^ = (y - beta) / gamma, with |gamma| raised to eps, as in Apex's memory_efficient=True
+  kUnguarded,      // from the output: the same division without a guard, as in Apex's fast LayerNorm
 };
 const char* to_string(NormPeer peer);
 void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer peer, NormGradients& result);

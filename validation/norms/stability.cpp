@@ -1,4 +1,4 @@
-// Evaluates the bounds of stability.h upwards and classifies the channels.
+// Evaluates the bounds of stability.h, rounding upwards, and classifies the channels.
 #include "validation/norms/stability.h"
 
 #include <fmt/format.h>
@@ -26,24 +26,24 @@ using kernels::SpecError;
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // fp32's unit roundoff, e in stability.h
-constexpr double kFp32Overflow = 0x1p127;  // half of the first magnitude that rounds to infinity: room for every relative error in sight
+constexpr double kFp32Overflow = 0x1p127;  // half of the least magnitude that rounds to infinity, which leaves room for every relative error here
 
-// The arithmetic that the derivation of stability.h is evaluated for.
+// The arithmetic for which the derivation of stability.h is evaluated.
 struct Arithmetic {
   double unit;      // roundoff
-  double least;     // least subnormal: 2 h of its own underflow; 0 where nothing underflows
+  double least;     // least subnormal: 2 h of its own underflow; 0 if nothing underflows
   bool fma;         // products that feed a sum are not rounded
-  double overflow;  // infinite where nothing overflows
+  double overflow;  // infinite if nothing overflows
 };
 constexpr Arithmetic kFp32{kUnit, 0x1p-149, true, kFp32Overflow};
-// long double of at least 64 bits: its exponents hold whatever fp32 numbers can form.
+// long double of at least 64 bits. Its exponent range holds everything that can be formed from fp32 numbers.
 constexpr Arithmetic kExtended{0x1p-64, 0, false, kInfinity};
 
-// The number above a value >= 0.
+// The next number above a value >= 0.
 double above(double value) { return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) + 1); }
 
-// A non-negative number that is at least the exact value of the expression it came from: the exact result of an operation on doubles is at
-// most the double above the rounded one. A double given is taken as it is.
+// A non-negative number that is at least the exact value of the expression it came from. The exact result of an
+// operation on doubles is at most the double above the rounded result. A double that is given is taken as exact.
 class Upper {
  public:
   Upper(double value) : value_(value) {}  // NOLINT(google-explicit-constructor): formulas mix bounds and exact numbers
@@ -55,7 +55,7 @@ class Upper {
   Upper& operator+=(Upper other) { return *this = *this + other; }
 
   friend Upper sqrt(Upper a) { return a.value_ == 0 ? a : upwards(std::sqrt(a.value_)); }
-  // An upper bound of the difference to an exact number, where that is known not to be negative.
+  // An upper bound of the difference from an exact number, for a difference that is known not to be negative.
   friend Upper minus(Upper a, double exact) { return a.value_ > exact ? upwards(a.value_ - exact) : Upper(0); }
 
  private:
@@ -67,40 +67,40 @@ class Upper {
 Upper smaller(const Upper& a, const Upper& b) { return a.value() < b.value() ? a : b; }
 Upper larger(const Upper& a, const Upper& b) { return a.value() < b.value() ? b : a; }
 
-// (1 + a)(1 + b) - 1, without the cancellation.
+// (1 + a)(1 + b) - 1, without its cancellation.
 Upper compound(const Upper& a, const Upper& b) { return a + b + a * b; }
 
-// g(n) = n e / (1 - n e) <= n e (1 + 2 n e) while n e <= 1/2. A slot of 2^40 rows of 1024 columns adds 2^29 of them, and n e is 32: nothing is
-// bounded then.
+// g(n) = n e / (1 - n e) <= n e (1 + 2 n e) while n e <= 1/2. For larger n e nothing is bounded. For example, a slot of
+// 2^40 rows of 1024 columns adds 2^29 of them, and n e is 32.
 Upper roundings(const Arithmetic& arithmetic, i64 n) {
   const double ne = static_cast<double>(n) * arithmetic.unit;
   if (!(ne <= 0.5)) return Upper(std::numeric_limits<double>::infinity());
   return Upper(ne) * (Upper(1) + 2 * ne);
 }
 
-// What does not depend on the channel.
+// The quantities that do not depend on the channel.
 struct RowModel {
   Arithmetic arithmetic;
   Norm norm;
   i64 columns;
-  int mean_roundings;          // of a division by N: none where N is a power of two
+  int mean_roundings;          // of a division by N; none if N is a power of two
   i64 depth;
   Upper dy, unit_y, half_y;    // G; U; h + 2^-149 (fp32 underflow)
   Upper forward_a, forward_b;  // AE, BE
   Upper rstd;                  // R
   Upper format;                // u
   i64 column_depth;
-  i64 slots, slot_levels;  // of the tree over rows; 0 where the sum is sequential
+  i64 slots, slot_levels;  // of the tree over rows; 0 if the sum is sequential
 
   Upper g(i64 n) const { return roundings(arithmetic, n); }
   Upper tiny(double multiple) const { return multiple * arithmetic.least; }
 };
 
-// The largest error of rounding to nearest with unit roundoff u a number of magnitude at most `largest` (normal): half an ulp of the highest
-// binade that it can lie within. A number that is a power of two itself is not rounded.
+// The largest error of rounding a number of magnitude at most `largest` (normal) to nearest with unit roundoff u: half
+// an ulp of the highest binade that the number can lie within. A number that is itself a power of two is not rounded.
 Upper half_ulp(const Upper& largest, double unit) {
   const double value = largest.value();
-  if (!std::isnormal(value)) return value;  // 0, infinity, or a subnormal double, more than half of its ulp
+  if (!std::isnormal(value)) return value;  // 0, infinity or a subnormal double, which exceeds half of its ulp
   constexpr std::uint64_t kMantissa = (std::uint64_t{1} << 52) - 1;
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
   return std::bit_cast<double>(bits & ~kMantissa) * ((bits & kMantissa) == 0 ? unit / 2 : unit);
@@ -111,7 +111,7 @@ struct Depths {
   i64 row, column, slots, slot_levels;
 };
 
-// For rows whose |xh| is at most x_max (or has rms 1 at most).
+// The model for rows whose |xh| is at most x_max (or has rms 1 at most).
 RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmetic& arithmetic, const Depths& depths, double x_max) {
   const auto g = [&](i64 n) { return roundings(arithmetic, n); };
   const auto tiny = [&](double multiple) { return Upper(multiple * arithmetic.least); };
@@ -122,7 +122,7 @@ RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmeti
   const int mean_roundings = std::has_single_bit(static_cast<kernels::u64>(columns)) ? 0 : 1;
   const Upper mean =
       !centred || single ? Upper(0) : g(depths.row + mean_roundings) * (Upper(options.mean_ratio) + std::min(x_max, 1.0)) + tiny(0.5) * sqrt(inverse_eps);
-  // <= 1/4: eps is at least 2^-100. LayerNorm rounds a difference that is squared.
+  // <= 1/4, because eps is at least 2^-100. LayerNorm squares a difference that is rounded.
   const Upper h0 = single ? Upper(0) : g(depths.row + mean_roundings + (centred ? 4 : 2)) + tiny(2) * inverse_eps;
   const Upper h = h0 + mean * mean * (Upper(1) + h0);
   const Upper rstd = compound(g(2), h * 0.5 * (Upper(1) + 2 * h0));  // 1/(1-H0) <= 1 + 2 H0 below 1/2
@@ -152,7 +152,7 @@ RowModel kernels_model(const StabilityOptions& options, i64 columns, double x_ma
   return row_model(options, columns, kFp32, {row_tree_depth(columns), column_tree_depth(options.rows, columns), slots, levels}, x_max);
 }
 
-// The affine error A |xh| + B of one channel's normalised value before the backward pass rounds it.
+// The affine error A |xh| + B of one channel's normalised value, before the backward pass rounds it.
 struct Affine {
   Upper a, b;
   Upper at(const Upper& x) const { return a * x + b; }
@@ -166,13 +166,14 @@ Affine reconstruction(const RowModel& row, const ChannelParameters& channel, boo
   return {a, b};
 }
 
-// Error of xh at |xh| = 1 that the storage of y alone causes.
+// The error of xh at |xh| = 1 that is caused only by the storage of y.
 double storage_error(const StabilityOptions& options, double gamma, double rho) {
   const double u = std::max(options.format.unit_roundoff, kUnit);
   return u * (1 + rho) + (options.format.half_subnormal + 0x1p-149) / gamma + 3 * kUnit;
 }
 
-// 1/gamma has to be a normal number: its relative rounding error is unbounded otherwise (gamma is zero, below 2^-128 or beyond 2^126).
+// 1/gamma must be a normal number. Otherwise (gamma is zero, below 2^-128 or beyond 2^126) its relative rounding error
+// is unbounded.
 bool reciprocal_is_normal(float gamma) { return std::isnormal(1.0f / gamma) && std::abs(gamma) <= 0x1p126f; }
 
 bool overflows(const RowModel& row, const StorageFormat& format, float gamma, float beta, double x_hat) {
@@ -192,7 +193,7 @@ ChannelClass classify(const StabilityOptions& options, const RowModel& row, cons
 // The bounds when the channels marked in `side` are read from a side buffer.
 class BoundsEvaluator {
  public:
-  // The models of every row, and of those with |xh| <= x_hat_max.
+  // The models of all rows, and of the rows with |xh| <= x_hat_max.
   BoundsEvaluator(const StabilityOptions& options, const RowModel& every, const RowModel& conditional, const std::vector<ChannelParameters>& channels,
                   std::vector<bool> side)
       : options_(options), rows_{&every, &conditional}, row_(&every), channels_(channels), side_(std::move(side)) {}
@@ -207,7 +208,7 @@ class BoundsEvaluator {
       row_ = rows_[range];
       sum_over_channels(x_max[range]);
       const bool row_overflows = any_overflow(x_max[range]);
-      std::unordered_map<kernels::u64, size_t> seen[2];  // equal |gamma| and |beta| have equal bounds: the first such channel
+      std::unordered_map<kernels::u64, size_t> seen[2];  // equal |gamma| and |beta| have equal bounds; this finds the first such channel
       for (size_t j = 0; j < channels_.size(); ++j) {
         ChannelBounds& channel = bounds.channels[j];
         const kernels::u64 key =
@@ -238,22 +239,23 @@ class BoundsEvaluator {
  private:
   Upper absolute(float value) const { return std::abs(static_cast<double>(value)); }
 
-  // The first addition of a slot, to 0, is exact. No node of the tree over the slots exceeds the sum of bounds on its slots, because rounding
-  // is monotonic and such a sum is 2^l times a number of 24 bits; so each node of level l rounds by at most half an ulp of that.
+  // The first addition of a slot, to 0, is exact. No node of the tree over the slots exceeds the sum of bounds on its
+  // slots, because rounding is monotonic and such a sum is 2^l times a number of 24 bits. So each node of level l
+  // rounds by at most half an ulp of that sum.
   Upper dbeta_bound() const {
     if (!row_->slots) return row_->g(row_->column_depth) * row_->dy;
     const Upper slot_rows = static_cast<double>((options_.rows + row_->slots - 1) / row_->slots);
     const Upper within = row_->g(row_->column_depth - 1 - row_->slot_levels);
     const Upper slot_error = within * slot_rows * row_->dy;
-    // A single row is its own sum; others are raised to a number of 24 bits.
+    // The sum of a single row is the row itself. Other sums are raised to a number of 24 bits.
     const Upper slot_sum = within.value() == 0 ? row_->dy : (slot_rows * row_->dy + slot_error) * (1 + 0x1p-23);
     const Upper level = half_ulp(slot_sum, row_->arithmetic.unit);
     const Upper total = (slot_error + static_cast<double>(row_->slot_levels) * level) * static_cast<double>(row_->slots);
     return total / static_cast<double>(options_.rows);
   }
 
-  // The error of storing y = gamma xh + beta for |xh| <= x, before the division by gamma: affine in |xh|, as A and B have it, or half an ulp of
-  // the highest binade that y can reach, whichever is less.
+  // The error of storing y = gamma xh + beta for |xh| <= x, before the division by gamma. It is the lesser of two
+  // bounds: one that is affine in |xh|, like A and B, and half an ulp of the highest binade that y can reach.
   Upper affine_storage(size_t j, const Upper& x) const {
     const Upper kept = (Upper(1) + row_->forward_a) * x + row_->forward_b;
     return row_->unit_y * (absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta)) + row_->half_y;
@@ -265,7 +267,7 @@ class BoundsEvaluator {
     return fma + half_ulp(y + fma + row_->tiny(1), row_->format.value()) + row_->half_y;
   }
 
-  // Sums over the channels where every |xh| <= x.
+  // Sums over the channels for rows where every |xh| <= x.
   void sum_over_channels(const Upper& x) {
     Upper gamma = 0, gamma_squared = 0, offset = 0, binade = 0;
     for (size_t j = 0; j < channels_.size(); ++j) {
@@ -280,7 +282,7 @@ class BoundsEvaluator {
     mean_gamma_ = gamma / n;
     gamma_squared_ = gamma_squared;
     rms_gamma_ = sqrt(gamma_squared / n);
-    gamma_x_ = smaller(rms_gamma_, x * mean_gamma_);  // beside Cauchy-Schwarz's
+    gamma_x_ = smaller(rms_gamma_, x * mean_gamma_);  // the other bound is that of Cauchy-Schwarz
     forward_s_ = row_->forward_b * mean_gamma_;
     storage_offset_ = offset / n + row_->unit_y * forward_s_;
     storage_binade_ = binade / n;
@@ -288,7 +290,7 @@ class BoundsEvaluator {
     m1_error_ = row_->norm == Norm::layer ? row_->g(row_->depth + 1 + row_->mean_roundings) * m1_ + row_->tiny(2) : Upper(0);
   }
 
-  // |m2| and D2 where mean |gamma xh| <= gamma_x.
+  // |m2| and D2 for rows where mean |gamma xh| <= gamma_x.
   struct Product {
     Upper size, error;
   };
@@ -299,7 +301,8 @@ class BoundsEvaluator {
     return {row_->dy * gamma_x, row_->dy * mean_error + rounded + row_->tiny(2) + row_->tiny(1) * row_->dy};
   }
 
-  // Whether a sum or product of the backward pass may leave fp32. A sum's partial sums are below the sum of its terms' magnitudes.
+  // Whether a sum or product of the backward pass may leave the range of fp32. A sum's partial sums are below the sum
+  // of its terms' magnitudes.
   bool backward_overflows(double x_max) const {
     if (std::isinf(row_->arithmetic.overflow)) return false;
     Upper centred = 0, weighted = 0, gamma = 0, x_hat_largest = 0;
@@ -339,14 +342,14 @@ class BoundsEvaluator {
     return forward + smaller(affine_storage(j, x), binade_storage(j, x)) / std::abs(static_cast<double>(channels_[j].gamma));
   }
 
-  // X. A side channel's xh is read as it is.
+  // X. A side channel's xh is read unchanged.
   Upper x_hat(size_t j, const Upper& x) const {
     const Upper error = reconstruction_error(j, x);
     return side_[j] ? error : read_error(error, x);
   }
   Upper read_error(const Upper& error, const Upper& x) const { return (Upper(1) + row_->g(3)) * error + row_->g(3) * x + row_->tiny(1); }
 
-  // Dp, from |xh|, X, |a|, |p|
+  // Dp, computed from |xh|, X, |a| and |p|.
   Upper p_error(const Upper& x, const Upper& x_error, const Upper& a, const Upper& p, const Product& m2) const {
     const Upper m = m2.size + m2.error, propagated = m1_error_ + x * m2.error + x_error * m;
     if (!row_->arithmetic.fma) return propagated + row_->g(4) * (a + m1_ + m1_error_ + (x + x_error) * m) + row_->tiny(2);
@@ -354,16 +357,17 @@ class BoundsEvaluator {
     return inner + row_->arithmetic.unit * (p + inner) + row_->tiny(2);
   }
 
-  // dx / rstd from Dp and |p|
+  // dx / rstd, computed from Dp and |p|.
   Upper outer(const Upper& p_error, const Upper& p) const {
     const Upper v = compound(compound(row_->rstd, row_->arithmetic.unit), row_->format);
     return p_error + v * (p + p_error);
   }
 
-  // |xh_j| itself limits the rest of the row, whose squares sum to at most N - xh_j^2: the maximum over pieces of [0, x].
+  // |xh_j| itself limits the rest of the row, whose squares sum to at most N - xh_j^2. So this is the maximum over
+  // pieces of [0, x].
   Upper dx(size_t j, double x) const {
     constexpr int kMostPieces = 8;
-    // Where xh_j has little of the row's squares, it takes little from the rest.
+    // If xh_j has little of the row's squares, it takes little from the rest.
     const int pieces = 16 * x * x <= static_cast<double>(channels_.size()) ? 1 : kMostPieces;
     Upper most = 0;
     for (int k = 0; k < pieces; ++k) {
@@ -386,9 +390,10 @@ class BoundsEvaluator {
     return outer(p_error(x, x_hat(j, x), a, p, product), p);
   }
 
-  // p = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) (RMSNorm: no 1/N), so with sum_i xh_i = 0 Cauchy-Schwarz over i != j gives
-  // |p| <= G (|gamma_j| |1 - (1 + xh_j^2) / N| + rest_gamma sqrt(N - 1 - 2 xh_j^2 + xh_j^2 (N - xh_j^2)) / N); RMSNorm: N's share alone is
-  // xh_j^2, and the root xh_j sqrt(N - xh_j^2).
+  // p = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) (RMSNorm: without 1/N). With sum_i xh_i = 0, Cauchy-Schwarz over i
+  // != j gives
+  // |p| <= G (|gamma_j| |1 - (1 + xh_j^2) / N| + rest_gamma sqrt(N - 1 - 2 xh_j^2 + xh_j^2 (N - xh_j^2)) / N).
+  // For RMSNorm, the numerator over N is only xh_j^2, and the root is xh_j sqrt(N - xh_j^2).
   Upper projected(const Upper& gamma, const Upper& rest_gamma, const Upper& rest_squares, double low_squared, const Upper& x) const {
     const double n = static_cast<double>(channels_.size()), one = row_->norm == Norm::layer ? 1 : 0;
     const Upper above_one = minus((x * x + one) / n, 1), below_one = minus(Upper(1), (one + low_squared) / n * (1 - 0x1p-50));
@@ -422,7 +427,7 @@ class BoundsEvaluator {
   const std::vector<ChannelParameters>& channels_;
   const std::vector<bool> side_;
   Upper mean_gamma_ = 0, gamma_squared_ = 0, rms_gamma_ = 0, gamma_x_ = 0, m1_ = 0, m1_error_ = 0;
-  Upper forward_s_ = 0, storage_offset_ = 0, storage_binade_ = 0;  // of mean |gamma (xh~ - xh)|: the forward's and two bounds on storage's
+  Upper forward_s_ = 0, storage_offset_ = 0, storage_binade_ = 0;  // parts of mean |gamma (xh~ - xh)|: the forward's, and two bounds on that of storage
 };
 
 void check_finite(const std::vector<float>& values, const std::string& label, const std::string& name) {
@@ -435,7 +440,7 @@ void check_options(const StabilityOptions& options) {
   const auto require = [](bool holds, const char* place, const char* why) {
     if (!holds) throw SpecError("stability", place, why);
   };
-  // Below 2^-100, underflow in the variance would not be small against eps any more.
+  // Below 2^-100, underflow in the variance would no longer be small compared with eps.
   require(options.eps >= 0x1p-100f && options.eps <= 0x1p100f, "eps", "must be between 2^-100 and 2^100");
   require(options.mean_ratio >= 0 && std::isfinite(options.mean_ratio), "mean ratio", "must be finite and not negative");
   require(options.dy_max > 0 && std::isfinite(options.dy_max), "dy bound", "must be finite and positive");
@@ -445,11 +450,11 @@ void check_options(const StabilityOptions& options) {
   require(options.rows >= 1 && options.rows <= kMaxRows, "rows", "must be between 1 and 2^40");
 }
 
-// rms relative error of rounding to nearest with a logarithmically uniform significand m in [1, 2): the error is uniform in +-u 2^e,
-// so u sqrt(E[m^-2] / 3), E[m^-2] = (1 - 1/4) / (2 ln 2).
+// The relative rms error of rounding to nearest, for a logarithmically uniform significand m in [1, 2). The error is
+// uniform in +-u 2^e, so it is u sqrt(E[m^-2] / 3) with E[m^-2] = (1 - 1/4) / (2 ln 2).
 const double kRmsRounding = std::sqrt(0.75 / (2 * std::log(2.0)) / 3);
 
-// "ln", "ln_1", "ln2", "ln_final", not "lnear".
+// Matches "ln", "ln_1", "ln2", "ln_final", but not "lnear".
 bool is_ln(std::string_view component) {
   return component.starts_with("ln") && (component.size() == 2 || !std::isalpha(static_cast<unsigned char>(component[2])));
 }
@@ -463,7 +468,7 @@ bool names_a_norm(std::string_view stem) {
 
 struct Suffix {
   std::string_view gamma, beta, running_mean;
-  bool any_stem;  // the suffix alone tells a norm
+  bool any_stem;  // the suffix alone identifies a norm
 };
 
 constexpr Suffix kSuffixes[] = {
@@ -471,12 +476,12 @@ constexpr Suffix kSuffixes[] = {
     {"/gamma", "/beta", "/moving_mean", true},    {"_gamma", "_beta", "_moving_mean", true}, {"gamma", "beta", "moving_mean", true},
 };
 
-// The result but for its bounds and estimates.
+// The result without its bounds and estimates.
 StabilityResult classified(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options, const std::string& label,
                            const std::string& gamma_name, const std::string& beta_name) {
   check_options(options);
   const size_t n = gamma.size();
-  constexpr size_t kMaxColumns = size_t{1} << 20;  // keeps every g(n) below 1/2 with room; wider than any norm
+  constexpr size_t kMaxColumns = size_t{1} << 20;  // keeps every g(n) well below 1/2; wider than any norm
   if (n < 1 || n > kMaxColumns) throw SpecError(label, gamma_name, fmt::format("{} channels, where 1 to {} are analysed", n, kMaxColumns));
   if (!beta.empty() && beta.size() != n) throw SpecError(label, beta_name, fmt::format("{} channels, but {} has {}", beta.size(), gamma_name, n));
   if (!beta.empty() && options.norm == Norm::rms) throw SpecError(label, beta_name, "RMSNorm has no beta");
@@ -543,7 +548,7 @@ const char* to_string(ChannelClass channel_class) {
 
 const char* to_string(Norm norm) { return norm == Norm::layer ? "layernorm" : "rmsnorm"; }
 
-// Missing terms are added exactly, so a fold of which only the first m values are there rounds ceil(log2 m) times in a row.
+// Missing terms are added exactly, so a fold that has only the first m values rounds ceil(log2 m) times in a row.
 int row_tree_depth(i64 columns) {
   const i64 steps = kernels::row_steps(columns);
   const i64 groups = (steps + kernels::kGroupSteps - 1) / kernels::kGroupSteps;
@@ -591,7 +596,7 @@ double largest_x_hat(Norm norm, i64 columns) {
 }
 
 double largest_x(i64 columns) {
-  // N (2 x)^2 <= 2^125: far enough below 2^128 for every rounding and for eps.
+  // N (2 x)^2 <= 2^125, which is far enough below 2^128 for every rounding and for eps.
   const int levels = static_cast<int>(std::bit_width(static_cast<kernels::u64>(columns) - 1));
   return std::ldexp(1.0, (123 - levels) / 2);
 }

@@ -1,15 +1,17 @@
-// Certified bounds on LayerNorm and RMSNorm gradients computed from the stored output, channel by channel, and the policy they imply.
+// Certified bounds, channel by channel, on LayerNorm and RMSNorm gradients that are computed from the stored output,
+// and the policy that follows from them.
 //
 // DERIVATION. One row of N channels, stored exactly: x, dy (the format's), gamma, beta, eps (fp32). The reference is the exact real
 // gradient of that stored x:
 //   xh = (x - mean) rstd,  rstd = (var + eps)^(-1/2),  a = dy gamma,  dx = rstd (a - mean(a) - xh mean(a xh)),  dgamma = sum dy xh.
-// Known of the row: k >= |mean| rstd and G >= |dy|. Hence sum xh^2 <= N, |xh| <= sqrt(N-1) (biased variance; RMSNorm: sqrt(N)), and by
-// Cauchy-Schwarz mean |gamma xh| <= rms(gamma). e = 2^-24 is fp32's unit roundoff, u the format's, h half its least subnormal
-// (u = h = 0 beyond fp32's own for f32), g(n) = n e / (1 - n e) bounds n roundings in a row, D is the depth of the summation tree.
+// Known about the row: k >= |mean| rstd and G >= |dy|. Hence sum xh^2 <= N, |xh| <= sqrt(N-1) (biased variance;
+// RMSNorm: sqrt(N)), and by Cauchy-Schwarz mean |gamma xh| <= rms(gamma). e = 2^-24 is fp32's unit roundoff, u is that
+// of the format, and h is half the format's least subnormal (for f32, u = h = 0 beyond fp32's own).
+// g(n) = n e / (1 - n e) bounds n roundings in a row. D is the depth of the summation tree.
 //
 // Forward.  mean: |mean~ - mean| rstd <= M = g(D+1) (k + 1) + 2^-150 / sqrt(eps), as mean |x| <= |mean| + sqrt(var)
-//   (and sqrt(var) rstd <= max|xh|, which stands for the 1 where it is less). Here and below the
-//   division by N is one of the roundings counted, which falls away where N is a power of two. N = 1: M = H = 0.
+//   (and sqrt(var) rstd <= max|xh|, which replaces the 1 if it is less). Here and below, the division by N is one of
+//   the roundings counted; it is exact if N is a power of two. N = 1: M = H = 0.
 //   var: sum (x - mean~)^2 = N (var + (mean~ - mean)^2), so the rounded radicand var + eps is off by a relative
 //   H <= H0 + M^2 (1 + H0), H0 = g(D+5) + 2^-148 / eps (difference twice, square, tree, mean, + eps; underflow; RMSNorm: g(D+3)); hence
 //   rstd~ = rstd (1 +- R), R = (1 + g(2)) (1 + H/(2(1-H0))) - 1.
@@ -18,8 +20,8 @@
 //   y = gamma xh~ + beta by one fma, then stored: y = gamma xh + beta + gamma (xh~ - xh) + F, with U = (1+e)(1+u) - 1 and
 //   |F| <= U (|gamma| ((1 + AE) |xh| + BE) + |beta|) + h + 2^-149.
 //   So (y - beta)/gamma = xh +- (A |xh| + B), A = AE + U (1 + AE), B = BE (1 + U) + U rho + (h + 2^-149)/|gamma|,
-//   rho = |beta/gamma|: the storage term U (|xh| + rho) is the one that a channel can ruin. A y beyond the format's range makes the
-//   bound infinite.
+//   rho = |beta/gamma|: the storage term U (|xh| + rho) is the one that a channel can make large. The bound is infinite
+//   if y may exceed the format's range.
 // Backward.  xh' = (y - beta) rcp(gamma): three more roundings, |xh' - xh| <= X = (1 + g(3)) (A |xh| + B) + g(3) |xh| + 2^-149.
 //   m1 = mean(a): |D1| <= g(D+2) G mean|gamma| + 2^-148.
 //   m2 = mean(dy (y - beta)), no division: |D2| <= G (A W + S) + g(D+3) G ((1 + A) W + S) + 2^-148 + 2^-149 G (a side channel's gamma xh),
@@ -28,22 +30,26 @@
 //   p = fma(xh', -m2, fma(dy, gamma, -m1)):
 //   |Dp| <= I + e (|p| + I) + 2^-148, I = D1 + |xh| D2 + X (|m2| + D2) + e (|a| + |m1| + D1).
 //   dx = narrow(rstd~ p): |error| <= rstd (Dp + V (|p| + Dp)) + h + 2^-149, V = (1+R)(1+e)(1+u) - 1, |p| <= |a| + |m1| + |xh m2|.
-//   Sharper, with |xh_j| itself in [low, high], the maximum being taken over such pieces of its range: sum_(i != j) xh_i^2 <= N - low^2, so
+//   A sharper bound has |xh_j| itself in [low, high] and takes the maximum over such pieces of its range: sum_(i != j)
+//   xh_i^2 <= N - low^2, so
 //   W <= (|gamma_j| high + |gamma|_(i != j) sqrt(N - low^2)) / N, and p_j = sum_i a_i (delta_ij - 1/N - xh_j xh_i / N) likewise (`projected`).
-//   A number of magnitude at most v is rounded by at most half an ulp of the highest binade below v: so are y (F) and the nodes of dbeta's tree.
-//   Its rms over the channels by Minkowski's inequality: rms(xh) <= 1, rms(a) <= G rms(gamma) and rms(p) <= rms(a), a projection.
+//   A number of magnitude at most v is rounded by at most half an ulp of the highest binade below v. This holds for y
+//   (F) and for the nodes of dbeta's tree.
+//   The rms of dx over the channels follows from Minkowski's inequality: rms(xh) <= 1, rms(a) <= G rms(gamma), and
+//   rms(p) <= rms(a), since p is a projection.
 //   dgamma, per row: G (A |xh| + B + g(DM+3) ((1+A) |xh| + B)) + 2^-149 (1 + 1/|gamma|), DM the depth of the sum over rows;
-//   dbeta: g(DM-1) G at most, as each slot's first addition is to 0.
-// A side-buffer channel keeps xh~ in fp32: U and h vanish from its A and B (hence from S), X = A |xh| + B, and gamma = 0 does no harm.
+//   dbeta: at most g(DM-1) G, because each slot's first addition is to 0.
+// A side-buffer channel keeps xh~ in fp32: U and h vanish from its A and B (and hence from S), X = A |xh| + B, and
+// gamma = 0 is harmless.
 // RMSNorm: M = 0, no beta, no m1.
-// D counts additions of two terms that are both there: N = 1 has none.
-// Range. |x| <= largest_x(N), which keeps N (2x)^2 <= 2^125. Whether a sum or product of the backward pass may overflow fp32 is checked:
-// the bounds are infinite where it may. Assumed: dx and its bound stay within the format's range (its size is rstd's to decide),
-// subnormals are not flushed.
-// The derivation holds for any arithmetic with a unit roundoff: with e = 2^-64, D = N, g(4) for p's unfused products and nothing stored it
-// bounds the error of a long double reference (reference_bounds).
-// All of it is sums and products of non-negative numbers, evaluated upwards: each operation on doubles is followed by a step to the
-// next one.
+// D counts only additions of two terms that both exist: N = 1 has none.
+// Range. |x| <= largest_x(N), which keeps N (2x)^2 <= 2^125. A check decides whether a sum or product of the backward
+// pass may overflow fp32; if so, the bounds are infinite. Assumptions: dx and its bound stay within the format's range
+// (rstd decides its size), and subnormals are not flushed.
+// The derivation holds for any arithmetic with a unit roundoff. With e = 2^-64, D = N, g(4) for p's unfused products,
+// and nothing stored, it bounds the error of a long double reference (reference_bounds).
+// All of it consists of sums and products of non-negative numbers, evaluated upwards: after each operation on doubles,
+// the next larger double is taken.
 #pragma once
 
 #include <array>
@@ -58,12 +64,12 @@ namespace outgrad::validation {
 
 using kernels::Norm;
 
-// A storage format as the bounds see it.
+// The properties of a storage format on which the bounds depend.
 struct StorageFormat {
   std::string name;
-  double unit_roundoff;    // 2^-p; 0 for f32, whose stored value is the fp32 result itself
+  double unit_roundoff;    // 2^-p; 0 for f32, for which the stored value is the fp32 result itself
   double half_subnormal;   // largest error of a subnormal; 0 for f32
-  double overflow;         // magnitudes from here on round to infinity
+  double overflow;         // the least magnitude that rounds to infinity
   int bytes;
 };
 
@@ -74,27 +80,27 @@ struct StabilityOptions {
   Norm norm = Norm::layer;
   StorageFormat format = storage_format("bf16");
   float eps = 1e-5f;
-  double mean_ratio = 10;  // |mean| rstd of a row of x, at most (LayerNorm)
-  double dy_max = 1;       // |dy|, at most
-  // |xh| assumed by the conditional bounds: a normal variable exceeds 6 once in 5e8 elements.
+  double mean_ratio = 10;  // the most that |mean| rstd of a row of x may be (LayerNorm)
+  double dy_max = 1;       // the most that |dy| may be
+  // The conditional bounds assume this limit of |xh|. A normal variable exceeds 6 once in 5e8 elements.
   double x_hat_max = 6;
-  // Storage error of xh at |xh| = 1 (its rms) beyond which a channel leaves the output: 2^-4 is the unit roundoff of fp8 e4m3, so beyond it
-  // the 16-bit y says less about xh than half as many bytes would.
+  // If the storage error of xh at |xh| = 1 (its rms) exceeds this, a channel no longer uses the output. 2^-4 is the
+  // unit roundoff of fp8 e4m3: beyond it, the 16-bit y says less about xh than half as many bytes would.
   double tau = 0x1p-4;
-  kernels::i64 rows = 4096;  // rows summed in dgamma and dbeta: only the depth of their tree depends on it
+  kernels::i64 rows = 4096;  // rows summed in dgamma and dbeta; only the depth of their tree depends on it
 };
 
 enum class ChannelClass {
-  kStable,     // at most one bit of xh lost against a channel with beta = 0: the error at |xh| = 1 is at most doubled
+  kStable,     // loses at most one bit of xh against a channel with beta = 0: the error at |xh| = 1 is at most doubled
   kDegraded,   // worse, but within tau
-  kUnstable,   // beyond tau, 1/gamma not a normal fp32 number, or y overflows within |xh| <= x_hat_max
+  kUnstable,   // beyond tau, or 1/gamma is not a normal fp32 number, or y overflows within |xh| <= x_hat_max
   kZeroGamma,  // y does not depend on xh
 };
 
 const char* to_string(ChannelClass channel_class);
 const char* to_string(Norm norm);
 
-// Upper bounds; infinite where nothing holds. `worst`: for every row; `conditional`: for rows with |xh| <= x_hat_max.
+// Upper bounds; infinite if no bound holds. `worst` holds for every row, `conditional` for rows with |xh| <= x_hat_max.
 struct Bound {
   double worst, conditional;
 };
@@ -107,10 +113,10 @@ struct ChannelBounds {
 
 struct NormBounds {
   std::vector<ChannelBounds> channels;
-  Bound dx;                // max-norm: the largest of the channels'
+  Bound dx;                // max-norm: the largest of the channels' bounds
   Bound dx_rms;            // root mean square over the row / rstd (no |xh| enters: the two differ only where y may overflow)
-  Bound dx_rms_relative;   // the same over dy_max rms(gamma), the scale of dx / rstd
-  double dx_absolute;      // to be added to every bound on dx: underflow of the outer product and of the format
+  Bound dx_rms_relative;   // the same, divided by dy_max rms(gamma), the scale of dx / rstd
+  double dx_absolute;      // must be added to every bound on dx: the underflow of the outer product and of the format
   double dbeta;            // per row summed
   double rstd;             // R: relative error of the stored rstd
 };
@@ -119,7 +125,7 @@ struct ChannelParameters {
   float gamma, beta;
   double rho;            // |beta / gamma|, infinite for gamma = 0; 0 for RMSNorm
   ChannelClass channel_class;
-  double bits_lost;      // log2 of the storage error at |xh| = 1 over that of gamma = 1, beta = 0
+  double bits_lost;      // log2 of the storage error at |xh| = 1, divided by that for gamma = 1, beta = 0
   double x_hat_estimate;  // ESTIMATE of the rms error of xh from the storage of y, not a bound: c u sqrt(1 + rho^2)
 };
 
@@ -128,53 +134,56 @@ struct StabilityResult {
   std::vector<ChannelParameters> channels;
   std::vector<size_t> side_buffer;  // unstable and zero-gamma channels, ascending
   NormBounds from_output;           // every channel from the output
-  NormBounds recommended;           // channels of `side_buffer` from fp32 xh; equals from_output where there are none
-  double forward_x_hat;             // error of xh at |xh| = 1 that the fp32 forward itself causes: no storage policy removes it
-  double dgamma_estimate;           // ESTIMATE of the relative L2 error of dgamma, every channel from the output, dy independent of xh
+  NormBounds recommended;           // channels of `side_buffer` use the fp32 xh; equals from_output if there are none
+  double forward_x_hat;             // the error of xh at |xh| = 1 that the fp32 forward itself causes; no storage policy removes it
+  double dgamma_estimate;           // ESTIMATE of the relative L2 error of dgamma, with every channel from the output and dy independent of xh
   std::array<int, 4> count;         // by ChannelClass
 
   const char* policy() const { return side_buffer.empty() ? "from_output" : "side_buffer"; }
   size_t side_buffer_bytes_per_row() const { return sizeof(float) * side_buffer.size(); }
 };
 
-// The depth of the kernels' fixed summation trees: roundings between a term and the sum, at most.
+// The depth of the kernels' fixed summation trees: the most roundings between a term and the sum.
 int row_tree_depth(kernels::i64 columns);
 int column_tree_depth(kernels::i64 rows, kernels::i64 columns);
 
 // Upper bound on |xh| in a row of `columns`: sqrt(N - 1), for RMSNorm sqrt(N).
 double largest_x_hat(Norm norm, kernels::i64 columns);
 
-// |x| up to which the bounds hold: beyond it fp32 sums of squares may overflow.
+// The largest |x| for which the bounds hold. Beyond it, fp32 sums of squares may overflow.
 double largest_x(kernels::i64 columns);
 
-// Analyses one norm layer. gamma: N values, 1 <= N <= 2^20; beta: N values or none. `label` (the file) and the tensors' names stand in
-// messages. Throws SpecError for NaN or infinity (tensor and index), sizes that differ, options out of range.
+// Analyses one norm layer. gamma has N values, 1 <= N <= 2^20; beta has N values or none. `label` (the file) and the
+// tensors' names appear in messages. Throws SpecError for a NaN or infinity (with tensor and index), for sizes that
+// differ, and for options out of range.
 StabilityResult analyse_stability(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options,
                                   const std::string& label = "stability", const std::string& gamma_name = "gamma", const std::string& beta_name = "beta");
 
-// The channels that the policy keeps in a side buffer, ascending: `side_buffer` of the analysis, without its bounds.
+// The channels that the policy keeps in a side buffer, in ascending order. This is `side_buffer` of the analysis,
+// without its bounds.
 std::vector<size_t> side_channels(const std::vector<float>& gamma, const std::vector<float>& beta, const StabilityOptions& options);
 
-// The errors of the textbook formulas (dx from x, sums term by term) in long double of at least 64 bits, bounded for the rows that `result` is
-// about: what a comparison with such a reference has to allow for.
+// The errors of the textbook formulas (dx from x, sums term by term) in long double of at least 64 bits, bounded for
+// the rows that `result` is about. A comparison with such a reference must allow for these errors.
 NormBounds reference_bounds(const StabilityResult& result);
 
-// The value at a fraction of the finite-or-infinite rho, nearest rank.
+// The value at a fraction of the sorted values of rho (finite or infinite), by nearest rank.
 double rho_quantile(const StabilityResult& result, double fraction);
 
 // The tensors of one norm layer.
 struct NormNames {
-  std::string name;   // what gamma and beta share: "encoder.layer.0.output.LayerNorm"
+  std::string name;   // the common part of the names of gamma and beta: "encoder.layer.0.output.LayerNorm"
   std::string gamma;
-  std::string beta;   // empty where there is none
+  std::string beta;   // empty if there is none
 };
 
-// Norm layers by the naming habits of PyTorch, TensorFlow and JAX checkpoints: one-dimensional X.weight or X.scale (with X.bias) whose last
-// component X holds "norm" or is "ln", "ln_1", "ln_f"; or X.gamma (with X.beta), whatever X. BatchNorm (a running mean beside it) is left
-// out.
+// Finds norm layers by the naming habits of PyTorch, TensorFlow and JAX checkpoints: one-dimensional X.weight or
+// X.scale (with X.bias) where the last component of X contains "norm" or is "ln", "ln_1", "ln_f"; or X.gamma (with
+// X.beta), whatever X is. A BatchNorm, which has a running mean beside it, is left out.
 std::vector<NormNames> detect_norms(const TensorFile& file);
 
-// One element of "norms" in schema outgrad.stability/1: summary plus the channels as columns; infinite bounds are null.
+// One element of "norms" in schema outgrad.stability/1: a summary, and the channels as columns. Infinite bounds are
+// null.
 nlohmann::json to_json(const StabilityResult& result);
 nlohmann::json to_json(const StabilityOptions& options);
 

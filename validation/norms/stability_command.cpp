@@ -93,7 +93,7 @@ nlohmann::json document(const Arguments& arguments, const std::vector<Layer>& la
   return {{"schema", "outgrad.stability/1"}, {"source", arguments.file}, {"options", to_json(arguments.options)}, {"norms", norms}};
 }
 
-// Long names keep their end, which tells layers apart.
+// A long name keeps its end, which distinguishes layers.
 std::string shortened(const std::string& name, size_t width) { return name.size() <= width ? name : ".." + name.substr(name.size() - (width - 2)); }
 
 void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) {
@@ -160,7 +160,7 @@ void extract(const Arguments& arguments) {
 
 std::string multiple(double value) { return value > 0 ? fmt::format("{:.3g}", value) : "0"; }
 
-// One line a case: of dx and dgamma the worst error in units of the bound, ours and the peers'.
+// One line per case: the worst errors of dx and dgamma in units of the bound, for our kernels and for the peers.
 void print_attack(const std::vector<AttackResult>& results, double seconds) {
   fmt::print("{:<9} {:<4} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}\n", "norm", "y", "N", "rows",
              "parameters", "x", "side", "compared", "dx", "dgamma", "dbeta", "dx: x", "clamp", "unguarded", "dg: x", "clamp", "unguarded");
@@ -189,7 +189,7 @@ void print_attack(const std::vector<AttackResult>& results, double seconds) {
 }
 
 std::string hex_row(const std::vector<float>& values) {
-  constexpr size_t kShown = 64;  // the JSON has all
+  constexpr size_t kShown = 64;  // the JSON has all of them
   std::string text;
   for (size_t k = 0; k < std::min(values.size(), kShown); ++k) text += fmt::format(" {:a}", values[k]);
   return values.size() > kShown ? text + " .." : text;
@@ -239,7 +239,7 @@ void run(Arguments& arguments, int& status) {
   }
   if (arguments.extract) return extract(arguments);
   const std::vector<Layer> layers = analyse_all(arguments);
-  // Names of zip entries may be any bytes; JSON is UTF-8.
+  // Names of zip entries may contain any bytes, but JSON is UTF-8.
   const std::string text = arguments.json || !arguments.out.empty()
                                ? document(arguments, layers).dump(arguments.json ? 1 : -1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                                : "";

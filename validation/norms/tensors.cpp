@@ -1,4 +1,4 @@
-// Tensor files: safetensors by nlohmann/json, npz by libzip and a reader of the .npy header's dictionary.
+// Tensor files: nlohmann/json reads safetensors; libzip and a reader of the .npy header's dictionary read npz.
 #include "validation/norms/tensors.h"
 
 #include <fmt/format.h>
@@ -33,11 +33,12 @@ using kernels::u64;
 
 namespace {
 
-// The safetensors reference implementation refuses longer headers too.
+// The reference implementation of safetensors also refuses longer headers.
 constexpr u64 kMaxSafetensorsHeaderBytes = 100'000'000;
-// NumPy writes 128 bytes for a plain array; its own reader refuses more than 10,000 characters as unsafe.
+// NumPy writes 128 bytes for a plain array. Its own reader refuses more than 10,000 characters as unsafe.
 constexpr u64 kMaxNpyHeaderBytes = 10'000;
-// What one read may allocate, whatever a file claims: a norm over 2^23 fp64 channels, hundreds of times the widest model's.
+// The most that one read may allocate, whatever a file claims: a norm over 2^23 fp64 channels, hundreds of times the
+// width of the widest model.
 constexpr u64 kMaxTensorBytes = u64{64} << 20;
 
 enum class Element { kF16, kBF16, kF32, kF64 };
@@ -58,7 +59,7 @@ std::optional<u64> checked_multiply(u64 a, u64 b) {
   return product;
 }
 
-// The product of a shape, or nothing where it overflows.
+// The product of a shape, or nothing if it overflows.
 std::optional<u64> element_count(const std::vector<u64>& shape) {
   std::optional<u64> count = 1;
   for (const u64 extent : shape) {
@@ -79,7 +80,8 @@ std::vector<float> widen_all(std::string_view bytes, Widen widen) {
 }
 
 float nearest_float(double value) {
-  // A double beyond fp32's range is undefined behaviour to convert; from the midpoint above the largest float on, nearest is infinity.
+  // Converting a double beyond fp32's range is undefined behaviour. From the midpoint above the largest float on, the
+  // nearest value is infinity.
   constexpr double kRoundsToInfinity = 0x1.ffffffp127;
   if (std::abs(value) >= kRoundsToInfinity) return value > 0 ? HUGE_VALF : -HUGE_VALF;
   return static_cast<float>(value);
@@ -95,7 +97,8 @@ std::vector<float> decode(std::string_view bytes, Element element) {
   return {};
 }
 
-// Sizes in bytes of the dtypes of the safetensors format; those without an Element can be listed but not read.
+// Sizes in bytes of the dtypes of the safetensors format. Tensors of a dtype without an Element can be listed but not
+// read.
 struct SafetensorsDtype {
   u64 bytes;
   std::optional<Element> element;
@@ -108,9 +111,10 @@ const std::map<std::string, SafetensorsDtype, std::less<>> kSafetensorsDtypes = 
     {"I64", {8, {}}},     {"U64", {8, {}}},
 };
 
-// Goes before the parser over a header and refuses what that would take: nlohmann keeps the last of two equal keys, which the format forbids
-// and which are how two readers are made to see two files; and a hostile header may nest as deep as it is long, at some hundred bytes of
-// memory a level, where the format nests three deep. (A callback of the parser itself would take time quadratic in the tensors.)
+// Checks a header before the parser reads it, and refuses two things that the parser would accept. nlohmann keeps the
+// last of two equal keys; the format forbids them, and they can make two readers see two different files. And a hostile
+// header may nest as deeply as it is long, at about a hundred bytes of memory per level, whereas the format nests three
+// deep. (A callback of the parser itself would take time quadratic in the number of tensors.)
 class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderGuard(const std::string& label) : label_(label) {}
@@ -130,7 +134,7 @@ class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
     if (!keys_.back().insert(name).second) throw SpecError(label_, "header", "name '" + name + "' occurs twice");
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }  // the parser will say it
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }  // the parser will report it
 
  private:
   bool enter() {
@@ -145,7 +149,7 @@ class HeaderGuard final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::string& label_;
-  std::vector<std::set<std::string>> keys_;  // of the objects around, empty of arrays
+  std::vector<std::set<std::string>> keys_;  // of the enclosing objects; empty for arrays
 };
 
 class SafetensorsFile final : public TensorFile {
@@ -178,7 +182,7 @@ class SafetensorsFile final : public TensorFile {
     u64 begin, end;
   };
 
-  // Callers have checked the range against the file's size; a short read means that the file shrank meanwhile.
+  // Callers have checked the range against the file's size, so a short read means that the file has shrunk meanwhile.
   std::string bytes_at(u64 offset, u64 count, const std::string& place) const {
     std::string bytes(count, '\0');
     stream_->clear();
@@ -196,7 +200,7 @@ class SafetensorsFile final : public TensorFile {
     try {
       header = json::parse(text);
     } catch (const json::exception& error) {
-      // nlohmann quotes the token it stopped at, which may be as long as the header.
+      // nlohmann quotes the token at which it stopped, which may be as long as the header.
       constexpr size_t kReasonCharacters = 160;
       throw SpecError(label_, "header", std::string(error.what()).substr(0, kReasonCharacters));
     }
@@ -236,7 +240,7 @@ class SafetensorsFile final : public TensorFile {
     add(std::move(tensor));
   }
 
-  // The format demands that the tensors tile the data: no overlap, no hole, nothing after the last.
+  // The format demands that the tensors tile the data: no overlap, no gap, and nothing after the last tensor.
   void require_whole_buffer() const {
     std::vector<std::pair<std::string, Range>> order(ranges_.begin(), ranges_.end());
     std::sort(order.begin(), order.end(),
@@ -276,7 +280,7 @@ class NpyDictionary {
       if (key == "descr") {
         descr = quoted();
       } else if (key == "fortran_order") {
-        boolean();  // the order of one dimension is the same either way, and only one-dimensional tensors have a meaning here
+        boolean();  // a one-dimensional tensor is the same in either order, and only these have a meaning here
       } else if (key == "shape") {
         shape = tuple();
       } else {
@@ -365,7 +369,7 @@ class NpyDictionary {
   std::string_view text_;
 };
 
-// The NumPy type strings that can be read; arrays of other types are listed only.
+// The NumPy type strings that can be read. Arrays of other types can only be listed.
 const std::map<std::string, Element, std::less<>> kNpyElements = {{"<f2", Element::kF16}, {"<f4", Element::kF32}, {"<f8", Element::kF64}};
 
 class NpzFile final : public TensorFile {
@@ -394,7 +398,8 @@ class NpzFile final : public TensorFile {
   }
 
  private:
-  // One entry as a stream of the size its directory record declares: an inflated size beyond it is an error, so a bomb costs no memory.
+  // One entry, as a stream of the size that its directory record declares. Inflated data beyond that size are an error,
+  // so a zip bomb costs no memory.
   class Entry {
    public:
     Entry(const NpzFile& owner, zip_uint64_t index, std::string place) : label_(owner.label_), place_(std::move(place)) {
@@ -437,7 +442,7 @@ class NpzFile final : public TensorFile {
     std::unique_ptr<zip_file_t, Close> file_;
   };
 
-  // Takes over `source`, null where libzip had no memory for it.
+  // Takes over `source`, which is null if libzip had no memory for it.
   void open(zip_source_t* source) {
     if (source == nullptr) throw std::bad_alloc();
     zip_error_t error;
@@ -490,12 +495,12 @@ class NpzFile final : public TensorFile {
   struct Discard {
     void operator()(zip_t* archive) const { zip_discard(archive); }
   };
-  std::string bytes_;  // outlives the archive that reads it
+  std::string bytes_;  // must outlive the archive that reads it
   std::unique_ptr<zip_t, Discard> archive_;
   std::map<std::string, zip_uint64_t> entries_;
 };
 
-// The start of a zip archive. As the length of a safetensors header it would exceed the limit.
+// The beginning of a zip archive. Read as the length of a safetensors header, it would exceed the limit.
 bool is_zip(std::string_view start) { return start.starts_with("PK"); }
 
 }  // namespace
@@ -513,7 +518,8 @@ const TensorInfo& TensorFile::find(const std::string& name) const {
 
 std::unique_ptr<TensorFile> open_tensors(const std::string& path) {
   std::error_code ignored;
-  // Pipes have no size to check offsets against and cannot be read at random; directories and missing files fail here.
+  // Pipes have no size against which offsets can be checked, and cannot be read at random. Directories and missing
+  // files also fail here.
   if (!std::filesystem::is_regular_file(path, ignored)) return parse_tensors(path, kernels::read_file(path));
   auto stream = std::make_unique<std::ifstream>(path, std::ios::binary);
   if (!*stream) throw kernels::IoError(path, "open", errno);
@@ -533,7 +539,7 @@ std::unique_ptr<TensorFile> parse_tensors(const std::string& label, std::string 
 
 std::string safetensors_bytes(std::vector<NamedTensor> tensors, const std::map<std::string, std::string>& metadata) {
   std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
-  nlohmann::json header = nlohmann::json::object();  // std::map inside: keys in order
+  nlohmann::json header = nlohmann::json::object();  // std::map inside, so keys are in order
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::string data;
   for (const NamedTensor& tensor : tensors) {
@@ -542,7 +548,7 @@ std::string safetensors_bytes(std::vector<NamedTensor> tensors, const std::map<s
     header[tensor.name] = {{"dtype", "F32"}, {"shape", {tensor.values.size()}}, {"data_offsets", {begin, data.size()}}};
   }
   std::string text = header.dump();
-  constexpr size_t kAlignment = 8;  // the format's: data begin aligned for any element type
+  constexpr size_t kAlignment = 8;  // the format's alignment: data begin aligned for any element type
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   const u64 header_bytes = text.size();
   std::string file(sizeof(u64), '\0');
