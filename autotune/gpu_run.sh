@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks, times and tunes the CUDA kernels on a machine that has a GPU, CUDA, CMake and a compiler, and nothing else: no network, no packages.
 #
-#   autotune/gpu_run.sh --pack DIR         on the build machine: puts what the other one lacks (nlohmann/json's headers) into DIR
+#   autotune/gpu_run.sh --pack DIR         on the build machine: puts what the other one lacks, the headers of nlohmann/json and CLI11, into DIR
 #   autotune/gpu_run.sh first              on the GPU machine: builds outgrad-gpu; times; a sample of the bits; streams and graphs; PyTorch beside
 #                                          it; then all bits and the digests of all outputs. At most 300 s
 #   autotune/gpu_run.sh tune [--budget S]  builds outgrad-tune and tunes all kernels for S seconds (180)
@@ -10,7 +10,7 @@
 #                                          speed of BERT-Large, GPT-2 and RoBERTa beside PyTorch's own, for S seconds (else until 540)
 #   autotune/gpu_run.sh [--budget S]       the first three within 540 s: tune may measure until 450, and of that at most S seconds, and check has the rest
 #
-# OUTGRAD_JSON_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results' (out/gpu). Of several GPUs it is the first, or the
+# OUTGRAD_PACK_DIR names the pack's folder, OUTGRAD_GPU_BUILD the build's (build-gpu), $OUT the results' (out/gpu). Of several GPUs it is the first, or the
 # first of CUDA_VISIBLE_DEVICES. A result is in $OUT as soon as it is there, and what grows is copied again every two seconds: a run that is killed leaves
 # what it had. At most 8 files, each under 16 MiB: summary.txt; timing.json; checks.json (what was compared); torch.json; throughput.json; the tuner's database
 # (compressed) and header; failure.log, of a build or a sanitizer that failed.
@@ -21,21 +21,23 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 fail() { echo "outgrad: gpu_run: $2" >&2; exit "$1"; }
 
-json_folder() {  # a folder that holds nlohmann/json.hpp
+pack_folder() {  # a folder that holds nlohmann/json.hpp and CLI/CLI.hpp
   local folder
-  for folder in "${OUTGRAD_JSON_DIR:-}" "$root/out/pack" /usr/include /usr/local/include; do
-    if [[ -n $folder && -f $folder/nlohmann/json.hpp ]]; then echo "$folder"; return; fi
+  for folder in "${OUTGRAD_PACK_DIR:-}" "$root/out/pack" /usr/include /usr/local/include; do
+    if [[ -n $folder && -f $folder/nlohmann/json.hpp && -f $folder/CLI/CLI.hpp ]]; then echo "$folder"; return; fi
   done
   return 1
 }
 
 if [[ ${1:-} == --pack ]]; then
   [[ $# -eq 2 ]] || fail 2 "usage: gpu_run.sh --pack DIR"
-  from=$(json_folder) || fail 3 "nlohmann/json.hpp is not installed here (Debian: nlohmann-json3-dev)"
+  from=$(pack_folder) || fail 3 "nlohmann/json.hpp and CLI/CLI.hpp are not installed here (Debian: nlohmann-json3-dev, libcli11-dev)"
   mkdir -p "$2" || fail 2 "$2: cannot be created"
-  rm -rf "$2/nlohmann"
-  cp -r "$from/nlohmann" "$2/nlohmann"
-  echo "$2: nlohmann/json from $from; carry it along and set OUTGRAD_JSON_DIR to it"
+  for library in nlohmann CLI; do
+    rm -rf "${2:?}/$library"
+    cp -r "$from/$library" "$2/$library"
+  done
+  echo "$2: nlohmann/json and CLI11 from $from; carry it along and set OUTGRAD_PACK_DIR to it"
   exit 0
 fi
 
@@ -71,7 +73,7 @@ done
 for tool in cmake nvidia-smi; do command -v "$tool" > /dev/null || fail 3 "no $tool in PATH"; done
 [[ -n ${CXX:-} ]] || command -v c++ g++ clang++ > /dev/null || fail 3 "no C++ compiler (c++, g++, clang++ in PATH, or CXX)"
 command -v ninja make > /dev/null || fail 3 "neither ninja nor make in PATH"
-json=$(json_folder) || fail 3 "nlohmann/json.hpp is not here: make a pack with --pack on the build machine and set OUTGRAD_JSON_DIR"
+pack=$(pack_folder) || fail 3 "nlohmann/json.hpp and CLI/CLI.hpp are not here: make a pack with --pack on the build machine and set OUTGRAD_PACK_DIR"
 
 fields=index,uuid,compute_cap,mig.mode.current,compute_mode,name,driver_version,clocks.sm,clocks.mem,temperature.gpu
 # A driver that hangs is one that is not there.
@@ -228,7 +230,7 @@ built() {
   before=$cpu
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja > /dev/null; then generator=(-G Ninja); fi
   if ! { timeout -k 10 "$limit" cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DOUTGRAD_FITTER=OFF -DOUTGRAD_TESTS=OFF -DOUTGRAD_LIBRARY=OFF \
-           -DOUTGRAD_INSTALL=OFF -DOUTGRAD_WERROR=OFF -DOUTGRAD_NATIVE=ON -DOUTGRAD_CUDA=ON -DOUTGRAD_JSON_DIR="$json" -DCMAKE_CUDA_COMPILER="$nvcc" \
+           -DOUTGRAD_INSTALL=OFF -DOUTGRAD_WERROR=OFF -DOUTGRAD_NATIVE=ON -DOUTGRAD_CUDA=ON -DOUTGRAD_PACK_DIR="$pack" -DCMAKE_CUDA_COMPILER="$nvcc" \
            -DCMAKE_CUDA_ARCHITECTURES="$capability-real" -DOUTGRAD_TORCH=OFF "$@" \
          && timeout -k 10 "$limit" cmake --build "$build" --target "$target" -j "$(nproc)"; } > "$build/$target.log" 2>&1; then
     tail -c 1000000 "$build/$target.log" > "$work/failure.log"

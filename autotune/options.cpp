@@ -1,26 +1,51 @@
-// Parses options; every refusal names the option and the reason.
+// Options on CLI11; what is ours here are shapes, lists in the order of a catalogue, and devices.
 #include "autotune/options.h"
 
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "kernels/support/options.h"
 
 namespace outgrad::autotune {
 namespace {
 
+using kernels::number_in;
+
+constexpr std::int64_t kMostElements = std::int64_t{1} << 32;  // of a shape
+
 bool contains(std::initializer_list<std::string_view> names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
+// What is between commas, empty words too.
+std::vector<std::string> parts_of(const std::string& list) {
+  std::vector<std::string> words(1);
+  for (const char c : list) {
+    if (c == ',')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  return words;
+}
+
+void require(const Options& options, std::string_view name, const std::string& value, const CLI::Validator& check) {
+  if (const std::string why = check(value); !why.empty()) throw options.bad(name, why);
 }
 
 template <class Number>
-bool parse(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+Number number_of(const Options& options, std::string_view name, Number otherwise, Number least, Number most) {
+  if (!options.has(name)) return otherwise;
+  const std::string text = options.text(name, "");
+  require(options, name, text, kernels::in_range(least, most));
+  return *number_in<Number>(text);
+}
+
+Shape shape_in(const Options& options, std::string_view name, const std::string& word) {
+  const auto sides = kernels::numbers_in<std::int64_t>(word, 'x');
+  if (!sides) throw options.bad(name, "'" + word + "' is no shape (ROWSxCOLUMNS, as in 4096x1024; several with commas)");
+  const auto [rows, cols] = *sides;
+  if (rows < 1 || cols < 1 || rows > kMostElements / cols) throw options.bad(name, "'" + word + "' has not between 1 and 2^32 elements");
+  return {rows, cols};
 }
 
 }  // namespace
@@ -28,42 +53,37 @@ bool parse(const std::string& text, Number& value) {
 Options::Options(std::string command, const std::vector<std::string>& args, std::initializer_list<std::string_view> valued,
                  std::initializer_list<std::string_view> flags, std::initializer_list<std::string_view> lists)
     : command_(std::move(command)) {
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i].rfind("--", 0) != 0) throw kernels::SpecError(command_, args[i], "unexpected argument");
-    const std::size_t equals = args[i].find('=');
-    const std::string name = args[i].substr(2, equals == std::string::npos ? equals : equals - 2);
-    std::string value;
-    if (contains(lists, name)) {
-      std::vector<std::string> words;
-      if (equals != std::string::npos) words.push_back(args[i].substr(equals + 1));
-      while (i + 1 < args.size() && args[i + 1].rfind("--", 0) != 0) words.push_back(args[++i]);
-      if (words.empty()) throw bad(name, "needs a value");
-      if (!lists_.emplace(name, std::move(words)).second) throw bad(name, "given twice");
-      continue;
-    }
-    if (contains(flags, name)) {
-      if (equals != std::string::npos) throw bad(name, "takes no value");
-    } else if (!contains(valued, name)) {
-      throw bad(name, "unknown option");
-    } else if (equals != std::string::npos) {
-      value = args[i].substr(equals + 1);
-    } else if (++i < args.size()) {
-      value = args[i];
-    } else {
-      throw bad(name, "needs a value");
-    }
-    if (!values_.emplace(name, value).second) throw bad(name, "given twice");
+  CLI::App app;
+  app.set_help_flag();  // the program's (commands.h)
+  app.require_subcommand(1);
+  CLI::App* const command_line = app.add_subcommand(command_)->allow_extras();
+  const auto add = [&](std::string_view name) {
+    const auto keep = [this, name](const std::vector<std::string>& words) {
+      if (!values_.emplace(name, words).second) throw bad(name, "given twice");
+      return true;
+    };
+    return command_line->add_option("--" + std::string(name), keep)->trigger_on_parse()->type_name("VALUE");
+  };
+  for (const std::string_view name : valued) add(name);
+  for (const std::string_view name : flags) add(name)->expected(0)->disable_flag_override();
+  for (const std::string_view name : lists) add(name)->expected(1, -1)->allow_extra_args();
+  std::vector<std::string> words = {command_};
+  words.insert(words.end(), args.begin(), args.end());
+  kernels::parse(app, words);
+  for (const std::string& word : command_line->remaining()) {
+    if (word.rfind("--", 0) != 0) throw kernels::SpecError(command_, word, "unexpected argument");
+    throw bad(word.substr(2, word.find('=') - 2), "unknown option");
   }
 }
 
 std::string Options::text(std::string_view name, std::string_view otherwise) const {
   const auto found = values_.find(name);
-  return found == values_.end() ? std::string(otherwise) : found->second;
+  return found == values_.end() ? std::string(otherwise) : found->second.front();
 }
 
 std::vector<std::string> Options::words(std::string_view name) const {
-  const auto found = lists_.find(name);
-  return found == lists_.end() ? std::vector<std::string>{} : found->second;
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::vector<std::string>{} : found->second;
 }
 
 std::string Options::required(std::string_view name) const {
@@ -73,68 +93,38 @@ std::string Options::required(std::string_view name) const {
 
 std::string Options::one_of(std::string_view name, const std::vector<std::string>& allowed) const {
   const std::string value = text(name, allowed.front());
-  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) throw bad(name, "unknown value '" + value + "' (one of: " + joined(allowed) + ")");
+  require(*this, name, value, CLI::IsMember(allowed));
   return value;
 }
 
 std::vector<std::string> Options::several_of(std::string_view name, const std::vector<std::string>& allowed) const {
-  const std::string text = this->text(name, allowed.front());
-  if (text == allowed.front()) return {allowed.begin() + 1, allowed.end()};
-  std::vector<bool> chosen(allowed.size(), false);
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    const auto at = static_cast<std::size_t>(std::find(allowed.begin(), allowed.end(), word) - allowed.begin());
-    if (at == allowed.size() || at == 0) throw bad(name, "unknown value '" + word + "' (of: " + joined(allowed) + ")");
-    if (chosen[at]) throw bad(name, "'" + word + "' occurs twice");
-    chosen[at] = true;
-    begin = end + 1;
+  std::vector<std::string> rest(allowed.begin() + 1, allowed.end());
+  const std::string list = text(name, allowed.front());
+  if (list == allowed.front()) return rest;
+  std::vector<std::string> chosen = parts_of(list);
+  for (const std::string& word : chosen) {
+    require(*this, name, word, CLI::IsMember(rest));
+    if (std::count(chosen.begin(), chosen.end(), word) > 1) throw bad(name, "'" + word + "' occurs twice");
   }
-  std::vector<std::string> words;
-  for (std::size_t i = 1; i < allowed.size(); ++i)
-    if (chosen[i]) words.push_back(allowed[i]);
-  return words;
+  std::erase_if(rest, [&](const std::string& word) { return std::find(chosen.begin(), chosen.end(), word) == chosen.end(); });
+  return rest;
 }
 
 std::int64_t Options::integer(std::string_view name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const {
-  if (!has(name)) return otherwise;
-  std::int64_t value = 0;
-  if (!parse(text(name, ""), value) || value < least || value > most)
-    throw bad(name, "'" + text(name, "") + "' is not an integer from " + std::to_string(least) + " to " + std::to_string(most));
-  return value;
+  return number_of(*this, name, otherwise, least, most);
 }
 
-double Options::number(std::string_view name, double otherwise, double least, double most) const {
-  if (!has(name)) return otherwise;
-  double value = 0;
-  if (!parse(text(name, ""), value) || !(value >= least && value <= most))
-    throw bad(name, "'" + text(name, "") + "' is not a number from " + std::to_string(least) + " to " + std::to_string(most));
-  return value;
-}
+double Options::number(std::string_view name, double otherwise, double least, double most) const { return number_of(*this, name, otherwise, least, most); }
 
 std::vector<Shape> Options::shapes(std::string_view name) const {
   std::vector<Shape> shapes;
   if (!has(name)) return shapes;
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 32;
-  const std::string list = text(name, "");
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    const std::string word = list.substr(begin, end - begin);
-    const std::size_t cross = word.find('x');
-    Shape shape{0, 0};
-    if (cross == std::string::npos || !parse(word.substr(0, cross), shape.rows) || !parse(word.substr(cross + 1), shape.cols))
-      throw bad(name, "'" + word + "' is no shape (ROWSxCOLUMNS, as in 4096x1024; several with commas)");
-    if (shape.rows < 1 || shape.cols < 1 || shape.rows > kMostElements / shape.cols) throw bad(name, "'" + word + "' has not between 1 and 2^32 elements");
-    shapes.push_back(shape);
-    begin = end + 1;
-  }
+  for (const std::string& word : parts_of(text(name, ""))) shapes.push_back(shape_in(*this, name, word));
   return shapes;
 }
 
 void Options::refuse_all_but(const std::string& with, std::initializer_list<std::string_view> names) const {
-  for (const auto& [name, value] : values_)
-    if (!contains(names, name)) throw bad(name, "does not go with " + with);
-  for (const auto& [name, words] : lists_)
+  for (const auto& [name, words] : values_)
     if (!contains(names, name)) throw bad(name, "does not go with " + with);
 }
 
@@ -145,21 +135,19 @@ std::optional<int> cuda_device(const Options& options) {
   constexpr int kMost = 9999;
   const std::string device = options.text("device", "");
   if (device.rfind(kPrefix, 0) != 0) return std::nullopt;
-  int index = -1;
-  if (!parse(device.substr(kPrefix.size()), index) || index < 0 || index > kMost)
-    throw options.bad("device", "'" + device + "' names no device (cuda:0, cuda:1, ...)");
+  const auto index = number_in<int>(device.substr(kPrefix.size()));
+  if (!index || *index < 0 || *index > kMost) throw options.bad("device", "'" + device + "' names no device (cuda:0, cuda:1, ...)");
   return index;
 }
 
 void require_cpu_device(const Options& options) {
   const std::string device = options.text("device", "cpu");
   if (device == "cpu" || device == "auto") return;
-  const bool cuda = cuda_device(options).has_value();
-  if (cuda) {
+  if (cuda_device(options)) {
     if (::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr)
       throw kernels::CudaError("--device " + device + ": libcuda.so.1 cannot be loaded: no NVIDIA driver on this machine");
+    throw options.bad("device", "'" + device + "' is for tune and eval");
   }
-  if (cuda) throw options.bad("device", "'" + device + "' is for tune and eval");
   if (device.rfind("sm_", 0) == 0) throw options.bad("device", "'" + device + "' is for tune");
   if (device.rfind("replay:", 0) == 0) throw options.bad("device", "a recording is a device of tune alone");
   throw options.bad("device", "unknown device '" + device + "' (cpu, auto, cuda:N, cuda:all, sm_XX, replay:FILE)");

@@ -1,6 +1,4 @@
-// Options of one command: `--name value` pairs and `--flag`s, checked against the names the command knows.
-//
-// The tuner side builds on machines that have a compiler and nothing else, so it parses its own few options.
+// Options of one command, by name. CLI11 reads them in options.cpp alone, as it takes seconds to compile: what an option must be is said where it is read.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +20,12 @@ struct Shape {
 
 class Options {
  public:
-  // Parses args (`--name value`, `--name=value`, `--flag`, and of `lists` `--name value value...` up to the next option). Throws SpecError
-  // for a name that is not listed, a missing value, a name given twice, a stray argument.
+  // Of `--name value`, `--name=value`, `--flag`, and of `lists` `--name value value...` up to the next option. Throws SpecError for a name that is not
+  // listed, a missing value, a name given twice, a stray argument.
   Options(std::string command, const std::vector<std::string>& args, std::initializer_list<std::string_view> valued,
           std::initializer_list<std::string_view> flags, std::initializer_list<std::string_view> lists = {});
 
-  bool has(std::string_view name) const { return values_.find(name) != values_.end() || lists_.find(name) != lists_.end(); }
+  bool has(std::string_view name) const { return values_.contains(name); }
   std::string text(std::string_view name, std::string_view otherwise) const;
   std::vector<std::string> words(std::string_view name) const;  // of a list; empty when it is absent
 
@@ -48,8 +46,7 @@ class Options {
 
  private:
   std::string command_;
-  std::map<std::string, std::string, std::less<>> values_;
-  std::map<std::string, std::vector<std::string>, std::less<>> lists_;
+  std::map<std::string, std::vector<std::string>, std::less<>> values_;  // a word each but of lists
 };
 
 // N of `--device cuda:N`; nothing of another device. Throws SpecError for "cuda:" with no number of a device.

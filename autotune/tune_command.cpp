@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <set>
 
@@ -22,6 +20,7 @@
 #include "autotune/search/replay.h"
 #include "autotune/search/study.h"
 #include "kernels/support/files.h"
+#include "kernels/support/numbers.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -90,25 +89,16 @@ int cpu_command(const Options& options, const std::vector<Problem>& problems) {
 }  // namespace
 
 Shard shard_of(const Options& options) {
-  const std::string text = options.text("shard", "0/1");
-  const auto number = [](const char* begin, const char* end, std::size_t& value) {
-    const auto [rest, error] = std::from_chars(begin, end, value);
-    return error == std::errc() && rest == end;
-  };
-  Shard shard;
-  if (text == "mpi") {
+  std::string text = options.text("shard", "0/1");
+  const bool by_mpi = text == "mpi";
+  if (by_mpi) {
     // Open MPI says these to what it starts (Open MPI 4 manual, mpirun, "Environment").
     const char *const rank = std::getenv("OMPI_COMM_WORLD_RANK"), *const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-    if (rank == nullptr || size == nullptr || !number(rank, rank + std::strlen(rank), shard.index) || !number(size, size + std::strlen(size), shard.count) ||
-        shard.index >= shard.count)
-      throw options.bad("shard", "mpi: not started by Open MPI's mpirun");
-    return shard;
+    text = std::string(rank != nullptr ? rank : "") + "/" + (size != nullptr ? size : "");
   }
-  const std::size_t slash = std::min(text.find('/'), text.size());
-  const char *const begin = text.data(), *const end = begin + text.size();
-  if (slash == text.size() || !number(begin, begin + slash, shard.index) || !number(begin + slash + 1, end, shard.count) || shard.index >= shard.count)
-    throw options.bad("shard", "'" + text + "' is not i/n with 0 <= i < n, nor mpi");
-  return shard;
+  const auto part = kernels::numbers_in<std::size_t>(text, '/');
+  if (part && part->first < part->second) return {part->first, part->second};
+  throw options.bad("shard", by_mpi ? "mpi: not started by Open MPI's mpirun" : "'" + text + "' is not i/n with 0 <= i < n, nor mpi");
 }
 
 int tune_on(TuningDevice& device, const Options& options, const std::vector<Problem>& problems, const Shard& shard) {
@@ -206,10 +196,9 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
 }
 
 int tune_command(const std::vector<std::string>& args) {
-  const Options options("tune", args,
-                        {"device",   "kernel",   "format", "budget", "out",    "seed",         "evaluations",         "elements",  "shape",  "headers",
-                         "accuracy", "strategy", "shard",  "seeds",  "shares", "kernel-tuner", "export-kernel-tuner", "export-t4", "record", "passes",
-                         "ranking"},
+  const Options options("tune", args, {"device",    "board",   "kernel",   "format",   "budget", "out",   "seed",   "evaluations",  "elements",
+                                       "shape",     "headers", "accuracy", "strategy", "shard",  "seeds", "shares", "kernel-tuner", "export-kernel-tuner",
+                                       "export-t4", "record",  "passes",   "ranking"},
                         {"json", "fresh", "publish"}, {"study", "merge", "defaults"});
   if (options.has("merge")) {
     options.refuse_all_but("--merge", {"merge", "out", "accuracy", "json"});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/support/errors.h"
+#include "kernels/support/options.h"
 #include "validation/attack/attack_command.h"
 #include "validation/certificate/check.h"
 #include "validation/norms/stability_command.h"
@@ -51,15 +52,7 @@ int run(int argc, char** argv) {
   validation::add_stability(app, status);
   validation::add_report(app, status);
   validation::add_attack(app, status);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
-    // CLI11 calls a misspelt command a missing one.
-    const std::vector<std::string> extras = app.remaining();
-    if (app.get_subcommands().empty() && !extras.empty()) throw kernels::SpecError("unknown command " + extras.front());
-    throw kernels::SpecError(error.what());
-  }
+  kernels::parse(app, {argv + 1, argv + argc});
   return status;
 }
 

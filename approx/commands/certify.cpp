@@ -7,6 +7,7 @@
 #include "approx/search/fitter.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 #include "kernels/support/parallel.h"
 
 #include <fmt/format.h>
@@ -108,8 +109,8 @@ void add_certify(CLI::App& app, int& status) {
   command->add_option("FIT", arguments->fit, "fit, schema outgrad.fit/3; of a backward kind");
   command->add_option("--out", arguments->out, "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
   command->add_flag("--run", arguments->prove, "run sollya and gappa on them: exit status 1 if one is not proven, 3 if a program is missing");
-  command->add_option("--limit", arguments->limit_s, "seconds that one script may take (default: 120)")->check(CLI::Range(1.0, 86400.0));
-  command->add_option("--threads", arguments->threads, "scripts at a time, 0 for one a processor")->check(CLI::Range(0, 1024));
+  command->add_option("--limit", arguments->limit_s, "seconds that one script may take (default: 120)")->check(kernels::in_range(1.0, 86400.0));
+  command->add_option("--threads", arguments->threads, "scripts at a time, 0 for one a processor")->check(kernels::in_range(0, 1024));
   command->add_option("--beside", arguments->beside, "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");
   command->callback([arguments, &status] {
     const auto& [input, folder, beside, prove, limit_s, threads] = *arguments;

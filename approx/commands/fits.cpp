@@ -7,6 +7,7 @@
 #include "approx/search/pareto.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 
 #include <fmt/format.h>
 
@@ -117,7 +118,7 @@ void add_fit(CLI::App& app, int&) {
   CLI::App* const command = app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
   command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
+  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "print the fit on stdout too");
   command->callback([arguments] {
     const auto& [spec, out, threads, json] = *arguments;

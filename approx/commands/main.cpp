@@ -4,6 +4,7 @@
 #include "approx/commands/commands.h"
 #include "approx/progress.h"
 #include "kernels/support/errors.h"
+#include "kernels/support/options.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -46,13 +47,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   int status = kernels::kExitHolds;
   for (const auto add : {add_fit, add_emit, add_certify, add_table, add_pareto, add_reach}) add(app, status);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-  } catch (const CLI::ParseError& error) {
-    throw kernels::SpecError(error.what());
-  }
+  kernels::parse(app, {argv + 1, argv + argc});
   return status;
 }
 

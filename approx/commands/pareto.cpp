@@ -6,6 +6,7 @@
 #include "approx/function/activations.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -30,7 +31,7 @@ void add_pareto(CLI::App& app, int&) {
   command->add_option("--alpha", arguments->alpha, "of elu");
   command->add_option("--format", arguments->format, "f32, f16, bf16, e4m3, e5m2")->required();
   command->add_option("--out", arguments->out, "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
+  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
   command->callback([arguments] {
     const auto& [activation, expression, format, out, beta, alpha, threads] = *arguments;
     if (activation.empty() == expression.empty()) throw kernels::SpecError("pareto: give --activation or --expression");

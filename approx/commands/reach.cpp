@@ -7,6 +7,7 @@
 #include "kernels/eval.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 
 #include <fmt/format.h>
 
@@ -76,14 +77,14 @@ void add_reach(CLI::App& app, int& status) {
   CLI::App* const command =
       app.add_subcommand("reach", "proof that no constants and no coefficients of a one-row fit reach a stored:RHO target; exit status 0 if so");
   command->add_option("SPEC", arguments->spec, "specification with target stored:RHO, cells 1, storage.regret")->required();
-  command->add_option("--degree", arguments->degree, "this degree in place of the specification's")->check(CLI::Range(1, kernels::kLargestDegree));
-  command->add_option("--regret", arguments->regret, "log2 of this regret in place of the specification's")->check(CLI::Range(-40.0, 0.0));
-  command->add_option("--ratio", arguments->ratio, "this bound of T/O in place of the target's")->check(CLI::Range(1.0, 1000.0));
+  command->add_option("--degree", arguments->degree, "this degree in place of the specification's")->check(kernels::in_range(1, kernels::kLargestDegree));
+  command->add_option("--regret", arguments->regret, "log2 of this regret in place of the specification's")->check(kernels::in_range(-40.0, 0.0));
+  command->add_option("--ratio", arguments->ratio, "this bound of T/O in place of the target's")->check(kernels::in_range(1.0, 1000.0));
   command->add_flag("--least", arguments->least,
                     "lower degrees too, until one is out of reach: exit status 0 if the specification's is the least that is in reach");
   command->add_option("--boxes", arguments->most_boxes, "give up, undecided, beyond so many boxes");
   command->add_option("--out", arguments->out, "where the results go as JSON (default: nowhere)");
-  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(CLI::Range(0, 1024));
+  command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "print the results as JSON");
   command->callback([arguments, &status] {
     const Arguments& a = *arguments;

@@ -211,5 +211,14 @@ TEST(TuneCommand, RefusesAShardThatIsNone) {
     EXPECT_THROW(tune_command({"--out", folder / "out", "--shard", shard}), kernels::SpecError) << shard;
 }
 
+TEST(TuneCommand, ABoardIsOneOfItsArchitectures) {
+  try {
+    tune_command({"--device", "sm_90", "--board", "A10"});
+    FAIL() << "accepted";
+  } catch (const kernels::SpecError& error) {
+    EXPECT_NE(std::string(error.what()).find("sm_90, A10: no model of it: "), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace outgrad::autotune

@@ -40,7 +40,7 @@ for name in c++:g++ g++:g++ cc:gcc gcc:gcc; do ln -sf "/usr/bin/${name#*:}-13" "
 rm -rf "$bare/srv" "$bare/opt"
 mkdir -p "$bare"/srv/{outgrad,pack,out} "$bare/opt/cuda"
 (cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 ls -d 2> /dev/null | tar -cf - -T -) | tar -xf - -C "$bare/srv/outgrad"
-"$root/autotune/gpu_run.sh" --pack "$bare/srv/pack" > /dev/null || skip "no nlohmann/json.hpp here"
+"$root/autotune/gpu_run.sh" --pack "$bare/srv/pack" > /dev/null || skip "no headers to pack here"
 cp "$driver" "$bare/srv/libcuda.so"
 cat > "$bare/usr/local/bin/nvidia-smi" << 'END'
 #!/usr/bin/env bash
@@ -57,7 +57,7 @@ there() {  # a command there: no network, an environment that says where the too
   unshare -mn bash -c '
     mount --bind -o ro "$1" "$0/opt/cuda" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" || exit 99
     shift && exec chroot "$0" /usr/bin/env -i PATH=/opt/cuda/bin:/usr/local/bin:/usr/bin:/bin HOME=/root OUT=/srv/out OUTGRAD_GPU_BUILD=/srv/build \
-      OUTGRAD_JSON_DIR=/srv/pack OUTGRAD_LIBCUDA=/srv/libcuda.so OUTGRAD_STAND_IN_MEMORY=$((16 << 20)) "$@"' "$bare" "$toolkit" "$@"
+      OUTGRAD_PACK_DIR=/srv/pack OUTGRAD_LIBCUDA=/srv/libcuda.so OUTGRAD_STAND_IN_MEMORY=$((16 << 20)) "$@"' "$bare" "$toolkit" "$@"
 }
 ! there /sbin/ldconfig -p | grep -q libnvrtc || fail "the toolkit is in the loader's cache"
 

@@ -36,8 +36,8 @@ refused 2 "--budget: '9m'" "$run" tune --budget 9m
 refused 2 "--budget is of tune and torch" "$run" first --budget 60
 refused 2 "usage" "$run" --pack
 
-mkdir -p "$work/bin" "$work/json/nlohmann" "$work/gpu-build"
-touch "$work/json/nlohmann/json.hpp"
+mkdir -p "$work/bin" "$work"/pack/{nlohmann,CLI} "$work/gpu-build"
+touch "$work/pack/nlohmann/json.hpp" "$work/pack/CLI/CLI.hpp"
 say() { printf '#!/usr/bin/env bash\n%s\n' "$2" > "$work/bin/$1"; chmod +x "$work/bin/$1"; }
 # shellcheck disable=SC2016  # for the stand-ins to expand
 {
@@ -74,7 +74,7 @@ END
 chmod +x "$work"/gpu-build/*
 driver=$(find "$build" -path "$build/bare-machine" -prune -o -name liboutgrad-stand-in-driver.so -print -quit)
 [[ -n $driver ]] || { echo "SKIPPED: no stand-in for the driver in this build"; exit 77; }
-here=(env -u CUDA_VISIBLE_DEVICES "PATH=$work/bin:$PATH" "OUT=$work/out" "OUTGRAD_GPU_BUILD=$work/gpu-build" "OUTGRAD_JSON_DIR=$work/json" "OUTGRAD_LIBCUDA=$driver")
+here=(env -u CUDA_VISIBLE_DEVICES "PATH=$work/bin:$PATH" "OUT=$work/out" "OUTGRAD_GPU_BUILD=$work/gpu-build" "OUTGRAD_PACK_DIR=$work/pack" "OUTGRAD_LIBCUDA=$driver")
 
 # ---- Machines that it does not run on: a line each, before anything is built or removed.
 mkdir -p "$work/out"
@@ -90,7 +90,7 @@ refused 3 "is in exclusive mode, and another process has it: 77, python" "${here
   "STAND_IN_GPUS=0, GPU-aa, 9.0, [N/A], Exclusive_Process, Taken, 1, 1, 1, 1" "STAND_IN_APPS=GPU-aa, 77, python" "$run" tune
 refused 3 "CUDA_VISIBLE_DEVICES=7 names none of the 1 GPUs here" "${here[@]}" CUDA_VISIBLE_DEVICES=7 "$run" first
 refused 3 "CUDA_VISIBLE_DEVICES= names none" "${here[@]}" CUDA_VISIBLE_DEVICES= "$run" first
-refused 2 "cannot be written" "${here[@]}" "OUT=$work/json/nlohmann/json.hpp" "$run" first
+refused 2 "cannot be written" "${here[@]}" "OUT=$work/pack/nlohmann/json.hpp" "$run" first
 mkdir "$work/few"
 for tool in bash env dirname mkdir rm cat cut paste head; do ln -s "$(command -v "$tool")" "$work/few"; done
 ln -s "$work/bin/nvcc" "$work/few"

@@ -3,7 +3,7 @@
 //   second witness of what approx/ proves: it shares no code with it, nor its ball arithmetic.
 //   Within approx/: function <- model <- proof <- search <- commands.
 // One small part of autotune/, the records of the tuning database, is validation's as well, whose report reads them.
-// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, PyTorch's in kernels/torch/, which nothing
+// Third-party headers are confined too: none in kernels/, nlohmann/json alone in kernels/support/ and autotune/, and CLI11 in kernels/support/, PyTorch's in kernels/torch/, which nothing
 // includes.
 
 #include <algorithm>
@@ -55,7 +55,7 @@ struct Layer {
 
 const std::map<std::string, Layer> kLayers = {
     {"kernels", {{"kernels"}, {}}},
-    {"kernels/support", {{"kernels", "kernels/support"}, {"nlohmann/json"}}},
+    {"kernels/support", {{"kernels", "kernels/support"}, {"nlohmann/json", "CLI/"}}},
     {"kernels/torch", {{"kernels", "kernels/support", "kernels/torch"}, {"torch/"}}},
     {"approx",
      {{"kernels", "kernels/support", "approx"}, {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "flint/", "arb", "acb", "fmpr", "mag", "mpfr.h", "gmp.h"}}},
@@ -227,6 +227,7 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"approx/model/fit.cpp", "#include \"kernels/support/files.h\""},
       {"kernels/support/files.h", "#include \"kernels/portable.h\""},
       {"kernels/support/files.h", "#include <nlohmann/json.hpp>"},
+      {"kernels/support/options.h", "#include <CLI/CLI.hpp>"},
       {"validation/certificate/check.cpp", "#include \"kernels/eval.h\""},
       {"validation/report/results.cpp", "#include \"autotune/records/database.h\""},
       {"autotune/search/space.cpp", "#include <nlohmann/json.hpp>"},

@@ -124,7 +124,7 @@ attempt "its installation" cmake --install "$work/outer/build" --prefix "$work/o
 
 # The tuner's side alone.
 hidden=()
-for package in Arb Boost Eigen3 CLI11 fmt Libzip; do
+for package in Arb Boost Eigen3 fmt Libzip; do
   hidden+=("-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON")
 done
 attempt "OUTGRAD_FITTER=OFF needs one of the fitter's libraries" \

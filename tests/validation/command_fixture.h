@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/support/errors.h"
+#include "kernels/support/options.h"
 
 namespace outgrad::validation {
 
@@ -34,8 +34,7 @@ class CommandTest : public testing::Test {
     int status = kernels::kExitHolds;
     add_(app, status);
     arguments.insert(arguments.begin(), command_);
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
-    app.parse(arguments);
+    kernels::parse(app, arguments);
     return status;
   }
 

@@ -21,6 +21,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 #include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
@@ -393,7 +394,7 @@ void add_validate(CLI::App& app, int& status) {
   command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
   command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
   command->add_option("--out", arguments->out, "Result file, or the folder of many; an interrupted sweep continues from the file of this name + .chunks");
-  command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(CLI::NonNegativeNumber);
+  command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "Print the result as JSON");
   command->callback([arguments, &status] {
     if (!validate(*arguments)) status = kernels::kExitViolated;

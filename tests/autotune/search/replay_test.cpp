@@ -110,13 +110,13 @@ TEST(ReplayCommand, RefusesWhatDoesNotGoTogether) {
   const std::string device = "replay:" + (folder / "cache.json");
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--device", device, "--elements", "7"}, "--elements: does not go with a replay"},
-      {{"--device", device, "--strategy", "tabu"}, "'tabu'"},
+      {{"--device", device, "--strategy", "tabu"}, "--strategy: tabu not in {model,"},
       {{"--device", device, "--evaluations", "0"}, "--evaluations"},
       {{"--device", device, "--kernel", "gelu_backward"}, "--format"},
       {{"--device", device, "--kernel", "gelu_backward", "--format", "f32"}, "only a database"},
       {{"--device", "cpu", "--shares", "5"}, "--shares: does not go with"},
       {{"--study", folder / "cache.json", "--device", "cpu"}, "--device: does not go with --study"},
-      {{"--study"}, "--study: needs a value"},
+      {{"--study"}, "--study: 1 required VALUE missing"},
       {{"--study", folder / "cache.json", "--shares", "5,x"}, "'x'"},
       {{"--study", folder / "cache.json", "--shares", "101"}, "'101'"},
       {{"--study", folder / "cache.json", folder / "cache.json"}, "two files"},

@@ -22,6 +22,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 #include "validation/report/report_command.h"
 #include "validation/sweep/sweep_json.h"
 #include "validation/sweep/targets.h"
@@ -235,8 +236,7 @@ class Report : public testing::Test {
     int status = kernels::kExitHolds;
     add_report(app, status);
     arguments.insert(arguments.begin(), "report");
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
-    app.parse(arguments);
+    kernels::parse(app, arguments);
     return status;
   }
 

@@ -1,0 +1,46 @@
+// What the command lines of all programs have in common, on CLI11. It takes seconds to compile: for the sources that declare options, no header.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <concepts>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/support/errors.h"
+#include "kernels/support/numbers.h"
+
+namespace outgrad::kernels {
+
+// Passes a number from `least` to `most`. CLI::Range passes "nan", too, and reads "010" as 8.
+template <class Number>
+CLI::Validator in_range(Number least, Number most) {
+  const std::string range = "from " + std::to_string(least) + " to " + std::to_string(most);
+  const auto refusal = [=](const std::string& text) {
+    const auto value = number_in<Number>(text);
+    if (value && *value >= least && *value <= most) return std::string();
+    return "'" + text + "' is not " + (std::integral<Number> ? "an integer " : "a number ") + range;
+  };
+  return CLI::Validator(refusal, range);
+}
+
+// Has the application read the words, a command and its options, and run the command; or prints its help where they ask for that. Throws SpecError for what
+// it refuses: "command: --option: why".
+inline void parse(CLI::App& app, std::vector<std::string> words) {
+  std::ranges::reverse(words);  // CLI11 takes them from the back
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+  } catch (const CLI::ParseError& error) {
+    const std::vector<CLI::App*> commands = app.get_subcommands();
+    if (!commands.empty()) throw SpecError(commands.front()->get_name() + ": " + error.what());
+    // CLI11 calls a misspelt command a missing one.
+    const std::vector<std::string> extras = app.remaining();
+    throw SpecError(extras.empty() ? error.what() : "unknown command " + extras.front());
+  }
+}
+
+}  // namespace outgrad::kernels

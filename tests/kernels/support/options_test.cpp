@@ -1,0 +1,46 @@
+// What every program's command line refuses, and how it says so.
+#include "kernels/support/options.h"
+
+#include <gtest/gtest.h>
+
+namespace outgrad::kernels {
+namespace {
+
+// What a program with the command `fit [--threads N]` answers to these words.
+std::string answer(const std::vector<std::string>& words) {
+  CLI::App app("about", "outgrad");
+  app.require_subcommand(1);
+  int threads = 0;
+  std::string said = "help";
+  CLI::App* const command = app.add_subcommand("fit", "about fit");
+  command->add_option("--threads", threads)->check(in_range(0, 1024));
+  command->callback([&] { said = "ran with " + std::to_string(threads); });
+  testing::internal::CaptureStdout();
+  try {
+    parse(app, words);
+  } catch (const SpecError& error) {
+    said = error.what();
+  }
+  const std::string help = testing::internal::GetCapturedStdout();
+  return help.empty() ? said : help.substr(0, help.find('\n'));
+}
+
+TEST(CommandLine, RunsTheCommandOrSaysWhyNot) {
+  EXPECT_EQ(answer({"fit", "--threads", "7"}), "ran with 7");
+  EXPECT_EQ(answer({"fit", "--help"}), "about fit");
+  EXPECT_EQ(answer({"--help"}), "about");
+  EXPECT_EQ(answer({}), "A subcommand is required");
+  EXPECT_EQ(answer({"frob", "--threads", "7"}), "unknown command frob");
+  EXPECT_EQ(answer({"fit", "--threads", "1025"}), "fit: --threads: '1025' is not an integer from 0 to 1024");
+  EXPECT_EQ(answer({"fit", "--frob"}), "fit: The following argument was not expected: --frob");
+}
+
+TEST(CommandLine, RangesLetNothingElsePass) {
+  const CLI::Validator percent = in_range(0.0, 100.0), count = in_range(0, 100);
+  for (const char* text : {"0", "100", "99.5", "1e1"}) EXPECT_EQ(percent(std::string(text)), "") << text;
+  for (const char* text : {"nan", "inf", "-1", "100.1", "", "5%"}) EXPECT_NE(percent(std::string(text)), "") << text;
+  for (const char* text : {"", " 1", "0x10", "1.5", "101", "99999999999"}) EXPECT_NE(count(std::string(text)), "") << text;
+}
+
+}  // namespace
+}  // namespace outgrad::kernels
