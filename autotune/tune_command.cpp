@@ -1,8 +1,6 @@
 // The command's ways: search on a device, offline, replay, record, study.
 #include "autotune/tune_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +19,7 @@
 #include "autotune/search/study.h"
 #include "kernels/support/files.h"
 #include "kernels/support/numbers.h"
+#include "kernels/support/progress.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -106,7 +105,7 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   const std::string database_path = out + "/tune_" + device.slug() + ".jsonl", tuned_path = out + "/tuned_" + device.slug() + ".h";
   constexpr double kSecondsEach = 10;  // a few dozen points of a space, on two cores
   const double budget = options.number("budget", kSecondsEach * static_cast<double>(problems.size()), 1, 1e6);
-  const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
+  const bool as_json = options.has("json");
   const Accuracy accuracy = accuracy_of(options);
   SearchSettings settings;
   settings.strategy = options.one_of("strategy", strategy_names());
@@ -117,7 +116,8 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
   settings.measure.seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
   create_folder(out);
   settings.measure.log_path = out + "/tune_" + device.slug() + ".log";
-  if (terminal) settings.progress = [](const std::string& line) { std::fprintf(stderr, "\r\033[K%.160s", line.c_str()); };
+  kernels::ProgressLine line;
+  settings.progress = [&](const std::string& text) { line.draw(text); };
 
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
@@ -161,7 +161,7 @@ int tune_on(TuningDevice& device, const Options& options, const std::vector<Prob
       known.seeds =
           seed_parameters(published.records, *key, device.run().hashes, name_of(problem.kernel), name_of(problem.format), problem.elements(), kSeeds, accuracy);
     const SearchResult result = search(*space, settings, known, device.run(), database_path, winners);
-    if (terminal) std::fprintf(stderr, "\r\033[K");
+    line.erase();
     if (!as_json) print(result);
     summaries.push_back(summary_of(problem, result));
   }

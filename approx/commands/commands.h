@@ -4,8 +4,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -18,19 +16,13 @@ void add_pareto(CLI::App& app, int& status);
 void add_reach(CLI::App& app, int& status);
 void add_certify(CLI::App& app, int& status);
 
-/// Draws on a terminal's stderr, once a second, how far the job of this scope is; leaves nothing behind.
-class ProgressLine {
+/// Draws on a terminal, once a second, how far the job of this scope is; leaves nothing behind.
+class JobLine {
  public:
-  explicit ProgressLine(const std::string& label);
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-  ~ProgressLine();
+  explicit JobLine(const std::string& label);
 
  private:
-  std::mutex guard_;
-  std::condition_variable over_;
-  bool is_over_ = false;
-  std::thread drawer_;
+  std::jthread drawer_;
 };
 
 /// "2^-26.01".

@@ -96,7 +96,7 @@ Fit fit_of(const Spec& spec, const std::string& path, int threads) {
 /// The headers of all points of a front: it is emitted whole or not at all.
 void emit_front(const std::string& text, const std::string& path, const std::string& folder, const std::string& banner_path) {
   const std::vector<Spec> specs = specs_of_front(text, path);
-  const ProgressLine line(path);
+  const JobLine line(path);
   Stage points("points", static_cast<std::int64_t>(specs.size()));
   std::vector<std::string> headers;
   for (const Spec& spec : specs) {
@@ -123,7 +123,7 @@ void add_fit(CLI::App& app, int&) {
   command->callback([arguments] {
     const auto& [spec, out, threads, json] = *arguments;
     const Fit result = [&] {
-      const ProgressLine line(spec);
+      const JobLine line(spec);
       return fit_of(read_spec(spec), spec, threads);
     }();
     const std::string text = to_json(result);

@@ -5,38 +5,31 @@
 #include "approx/progress.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/options.h"
+#include "kernels/support/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
 
 namespace outgrad::approx {
 
-ProgressLine::ProgressLine(const std::string& label) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  drawer_ = std::thread([this, label] {
-    const auto start = std::chrono::steady_clock::now();
-    std::unique_lock lock(guard_);
-    while (!over_.wait_for(lock, std::chrono::seconds(1), [this] { return is_over_; })) {
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      fmt::print(stderr, "\r\033[K{}: {:.0f} s: {}", label, seconds, describe_progress());
-    }
-    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(1)) fmt::print(stderr, "\r\033[K");
-  });
-}
-
-ProgressLine::~ProgressLine() {
-  if (!drawer_.joinable()) return;
-  {
-    const std::lock_guard lock(guard_);
-    is_over_ = true;
-  }
-  over_.notify_one();
-  drawer_.join();
-}
+JobLine::JobLine(const std::string& label)
+    : drawer_([label](const std::stop_token& over) {
+        kernels::ProgressLine line;
+        if (!line.shown()) return;
+        const auto start = std::chrono::steady_clock::now();
+        std::mutex guard;
+        std::condition_variable_any wake;
+        std::unique_lock lock(guard);
+        while (!wake.wait_for(lock, over, std::chrono::seconds(1), [&] { return over.stop_requested(); })) {
+          const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          line.draw(fmt::format("{}: {:.0f} s: {}", label, seconds, describe_progress()));
+        }
+      }) {}
 
 std::string power(double bound) { return bound > 0 ? fmt::format("2^{:.2f}", std::log2(bound)) : "0"; }
 

@@ -42,7 +42,7 @@ void add_pareto(CLI::App& app, int&) {
       if (value) definition["parameters"][option] = *value;
     }
     const std::string member = definition.dump();
-    const ProgressLine line(name + " " + format);
+    const JobLine line(name + " " + format);
     const ParetoCandidates candidates = pareto_candidates(name, member.substr(1, member.size() - 2), of, threads);
     const ParetoFront front = pareto_front(candidates, threads);
     kernels::write_file(out.empty() ? "out/pareto/" + name + "_" + format + ".json" : out, to_json(front, name));

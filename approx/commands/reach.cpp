@@ -41,7 +41,7 @@ std::string describe(const std::string& name, const ReachAnswer& answer) {
 int decide(const Spec& spec, ReachQuestion question, bool least, size_t most_boxes, int threads, const std::string& output, bool json) {
   const Composite composite(spec.activation);
   const std::vector<StorageInterval> intervals = storage_intervals(composite, question.format);
-  const ProgressLine line(spec.name);
+  const JobLine line(spec.name);
   std::vector<ReachAnswer> answers;
   do {
     ReachAnswer answer{reach_problem(composite, intervals, question), {}};

@@ -1,8 +1,6 @@
 // Compilation in children, facts, ranking, the command.
 #include "autotune/gpu/offline.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -25,6 +23,7 @@
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/parallel.h"
+#include "kernels/support/progress.h"
 #include "kernels/support/random.h"
 
 namespace outgrad::autotune::gpu {
@@ -325,13 +324,13 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
   settings.jobs = identify_cpu().threads;
   const double budget = options.number("budget", 60, 1, 1e6);
   const Accuracy accuracy = accuracy_of(options);
-  const bool as_json = options.has("json"), terminal = ::isatty(STDERR_FILENO) != 0;
+  const bool as_json = options.has("json");
   const auto began = Clock::now();
-  if (terminal) {
-    settings.progress = [&](std::size_t done, std::size_t programs) {
-      std::fprintf(stderr, "\rcompiling for %s: %zu of %zu, %.0f s ", device.c_str(), done, programs, seconds_since(began));
-    };
-  }
+  kernels::ProgressLine line;
+  settings.progress = [&](std::size_t done, std::size_t programs) {
+    line.draw("compiling for " + device + ": " + std::to_string(done) + " of " + std::to_string(programs) + ", " +
+              std::to_string(std::lround(seconds_since(began))) + " s");
+  };
   if (!as_json) std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(), architecture.board.c_str());
   json rankings = json::array();
   std::vector<Record> records;
@@ -344,7 +343,7 @@ int offline_command(const Options& options, const std::vector<Problem>& problems
     const Points points = space.construct();
     settings.budget_seconds = (budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
     const std::vector<Outcome> outcomes = evaluate(choose_gpu_variants(problem, fits, architecture, space, points, evaluations, seed), architecture, settings);
-    if (terminal) std::fprintf(stderr, "\r\033[K");
+    line.erase();
     std::vector<const Outcome*> ranked;
     std::map<std::string, int> pruned;
     for (const Outcome& outcome : outcomes) {

@@ -1,8 +1,6 @@
 // Predictions for the points of a recording, and what they are worth.
 #include "autotune/search/ranking.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,6 +13,7 @@
 #include "autotune/gpu/offline.h"
 #include "autotune/records/identity.h"
 #include "kernels/support/files.h"
+#include "kernels/support/progress.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -45,13 +44,6 @@ std::vector<std::optional<Kind>> variants_of(const Recording& recording, Predict
   return variants;
 }
 
-void show_progress(CompileSettings& settings) {
-  if (::isatty(STDERR_FILENO) == 0) return;
-  settings.progress = [](std::size_t done, std::size_t units) {
-    std::fprintf(stderr, "\rcompiling: %zu of %zu loops%s", done, units, done == units ? "\r\033[K" : "");
-  };
-}
-
 PredictedPoints predicted_by_cpu(const Recording& recording, const Problem& problem, const std::string& path, const std::string& out) {
   const CpuIdentity identity = identify_cpu();
   if (const std::string here = cpu_key(identity.model, identity.threads, identity.vector_bits, identity.isa).device; recording.device != here)
@@ -79,8 +71,13 @@ PredictedPoints predicted_by_cpu(const Recording& recording, const Problem& prob
   settings.cache_folder = out + "/variants";
   settings.jobs = identity.threads;
   settings.variants_per_unit = 1;
-  show_progress(settings);
-  compile(candidates, find_toolchain(), settings);
+  {
+    kernels::ProgressLine line;
+    settings.progress = [&](std::size_t done, std::size_t units) {
+      line.draw("compiling: " + std::to_string(done) + " of " + std::to_string(units) + " loops");
+    };
+    compile(candidates, find_toolchain(), settings);
+  }
   predicted.compiled = candidates.size();
 
   struct Costs {

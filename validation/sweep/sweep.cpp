@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "kernels/formats.h"
@@ -26,6 +27,7 @@
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/progress.h"
 #include "validation/exact/reference.h"
 #include "validation/limits.h"
 #include "validation/sweep/sweep_json.h"
@@ -918,29 +920,12 @@ class ChunkLog {
   int descriptor_ = -1;
 };
 
-class ProgressBar {
- public:
-  ProgressBar(bool wanted, std::string label, std::int64_t total) : shown_(wanted && ::isatty(2)), label_(std::move(label)), total_(total) {}
-  ~ProgressBar() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
-  }
-
-  void advance(std::int64_t done) {
-    if (!shown_) return;
-    constexpr std::int64_t kWidth = 40;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    const auto filled = static_cast<std::size_t>(kWidth * done / total_);
-    fmt::print(stderr, "\r{} [{}{}] {:3}%  {:.0f} s left \033[K", label_, std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * done / total_,
-               seconds / static_cast<double>(done) * static_cast<double>(total_ - done));
-    std::fflush(stderr);
-  }
-
- private:
-  bool shown_;
-  std::string label_;
-  std::int64_t total_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+std::string progress_text(std::string_view format, std::int64_t done, std::int64_t tasks, double seconds) {
+  constexpr std::int64_t kWidth = 40;
+  const auto filled = static_cast<std::size_t>(kWidth * done / tasks);
+  return fmt::format("validate {} [{}{}] {:3}%  {:.0f} s left", format, std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * done / tasks,
+                     seconds / static_cast<double>(done) * static_cast<double>(tasks - done));
+}
 
 }  // namespace
 
@@ -981,7 +966,8 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
   }
   missing = agreed["missing"].get<std::vector<std::size_t>>();
   const auto tasks = static_cast<std::int64_t>(missing.size());
-  ProgressBar progress(options.progress && ranks.rank() == 0, fmt::format("validate {}", subject.format.name), tasks);
+  kernels::ProgressLine line(options.progress && ranks.rank() == 0);
+  const auto start = std::chrono::steady_clock::now();
   std::int64_t done = 0;
   ranks.share(
       tasks, options.threads,
@@ -993,7 +979,8 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
         const std::size_t i = missing[static_cast<std::size_t>(task)];
         log.add(mine[i], segment);
         segments[i] = segment_from_json(nlohmann::json::parse(segment));
-        progress.advance(++done);
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        line.draw(progress_text(subject.format.name, ++done, tasks, seconds));
       });
   if (ranks.rank() != 0) return {};
 

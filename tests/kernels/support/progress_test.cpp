@@ -1,0 +1,68 @@
+// A progress line on a terminal of the test's own, and where stderr is none.
+#include "kernels/support/progress.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+namespace outgrad::kernels {
+namespace {
+
+// What `draw` leaves on a terminal of so many columns, as bytes.
+std::string on_terminal(unsigned short columns, const std::function<void()>& draw) {
+  const int screen = ::posix_openpt(O_RDWR | O_NOCTTY);
+  EXPECT_TRUE(screen >= 0 && ::grantpt(screen) == 0 && ::unlockpt(screen) == 0);
+  const int terminal = ::open(::ptsname(screen), O_RDWR | O_NOCTTY);
+  const winsize size{24, columns, 0, 0};
+  EXPECT_EQ(::ioctl(terminal, TIOCSWINSZ, &size), 0);
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(terminal, STDERR_FILENO);
+  draw();
+  std::fputs("#", stderr);  // the end
+  ::dup2(before, STDERR_FILENO);
+  std::string bytes;
+  for (char byte = 0; byte != '#' && ::read(screen, &byte, 1) == 1;) bytes += byte;
+  for (const int descriptor : {before, terminal, screen}) ::close(descriptor);
+  return bytes;
+}
+
+TEST(ProgressLine, IsDrawnInPlaceAndErasedAtTheEnd) {
+  const std::string bytes = on_terminal(80, [] {
+    ProgressLine line;
+    EXPECT_TRUE(line.shown());
+    line.draw("1 of 2");
+    line.draw("2 of 2");
+  });
+  EXPECT_EQ(bytes, "\r\033[K1 of 2\r\033[K2 of 2\r\033[K#");
+}
+
+TEST(ProgressLine, IsErasedOnceAndWhereItWasDrawnAlone) {
+  EXPECT_EQ(on_terminal(80, [] { ProgressLine(); }), "#");
+  EXPECT_EQ(on_terminal(80, [] { ProgressLine(false).draw("1 of 2"); }), "#");
+  const std::string bytes = on_terminal(80, [] {
+    ProgressLine line;
+    line.draw("1 of 2");
+    line.erase();
+  });
+  EXPECT_EQ(bytes, "\r\033[K1 of 2\r\033[K#");
+}
+
+TEST(ProgressLine, StaysWithinTheTerminal) {
+  EXPECT_EQ(on_terminal(10, [] { ProgressLine().draw("0123456789abc"); }), "\r\033[K012345678\r\033[K#");
+  EXPECT_EQ(on_terminal(0, [] { ProgressLine().draw(std::string(200, 'x')); }), "\r\033[K" + std::string(79, 'x') + "\r\033[K#");
+}
+
+TEST(ProgressLine, IsNotDrawnElsewhere) {
+  testing::internal::CaptureStderr();  // a file
+  ProgressLine().draw("1 of 2");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace
+}  // namespace outgrad::kernels
