@@ -170,7 +170,9 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
 }  // namespace
 
 Interval coordinate_error_at(const BackwardHeader& h, double y, bool m) {
-  const Branch branch(h, activation_of(h.activation, h.function, h.masked), m ? 1.0 : -1.0);
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  if (y < Grid(h.format).nearest(activation.y_star().middle()) || (!m && y > 0)) return 0;
+  const Branch branch(h, activation, m ? 1.0 : -1.0);
   return branch.value(branch.deployed_at(y)) - branch.value(branch.true_at(y));
 }
 

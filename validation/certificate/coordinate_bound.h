@@ -22,7 +22,7 @@ namespace outgrad::validation {
 /// A witness is in y.
 Finding prove_coordinate(const BackwardHeader& h, double claim);
 
-/// D at one stored y of a branch.
+/// D at one y of a branch; 0 where no x is stored as y.
 Interval coordinate_error_at(const BackwardHeader& h, double y, bool m);
 
 }  // namespace outgrad::validation

@@ -33,7 +33,7 @@ struct CoefficientTable {
   std::vector<float> values;
   /// What the header claims of each row's own A, as log2: of the rows that it lists; those after them are zeros that no argument asks for.
   std::vector<double> log2_fit_errors;
-  std::vector<FoundInput> found;  // of the same rows
+  std::vector<FoundInput> found = {};  // of the same rows
 
   std::span<const float> row(int k) const { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
   std::span<float> row(int k) { return {values.data() + static_cast<size_t>(k) * words, static_cast<size_t>(words)}; }
@@ -42,7 +42,7 @@ struct CoefficientTable {
 /// T, O and R over every stored y of a 16- or 8-bit format, both mask bits, and all real x that round to that y.
 struct StorageClaims {
   double total = 0, oracle = 0, regret = 0;
-  FoundInput found_total, found_oracle, found_regret;
+  FoundInput found_total = {}, found_oracle = {}, found_regret = {};
 };
 
 /// What every header says of itself.

@@ -40,21 +40,22 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-// "bound ... 2^B ...; found 2^F at y = INPUT": where F and INPUT stand in the text, and what they are.
+// "NAME ... 2^B ...; found 2^F at y = INPUT": where F and INPUT stand in the text, and what they are.
 struct Statement {
+  std::string name;  // "kA", "row 3"
   size_t figure_at = 0, figure_size = 0, input_at = 0, input_size = 0;
   double bound = 0, figure = 0, input = 0;
-  bool of_row = false;
+  bool of_row() const { return name.starts_with("row "); }
 };
 
 std::vector<Statement> statements_of(const std::string& text) {
-  static const std::regex form(R"(2\^(-?[0-9.]+)[^\n]*; found 2\^(-?[0-9]+\.[0-9]{2}) at [xy] = (-?0x[0-9a-fp.+-]+))");
+  static const std::regex form(
+      R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*; found 2\^(-?[0-9.]+) at [xy] = (-?0x[0-9a-fp.+-]+))");
   std::vector<Statement> statements;
   for (std::sregex_iterator match(text.begin(), text.end(), form), end; match != end; ++match) {
     const auto at = [&](size_t group) { return static_cast<size_t>(match->position(group)); };
     const auto size = [&](size_t group) { return static_cast<size_t>(match->length(group)); };
-    statements.push_back({at(2), size(2), at(3), size(3), std::stod((*match)[1]), std::stod((*match)[2]), std::stod((*match)[3]),
-                          text.rfind("// row", at(2)) > text.rfind('\n', at(2)) && text.rfind("// row", at(2)) != std::string::npos});
+    statements.push_back({(*match)[1], at(3), size(3), at(4), size(4), std::stod((*match)[2]), std::stod((*match)[3]), std::stod((*match)[4])});
   }
   return statements;
 }
@@ -67,43 +68,53 @@ std::vector<std::string> headers() {
   return {names.begin(), names.end()};
 }
 
-// Every bound but those of polynomials that equal g; and what was found is below it, and not far below.
+// How far below its bound an error was found, in bits. T, O and R are enumerated. A polynomial's largest error lies where it was sampled, but for the rows of
+// fits to storage ranges: there the proof of a clamp adds two distances.
+double most_bits_below(const Statement& s, bool follows_g) {
+  if (s.name == "kT" || s.name == "kO" || s.name == "kR") return 0.011;
+  if (s.name == "kA" || s.name == "kCoreA" || s.of_row()) return follows_g ? 0.08 : 2.6;
+  return s.name == "kB" ? 1000 : 2;  // B is about every real y of a row, and 16-bit formats store few of them
+}
+
+// Every bound but those of polynomials that equal g. What was found is below it, and not far below.
 TEST(Found, EveryCommittedBoundHasItsInput) {
-  static const std::regex bound_line(R"((double k[A-Z][A-Za-z]* = 0x|// row [0-9]+: A)[^\n]*2\^(-?[0-9.]+)[^\n]*)");
+  static const std::regex bound_line(R"((k[A-Z][A-Za-z]*|row [0-9]+)(?: = 0x[^ ]*  // |: A <= )2\^(-?[0-9.]+)[^\n]*)");
+  std::set<std::string> without;
   size_t bounds = 0;
   for (const std::string& name : headers()) {
     const std::string text = committed(name);
     for (std::sregex_iterator match(text.begin(), text.end(), bound_line), end; match != end; ++match) {
-      const std::string line = match->str();
       constexpr double kEqual = -48;
-      if (line.find("kUlpFrom =") != std::string::npos || std::stod((*match)[2]) < kEqual) continue;
+      if ((*match)[1].str().ends_with("From") || std::stod((*match)[2]) < kEqual) continue;
       ++bounds;
-      EXPECT_NE(line.find("; found 2^"), std::string::npos) << name << ": " << line;
+      if (match->str().find("; found 2^") == std::string::npos) without.insert(fmt::format("{}: {}", name, (*match)[1].str()));
     }
+    const bool follows_g = text.find("kClass = \"stored") == std::string::npos && text.find("kClass = \"ulp:1\"") == std::string::npos;
     for (const Statement& s : statements_of(text)) {
-      EXPECT_LE(s.figure, s.bound) << name;
-      // One bit, if that: B is an a priori bound, and A is added from both sides of a clamp.
-      EXPECT_GE(s.figure, s.bound - 2) << name << ": " << text.substr(s.figure_at, 40);
+      EXPECT_LE(s.figure, s.bound) << name << " " << s.name;
+      EXPECT_GE(s.figure, s.bound - most_bits_below(s, follows_g)) << name << " " << s.name;
     }
   }
-  EXPECT_GT(bounds, 2000u);
+  EXPECT_GT(bounds, 2600u);
+  // y + 1 is exact for every y of f16; and kTMin keeps every s away from that row.
+  EXPECT_EQ(without, (std::set<std::string>{"elu_f16: kB", "gelu_bf16_ulp: row 13"}));
 }
 
-// The least change that the two decimals show; twice the input, and another input next to it.
+// The least change that two decimals show, up and down; and an input twice as large.
 TEST(Found, AnotherFigureOrInputIsRefused) {
   for (const char* name : {"gelu_bf16", "gelu_f32", "gelu_f32_rel", "softplus_f32", "elu_bf16", "gelu_forward_bf16", "gelu_e4m3_oracle"}) {
     const std::string text = committed(name);
     ASSERT_EQ(refusal(text), "") << name;
     int rows = 0;
     for (const Statement& s : statements_of(text)) {
-      if (s.of_row && ++rows > 4) continue;
+      if (s.of_row() && ++rows > 4) continue;
       const auto replaced = [&](size_t at, size_t size, const std::string& with) { return std::string(text).replace(at, size, with); };
       for (const double step : {0.01, -0.01}) {
         const std::string why = refusal(replaced(s.figure_at, s.figure_size, fmt::format("{:.2f}", s.figure + step)));
-        EXPECT_NE(why.find(fmt::format(", not 2^{:.2f}", s.figure + step)), std::string::npos) << name << ": " << text.substr(s.figure_at, 40) << why;
+        EXPECT_NE(why.find(fmt::format(", not 2^{:.2f}", s.figure + step)), std::string::npos) << name << " " << s.name << ": " << why;
       }
       const std::string why = refusal(replaced(s.input_at, s.input_size, fmt::format("{:a}", 2 * s.input)));
-      EXPECT_NE(why, "") << name << ": " << text.substr(s.figure_at, 40);
+      EXPECT_NE(why, "") << name << " " << s.name;
       EXPECT_EQ(why.find('\n'), std::string::npos);
     }
   }
@@ -115,7 +126,7 @@ TEST(Found, AnInputIsANumberOfTheFormat) {
   for (const Statement& s : statements_of(text)) {
     if (text.substr(s.input_at - 4, 4) != "y = ") continue;
     const std::string why = refusal(std::string(text).replace(s.input_at, s.input_size, fmt::format("{:a}", s.input * (1 + 0x1p-20))));
-    EXPECT_NE(why, "") << text.substr(s.figure_at, 40);
+    EXPECT_NE(why, "") << s.name;
   }
 }
 
