@@ -91,6 +91,9 @@ cp "$1/tests/examples/cpp/train_step.cpp" "$work/outer"
 cat >"$work/outer/CMakeLists.txt" <<TEXT
 cmake_minimum_required(VERSION 3.25)
 project(outer LANGUAGES CXX)
+if(PROCESSOR)
+  set(CMAKE_SYSTEM_PROCESSOR \${PROCESSOR})
+endif()
 include(FetchContent)
 get_cmake_property(before VARIABLES)
 set(flags "\${CMAKE_CXX_FLAGS}|\${CMAKE_BUILD_TYPE}|\${CMAKE_CXX_STANDARD}|\${BUILD_SHARED_LIBS}|\${CMAKE_MODULE_PATH}")
@@ -117,6 +120,8 @@ target_link_libraries(step PRIVATE outgrad::kernels)
 TEXT
 sed -i '/get_cmake_property(before/d' "$work/outer/CMakeLists.txt"
 attempt "the sources as a subdirectory" cmake -S "$work/outer" -B "$work/outer/build"
+# Built as for a processor without variants: the baseline's kernels alone, a third of the library's units.
+attempt "the sources as a subdirectory, for another processor" cmake -S "$work/outer" -B "$work/outer/build" -DPROCESSOR=other
 attempt "a project around the sources does not build" cmake --build "$work/outer/build" -j2
 attempt "its results" "$work/outer/build/step"
 attempt "its installation" cmake --install "$work/outer/build" --prefix "$work/outer/prefix"
