@@ -97,17 +97,17 @@ double Distribution::density(double x) const {
 double Distribution::mass(double a, double b) const {
   if (!(a < b)) return 0;
   const double width = b - a, farthest = std::max({std::fabs(a), std::fabs(b), sigma_});
-  constexpr double kNarrow = 0x1p-4;  // where the seventh power of width * z / sigma is below the rounding of exp
+  constexpr double kNarrow = 0x1p-4;  // below this, the seventh power of width * z / sigma is less than the rounding of exp
   if (sigma_ > 0 && std::isfinite(width) && width * farthest < kNarrow * sigma_ * sigma_) {
     const double middle = a + width / 2, node = width / 2 * std::sqrt(0.6);
     return width * (8 * density(middle) + 5 * (density(middle - node) + density(middle + node))) / 18;
   }
-  if (sigma_ > 0) {  // on the side where erfc is small
+  if (sigma_ > 0) {  // computed on the side where erfc is small
     const double scale = 1 / (sigma_ * std::numbers::sqrt2);
     if (a < 0 && b > 0) return (std::erf(b * scale) - std::erf(a * scale)) / 2;
     return a >= 0 ? (std::erfc(a * scale) - std::erfc(b * scale)) / 2 : (std::erfc(-b * scale) - std::erfc(-a * scale)) / 2;
   }
-  if (bin_of(a) == bin_of(b)) return width * density(a);  // no difference of shares
+  if (bin_of(a) == bin_of(b)) return width * density(a);  // avoids a difference of shares
   return cumulative(b) - cumulative(a);
 }
 
@@ -151,7 +151,7 @@ std::array<double, 2> rounding_interval(double v, const FloatFormat& format) {
   const double fraction = std::frexp(std::fabs(v), &exponent);
   const int last_place = std::max(exponent - format.precision, format.quantum_exponent);
   const double half = std::ldexp(0.5, last_place);
-  const bool narrow_below = fraction == 0.5 && last_place > format.quantum_exponent;  // a power of two: half the spacing towards 0
+  const bool narrow_below = fraction == 0.5 && last_place > format.quantum_exponent;  // a power of two: the spacing towards 0 is half as large
   const double low = std::fabs(v) - (narrow_below ? half / 2 : half), high = std::fabs(v) + half;
   return v > 0 ? std::array<double, 2>{low, high} : std::array<double, 2>{-high, -low};
 }

@@ -1,4 +1,4 @@
-// What tells the results of one set of kernels from another's.
+// Distinguishes the results of one set of kernels from those of another.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace outgrad::validation {
 
-/// FNV-1a, 64 bits: tells results of one set of kernels from another's.
+/// FNV-1a, 64 bits, which distinguishes the results of one set of kernels from those of another.
 class Fingerprint {
  public:
   template <class T>
@@ -31,8 +31,8 @@ class Fingerprint {
   std::uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-/// The identity of a subject whose coefficients are in `fingerprint` word by word; its constants enter by what they do: f and g over all bf16
-/// patterns on both branches.
+/// The identity of a subject whose coefficients are in `fingerprint`, word by word. Its constants enter by their
+/// effect: f and g over all bf16 patterns on both branches.
 inline std::string identity_of(const Subject& subject, Fingerprint fingerprint) {
   constexpr std::uint32_t kBlock = 4096;
   for (std::uint32_t begin = 0; begin < 0x10000; begin += kBlock) {

@@ -1,4 +1,4 @@
-// Reading and evaluating coefficients that are not ours, see foreign.h.
+// Reads and evaluates coefficients that are not ours, see foreign.h.
 #include "validation/sweep/foreign.h"
 
 #include <fmt/format.h>
@@ -19,10 +19,10 @@
 namespace outgrad::validation {
 namespace {
 
-constexpr std::int64_t kRun = 512;  // elements evaluated at once
-constexpr int kMostCodeBits = 8;    // more than y itself has in 8-bit formats is no saving
+constexpr std::int64_t kRun = 512;  // elements that are evaluated together
+constexpr int kMostCodeBits = 8;    // a longer code than y itself has in 8-bit formats saves nothing
 
-/// One of the words that an enumeration has in the file.
+/// The value of an enumeration, given as one of its words in the file.
 template <class Enum, std::size_t N>
 Enum word(const JsonNode& node, const std::pair<std::string_view, Enum> (&words)[N]) {
   const std::string text = node.text();
@@ -35,7 +35,7 @@ Enum word(const JsonNode& node, const std::pair<std::string_view, Enum> (&words)
   node.fail("'" + text.substr(0, kShown) + "' is not one of " + known);
 }
 
-/// A number as the arithmetic takes it.
+/// A number, converted as the arithmetic requires.
 double used(const JsonNode& node, ForeignArithmetic arithmetic) {
   const double value = node.finite();
   if (arithmetic == ForeignArithmetic::f64) return value;
@@ -75,13 +75,13 @@ ForeignPiece read_piece(const JsonNode& node, const ForeignFunction& function) {
   return piece;
 }
 
-/// Pieces that tile the line, or a refusal that names the first that does not.
+/// Pieces that tile the line. If they do not, the error names the first piece that is wrong.
 std::vector<ForeignPiece> read_branch(const JsonNode& node, const ForeignFunction& function) {
   if (!node.raw().is_array() || node.size() == 0) node.fail("is not a list of pieces");
   if (node.size() > kForeignPieces) node.fail(fmt::format("has {} pieces; at most {} are read", node.size(), kForeignPieces));
   std::vector<ForeignPiece> pieces;
   double reached = -kInfinity;
-  bool end_is_taken = true;  // nobody includes -inf
+  bool end_is_taken = true;  // no piece includes -inf
   for (const JsonNode& item : node.items()) {
     ForeignPiece piece = read_piece(item, function);
     const double from = end_of_interval(item["from"], function.arithmetic);
@@ -164,13 +164,13 @@ void read_pieces(const JsonNode& node, ForeignFunction& function) {
 
 inline bool mask_bit(const std::uint32_t* mask, std::int64_t i) { return (mask[i / 32] >> (i % 32) & 1) != 0; }
 
-/// The piece that v lies in; the number of pieces for a NaN.
+/// The piece in which v lies; for a NaN, the number of pieces.
 std::size_t piece_of(const std::vector<ForeignPiece>& pieces, double v) {
   return static_cast<std::size_t>(std::find_if(pieces.begin(), pieces.end(), [v](const ForeignPiece& p) { return v < p.to || (p.includes_to && v == p.to); }) -
                                   pieces.begin());
 }
 
-/// [low, high] or without one of its ends, as comparisons with NaN false.
+/// [low, high], possibly without one of its ends. Like a comparison, it contains no NaN.
 struct Range {
   double low, high;
   bool includes_low, includes_high;
@@ -181,7 +181,7 @@ Range range_of(const std::vector<ForeignPiece>& pieces, std::size_t k) {
   return {k == 0 ? -kInfinity : pieces[k - 1].to, pieces[k].to, k == 0 || !pieces[k - 1].includes_to, pieces[k].includes_to};
 }
 
-/// p(t) of n elements in place of t.
+/// Replaces each of n elements t by p(t).
 template <class Real, class MultiplyAdd>
 void evaluate_polynomial(const ForeignPiece& piece, Real* t, std::int64_t n, MultiplyAdd multiply_add) {
   const std::vector<double>& c = piece.coefficients;
@@ -192,7 +192,7 @@ void evaluate_polynomial(const ForeignPiece& piece, Real* t, std::int64_t n, Mul
       const auto next = static_cast<Real>(c[k]);
       for (std::int64_t i = 0; i < n; ++i) result[i] = multiply_add(result[i], t[i], next);
     }
-  } else {  // neighbours joined by t, t^2, t^4, ...
+  } else {  // neighbours are joined by t, t^2, t^4, ...
     for (std::int64_t i = 0; i < n; ++i) {
       Real part[kForeignCoefficients];
       for (std::size_t k = 0; k < c.size(); ++k) part[k] = static_cast<Real>(c[k]);
@@ -226,7 +226,7 @@ void evaluate_piece(const ForeignFunction& function, const ForeignPiece& piece, 
   if (function.arithmetic == ForeignArithmetic::f32_fma) {
     evaluate_polynomial(piece, t, n, [](Real a, Real b, Real c) { return std::fma(a, b, c); });
   } else {
-    evaluate_polynomial(piece, t, n, [](Real a, Real b, Real c) { return a * b + c; });  // two roundings: nothing here is contracted
+    evaluate_polynomial(piece, t, n, [](Real a, Real b, Real c) { return a * b + c; });  // two roundings, because nothing here is contracted
   }
   for (std::int64_t i = 0; i < n; ++i) g[i] = static_cast<float>(t[i]);
 }

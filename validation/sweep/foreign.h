@@ -1,8 +1,10 @@
-// Coefficients that are not ours, as the subject of a sweep: pieces of g(y, m), or steps of f'(x) named by a code of a few bits.
+// Coefficients that are not ours, as the subject of a sweep: either pieces of g(y, m), or steps of f'(x) that are
+// numbered by a code of a few bits.
 //
-// validation/README.md documents the file, schema "outgrad.foreign/1". What is read is evaluated as the file says it is by those who publish
-// it: the same comparisons, the same order of evaluation, the same arithmetic. A piecewise function must cover the line: pieces are listed from
-// -inf to +inf, each begins where the last one ends, and just one of two neighbours includes their common end.
+// validation/README.md documents the file, schema "outgrad.foreign/1". The function is evaluated as its publishers do
+// it, as stated in the file: with the same comparisons, the same order of evaluation and the same arithmetic. A
+// piecewise function must cover the line. Its pieces are listed from -inf to +inf, each begins where the previous one
+// ends, and exactly one of two neighbours includes their common end.
 #pragma once
 
 #include <array>
@@ -15,21 +17,21 @@
 namespace outgrad::validation {
 
 inline constexpr const char* kForeignSchema = "outgrad.foreign/1";
-inline constexpr std::size_t kForeignBytes = std::size_t{1} << 20;  // no published table is a hundredth of it
+inline constexpr std::size_t kForeignBytes = std::size_t{1} << 20;  // no published table is a hundredth of this size
 inline constexpr std::size_t kForeignPieces = 256, kForeignCoefficients = 65;
 
 enum class ForeignArithmetic { f32, f32_fma, f64 };
 enum class ForeignCoordinate { y, signed_sqrt };
 enum class ForeignOrder { horner, estrin };
 
-/// Numbers as they are used: rounded to f32 unless the arithmetic is f64.
+/// The numbers that are used: rounded to f32 unless the arithmetic is f64.
 struct ForeignPiece {
-  double to = 0;               // the upper end, +inf for the last
+  double to = 0;               // the upper end; +inf for the last piece
   bool includes_to = false;    // whether `to` itself belongs to this piece
   ForeignCoordinate coordinate = ForeignCoordinate::y;
   ForeignOrder order = ForeignOrder::horner;
   double centre = 0;
-  std::vector<double> coefficients;  // c0, c1, ...; c0 alone is a constant, without any operation
+  std::vector<double> coefficients;  // c0, c1, ...; c0 alone is a constant that takes no operation
 };
 
 struct ForeignFunction {
@@ -37,16 +39,16 @@ struct ForeignFunction {
   const SweptActivation* activation = &kGelu;
   ForeignArithmetic arithmetic = ForeignArithmetic::f32;
   bool steps = false;
-  // Steps: pieces of x, each a constant; the index is the code.
-  // Pieces: of y, for m = 0 and m = 1.
+  // For steps: pieces of x, each with a constant; the index is the code.
+  // For pieces: pieces of y, for m = 0 and m = 1.
   std::array<std::vector<ForeignPiece>, 2> pieces;
-  double y_hi = 0, y_lo = 0, t_min = 0;  // of the coordinate signed_sqrt
-  double mask_from = 0;                  // m = [x >= mask_from], rounded to the format of y first
-  bool erff = false;                     // y by 0.5 x (1 + erff(x / sqrt 2)), not correctly rounded
-  bool nan_passes = true;                // g of a NaN y is NaN, else `nan`
+  double y_hi = 0, y_lo = 0, t_min = 0;  // for the coordinate signed_sqrt
+  double mask_from = 0;                  // m = [x >= mask_from], where x is first rounded to the format of y
+  bool erff = false;                     // y is 0.5 x (1 + erff(x / sqrt 2)), not correctly rounded
+  bool nan_passes = true;                // g of a NaN y is NaN; otherwise it is `nan`
   double nan = 0;
-  int code_bits = 0;  // of steps
-  std::vector<std::pair<std::string, double>> claims;  // "T", "T_dx" or "R": the most that is published of them
+  int code_bits = 0;  // for steps
+  std::vector<std::pair<std::string, double>> claims;  // "T", "T_dx" or "R": the published upper limits
   nlohmann::ordered_json source;
 
   /// g of n elements.

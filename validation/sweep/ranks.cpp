@@ -32,7 +32,7 @@ bool under_mpirun() {
 #ifdef OUTGRAD_HAS_MPI
 enum Tag { kAsk = 1, kTask, kResult, kParted };
 
-/// Rank 0's answers to the others until each of them has parted, or something failed here.
+/// Rank 0 answers the others until each of them has left, or until something has failed here.
 void serve(int others, const kernels::Failure& failure, const std::function<std::int64_t()>& next,
            const std::function<void(std::int64_t, const std::string&)>& collect) {
   constexpr auto kPause = std::chrono::microseconds(200);  // MPI waits by spinning; a task takes a thousand times this
@@ -83,7 +83,7 @@ Ranks::Ranks(Join) : uncaught_(std::uncaught_exceptions()) {
 
 Ranks::~Ranks() {
 #ifdef OUTGRAD_HAS_MPI
-  // A rank that leaves without it ends the job by its exit status.
+  // A rank that leaves without MPI_Finalize ends the job with its exit status.
   if (joined_ && std::uncaught_exceptions() == uncaught_) MPI_Finalize();
 #endif
 }
@@ -92,7 +92,7 @@ int Ranks::threads(int threads) const {
   if (threads > 0 || size_ == 1) return kernels::thread_count(threads);
   const char* const text = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   const int here = text != nullptr ? std::max(1, std::atoi(text)) : 1;
-  // What mpirun has bound to some cores has its share already.
+  // A process that mpirun has bound to some cores already has its share.
   const bool bound = omp_get_num_procs() < static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, kernels::thread_count(0) / (bound ? 1 : here));
 }
@@ -124,7 +124,7 @@ void Ranks::share(std::int64_t tasks, int threads, const std::function<std::stri
   };
 #ifdef OUTGRAD_HAS_MPI
   std::thread service;
-  std::mutex messages;  // one thread at a time is in MPI
+  std::mutex messages;  // only one thread at a time may call MPI
   if (size_ > 1 && rank_ == 0) {
     service = std::thread([&] { failure.guard([&] { serve(size_ - 1, failure, next, deliver); }); });
   } else if (rank_ > 0) {

@@ -17,7 +17,7 @@
 namespace outgrad::validation {
 namespace {
 
-/// The storage type of a format's name.
+/// The storage type that belongs to a format's name.
 template <class Fit>
 using StorageOf = std::conditional_t<Fit::kFormat == std::string_view("f32"), float,
                                      std::conditional_t<Fit::kFormat == std::string_view("f16"), kernels::F16, kernels::BF16>>;
@@ -26,7 +26,7 @@ constexpr const FloatFormat& format_of() {
   return Fit::kFormat == kF32.name ? kF32 : Fit::kFormat == kF16.name ? kF16 : kBf16;
 }
 
-/// The header is of the function that its activation is swept as.
+/// The header must be of the function that is swept for its activation.
 template <class Fit>
 const SweptActivation& activation_of_header() {
   const SweptActivation* const activation = swept_activation(Fit::kActivation);
@@ -62,7 +62,7 @@ void add(std::vector<Shipped>& list) {
   }
 }
 
-// GELU has other fits beside the default.
+// GELU has other fits beside the default one.
 template <class Gelu, class... Fit>
 void add_others(std::vector<Shipped>& list, kernels::FitList<Gelu, Fit...>) {
   (add<Fit>(list), ...);

@@ -1,7 +1,8 @@
-// Every backward pass that ships, as the subject of a sweep: the default of each activation and format, and GELU's other fits and direct tables.
+// Every backward pass that ships, as the subject of a sweep: the default of each activation and format, and GELU's
+// other fits and direct tables.
 //
-// GELU's y is made by its own forward kernel; the others have none, and take the correctly rounded f(x). Tables for y in e4m3 and e5m2 are not here: no
-// forward stores such y, and `outgrad check` enumerates all of their 256 codes.
+// GELU's y comes from its own forward kernel; the others have none and use the correctly rounded f(x). Tables for y in
+// e4m3 and e5m2 are not here, because no forward stores such y, and `outgrad check` enumerates all of their 256 codes.
 #pragma once
 
 #include <string>
@@ -15,11 +16,11 @@ struct Shipped {
   const SweptActivation* activation;
   std::string format;
   std::string fit;   // kName of the header
-  bool deployed;     // what the plain entry points run, or what stands for the activation and format where there are none
+  bool deployed;     // what the plain entry points run; where there are none, what represents the activation and format
   Subject (*make)();
 };
 
-/// In the order of swept_activations(), then f32, f16, bf16, then the deployed one first.
+/// Ordered by swept_activations(), then by f32, f16, bf16; the deployed one comes first.
 const std::vector<Shipped>& shipped();
 
 }  // namespace outgrad::validation

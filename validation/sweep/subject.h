@@ -21,7 +21,7 @@
 
 namespace outgrad::validation {
 
-/// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T on f32 x.
+/// The forward of a fused kernel that has x in f32 and stores y as T: the element body for T, applied to f32 x.
 template <class Forward, class T, kernels::CpuSchedule S>
 void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n) {
   std::fill(mask, mask + (n + 31) / 32, 0);
@@ -42,17 +42,17 @@ void fused_forward(const float* x, float* y, std::uint32_t* mask, std::int64_t n
 
 namespace detail {
 
-// Any schedule gives the same bits. A sweep runs one block a thread.
+// Any schedule gives the same bits. A sweep runs one block per thread.
 inline constexpr kernels::CpuSchedule kSweepSchedule{.threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = 2};
 inline constexpr std::int64_t kLargestBlock = 4096;
 
-/// The words of a fit's table, rows or entries.
+/// The words of a fit's table, which has rows or entries.
 template <class Fit>
 void add_table(Fingerprint& fingerprint) {
   constexpr auto kTable = kernels::table_of<Fit>();
   if constexpr (kernels::kIsDirect<Fit>) {
     for (const auto entry : kTable.w) {
-      const auto word = static_cast<float>(entry);  // 16 bits, exactly
+      const auto word = static_cast<float>(entry);  // 16 bits, so this is exact
       fingerprint.add(&word, 1);
     }
   } else {
@@ -60,7 +60,7 @@ void add_table(Fingerprint& fingerprint) {
   }
 }
 
-/// What the header says of itself.
+/// What the header claims about itself.
 template <class Fit>
 std::vector<Claim> claims_of() {
   std::vector<Claim> claims;
@@ -83,8 +83,8 @@ std::vector<Claim> claims_of() {
 
 }  // namespace detail
 
-/// The backward pass of a fit, y stored as T, f32 arithmetic, through the host kernel that users call; y is the correctly rounded f(x), m = [x >= x*].
-/// `activation` is what the header is of.
+/// The backward pass of a fit with y stored as T and f32 arithmetic, through the host kernel that users call. y is the
+/// correctly rounded f(x), and m = [x >= x*]. `activation` is the header's activation.
 template <class Fit, class T>
 Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
   using kernels::narrow;
@@ -98,7 +98,7 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
   subject.own_forward = false;
   subject.derivative = [](const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
     std::fill_n(g, n, 1.0f);
-    if constexpr (kernels::kIsDirect<Fit>) {  // read by the bits of y as stored
+    if constexpr (kernels::kIsDirect<Fit>) {  // indexed by the bits of y as stored
       alignas(64) T stored[kLargestBlock];
       for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
         const std::int64_t count = std::min(kLargestBlock, n - begin);
@@ -135,8 +135,8 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
   return subject;
 }
 
-/// The same with GELU's forward kernel. x that are values of T (every x of the domain T) go through the kernel for T itself; other x, as a fused
-/// bias or a wider accumulator would have them, through the same body on f32 x.
+/// The same with GELU's forward kernel. If x are values of T (every x of the domain T), they go through the kernel for
+/// T itself. Other x, such as those of a fused bias or a wider accumulator, go through the same body on f32 x.
 template <class Fit, class Forward, class T>
 Subject make_subject(const FloatFormat& format) {
   static constexpr kernels::CpuSchedule kSchedule = detail::kSweepSchedule;

@@ -1,4 +1,4 @@
-// Exhaustive sweeps, see sweep.h for what is established and why it is proven.
+// Exhaustive sweeps; sweep.h says what they establish and why this is proven.
 
 #include "validation/sweep/sweep.h"
 
@@ -38,11 +38,11 @@ namespace {
 using kernels::IoError;
 using kernels::SpecError;
 
-// Two tables of doubles and a dozen arrays of this many elements stay in a core's second-level cache.
+// Two tables of doubles and a dozen arrays of this many elements fit in a core's second-level cache.
 constexpr std::int64_t kBlock = 2048;
 constexpr std::int64_t kMaskWords = kBlock / 32;
 constexpr std::size_t kExamples = 16;
-constexpr double kNear = 0.1, kTail = -2;  // where errors of y cost most, by sqrt(y - y*); where f needs relative accuracy
+constexpr double kNear = 0.1, kTail = -2;  // errors of y cost most up to kNear, because of sqrt(y - y*); f needs relative accuracy below kTail
 
 std::uint32_t infinity_pattern(const FloatFormat& format) { return (1u << (format.bits - 1)) - (1u << (format.precision - 1)); }
 
@@ -64,19 +64,19 @@ int curve_bin(float x) {
   return static_cast<int>((static_cast<double>(x) + kCurveReach) * kBinsPerUnit);
 }
 
-/// |error|, a NaN counting as infinite: no comparison may pass over it.
+/// |error|, where a NaN counts as infinite, so that no comparison can miss it.
 inline double magnitude_of(double error) {
   const double magnitude = std::fabs(error);
   return magnitude <= std::numeric_limits<double>::max() ? magnitude : kInfinity;
 }
 
-/// Upper bound of |g_m(y) - f'(x)| over rounding errors of y of half an ulp, `derivative` = f'(x) (sweep.h).
+/// Upper bound of |g_m(y) - f'(x)| for rounding errors of y of half an ulp, where `derivative` is f'(x) (sweep.h).
 inline double storage_bound(double y, double derivative, double per_y, double least, double bend, double flat_from) {
   constexpr double kFlatBound = 0x1p-16;
   const double h = bend * std::max(std::fabs(y) * per_y, least);
   return y >= flat_from ? kFlatBound : std::min(h / std::fabs(derivative), std::sqrt(h)) + kSweepMargin;
 }
-/// Half an ulp at y is at most |y| times this, or the second where y is subnormal.
+/// Half an ulp at y is at most |y| times the first value, or the second value if y is subnormal.
 double half_ulp_per_y(const FloatFormat& format) { return std::ldexp(1.0, -format.precision); }
 double least_half_ulp(const FloatFormat& format) { return std::ldexp(0.5, format.quantum_exponent); }
 
@@ -113,7 +113,7 @@ void extend(Run& run, const Run& by) {
   run.hi = std::max(run.hi, by.hi);
 }
 
-/// Appends a run that nothing after it has touched yet.
+/// Appends a run that no later run has touched yet.
 void push_run(const Run& run, const Stored& stored, Segment& segment) {
   Run& open = segment.last.used ? segment.last : segment.first;
   if (!open.used) {
@@ -131,7 +131,7 @@ class OutputDigests {
  public:
   explicit OutputDigests(const FloatFormat& format) : format_(format) {}
 
-  /// Values as floats that are values of the format.
+  /// The floats must be values of the format.
   void add(const float* y, const std::uint32_t* mask, const float* dx, std::int64_t n) {
     add_values(sums_[0], y, n);
     for (std::int64_t i = 0; i < n; i += 32) {
@@ -172,7 +172,7 @@ class OutputDigests {
   static void add_narrow(kernels::Sha256& sum, const float* v, std::int64_t n) {
     std::uint16_t bits[kBlock];
     for (std::int64_t i = 0; i < n; ++i) {
-      // Thousands of f32 x share a y: the value before is often this one.
+      // Thousands of f32 x share a y, so the previous value is often the same one.
       const bool same = i > 0 && std::bit_cast<std::uint32_t>(v[i]) == std::bit_cast<std::uint32_t>(v[i - 1]);
       bits[i] = same ? bits[i - 1] : static_cast<std::uint16_t>(kernels::canonical_bits(kernels::narrow<T>(v[i])));
     }
@@ -231,7 +231,7 @@ class BlockSweeper {
     if (!all_rounded) evaluate(subject_.derivative, b.y_true, b.g);
     if (evaluation_claim_) measure_deviation(*evaluation_claim_);
     track_runs();
-    if (subject_.activation != &kGelu) return;  // other forwards' ranges are GELU's
+    if (subject_.activation != &kGelu) return;  // the ranges of foreign forwards are those of GELU
     if (b.x[n - 1] >= kForeignLeft && b.x[0] <= kForeignRight) measure_foreign();
     if (reaches_erff()) measure_erff();
   }
@@ -243,7 +243,7 @@ class BlockSweeper {
     std::uint32_t mask[kMaskWords];
   };
 
-  /// The code takes the place of y, the mask that of nothing.
+  /// The code takes the place of y; nothing takes the place of the mask.
   void sweep_codes() {
     Buffers& b = *buffers_;
     subject_.forward(b.x, b.y_true, b.mask, n_);
@@ -271,7 +271,7 @@ class BlockSweeper {
     return top;
   }
 
-  /// Raises `maximum` by the greatest of buffers_->error; got(i) and want(i) describe the element.
+  /// Raises `maximum` to the greatest value in buffers_->error; got(i) and want(i) describe the element.
   template <class Got, class Want>
   void raise(Maximum& maximum, const float* y, Got got, Want want) {
     const Buffers& b = *buffers_;
@@ -288,7 +288,8 @@ class BlockSweeper {
     raise(maximum, y, [&](std::int64_t i) { return g[i]; }, [&](std::int64_t i) { return b.want[i]; });
   }
 
-  /// function(y, mask) of the block; of one element if all have the same y and mask bit, as thousands of f32 x share a 16-bit y.
+  /// function(y, mask) of the block. If all elements have the same y and mask bit, which happens because thousands of
+  /// f32 x share a 16-bit y, it is computed for one element.
   template <class Function>
   void evaluate(const Function& function, const float* y, float* result) const {
     const std::uint32_t* const mask = buffers_->mask;
@@ -310,7 +311,7 @@ class BlockSweeper {
     segment_.right += right_ ? n_ : 0;
   }
 
-  /// Whether every y is the correctly rounded one and every mask bit right, so that g is g at (y_true, true mask) too.
+  /// Whether every y is correctly rounded and every mask bit is right, so that g is also g at (y_true, true mask).
   bool count_misrounded() {
     const Buffers& b = *buffers_;
     std::int64_t wrong = 0;
@@ -336,7 +337,7 @@ class BlockSweeper {
     }
   }
 
-  /// C where g is a formula in y.
+  /// C, for activations whose g is a formula in y.
   void measure_storage() {
     Buffers& b = *buffers_;
     subject_.activation->slope_of_value(b.y_true, b.reach, n_);
@@ -345,7 +346,8 @@ class BlockSweeper {
     raise(segment_.storage[right_], b.y_true, [&](std::int64_t i) { return b.reach[i]; }, [&](std::int64_t i) { return b.want[i]; });
   }
 
-  /// D: g against f' at the argument of y itself, for every y where it is a formula in y, else where T is above the claim: there the storage of y has to account for it.
+  /// D: g against f' at the argument of y itself. If this is a formula in y, it is measured for every y. Otherwise it
+  /// is measured only where T is above the claim, because there the storage of y must account for the excess.
   void measure_deviation(double claim) {
     Buffers& b = *buffers_;
     Maximum& maximum = segment_.deviation[right_];
@@ -376,8 +378,9 @@ class BlockSweeper {
         double least = 0, greatest = 0, squares = 0, weight = 0;
 #pragma omp simd reduction(min : least) reduction(max : greatest) reduction(+ : squares, weight)
         for (std::int64_t i = begin; i < end; ++i) {
-          // 2^exponent: the spacing of normal x up to a factor common to the format. (Subnormal x have a share of 2^-100, or 2^-13 in f16.)
-          constexpr double kCommon = 0x1p-26;  // the sum over a binade of f32 is then 1
+          // 2^exponent is the spacing of normal x, up to a factor common to the format. (Subnormal x have a share of
+          // 2^-100, or 2^-13 in f16.)
+          constexpr double kCommon = 0x1p-26;  // makes the sum over a binade of f32 equal to 1
           const double spacing = kCommon * static_cast<double>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(b.x[i]) & 0x7f800000u));
           const double error = b.g[i] - b.want[i];
           least = std::min(least, error);
@@ -395,7 +398,7 @@ class BlockSweeper {
     }
   }
 
-  /// Errors weighed by the probability of x. Beyond kFarthest no distribution here has a share that counts.
+  /// Errors weighted by the probability of x. Beyond kFarthest no distribution here has a share that matters.
   void weigh_errors() {
     constexpr float kFarthest = 64;
     const Buffers& b = *buffers_;
@@ -415,7 +418,7 @@ class BlockSweeper {
         add = distribution.weigh(block);
         for (const std::int64_t i : {std::int64_t{0}, n_ - 1}) {
           if (!distribution.smooth()) break;
-          // The spacing towards 0 of a power of two is half, that of a zero none
+          // The spacing towards 0 is half for a power of two, and absent for a zero.
           const std::uint32_t bits = std::bit_cast<std::uint32_t>(b.x[i]);
           const std::uint32_t exponent = bits >> 23 & 0xff;
           if ((bits & 0x7fffffu) != 0 || exponent == 1 || (i > 0 && n_ == 1)) continue;
@@ -440,12 +443,12 @@ class BlockSweeper {
     }
   }
 
-  /// Of a block of neighbouring f32 in one binade.
+  /// The moments of a block of neighbouring f32 in one binade.
   BlockMoments moments() const {
     const Buffers& b = *buffers_;
     const auto n = static_cast<double>(n_);
     double e0 = 0, e1 = 0, e2 = 0, e3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    constexpr float kFlat = 0x1p-16f;  // |c| D <= 2^-44 here: the density is the same to 2^-42 all over the block
+    constexpr float kFlat = 0x1p-16f;  // |c| D <= 2^-44 here, so the density is constant to 2^-42 over the block
     if (std::fabs(b.x[0]) < kFlat) {
 #pragma omp simd reduction(+ : e0, s0)
       for (std::int64_t i = 0; i < n_; ++i) {
@@ -493,7 +496,8 @@ class BlockSweeper {
     return x < kTail ? GradientRegion::left_tail : GradientRegion::elsewhere;
   }
 
-  /// Raises the maximum of each element's region by buffers_->error; those of elements without an error in ulp are negative.
+  /// Raises the maximum of each element's region by buffers_->error, which is negative for elements without an error in
+  /// ulp.
   template <class Got, class Want>
   void raise_by_region(std::array<Maximum, kGradientRegions>& maxima, Got got, Want want) {
     const Buffers& b = *buffers_;
@@ -507,7 +511,7 @@ class BlockSweeper {
     }
   }
 
-  /// Within one binade the regions are intervals wider than any block of neighbouring f32.
+  /// Within one binade, the regions are intervals wider than any block of neighbouring f32.
   bool in_one_binade() const {
     const float* const x = buffers_->x;
     return n_ == kBlock && (x[0] < 0 ? x[0] > 2 * x[n_ - 1] : x[n_ - 1] < 2 * x[0]);
@@ -535,7 +539,7 @@ class BlockSweeper {
     raise_by_region(segment_.gradient_relative, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
   }
 
-  /// Every significand of dy; its power of two moves dx and its ulp alike.
+  /// Tries every significand of dy. dy's power of two scales dx and its ulp alike.
   void search_dy() {
     Buffers& b = *buffers_;
     const std::int64_t precision = subject_.format.precision, quantum_exponent = subject_.format.quantum_exponent;
@@ -566,7 +570,7 @@ class BlockSweeper {
     const double largest = subject_.format.largest;
 #pragma omp simd
     for (std::int64_t i = 0; i < n_; ++i) {
-      // Past the largest finite value an infinite y is right or counted as misrounded; it has no ulp.
+      // Beyond the largest finite value, an infinite y is either right or counted as misrounded. It has no ulp.
       const bool overflow = std::fabs(static_cast<double>(b.y[i])) > largest && std::fabs(static_cast<double>(b.y_true[i])) > largest;
       b.error[i] = overflow ? 0.0 : magnitude_of((b.y[i] - b.value[i]) * per_ulp(b.value[i], precision, quantum_exponent));
     }
@@ -605,7 +609,8 @@ class BlockSweeper {
     return end;
   }
 
-  /// All y differ, so every run but the outer two is one x: its range is a point. False, and nothing done, if one of them may matter for C.
+  /// For a block in which all y differ: every run except the first and the last is one x, so its range is a point.
+  /// Returns false, and does nothing, if one of the runs may matter for C.
   bool close_distinct() {
     Buffers& b = *buffers_;
     if (n_ < 3) return false;
@@ -620,24 +625,24 @@ class BlockSweeper {
     if (subject_.activation->masked() && most > subject_.activation->oracle_floor(subject_.format)) return false;
     const auto single = [&](std::int64_t i) { return Run{true, right_, b.y_true[i], b.x[i], b.x[i], b.g[i], b.want[i], b.want[i]}; };
     push_run(single(0), stored_, segment_);
-    b.error[0] = b.error[n_ - 1] = -1;  // still open
+    b.error[0] = b.error[n_ - 1] = -1;  // these runs are still open
     segment_.oracle[right_].raise({0, b.x[1], b.y_true[1], b.want[1], b.want[1]});
     raise(segment_.regret[right_], b.y_true, [&](std::int64_t i) { return b.g[i]; }, [&](std::int64_t i) { return b.want[i]; });
     push_run(single(n_ - 1), stored_, segment_);
     return true;
   }
 
-  /// Every y that a forward of that accuracy may store. In f32 those are the floats within the error; a narrower format stores the rounding of
-  /// f - e, of f + e, or (two grid points being far more than 2 e apart) nothing else.
+  /// Tries every y that a forward of that accuracy may store. In f32 these are the floats within the error. A narrower
+  /// format stores only the rounding of f - e or of f + e, because two grid points are much more than 2 e apart.
   void measure_foreign() {
     Buffers& b = *buffers_;
     for (std::size_t k = 0; k < kForeignForwards.size(); ++k) {
-      double most = 0;  // f32 steps that the error may reach
+      double most = 0;  // the most f32 steps that the error may reach
       for (std::int64_t i = 0; i < n_; ++i) {
-        // The power of two of f itself, as f does not leave the normal range here.
+        // The power of two is that of f itself, because f does not leave the normal range here.
         constexpr std::int64_t kExponentField = 0x7ff0000000000000;
         const double ulp = std::bit_cast<double>(std::bit_cast<std::int64_t>(b.value[i]) & kExponentField) * 0x1p-23;
-        constexpr double kSlack = 1 + 0x1p-20;  // past the reference's own error: 2^-50 of f is 2^-26 ulp
+        constexpr double kSlack = 1 + 0x1p-20;  // covers the reference's own error: 2^-50 of f is 2^-26 ulp
         b.reach[i] = (kForeignForwards[k].absolute + kForeignForwards[k].ulp * ulp) * kSlack;
         most = std::max(most, b.reach[i] / ulp);
       }
@@ -699,8 +704,9 @@ class BlockSweeper {
   bool right_ = false;
 };
 
-/// NaN and infinite x as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN; with a minimum -inf gives (-0, 0) and a finite g, +inf (+inf, 1) and
-/// g = 1; without one y and g have the limits of f and f'. A fit without exact limits may miss those of g by its limit_error.
+/// NaN and infinite x must be treated as kernels/gelu.h and kernels/activation.h specify: m = 0 for NaN. With a
+/// minimum, -inf gives (-0, 0) and a finite g, and +inf gives (+inf, 1) and g = 1. Without one, y and g have the limits
+/// of f and f'. A fit without exact limits may differ from the limits of g by its limit_error.
 void sweep_special(const Subject& subject, const Domain& domain, std::int64_t begin, std::int64_t end, Segment& segment, OutputDigests& digests) {
   alignas(64) float x[kBlock], y[kBlock], g[kBlock], dx[kBlock];
   std::uint32_t mask[kMaskWords] = {};
@@ -802,7 +808,7 @@ std::int64_t Domain::finite() const { return 2 * static_cast<std::int64_t>(infin
 
 float Domain::at(std::int64_t index) const {
   const std::int64_t half = infinity_pattern(x_format), sign = std::int64_t{1} << (x_format.bits - 1);
-  const std::int64_t specials = sign - half;  // of one sign
+  const std::int64_t specials = sign - half;  // those of one sign
   std::int64_t pattern = index - half;
   if (index < half) {
     pattern = sign + half - 1 - index;
@@ -848,7 +854,7 @@ Segment sweep_range(const Subject& subject, const Domain& domain, std::int64_t b
     index += n;
   }
   if (end > finite) sweep_special(subject, domain, std::max(begin, finite), end, segment, digests);
-  if (!subject.code) digests.finish(segment.digests);  // a code is nobody's stored output
+  if (!subject.code) digests.finish(segment.digests);  // a code is not an output that anybody stores
   return segment;
 }
 
@@ -866,10 +872,11 @@ struct Chunk {
   std::int64_t begin, end;
 };
 
-/// Finished chunks by domain and first pattern.
+/// Finished chunks, by domain and first pattern.
 using Finished = std::map<std::pair<std::size_t, std::int64_t>, Segment>;
 
-/// Finished chunks, one JSON line each after a line that says whose they are. A torn last line is dropped.
+/// Finished chunks, one JSON line each, after a line that says to which subject they belong. An incomplete last line is
+/// dropped.
 class ChunkLog {
  public:
   ChunkLog(const std::string& path, const nlohmann::ordered_json& header, Finished& found) : path_(path) {
@@ -885,7 +892,7 @@ class ChunkLog {
           try {
             const nlohmann::json line = nlohmann::json::parse(text.data() + begin, text.data() + end);
             found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] = segment_from_json(line.at("segment"));
-          } catch (const std::exception&) {  // of JSON, or of a digest
+          } catch (const std::exception&) {  // from JSON or from a digest
             break;
           }
           kept.append(text, begin, end + 1 - begin);
@@ -903,7 +910,7 @@ class ChunkLog {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
 
-  /// `segment` is its JSON.
+  /// `segment` is the chunk's segment as JSON.
   void add(const Chunk& chunk, const std::string& segment) {
     if (descriptor_ < 0) return;
     const std::string line = fmt::format("{{\"domain\":{},\"begin\":{},\"segment\":{}}}\n", chunk.domain, chunk.begin, segment);
@@ -948,7 +955,7 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
                                       {"chunk_patterns", options.chunk_patterns}};
   Finished found;
   ChunkLog log(ranks.rank() == 0 ? options.log : "", header, found);
-  subject.activation->facts();  // and the reference: built before the threads start
+  subject.activation->facts();  // also builds the reference, before the threads start
 
   std::vector<Segment> segments(mine.size());
   std::vector<std::size_t> missing;
@@ -998,7 +1005,8 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
 
 namespace {
 
-/// The witness of a maximum of |got - f'(x)|, with f' by MPFR; the double reference must have been within its bound of it.
+/// Checks the witness of a maximum of |got - f'(x)| with f' by MPFR. The double reference must have been within its
+/// bound of that f'.
 void confirm(Maximum& maximum, Oracle& oracle) {
   if (!std::isfinite(maximum.value) || maximum.value < 0) return;
   const double want = oracle.derivative(maximum.x), value = std::fabs(maximum.got - want);
@@ -1055,7 +1063,7 @@ std::vector<DomainResult> finish(std::vector<DomainPart> parts, const std::vecto
       for (Maximum& maximum : maxima) confirm(maximum, *oracle);
     }
     for (const WeightedError& w : all.under) {
-      constexpr double kMassTolerance = 0x1p-30;  // catches patterns left out or weighed twice; 2^-49 and less were seen
+      constexpr double kMassTolerance = 0x1p-30;  // detects patterns left out or weighted twice; differences seen were 2^-49 and less
       const double mass = w.mass.value();
       if (!(std::fabs(mass - 1) <= kMassTolerance)) throw std::logic_error(fmt::format("sweep: the weights of all x add up to {}", mass));
     }

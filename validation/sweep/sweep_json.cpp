@@ -26,7 +26,7 @@ constexpr const char* kReportSchema = "outgrad.sweep/1";
 constexpr std::array<const char*, 2> kBranchNames{"left", "right"};
 constexpr std::array<const char*, 3> kOutputNames{"y", "mask", "dx"};
 
-// JSON has no infinities and no NaN: they are written as strings.
+// JSON has no infinities and no NaN, so these are written as strings.
 Json number(double v) {
   if (std::isfinite(v)) return v;
   return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf";
@@ -76,7 +76,7 @@ void unpack(const nlohmann::json& json, std::array<Maximum, N>& maxima) {
   for (std::size_t i = 0; i < N; ++i) maxima[i] = maximum_from(json.at(i));
 }
 
-/// f(name, field) for every counter, and for every array of maxima, of a (const or not) segment.
+/// Calls f(name, field) for every counter and for every array of maxima of a (const or non-const) segment.
 template <class Segment_, class F>
 void for_each_count(Segment_& s, F f) {
   f("patterns", s.patterns);
@@ -115,12 +115,12 @@ FloatFormat format_named(const std::string& name, const std::string& file) {
   throw SpecError(file, "format", "unknown format '" + name + "'");
 }
 
-/// A maximum for readers: its value and where.
+/// A maximum for readers: its value and where it occurs.
 Json describe(const Maximum& m) {
   return {{"value", number(m.value)}, {"x", fmt::format("{:a}", m.x)}, {"y", fmt::format("{:a}", m.y)}, {"got", number(m.got)}, {"want", number(m.want)}};
 }
 
-/// With a bound that the true maximum does not exceed.
+/// With an upper bound of the true maximum.
 Json describe(const Maximum& m, double margin) {
   if (m.value < 0) return nullptr;
   Json json = describe(m);
@@ -189,7 +189,7 @@ Json to_json(const Subject& subject, const std::vector<DomainPart>& parts) {
   for (const Claim& claim : subject.claims) claims.push_back({claim.what, claim.limit});
   Json& under = json["distributions"] = Json::array();
   for (const Distribution& distribution : subject.distributions) under.push_back(distribution.to_json());
-  json["origin"] = subject.origin.dump();  // as text: its order is kept
+  json["origin"] = subject.origin.dump();  // as text, which keeps the order of its keys
   Json& list = json["parts"] = Json::array();
   for (const DomainPart& part : parts) {
     list.push_back({{"x_format", part.domain.x_format.name}, {"begin", part.begin}, {"end", part.end}, {"segment", segment_to_json(part.segment)}});
@@ -246,7 +246,7 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
 
 namespace {
 
-// The report draws the curves of GELU's deployed kernels large. Of others an eighth of the bins shows all there is to see.
+// The report draws large curves of GELU's deployed kernels. For other kernels, an eighth of the bins shows everything.
 constexpr int kBinsJoined = 8;
 
 Json forward_json(const Segment& all) {
@@ -283,7 +283,7 @@ Json digests_json(const Segment& all) {
   return json;
 }
 
-/// The greatest |error| of the bins that meet [low, high].
+/// The greatest |error| of the bins that overlap [low, high].
 double greatest_error(const std::map<int, CurveBin>& bins, double low, double high) {
   double greatest = 0;
   for (const auto& [bin, e] : bins) {
@@ -293,7 +293,7 @@ double greatest_error(const std::map<int, CurveBin>& bins, double low, double hi
   return greatest;
 }
 
-/// `joined` neighbouring bins as one.
+/// Joins `joined` neighbouring bins into one.
 Json curve_json(const std::map<int, CurveBin>& bins, int joined) {
   std::map<int, CurveBin> wide;
   for (const auto& [bin, e] : bins) {

@@ -1,20 +1,25 @@
 // The ten activations, see swept_activation.h.
 //
-// Facts of Ends that are no enclosures. f(x) = x q(x) with 0 < q < 1 rising to 1 on x > 0 for gelu (q = Phi), silu, swish and quick_gelu (sigma(B x), B > 0),
-// gelu_tanh (sigma of an odd rising polynomial) and mish (tanh of softplus): so f(x) < x, and 1 - q(x) <= 1 - q(R) from R on. On the left these are
-// negative, rise towards -inf (Activation proves f' < 0 there) and tend to 0. q(0) is f'(0): Phi(0) = sigma(0) = 1/2, tanh(log 2) = (4 - 1) / (4 + 1).
-// Their second term at 0 is x^2 q'(0), and q'(0) > 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls; tanh x = x - x^3 / 3 + ... lies towards 0 from x;
-// exp(x) - 1 = x + x^2 / 2 + ... above x. The limits of tanh, sigmoid, softplus and exp are known.
+// Facts of Ends that are not enclosures. For x > 0, f(x) = x q(x), where 0 < q < 1 rises to 1, in these cases: gelu (q
+// = Phi), silu, swish and quick_gelu (sigma(B x), B > 0), gelu_tanh (sigma of an odd rising polynomial) and mish (tanh
+// of softplus). So f(x) < x, and 1 - q(x) <= 1 - q(R) from R on. On the left these functions are negative, rise towards
+// -inf (Activation proves f' < 0 there) and tend to 0. q(0) is f'(0): Phi(0) = sigma(0) = 1/2, tanh(log 2) = (4 - 1) /
+// (4 + 1). Their second term at 0 is x^2 q'(0), and q'(0) > 0. softplus(x) - x = log(1 + exp(-x)) > 0 falls. tanh x
+// = x - x^3 / 3 + ... lies between 0 and x. exp(x) - 1 = x + x^2 / 2 + ... lies above x. The limits of tanh, sigmoid,
+// softplus and exp are known.
 //
-// flat_from: from x = X on, |f' - 1| <= 2^-17 (Formula::slopes). A stored y >= flat_from is off f(x) by a relative 2^-8 at most, half an ulp of bf16, and
-// f(X) <= flat_from (1 - 2^-8): both x and the x of y itself lie from X on.
+// flat_from: from x = X on, |f' - 1| <= 2^-17 (Formula::slopes). A stored y >= flat_from differs from f(x) by a
+// relative 2^-8 at most, half an ulp of bf16, and f(X) <= flat_from (1 - 2^-8). So both x and the x of y itself are at
+// least X.
 //
-// slope_of_value: 1 - y^2, y (1 - y), 1 - exp(-y) = -elu(-y), and 1 + y left of 0. The first two are two roundings of binary64 of numbers of at most 1, y^2
-// being exact; the third is the reference of elu, within a relative 2^-51 (its cells keep half of Reference::kValueBound); the last is one rounding.
+// slope_of_value: 1 - y^2, y (1 - y), 1 - exp(-y) = -elu(-y), and 1 + y left of 0. The first two are two binary64
+// roundings of numbers of at most 1, since y^2 is exact. The third is the reference of elu, within a relative 2^-51
+// (its cells keep half of Reference::kValueBound). The last is one rounding.
 //
-// Floors: O is a maximum over runs, so half the range of f' over any x that share a correctly rounded y and a branch is a lower bound, less the
-// reference's own error. All x of a 16-bit format are tried; of f32 the neighbourhood of x*, or where f rises neighbourhoods of multiples of
-// 1/16. The lesser branch counts, as C of either is sought above the floor.
+// Floors: O is a maximum over runs. So half the range of f' over any x that share a correctly rounded y and a branch is
+// a lower bound, less the reference's own error. For a 16-bit format all x are tried. For f32 the neighbourhood of x*
+// is tried or, if f rises, neighbourhoods of multiples of 1/16. The lesser branch counts, because C of either branch is
+// searched for above the floor.
 
 #include "validation/sweep/swept_activation.h"
 
@@ -34,7 +39,7 @@
 namespace outgrad::validation {
 namespace {
 
-/// What the derivations of the tables ask for, checked by intervals. Throws std::logic_error.
+/// Checks by intervals what the derivations of the tables require. Throws std::logic_error.
 void require_minimum(const SweptActivation& of) {
   if (!of.masked()) return;
   const Interval& x_star = of.analysis().x_star();
@@ -65,7 +70,7 @@ double flat_from(const SweptActivation& of) {
   return formula.f.at<0>(Interval(x))[0].upper() * (1 + 0x1p-7);
 }
 
-/// The greatest half range of f' over a run among these x, ascending and of one branch.
+/// The greatest half range of f' over a run among these x, which ascend and are all of one branch.
 double longest_run(const SweptActivation& of, const FloatFormat& format, const std::vector<float>& x, Oracle& oracle) {
   const auto n = static_cast<std::int64_t>(x.size());
   std::vector<double> value(x.size()), lo(x.size()), hi(x.size()), slope(x.size());
@@ -94,7 +99,7 @@ double floor_of(const SweptActivation& of, const FloatFormat& format) {
   };
   double floor = 0;
   if (of.masked()) {
-    // In f32 the run next to x* has some 2000 x.
+    // In f32 the run next to x* has about 2000 x.
     const std::int64_t near = format.bits < 32 ? finite : 8192;
     floor = std::min(longest(std::max<std::int64_t>(split - near, 0), split), longest(split, std::min(split + near, finite)));
   } else if (format.bits < 32) {

@@ -1,4 +1,5 @@
-// The activations that can be swept: what each one is, its double reference, its oracle, and the constants that a sweep's shortcuts rest on.
+// The activations that can be swept: for each one its definition, its double reference, its oracle, and the constants
+// on which a sweep's shortcuts rest.
 #pragma once
 
 #include <array>
@@ -12,27 +13,28 @@
 
 namespace outgrad::validation {
 
-/// Established when first asked for, by intervals and by runs that are exhibited.
+/// Established at first use, by intervals and by runs that are exhibited.
 struct SweptFacts {
-  double bend;       // at least 2 |f''|, but for the tails of Formula, where f' is within 2^-80 of its limit
-  double flat_from;  // from this y on f' is within 2^-17 of 1 wherever y may come from, so that two values of it are within 2^-16; inf: never
-  // Lower bounds on O of either branch and domain, from runs of x of the format itself: f32, f16, bf16.
+  double bend;       // at least 2 |f''|, except in the tails of Formula, where f' is within 2^-80 of its limit
+  double flat_from;  // from this y on, f' is within 2^-17 of 1 wherever y may come from, so that two values of f' differ by at most 2^-16; inf: never
+  // Lower bounds on O for either branch and domain, from runs of x of the format itself: f32, f16, bf16.
   std::array<double, 3> floor;
 };
 
 struct SweptActivation {
   std::string_view name;
   std::string_view function;  // kFunction of its headers
-  double x_star;              // the greatest double with f' < 0; -inf where f rises, so that every x is on the right branch
+  double x_star;              // the greatest double with f' < 0; -inf if f rises, so that every x is on the right branch
   Ends ends;
   const Activation& (*analysis)();  // of `function`
   const Reference& (*reference)();
   std::unique_ptr<Oracle> (*oracle)();
   const SweptFacts& (*facts)();
-  /// Where f rises: g[i] = f'(f^-1(y[i])), within 2^-51, for y correctly rounded values of f. Null where f has a minimum.
+  /// For a rising f: g[i] = f'(f^-1(y[i])), within 2^-51, for y that are correctly rounded values of f. Null if f has a
+  /// minimum.
   void (*slope_of_value)(const float* y, double* g, std::int64_t n);
 
-  /// Whether f has a minimum and a mask; without one f rises, and the mask is never read.
+  /// Whether f has a minimum and a mask. If not, f rises, and the mask is never read.
   bool masked() const { return ends.left_side < 0 && ends.left_limit == 0; }
   double oracle_floor(const FloatFormat& format) const;
   /// f and f' at -inf and at +inf.
@@ -42,7 +44,7 @@ struct SweptActivation {
 
 extern const SweptActivation kGelu, kSilu;
 const std::vector<const SweptActivation*>& swept_activations();
-/// Null for a name that cannot be swept.
+/// Null if the name cannot be swept.
 const SweptActivation* swept_activation(std::string_view name);
 
 }  // namespace outgrad::validation

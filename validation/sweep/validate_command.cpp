@@ -81,7 +81,7 @@ std::vector<std::string> members(const std::string& list, const std::vector<std:
   return chosen;
 }
 
-/// The shipped kernels that --activation, --format and --fit choose; without --fit the deployed ones.
+/// The shipped kernels that --activation, --format and --fit select; without --fit, the deployed ones.
 std::vector<const Shipped*> chosen(const Arguments& arguments) {
   std::vector<std::string> activations, fits;
   for (const SweptActivation* activation : swept_activations()) activations.emplace_back(activation->name);
@@ -100,11 +100,12 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
   return result;
 }
 
-/// What a sweep decides: the limits of validation/sweep/targets.h for deployed kernels, and the claims of the header; a violation is exit status 1.
+/// What a sweep decides: for deployed kernels the limits of validation/sweep/targets.h, and always the claims of the
+/// header. A violation leads to exit status 1.
 std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
   const FloatFormat& format = subject.format;
   const Segment& all = result.all;
-  if (!subject.origin.is_null()) {  // nobody else is held to our targets, only to what they publish
+  if (!subject.origin.is_null()) {  // our targets do not apply to others, only what they publish
     std::vector<Gate> claimed;
     if (!subject.origin.contains("claims")) return claimed;
     for (const auto& [what, limit] : subject.origin["claims"].items()) {
@@ -116,14 +117,14 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
   std::vector<Gate> gates{{"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0},
                           {"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0}};
   for (const Claim& claim : subject.claims) {
-    // Of a y that is not the correctly rounded one the header says nothing.
+    // The header makes no claim for a y that is not correctly rounded.
     if (claim.what == Claim::kTotal && all.misrounded == 0) gates.push_back({"T within the header's kT", result.max(all.total) + kSweepMargin, claim.limit});
     if (claim.what == Claim::kOracle) gates.push_back({"O within the header's kO", result.max(all.oracle) + kSweepMargin, claim.limit});
     if (claim.what == Claim::kEvaluation) {
       gates.push_back({"D within the header's A + B + K", std::max(result.max(all.deviation), 0.0) + kSweepMargin, claim.limit});
     }
   }
-  // Where f rises, nothing but the header's claims: T and O lie close to half the step of y everywhere.
+  // For a rising f only the header's claims are checked, because T and O are close to half the step of y everywhere.
   if (!subject.deployed || !subject.activation->masked()) return gates;
   const auto target = std::find_if(kTargets.begin(), kTargets.end(), [&](const Targets& t) { return t.format == std::string_view(format.name); });
   gates.insert(gates.begin(), {"max T / max O", result.ratio(), subject.activation == &kGelu ? target->ratio : kOtherRatio});
@@ -133,11 +134,12 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
       gates.push_back({fmt::format("forward, ulp, {}", kForwardRegionNames[i]), all.forward_ulp[i].value, near ? *target->near_ulp : *target->far_ulp});
     }
   }
-  // A fit's regret is about all real x, which every f32 x come near; among the x of a 16-bit format a y has one or two, and another middle. GELU's
-  // fits meet the target there too.
+  // A fit's regret is about all real x, and the f32 x come near to all of these. Among the x of a 16-bit format, a y
+  // has only one or two, so the middle of the range differs. GELU's fits meet the target there as well.
   const bool dense = result.domain.x_format.precision == kF32.precision || subject.own_forward;
   if (target->regret && dense) gates.push_back({"R", result.max(all.regret) + kSweepMargin, *target->regret});
-  // Of the format's own x; for other x (a fused bias) an f32 result that lies on a tie of the format by its own rounding may go either way.
+  // Applies only to the format's own x. For other x (a fused bias), an f32 result that its own rounding puts on a tie
+  // of the format may go either way.
   if (target->misrounded && result.domain.x_format.precision == format.precision) {
     gates.push_back({"y not correctly rounded", static_cast<double>(all.misrounded), static_cast<double>(*target->misrounded)});
   }
@@ -147,7 +149,7 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
 void print_maximum(const char* name, const PerBranch& maxima) {
   for (const std::size_t branch : {std::size_t{1}, std::size_t{0}}) {
     const Maximum& m = maxima[branch];
-    if (m.value < 0) continue;  // f rises: no left branch
+    if (m.value < 0) continue;  // f rises, so there is no left branch
     fmt::print("  {:<6} {:<5} {:<12.6g} at x = {:<16a} y = {:<16a} got {:<+13.9g} want {:+.9g}\n", name, branch ? "right" : "left", m.value, m.x, m.y, m.got,
                m.want);
   }
@@ -211,7 +213,7 @@ void print_result(const DomainResult& result, const Subject& subject) {
   }
 }
 
-/// Parts of earlier shards, all of one subject, which is described in `subject`.
+/// Parts of earlier shards, which must all be of one subject; this is described in `subject`.
 std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subject& subject) {
   std::vector<DomainPart> all;
   for (const std::string& file : files) {
@@ -247,7 +249,8 @@ void print_row_names() {
   fmt::print("{:<30} {:<4} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>7} {:>6}\n", "kernels", "x", "patterns", "T", "T_dx", "O", "R", "C", "T / O", "s");
 }
 
-/// Where the result of a subject goes without --out: to the folders that the report reads, unless some of the x are left out.
+/// Where a subject's result goes without --out: to the folders that the report reads, unless some of the x are left
+/// out.
 std::string default_folder(const Subject& subject) {
   if (!subject.origin.is_null()) return "out/foreign/sweeps";
   return subject.swept == SweptX::all ? "out/sweeps" : std::string("out/sweeps/") + to_string(subject.swept);
@@ -260,7 +263,8 @@ std::string file_name(const Subject& subject, const std::string& fit, const Swee
          (options.shards == 1 ? "" : fmt::format("_{}_of_{}", options.shard, options.shards)) + ".json";
 }
 
-/// Sweeps `subject` (or takes `parts` of earlier shards), prints, writes `out`. Whether every gate holds; true for a shard, which has none.
+/// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns whether every gate holds;
+/// true for a shard, which has no gates.
 bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const std::string& out, SweepOptions options, bool merges, bool one_of_many,
                   bool quiet, nlohmann::ordered_json& json) {
   const auto start = std::chrono::steady_clock::now();
@@ -279,7 +283,7 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (const DomainResult& result : results) {
       if (quiet) {
-        // JSON alone
+        // only JSON is wanted
       } else if (one_of_many) {
         print_row(result, subject, seconds);
       } else {
@@ -311,13 +315,13 @@ bool validate(const Arguments& arguments) {
   const Ranks ranks = Ranks::of_job();
   SweepOptions options;
   options.threads = ranks.threads(arguments.threads);
-  omp_set_num_threads(options.threads);  // of what is built before the sweep, too
+  omp_set_num_threads(options.threads);  // also for what is built before the sweep
   options.ranks = &ranks;
   if (!arguments.shard.empty()) {
     const Shard shard = read_shard(arguments.shard, "validate");
     options.shard = shard.index, options.shards = shard.count;
   }
-  std::vector<std::pair<Subject, std::string>> subjects;  // with the fit's name
+  std::vector<std::pair<Subject, std::string>> subjects;  // with the name of the fit
   std::vector<DomainPart> parts;
   const bool merges = !arguments.merge.empty();
   if (!arguments.foreign.empty()) {
@@ -331,7 +335,7 @@ bool validate(const Arguments& arguments) {
     for (const Shipped* one : chosen(arguments)) subjects.emplace_back(one->make(), one->fit);
   }
   std::optional<Distribution> histogram;
-  Fingerprint fingerprint;  // a stored partial sweep weighed by something else is not continued
+  Fingerprint fingerprint;  // a stored partial sweep with other weights is not continued
   if (!arguments.activations.empty()) {
     if (merges) throw SpecError("validate", "--activations", "cannot be given with --merge: the shards say what they were weighed by");
     const std::string text = kernels::read_file(arguments.activations);
@@ -340,7 +344,7 @@ bool validate(const Arguments& arguments) {
   }
   const bool many = subjects.size() > 1, quiet = arguments.json || options.shards > 1;
   const bool speaks = ranks.rank() == 0;
-  // The deployed kernels of GELU have the name that the chain and the report look for.
+  // The deployed kernels of GELU get the name that the chain and the report look for.
   const auto name_of = [&](const Subject& subject, const std::string& fit) {
     const bool by_format = arguments.fit.empty() && subject.activation == &kGelu && (!merges || subject.deployed);
     return file_name(subject, by_format ? "gelu_" + std::string(subject.format.name) : fit, options);
@@ -352,7 +356,7 @@ bool validate(const Arguments& arguments) {
   for (auto& [subject, fit] : subjects) {
     if (!merges) {
       subject.swept = swept;
-      // Of both domains nothing is added, so that stored sweeps of before go on.
+      // With both domains nothing is added to the identity, so that older stored sweeps can be continued.
       if (swept != SweptX::all) subject.identity += std::string("-") + to_string(swept);
     }
     if (histogram) {
