@@ -3,21 +3,21 @@
 //
 // What is established, for y stored in `format` and x over every pattern of a domain (the format itself, or f32):
 //   T      max |g(y, m) - f'(x)|, with y and m from the forward under test;   T_dx is the same for dx at dy = 1, in its
-//   format
+//          format
 //   O      max over (y, m) of half the range of f' over the preimage {x : y = f(x) correctly rounded}: no function of
-//   (y, m) does better
+//          (y, m) does better
 //   R      max over the same (y, m) of |g(y, m) - middle of that range|
 //   C      max |g_m(y) - f'(x)| with the exact g_m at the correctly rounded y: the error that storing y causes in an
-//   evaluation without error
+//          evaluation without error
 //   rms and mean signed error of g under distributions of x, where each bit pattern has as weight the probability that
-//   x rounds to it (distribution.h)
+//     x rounds to it (distribution.h)
 //   the share of x whose stored (y, m) is among the worst, that is, half the range of f' over the preimage is at least
-//   half of O
+//     half of O
 //   forward error in ulp by region, and every y that is not the correctly rounded f(x)
 //   errors of dx in ulp of its format by region: at dy = 1 as measured, and for every dy as a bound
 //   the SHA-256 of every y, mask and dx (see below)
-//   foreign forwards: T if y comes from elsewhere, with |y - f(x)| <= a + k ulp before it is stored, or from 0.5 x
-//   (1 + erff(x / sqrt 2))
+//   foreign forwards: T if y comes from elsewhere, with |y - f(x)| <= a + k ulp before it is stored, or from
+//     0.5 x (1 + erff(x / sqrt 2))
 //   beside T in f32, the error of PyTorch's formula, which reads x
 //
 // How. f is monotone on each branch, so for ascending x a preimage is one contiguous run. It is tracked only by its
@@ -39,8 +39,8 @@
 // chunks may be computed anywhere.
 //
 // C is evaluated by MPFR inversion only for runs where it can matter. Since |(g^2)'| = 2 |f''| <= b (SweptFacts::bend)
-// and g keeps its sign on a branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(b h / |f'(x)|, sqrt(b
-// h)); the tails of f' add 2^-79. Together with the range of the run this bounds C there. C >= O by the definition of
+// and g keeps its sign on a branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(b h / |f'(x)|, sqrt(b h));
+// the tails of f' add 2^-79. Together with the range of the run this bounds C there. C >= O by the definition of
 // O, so runs whose bound is below a known floor of O are skipped, and the floor is checked at the end. For a rising f
 // every run could matter, but g(y) is then a formula in y (SweptActivation::slope_of_value), and C is computed for
 // every x.

@@ -4,15 +4,15 @@
 // The numbers are the project's own requirements, in absolute error of g = f' unless a name says otherwise. Their
 // reasons:
 //   A      an eighth of the format's unit roundoff at 1/4 and below it, so that the fit's error is negligible beside
-//   the cost of storing y
+//          the cost of storing y
 //   A + B  f32: less than PyTorch's own fp32 formula, which reads x (its error is in the sweep of gelu_f32); 16 bit:
-//   two and one steps beyond A
+//          two and one steps beyond A
 //   T / O  2% above what any function of the stored (y, mask) can reach
 //   R      two and four steps of the format, because T / O alone would allow an error of O everywhere
 //   forward  f32: near x* an error of y is an error of g through sqrt(y - y*), so y must be nearly correctly rounded
-//   there
+//          there
 //   operations  fma + add + mul from y to g; with more, a 16-bit kernel would be limited by arithmetic and not by
-//   memory
+//          memory
 #pragma once
 
 #include <array>
