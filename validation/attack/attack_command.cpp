@@ -1,4 +1,4 @@
-// Arguments, units of work that are done once, and the table of `outgrad attack`.
+// Arguments of `outgrad attack`, its units of work, each of which is done only once, and its table.
 #include "validation/attack/attack_command.h"
 
 #include <fmt/format.h>
@@ -35,12 +35,13 @@ struct Arguments {
 struct Size {
   size_t mutations, passes, specifications;
 };
-// One header of each kind and format, those whose truth is quickly found.
+// One header of each kind and format, chosen for a truth that is quickly found.
 constexpr std::array kSmallHeaders{"elu_bf16", "gelu_e4m3_oracle", "gelu_f16", "gelu_f32", "gelu_forward_bf16", "tanh_f16"};
-// Full: over 20,000 mutants of the committed headers and 2,000 specifications; tables of a thousand rows and entries by the thousand are thinned.
+// Full: over 20,000 mutants of the committed headers, and 2,000 specifications. Tables with a thousand rows, or with
+// entries by the thousand, are thinned.
 constexpr Size kFull{900, 1, 2000}, kSmall{40, 1, 4};
 
-// Of what a unit's result depends on: as many digits as tell units apart.
+// A digest of everything on which a unit's result depends, with as many digits as are needed to distinguish units.
 std::string key_of(const std::string& text) {
   constexpr size_t kDigits = 16;
   return kernels::sha256(text).substr(0, kDigits);
@@ -60,7 +61,7 @@ std::vector<std::string> committed_headers(const std::string& sources, bool all)
   return files;
 }
 
-// outgrad-fit stands beside this executable.
+// outgrad-fit is in the same folder as this executable.
 std::string default_fitter() { return std::filesystem::read_symlink("/proc/self/exe").replace_filename("outgrad-fit").string(); }
 
 void print(const nlohmann::json& document) {
@@ -121,14 +122,14 @@ void run(const Arguments& arguments, int& status) {
     if (options.specifications > 0 && !std::filesystem::exists(options.fitter)) throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files =
         arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
-    std::vector<std::string> texts, donors;  // what is taken from other headers is taken from the same ones, whichever are damaged
+    std::vector<std::string> texts, donors;  // what is taken from other headers comes from the same ones, whichever are damaged
     for (const std::string& file : committed_headers(options.toolchain.sources, true)) donors.push_back(kernels::read_file(file));
     for (const std::string& file : files) {
       texts.push_back(kernels::read_file(file));
-      if (!arguments.headers.empty()) parse_header(texts.back(), file);  // damage is done to headers
+      if (!arguments.headers.empty()) parse_header(texts.back(), file);  // only headers can be damaged
     }
     if (!arguments.out.empty()) kernels::require_writable(arguments.out);
-    // What another run left stays, but for units that depend on something else by now.
+    // Results of another run are kept, except for units that now depend on something else.
     if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out)) units = gate::read_units(arguments.out, arguments.seed);
     const auto done = [&](const std::string& name, const std::string& key, auto&& work) {
       if (const auto old = units.find(name); old != units.end() && old->second.at("key") == key) return;

@@ -5,8 +5,9 @@
 
 namespace outgrad::validation {
 
-// Adds the subcommand; its callback runs it. The callback throws SpecError or IoError for bad input, EnvironmentError where there is no compiler or no fitter; a survivor, a false
-// claim, a hang or an internal error sets `status` to kExitViolated.
+// Adds the subcommand; its callback runs it. The callback throws SpecError or IoError for bad input, and
+// EnvironmentError if there is no compiler or no fitter. A survivor, a false claim, a hang or an internal error sets
+// `status` to kExitViolated.
 void add_attack(CLI::App& app, int& status);
 
 }  // namespace outgrad::validation

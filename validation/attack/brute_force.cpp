@@ -1,4 +1,4 @@
-// Suprema over the outcomes, beside the claims.
+// Suprema over the outcomes, compared with the claims.
 #include "validation/attack/brute_force.h"
 
 #include <fmt/format.h>
@@ -15,16 +15,18 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// A claim is printed to 53 bits and rounded up, a figure that was seen carries the rounding of long double: what is less than this beyond a claim is not called false.
+// A claim is printed to 53 bits and rounded up, and a figure that was seen carries the rounding of long double. A
+// figure that exceeds a claim by less than this does not make the claim false.
 constexpr double kRelativeRoom = 0x1p-40, kAbsoluteRoom = 0x1p-60;
-// By how much kO may exceed the least error that any function reaches. It is quoted to five digits, and T/O decides at 1.01.
+// How much kO may exceed the least error that any function reaches. It is quoted to five digits, and T/O is judged at
+// 1.01.
 constexpr double kOracleRoom = 0x1p-20;
-// Where a user's expression is claimed, unless its header says otherwise.
+// The domain on which a user's expression is claimed, unless its header says otherwise.
 constexpr double kExpressionEnd = 64;
 
 std::string text_of(const char* text) { return text ? text : ""; }
 
-// A figure and where it was greatest.
+// A figure, and the place where it was greatest.
 struct Peak {
   double value = 0, at = 0;
   bool m = true;
@@ -35,7 +37,7 @@ struct Peak {
 
 bool exceeds(double seen, double claimed) { return seen > claimed * (1 + kRelativeRoom) + kAbsoluteRoom; }
 
-// "abs:2^-10" -> abs, 2^-10. False where the bound is no number.
+// "abs:2^-10" -> abs, 2^-10. False if the bound is not a number.
 bool read_class(const std::string& accuracy, std::string& kind, double& bound) {
   const size_t colon = accuracy.find(':');
   kind = accuracy.substr(0, colon);
@@ -84,7 +86,7 @@ class Judgement {
     require(read_class(accuracy, kind, bound), "kClass", 0, 0);
     const bool relative = kind == "rel", direct = claims_.kind == Claims::Kind::table;
     Peak total, regret, ulps, fit, rounding, entry_error, sharp;
-    std::map<std::uint32_t, std::pair<double, double>> rows;  // A and B as seen, row by row
+    std::map<std::uint32_t, std::pair<double, double>> rows;  // A and B as seen, for each row
     std::uint32_t end_row = ~0u;
     float end = -std::numeric_limits<float>::infinity();
     for (size_t i = 0; i < outcomes_.size(); ++i) {
@@ -104,7 +106,7 @@ class Judgement {
         const double middle = (known.low + known.high) / 2;
         total.raise(std::max(known.high - g, g - known.low), point);
         regret.raise(std::fabs(g - middle), point);
-        // (y = -0, m = 0) is g = 0 by contract.
+        // By contract g = 0 at (y = -0, m = 0).
         if (point.m || point.at != 0) ulps.raise(std::fabs(g - middle) / ulp_of(format, middle), point);
         // "oracle": T <= O + half an ulp of the entry.
         if (direct) entry_error.raise(std::max(known.high - g, g - known.low) - ulp_of(text_of(claims_.entry_format), g) / 2, point);
@@ -114,7 +116,7 @@ class Judgement {
         require(false, "kOperations", outcome.operations, claims_.operations, point);
       }
       auto& [row_fit, row_rounding] = rows[outcome.row];
-      // B is about the y that are stored, A about every real x.
+      // B is a claim about the stored y, A one about every real x.
       if (known.stored || format == "f32") {
         rounding.raise(outcome.rounding, point);
         row_rounding = std::max(row_rounding, outcome.rounding);
@@ -124,7 +126,7 @@ class Judgement {
       const double error = static_cast<double>(std::fabs(by_ratio ? outcome.star / known.slope - 1 : outcome.star - known.slope));
       fit.raise(error, point);
       row_fit = std::max(row_fit, error);
-      // Where a row is evaluated at y itself nothing but A and B stands between g and f'.
+      // If a row is evaluated at y itself, only A and B separate g from f'.
       if (!std::isnan(claims_.ulp) && std::fabs(g) >= claims_.ulp_from && claims_.right_both && static_cast<double>(point.root) >= 2 * claims_.right_s) {
         sharp.raise(static_cast<double>(std::fabs(static_cast<long double>(outcome.got) - known.slope)) / ulp_of("f32", g), point);
       }
@@ -138,7 +140,7 @@ class Judgement {
       if (!std::isnan(claims_.ab)) {
         Peak both;
         for (const auto& [row, errors] : rows) both.value = std::max(both.value, errors.first + errors.second);
-        // The two were not seen at one point, and the header's is a bound on their sum.
+        // The two maxima were not seen at the same point, while the header's claim bounds their sum.
         claim("kAB", both, claims_.ab);
       }
       if (claims_.masked) {
@@ -201,12 +203,13 @@ class Judgement {
         if (x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
         if (x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
       } else {
-        // Half the gap to the float below decides that f(x) < x rounds to x.
+        // f(x) < x rounds to x if the difference is at most half the gap to the next float below.
         const long double gap = x - static_cast<long double>(std::nextafter(point.at, -1e9f));
         if (x >= claims_.x_max) require(outcome.got == point.at && x - known.slope <= gap / 2, "kXMax", static_cast<double>(known.slope), x, point);
         if (x < claims_.x_min) require(outcome.got == 0 && std::signbit(outcome.got) && std::fabs(known.slope) <= 0x1p-150L, "kXMin", outcome.got, 0, point);
       }
-      // Beyond its ends a forward is not p; next to 0 the exact product falls out of long double's range of normal ratios.
+      // Beyond its ends a forward is not p. Next to 0 the exact product leaves the range in which ratios of long
+      // doubles are normal.
       if (!point.traced || x < claims_.x_min || x >= claims_.x_max || std::fabs(x) < 0x1p-100) continue;
       const auto error = static_cast<double>(std::fabs(outcome.star / known.slope - 1));
       fit.raise(error, point);

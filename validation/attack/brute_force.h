@@ -1,7 +1,8 @@
-// The verdict of the brute force on a compiled header: which of its claims an output that was seen contradicts.
+// The brute force's verdict on a compiled header: which of its claims are contradicted by an output that was seen.
 //
-// Every judgement errs to the header's side: a suprema is taken over the points there are, of which none lies beyond what the claim covers, so a claim that is called
-// false is false. Where a claim is two-sided (kO is the LEAST error of any function), too much is false as well.
+// Every judgement errs in favour of the header. A supremum is taken over the points that exist, none of which lies
+// beyond what the claim covers. So a claim that is called false is false. Where a claim is two-sided (kO is the LEAST
+// error of any function), too large a value is false as well.
 #pragma once
 
 #include <map>
@@ -15,7 +16,7 @@
 
 namespace outgrad::validation::gate {
 
-/// A claim beside what was seen of it.
+/// A claim, and what was seen of its quantity.
 struct Falsehood {
   std::string claim;
   double seen = 0, claimed = 0;
@@ -24,10 +25,10 @@ struct Falsehood {
   std::string text() const;
 };
 
-/// Curves and truths, made once. What was asked before a process forks is there in its children.
+/// Curves and truths, each computed once. What was computed before a process forks is available in its children.
 class Library {
  public:
-  /// Throws kernels::SpecError where the function cannot be read.
+  /// Throws kernels::SpecError if the function cannot be read.
   const Curve& curve(const std::string& activation, const std::string& function);
   const Truth& truth(const Claims& claims);
   double coordinate_error(const Claims& claims, float& at);
@@ -38,15 +39,16 @@ class Library {
   std::map<std::tuple<std::string, std::string, std::string, std::vector<double>>, std::pair<double, float>> coordinates_;
 };
 
-/// Whether two claims are about the same thing at all; else its one falsehood says why not (an unknown format, a function that cannot be read, another one than its name's).
+/// Whether the claims are about one and the same thing. If not, the only falsehood gives the reason: an unknown format,
+/// a function that cannot be read, or a function that is not the named one.
 std::vector<Falsehood> judge_subject(Library& library, const Claims& claims);
 
-/// outcomes: of truth.points. Assumes that judge_subject found nothing.
+/// outcomes: those of truth.points. judge_subject must have found nothing.
 std::vector<Falsehood> judge(Library& library, const Claims& claims, std::span<const Outcome> outcomes);
 
-/// How sharp a judgement is.
+/// How sharp the judgement is.
 struct Sight {
-  std::map<std::string, double> shares;  ///< how much of each claim was seen: near 1 where the claim is sharp and the brute force looks where it matters
+  std::map<std::string, double> shares;  ///< the part of each claim that was seen: near 1 if the claim is sharp and the brute force looks in the right places
   std::map<int, double> row_fits;  ///< the A seen of each row of a backward header
 };
 Sight sight_of(Library& library, const Claims& claims, std::span<const Outcome> outcomes);

@@ -1,4 +1,4 @@
-// One translation unit for a batch; the struct of each header is renamed by the preprocessor.
+// One translation unit for each batch, in which the preprocessor renames the struct of each header.
 #include "validation/attack/compiled.h"
 
 #include <dlfcn.h>
@@ -17,14 +17,14 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// Without a sync: nobody reads it after a crash.
+// Written without a sync, because nobody reads the file after a crash.
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   if (!file.flush()) throw kernels::IoError(path, "write", errno);
 }
 
-// "struct NAME {": empty where the text has none.
+// The NAME of "struct NAME {"; empty if the text has none.
 std::string type_of(const std::string& text) {
   const std::string word = "struct ";
   const size_t begin = text.find("\n" + word);
@@ -36,7 +36,7 @@ std::string type_of(const std::string& text) {
 
 std::string header_name(size_t index) { return fmt::format("mutant_{}.h", index); }
 
-// Members of the batch that an error message names.
+// The members of the batch that an error message names.
 std::set<size_t> named_in(const std::string& errors) {
   std::set<size_t> named;
   for (const char* mark : {"mutant_", "Mutant_", "probe_"}) {
@@ -69,7 +69,7 @@ CompiledBatch::CompiledBatch(const Toolchain& toolchain, const std::string& fold
       complaints_[i] = "no struct";
       continue;
     }
-    // The number at the end keeps two equal mutants two files for #pragma once.
+    // The number at the end makes two equal mutants different files for #pragma once.
     write_text(folder + "/" + header_name(i), headers[i] + fmt::format("\n// {}\n", i));
     members.push_back(i);
   }
@@ -87,7 +87,7 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
     }
     const std::string base = fmt::format("{}/unit_{}", folder, units_++), library = base + ".so";
     write_text(base + ".cpp", unit);
-    // Warnings are the mutants'; -O1 is half of what -O2 takes, and every operation is the same.
+    // Warnings are caused by the mutants. -O1 takes half as long as -O2, and every operation is the same.
     const kernels::Ending ending = run_program({toolchain.compiler, "-std=c++20", "-O1", "-w", "-march=native", "-shared", "-fPIC", "-fvisibility=hidden",
                                                 "-fmax-errors=0", "-I" + toolchain.sources, "-I" + folder, base + ".cpp", "-o", library},
                                                {kCompilerSeconds, kCompilerMemory});
@@ -115,7 +115,8 @@ void CompiledBatch::compile(const Toolchain& toolchain, const std::string& folde
       compile(toolchain, folder, back);
       return;
     }
-    // A header may be named for what stands before it: those that were named are tried once more, one by one.
+    // The compiler may name a header because of something before it. Therefore the headers that were named are tried
+    // once more, one by one.
     for (const size_t i : members) {
       if (named.contains(i) && members.size() > 1) compile(toolchain, folder, {i});
     }

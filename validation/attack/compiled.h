@@ -1,4 +1,5 @@
-// Headers as the C++ compiler reads them: many mutants in one shared library, each asked for its claims and its outputs.
+// Headers as the C++ compiler reads them: many mutants in one shared library, which is asked for the claims and the
+// outputs of each.
 #pragma once
 
 #include <map>
@@ -17,13 +18,14 @@ struct Toolchain {
   std::string compiler;
   std::string sources;
 };
-/// $CXX, else c++. Throws kernels::EnvironmentError where there are no sources.
+/// $CXX, or else c++. Throws kernels::EnvironmentError if there are no sources.
 Toolchain default_toolchain();
 
 /// A shared library with the headers that compile.
 class CompiledBatch {
  public:
-  /// Headers that the compiler names in an error are left out, until the rest compiles; where it names none, the batch is halved.
+  /// Headers that the compiler names in an error are left out until the rest compiles. If it names none, the batch is
+  /// halved.
   CompiledBatch(const Toolchain& toolchain, const std::string& folder, const std::vector<std::string>& headers);
 
   ~CompiledBatch();
@@ -31,9 +33,9 @@ class CompiledBatch {
   CompiledBatch& operator=(const CompiledBatch&) = delete;
 
   bool compiles(size_t index) const { return !libraries_[index].empty(); }
-  /// What the compiler said of a header that does not compile.
+  /// What the compiler said about a header that does not compile.
   const std::string& complaint(size_t index) const { return complaints_[index]; }
-  /// These two load the library into this process, until the batch ends. A claim's texts are the library's.
+  /// These two load the library into this process until the batch ends. A claim's texts belong to the library.
   Claims claims(size_t index) const;
   std::vector<Outcome> run(size_t index, std::span<const Point> points) const;
 
@@ -42,7 +44,8 @@ class CompiledBatch {
   void* symbol(size_t index, const char* what) const;
 
   std::vector<std::string> types_, libraries_, complaints_;
-  // Unloaded before its file goes: the next file may get the same inode, by which the loader knows a library.
+  // The library is unloaded before its file is removed: the next file may get the same inode, by which the loader
+  // recognises a library.
   mutable std::map<std::string, void*> handles_;
   int units_ = 0;
 };

@@ -194,7 +194,7 @@ template <class T>
 Jet<T> Formula::applied(Op op, const Jet<T>& a) {
   using std::abs, std::cos, std::cosh, std::exp, std::log, std::sin, std::sqrt, std::tanh;
   const T& v = a.value;
-  T value, first, second;  // of the outer function at v
+  T value, first, second;  // those of the outer function at v
   switch (op) {
     case Op::exp: value = first = second = exp(v); break;
     case Op::log:
@@ -317,7 +317,7 @@ Formula formula_of(const std::string& activation, const std::string& function) {
 
 namespace {
 
-// The ten activations, from their papers; `parameter` is Swish's beta or ELU's alpha.
+// The ten activations from their papers. `parameter` is Swish's beta or ELU's alpha.
 double named_value(const std::string& name, double x, double parameter) {
   const auto cdf = [](double v) { return std::erfc(-v / std::sqrt(2.0)) / 2; };
   if (name == "gelu") return x * cdf(x);
@@ -346,7 +346,7 @@ bool name_fits(const std::string& activation, const Formula& f) {
   }
   for (const double x : {-5.5, -3.25, -2.0, -0.8125, -0.25, 0.125, 0.75, 1.5, 2.75, 4.0}) {
     const double want = named_value(activation, x, parameter);
-    // Double's rounding, and that of the formulas of the tails.
+    // Covers double's rounding and the rounding of the formulas of the tails.
     if (!(std::fabs(f.at(x).value - want) <= 0x1p-40 * std::fabs(want))) return false;
   }
   return true;

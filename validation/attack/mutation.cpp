@@ -1,4 +1,4 @@
-// Scanning of headers, and what is done to each kind of place.
+// Scans headers, and damages each kind of place.
 #include "validation/attack/mutation.h"
 
 #include <fmt/format.h>
@@ -104,7 +104,7 @@ std::string damaged_number(const std::string& old, size_t damage, Random& random
 
 std::string damaged_integer(const std::string& old, size_t damage, bool entry) {
   const long value = std::strtol(old.c_str(), nullptr, 0);
-  // An entry's bits: a step of one is an ulp, the sign its first bit.
+  // The bits of an entry: a step of one is an ulp, and the first bit is the sign.
   const long changed = damage == 0 ? value + 1 : damage == 1 ? value - 1 : damage == 2 ? 2 * value : damage == 3 ? (entry ? value ^ 0x8000 : -value) : 0;
   return entry ? fmt::format("0x{:04x}", static_cast<unsigned>(changed) & 0xffffu) : fmt::format("{}", changed);
 }
@@ -118,7 +118,7 @@ std::string with_letter(std::string text, Random& random) {
   return text;
 }
 
-// One digit of a number in a text becomes another one.
+// Changes one digit of a number in a text.
 std::string with_number(std::string text, Random& random) {
   std::vector<size_t> digits;
   for (size_t i = 0; i < text.size(); ++i)
@@ -138,7 +138,7 @@ std::string donated(const std::string& donor, const std::string& name) {
   return donor.substr(begin, donor.find('"', begin) - begin);
 }
 
-// The comment of a constant follows from its value: "// 0.125: ..." of a float, "// 2^-3.00: ..." of a bound.
+// The comment of a constant follows from its value: "// 0.125: ..." for a float, "// 2^-3.00: ..." for a bound.
 std::string with_fitting_comment(const std::string& text, size_t at) {
   const size_t begin = text.rfind('\n', at) + 1, end = std::min(text.find('\n', at), text.size());
   const std::string line = text.substr(begin, end - begin);
@@ -163,7 +163,7 @@ std::optional<RowClaim> row_claim_of(const std::string& whole_comment) {
   RowClaim claim{};
   int end = 0;
   if (std::sscanf(comment.c_str(), " row %d: A <= 2^%lf%n", &claim.row, &claim.log2, &end) != 2 || static_cast<size_t>(end) != comment.size()) return {};
-  // Printed as fmt's {:.2f} does it, or not by emit.
+  // A text that fmt's {:.2f} would not print is not from emit.
   return fmt::format(" row {}: A <= 2^{:.2f}", claim.row, claim.log2) == comment ? std::optional(claim) : std::nullopt;
 }
 
@@ -240,11 +240,12 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
   if (what == "swapped") {
     const Site* other = neighbour(sites, index);
     if (!other) return mutant;
-    // The later place first: it does not move the earlier one.
+    // The later place is changed first, because this does not move the earlier one.
     const std::string others = text.substr(other->begin, other->length);
     replace(*other, old);
     replace(site, others);
-    // Two lines of nothing but entries are data in another order: what they claim is for the brute force to say.
+    // Two lines that contain only entries are data in another order. Whether their claims hold is for the brute force
+    // to decide.
     const auto of_entries = [](const std::string& line) { return line.find_first_not_of(" 0123456789abcdefx,\n") == std::string::npos; };
     if (site.kind == Kind::line && of_entries(old) && of_entries(others)) mutant.refused_by_definition = false;
     if (site.kind == Kind::real) mutant.text = with_fitting_comment(with_fitting_comment(mutant.text, other->begin + others.size() - old.size()), site.begin);
@@ -286,7 +287,7 @@ Mutant mutant_of(const std::string& text, const std::vector<Site>& sites, size_t
     const auto found_of = [](const std::string& c) { return c.substr(std::min(c.find("; found 2^"), c.size())); };
     if (before && after && before->row == after->row && found_of(old) == found_of(comment)) mutant.row_claim = after, mutant.refused_by_definition = false;
     if (states_another_input(old, comment)) mutant.refused_by_definition = false;
-    // Where a header came from is nothing that can be proved: any path, any 64 digits.
+    // The origin of a header cannot be proved, so any path and any 64 digits are possible.
     const bool provenance = (old.starts_with(" command: ./outgrad emit ") && comment.starts_with(" command: ./outgrad emit ")) ||
                             (old.starts_with(" spec sha256: ") && comment.size() == old.size() && comment.starts_with(" spec sha256: "));
     if (provenance && comment.find_first_of("\\\r") == std::string::npos) mutant.refused_by_definition = false;
@@ -316,7 +317,7 @@ std::vector<std::pair<size_t, size_t>> plan(const std::vector<Site>& sites, size
     return kept;
   };
   if (most > 0) {
-    // Half to the constants at least: each of them is a claim or decides where all rows are.
+    // At least half go to the constants, because each of them is a claim or decides where all rows are.
     const size_t constants = std::min(chosen.size(), std::max(most / 2, most - std::min(most, many.size())));
     chosen = thinned(std::move(chosen), constants);
     many = thinned(std::move(many), most - std::min(most, chosen.size()));

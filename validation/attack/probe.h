@@ -1,8 +1,10 @@
-// Compiled beside every mutant: its header run by the kernels' own templates, in fp32 and, at the traced points, in exact arithmetic beside it.
+// Compiled together with every mutant: the kernels' own templates run its header in fp32 and, at the traced points,
+// also in exact arithmetic.
 //
-// The trace is kernels/eval.h over pairs: the fp32 value, which alone decides comparisons and rows, and the same operations without rounding (long double, 2^-64).
-// Where the two differ is what the header calls B. A second trace takes the root of y - y* itself for every square root, in both parts: its unrounded part is the row's
-// polynomial at the true coordinate, and differs from f' by what the header calls A.
+// The trace is kernels/eval.h over pairs: the fp32 value, which alone decides comparisons and rows, and the same
+// operations without rounding (long double, 2^-64). The difference between the two is what the header calls B. A second
+// trace uses the root of y - y* itself for every square root, in both parts. Its unrounded part is the row's polynomial
+// at the true coordinate, and its difference from f' is what the header calls A.
 #pragma once
 
 #include "kernels/activation.h"
@@ -25,9 +27,9 @@ struct TracedOps {
 
   k::FloatOps fp32{};
   bool at_truth = false;  // the second trace
-  long double root = 0;  // its coordinate,
-  float row_root = 0;  // and what chooses the row
-  float tie = __builtin_nanf("");  // the term that decides a forward's ties, no part of its polynomial
+  long double root = 0;  // the coordinate of the second trace,
+  float row_root = 0;  // and the value that chooses the row
+  float tie = __builtin_nanf("");  // the term that decides a forward's ties and is not part of its polynomial
   mutable int operations = 0;
   mutable Row last_row = 0;
 
@@ -35,7 +37,7 @@ struct TracedOps {
   Value fma(const Value& a, const Value& b, const Value& c) const {
     ++operations;
     const float v = fp32.fma(a.v, b.v, c.v);
-    // At 2^22 and beyond a sum is an index, whose rounding is meant.
+    // A sum of 2^22 or more is an index, whose rounding is intended.
     return {v, c.v >= 0x1p22f ? v : a.exact * b.exact + c.exact};
   }
   Value sub(const Value& a, const Value& b) const {
@@ -139,8 +141,8 @@ void trace(TracedOps ops, Outcome& outcome, Evaluate&& evaluate) {
   outcome.row = ops.last_row;
 }
 
-// The true root, but for the ends of the rows in s, which the header's own constants decide: arguments beyond kYMax are clamped, and next to the left segment the
-// true root may lie an ulp further out than the last one that chooses a row.
+// The true root, except at the ends of the rows in s, which the header's own constants decide. Arguments beyond kYMax
+// are clamped. Next to the left segment, the true root may lie an ulp beyond the last one that chooses a row.
 template <class Fit>
 void set_root(TracedOps& ops, const Point& point) {
   ops.root = point.root, ops.row_root = static_cast<float>(point.root);
@@ -196,7 +198,7 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
 
 }  // namespace outgrad::validation::gate
 
-// All else is hidden: a symbol that other libraries could share would keep this one loaded.
+// All other symbols are hidden: a symbol that other libraries could share would keep this library loaded.
 #define OUTGRAD_ATTACK_PROBE(number, Fit)                                                                                                                 \
   extern "C" __attribute__((visibility("default"))) void outgrad_attack_claims_##number(outgrad::validation::gate::Claims* claims) {                      \
     outgrad::validation::gate::claims_of<outgrad::kernels::generated::Fit>(claims);                                                                       \

@@ -1,6 +1,7 @@
-// What the brute force asks a compiled header, and what it is told: shared by the gate and by the shared libraries that it compiles.
+// What the brute force asks a compiled header, and the answers. Shared by the gate and by the shared libraries that it
+// compiles.
 //
-// Plain data without a dependency, because it is included beside every mutant.
+// Plain data without dependencies, because it is included together with every mutant.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +13,24 @@ namespace outgrad::validation::gate {
 /// A place where the header is evaluated: y and the mask bit, or x of a forward header.
 struct Point {
   float at = 0;
-  std::uint32_t code = 0;  ///< its bits in the header's format, of a direct table
+  std::uint32_t code = 0;  ///< for a direct table: y's bits in the header's format
   bool m = true;
-  bool traced = false;   ///< evaluated in exact arithmetic too
-  long double root = 0;  ///< of y: the true sqrt(y - y*), whatever constants the header has
+  bool traced = false;   ///< also evaluated in exact arithmetic
+  long double root = 0;  ///< the true sqrt(y - y*) for this y, whatever the header's constants are
 };
 
 struct Outcome {
   float got = 0;              ///< g in fp32, as kernels compute it; f(x) of a forward header
   bool bit = false;           ///< the mask bit that a forward computes
-  std::uint32_t row = 0;      ///< which the true coordinate selects
-  long double star = 0;       ///< its polynomial in exact arithmetic, at the true coordinate
+  std::uint32_t row = 0;      ///< the row that the true coordinate selects
+  long double star = 0;       ///< the row's polynomial in exact arithmetic, at the true coordinate
   double rounding = 0;        ///< |got - the same operations in exact arithmetic|
   int operations = 0;         ///< fma, sub and mul that were performed
 };
 
 inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 
-/// What the compiler sees of a header's constants; NaN, -1 or null where it has none of the name.
+/// A header's constants as the compiler sees them; NaN, -1 or null if it has no constant of the name.
 struct Claims {
   enum class Kind { backward, table, forward, rounded } kind = Kind::backward;
   const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr, *accuracy = nullptr, *entry_format = nullptr;

@@ -1,4 +1,4 @@
-// Work that may crash, hang or eat the machine, in processes of its own under limits.
+// Runs work that may crash, hang or use up the machine, in separate processes under limits.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,17 @@ namespace outgrad::validation::gate {
 struct Limits {
   int cpu_s = 60;
   std::uint64_t memory_bytes = std::uint64_t{2} << 30;  ///< of address space
-  int clock_factor = 10;  ///< who waits uses no processor time: the clock is up after so many times cpu_s
+  int clock_factor = 10;  ///< a waiting process uses no processor time, so it is ended after this many times cpu_s of real time
 };
 
-/// Runs a program; its stdout is thrown away, and the text of its ending is the first 64 KiB of stderr. Throws kernels::EnvironmentError where it cannot be
-/// started.
+/// Runs a program. Its stdout is discarded, and the text of its ending is the first 64 KiB of stderr. Throws
+/// kernels::EnvironmentError if it cannot be started.
 kernels::Ending run_program(const std::vector<std::string>& words, const Limits& limits);
 
-/// body(i) for i = 0, ..., count - 1, each in the state in which the caller is now: a forked process runs them in order and reports a line each; when one of them
-/// ends the process, `fallen` says how, and a new process goes on with the next. An exception of a body is its line, after "exception: ".
-/// The limit of processor time is for each i; that of memory is beyond what the caller has.
+/// Runs body(i) for i = 0, ..., count - 1, each in the caller's present state. A forked process runs them in order and
+/// reports one line for each. If one of them ends the process, `fallen` describes how, and a new process continues with
+/// the next. If a body throws, its line is the exception after "exception: ". The limit of processor time applies to
+/// each i; the limit of memory is in addition to what the caller has.
 std::vector<std::string> run_guarded(size_t count, const std::function<std::string(size_t)>& body, const Limits& limits,
                                      const std::function<std::string(size_t, const kernels::Ending&)>& fallen);
 

@@ -24,9 +24,9 @@ const char* one_of(const std::array<const char*, N>& of, Random& random) {
 
 std::string number(double v, int digits) { return fmt::format("{:.{}g}", v, digits); }
 
-// Formulas are written with X where x may be stretched.
+// Formulas contain X in places where x may be stretched.
 
-// A polynomial that rises, as the argument of a gate.
+// A rising polynomial, as the argument of a gate.
 std::string argument(Random& random) {
   const double scale = std::exp2(random.uniform(-1, 1.5));
   switch (random.below(5)) {
@@ -51,10 +51,10 @@ std::string gate(Random& random) {
   }
 }
 
-// With a minimum, and slopes that settle at 0 and 1: what the fitter is for.
+// Functions with a minimum and with slopes that settle at 0 and 1, which the fitter is made for.
 std::string gated(Random& random) {
   const size_t kind = random.below(6);
-  const std::string first = gate(random);  // arguments of a call are drawn in no certain order
+  const std::string first = gate(random);  // because arguments of a call are evaluated in no fixed order
   if (kind > 1) return "x*" + first;
   const std::string second = gate(random);
   if (kind == 0) return fmt::format("x*{}*{}", first, second);
@@ -62,7 +62,7 @@ std::string gated(Random& random) {
   return fmt::format("x*({}*{}+{}*{})", number(percent / 100.0, 2), first, number((100 - percent) / 100.0, 2), second);
 }
 
-// Without a minimum, slopes that settle at 0 or 1 all the same.
+// Functions without a minimum whose slopes also settle at 0 or 1.
 std::string rising(Random& random) {
   switch (random.below(6)) {
     case 0: return "softplus(x)";
@@ -77,7 +77,7 @@ std::string rising(Random& random) {
   }
 }
 
-// Smooth, and with limits that the fitter has to refuse, or nearly so.
+// Smooth functions with limits that the fitter has to refuse, or nearly has to.
 std::string refusable(Random& random) {
   switch (random.below(6)) {
     case 0: return fmt::format("sqrt(x^2+{})", number(std::exp2(random.uniform(-3, 2)), 3));
@@ -102,12 +102,12 @@ std::string stretched(const std::string& formula, double by) {
   return text;
 }
 
-// Anything at all, by depth.
+// Any function, by depth.
 std::string anything(Random& random, int depth) {
   if (depth == 0) return random.chance(0.7) ? "x" : number(random.uniform(-3, 3), 3);
   const auto part = [&] { return anything(random, depth - 1 - static_cast<int>(random.below(2) & static_cast<size_t>(depth > 1))); };
   const size_t kind = random.below(8);
-  const std::string first = part();  // operands are drawn in no certain order
+  const std::string first = part();  // because operands are evaluated in no fixed order
   if (kind < 4) {
     constexpr std::array<const char*, 4> kPatterns{"({}+{})", "({}-{})", "{}*{}", "({})/({})"};
     return fmt::format(fmt::runtime(kPatterns[kind]), first, part());
@@ -117,13 +117,13 @@ std::string anything(Random& random, int depth) {
   return fmt::format("{}({})", one_of(kFunctions, random), first);
 }
 
-// A factor a few ulps of a 16-bit format off 1.
+// A factor that differs from 1 by a few ulps of a 16-bit format.
 double beside_one(Random& random) {
   const double sign = random.sign();
   return 1 + sign * std::exp2(-random.uniform(7, 14));
 }
 
-// y* of a function with one minimum on [-8, 8], as a scan in double sees it.
+// y* of a function with one minimum on [-8, 8], found by a scan in double.
 std::optional<double> minimum_of(const std::string& function) {
   const Formula f(function);
   double at = 0, least = HUGE_VAL;
@@ -142,7 +142,8 @@ std::optional<double> minimum_of(const std::string& function) {
   return std::isfinite(value) && value <= least + 1e-6 ? std::optional(value) : std::nullopt;
 }
 
-// |y*| next to a power of two, a few ulps of a 16-bit format to one side or the other: that of x G(b x) is that of x G(x) over b.
+// Puts |y*| next to a power of two, a few ulps of a 16-bit format to one side or the other: |y*| of x G(b x) is |y*| of
+// x G(x) divided by b.
 std::string beside_a_power(const std::string& formula, Random& random) {
   const std::string plain = stretched(formula, 1);
   const std::optional<double> minimum = minimum_of(plain);
@@ -160,18 +161,19 @@ std::string function_of(Random& random) {
     if (random.chance(0.5)) {
       try {
         f = beside_a_power(formula, random);
-      } catch (const kernels::SpecError&) {  // too long to be read: as it is, then
+      } catch (const kernels::SpecError&) {  // too long to be read; the text is then left unchanged
       }
     }
   } else {
     f = stretched(drawn < 0.82 ? rising(random) : drawn < 0.92 ? refusable(random) : anything(random, 3), 1);
   }
   if (random.chance(0.08)) f += fmt::format("{:+.2g}", random.uniform(-1, 1));
-  constexpr size_t kLongest = 200;  // a minute is promised for specifications whose function is no longer
+  constexpr size_t kLongest = 200;  // a minute is promised only for specifications whose function is no longer
   return f.size() <= kLongest ? f : f.substr(0, kLongest);
 }
 
-// Bits that rows of this degree and number can be expected to reach over the few units in which f' moves, to within some.
+// The bits that this many rows of this degree can be expected to reach, within a few bits, over the few units in which
+// f' moves.
 int reachable_bits(const std::string& format, int degree, int rows, Random& random) {
   const double bits = (degree + 1) * (0.5 + std::log2(static_cast<double>(rows))) + random.uniform(-7, 1);
   return static_cast<int>(std::lround(std::clamp(bits, 3.0, format == "f32" ? 22.0 : 12.0)));
@@ -228,7 +230,7 @@ Specification random_specification(Random& random) {
                      : kind_drawn > 0.8                   ? (wide ? "rel" : "stored")
                      : kind_drawn > 0.74 && !wide         ? "ulp"
                                                           : "abs";
-  if (random.chance(0.01)) kind = "stored";  // also where the format has none
+  if (random.chance(0.01)) kind = "stored";  // even if the format has none
   Specification spec;
   std::string definition;
   if (random.chance(0.12)) {

@@ -1,4 +1,4 @@
-// Preimages by Newton's method, and tables of what they say about every stored output.
+// Finds preimages by Newton's method, and makes tables of what they say about every stored output.
 #include "validation/attack/truth.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace outgrad::validation::gate {
 namespace {
 
-// The scan begins off the grid of simple fractions, where symmetric functions have their zeros: at one of them a sign would change unseen.
+// The scan begins off the grid of simple fractions, where symmetric functions have their zeros. A sign change at a grid
+// point would not be seen.
 constexpr double kScanStep = 1.0 / 32, kScanEnd = 64, kScanOffset = 0.01237;
 
 Real root_of(const Formula& f, Real low, Real high, bool of_bend) {
@@ -28,7 +29,8 @@ Real root_of(const Formula& f, Real low, Real high, bool of_bend) {
   return (low + high) / 2;
 }
 
-// One search, over double or Real: stops when a step is below `tolerance`, relative to 1 + |x|. `direction` is the sign of f' on the branch.
+// One search, over double or Real. It stops when a step is below `tolerance`, relative to 1 + |x|. `direction` is the
+// sign of f' on the branch.
 template <class T>
 Jet<T> newton(const Formula& f, const T& y, T low, T high, int direction, const T& tolerance, T& x) {
   using std::abs;
@@ -66,7 +68,7 @@ void range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Pr
   known.low = static_cast<double>(least), known.high = static_cast<double>(most);
 }
 
-// The stored numbers of a format with their codes, in numeric order; -0 is left to m = 0.
+// The stored numbers of a format with their codes, in numeric order; -0 appears only for m = 0.
 struct Stored {
   float value;
   std::uint32_t code;
@@ -83,7 +85,8 @@ std::vector<Stored> numbers_of(const std::string& format) {
   return numbers;
 }
 
-// Midway between neighbours: where rounding to nearest changes its mind. Towards infinity as if the format went on.
+// The midpoint between neighbours, where rounding to nearest changes from one to the other. Towards infinity, the
+// format is continued.
 double midpoint(const std::string& format, float a, float b) {
   if (std::isinf(b)) return static_cast<double>(a) + ulp_of(format, a) / 2;
   if (std::isinf(a)) return static_cast<double>(b) - ulp_of(format, b) / 2;
@@ -119,7 +122,7 @@ Curve::Curve(Formula f, double end) : f_(std::move(f)), end_(end) {
   const double scan = std::min(end, kScanEnd);
   std::vector<Real> stationary;
   Jet<Real> before = f_.at(Real(-scan + kScanOffset));
-  // By the first slope that is not lost: where 1 + erf is exactly 0 in Real, f has none.
+  // Decides by the first slope that is not lost: where 1 + erf is exactly 0 in Real, f has none.
   const auto sign = [](const Real& slope) { return slope < 0 ? -1 : slope > 0 ? 1 : 0; };
   int first = sign(before.slope);
   for (double x = -scan + kScanOffset + kScanStep; x <= scan; x += kScanStep) {
@@ -157,9 +160,9 @@ Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
   const auto wanted = static_cast<double>(y);
   const Jet<double> reached = newton<double>(f_, wanted, static_cast<double>(low), static_cast<double>(high), direction, 0x1p-46, rough);
   Preimage found;
-  // Where terms cancel a double shows nothing of f: then the neighbour is the better place to begin.
+  // Where terms cancel, a double has no correct digit of f. Then the neighbour is a better starting point.
   found.x = Real(std::fabs(reached.value - wanted) <= 0x1p-30 * std::fabs(wanted) ? rough : near);
-  // What is left is added to f' by its own derivative, an error of the third derivative times 2^-80.
+  // The remaining step is added to f' by its own derivative; the error is the third derivative times 2^-80.
   const Jet<Real> jet = newton<Real>(f_, y, low, high, direction, Real(0x1p-40), found.x);
   const Real step = (y - jet.value) / jet.slope;
   found.slope = static_cast<long double>(jet.slope + jet.bend * step);
@@ -170,7 +173,7 @@ Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
 
 namespace {
 
-// The points of one branch of a format whose numbers are counted.
+// The points of one branch of a format whose numbers are all enumerated.
 void add_stored(const Curve& curve, const std::string& format, bool m, const std::vector<Stored>& numbers, Truth& truth) {
   const bool limited = curve.end() < kEndOfLine;
   double near = curve.first_guess(0, m);
@@ -182,7 +185,7 @@ void add_stored(const Curve& curve, const std::string& format, bool m, const std
   for (size_t i = 0; i < numbers.size(); ++i) {
     const Stored& y = numbers[i];
     if (std::isinf(y.value) && y.value < 0) continue;
-    // +0 and -0 are two codes of one number: what rounds to -0 ends at 0, where +0 begins.
+    // +0 and -0 are two codes of one number. What rounds to -0 ends at 0, and what rounds to +0 begins there.
     const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value, last_is_twin = i > 0 && numbers[i - 1].value == y.value;
     const double upper = next_is_twin             ? 0.0
                          : i + 1 < numbers.size() ? midpoint(format, y.value, numbers[i + 1].value)
@@ -195,7 +198,7 @@ void add_stored(const Curve& curve, const std::string& format, bool m, const std
       below = curve.preimage(Real(lower), m, near);
       first = false;
     }
-    if (below.beyond && limited) break;  // nothing is claimed further out
+    if (below.beyond && limited) break;  // there are no claims further out
     Curve::Preimage above;
     if (std::isinf(upper) || (flat && !limited)) {
       above = {true, false, Real(m ? curve.end() : -curve.end()), flat ? flat_slope : far_slope};
@@ -206,9 +209,9 @@ void add_stored(const Curve& curve, const std::string& format, bool m, const std
       below = above;
       continue;
     }
-    // f' no longer moves and x is y but for a constant: there is nothing further out to look for.
+    // f' no longer changes, and x differs from y by a constant, so nothing further out needs a search.
     if (!flat && m && upper > 64 && std::fabs(above.slope - far_slope) < 0x1p-70L) flat = true, flat_slope = far_slope;
-    if (below.beyond && above.beyond && !flat) break;  // f has ended
+    if (below.beyond && above.beyond && !flat) break;  // the function has ended
     Known known;
     known.stored = true;
     range_between(curve, below, above, known);
@@ -240,7 +243,7 @@ std::vector<float> strata(const Curve& curve, bool m) {
   constexpr int kUniform = 3000, kPerOctave = 6;
   if (curve.masked()) {
     const double star = static_cast<double>(curve.y_star());
-    // From y = y* + 12 on every f' here is at its limit.
+    // From y = y* + 12 on, every f' here has reached its limit.
     const double s_end = m ? std::sqrt(12.0) : std::sqrt(std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
     for (int i = 0; i <= kUniform; ++i) add(star + std::pow(s_end * i / kUniform, 2));
     for (double t = 1; t > 0x1p-40; t *= 0.75) add(star + t);
@@ -264,7 +267,7 @@ std::vector<float> strata(const Curve& curve, bool m) {
 
 namespace {
 
-// Where g is its limit by contract. An expression's f' at the end of its line is not the limit.
+// The points where g is its limit by contract. For an expression, f' at the end of its line is not the limit.
 void add_limits(const Curve& curve, Truth& truth) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto add = [&](float y, bool m, Known::Limit limit) {
@@ -374,7 +377,7 @@ double coordinate_error(const Curve& curve, const Truth& truth, const Claims& cl
       const Point& point = truth.points[i];
       const Known& known = truth.known[i];
       if (point.m != m || !(known.stored || known.sloped) || !std::isfinite(point.at)) continue;
-      if (claims.kind == Claims::Kind::backward && !known.stored && std::string(claims.format) != "f32") continue;  // midpoints are not stored
+      if (claims.kind == Claims::Kind::backward && !known.stored && std::string(claims.format) != "f32") continue;  // midpoints are not stored numbers
       const double y = point.at, above = y - star;
       constexpr int kAll = 200;
       if (taken > kAll && above < last * 1.05) continue;

@@ -1,8 +1,10 @@
-// What is true of a function and a format: the f' behind every stored output, found in MPFR without the checker's enclosures.
+// What is true of a function and a format: the f' behind every stored output, found with MPFR and without the checker's
+// enclosures.
 //
-// A stored (y, bit) stands for the x between the preimages of the midpoints to its neighbours. Each preimage is sought by Newton's method in a bracket, in double and then
-// in 200 bits; f' over the x between two of them is extreme at an end or at a zero of f'' (isolated by a scan in steps of 1/32: what that missed would make the range
-// too small, never too large). So everything here errs to one side: an error that is seen is one that is there.
+// A stored (y, bit) stands for the x between the preimages of the midpoints to its neighbours. Newton's method finds
+// each preimage in a bracket, first in double and then in 200 bits. f' over the x between two preimages is extreme at
+// an end or at a zero of f''. A scan in steps of 1/32 isolates these zeros; if it missed one, the range would be too
+// small, never too large. So everything here errs to one side: an error that is seen does exist.
 #pragma once
 
 #include <optional>
@@ -15,16 +17,18 @@
 
 namespace outgrad::validation::gate {
 
-/// A named activation is proven on the whole line. Further out than this its f' is its limit to more than a double shows.
+/// A named activation is proven on the whole line. Beyond this point its f' equals its limit to more than the accuracy
+/// of a double.
 inline constexpr double kEndOfLine = 1000;
 
-/// f cut at its minimum, if it has one.
+/// f, cut at its minimum if it has one.
 class Curve {
  public:
-  /// end: f is asked about |x| <= end.
+  /// end: f is evaluated only for |x| <= end.
   Curve(Formula f, double end);
 
-  /// Empty, or why no derivative from the output can be claimed: several stationary points, or f falls where it should rise.
+  /// Empty, or the reason why no derivative from the output can be claimed: several stationary points, or f falls where
+  /// it should rise.
   const std::string& problem() const { return problem_; }
   bool masked() const { return masked_; }
   double end() const { return end_; }
@@ -33,14 +37,14 @@ class Curve {
   const Real& y_star() const { return y_star_; }
   const std::vector<Real>& inflections() const { return inflections_; }
 
-  /// x of a branch with f(x) = y, and f' there.
+  /// The x of a branch with f(x) = y, and f' there.
   struct Preimage {
     bool beyond = false;  ///< y lies past the branch's far end: x is that end
     bool before = false;  ///< y lies below the minimum (without one: below all of f): x is that end
     Real x{};
     long double slope = 0;
   };
-  /// near: where to begin, and what is found.
+  /// near: where the search begins; on return, what was found.
   Preimage preimage(const Real& y, bool m, double& near) const;
   /// Where the search for the first preimage of a branch begins.
   double first_guess(double y, bool m) const;
@@ -59,14 +63,14 @@ class Curve {
   End low_, high_;
 };
 
-/// What is known at a point of `Truth::points`.
+/// What is known about a point of `Truth::points`.
 struct Known {
   bool stored = false;  ///< the point is a stored y that some x of the branch rounds to
-  double low = 0, high = 0;  ///< then f' over these x
-  /// y where g has a limit by contract (infinities; foreign data beyond the branch's end), or a NaN.
+  double low = 0, high = 0;  ///< if so, the range of f' over these x
+  /// A y where g has a limit by contract (infinities; foreign data beyond the branch's end), or a NaN.
   enum class Limit { none, left, right, nan } limit = Limit::none;
-  bool sloped = false;  ///< f^-1 of the very number is known
-  long double slope = 0;  ///< f' there; of a forward header f(x)
+  bool sloped = false;  ///< whether f^-1 of exactly this number is known
+  long double slope = 0;  ///< f' there; for a forward header f(x)
 };
 
 struct Truth {
@@ -76,20 +80,22 @@ struct Truth {
   double left_limit = 0, right_limit = 0;  ///< of f'
 };
 
-/// Of a backward header: every stored y of f16, bf16, e4m3 or e5m2 with either bit and the midpoints between them; of f32, strata.
-/// Throws std::invalid_argument for another format.
+/// For a backward header: every stored y of f16, bf16, e4m3 or e5m2 with either bit, and the midpoints between them;
+/// for f32, strata. Throws std::invalid_argument for another format.
 Truth backward_truth(const Curve& curve, const std::string& format);
 
-/// Of a forward header: every x of a 16-bit format; of f32, strata. `slope` is f(x), `low` and `high` the rounded value in the format.
+/// For a forward header: every x of a 16-bit format; for f32, strata. `slope` is f(x), and `low` and `high` are the
+/// rounded value in the format.
 Truth forward_truth(const Curve& curve, const std::string& format);
 
 /// The value of a code, and how many codes a format has.
 float widened(const std::string& format, std::uint32_t code);
 std::uint32_t codes_of(const std::string& format);
-/// The distance of neighbouring numbers of a format at |v|, down to its subnormals.
+/// The distance between neighbouring numbers of a format at |v|, down to its subnormals.
 double ulp_of(const std::string& format, double v);
 
-/// sup |g(s_c(y)) - g(s(y))| as seen at stored y next to y* and, thinner and thinner, away from it: the error of the constants in the exact g.
+/// sup |g(s_c(y)) - g(s(y))|, as seen at stored y next to y* and, more and more sparsely, away from it. This is the
+/// error of the constants in the exact g.
 double coordinate_error(const Curve& curve, const Truth& truth, const Claims& claims, float& at);
 
 }  // namespace outgrad::validation::gate
