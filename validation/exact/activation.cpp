@@ -1,4 +1,4 @@
-// Tails of the known activations, and the scan that isolates minima and inflections.
+// The tails of the known activations, and the scan that isolates minima and inflections.
 //
 // Tails, for |x| >= 4 (and B |x| >= 2), t = B x, u(x) the argument of tanh in gelu_tanh doubled, p(x) = softplus(x), sg = sigmoid:
 //   gelu       f' = Phi + x phi. x < -1: 0 < Phi < phi / |x| (Mills), so x phi < f' < 0; x > 1: |f' - 1| = |x phi - Phi(-x)| < x phi.
@@ -10,7 +10,7 @@
 //              sech^2(p) sg(x) > 0.99 * 0.98 e^x. Right: p > x, so 1 - tanh p < 2 e^-2x and sech^2 p < 4 e^-2x: |f' - 1| < (2 + 4 x) e^-2x.
 //   tanh       f' = sech^2 x < 4 e^-2|x|.     sigmoid  f' = sg(x) sg(-x) < e^-|x|.
 //   softplus   f' = sg(x) < e^x on the left, 1 - f' = sg(-x) < e^-x on the right.     elu  f' = A e^x on the left.
-// Each bound falls as |x| grows. f tends to 0 on the left of every function with a minimum, from below.
+// Each bound decreases as |x| grows. On the left, every function with a minimum tends to 0 from below.
 #include "validation/exact/activation.h"
 
 #include <fmt/format.h>
@@ -32,24 +32,24 @@ namespace {
 using kernels::SpecError;
 
 constexpr int kFirstTail = 4;             // the facts above hold from here on
-constexpr int kLastTail = 4096;           // a swish so flat that its tails begin later is not covered
-constexpr double kBracket = 0x1p-40;      // f' moves by about its square over a bracket
-constexpr double kScanStep = 0.37109375;  // not a divisor of anything: zeros of f'' should not be cuts
+constexpr int kLastTail = 4096;           // a swish so flat that its tails begin later is not supported
+constexpr double kBracket = 0x1p-40;      // f' changes by about its square over a bracket
+constexpr double kScanStep = 0.37109375;  // divides nothing, because zeros of f'' should not be cuts
 constexpr int kMaxParts = 20000;          // the known activations take a few hundred
 constexpr double kHole = 0.5;             // the literal that patterns leave open
 constexpr double kIsolationRadius = 0x1p-200;
-constexpr double kClose = 0x1p-30;  // relative: an inverse that Newton's steps leave farther off is sought again with more care
+constexpr double kClose = 0x1p-30;  // relative: an inverse that Newton's steps leave farther off is searched for again with more care
 
 struct Known {
   const char* name;
   const char* pattern;
   bool masked;
-  bool parameter;  // the pattern's literal 0.5 stands for any positive one
-  // sup |f' - limit| beyond |x|; B or A given.
+  bool parameter;  // whether the pattern's literal 0.5 stands for any positive one
+  // sup |f' - limit| beyond |x|, for a given B or A.
   Interval (*left)(const Interval& x, const Interval& b);
   Interval (*right)(const Interval& x, const Interval& b);
   double right_slope;              // limit of f' at +inf
-  double left_value, right_value;  // limits of f; ELU's left one is -A
+  double left_value, right_value;  // limits of f; on the left ELU has -A
 };
 
 Interval logistic(const Interval& t) { return (t + 1) * exp(-t); }
@@ -84,7 +84,7 @@ const Known* known(const std::string& name) {
   return found == std::end(kKnown) ? nullptr : found;
 }
 
-// The literal of a parametrised activation, or 0 where the text is another function.
+// The literal of a parametrised activation, or 0 if the text is another function.
 std::optional<Interval> parameter_of(const Known& k, const Function& f) {
   const Function pattern = Function::parse(k.pattern);
   if (!k.parameter) return f == pattern ? std::optional<Interval>(1) : std::nullopt;
@@ -108,7 +108,7 @@ void scan(Formula& formula, double a, double b) {
     scan(formula, middle, b);
     return;
   }
-  // Over a bracket by the mean value: f' itself, evaluated there, is as wide as the bracket is long.
+  // Computed over a bracket by the mean value, because f' evaluated there directly is as wide as the bracket is long.
   const auto slope_at = [&](double x) { return formula.f.at<1>(Interval(x))[1]; };
   const Interval slopes = bend == 0 ? slope_at(middle) + d[2] * (Interval(a, b) - middle) : hull(slope_at(a), slope_at(b));
   formula.parts.push_back({a, b, bend, slopes});
@@ -124,7 +124,7 @@ void scan_all(Formula& formula, std::string& problem) {
   problem = fmt::format("f'' could not be told from 0 near x = {:.6g}", formula.parts.back().low);
 }
 
-// x with f(x) near y by bisection from f(low) < y < f(high), where double loses the digits of f.
+// The x with f(x) near y, by bisection from f(low) < y < f(high). Used where double loses the digits of f.
 double bisect(const Function& f, double low, double high, const Interval& y) {
   for (int step = 0; step < 60; ++step) {
     const double middle = low + (high - low) / 2;
@@ -144,7 +144,8 @@ void enclose_tail(const Function& f, double a, double b, Interval& values, Inter
 
 Formula expression(const Function& f, double tail_slope) {
   Formula formula{f, -kInfinity, kInfinity, -kExpressionEnd, kExpressionEnd, 0, 0, 0, 0, true, {}};
-  // The tails of the domain where f' is as good as constant, and may be lost in the rounding of large intermediate values.
+  // The tails of the domain where f' is practically constant and may be lost in the rounding of large intermediate
+  // values.
   const auto is_flat = [&](double a, const Interval& limit) { return (f.at<1>(Interval(a, a + 1))[1] - limit).magnitude() <= tail_slope; };
   while (formula.far_low < 0 && is_flat(formula.far_low, 0)) ++formula.far_low;
   const Interval last = f.at<1>(Interval(kExpressionEnd))[1];
@@ -160,7 +161,8 @@ Interval Formula::slopes(double a, double b) const {
   std::optional<Interval> range;
   const auto join = [&](const Interval& v) { range = range ? hull(*range, v) : v; };
   const auto at = [&](double x) { join(x <= far_low ? low_slopes : x >= far_high ? high_slopes : f.at<1>(Interval(x))[1]); };
-  // Beyond the tails' beginnings one enclosure serves all; a point in a tail is evaluated only for a tighter end.
+  // Beyond the beginnings of the tails one enclosure serves all points. A point in a tail is evaluated only for a
+  // tighter end.
   at(std::max(a, low)), at(std::min(b, high));
   if (a > far_high && std::isfinite(a) && a <= high) join(f.at<1>(Interval(a))[1]);
   if (a < far_low) join(low_slopes);
@@ -305,8 +307,8 @@ void Activation::prove_one_minimum() {
   }
   Interval x = low + (high - low) / 2;
   const auto slope = [&](const Interval& at) { return formula.f.at<1>(at.keep_lower())[1]; };
-  // Newton doubles the correct bits; eight steps pass the precision. The signs at the ends decide: a wrong guess costs a retry, not
-  // soundness.
+  // Newton's method doubles the correct bits, so eight steps exceed the precision. The signs at the ends decide: a
+  // wrong guess costs a retry, not soundness.
   for (int step = 0; step < 8; ++step) {
     const auto d = formula.f.at<2>(x);
     x = (x - d[1] / d[2]).keep_lower();
@@ -346,7 +348,7 @@ Interval Activation::inverse_at(const Interval& s) const {
       const double middle = below + (above - below) / 2;
       ((formula.f.approximate(middle)[0] > y) == (target > 0) ? above : below) = middle;
     }
-    // There bisection has 2^-42 of x - x*, the linear start 2^-10: Newton needs no more.
+    // There bisection gives x - x* to 2^-42 and the linear start to 2^-10, which is enough for Newton's method.
     constexpr double kNear = 0x1p-10;
     x = std::fabs(target) < kNear ? (x_star_ + s / slope_at_minimum_).keep_lower() : Interval(below);
   }
@@ -379,8 +381,8 @@ Interval Activation::inverse_signed_root(const Interval& s) const {
 Interval Activation::g_slope(const Interval& s) const {
   const Interval x = inverse_signed_root(s);
   if (!std::isfinite(x.magnitude())) return Interval::whole_line();
-  // dx/ds = 2 s / f'(x). With f(x) - y* = (x - x*)^2 h and f'(x) = (x - x*) k, h a mean of f''/2 and k a mean of f'' between x* and x,
-  // dx/ds = 2 sqrt(h) / k, which has no 0/0 at x*.
+  // dx/ds = 2 s / f'(x). With f(x) - y* = (x - x*)^2 h and f'(x) = (x - x*) k, where h is a mean of f''/2 and k is a
+  // mean of f'' between x* and x, dx/ds = 2 sqrt(h) / k, which has no 0/0 at x*.
   const auto d = only().f.at<2>(x);
   const Interval by_quotient = d[2] * s * 2 / d[1];
   if (std::isfinite(by_quotient.magnitude()) && s.mignitude() > 0x1p-6) return by_quotient;

@@ -1,4 +1,4 @@
-// A tree of nodes, evaluated by one template over the scalar; the scalars bring their elementary functions.
+// A tree of nodes, which one template evaluates over any scalar; the scalars provide their elementary functions.
 #include "validation/exact/function.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 using kernels::SpecError;
 
-// Bounds on hostile text: the tree is walked recursively, and powers by repeated products.
+// Limits for hostile text, because the tree is walked recursively, and powers are repeated products.
 constexpr size_t kMaxText = 1024;
 constexpr int kMaxDepth = 64;
 constexpr int kMaxPower = 256;
@@ -123,7 +123,7 @@ class Parser {
     return tree;
   }
 
-  // Chains of sums and products lean to the left, so their length is depth too.
+  // Chains of sums and products lean to the left, so their length also adds to the depth.
   void limit() {
     if (++chained_ > 2 * kMaxDepth) fail("too many terms");
   }
@@ -226,7 +226,7 @@ struct Box {
   Box(CoarseInterval real, CoarseInterval imaginary) : re(std::move(real)), im(std::move(imaginary)) {}
   static Box everything() { return {CoarseInterval::whole_line(), CoarseInterval::whole_line()}; }
 
-  /// sup |z|, +inf for what was not bounded.
+  /// sup |z|; +inf for a value that was not bounded.
   double magnitude() const {
     const double bound = sqrt(square(re) + square(im)).upper();
     return bound >= 0 ? bound : std::numeric_limits<double>::infinity();
@@ -238,7 +238,7 @@ struct Box {
   friend Box operator/(const Box& v, const Box& w) {
     const CoarseInterval modulus = square(w.re) + square(w.im);
     if (!modulus.positive()) return everything();
-    // 1 / w, no larger than the reciprocal of the distance from 0.
+    // 1 / w, at most the reciprocal of the distance from 0.
     const CoarseInterval most = symmetric(sqrt(CoarseInterval(1) / modulus).keep_upper());
     return v * Box{intersection(w.re / modulus, most), intersection(-w.im / modulus, most)};
   }
@@ -255,7 +255,7 @@ struct Box {
     const CoarseInterval up = exp(v.im), down = exp(-v.im);
     return {cos(v.re) * (up + down) * 0.5, -(sin(v.re) * (up - down) * 0.5)};
   }
-  // The principal value, where the rectangle keeps off the cut.
+  // The principal value, if the rectangle does not touch the cut.
   friend Box log(const Box& v) {
     const CoarseInterval modulus = square(v.re) + square(v.im);
     if (!modulus.positive()) return everything();
@@ -268,7 +268,7 @@ struct Box {
   friend Box sqrt(const Box& v) { return exp(log(v) * Box(0.5)); }
 };
 
-// exp(-v) may be huge on the left; there the other form has no such term.
+// On the left exp(-v) may be huge; the other form has no such term there.
 Box sigmoid(const Box& v) {
   if (v.re.upper() <= 0) {
     const Box e = exp(v);
@@ -277,7 +277,7 @@ Box sigmoid(const Box& v) {
   return Box(1) / (Box(1) + exp(-v));
 }
 Box tanh(const Box& v) { return Box(1) - Box(2) / (Box(1) + exp(v * Box(2))); }
-// log(1 + exp v), analytic from 0 on the real line while |Im v| < pi: there 1 + exp v keeps off the cut.
+// log(1 + exp v), analytic from 0 on the real line while |Im v| < pi, because 1 + exp v does not touch the cut there.
 Box softplus(const Box& v) {
   if (!certainly_less(v.im, CoarseInterval::pi()) || !certainly_less(-CoarseInterval::pi(), v.im)) return Box::everything();
   if (v.re.lower() >= 0) return v + log(Box(1) + exp(-v));
@@ -302,7 +302,7 @@ BasicInterval<Bits> sigmoid(const BasicInterval<Bits>& v) {
 }
 template <int Bits>
 BasicInterval<Bits> softplus(const BasicInterval<Bits>& v) {
-  // exp(v) holds too large a number from here on; v + log1p(exp(-v)) is the same.
+  // From here on exp(v) is too large a number; v + log1p(exp(-v)) is the same.
   constexpr double kLarge = 1024;
   return v.lower() > kLarge ? v + log1p(exp(-v)) : log1p(exp(v));
 }
@@ -316,7 +316,7 @@ BasicInterval<Bits> normal_cdf(const BasicInterval<Bits>& v) {
   static const BasicInterval<Bits> scale = BasicInterval<Bits>(-1) / sqrt(BasicInterval<Bits>(2));
   return erfc(v * scale) * 0.5;
 }
-// Of all members, where sqrt(v) takes the part that is not negative.
+// Over all members; sqrt(v) takes the part that is not negative.
 template <int Bits>
 BasicInterval<Bits> root(const BasicInterval<Bits>& v) {
   return v.lower() < 0 ? BasicInterval<Bits>::whole_line() : sqrt(v);
@@ -505,12 +505,12 @@ Jet<Scalar, N> evaluate(const Node& node, const Scalar& x) {
   }
 }
 
-// Taylor coefficients of any order by power series: each elementary function through the differential equation that it solves, as in
-// Moore, Kearfott and Cloud, Introduction to Interval Analysis, 2009, section 9.3.
+// Taylor coefficients of any order by power series. Each elementary function is computed through the differential
+// equation that it solves, as in Moore, Kearfott and Cloud, Introduction to Interval Analysis, 2009, section 9.3.
 template <class Scalar>
 using Series = std::vector<Scalar>;
 
-/// Coefficient k of v w, terms from first to last of v.
+/// Coefficient k of v w, using only the terms from first to last of v.
 template <class Scalar>
 Scalar product_term(const Series<Scalar>& v, const Series<Scalar>& w, size_t k, size_t first, size_t last) {
   Scalar sum(0);
@@ -538,7 +538,7 @@ Series<Scalar> scaled(Series<Scalar> v, const Scalar& factor) {
   return v;
 }
 
-/// F(u) from F(u_0) and coefficient k - 1 of F'(u), which may use coefficients of F(u) below k.
+/// F(u), from F(u_0) and from coefficient k - 1 of F'(u), which may use coefficients of F(u) below k.
 template <class Scalar, class Slope>
 Series<Scalar> integrated(const Series<Scalar>& u, const Scalar& start, const Slope& slope) {
   Series<Scalar> result(u.size(), Scalar(0)), slopes(u.size(), Scalar(0));
@@ -623,7 +623,7 @@ Series<Scalar> taylor_of(const Node& node, const Scalar& x, size_t terms) {
       for (size_t k = 1; k < terms; ++k) r[k] = (u[k] - product_term(r, r, k, 1, k - 1)) / (r[0] * Scalar(2));
       return r;
     }
-    case Operation::Tanh: {  // 2 sigma(2 u) - 1, but for the constant term, which that would cancel
+    case Operation::Tanh: {  // 2 sigma(2 u) - 1, except for the constant term, which that form would cancel
       Series<Scalar> result = scaled(logistic(scaled(u, Scalar(2))), Scalar(2));
       result[0] = tanh(a);
       return result;
@@ -671,7 +671,7 @@ bool same(const Tree& f, const Tree& g) {
   return f->operation == g->operation && f->power == g->power && f->literal.identical(g->literal) && same(f->left, g->left) && same(f->right, g->right);
 }
 
-// same(), but the pattern's literal `hole` stands for any literal, reported in `found`.
+// Like same(), but the pattern's literal `hole` stands for any literal, which is returned in `found`.
 bool matches(const Tree& f, const Tree& pattern, const Interval& hole, const Interval*& found) {
   if (!f || !pattern) return !f && !pattern;
   if (pattern->operation == Operation::Literal && f->operation == Operation::Literal && pattern->literal.identical(hole)) {

@@ -15,11 +15,12 @@
 
 namespace outgrad::validation {
 
-/// Precise enough for a gradient at a stored y, and several times faster than Interval.
+/// Precise enough for a gradient at a stored y, and several times as fast as Interval.
 using MediumInterval = BasicInterval<112>;
 
-/// Where a precision is doubled until a question is decided. The hardest are of the least subnormals: exp(x) - 1 cancels 149 bits and lies a relative
-/// 2^-150 from x, tanh x a relative 2^-299. What needs more than the last is decided by facts about the tails.
+/// The precisions tried, each double the last, until a question is decided. The hardest questions are about the least
+/// subnormals: exp(x) - 1 cancels 149 bits and lies a relative 2^-150 from x, and tanh x lies a relative 2^-299 from x.
+/// Questions that need more than the last precision are decided by facts about the tails.
 inline constexpr std::array<int, 5> kOraclePrecisions{128, 256, 512, 1024, 2048};
 
 /// f(x), f'(x), ..., the N-th derivative.
@@ -33,8 +34,8 @@ class Function {
   /// Throws kernels::SpecError ("column: why").
   static Function parse(std::string_view text);
 
-  /// Enclosures over the members of x; where f is undefined for some member, the whole line. Instantiated for N = 0, 1, 2 and the
-  /// intervals named above; N = 0, 1 also for those of oracle precisions (kOraclePrecisions).
+  /// Enclosures over the members of x; the whole line if f is undefined for some member. Instantiated for N = 0, 1, 2
+  /// and the intervals named above, and for N = 0, 1 also for those of the oracle's precisions (kOraclePrecisions).
   template <int N, int Bits>
   Derivatives<BasicInterval<Bits>, N> at(const BasicInterval<Bits>& x) const;
 
@@ -46,13 +47,14 @@ class Function {
   /// f and f' in double, with no guarantee.
   Derivatives<double, 1> approximate(double x) const;
 
-  /// sup |f|, |f'|, |f''|, |f'''| over the complex disc |z - middle| <= radius; +inf where f was not shown to be analytic there.
+  /// sup |f|, |f'|, |f''|, |f'''| over the complex disc |z - middle| <= radius; +inf if f could not be shown to be
+  /// analytic there.
   std::array<double, 4> over_disc(double middle, double radius) const;
 
-  /// The same tree: equal literals, equal operations in the same places.
+  /// Whether the trees are the same: equal literals, and equal operations in the same places.
   friend bool operator==(const Function& f, const Function& g);
 
-  /// The literal in the place of which `pattern` has its one literal `hole`, if the trees are equal otherwise.
+  /// If the trees are otherwise equal, the literal that stands where `pattern` has its one literal `hole`.
   const Interval* match(const Function& pattern, const Interval& hole) const;
 
  private:

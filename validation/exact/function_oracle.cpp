@@ -1,4 +1,4 @@
-// Any activation by MPFR intervals, see function_oracle.h.
+// Any activation by MPFR intervals; see function_oracle.h.
 
 #include "validation/exact/function_oracle.h"
 
@@ -10,7 +10,7 @@
 namespace outgrad::validation {
 namespace {
 
-/// use(derivative number N of f over the point x) at the least precision of kOraclePrecisions not below `bits`.
+/// use(derivative number N of f over the point x), at the least of kOraclePrecisions that is at least `bits`.
 template <int N, std::size_t kLevel = 0, class Use>
 void enclose(const Function& f, double x, mpfr_prec_t bits, const Use& use) {
   if constexpr (kLevel == kOraclePrecisions.size()) {
@@ -56,7 +56,7 @@ double FunctionOracle::value(double x, const FloatFormat& format) {
     ends = {round_to_format(lo, format), round_to_format(hi, format)};
     if (ends.first == ends.second) break;
   }
-  // Far out f(x) may be nearer to a boundary than 2^-2048.
+  // Far out, f(x) may be nearer to a boundary than 2^-2048.
   constexpr double kFar = 512;
   if (ends.first != ends.second) {
     if (std::fabs(x) < kFar) throw std::logic_error("oracle: no decision at the largest working precision");
@@ -71,10 +71,10 @@ double FunctionOracle::derivative_at_value(double y, bool right_branch) {
   const Formula& formula = masked || y < 0 || !ends_.zero_at_zero ? activation_.formulas().front() : activation_.formulas().back();
   if (formula.f == Function::parse("x")) return 1;
   using Narrow = BasicInterval<kOraclePrecisions.front()>;
-  const auto above = [&](double x) {  // f(x) > y, decided to a relative 2^-100 or so: an x on the other side moves g by less than that
+  const auto above = [&](double x) {  // f(x) > y, decided to a relative 2^-100 or so; an x on the wrong side moves g by less than that
     return mpfr_cmp_d(formula.f.at<0>(Narrow(x))[0].lower_end(), y) > 0;
   };
-  // Beyond the tails' beginnings f' is within 2^-80 of its limit.
+  // Beyond the beginnings of the tails, f' is within 2^-80 of its limit.
   double low = masked && right_branch ? x_star_ : formula.far_low, high = masked && !right_branch ? x_star_ : formula.far_high;
   const bool rises = right_branch || !masked;
   if (above(rises ? low : high)) return rises && masked ? 0.0 : derivative(rises ? low : high);

@@ -1,9 +1,10 @@
-// The arbitrary-precision witness for any activation, from its text by MPFR intervals: see oracle.h for what it answers.
+// The arbitrary-precision witness for any activation, from its text and by MPFR intervals. oracle.h says what it
+// answers.
 //
-// f and f' are enclosed by Function::at at the least of kOraclePrecisions that is asked for, and a rounding is decided as oracle.h says. What
-// no precision decides is where f tends to a rounding boundary faster than any: 1 - exp(-x) for x = 1e30. There the facts of Ends do,
-// which the double reference uses much nearer to 0. GELU and SiLU have oracles of their own (oracle.h), by other formulas: the tests hold
-// both against each other.
+// Function::at encloses f and f' at the least of kOraclePrecisions that is asked for, and a rounding is decided as
+// oracle.h says. No precision decides the cases where f tends to a rounding boundary too fast, such as 1 - exp(-x) for
+// x = 1e30. There the facts of Ends decide, which the double reference uses much nearer to 0. GELU and SiLU have
+// oracles of their own (oracle.h) with other formulas; the tests compare the two kinds with each other.
 #pragma once
 
 #include "validation/exact/activation.h"
@@ -14,7 +15,7 @@ namespace outgrad::validation {
 
 class FunctionOracle final : public Oracle {
  public:
-  /// `activation` outlives the oracle. `x_star` is the greatest double with f' < 0, -inf where f rises.
+  /// `activation` must outlive the oracle. `x_star` is the greatest double with f' < 0, or -inf if f rises.
   FunctionOracle(const Activation& activation, const Ends& ends, double x_star);
 
   double value(double x, const FloatFormat& format) override;

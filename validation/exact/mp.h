@@ -10,8 +10,8 @@
 
 namespace outgrad::validation {
 
-/// A closed real interval with ends of `Bits`. A result that is undefined somewhere (a divisor that holds 0) is the whole line,
-/// so a failed evaluation can only make a bound useless, never wrong.
+/// A closed real interval with ends of `Bits` bits. A result that is undefined somewhere (for example, when a divisor
+/// contains 0) is the whole line. So a failed evaluation can make a bound useless, but never wrong.
 template <int Bits>
 class BasicInterval {
  public:
@@ -97,7 +97,7 @@ class BasicInterval {
   }
   friend BasicInterval operator*(const BasicInterval& v, const BasicInterval& w) {
     BasicInterval result, other;
-    // Of factors that keep their signs, which ends meet is known.
+    // If the factors keep their signs, it is known which ends are multiplied.
     const bool v_positive = v.positive(), w_positive = w.positive();
     if ((v_positive || v.negative()) && (w_positive || w.negative())) {
       mpfr_mul(result.lo_, w_positive ? v.lo_ : v.hi_, v_positive ? w.lo_ : w.hi_, MPFR_RNDD);
@@ -135,21 +135,23 @@ class BasicInterval {
     if (mpfr_sgn(result.lo_) < 0) mpfr_set_zero(result.lo_, 1);
     return result;
   }
-  /// The root of the part of v that is not negative (the caller knows that the exact value is not).
+  /// The root of the nonnegative part of v (the caller knows that the exact value is not negative).
   friend BasicInterval sqrt(const BasicInterval& v) {
     BasicInterval result;
     if (mpfr_sgn(v.lo_) > 0) mpfr_sqrt(result.lo_, v.lo_, MPFR_RNDD);
     if (mpfr_sgn(v.hi_) > 0) mpfr_sqrt(result.hi_, v.hi_, MPFR_RNDU);
     return result;
   }
-  // Functions that rise with their argument. At a point the upper end is the lower one, or the next number where that was rounded.
+  // Functions that rise with their argument. At a point, the upper end is the lower end, or the next number if that one
+  // was rounded.
   friend BasicInterval exp(const BasicInterval& v) { return rising(v, mpfr_exp); }
   friend BasicInterval log1p(const BasicInterval& v) { return mpfr_cmp_si(v.lo_, -1) > 0 ? rising(v, mpfr_log1p) : whole_line(); }
   friend BasicInterval log(const BasicInterval& v) { return v.positive() ? rising(v, mpfr_log) : whole_line(); }
   friend BasicInterval tanh(const BasicInterval& v) { return rising(v, mpfr_tanh); }
   friend BasicInterval atan(const BasicInterval& v) { return rising(v, mpfr_atan); }
-  /// One evaluation where v is narrow, as they dominate the cost: |erfc'| / erfc <= |v| + sqrt(v^2 + 2) < 2 |v| + 2 (Mills' ratio), so erfc
-  /// falls from one end to the other by at most that times the width, relatively.
+  /// Evaluates only once if v is narrow, because evaluations dominate the cost. |erfc'| / erfc <= |v| + sqrt(v^2 + 2) <
+  /// 2 |v| + 2 (Mills' ratio), so from one end to the other erfc falls by a relative amount of at most that times the
+  /// width.
   friend BasicInterval erfc(const BasicInterval& v) {
     BasicInterval result;
     mpfr_erfc(result.hi_, v.lo_, MPFR_RNDU);
@@ -158,7 +160,7 @@ class BasicInterval {
     mpfr_erfc(result.lo_, v.hi_, MPFR_RNDD);
     return result;
   }
-  /// By the value at the middle and Lipschitz's constant 1, so meant for narrow v.
+  /// Uses the value at the middle and Lipschitz's constant 1, so it is intended for narrow v.
   friend BasicInterval cos(const BasicInterval& v) { return oscillating(v, mpfr_cos); }
   friend BasicInterval sin(const BasicInterval& v) { return oscillating(v, mpfr_sin); }
   friend BasicInterval absolute(const BasicInterval& v) { return maximum(maximum(v, -v), 0.0); }
@@ -174,7 +176,7 @@ class BasicInterval {
     mpfr_min(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
     return result;
   }
-  /// The common members of two intervals that are known to have some.
+  /// The common members of two intervals that are known to overlap.
   friend BasicInterval intersection(const BasicInterval& v, const BasicInterval& w) {
     BasicInterval result;
     mpfr_max(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
@@ -234,15 +236,17 @@ class BasicInterval {
     if (mpfr_nan_p(lo_) || mpfr_nan_p(hi_)) *this = whole_line();
   }
 
-  // The digits are members: taking memory for each number costs more than most operations on it. So nothing here may swap or clear.
+  // The digits are members, because allocating memory for each number costs more than most operations on it. So nothing
+  // here may swap or clear.
   static constexpr size_t kLimbs = (Bits - 1) / GMP_NUMB_BITS + 1;
   mp_limb_t lo_limbs_[kLimbs], hi_limbs_[kLimbs];
   mpfr_t lo_, hi_;
 };
 
-// s = sqrt(f(x) - y*) loses as many bits as f(x) and y* share: at |x - x*| = 2^-40, 80 of them. What is left outweighs double.
+// s = sqrt(f(x) - y*) loses as many bits as f(x) and y* share: at |x - x*| = 2^-40, 80 of them. The remaining bits are
+// more than those of double.
 using Interval = BasicInterval<224>;
-// For bounds that are asked for by their size alone.
+// For bounds of which only the size matters.
 using CoarseInterval = BasicInterval<64>;
 
 }  // namespace outgrad::validation

@@ -1,4 +1,4 @@
-// The double reference, see reference.h for the derivation and proof.
+// The double reference; reference.h has the derivation and the proof.
 
 #include "validation/exact/reference.h"
 
@@ -16,11 +16,11 @@ namespace outgrad::validation {
 namespace {
 
 constexpr double kUnit = 0x1p-53;
-// Second-order terms of the rounding bound and the rounding of the few double operations that add it up.
+// Covers second-order terms of the rounding bound, and the rounding of the few double operations that add it up.
 constexpr double kSecondOrder = 1 + 0x1p-40;
 constexpr float kTiny = 0x1p-53f;
 constexpr double kFlat = 0x1p-52;       // f' beyond L and R
-constexpr double kInvisible = 0x1p-151;  // |f(L)| below half the least midpoint of every format
+constexpr double kInvisible = 0x1p-151;  // |f(L)| is below half the least midpoint of every format
 constexpr double kSaturated = 0x1p-54;
 constexpr float kWidestCell = 1, kWidestZeroCell = 0x1p-2f, kNarrowestCell = 0x1p-20f;
 constexpr double kFarthest = 4096;  // tails begin before that (activation.cpp)
@@ -32,7 +32,7 @@ double horner(const double (&c)[N], double d) {
   return p;
 }
 
-/// sum (1 + n) u |c_n| D^n + sum sup |C_n - c_n| D^n for c_n the double nearest to the middle of `exact[n]`.
+/// sum (1 + n) u |c_n| D^n + sum sup |C_n - c_n| D^n, where c_n is the double nearest to the middle of `exact[n]`.
 template <std::size_t N>
 double round_coefficients(const MediumInterval* exact, double reach, double (&c)[N]) {
   double sum = 0, power = 1;
@@ -43,7 +43,7 @@ double round_coefficients(const MediumInterval* exact, double reach, double (&c)
   return sum;
 }
 
-/// The integer nearest to 0 in direction `sign` from which on `holds`.
+/// The integer nearest to 0 in direction `sign` from which on `holds` is true.
 template <class Holds>
 float first_integer(int sign, const char* what, const Holds& holds) {
   for (double x = sign; std::fabs(x) <= kFarthest; x += sign) {
@@ -66,8 +66,9 @@ double Ends::beyond_right(double x) const {
 }
 
 double Ends::near_zero(double x) const {
-  // The product is off by a relative 2^-52 at most where p / q is not a power of two, the sum by 2^-53: for 3/5 the step of 2^-52 / (3/5) outweighs
-  // both. Where it is, the product is exact, and the step more than half an ulp.
+  // If p / q is not a power of two, the product is off by a relative 2^-52 at most, and the sum by 2^-53. For 3/5, the
+  // step of 2^-52 / (3/5) outweighs both. If p / q is a power of two, the product is exact, and the step is more than
+  // half an ulp.
   return std::copysign(x * (slope_p / slope_q) + (next_even * std::fabs(x) + next_odd * x) * 0x1p-52, x);
 }
 
@@ -78,7 +79,8 @@ int Reference::prove(const Function& f, float from, float to, bool at_zero, Cell
   const double truncation = over.back().magnitude() * std::pow(reach, kValueDegree + 1);
   const double derivative_truncation = (kDerivativeDegree + 2) * over[kDerivativeDegree + 2].magnitude() * std::pow(reach, kDerivativeDegree + 1);
   const double excess = std::max(truncation / (kValueBound / 2 * least), derivative_truncation / kDerivativeBound);
-  // Half the width divides the truncation by 2^9 or 2^7; enclosures over wide cells say more than is true, so not all of it is skipped at once.
+  // Half the width divides the truncation by 2^9 or 2^7. Enclosures over wide cells overestimate it, so not all of the
+  // halvings are skipped at once.
   constexpr double kMostSkipped = 3;
   if (!(excess <= 1)) return std::isfinite(excess) ? static_cast<int>(std::clamp(std::log2(excess) / (kValueDegree + 1), 1.0, kMostSkipped)) : 1;
 
@@ -90,7 +92,8 @@ int Reference::prove(const Function& f, float from, float to, bool at_zero, Cell
   const double derivative_rounding = round_coefficients(slopes.data(), reach, cell.derivative);
   cell.value_bound = ((truncation + value_rounding) / least + (at_zero ? kUnit : 0)) * kSecondOrder;
   cell.derivative_bound = (derivative_truncation + derivative_rounding) * kSecondOrder;
-  // Half of the claim: evaluate() brackets f by the whole of it, which covers the rounding of the bracket's ends too.
+  // Half of the claim, because evaluate() brackets f by the whole claim, which also covers the rounding of the
+  // bracket's ends.
   return cell.value_bound <= kValueBound / 2 && cell.derivative_bound <= kDerivativeBound ? 0 : 1;
 }
 
@@ -125,13 +128,13 @@ Reference::Reference(const Activation& activation, const Ends& ends) : ends_(end
   }
   const float end = right_;
 
-  // The cell at 0, and from it outwards intervals that double; then units.
+  // The cell at 0; from there outwards, intervals whose length doubles; then units.
   std::vector<std::pair<float, float>> stretches;
   float inner = 0;
   if (ends.zero_at_zero) {
     const Interval slope = f.at<1>(Interval(0.0))[1], about(-kTiny, ends.right == Ends::Right::is_x ? 0 : kTiny);
     if (!(slope * ends.slope_q - ends.slope_p).contains_zero()) throw std::logic_error("reference: f'(0) is not as said");
-    // Between 0 and x, |f - x f'(0)| <= x^2 sup |f''| / 2, relative to f' about 0 below 2^-52.
+    // Between 0 and x, |f - x f'(0)| <= x^2 sup |f''| / 2, which is below 2^-52 relative to f' about 0.
     if (!((f.at<2>(about)[2] * kTiny).magnitude() <= 0x1p-52 * f.at<1>(about)[1].mignitude())) throw std::logic_error("reference: f bends too much at 0");
     Cell cell;
     for (inner = kWidestZeroCell; prove(f, -inner, end == 0 ? 0 : inner, true, cell) != 0; inner /= 2) {
@@ -227,7 +230,7 @@ void Reference::evaluate(const float* x, double* value, double* value_lo, double
 }
 
 std::int64_t round_values(const float* x, const double* value_lo, const double* value_hi, float* y, std::int64_t n, const FloatFormat& format, Oracle& oracle) {
-  const FloatFormat local = format;  // no store to y can alias it
+  const FloatFormat local = format;  // a local copy, which no store to y can alias
   std::int64_t undecided = 0;
 #pragma omp simd reduction(+ : undecided)
   for (std::int64_t i = 0; i < n; ++i) {
