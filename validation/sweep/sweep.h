@@ -39,11 +39,11 @@
 // chunks may be computed anywhere.
 //
 // C is evaluated by MPFR inversion only for runs where it can matter. Since |(g^2)'| = 2 |f''| <= b (SweptFacts::bend)
-// and g keeps its sign on a branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <= min(b h / |f'(x)|, sqrt(b h));
-// the tails of f' add 2^-79. Together with the range of the run this bounds C there. C >= O by the definition of
-// O, so runs whose bound is below a known floor of O are skipped, and the floor is checked at the end. For a rising f
-// every run could matter, but g(y) is then a formula in y (SweptActivation::slope_of_value), and C is computed for
-// every x.
+// and g keeps its sign on a branch, a y within h = half an ulp of f(x) has |g(y) - f'(x)| <=
+// min(b h / |f'(x)|, sqrt(b h)); the tails of f' add 2^-79. Together with the range of the run this bounds C there. C
+// >= O by the definition of O, so runs whose bound is below a known floor of O are skipped, and the floor is checked at
+// the end. For a rising f every run could matter, but g(y) is then a formula in y (SweptActivation::slope_of_value),
+// and C is computed for every x.
 #pragma once
 
 #include <algorithm>
@@ -89,7 +89,7 @@ struct Stored {
 
 /// A header's claim about its kernels: an upper bound that a sweep must not contradict.
 struct Claim {
-  static constexpr const char* kTotal = "T";              // kT: over all real x that a stored, correctly rounded y stands for
+  static constexpr const char* kTotal = "T";              // kT: over all real x that a stored y stands for, by correct rounding
   static constexpr const char* kOracle = "O";             // kO, likewise
   static constexpr const char* kEvaluation = "D";         // kA + kB + kK
 
