@@ -1,4 +1,4 @@
-// What there is to choose from: fronts of cost and error, and how near to optimal the fits are.
+// What one can choose from: fronts of cost and error, and how near to optimal the fits are.
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ std::string pareto_command(const ParetoResult& front) {
   return fmt::format("./outgrad pareto --activation {} --format {}", quoted(front.activation), front.format);
 }
 
-/// Work against the error that tells fits of the format apart: A + B in f32, the regret R where T is enumerated over 16 bits. A colour for
-/// each order of table sizes, the bytes beside the point.
+/// Work against the error that distinguishes fits of the format: A + B in f32, and the regret R where T is enumerated
+/// over 16 bits. Each order of table sizes has a colour, and the bytes stand beside the point.
 Plot pareto_plot(const ParetoResult& front) {
   const bool single = front.format == "f32";
   struct Sizes {
@@ -61,7 +61,7 @@ Section pareto_section(const Results& results) {
       Paragraph{"Of the fits of an activation and format these are worth choosing from: each is cheaper or more exact than any other by more "
                 "than half a bit of A + B or R, or 1% of T. Work counts every operation from y to g, loads among them, as the evaluator "
                 "itself performs them; depth counts those that wait for one another. Every point stands with its specification in the file."});
-  // One figure an activation, its formats side by side; the files are in the order of their names.
+  // One figure for each activation, with its formats side by side. The files are in the order of their names.
   std::map<std::string, std::vector<const ParetoResult*>> of_activation;
   for (const ParetoResult& front : results.pareto) of_activation[front.activation].push_back(&front);
   Table ends{"Every front by its ends: the cheapest point and what the best point of each kind reaches.",
@@ -130,7 +130,8 @@ Section pareto_section(const Results& results) {
 
 namespace {
 
-/// Where g is all but a polynomial of the fit's degree, what is left is rounding and the ratio says nothing: a few digits of it do.
+/// If g is almost a polynomial of the fit's degree, what is left is rounding, and the ratio says nothing. A few digits
+/// of it are enough then.
 std::string ratio_text(double ratio) {
   constexpr double kReadable = 100;
   return ratio < kReadable ? rounded_up(ratio, 3) : three_digits_up(ratio);

@@ -1,4 +1,5 @@
-// What was exhausted: for every fit that ships, the inputs that were swept and counted, or enumerated from every stored y.
+// What was exhausted: for every fit that ships, the inputs that were swept and counted, or enumerated from every stored
+// y.
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
@@ -12,12 +13,12 @@ using namespace page;
 
 namespace {
 
-struct Formats {  // of a sweep: that y is stored in, and that of its x
+struct Formats {  // of a sweep: the format in which y is stored, and the format of its x
   const char *y, *x;
 };
 constexpr std::array<Formats, 5> kDomains{{{"f32", "f32"}, {"f16", "f16"}, {"f16", "f32"}, {"bf16", "bf16"}, {"bf16", "f32"}}};
 
-constexpr size_t kLinesOfPlot = 20;  // fits, one below another
+constexpr size_t kLinesOfPlot = 20;  // one fit per line
 
 enum class Coverage { none, certified, enumerated, swept };
 
@@ -35,7 +36,7 @@ const SweptDomain* swept(const Results& results, const std::string& fit, const F
   return nullptr;
 }
 
-/// Fits whose y has one of these formats, in the order of their names.
+/// The fits whose y has one of these formats, in the order of their names.
 std::vector<FitCoverage> lines_of(const Results& results) {
   std::vector<FitCoverage> lines;
   const auto add = [&](const std::string& name, const std::string& format, bool enumerated) {
@@ -50,7 +51,7 @@ std::vector<FitCoverage> lines_of(const Results& results) {
   };
   for (const BackwardHeader& header : results.backward) add(header.name, header.format, header.storage.oracle > 0);
   for (const TableHeader& header : results.tables) add(header.name, header.format, header.storage.oracle > 0);
-  for (const SweepResult& sweep : results.sweeps) {  // whose header is not here
+  for (const SweepResult& sweep : results.sweeps) {  // those whose header is not here
     if (std::none_of(lines.begin(), lines.end(), [&](const FitCoverage& line) { return line.fit == sweep.fit; })) add(sweep.fit, sweep.format, false);
   }
   std::sort(lines.begin(), lines.end(), [](const FitCoverage& a, const FitCoverage& b) { return a.fit < b.fit; });

@@ -17,17 +17,17 @@ using namespace page;
 
 namespace {
 
-constexpr size_t kMostPoints = 500;     // more would share a pixel
-constexpr double kNearMinimum = 0.25;  // of x*: where the storage of y alone makes errors that would flatten all others
+constexpr size_t kMostPoints = 500;     // with more points, several would share a pixel
+constexpr double kNearMinimum = 0.25;  // distance from x* within which the errors from the storage of y alone would flatten all others
 
-/// GELU, for the place of a bin on the axis of y.
+/// GELU, which gives the place of a bin on the axis of y.
 double gelu(double x) { return x * 0.5 * std::erfc(-x * std::sqrt(0.5)); }
 
 double magnitude(const ErrorBin& bin) { return std::max(std::abs(bin.least), std::abs(bin.greatest)); }
 
 bool drawable(const ErrorBin& bin) { return std::abs(bin.x) <= kCurveReach && std::isfinite(bin.least) && std::isfinite(bin.greatest); }
 
-/// Neighbours joined until there are at most kMostPoints: least and greatest stay least and greatest.
+/// Joins neighbours until there are at most kMostPoints; the least and greatest values are kept.
 std::vector<ErrorBin> thinned(const std::vector<ErrorBin>& curve) {
   const size_t join = (curve.size() + kMostPoints - 1) / kMostPoints;
   std::vector<ErrorBin> thin;
@@ -45,18 +45,18 @@ std::vector<ErrorBin> thinned(const std::vector<ErrorBin>& curve) {
   return thin;
 }
 
-/// NaN, which breaks a line, where a logarithmic axis has no place.
+/// A NaN, which breaks a line, for a value that a logarithmic axis cannot show.
 double positive(double v) { return v > 0 && std::isfinite(v) ? v : std::nan(""); }
 
 Axis over_x() { return {.label = "x", .from = -kCurveReach, .to = kCurveReach}; }
 
-/// Of magnitudes; errors of f32 are the smaller ones.
+/// For magnitudes; errors of f32 are the smaller ones.
 Axis errors_of(const std::string& format) {
   const bool single = format == "f32";
   return {.log = 2, .from = single ? 0x1p-36 : 0x1p-30, .to = single ? 0x1p-12 : 0x1p-4};
 }
 
-/// Signed error; the range is that of the errors away from x*, if that is much smaller.
+/// Signed error. The range is that of the errors away from x* if this is much smaller.
 Plot signed_plot(const SweptDomain& domain, const std::string& format, bool& clipped) {
   double most = 0, away = 0;
   Series error{"least to greatest error", "blue", "band"}, above{"O, the floor", "orange", "line"}, below{"", "orange", "line"};
@@ -91,7 +91,7 @@ Plot magnitude_plot(const SweptDomain& domain, const std::string& format) {
   return plot;
 }
 
-/// The same over y: two branches, one for each value of the mask, that meet at y*.
+/// The same over y: two branches, one for each value of the mask, which meet at y*.
 Plot output_plot(const SweptDomain& domain, const std::string& format) {
   constexpr double kMostY = 1;
   Series right{"x >= x*", "blue", "line"}, left{"x < x*", "violet", "line"}, floor{"", "orange", "specks"};
@@ -100,7 +100,7 @@ Plot output_plot(const SweptDomain& domain, const std::string& format) {
     (p.x >= kXStar ? right : left).add(gelu(p.x), positive(magnitude(p)));
     floor.add(gelu(p.x), positive(p.floor));
   }
-  const Series legend{"O, the floor", "orange", "thick"};  // a speck does not show there
+  const Series legend{"O, the floor", "orange", "thick"};  // a speck would not be visible there
   return {format + ": largest error of g over y, the left branch from y* to 0 and the right one from y* on, beside the floor O",
           format + ": largest error of g over y",
           {.label = "y", .from = -0.2, .to = kMostY},
@@ -108,10 +108,10 @@ Plot output_plot(const SweptDomain& domain, const std::string& format) {
           {right, left, floor, legend}};
 }
 
-/// The branch point: |error| against the distance of y from y*, both logarithmic. g ~ sqrt(y - y*) there, so that the floor falls as 1 /
-/// sqrt of the distance.
+/// The branch point: |error| against the distance of y from y*, both logarithmic. g ~ sqrt(y - y*) there, so the floor
+/// falls as 1 / sqrt of the distance.
 Plot branch_plot(const SweptDomain& domain, const std::string& format) {
-  constexpr double kZoom = 0.4;  // of x about x*
+  constexpr double kZoom = 0.4;  // distance of x from x*
   Series right{"x >= x*", "blue", "chain"}, left{"x < x*", "violet", "chain"}, right_floor{"O, the floor", "orange", "line"}, left_floor{"", "orange", "line"};
   double least = 1, most = 0, near = 1, far = 0;
   for (const ErrorBin& p : domain.curve) {
@@ -132,7 +132,7 @@ Plot branch_plot(const SweptDomain& domain, const std::string& format) {
           {right, left, right_floor, left_floor, limit}};
 }
 
-/// One activation, a line for each format.
+/// One activation, with a line for each format.
 Plot activation_plot(const std::string& activation, const std::vector<const SweepResult*>& sweeps) {
   constexpr std::array<const char*, 3> kFormatColours{"blue", "green", "orange"};
   Plot plot{activation + ": largest error of g over x, one line for each format of y",
@@ -147,7 +147,7 @@ Plot activation_plot(const std::string& activation, const std::vector<const Swee
       for (const ErrorBin& p : thinned(sweep->domains.back().curve)) {
         if (drawable(p)) line.add(p.x, positive(magnitude(p)));
       }
-      break;  // the first of a format, in the order of the files' names
+      break;  // only the first of a format, in the order of the files' names
     }
   }
   return plot;

@@ -1,4 +1,5 @@
-// Errors of g kept apart, against the limit that storing y sets, and weighed by how often x occurs; the forward.
+// The separate errors of g, against the limit set by storing y, and weighted by how often x occurs; and the errors of
+// the forward.
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ std::vector<Cell> error_row(const BackwardHeader& header, const SweptDomain* dom
   return row;
 }
 
-/// Errors of g weighed by how often x occurs, of GELU and of published coefficients; empty if no sweep has them.
+/// Errors of g weighted by how often x occurs, for GELU and for published coefficients; empty if no sweep has them.
 Table weighted_table(const Results& results) {
   Table table{
       "Errors of g over x of a distribution, each bit pattern weighed by the probability that x rounds to it. The share is that of x "
@@ -70,7 +71,7 @@ struct Limit {
   double total = 0, oracle = 0, regret = 0;
 };
 
-/// Sweeps of the format's own x, and for fits that were not swept what their headers claim and the check enumerates.
+/// Sweeps of the format's own x and, for fits that were not swept, what their headers claim and the check enumerates.
 std::vector<Limit> limits_of(const Results& results, const std::string& format) {
   std::vector<Limit> limits;
   for (const SweepResult& sweep : results.sweeps) {
@@ -92,7 +93,7 @@ std::vector<Limit> limits_of(const Results& results, const std::string& format) 
   return limits;
 }
 
-/// A line a fit: O, T and R on one axis.
+/// One line per fit: O, T and R on one axis.
 Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
   double least = 1, most = 0;
   Series oracle{"O, the floor", "orange", "ticks"}, total{"T", "blue", "dots"}, regret{"R", "grey", "rings"};
@@ -118,7 +119,8 @@ Plot limits_plot(const std::string& formats, const std::vector<Limit>& limits) {
           std::max(170, kMargins + kRowHeight * static_cast<int>(limits.size()))};
 }
 
-/// rms of g under each distribution, for sweeps over f32 x of GELU: our default in each format, and others' in f32.
+/// rms of g under each distribution, from sweeps of GELU over f32 x: our default in each format, and other people's
+/// coefficients in f32.
 Plot often_plot(const Results& results, const std::vector<std::string>& distributions) {
   constexpr std::array<const char*, 7> kLineColours{"blue", "green", "orange", "red", "violet", "grey", "pale"};
   Plot plot{"root mean square error of g under each distribution of x, a line for each set of coefficients",
@@ -292,12 +294,12 @@ Section forward_section(const Results& results) {
                 {words("y in"), words("every x in")},
                 {}};
   for (const SweepResult& sweep : results.sweeps) {
-    if (&sweep != results.sweep_of(sweep.format)) continue;  // other fits have the same forward, other activations none
+    if (&sweep != results.sweep_of(sweep.format)) continue;  // other fits have the same forward, and other activations have none
     for (const SweptDomain& d : sweep.domains) {
       accuracy.rows.push_back({quoted(sweep.forward), sweep.format, d.x_format, rounded_up(d.near_ulp, 4), rounded_up(d.far_ulp, 4),
                                fmt::format("{}", d.misrounded), fmt::format("{}", d.finite), fmt::format("{}", d.wrong_mask),
                                fmt::format("{}", d.wrong_special)});
-      // The columns are the first sweep's; a domain that has other forwards than these is left out of the table.
+      // The columns are those of the first sweep. A domain that has other forwards is left out of the table.
       if (foreign.columns.size() == 2) {
         for (const auto& [name, error] : d.foreign) foreign.columns.push_back({quoted(name), "T", false});
       }

@@ -25,7 +25,8 @@ std::string source_name(const StabilityFile& file) {
   return file.source.empty() ? "given gamma and beta" : quoted(std::filesystem::path(file.source).filename().string());
 }
 
-/// Channels by log10 of rho; the ends of the axis gather what lies beyond, 0 (no beta) and infinity (gamma = 0) too.
+/// Channels by log10 of rho. The ends of the axis collect what lies beyond, including 0 (no beta) and infinity (gamma
+/// = 0).
 Plot rho_plot(const StabilityFile& file) {
   constexpr double kReach = 4, kStep = 0.1;
   constexpr int kBins = static_cast<int>(2 * kReach / kStep);
@@ -38,7 +39,7 @@ Plot rho_plot(const StabilityFile& file) {
       ++bins[bin][static_cast<size_t>(of_class)];
     }
   }
-  // Counts stack: each class is drawn over the sum of the ones before it, from the bottom of the axis.
+  // Counts are stacked: each class is drawn over the sum of the classes before it, from the bottom of the axis.
   std::array<Series, 3> steps{{{"stable", "pale", "steps"}, {"degraded", "orange", "steps"}, {"unstable or gamma = 0", "red", "steps"}}};
   for (int i = 0; i <= kBins; ++i) {
     for (Series& one : steps) one.x.push_back(std::pow(10.0, -kReach + i * kStep));
@@ -88,7 +89,7 @@ Table worst_channels(const StabilityFile& file) {
   return table;
 }
 
-/// Files of one source stand together, their formats side by side.
+/// Files of one source are placed together, with their formats side by side.
 std::vector<std::vector<const StabilityFile*>> by_source(const std::vector<StabilityFile>& files) {
   std::vector<std::vector<const StabilityFile*>> groups;
   for (const StabilityFile& file : files) {
@@ -136,9 +137,9 @@ Table layers_table(const StabilityFile& file) {
 
 constexpr std::array<const char*, 3> kGradients{"dx", "dgamma", "dbeta"};
 
-/// Tightness of every case over the length of its rows.
+/// The tightness of every case, against the length of its rows.
 Plot tightness_plot(const AttackFile& attack, const std::string& format) {
-  constexpr double kMost = 1e4;  // rows of one or two elements, whose gradients all but vanish, lie beyond
+  constexpr double kMost = 1e4;  // rows of one or two elements, whose gradients almost vanish, lie beyond
   constexpr double kShortest = 0.6, kLongest = 131072;
   constexpr std::array<const char*, 3> kPointColours{"blue", "green", "orange"};
   Plot plot{format + ": bound over largest error found, case by case, over the length N of a row; every case at or above 1",
@@ -151,7 +152,7 @@ Plot tightness_plot(const AttackFile& attack, const std::string& format) {
     Series& points = plot.series.emplace_back(Series{kGradients[k], kPointColours[k], "small dots"});
     for (const AttackedCase& one : attack.cases) {
       const AttackedBound* bound = one.format == format ? one.of(kGradients[k]) : nullptr;
-      // Gradients stand a little apart, so that none hides another.
+      // Gradients are drawn slightly apart, so that none hides another.
       if (bound && bound->tightness) points.add(one.columns * std::exp2(0.22 * (static_cast<double>(k) - 1)), std::min(*bound->tightness, kMost));
     }
   }
@@ -160,7 +161,7 @@ Plot tightness_plot(const AttackFile& attack, const std::string& format) {
   return plot;
 }
 
-/// Cases grouped by `key`, the median tightness of each gradient in each format.
+/// Cases grouped by `key`, with the median tightness of each gradient in each format.
 template <class Key>
 void add_groups(const AttackFile& attack, const char* what, Key key, Table& table) {
   std::vector<std::string> names;
@@ -193,7 +194,7 @@ void add_groups(const AttackFile& attack, const char* what, Key key, Table& tabl
   }
 }
 
-/// Largest errors of four ways to the same gradient on the same rows.
+/// The largest errors of four ways to compute the same gradient on the same rows.
 Table ways_table(const AttackFile& attack) {
   Table table{
       "Four ways to the same gradient on the rows that the search found, largest error in units of our bound, N >= 2: ours (with the side "

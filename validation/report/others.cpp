@@ -1,4 +1,4 @@
-// Published coefficients beside ours; the bytes that training keeps; what other gradients do to it.
+// Published coefficients beside ours, the bytes that training keeps, and the effect of other gradients on training.
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
@@ -14,10 +14,10 @@ using namespace page;
 
 namespace {
 
-/// Ends of the intervals of the table: the asymptotes, x* and where Tempo's pieces end (y = 3 is x = 3.004).
+/// The ends of the table's intervals: the asymptotes, x*, and the ends of Tempo's pieces (y = 3 is x = 3.004).
 constexpr std::array<double, 9> kIntervalEnds{-8, -2, -0.75, 0, 0.5, 1.13, 3, 5, 8};
 
-/// Greatest |error| of a curve over the bins whose middle lies in [from, to).
+/// The greatest |error| of a curve over the bins whose middle lies in [from, to).
 double greatest_within(const SweptDomain& domain, double from, double to) {
   double greatest = 0;
   for (const ErrorBin& p : domain.curve) {
@@ -26,7 +26,7 @@ double greatest_within(const SweptDomain& domain, double from, double to) {
   return greatest;
 }
 
-/// GELU in f32, every x: ours first.
+/// GELU in f32 for every x; ours comes first.
 std::vector<const SweepResult*> comparable(const Results& results) {
   std::vector<const SweepResult*> sweeps;
   if (const SweepResult* ours = results.sweep_of("f32")) sweeps.push_back(ours);
@@ -78,7 +78,7 @@ Table interval_table(const std::vector<const SweepResult*>& sweeps) {
   return table;
 }
 
-/// Published coefficients through the sweep that ours go through.
+/// Published coefficients, in the same sweep as ours.
 Table audit_table(const Results& results) {
   Table audit{
       "Published coefficients, as published, through the same exhaustive sweep as ours: every bit pattern of x, the same exact derivative, "
@@ -119,9 +119,9 @@ Table audit_table(const Results& results) {
 
 // ---- training -------------------------------------------------------------------------------------------------------
 
-/// Mean training loss of every way on one text.
+/// The mean training loss of every way on one text.
 Plot training_plot(const TrainingResult& training, const std::string& text) {
-  // Dashes let a line show that lies under another.
+  // Dashes make a line visible that lies under another.
   constexpr std::array<std::pair<const char*, const char*>, 8> kLines{{{"ink", "thick"},
                                                                        {"grey", "line"},
                                                                        {"blue", "dotted"},
@@ -146,7 +146,7 @@ Plot training_plot(const TrainingResult& training, const std::string& text) {
   return plot;
 }
 
-/// The ends of training: differences from the exact gradients' runs, with their intervals.
+/// The results at the end of training: differences from the runs with exact gradients, with their intervals.
 Plot difference_plot(const TrainingResult& training) {
   std::vector<const TrainedWay*> ways;
   for (const TrainedWay& way : training.summary) {

@@ -16,7 +16,7 @@ namespace outgrad::validation::page {
 
 using Json = nlohmann::ordered_json;
 
-// Members by their names; nlohmann/json finds these functions for elements and members as well.
+// Members are written under their names. nlohmann/json finds these functions for elements and members as well.
 #define OUTGRAD_TO_JSON(Type, ...) \
   void to_json(Json& nlohmann_json_j, const Type& nlohmann_json_t) { NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__)) }
 
@@ -56,7 +56,7 @@ static OUTGRAD_TO_JSON(Section, title, blocks) static OUTGRAD_TO_JSON(Verdict, h
 /// Runs page.py on a folder.
 static void render(const std::string& folder) {
   const char* const chosen = std::getenv("OUTGRAD_PYTHON");
-  // The python3 of the PATH may be a user's own; the packages that ./outgrad installs are Debian's.
+  // The python3 in the PATH may be the user's own, whereas ./outgrad installs Debian's packages.
   std::vector<std::string> pythons{"python3", "/usr/bin/python3"};
   if (chosen && *chosen) pythons = {chosen};
   constexpr double kLimit_s = 300;
@@ -72,7 +72,7 @@ static void render(const std::string& folder) {
       continue;
     }
     const std::string said = ending.text.substr(0, ending.text.find_last_not_of('\n') + 1);
-    why = ending.late ? fmt::format("it was not done after {} s", kLimit_s) : said.substr(said.rfind('\n') + 1);  // of a traceback its last line
+    why = ending.late ? fmt::format("it was not done after {} s", kLimit_s) : said.substr(said.rfind('\n') + 1);  // the last line of a traceback
     if (ending.status != kernels::kExitEnvironment) break;
   }
   throw kernels::EnvironmentError(

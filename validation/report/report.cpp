@@ -1,4 +1,4 @@
-// The order of the report, what it was made from, and the words that its sections share.
+// The order of the report, the files it was made from, and the words that its sections share.
 #include "validation/report/report.h"
 
 #include <fmt/format.h>

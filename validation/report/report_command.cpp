@@ -20,7 +20,8 @@ struct Arguments {
   bool json = false;
 };
 
-/// Headers stand in the folder itself, or, for the committed results of a checkout, where they are committed: kernels/generated beside it.
+/// Headers are in the folder itself or, for the committed results of a checkout, where they are committed:
+/// kernels/generated beside it.
 std::string headers_of(const std::filesystem::path& in) {
   namespace fs = std::filesystem;
   const fs::path own = in / "generated", committed = fs::absolute(in).lexically_normal() / "../kernels/generated";

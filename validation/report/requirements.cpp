@@ -57,7 +57,8 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   if (targets.misrounded) {
     const auto misrounded = [](const SweptDomain& d) { return static_cast<double>(d.misrounded); };
     of_domain(format, "forward y not correctly rounded, all " + format + " x", Kind::count, *targets.misrounded, misrounded, kCounted);
-    // Of another x, an f32 result that its own rounding put on a tie of the format may go either way: no fp32 forward escapes that.
+    // For any other x, an f32 result that its own rounding puts on a tie of the format may go either way. No fp32
+    // forward can avoid that.
     of_domain("f32", "forward y not correctly rounded, all f32 x", Kind::count, {}, misrounded, kCounted);
   }
   for (const std::string& x : domains) {
@@ -68,7 +69,7 @@ void add_format(const Results& results, const Targets& targets, std::vector<Requ
   of_header("operations per element, backward", Kind::count, targets.operations, [](const BackwardHeader& h) { return h.operations; }, kCounted);
 }
 
-/// A search that was too short says nothing, unless it broke a bound.
+/// A search that was too short proves nothing, unless it broke a bound.
 void add_norms(const Results& results, std::vector<Requirement>& rows) {
   const AttackFile* attack = nullptr;
   for (const AttackFile& one : results.attacks) {
@@ -83,7 +84,7 @@ void add_norms(const Results& results, std::vector<Requirement>& rows) {
   add("bound / largest error found, median", Kind::ratio, kAttackTargets.tightness, attack ? attack->median_tightness : 0);
 }
 
-/// What the gate found; where it has not run there is no line.
+/// The result of the gate; there is no line if the gate has not run.
 void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   if (!results.certificates) return;
   const CertificateAttack& attack = *results.certificates;
@@ -155,7 +156,7 @@ nlohmann::ordered_json to_json(const std::vector<Requirement>& rows) {
 std::string rounded_up(double bound, int decimals) {
   if (!std::isfinite(bound)) return std::isnan(bound) ? "nan" : bound > 0 ? "inf" : "-inf";
   const double scale = std::pow(10.0, decimals);
-  // A decimal that is exact in binary64, as 1.05 nearly is, must not be shown as the next one up.
+  // A decimal that is exact in binary64, or nearly so, such as 1.05, must not be shown as the next decimal above it.
   const double scaled = bound * scale, nearest = std::round(scaled);
   return fmt::format("{:.{}f}", (std::abs(scaled - nearest) <= 1e-9 * std::abs(scaled) ? nearest : std::ceil(scaled)) / scale, decimals);
 }
@@ -180,7 +181,7 @@ std::string three_digits_up(double bound) {
   if (!(bound > 0) || !std::isfinite(bound)) return bound == 0 ? "0" : rounded_up(bound, 0);
   const double step = std::pow(10.0, std::floor(std::log10(bound)) - 2);
   return fmt::format("{:.3g}",
-                     step * std::ceil(bound / step * (1 - 1e-12)));  // 1e-12: the quotient of a figure of three digits is not one more
+                     step * std::ceil(bound / step * (1 - 1e-12)));  // 1e-12: the quotient for a figure of three digits must not be raised by one
 }
 
 std::string shown_path(const std::string& path) {

@@ -1,4 +1,4 @@
-// What must be reached (targets.h) against what the headers claim and the sweeps found.
+// Compares what must be reached (targets.h) with what the headers claim and the sweeps found.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,31 +16,31 @@ const char* to_string(RequirementVerdict verdict);
 /// One requirement on one format. A value that is not a number fails.
 struct Requirement {
   enum class Kind { error, ratio, ulp, count };
-  std::string format, quantity;  // format: "norms" or "certificates" where all formats are judged together
+  std::string format, quantity;  // format: "norms" or "certificates" if all formats are judged together
   Kind kind = Kind::error;
-  std::optional<double> limit;  // none: reported only
+  std::optional<double> limit;  // none: the value is only reported
   std::optional<double> value;  // an upper bound of the quantity; none: not measured
   std::string established;      // "certified", "exhaustive", "counted" or "searched"
-  std::string command;          // that makes the value
+  std::string command;          // makes the value
 
   RequirementVerdict verdict() const;
 };
 
-/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers, those on the norms' bounds from the
-/// search against them, all else from the sweeps. The
-/// header of a format is that of the fit that was swept; without a sweep, gelu_<format>.
+/// Every requirement on every format, in the order of targets.h. A, B and operations come from the headers; those on
+/// the norms' bounds come from the search against these bounds; everything else comes from the sweeps. The header of a
+/// format is that of the fit that was swept, or gelu_<format> without a sweep.
 std::vector<Requirement> requirements(const Results& results);
 
-/// As a plain text table that ends in the count of verdicts.
+/// As a plain text table, which ends with the count of verdicts.
 std::string to_text(const std::vector<Requirement>& rows);
 /// Schema "outgrad.report/1".
 nlohmann::ordered_json to_json(const std::vector<Requirement>& rows);
 
-/// Figures as text, rounded up, so that a bound that is shown is a bound: "2^-26.24"; "0" and "inf" as they are.
+/// Figures as text, rounded up so that a bound that is shown is a bound: "2^-26.24". "0" and "inf" are shown unchanged.
 std::string power_of_two(double bound);
-/// With a number of decimals.
+/// With a given number of decimals.
 std::string rounded_up(double bound, int decimals);
-/// As fits its kind.
+/// In the form that suits its kind.
 std::string figure(double value, Requirement::Kind kind);
 
 /// Three significant digits.
@@ -49,7 +49,7 @@ std::string three_digits_up(double bound);
 inline constexpr const char* kCertificateAttackCommand = "./outgrad attack --size full --out notebooks_data/attack/certificates.json";
 inline constexpr const char* kAttackCommand = "./outgrad stability --attack --evaluations 1e9 --out notebooks_data/attack/norms.json";
 
-/// A path under the current folder relative to it, any other as it is.
+/// A path under the current folder relative to it; any other path unchanged.
 std::string shown_path(const std::string& path);
 /// The commands that make the figures of a header and of a sweep.
 std::string check_command(const std::string& header);

@@ -1,4 +1,4 @@
-// Reading with the file and the place in every refusal.
+// Reads the files; every error names the file and the place.
 #include "validation/report/results.h"
 
 #include <fmt/format.h>
@@ -31,14 +31,14 @@ namespace {
 
 using Node = JsonNode;
 
-/// Regular files whose names end in `extension`, sorted: in a folder (Iterator = fs::directory_iterator) or also below it
-/// (fs::recursive_directory_iterator); none if there is no such folder.
+/// The regular files whose names end in `extension`, sorted. They are in a folder (Iterator = fs::directory_iterator)
+/// or also below it (fs::recursive_directory_iterator). There are none if the folder does not exist.
 template <class Iterator = fs::directory_iterator>
 std::vector<std::string> files_in(const fs::path& folder, const std::string& extension) {
   std::vector<std::string> files;
   std::error_code error;
   for (Iterator entry(folder, error); !error && entry != Iterator(); entry.increment(error)) {
-    const bool hidden = entry->path().filename().string().starts_with('.');  // an output that is being written
+    const bool hidden = entry->path().filename().string().starts_with('.');  // an output that is still being written
     if (entry->path().extension() == extension && !hidden && entry->is_regular_file()) files.push_back(entry->path().string());
   }
   if (error && error != std::errc::no_such_file_or_directory) throw kernels::IoError(folder.string(), "read", error.value());
@@ -56,7 +56,7 @@ FitResult read_fit(const std::string& file) {
   fit.kind = node["kind"].text();
   fit.spec_sha256 = node["spec_sha256"].text();
   fit.accuracy = node["class"].text();
-  if (fit.kind == "table") return fit;  // no rows, no A: T, O and R are in its header
+  if (fit.kind == "table") return fit;  // it has no rows and no A; T, O and R are in its header
   const Node certificate = node["certificate"];
   fit.bound_a = certificate["A"].hex_bound();
   const auto read_pieces = [&](const Node& pieces) {
@@ -132,13 +132,13 @@ SweptDomain read_domain(const Node& node) {
   };
   domain.near_ulp = worst("near_minimum");
   for (const char* region : {"left_tail", "subnormal", "elsewhere"}) {
-    // Written so that a NaN stays.
+    // Written in this form so that a NaN stays a NaN.
     if (const double error = worst(region); !(error <= domain.far_ulp)) domain.far_ulp = error;
   }
   for (const Node& foreign : node["foreign"].items()) domain.foreign.emplace_back(foreign["forward"].text(), foreign["T"]["bound"].real());
   if (node.has("under")) {
     for (const Node& one : node["under"].items()) {
-      const Node share = one["share_in_worst_codes"];  // null: not listed
+      const Node share = one["share_in_worst_codes"];  // null: it is not listed
       domain.under.push_back({one["x"].text(), one["rms"].real(), one["bias"].real(), one["max"].real(), share.null() ? 0 : share.real()});
     }
   }
@@ -151,7 +151,7 @@ SweptDomain read_domain(const Node& node) {
   return domain;
 }
 
-/// Nothing for the result of a shard: it is no sweep before it is merged.
+/// Nothing for the result of a shard, which is not a sweep before it is merged.
 std::optional<SweepResult> read_sweep(const std::string& file) {
   const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
@@ -262,8 +262,9 @@ void add_record(const autotune::Record& record, TuningResult& result, std::vecto
   result.confidence = *record.speedup->confidence;
 }
 
-/// The database grows from run to run: of each kernel, format and size only the run of the last line counts, whatever the clocks said, and of each
-/// variant its last line, for a finalist has more than one. What is no record is a warning, as for the tuner itself.
+/// The database grows with every run. For each kernel, format and size only the run of the last line counts, whatever
+/// the clocks said; and for each variant only its last line, because a finalist has several. A line that is not a
+/// record causes a warning, as in the tuner itself.
 void read_tuning(const std::string& file, Results& results) {
   const autotune::Database database = autotune::load_database(file);
   results.warnings.insert(results.warnings.end(), database.warnings.begin(), database.warnings.end());
@@ -287,7 +288,7 @@ void read_tuning(const std::string& file, Results& results) {
   }
 }
 
-/// A figure of a front: finite and not negative.
+/// A figure of a front, which must be finite and not negative.
 double figure_of(const Node& node) {
   const double value = node.real();
   if (!(value >= 0 && value < kInfinity)) node.fail("is not a bound");
@@ -335,7 +336,7 @@ AttackedCase read_attack_case(const Node& node) {
   attacked.columns = node["columns"].small();
   const Node gradients = node["gradients"];
   for (const char* name : {"dgamma", "dx", "dbeta", "rstd"}) {
-    if (name != std::string_view("dgamma") && !gradients.has(name)) continue;  // RMSNorm has no beta, and a case may be of dgamma alone
+    if (name != std::string_view("dgamma") && !gradients.has(name)) continue;  // RMSNorm has no beta, and a case may be about dgamma alone
     const Node found = gradients[name];
     AttackedBound bound;
     bound.gradient = name;
@@ -391,7 +392,7 @@ CertificateAttack read_certificate_attack(const std::string& file) {
   return attack;
 }
 
-/// A number, or nothing where there is null: the run diverged.
+/// A number, or nothing for null, which means that the run diverged.
 std::optional<double> maybe(const Node& node) {
   if (node.null()) return {};
   const double value = node.real();
@@ -436,7 +437,7 @@ std::vector<TrainingCurve> mean_curves(const Node& runs, const TrainingResult& t
   return curves;
 }
 
-/// The rows of layers or of models: {name: {recipe: {mode: a figure}}}. Every recipe has the same modes.
+/// The rows of layers or of models: {name: {recipe: {mode: a figure}}}. Every recipe must have the same modes.
 template <class Figure>
 std::vector<LedgerRow> ledger_rows(const Node& table, std::vector<std::string>& modes, const Figure& add_figure) {
   std::vector<LedgerRow> rows;
@@ -457,7 +458,7 @@ std::vector<LedgerRow> ledger_rows(const Node& table, std::vector<std::string>& 
   return rows;
 }
 
-/// A figure that is at least 0.
+/// A figure, which must be at least 0.
 double amount_of(const Node& node) {
   const double amount = node.finite();
   if (amount < 0) node.fail("is negative");
@@ -532,7 +533,7 @@ TrainingResult read_training(const std::string& file) {
   return training;
 }
 
-/// A header and the fit it claims to come from must tell the same.
+/// A header and the fit from which it claims to come must agree.
 void expect_agreement(const Results& results) {
   for (const BackwardHeader& header : results.backward) {
     const FitResult* fit = results.fit_named(header.name);
@@ -582,7 +583,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
   const fs::path in(folder);
   Results results;
   for (const std::string& file : files_in<fs::recursive_directory_iterator>(headers, ".h")) {
-    if (fs::path(file).filename().string().starts_with("tuned")) continue;  // schedules, no coefficients
+    if (fs::path(file).filename().string().starts_with("tuned")) continue;  // it has schedules and no coefficients
     Header header = read_header(file);
     if (auto* backward = std::get_if<BackwardHeader>(&header))
       results.backward.push_back(std::move(*backward));

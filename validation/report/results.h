@@ -1,8 +1,9 @@
 // What the stages before the report left in a folder, as values: headers, fits, sweeps, stability analyses, tuning records.
 //
-// Every file is read through its schema alone (outgrad.fit/3, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2, outgrad.norm_attack/1, outgrad.certificate_attack/1,
-// outgrad.training/2; the tuner's by autotune/records/database.h); nothing else of the programs that wrote it is linked here. What is missing is an
-// empty list; what is malformed is a SpecError "file: place: why".
+// Every file is read only through its schema (outgrad.fit/3, outgrad.sweep/1, outgrad.stability/1, outgrad.pareto/2,
+// outgrad.norm_attack/1, outgrad.certificate_attack/1, outgrad.training/2; the tuner's by autotune/records/database.h).
+// Nothing else of the programs that wrote it is linked here. What is missing is an empty list; what is malformed is a
+// SpecError "file: place: why".
 #pragma once
 
 #include <array>
@@ -23,11 +24,12 @@ struct FitResult {
   std::optional<double> bound_k, bound_b;  // none for a forward
   double bound_ab = 0, bound_ulp = 0;  // 0: no such claim
   int pieces = 0;
-  // Of the piece with the greatest certified error: what is certified, and the least any polynomial of this degree can have there.
+  // For the piece with the greatest certified error: the certified error, and the least error that any polynomial of
+  // this degree can have there.
   double worst_certified = 0, worst_lower_bound = 0;
 };
 
-/// A maximum over x, an upper bound of it that was proved, and where it was attained, for m = 0 and m = 1.
+/// A maximum over x, a proved upper bound of it, and where it was attained, for m = 0 and m = 1.
 struct SweptMaximum {
   double value = 0, bound = 0;
   std::array<std::string, 2> x;  // hex floats; empty where a branch saw nothing
@@ -38,29 +40,29 @@ struct SweptMaximum {
 /// Errors of g over x of one distribution.
 struct WeightedErrors {
   std::string x;
-  double rms = 0, bias = 0, most = 0, share = 0;  // most: within what holds nearly all x; share: of x in the worst codes
+  double rms = 0, bias = 0, most = 0, share = 0;  // most: within the range that holds nearly all x; share: of x in the worst codes
 };
 
 struct ErrorBin {
   double x = 0, least = 0, greatest = 0, floor = 0;  // middle of the bin; signed errors; O
 };
 
-/// One domain of x, every pattern of it swept.
+/// One domain of x, of which every pattern was swept.
 struct SweptDomain {
   std::string x_format;
   std::int64_t patterns = 0, finite = 0, oracle_decisions = 0, misrounded = 0, wrong_mask = 0, wrong_special = 0;
   SweptMaximum total, stored, oracle, regret, storage;  // T, T_dx, O, R, C
   double ratio = 0, rms = 0;  // upper bound of max T / max O; rms of T over [-8, 8)
-  double near_ulp = 0, far_ulp = 0;  // forward error, proved bounds; 0 where the forward is not the kernels' own
-  std::vector<std::pair<std::string, double>> foreign;  // T with another forward
-  std::optional<double> from_x;  // error of PyTorch's fp32 formula, which reads x: a bound
+  double near_ulp = 0, far_ulp = 0;  // forward error, as proved bounds; 0 if the forward is not the kernels' own
+  std::vector<std::pair<std::string, double>> foreign;  // T with other forwards
+  std::optional<double> from_x;  // bound of the error of PyTorch's fp32 formula, which reads x
   std::vector<ErrorBin> curve;
-  std::vector<WeightedErrors> under;  // none in a file of before there were any
+  std::vector<WeightedErrors> under;  // empty for a file from before there were any
 };
 
 struct SweepResult {
   std::string file, activation, format, fit, forward;  // the names of the fits that were swept
-  // Of coefficients that are not ours: what the backward pass is given, and whose they are; else empty.
+  // For coefficients that are not ours: what the backward pass is given, and whose they are; otherwise empty.
   std::string stored, source;
   std::vector<SweptDomain> domains;
 };
@@ -78,7 +80,7 @@ struct NormResult {
   double rho_median = 0, rho_max = 0;
   double dx_from_output = 0, dx_recommended = 0;  // rms error over rstd max|dy| rms(gamma)
   double dgamma_estimate = 0;
-  int side_buffer_bytes = 0;  // a row
+  int side_buffer_bytes = 0;  // per row
   std::vector<ChannelResult> channels;
 };
 inline constexpr std::array<const char*, 4> kChannelClasses{"stable", "degraded", "unstable", "zero_gamma"};
@@ -93,7 +95,7 @@ struct Rejection {
   std::string variant, stage, reason, detail;
 };
 
-/// The fastest timed candidate of a certified fit, as a ratio of the default's time to its own.
+/// The fastest timed candidate of a certified fit, as the ratio of the default's time to the candidate's time.
 struct FitSpeed {
   std::string name, accuracy;
   double speedup = 1, low = 1, high = 1;
@@ -103,7 +105,7 @@ struct FitSpeed {
 struct TuningResult {
   std::string file, kernel, format, size, device, compiler, time;  // size: "16384x1024", or the number of elements
   int threads = 0;
-  int timed = 0, unfinished = 0;  // candidates accepted and timed; accepted, then without time
+  int timed = 0, unfinished = 0;  // candidates that were accepted and timed; candidates that were accepted but have no time
   std::vector<Rejection> rejected;
   // The winner; an empty name if nothing was timed.
   std::string winner, default_variant, ceiling;
@@ -115,16 +117,16 @@ struct TuningResult {
 struct ParetoPointResult {
   std::string name, accuracy;
   int work = 0, depth = 0, table_bytes = 0, operations = 0;
-  double a_plus_b = 0, total = 0, regret = 0, oracle = 0;  // the last 0 where the format's T is not enumerated
+  double a_plus_b = 0, total = 0, regret = 0, oracle = 0;  // the last is 0 if the format's T is not enumerated
 };
 
-/// What the search against a bound found, of one gradient: errors in units of the bound.
+/// What the search against a bound found for one gradient; errors are in units of the bound.
 struct AttackedBound {
   std::string gradient;  // dx, dgamma, dbeta, rstd
   double evaluations = 0, violations = 0;
   std::optional<double> tightness;  // bound / largest error; none: no error was found
-  double ours = 0;  // largest error of the way that the bound is for
-  std::array<double, 3> peers{};  // kPeerWays; not of rstd
+  double ours = 0;  // the largest error of the way for which the bound holds
+  std::array<double, 3> peers{};  // kPeerWays; not for rstd
 };
 inline constexpr std::array<const char*, 3> kPeerWays{"from_input", "clamped_gamma", "unguarded"};
 
@@ -139,22 +141,22 @@ struct AttackedCase {
 struct AttackFile {
   std::string file;
   double evaluations = 0, violations = 0, median_tightness = 0, share_within_4 = 0;
-  std::vector<std::pair<std::string, double>> median_of_gradient, median_of_dx;  // by gradient; of dx by format
+  std::vector<std::pair<std::string, double>> median_of_gradient, median_of_dx;  // by gradient; and for dx by format
   std::vector<AttackedCase> cases;
 };
 
-/// One way to take gradients on a text, over all seeds.
+/// One way to compute gradients on a text, over all seeds.
 struct TrainedWay {
   std::string text, way;
   int ended = 0, diverged = 0;
-  std::optional<double> loss;  // mean validation loss of the runs that ended
-  std::optional<double> difference, low, high;  // from the exact gradients' runs, paired by seed; with its interval
+  std::optional<double> loss;  // mean validation loss of the runs that finished
+  std::optional<double> difference, low, high;  // from the runs with exact gradients, paired by seed; with its interval
   std::optional<double> distance_median, distance_most;  // of the gradient from the exact one at the same weights, relative L2
 };
 
 struct TrainingCurve {
   std::string text, way;
-  std::vector<std::optional<double>> loss;  // mean over the seeds; none where one had diverged
+  std::vector<std::optional<double>> loss;  // mean over the seeds; none where one of them had diverged
 };
 
 struct TrainingResult {
@@ -165,14 +167,14 @@ struct TrainingResult {
   std::vector<std::string> texts, ways;
   std::vector<TrainedWay> summary;
   std::vector<TrainingCurve> curves;
-  std::optional<double> noise;  // median distance of another batch's exact gradient: what any gradient of a batch is off by
+  std::optional<double> noise;  // median distance of another batch's exact gradient, which is the noise of any gradient of a batch
 };
 
 /// What one recipe keeps for the backward pass of one sequence, by mode.
 struct LedgerRow {
-  std::string of, recipe;  // a layer's or a model's name
+  std::string of, recipe;  // the name of a layer or model
   std::vector<double> mib;
-  std::vector<std::vector<std::int64_t>> batches;  // of a model: the largest, by arithmetic, for each memory
+  std::vector<std::vector<std::int64_t>> batches;  // for a model: the largest batches for each memory, by arithmetic
 };
 
 /// studies/ledger.json.
@@ -184,7 +186,7 @@ struct LedgerResult {
   std::vector<LedgerRow> layers, models;
 };
 
-/// The fits of an activation and format that are worth choosing from, cheapest first.
+/// The fits of an activation and format that are worth choosing from; the cheapest comes first.
 struct ParetoResult {
   std::string file, activation, format;
   bool exact = false;
@@ -206,7 +208,7 @@ struct Results {
   std::vector<RoundedForwardHeader> rounded;
   std::vector<TableHeader> tables;
   std::vector<FitResult> fits;
-  std::vector<SweepResult> sweeps, foreign;  // of our kernels; of published coefficients
+  std::vector<SweepResult> sweeps, foreign;  // those of our kernels; those of published coefficients
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
   std::vector<ParetoResult> pareto;
@@ -214,7 +216,7 @@ struct Results {
   std::optional<CertificateAttack> certificates;
   std::vector<LedgerResult> ledgers;
   std::vector<TrainingResult> training;
-  std::vector<std::string> warnings;  // "file:line: why": what was passed over
+  std::vector<std::string> warnings;  // "file:line: why", for what was skipped
 
   bool empty() const {
     return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
@@ -223,14 +225,16 @@ struct Results {
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;
   const FitResult* fit_named(const std::string& name) const;
-  /// The deployed fit's sweep, erf-GELU: the first of its format in the order of file names (gelu_bf16 before gelu_bf16_fast).
+  /// The sweep of the deployed fit of erf-GELU: the first of its format in the order of file names (gelu_bf16 before
+  /// gelu_bf16_fast).
   const SweepResult* sweep_of(const std::string& format) const;
   const SweepResult* sweep_of_fit(const std::string& name) const;
 };
 
-/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json, `folder`/studies/ledger.json,
-/// `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of their names. Throws kernels::SpecError if a file is malformed, if two contradict each
-/// other or if a sweep is not exhaustive; kernels::IoError.
+/// Reads `folder`/{fits,sweeps,stability,pareto,attack,training}/*.json, `folder`/foreign/sweeps/*.json,
+/// `folder`/studies/ledger.json, `folder`/tuned/*.jsonl and every coefficient header under `headers`, in the order of
+/// their names. Throws kernels::SpecError if a file is malformed, if two files contradict each other, or if a sweep is
+/// not exhaustive; and kernels::IoError.
 Results read_results(const std::string& folder, const std::string& headers);
 
 }  // namespace outgrad::validation

@@ -1,4 +1,4 @@
-// The report's sections, each from the results it needs, and the words they share.
+// The report's sections, each made from the results that it needs, and the words that they share.
 #pragma once
 
 #include <string>
@@ -12,11 +12,12 @@ namespace outgrad::validation {
 // ---- summary.cpp: what a reader takes away
 page::Verdict verdict_of(const std::vector<Requirement>& rows);
 page::Tiles key_figures(const Results& results, const std::vector<Requirement>& rows);
-/// Every requirement on one format, formats side by side.
+/// Every requirement on one format, with the formats side by side.
 page::Table matrix(const std::vector<Requirement>& rows);
 /// Every other requirement: those on norms and on certificates.
 page::Table of_all_formats(const std::vector<Requirement>& rows);
-/// The requirements of of_all_formats(), then what holds; and, where there is such, what fails, is only reported, was not measured.
+/// The requirements of of_all_formats(), followed by what holds and, where there is any, what fails, what is only
+/// reported and what was not measured.
 std::vector<page::Block> remarks(const std::vector<Requirement>& rows);
 /// How many files of each kind the report was made from.
 page::Paragraph sources(const Results& results);
@@ -53,13 +54,13 @@ page::Section tuning_section(const Results& results);
 // ---- words
 inline constexpr double kXStar = -0.7517915247, kYStar = -0.1699712075;  // the minimum of GELU, where plots and sentences point; no bound uses them
 
-/// Three significant digits, rounded to nearest: of what is no bound.
+/// Three significant digits, rounded to nearest; only for values that are not bounds.
 std::string scientific(double v);
 std::string error_text(double bound);
 /// A column of words.
 page::Column words(const char* name);
 page::Tone tone_of(RequirementVerdict verdict);
-/// Stands for what was not measured, and says what makes it.
+/// Stands for a value that was not measured, and names the command that measures it.
 page::Paragraph nothing(const std::string& what, const std::string& command);
 /// Of `many` that share x: "65,536".
 std::string grouped(std::int64_t count);

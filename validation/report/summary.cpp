@@ -1,4 +1,5 @@
-// The first screen: verdict, the handful of figures, every requirement by format, what is only reported, where the data came from.
+// The first screen: the verdict, the key figures, every requirement by format, what is only reported, and where the
+// data came from.
 #include "validation/report/sections.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,7 @@ std::string listed(const std::vector<const Requirement*>& rows) {
   return text;
 }
 
-/// "max T / max O, all bf16 x" of bf16 and "..., all f16 x" of f16 are one line.
+/// "max T / max O, all bf16 x" for bf16 and "..., all f16 x" for f16 share a line.
 std::string line_of(const Requirement& row) {
   std::string name = row.quantity;
   const std::string own = "all " + row.format + " x";
@@ -47,7 +48,7 @@ bool is_of_a_format(const Requirement& row) {
   return std::any_of(kTargets.begin(), kTargets.end(), [&](const Targets& targets) { return row.format == targets.format; });
 }
 
-/// The figure and its limit, with a mark that says without colour whether it holds.
+/// The figure and its limit, with a mark that shows without colour whether the limit holds.
 Cell judged(const Requirement& row) {
   const char* const mark = row.verdict() == RequirementVerdict::pass ? "\u2713\u00a0" : row.verdict() == RequirementVerdict::fail ? "\u2717\u00a0" : "";
   return Cell(row.value ? mark + figure(*row.value, row.kind) + (row.limit ? " \u2264\u00a0" + figure(*row.limit, row.kind) : "") : "not measured",

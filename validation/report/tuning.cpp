@@ -11,11 +11,11 @@ using namespace page;
 
 namespace {
 
-/// The ulp class is the default of a 16-bit format where it costs at most this share more time: who then goes without the tails gains
-/// nothing.
+/// The ulp class is the default of a 16-bit format if it costs at most this share of additional time. Somebody who then
+/// gives up the tails would gain nothing.
 constexpr double kDefaultClassCost = 0.1;
 
-/// Whether the timings of a format make the class ulp its default, in a sentence.
+/// Whether the timings of a format make the ulp class its default, as a sentence.
 std::string default_class(const TuningResult& t) {
   const auto ulp = std::find_if(t.fits.begin(), t.fits.end(), [](const FitSpeed& f) { return f.accuracy.starts_with("ulp"); });
   if (ulp == t.fits.end()) return fmt::format("{}: the class ulp was not timed (`./outgrad tune --accuracy any` times it).", t.format);
