@@ -21,31 +21,40 @@ enum class Prefetch {
 
 // Schedule of a norm's forward on the host.
 struct CpuNormForwardSchedule {
-  int threads = 0;                  // 0 = all
-  int vector_bits = 0;              // 0 = scalar, 256, 512
-  int vectors = 2;                  // side by side in the passes that write a row, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
-  int rows = 4;                     // processed together, 1 to 8; half as many in fp32. gamma and beta are read once for all these rows, and the
-                                    // end of one row's sum overlaps with the other rows. When streaming, they are written while the next are summed
-  int task_elements = 1 << 16;      // a task is as many whole rows as have this many elements together, but at least one row
-  bool streaming_stores = false;    // write past the cache if rows are whole cache lines and the output is large
+  int threads = 0;      // 0 = all
+  int vector_bits = 0;  // 0 = scalar, 256, 512
+  // Vectors side by side in the passes that write a row, 1 to 8. AVX-512 stores two vectors of 16-bit elements as one
+  // cache line.
+  int vectors = 2;
+  // Rows processed together, 1 to 8; half as many in fp32. gamma and beta are read once for all these rows, and the end
+  // of one row's sum overlaps with the other rows. When streaming, they are written while the next ones are summed.
+  int rows = 4;
+  int task_elements = 1 << 16;    // a task is as many whole rows as have this many elements together, but at least one
+  bool streaming_stores = false;  // write past the cache if rows are whole cache lines and the output is large
   Prefetch prefetch = Prefetch::second_level;  // of x and of what is added to it
   int rows_ahead = 1;                          // 1: the rows that are summed next; 2: those after them; and so on
 };
 
 // Schedule of a norm's backward on the host.
 struct CpuNormBackwardSchedule {
-  int threads = 0;                // 0 = all
-  int vector_bits = 0;            // 0 = scalar, 256, 512
-  int vectors = 2;                // side by side in the pass that writes dx, 1 to 8: AVX-512 stores two of 16-bit elements as one cache line
-  int rows = 4;                   // processed together, 1 to 8; half as many in fp32. The columns' constants are read, and the columns' sums written,
-                                  // once for all these rows. When streaming, dx is written while the next rows are summed
-  int tasks = 128;                // that share the rows, at most: a power of two up to 128; enough for the cores of the largest machines, and few
-                                  // enough that the tasks' partial sums stay small beside the tensors
-  int fold_columns = 1024;        // columns of dgamma and dbeta for each task of the last pass, which adds the tasks' sums: runs of 4 KiB of each
+  int threads = 0;      // 0 = all
+  int vector_bits = 0;  // 0 = scalar, 256, 512
+  // Vectors side by side in the pass that writes dx, 1 to 8. AVX-512 stores two vectors of 16-bit elements as one cache
+  // line.
+  int vectors = 2;
+  // Rows processed together, 1 to 8; half as many in fp32. The columns' constants are read, and the columns' sums
+  // written, once for all these rows. When streaming, dx is written while the next rows are summed.
+  int rows = 4;
+  // The most tasks that share the rows: a power of two up to 128. This is enough for the cores of the largest machines,
+  // and few enough that the tasks' partial sums stay small beside the tensors.
+  int tasks = 128;
+  // Columns of dgamma and dbeta for each task of the last pass, which adds the tasks' sums: runs of 4 KiB of each.
+  int fold_columns = 1024;
   bool streaming_stores = false;  // as in the forward
-  Prefetch prefetch = Prefetch::second_level;  // of dy, y and what is added to dx. Measured on Zen 4: prefetching into the first level costs more
-                                               // than it saves, because it uses up the few misses that this level can have outstanding
-  int rows_ahead = 1;                          // as in the forward
+  // Prefetching of dy, y and what is added to dx. Measured on Zen 4: prefetching into the first level costs more than
+  // it saves, because its few outstanding misses are then all in use.
+  Prefetch prefetch = Prefetch::second_level;
+  int rows_ahead = 1;  // as in the forward
 };
 
 // Schedule of GELU's kernels on the host, with or without a bias.
@@ -137,11 +146,13 @@ struct GpuNormSchedule {
   int access_bytes = 16;    // the widest global load and store, if rows are aligned to it: 4, 8 or 16
   int blocks_per_sm = 0;    // the grid has this many blocks per SM, which loop over the rows; 0 = one block for every block_rows rows
   int resident_blocks = 0;  // blocks per SM that the register allocation must leave room for; 0 = as many as make 16 warps, 24 in a forward
-  // fused sums: rows that are copied into shared memory before it is their turn, 0 to 4; -1 = as many as make 64 KiB per SM, but at least 1
+  // With fused sums: the rows that are copied into shared memory before it is their turn, 0 to 4; -1 = as many as make
+  // 64 KiB per SM, but at least 1.
   int rows_ahead = -1;
   RowHome home = RowHome::automatic;
   ColumnSums sums = ColumnSums::automatic;
-  // of x, dy, y and what is added to them, but not of rows ahead, nor of what all rows share, which stays in the caches
+  // The hint for loads of x, dy, y and what is added to them. It does not apply to rows ahead, nor to what all rows
+  // share, which stays in the caches.
   CacheHint loads = CacheHint::none;
   CacheHint stores = CacheHint::none;  // of y, z and dx
 };

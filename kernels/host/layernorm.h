@@ -219,8 +219,8 @@ struct Alternate {
   constexpr int operator()(int i) const { return i / 4 * 4 + i % 2 * 2 + (i % 4 < 2 ? 0 : Width) + (Second ? 1 : 0); }
 };
 
-// Where the folds below leave chunk c of a vector of kWidth chunk sums: in word ChunkWord<Width>{}(c). It swaps bits of c, so chunks
-// that differ by a power of two lie words apart that differ by one.
+// The folds below leave chunk c of a vector of kWidth chunk sums in word ChunkWord<Width>{}(c). It permutes the bits of
+// c, so chunks whose numbers differ in one bit lie in words whose numbers also differ in one bit.
 template <int Width>
 struct ChunkWord {
   constexpr int operator()(int chunk) const {
