@@ -20,9 +20,9 @@ __device__ __forceinline__ V fold_neighbours(V (&values)[Count]) {
   return values[0];
 }
 
-// `left` slots remain, `apart` slots from each other. Adds each Fan neighbours into the first of them. If `result` is
-// not null and the neighbours are all that remains, their sum goes to `result` instead. A slot has `words` sums side by
-// side. One thread computes each word of each target.
+// `left` slots remain, `apart` slots from each other. Adds up every Fan neighbouring slots into the first of them. If
+// `result` is not null and these are all the slots that remain, their sum goes to `result` instead. A slot has `words`
+// sums side by side. One thread computes each word of each target.
 template <int Fan = kSlotFan>
 __global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, float* result, i64 words, i64 left, i64 apart) {
   const i64 index = static_cast<i64>(blockIdx.x) * kColumnThreads + threadIdx.x;
