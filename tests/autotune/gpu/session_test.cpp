@@ -3,6 +3,7 @@
 #include "autotune/gpu/session.h"
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -124,7 +125,7 @@ TEST(SessionTest, PlantedFaultsAreSeen) {
 }
 
 // Runs of the tuner with planted variants of every kind: each is a row with its reason, and the right winner is found. Of blocks beside those of
-// 256 threads the first variants that are tried are of 64 and of 128.
+// 256 threads the first variants that are tried are of 64 and of 128. The second run finds the programs that the first has compiled, and no record.
 TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   try {
     Nvrtc::instance();
@@ -133,9 +134,12 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
   }
   std::map<std::string, int> reasons;
   std::string printed;
+  const kernels::ScratchFolder folder;
+  const std::string database = folder / "tune_stand_in_gpu.jsonl", tuned = folder / "tuned_stand_in_gpu.h";
   for (const char* plants : {"64:bit,128:hang", "64:fault,128:memory"}) {
     SCOPED_TRACE(plants);
-    const kernels::ScratchFolder folder;
+    std::remove(database.c_str());
+    std::remove(tuned.c_str());
     const ScopedVariable driver("OUTGRAD_LIBCUDA", OUTGRAD_STAND_IN_DRIVER), planted("OUTGRAD_STAND_IN_PLANTS", plants);
     testing::internal::CaptureStdout();
     const int status = tune_command({"--device", "cuda:0", "--kernel", "gelu_backward", "--format", "bf16", "--evaluations", "24", "--elements", "65536",
@@ -143,7 +147,7 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
     printed += testing::internal::GetCapturedStdout();
     EXPECT_EQ(status, kernels::kExitHolds);
     int winners = 0, timed = 0;
-    for (const Record& record : load_database(folder / "tune_stand_in_gpu.jsonl").records) {
+    for (const Record& record : load_database(database).records) {
       const int threads = record.parameters["threads"].get<int>();
       if (record.state == "rejected") ++reasons[record.rejected.reason];
       if (record.state == "timed") {
@@ -154,7 +158,7 @@ TEST(DeviceCommandTest, SurvivesEveryPlantAndFindsTheWinner) {
     }
     EXPECT_GT(timed, 2);
     EXPECT_EQ(winners, 1);
-    const std::string header = kernels::read_file(folder / "tuned_stand_in_gpu.h");
+    const std::string header = kernels::read_file(tuned);
     EXPECT_NE(header.find("Evidence::measured"), std::string::npos);
     const auto use = Nvrtc::instance().compile(
         "#include \"kernels/cuda/elementwise.cuh\"\n" + header +
