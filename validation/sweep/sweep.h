@@ -34,7 +34,7 @@
 //
 // Digests are the reference for runs on other devices. They cover a forward and a backward pass at dy = 1 over the
 // patterns of a domain in the sweep's order (Domain). y and dx are taken as stored, little endian, with every NaN as
-// kernels/params.h's canonical one. The mask is packed as the kernels pack it, bit i % 32 of word i / 32, from the
+// kernels/formats.h's canonical one. The mask is packed as the kernels pack it, bit i % 32 of word i / 32, from the
 // first pattern of a chunk of 2^22 on. The digest of a sweep is the SHA-256 of the digests of its chunks, so that
 // chunks may be computed anywhere.
 //
