@@ -291,9 +291,9 @@ def side_channels(weight, bias=None, dtype=None, tau=None):
     """The columns (int32, ascending; None if there are none) whose x^ the output of a norm does not determine well
     enough.
 
-    The policy is that of `outgrad stability` (design 2.3). A channel needs its own x^ in three cases: storing y in
-    dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias / weight| is large; 1
-    / weight is not a normal fp32 number; or y may overflow. weight and bias are [n].
+    The policy is that of `outgrad stability` (validation/README.md). A channel needs its own x^ in three cases:
+    storing y in dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly because |bias /
+    weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and bias are [n].
     """
     if weight is None:
         return None
