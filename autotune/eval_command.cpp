@@ -10,6 +10,7 @@
 #include <span>
 #include <tuple>
 
+#include "autotune/deployed.h"
 #include "autotune/gpu/session.h"
 #include "autotune/header.h"
 #include "autotune/options.h"
@@ -19,7 +20,6 @@
 namespace outgrad::autotune {
 namespace {
 
-namespace tuned = kernels::tuned;
 using kernels::i64;
 using kernels::u16;
 using kernels::u32;
@@ -119,14 +119,10 @@ void eval_kernel(const Options& options, KernelId kernel, std::optional<int> dev
   }
   json said = {{"op", options.required("op")}};
   if (!device) {
-    with_type(format, [&]<class T>(T) {
-      kernels::with_kernel(kernel, [&](auto which) {
-        kernels::enter<which(), T>(arguments);
-        const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<which()>::template Table<T>>(problem.rows, problem.cols);
-        said.update({{"variant", tuning.entry->variant}, {"rung", name_of(tuning.found.rung)}});
-        said.update(claims_json(tuning.fit));
-      });
-    });
+    run_deployed(problem, arguments);
+    const Deployed choice = deployed(problem);
+    said.update({{"variant", choice.variant}, {"rung", choice.rung}});
+    said.update(claims_json(choice.fit));
   } else {
     if (is_backward(kernel) && problem.over_rows() && options.has("gamma")) {  // what the host's kernel refuses by itself
       const std::vector<float> gamma = kernels::read_array<float>(options.required("gamma"), problem.cols);

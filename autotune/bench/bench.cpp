@@ -4,20 +4,23 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 
 #include "autotune/bench/compare.h"
 #include "autotune/bench/peer.h"
+#include "autotune/deployed.h"
 #include "autotune/device.h"
 #include "autotune/options.h"
 #include "autotune/workload.h"
-#include "kernels/host/api.h"
+#include "kernels/host/parallel.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
 
-namespace tuned = kernels::tuned;
 using kernels::i64;
 using nlohmann::json;
 
@@ -39,17 +42,6 @@ void libm_forward(const float* x, float* y, i64 n) {
   for (i64 i = 0; i < n; ++i) y[i] = 0.5f * x[i] * (1 + std::erf(x[i] * 0.70710678f));
 }
 
-// What a table has for a size.
-struct Chosen {
-  std::string variant, rung;
-  kernels::FitClaims fit{};
-};
-template <class Table>
-Chosen chosen(i64 rows, i64 cols) {
-  const tuned::Tuning tuning = tuned::tuning_of<Table>(rows, cols);
-  return {tuning.entry->variant, name_of(tuning.found.rung), tuning.fit};
-}
-
 // Adds cases and what they run side by side.
 struct Plan {
   std::vector<BenchCase> cases;
@@ -57,7 +49,7 @@ struct Plan {
   void add(std::string name, std::string variant, i64 elements, double bytes, std::function<void()> run) {
     add(std::move(name), {std::move(variant), ""}, elements, bytes, std::move(run));
   }
-  void add(std::string name, Chosen chosen, i64 elements, double bytes, std::function<void()> run) {
+  void add(std::string name, Deployed chosen, i64 elements, double bytes, std::function<void()> run) {
     workloads.push_back({name, bytes, std::move(run)});
     cases.push_back({std::move(name), std::move(chosen.variant), std::move(chosen.rung), chosen.fit, static_cast<double>(elements), bytes, {}});
   }
@@ -66,77 +58,59 @@ struct Plan {
 // Rows of the matrices that norms and bias + GELU are timed on.
 i64 norm_rows(i64 elements) { return std::min(kRows, elements / kCols); }
 
-template <class T>
-BenchGroup run_typed(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
-  std::string why;
-  const auto torch = TorchPeer::start(format, elements, norm_rows(elements), kCols, kernels::thread_count(0), why);
-  const auto array = [&](Content content) { return filled(content, Element::kFormat, format, elements, seed); };
-  const Array x_array = array(Content::kX), dy_array = array(Content::kDy), y_array = array(Content::kActivation), out_array = array(Content::kResult),
-              second_array = array(Content::kResult),  // for kernels of two outputs
-      mask_array = filled(Content::kMask, Element::kMaskWord, format, (elements + 31) / 32, seed);
-  const auto *x = reinterpret_cast<const T*>(x_array.get()), *dy = reinterpret_cast<const T*>(dy_array.get()), *y = reinterpret_cast<const T*>(y_array.get());
-  T *const out = reinterpret_cast<T*>(out_array.get()), *const second_out = reinterpret_cast<T*>(second_array.get());
-  kernels::u32* const mask = reinterpret_cast<kernels::u32*>(mask_array.get());
-  const i64 rows = norm_rows(elements), floats = elements * static_cast<i64>(sizeof(T)) / static_cast<i64>(sizeof(float));
-  std::vector<float> gamma(kCols, 0.75f), beta(kCols, 0.25f), dgamma(kCols), dbeta(kCols), rstd(static_cast<std::size_t>(rows), 1.0f);
-  const i64 words = std::max(kernels::norm_backward_workspace(rows, kCols), kernels::bias_backward_workspace(rows, kCols));
-  std::vector<float> workspace(static_cast<std::size_t>(words));
-  const double n = static_cast<double>(elements), norm_n = static_cast<double>(rows * kCols), size = sizeof(T);
-  const Problem backward{KernelId::kGeluBackward, format}, forward{KernelId::kGeluForward, format};
+// Arrays that all cases share: inputs by what they hold, and a place for each kind of result.
+class SharedArrays {
+ public:
+  SharedArrays(FormatId format, i64 elements, std::uint64_t seed)
+      : x(filled(Content::kX, Element::kFormat, format, elements, seed)), dy(filled(Content::kDy, Element::kFormat, format, elements, seed)),
+        y(filled(Content::kActivation, Element::kFormat, format, elements, seed)), out(filled(Content::kResult, Element::kFormat, format, elements, seed)),
+        mask_(filled(Content::kMask, Element::kMaskWord, format, (elements + 31) / 32, seed)),
+        z_(filled(Content::kResult, Element::kFormat, format, elements, seed)), rstd_(static_cast<std::size_t>(norm_rows(elements)), 1.0f) {}
 
-  Plan plan;
-  plan.add("triad", "", floats, 3 * size * n,
-           [&] { triad(reinterpret_cast<const float*>(dy), reinterpret_cast<const float*>(y), reinterpret_cast<float*>(out), floats); });
-  plan.add("copy", "", floats, 2 * size * n, [&] { copy(reinterpret_cast<const float*>(x), reinterpret_cast<float*>(out), floats); });
-  plan.add("gelu_backward", chosen<tuned::GeluBackward<T>>(1, elements), elements, backward.bytes_per_element() * n,
-           [&] { kernels::gelu_backward<T>(dy, y, mask, out, elements); });
-  plan.add("gelu_forward", chosen<tuned::GeluForward<T>>(1, elements), elements, forward.bytes_per_element() * n,
-           [&] { kernels::gelu_forward<T>(x, out, mask, elements); });
-  if (rows > 0) {
-    const auto over_rows = [&](const char* name, const Chosen& choice, double bytes_per_element, std::function<void()> run) {
-      plan.add(name, choice, rows * kCols, bytes_per_element * norm_n, std::move(run));
-    };
-    over_rows("layernorm_forward", chosen<tuned::LayernormForward<T>>(rows, kCols), 2 * size,
-              [&] { tuned::layernorm_forward<T>(x, gamma.data(), beta.data(), rows, kCols, 1e-5f, out, rstd.data()); });
-    over_rows("layernorm_backward", chosen<tuned::LayernormBackward<T>>(rows, kCols), 3 * size, [&] {
-      tuned::layernorm_backward<T>(dy, y, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
-    });
-    over_rows("rmsnorm_forward", chosen<tuned::RmsnormForward<T>>(rows, kCols), 2 * size,
-              [&] { tuned::rmsnorm_forward<T>(x, gamma.data(), rows, kCols, 1e-5f, out, rstd.data()); });
-    over_rows("rmsnorm_backward", chosen<tuned::RmsnormBackward<T>>(rows, kCols), 3 * size,
-              [&] { tuned::rmsnorm_backward<T>(dy, y, gamma.data(), rstd.data(), rows, kCols, out, dgamma.data(), {}, workspace); });
-    over_rows("residual_layernorm_forward", chosen<tuned::ResidualLayernormForward<T>>(rows, kCols), 4 * size,
-              [&] { tuned::residual_layernorm_forward<T>(x, dy, gamma.data(), beta.data(), rows, kCols, 1e-5f, second_out, out, rstd.data()); });
-    over_rows("residual_layernorm_backward", chosen<tuned::ResidualLayernormBackward<T>>(rows, kCols), 4 * size, [&] {
-      tuned::residual_layernorm_backward<T>(dy, y, x, gamma.data(), beta.data(), rstd.data(), rows, kCols, out, dgamma.data(), dbeta.data(), {}, workspace);
-    });
-    over_rows("bias_gelu_forward", chosen<tuned::BiasGeluForward<T>>(rows, kCols), forward.bytes_per_element(),
-              [&] { tuned::bias_gelu_forward<T>(x, beta.data(), rows, kCols, out, mask); });
-    over_rows("bias_gelu_backward", chosen<tuned::BiasGeluBackward<T>>(rows, kCols), backward.bytes_per_element(),
-              [&] { tuned::bias_gelu_backward<T>(dy, y, mask, rows, kCols, out, dbeta.data(), workspace); });
-  }
-  if constexpr (sizeof(T) == sizeof(float)) {
-    const i64 few = elements / kPeerFraction;
-    plan.add("libm_gelu_backward", "", few, 3 * size * static_cast<double>(few), [=] { libm_backward(dy, x, out, few); });
-    plan.add("libm_gelu_forward", "", few, 2 * size * static_cast<double>(few), [=] { libm_forward(x, out, few); });
+  Arguments arguments(const Problem& problem) {
+    Arguments a{.rows = problem.rows, .cols = problem.cols};
+    const std::span<const Operand> all = operands(problem.kernel);
+    for (std::size_t k = 0; k < all.size(); ++k) a.array[k] = place(all[k], problem);
+    return a;
   }
 
-  if (torch) {
-    for (const std::string& kernel : torch->kernels()) {
-      const auto ours = std::find_if(plan.cases.begin(), plan.cases.end(), [&](const BenchCase& c) { return c.name == kernel; });
-      if (ours == plan.cases.end()) continue;
-      const double streams = kernel.ends_with("backward") ? 3 : 2;
-      plan.add("torch_" + kernel, torch->version(), static_cast<i64>(ours->elements), streams * size * ours->elements, [&, kernel] { torch->run(kernel); });
+  Array x, dy, y, out;
+
+ private:
+  void* place(const Operand& operand, const Problem& problem) {
+    switch (operand.content) {
+      case Content::kX:
+      case Content::kDzNext: return x.get();
+      case Content::kDy:
+      case Content::kResidual: return dy.get();
+      case Content::kActivation:
+      case Content::kNormed: return y.get();
+      case Content::kMask: return mask_.get();
+      case Content::kGamma: return gamma_.data();
+      case Content::kBeta:
+      case Content::kBias: return beta_.data();
+      case Content::kRstd: return rstd_.data();
+      case Content::kResult: break;
     }
+    const std::string_view name = operand.name;
+    if (operand.element == Element::kFormat) return name == "z" ? z_.get() : out.get();
+    if (operand.element == Element::kMaskWord) return mask_.get();
+    if (operand.extent == Extent::kRows) return rstd_.data();
+    if (operand.extent == Extent::kColumns) return name == "dgamma" ? dgamma_.data() : dbeta_.data();
+    workspaces_.emplace_back(static_cast<std::size_t>(problem.count_of(operand)));
+    return workspaces_.back().data();
   }
 
-  Rounds measured(std::move(plan.workloads), 0, seed);
-  measured.run(/*warm_up=*/true);
-  constexpr int kPatience = 3;
-  measured.run_until(rounds, kPatience * rounds);
-  for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = measured.times_ns()[c];
-  return {format, std::move(plan.cases), why};
-}
+  Array mask_, z_;
+  std::vector<float> gamma_ = std::vector<float>(kCols, 0.75f), beta_ = std::vector<float>(kCols, 0.25f), dgamma_ = std::vector<float>(kCols),
+                     dbeta_ = std::vector<float>(kCols), rstd_;
+  std::deque<std::vector<float>> workspaces_;
+};
+
+constexpr KernelId kTimed[] = {
+    KernelId::kGeluBackward,    KernelId::kGeluForward,     KernelId::kLayernormForward,         KernelId::kLayernormBackward,
+    KernelId::kRmsnormForward,  KernelId::kRmsnormBackward, KernelId::kResidualLayernormForward, KernelId::kResidualLayernormBackward,
+    KernelId::kBiasGeluForward, KernelId::kBiasGeluBackward};
 
 json to_json(const BenchGroup& group) {
   json cases = json::array();
@@ -197,7 +171,45 @@ Interval BenchGroup::speed_against(const BenchCase& which, const std::string& pe
 }
 
 BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t seed) {
-  return with_type(format, [&]<class T>(T) { return run_typed<T>(format, elements, rounds, seed); });
+  std::string why;
+  const i64 rows = norm_rows(elements);
+  const auto torch = TorchPeer::start(format, elements, rows, kCols, kernels::thread_count(0), why);
+  SharedArrays arrays(format, elements, seed);
+  const auto floats_of = [](const Array& array) { return reinterpret_cast<float*>(array.get()); };
+  float *const x = floats_of(arrays.x), *const dy = floats_of(arrays.dy), *const y = floats_of(arrays.y), *const out = floats_of(arrays.out);
+  const double n = static_cast<double>(elements), size = bytes_of(format);
+  const i64 floats = elements * bytes_of(format) / static_cast<i64>(sizeof(float));
+
+  Plan plan;
+  plan.add("triad", "", floats, 3 * size * n, [=] { triad(dy, y, out, floats); });
+  plan.add("copy", "", floats, 2 * size * n, [=] { copy(x, out, floats); });
+  for (const KernelId kernel : kTimed) {
+    const Problem plain{kernel, format}, problem = plain.over_rows() ? plain.sized(rows, kCols) : plain.sized(1, elements);
+    if (problem.rows == 0) continue;
+    plan.add(name_of(kernel), deployed(problem), problem.elements(), problem.bytes_per_element() * static_cast<double>(problem.elements()),
+             [problem, arguments = arrays.arguments(problem)] { run_deployed(problem, arguments); });
+  }
+  if (format == FormatId::kF32) {
+    const i64 few = elements / kPeerFraction;
+    plan.add("libm_gelu_backward", "", few, 3 * size * static_cast<double>(few), [=] { libm_backward(dy, x, out, few); });
+    plan.add("libm_gelu_forward", "", few, 2 * size * static_cast<double>(few), [=] { libm_forward(x, out, few); });
+  }
+
+  if (torch) {
+    for (const std::string& kernel : torch->kernels()) {
+      const auto ours = std::find_if(plan.cases.begin(), plan.cases.end(), [&](const BenchCase& c) { return c.name == kernel; });
+      if (ours == plan.cases.end()) continue;
+      const double streams = kernel.ends_with("backward") ? 3 : 2;
+      plan.add("torch_" + kernel, torch->version(), static_cast<i64>(ours->elements), streams * size * ours->elements, [&, kernel] { torch->run(kernel); });
+    }
+  }
+
+  Rounds measured(std::move(plan.workloads), 0, seed);
+  measured.run(/*warm_up=*/true);
+  constexpr int kPatience = 3;
+  measured.run_until(rounds, kPatience * rounds);
+  for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = measured.times_ns()[c];
+  return {format, std::move(plan.cases), why};
 }
 
 int bench_command(const std::vector<std::string>& args) {

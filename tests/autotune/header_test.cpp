@@ -147,7 +147,7 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
   refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");
   refuses("#pragma once\n", "line 1");
-  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree", "  /* a comment\n  static constexpr int kDegree"), "line 16: a comment");
+  refuses(replaced(renamed("gelu_bf16", "mine"), "  static constexpr int kDegree", "  /* a comment\n  static constexpr int kDegree"), "line 17: a comment");
   refuses(replaced(renamed("gelu_bf16", "mine"), "for the format", "for the format \\ "), "line ");
   write("a.h", renamed("gelu_bf16", "mine"));
   write("b.h", renamed("gelu_bf16_fast", "mine"));

@@ -1,0 +1,24 @@
+// The host kernels as this build deploys them: in the schedule, and GELU in the fit, that the tuned header chooses.
+//
+// Only deployed.cpp instantiates them, because compiling all of them takes half a minute.
+#pragma once
+
+#include <string>
+
+#include "autotune/arguments.h"
+#include "autotune/problem.h"
+#include "kernels/accuracy.h"
+
+namespace outgrad::autotune {
+
+// What was chosen for a problem, and on which rung of the tuner's ladder it was found; `fit` is empty for a norm.
+struct Deployed {
+  std::string variant, rung;
+  kernels::FitClaims fit{};
+};
+Deployed deployed(const Problem& problem);
+
+// Runs the chosen kernel. Throws what the kernel throws.
+void run_deployed(const Problem& problem, const Arguments& arguments);
+
+}  // namespace outgrad::autotune
