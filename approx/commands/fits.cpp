@@ -138,7 +138,7 @@ void add_emit(CLI::App& app, int&) {
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("emit", "coefficient header from a fit, or those of every point of a front");
-  command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/2, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
+  command->add_option("FILE", arguments->input, "fit, schema outgrad.fit/3, or front, schema outgrad.pareto/2, whose points are fitted first")->required();
   command->add_option("--out", arguments->out, "where the header goes (default: out/generated/NAME.h); of a front the folder (default: out/generated/FRONT)");
   command->add_option("--as", arguments->recorded,
                       "path of FILE to name in the banner (default: notebooks_data/fits/NAME.json; of a front notebooks_data/pareto/FILE)");
@@ -160,7 +160,7 @@ void add_emit(CLI::App& app, int&) {
 void add_table(CLI::App& app, int&) {
   auto files = std::make_shared<std::vector<std::string>>();
   CLI::App* const command = app.add_subcommand("table", "the table of fits in approx/README.md, from fits");
-  command->add_option("FIT", *files, "fits, schema outgrad.fit/2")->required();
+  command->add_option("FIT", *files, "fits, schema outgrad.fit/3")->required();
   command->callback([files] {
     fmt::print("| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (const std::string& file : *files) fmt::print("{}", table_row(fit_from_json(kernels::read_file(file), file)));
