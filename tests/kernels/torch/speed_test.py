@@ -4,8 +4,8 @@ in a row, and then the interval contains 1 and decides nothing: rounds are added
 this alone.
 
 The C library keeps the memory that arrays had, and gives it to the next ones. By default it asks the system for every
-array of 32 MiB anew, and both sides then measure the system's first touch of pages more than their own work: of one and
-the same GELU, on a virtual machine whose host takes back what is free, 18 ms in one round and 83 ms in the next."""
+array of 32 MiB anew. Then the system's first touch of pages is measured too, and on a virtual machine whose host takes
+back free memory it can take several times as long as the computation, or not, from one round to the next."""
 
 import ctypes
 import math
