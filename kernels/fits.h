@@ -19,6 +19,7 @@
 #include "kernels/generated/gelu_forward.h"
 #include "kernels/generated/gelu_forward_bf16.h"
 #include "kernels/generated/gelu_forward_f16.h"
+#include "kernels/generated/gelu_mxfp8.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -78,6 +79,7 @@ void for_each_fit(Visitor&& visitor) {
   visitor(generated::GeluBf16Oracle{});
   visitor(generated::GeluE4m3Oracle{});
   visitor(generated::GeluE5m2Oracle{});
+  visitor(generated::GeluMxfp8{});
 }
 #endif
 

@@ -32,6 +32,14 @@ struct F8E5M2 {
   u8 bits;
 };
 
+// A scale of the OCP Microscaling Formats specification 1.0: 2^(bits - 127); 255 is NaN.
+struct E8M0 {
+  u8 bits;
+};
+
+// e4m3 in blocks of 32 that share an E8M0: MXFP8.
+struct MxFp8 {};
+
 inline constexpr u32 kCanonicalNanF32 = 0x7fc00000u;
 inline constexpr u16 kCanonicalNanF16 = 0x7e00u;
 inline constexpr u16 kCanonicalNanBf16 = 0x7fc0u;
@@ -81,6 +89,15 @@ struct Format<F8E5M2> {
   static constexpr Bits kCanonicalNan = kCanonicalNanF8;
 };
 
+template <>
+struct Format<MxFp8> {
+  static constexpr const char* kName = "mxfp8";
+  static constexpr const char* kType = "MxFp8";
+  using Element = F8E4M3;
+  using Scale = E8M0;
+  static constexpr int kBlock = 32;
+};
+
 template <class... T>
 struct FormatList {
   static constexpr const char* kNames[] = {Format<T>::kName...};
@@ -89,7 +106,7 @@ struct FormatList {
 
 // The formats that kernels compute in, in the order of outgrad.h. A stored y may also have one of the other formats.
 using ActivationFormats = FormatList<float, F16, BF16>;
-using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2>;
+using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2, MxFp8>;
 
 }  // namespace outgrad::kernels
 
@@ -112,6 +129,11 @@ OUTGRAD_HD float widen(F16 value) {
   // Subnormal: 2^-14 + value is exact (its ulp is 2^-24 or finer), and so is subtracting 2^-14 again.
   return float_of(sign | bits_of(sub_rn(float_of(magnitude + (113u << 23)), float_of(113u << 23))));
 #endif
+}
+
+OUTGRAD_HD float widen(E8M0 scale) {
+  if (scale.bits == 255) return float_of(kCanonicalNanF32);
+  return float_of(scale.bits == 0 ? 1u << 22 : static_cast<u32>(scale.bits) << 23);
 }
 
 OUTGRAD_HD float widen(F8E5M2 value) { return widen(F16{static_cast<u16>(value.bits << 8)}); }  // f16 with 8 bits cut off

@@ -15,6 +15,7 @@ const char* to_string(Format f) {
     case Format::bf16: return "bf16";
     case Format::e4m3: return "e4m3";
     case Format::e5m2: return "e5m2";
+    case Format::mxfp8: return "mxfp8";
   }
   return "";
 }
@@ -23,7 +24,7 @@ Format format_of(const std::string& name) {
   for (const Format f : kFormats) {
     if (name == to_string(f)) return f;
   }
-  throw kernels::SpecError("format '" + name + "' is unknown; known: f32, f16, bf16, e4m3, e5m2");
+  throw kernels::SpecError("format '" + name + "' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8");
 }
 
 FormatShape shape_of(Format f) {
@@ -31,10 +32,16 @@ FormatShape shape_of(Format f) {
     case Format::f32: return {8, 23, true};
     case Format::f16: return {5, 10, true};
     case Format::bf16: return {8, 7, true};
-    case Format::e4m3: return {4, 3, false};
+    case Format::e4m3:
+    case Format::mxfp8: return {4, 3, false};
     case Format::e5m2: return {5, 2, true};
   }
   return {};
+}
+
+Scales scales_of(Format f) {
+  // From the least of E8M0 to the last at which e4m3 has a normal number next to the minimum of GELU: 2^(3 - 6) <= 0.17.
+  return f == Format::mxfp8 ? Scales{-127, 3} : Scales{0, 0};
 }
 
 int precision_bits(Format f) { return shape_of(f).fraction_bits + 1; }

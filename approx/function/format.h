@@ -7,8 +7,8 @@
 namespace outgrad::approx {
 
 /// Stored formats of activations; e4m3 and e5m2 are the 8-bit ones of the OCP specification (e4m3 has no infinity).
-enum class Format { f32, f16, bf16, e4m3, e5m2 };
-inline constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::e4m3, Format::e5m2};
+enum class Format { f32, f16, bf16, e4m3, e5m2, mxfp8 };
+inline constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::e4m3, Format::e5m2, Format::mxfp8};
 const char* to_string(Format f);
 /// @throws kernels::SpecError for an unknown name.
 Format format_of(const std::string& name);
@@ -23,6 +23,14 @@ FormatShape shape_of(Format f);
 int precision_bits(Format f);
 /// The number that `code` stands for; NaN and infinities as such.
 double decode(Format f, std::uint32_t code);
+
+/// Exponents of the scales that a block of y may have, first and last; 0 and 0 in a format without scales. The scale s of a
+/// block is chosen so that every |y| in it is below s times the power of two that follows the largest number of a code; what
+/// lies beyond that number is stored as it (OCP Microscaling Formats specification 1.0, section 6.3).
+struct Scales {
+  int first, last;
+};
+Scales scales_of(Format f);
 
 /// The number of the format that follows y, which is one of its normal numbers or 0; the grid gets finer where a negative y is a power of two.
 double next_number(Format format, double y);

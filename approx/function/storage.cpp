@@ -159,9 +159,12 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
 
 }  // namespace
 
-std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format) {
-  if (format == Format::f32 && !composite.masked()) return {};
-  const std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
+namespace {
+
+/// Of one scale, 2^exponent.
+std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent) {
+  std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
+  for (Stored& each : stored) each.value = std::ldexp(each.value, exponent);
   const Activation& f = composite.activation();
   Stage stage("storage intervals", static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
   std::vector<StorageInterval> intervals;
@@ -190,8 +193,10 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
       const double value = stored[k].value;
       if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
       // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.
-      const double bottom = k == 0 ? -INFINITY : 0.5 * (stored[k - 1].value + value);
-      const double top = k + 1 < stored.size() ? 0.5 * (value + stored[k + 1].value) : value + 0.5 * ulp_of(format, value);
+      // The largest of a block lies below the next power of two, whatever it is rounded to.
+      const double end = exponent != 0 ? std::exp2(std::ilogb(value) + 1) : value + 0.5 * ulp_of(format, value);
+      const double bottom = k > 0 ? 0.5 * (stored[k - 1].value + value) : exponent != 0 ? -end : -INFINITY;
+      const double top = k + 1 < stored.size() ? 0.5 * (value + stored[k + 1].value) : end;
       if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
       if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;
       StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY};
@@ -204,7 +209,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
         Activation::TailRange off = f.gradient_tail_range(x, to_the_right);
         // A bound that f' does not attain would move the middle, against which R is measured: then f' itself is looked at, further out. The
         // bounds of the built-in functions are attained nearly enough for every claim that ships to be proven again.
-        while (f.name == "expression" && x.magnitude() < f.reach) {
+        while (x.magnitude() < f.reach) {
           include(composite.gradient(x, 1)[0]);
           if (limit - off.below >= interval.lo - kNegligible && limit + off.above <= interval.hi + kNegligible) break;
           const Ball next = x + Ball(to_the_right ? 1.0 : -1.0);
@@ -239,6 +244,19 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
   branch(true);
   if (composite.masked()) branch(false);
   return intervals;
+}
+
+}  // namespace
+
+std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format) {
+  if (format == Format::f32 && !composite.masked()) return {};
+  std::vector<StorageInterval> all;
+  const Scales scales = scales_of(format);
+  for (int exponent = scales.first; exponent <= scales.last; ++exponent) {
+    const std::vector<StorageInterval> at = intervals_at_scale(composite, format, exponent);
+    all.insert(all.end(), at.begin(), at.end());
+  }
+  return all;
 }
 
 StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, Format format, const std::function<float(const StorageInterval&)>& gradient) {

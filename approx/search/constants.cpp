@@ -114,7 +114,8 @@ class NearMinimum::Data {
       domains.push_back({std::move(ranges), oracle});
     };
     add(intervals_of_reals(g, lowest, spacing));
-    if (format != Format::f32) add(intervals_of_format(composite, format, g.reach(), lowest, spacing));
+    // An x is stored in 16 bits or more, whatever y is stored in.
+    if (format == Format::f16 || format == Format::bf16) add(intervals_of_format(composite, format, g.reach(), lowest, spacing));
   }
 
   /// The coordinate of a stored y with constants in units of the spacing.

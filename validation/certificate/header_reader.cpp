@@ -418,7 +418,7 @@ void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims, Inpu
 
 template <class Text>
 void describe(Text& t, BackwardHeader& h) {
-  choice(t, "kFormat", h.format, {"f32", "f16", "bf16"});
+  choice(t, "kFormat", h.format, {"f32", "f16", "bf16", "mxfp8"});
   t.constant("kClass", h.accuracy);
   const bool relative = h.accuracy.starts_with("rel:");
   within(t, "kDegree", h.degree, 1, kMaxDegree);

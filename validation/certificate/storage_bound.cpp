@@ -36,6 +36,13 @@ Layout layout_of(const std::string& format) {
   return format == "f16" ? Layout{5, 10, true} : format == "bf16" ? Layout{8, 7, true} : format == "e5m2" ? Layout{5, 2, true} : Layout{4, 3, false};
 }
 
+// The scales that a block of y may have are 2^first to 2^last: from E8M0's least, of blocks of zeros too, to that of blocks whose largest
+// |y| is just below 2^12. At the next scale the numbers around the minimum of GELU are subnormal.
+struct Scales {
+  int first = 0, last = 0;
+};
+Scales scales_of(const std::string& format) { return format == "mxfp8" ? Scales{-127, 3} : Scales{}; }
+
 // The distance of numbers of the format at magnitude |v|.
 double ulp_at(const std::string& format, double v) {
   const Layout layout = layout_of(format);
@@ -54,7 +61,8 @@ struct StoredNumbers {
   std::vector<double> boundaries;
   double end = kInfinity;  // what lies beyond is stored as a NaN
 
-  explicit StoredNumbers(const std::string& format) {
+  // At the scale 2^exponent, of a block format; there the largest number stands for all below the next power of two.
+  StoredNumbers(const std::string& format, int exponent) {
     const Layout layout = layout_of(format);
     const int bias = (1 << (layout.exponent_bits - 1)) - 1, width = layout.exponent_bits + layout.mantissa_bits;
     const std::uint32_t sign = 1u << width, hidden = 1u << layout.mantissa_bits;
@@ -62,17 +70,19 @@ struct StoredNumbers {
     // Without infinities the top exponent holds numbers too, all but the last pattern.
     const std::uint32_t count = layout.has_infinity ? infinity : sign - 1;
     const auto magnitude = [&](std::uint32_t k) {
-      const std::uint32_t exponent = k >> layout.mantissa_bits, mantissa = k & (hidden - 1);
-      return std::ldexp(static_cast<double>(exponent == 0 ? mantissa : mantissa | hidden),
-                        std::max<int>(static_cast<int>(exponent), 1) - bias - layout.mantissa_bits);
+      const std::uint32_t field = k >> layout.mantissa_bits, mantissa = k & (hidden - 1);
+      return std::ldexp(static_cast<double>(field == 0 ? mantissa : mantissa | hidden),
+                        std::max<int>(static_cast<int>(field), 1) - bias - layout.mantissa_bits + exponent);
     };
-    if (layout.has_infinity) numbers.push_back({sign | infinity, -kInfinity});
+    // What lies beyond the largest number is in no block of this scale: an infinity stands for it, and for nothing else.
+    const bool ends = layout.has_infinity || exponent != 0;
+    if (ends) numbers.push_back({sign | infinity, -kInfinity});
     for (std::uint32_t k = count; k-- > 0;) numbers.push_back({sign | k, -magnitude(k)});
     for (std::uint32_t k = 0; k < count; ++k) numbers.push_back({k, magnitude(k)});
-    if (layout.has_infinity) numbers.push_back({infinity, kInfinity});
+    if (ends) numbers.push_back({infinity, kInfinity});
     // Midway to the number that would follow the largest.
-    const double overflow = magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
-    if (!layout.has_infinity) end = overflow;
+    const double overflow = exponent != 0 ? std::exp2(std::ilogb(magnitude(count - 1)) + 1) : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
+    if (!ends) end = overflow;
     for (size_t i = 0; i + 1 < numbers.size(); ++i) {
       const double a = numbers[i].value, b = numbers[i + 1].value;
       boundaries.push_back(std::isinf(a) ? -overflow : std::isinf(b) ? overflow : a + (b - a) / 2);
@@ -91,8 +101,8 @@ struct Place {
 // Where f reaches the boundaries of a format, on each of its stretches: a matter of the activation and the format alone.
 class Preimages {
  public:
-  Preimages(const std::string& activation, const std::string& function, const std::string& format, bool masked, double tail)
-      : activation_(activation_of(activation, function, masked, tail)), numbers_(format), masked_(masked) {
+  Preimages(const std::string& activation, const std::string& function, const std::string& format, int scale, bool masked, double tail)
+      : activation_(activation_of(activation, function, masked, tail)), numbers_(format, scale), masked_(masked) {
     if (masked) {
       for (const bool m : {true, false}) stretches_.push_back(locate_all(activation_.only(), m));
     } else {
@@ -202,14 +212,15 @@ class Preimages {
 };
 
 // Made once for headers that follow each other: several fits of one activation, or one header damaged in many ways.
-std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, bool masked, double tail) {
+std::shared_ptr<const Preimages> preimages_of(const std::string& activation, const std::string& function, const std::string& format, int scale, bool masked,
+                                              double tail) {
   static std::mutex mutex;
   static std::string last_key;
   static std::shared_ptr<const Preimages> last;
-  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}", activation, function, format, masked, tail);
+  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", activation, function, format, scale, masked, tail);
   const std::lock_guard lock(mutex);
   if (key != last_key) {
-    last = std::make_shared<const Preimages>(activation, function, format, masked, tail);
+    last = std::make_shared<const Preimages>(activation, function, format, scale, masked, tail);
     last_key = key;
   }
   return last;
@@ -220,7 +231,10 @@ class Enumeration {
   Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
               const std::string& entry_format, std::function<float(std::uint32_t, double, bool)> gradient)
       : class_(read_class(accuracy)),
-        preimages_(preimages_of(h.activation, h.function, format, masked, class_.kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope)), masked_(masked),
+        preimages_at_([=](int scale) {
+          return preimages_of(h.activation, h.function, format, scale, masked, read_class(accuracy).kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope);
+        }),
+        masked_(masked),
         format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
@@ -231,7 +245,11 @@ class Enumeration {
   }
 
   std::vector<Finding> run() {
-    for (const Preimages::Stretch& stretch : preimages_->stretches()) judge_all(stretch);
+    const Scales scales = scales_of(format_);
+    for (int scale = scales.first; scale <= scales.last; ++scale) {
+      preimages_ = preimages_at_(scale);
+      for (const Preimages::Stretch& stretch : preimages_->stretches()) judge_all(stretch);
+    }
     for (size_t k = 0; k < findings_.size(); ++k) conclude(k);
     if (class_.kind == ClassKind::stored || class_.kind == ClassKind::oracle) findings_.push_back(judge_class());
     return std::move(findings_);
@@ -292,6 +310,7 @@ class Enumeration {
       const double lower_end = i == 0 ? -kInfinity : boundaries[i - 1];
       const Place low = i == 0 ? before : places[i - 1], high = i < boundaries.size() ? places[i] : Place{Place::Tail, 0, 0, 0, 0};
       if (high.kind == Place::Before) continue;  // f does not come down to y
+      if (std::isinf(y.value) && scales_of(format_).first != 0) continue;  // in no block of this scale
       // f keeps below its supremum, and m = 0 below the limit on the left.
       const Interval& tail = m ? formula.high_values : formula.low_values;
       if (!(lower_end < tail.upper())) continue;
@@ -366,6 +385,7 @@ class Enumeration {
   }
 
   AccuracyClass class_;
+  std::function<std::shared_ptr<const Preimages>(int scale)> preimages_at_;
   std::shared_ptr<const Preimages> preimages_;
   bool masked_;
   std::string format_, entry_format_;
