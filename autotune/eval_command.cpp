@@ -149,8 +149,12 @@ void eval_header_backward(const Options& options, const GeneratedHeader& header,
   const std::vector<T> dy = kernels::read_array<T>(options.required("dy"), n);
   std::vector<u32> mask;
   if (header.masked || options.has("mask")) mask = kernels::read_array<u32>(options.required("mask"), mask_words(n));
+  std::vector<u8> scales;
+  if (header.in_blocks()) scales = kernels::read_array<u8>(options.required("scales"), kernels::scales_of<kernels::MxFp8>(n));
   const SharedArray dx(dy.size() * sizeof(T));
-  run_generated_header(header, format, {{const_cast<T*>(dy.data()), const_cast<Y*>(y.data()), mask.data(), dx.data()}, 1, n});
+  Arguments arguments{{const_cast<T*>(dy.data()), const_cast<Y*>(y.data()), mask.data(), dx.data()}, 1, n};
+  arguments.scales = scales.data();
+  run_generated_header(header, format, arguments);
   Outputs outputs;
   outputs.write(options.required("dx"), std::span(static_cast<const T*>(dx.data()), dy.size()));
   outputs.commit();
@@ -180,6 +184,7 @@ void eval_header(const Options& options, bool forward) {
   if (options.has("activation")) options.one_of("activation", {header.activation});
   if (forward && header.activation != "gelu")
     throw kernels::SpecError(header.path, "kActivation", "there is no forward kernel for " + header.activation + " (only for gelu)");
+  if (options.has("scales") && !header.in_blocks()) throw options.bad("scales", "y in " + header.format + " has no scales");
   const bool open = header.y_bytes() == 1;
   if (open) options.required("format");
   const std::string format = options.one_of("format", open ? format_names() : std::vector<std::string>{header.format});
@@ -201,10 +206,10 @@ void require_distinct(const Options& options, const std::vector<std::string>& na
 }  // namespace
 
 int eval_command(const std::vector<std::string>& args) {
-  const Options options(
-      "eval", args,
-      {"op", "activation", "header", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd", "dgamma", "dbeta"},
-      {"json"});
+  const Options options("eval", args,
+                        {"op", "activation", "header", "format", "device", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma", "beta", "eps", "rstd",
+                         "dgamma", "dbeta", "scales"},
+                        {"json"});
   options.required("op");
   std::vector<std::string> names;
   for (const auto& entry : operations()) names.push_back(entry.first);
@@ -227,6 +232,7 @@ int eval_command(const std::vector<std::string>& args) {
     throw options.bad("activation",
                       "'" + options.text("activation", "") + "' is not in this build, gelu is; --header FILE runs the emitted header of any other");
   }
+  if (!with_header && options.has("scales")) throw options.bad("scales", "is not an option of --op " + op + " without --header");
   require_distinct(options, operation.written);
   if (device && with_header) throw options.bad("header", "is for the CPU: --device cuda:N runs the library's own kernels");
   if (with_header) {

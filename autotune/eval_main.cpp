@@ -17,7 +17,8 @@ constexpr const char* kEvalUsage =
     "         one kernel over raw little-endian arrays in files; OP is one of\n"
     "         forward             --activation gelu --x X --y Y --mask M\n"
     "         backward            --activation gelu --dy DY --y Y --mask M --dx DX\n"
-    "         forward, backward   --header FILE ... the kernel of a header that `emit` wrote, of any activation and format\n"
+    "         forward, backward   --header FILE ... the kernel of a header that `emit` wrote, of any activation and format;\n"
+    "                             --scales S for a y in blocks (mxfp8)\n"
     "         layernorm_forward   --rows R --cols N [--gamma G] [--beta B] [--eps E] --x X --y Y --rstd S\n"
     "         layernorm_backward  --rows R --cols N --dy DY --y Y [--gamma G] [--beta B] --rstd S --dx DX [--dgamma DG] [--dbeta DB]\n"
     "         rmsnorm_forward, rmsnorm_backward: the same without beta\n";

@@ -117,7 +117,7 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.format = header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");
   if (value_of(header.text, "const char* ", "kClass")) header.accuracy = text_constant("kClass");
   if (types().find(header.format) == types().end())
-    throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2)");
+    throw kernels::SpecError(path, "kFormat", "unknown format '" + header.format + "' (f32, f16, bf16, e4m3, e5m2, mxfp8)");
   if (header.forward && header.y_bytes() == 1) throw kernels::SpecError(path, "kFormat", "there is no forward in '" + header.format + "'");
   if (header.forward) return header;
   header.bounds.direct = value_of(header.text, "const char* ", "kEntryFormat").has_value();

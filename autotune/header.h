@@ -16,11 +16,12 @@ struct GeneratedHeader {
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
   kernels::FitBounds bounds{};
   std::string activation;  // "gelu"
-  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2"; a forward header without it is f32's
+  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8"; a forward header without it is f32's
   bool forward = false;
   bool masked = true;
   bool has_rows = false;  // a polynomial of more than one row
 
+  bool in_blocks() const { return format == kernels::Format<kernels::MxFp8>::kName; }
   int y_bytes() const { return format == "f32" ? 4 : format == "f16" || format == "bf16" ? 2 : 1; }
 };
 

@@ -165,6 +165,7 @@ namespace {
 std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent) {
   std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
   for (Stored& each : stored) each.value = std::ldexp(each.value, exponent);
+  const bool in_blocks = scales_of(format).first < scales_of(format).last;
   const Activation& f = composite.activation();
   Stage stage("storage intervals", static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
   std::vector<StorageInterval> intervals;
@@ -194,8 +195,8 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
       if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
       // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.
       // The largest of a block lies below the next power of two, whatever it is rounded to.
-      const double end = exponent != 0 ? std::exp2(std::ilogb(value) + 1) : value + 0.5 * ulp_of(format, value);
-      const double bottom = k > 0 ? 0.5 * (stored[k - 1].value + value) : exponent != 0 ? -end : -INFINITY;
+      const double end = in_blocks ? std::exp2(std::ilogb(value) + 1) : value + 0.5 * ulp_of(format, value);
+      const double bottom = k > 0 ? 0.5 * (stored[k - 1].value + value) : in_blocks ? -end : -INFINITY;
       const double top = k + 1 < stored.size() ? 0.5 * (value + stored[k + 1].value) : end;
       if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
       if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;

@@ -30,6 +30,7 @@ using kernels::Extent;
 using kernels::KernelId;
 using kernels::Operand;
 using kernels::Role;
+namespace catalogue = kernels::catalogue;
 using u64 = kernels::u64;
 
 // --- Errors ----------------------------------------------------------------------------------------------------------------------
@@ -228,6 +229,14 @@ outgrad_status check_shape(const char* function, i64 rows, i64 n) {
   return OUTGRAD_OK;
 }
 
+outgrad_status check_elements(const char* function, outgrad_format format, i64 n) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  return check_length(function, n);
+}
+
+// An array of bytes that is no operand of the catalogue.
+constexpr Operand byte_array(const char* name, Role role) { return {name, kernels::Content::kResult, kernels::Element::kFormat, Extent::kElements, role}; }
+
 // A side array. It is not an operand of the catalogue, because a norm may do without it.
 constexpr Operand side_array(const char* name, Role role) { return {name, kernels::Content::kResult, kernels::Element::kF32, Extent::kRows, role}; }
 
@@ -271,6 +280,7 @@ outgrad_status run(const char* function, const Body& body) noexcept {
 }
 
 i64 mask_bytes(i64 n) { return (n + 31) / 32 * 4; }
+i64 mxfp8_scales(i64 n) { return kernels::scales_of<kernels::MxFp8>(n); }
 
 i64 workspace_words(KernelId kernel, outgrad_format format, i64 rows, i64 n) {
   if (kernels::has_extent(kernel, Extent::kNormWorkspace)) return choice().kernels[format]->norm_workspace(rows, n);
@@ -360,6 +370,13 @@ outgrad_status enter(const char* function, KernelId kernel, outgrad_format forma
   });
 }
 
+// A call whose arrays are not those of a kernel of the catalogue: they are checked in the given order.
+template <class Body>
+outgrad_status enter(const char* function, outgrad_format format, std::initializer_list<Array> arrays, const Body& body) {
+  if (const outgrad_status status = check_arrays(function, {arrays.begin(), arrays.size()})) return status;
+  return run(function, [&] { body(*choice().kernels[format]); });
+}
+
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
@@ -407,6 +424,37 @@ outgrad_status outgrad_activation_backward(outgrad_activation activation, outgra
 
 outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx, std::int64_t n) {
   return enter("outgrad_gelu_backward", KernelId::kGeluBackward, format, arguments({dy, y, mask, dx}, 1, n));
+}
+
+outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask,
+                                          std::int64_t n) {
+  constexpr const char* kName = "outgrad_gelu_forward_mxfp8";
+  if (const outgrad_status status = check_elements(kName, format, n)) return status;
+  if (n == 0) return OUTGRAD_OK;
+  Arguments a = arguments({x, codes, mask}, 1, n);
+  a.scales = scales;
+  return enter(kName, format,
+               {{catalogue::kX, x, n * kInfo[format].bytes, kInfo[format].bytes},
+                {byte_array("codes", Role::kOutput), codes, n, 1},
+                {byte_array("scales", Role::kOutput), scales, mxfp8_scales(n), 1},
+                {catalogue::kNewMask, mask, mask_bytes(n), 4}},
+               [&](const FormatKernels& kernels) { kernels.forward_mxfp8(a); });
+}
+
+outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales,
+                                           const std::uint32_t* mask, void* dx, std::int64_t n) {
+  constexpr const char* kName = "outgrad_gelu_backward_mxfp8";
+  if (const outgrad_status status = check_elements(kName, format, n)) return status;
+  if (n == 0) return OUTGRAD_OK;
+  Arguments a = arguments({dy, codes, mask, dx}, 1, n);
+  a.scales = scales;
+  return enter(kName, format,
+               {{catalogue::kDy, dy, n * kInfo[format].bytes, kInfo[format].bytes},
+                {byte_array("codes", Role::kInput), codes, n, 1},
+                {byte_array("scales", Role::kInput), scales, mxfp8_scales(n), 1},
+                {catalogue::kMask, mask, mask_bytes(n), 4},
+                {catalogue::result("dx", 0), dx, n * kInfo[format].bytes, kInfo[format].bytes}},
+               [&](const FormatKernels& kernels) { kernels.backward_mxfp8(a); });
 }
 
 outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows, std::int64_t n,

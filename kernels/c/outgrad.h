@@ -119,6 +119,23 @@ OUTGRAD_API outgrad_status outgrad_activation_backward(outgrad_activation activa
 /* outgrad_activation_backward for OUTGRAD_GELU. */
 OUTGRAD_API outgrad_status outgrad_gelu_backward(outgrad_format format, const void* dy, const void* y, const uint32_t* mask, void* dx, int64_t n);
 
+/* --- GELU's y in MXFP8 ----------------------------------------------------------------------------------------------------------- */
+
+/* For a next product that reads its input in MXFP8 (OCP Microscaling Formats specification 1.0): that array and one bit an
+ * element are all that is kept, 1.156 bytes an element. codes [n] are e4m3, and scales [(n + 31) / 32] are E8M0: elements
+ * 32 k to 32 k + 31 stand for code 2^(scales[k] - 127). Rows of a matrix have blocks of their own where their length is a
+ * multiple of 32. The scale is 2^(floor(log2(amax)) - 8), and not below 2^-127; elements are rounded once, from fp32, to
+ * nearest even, and saturated. An infinity counts as the largest finite number; a NaN stays one and is left out of amax.
+ * mask is that of outgrad_gelu_forward. No array may overlap another. */
+OUTGRAD_API outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, const void* x, uint8_t* codes, uint8_t* scales, uint32_t* mask, int64_t n);
+
+/* dx[i] = dy[i] GELU'(x[i]) from these arrays; dy and dx are in the format. dx may be dy itself. |dx / dy - GELU'(x)| is at
+ * most kT of kernels/generated/gelu_mxfp8.h, 0.03998, apart from the rounding of dx, in every block whose amax is below
+ * 2^12. From there on the numbers of e4m3 about GELU's minimum are subnormal, and the error grows, by about sqrt(2) for
+ * each doubling of amax. */
+OUTGRAD_API outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy, const uint8_t* codes, const uint8_t* scales, const uint32_t* mask,
+                                                       void* dx, int64_t n);
+
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, but not n; eps is at least 0. gamma

@@ -27,13 +27,15 @@ struct ChosenSchedule {
   const char* rung = nullptr;
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, bias.h and layernorm.h.
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h and layernorm.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
   Run* backward[kActivations];
+  Run* forward_mxfp8;   // x, codes, mask; scales
+  Run* backward_mxfp8;  // dy, codes, mask, dx; scales
   ChosenSchedule (*chosen[kKernels])(i64 rows, i64 n);  // by kernels::KernelId
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
   i64 (*bias_workspace)(i64 rows, i64 n);  // words

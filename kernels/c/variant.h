@@ -10,6 +10,7 @@
 #include "kernels/forwards.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/functions.h"
+#include "kernels/host/mxfp8.h"
 
 namespace outgrad::c {
 namespace {
@@ -40,6 +41,19 @@ void forward(const kernels::Arguments& a) {
   kernels::call<KernelId::kGeluForward, T>(a, [](auto... x) { kernels::activation_forward<F, T, tuned::kDefaultSchedule>(x...); });
 }
 
+// GELU's y in MXFP8.
+template <class T>
+void forward_mxfp8(const kernels::Arguments& a) {
+  kernels::gelu_forward_mxfp8<typename kernels::ForwardFit<T>::Type, T, tuned::kDefaultSchedule>(
+      a.at<const T>(0), a.at<kernels::F8E4M3>(1), static_cast<kernels::E8M0*>(const_cast<void*>(a.scales)), a.at<u32>(2), a.cols);
+}
+
+template <class T>
+void backward_mxfp8(const kernels::Arguments& a) {
+  kernels::call<KernelId::kGeluBackward, T, kernels::MxFp8>(
+      a, [](auto... x) { kernels::activation_backward<kernels::generated::GeluMxfp8, T, tuned::kDefaultSchedule, kernels::MxFp8>(x...); });
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -55,6 +69,8 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
   return {.run = {run<static_cast<KernelId>(kKernel), T>...},
           .forward = {run<KernelId::kGeluForward, T>, forward<F, T>...},
           .backward = {run<KernelId::kGeluBackward, T>, backward<Fit, T>...},
+          .forward_mxfp8 = forward_mxfp8<T>,
+          .backward_mxfp8 = backward_mxfp8<T>,
           .chosen = {chosen<static_cast<KernelId>(kKernel), T>...},
           .norm_workspace = norm_workspace,
           .bias_workspace = bias_workspace};

@@ -214,10 +214,10 @@ void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, 
   end_streaming<kStreaming>();
 }
 
-// What becomes of a pack's z in format T: the mask bits and y, stored as T or in fp32. Where all of them are near, as almost always, nothing is to be
-// clamped, no row to be fetched from elsewhere, no value to be rounded in another way than most.
-template <class Forward, class T, bool kStreaming, class Lanes, class Y>
-OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, Y* y, u8* mask) {
+// What becomes of a pack's z: the mask bits, and finish(ops, y), where y is in fp32, ready to be narrowed to T. Where all of them are near, as almost
+// always, nothing is to be clamped, no row to be fetched from elsewhere, no value to be rounded in another way than most.
+template <class Forward, class T, class Lanes, class Finish>
+OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, u8* mask, const Finish& finish) {
   ops.store_mask(mask, evaluate_mask(ops, Forward{}, z));
   if constexpr (kIsRoundedForward<Forward> && requires { ops.all_rows(z, 1); }) {
     using Near = NearRows<Forward>;
@@ -226,10 +226,17 @@ OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, Y
     const auto q = forward_index(ops, Near{}, z);
     if (__builtin_expect(ops.all_rows(q, Near::kRows) && (Forward::kTie >= kLeastNormal || ops.none_below(z, kLeast)), 1)) {
       constexpr OrdinaryLanes<Lanes> kOrdinary{};
-      return kOrdinary.template store<kStreaming>(y, evaluate_near(kOrdinary, Near{}, kForwardColumns<Forward>.near, q, z));
+      return finish(kOrdinary, evaluate_near(kOrdinary, Near{}, kForwardColumns<Forward>.near, q, z));
     }
   }
-  ops.template store<kStreaming>(y, gelu_forward_value<T>(ops, Forward{}, kForwardColumns<Forward>, z));
+  finish(ops, gelu_forward_value<T>(ops, Forward{}, kForwardColumns<Forward>, z));
+}
+
+// The same with y stored, as T or in fp32.
+template <class Forward, class T, bool kStreaming, class Lanes, class Y>
+OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, Y* y, u8* mask) {
+  forward_pack<Forward, T>(ops, z, mask,
+                           [=](const auto& lanes, const auto& value) __attribute__((always_inline)) { lanes.template store<kStreaming>(y, value); });
 }
 
 template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming>

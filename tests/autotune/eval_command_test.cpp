@@ -223,6 +223,43 @@ TEST_F(Eval, ATableHeaderGivesItsScalarKernelsBits) {
   run(kernels::synthetic::Direct<F16, BF16, false>{}, F16{}, F16{}, " --format f16 --activation tanh");  // no mask needed
 }
 
+TEST_F(Eval, AHeaderOfABlockFormatReadsScales) {
+  using kernels::MxFp8;
+  constexpr std::size_t kElements = 5'003;
+  std::vector<BF16> dy = patterns<BF16>(kElements, 51);
+  std::vector<kernels::F8E4M3> y = patterns<kernels::F8E4M3>(kElements, 52);
+  std::vector<kernels::E8M0> scales((kElements + 31) / 32);
+  for (std::size_t k = 0; k < scales.size(); ++k) scales[k].bits = static_cast<kernels::u8>(110 + k % 20);
+  std::vector<u32> mask = patterns<u32>((kElements + 31) / 32, 53);
+  std::vector<BF16> dx(kElements);
+  kernels::activation_backward<kernels::generated::GeluMxfp8, BF16, kReferenceSchedule, MxFp8>(
+      dy.data(), kernels::stored<MxFp8>(y.data(), scales.data()), mask.data(), dx.data(), static_cast<i64>(kElements));
+  write("dy", dy), write("y", y), write("scales", scales), write("mask", mask);
+  const std::string command =
+      "eval --op backward --format bf16 --header " + kGenerated + "gelu_mxfp8.h" + option("dy") + option("y") + option("mask") + option("dx");
+  const CommandResult given = tune(command + option("scales"));
+  ASSERT_EQ(given.status, 0) << given.output;
+  EXPECT_EQ(bits<BF16>("dx"), bits_of(dx));
+
+  std::filesystem::remove(folder_ / "dx");
+  const auto expect_refused = [&](const std::string& refused, const std::string& says) {
+    const CommandResult outcome = tune(refused);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_TRUE(is_one_line(outcome.output)) << outcome.output;
+    EXPECT_NE(outcome.output.find(says), std::string::npos) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "dx"));
+  };
+  expect_refused(command, "--scales: is required");
+  scales.pop_back();
+  write("scales", scales);
+  expect_refused(command + option("scales"), "scales: ");
+  expect_refused("eval --op backward --header " + kGenerated + "gelu_bf16.h" + option("dy") + option("dy", "y") + option("mask") + option("dx") +
+                     option("scales"),
+                 "--scales: y in bf16 has no scales");
+  expect_refused("eval --op backward --activation gelu --format bf16" + option("dy") + option("dy", "y") + option("mask") + option("dx") + option("scales"),
+                 "--scales: is not an option of --op backward without --header");
+}
+
 // On a device, of which the tests have a stand-in: the CPU's bytes, from the same files.
 class EvalOnDevice : public Eval {
  protected:

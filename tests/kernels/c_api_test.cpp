@@ -24,6 +24,7 @@
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/host/mxfp8.h"
 #include "tests/kernels/patterns.h"
 
 namespace outgrad::kernels {
@@ -61,9 +62,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, two shapes of 11 arrays of the norms and of 9 of the fused forms; and the two
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, two shapes of 11 arrays of the norms and of 9 of the fused forms; and the two
   // lines that say what ran.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 2 * 11 + 2 * 9));
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 2 * 11 + 2 * 9));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -163,6 +164,37 @@ TEST(CInterface, EveryForwardIsItsHeadersBits) {
   ASSERT_EQ(outgrad_activation_forward(OUTGRAD_GELU, OUTGRAD_F32, x.data(), y.data(), mask.data(), static_cast<i64>(x.size())), OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected, y), -1);
   EXPECT_EQ(mask, expected_mask);
+}
+
+template <class T>
+void expect_mxfp8_bits() {
+  const std::vector<T> x = patterns::all<T>();
+  const auto n = static_cast<i64>(x.size());
+  struct Kept {
+    std::vector<u8> codes, scales;
+    std::vector<u32> mask;
+  };
+  const size_t blocks = (x.size() + 31) / 32;
+  Kept expected{std::vector<u8>(x.size()), std::vector<u8>(blocks), std::vector<u32>(blocks)}, actual = expected;
+  gelu_forward_mxfp8<typename ForwardFit<T>::Type, T, kScalar>(x.data(), reinterpret_cast<F8E4M3*>(expected.codes.data()),
+                                                               reinterpret_cast<E8M0*>(expected.scales.data()), expected.mask.data(), n);
+  ASSERT_EQ(outgrad_gelu_forward_mxfp8(kFormatOf<T>, x.data(), actual.codes.data(), actual.scales.data(), actual.mask.data(), n), OUTGRAD_OK);
+  EXPECT_EQ(expected.codes, actual.codes);
+  EXPECT_EQ(expected.scales, actual.scales);
+  EXPECT_EQ(expected.mask, actual.mask);
+  std::vector<T> dx(x.size()), in_place = x;
+  activation_backward<generated::GeluMxfp8, T, kScalar, MxFp8>(x.data(), stored<MxFp8>(actual.codes.data(), actual.scales.data()), actual.mask.data(),
+                                                               dx.data(), n);
+  ASSERT_EQ(
+      outgrad_gelu_backward_mxfp8(kFormatOf<T>, in_place.data(), actual.codes.data(), actual.scales.data(), actual.mask.data(), in_place.data(), n),
+      OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(dx, in_place), -1);
+}
+
+TEST(CInterface, Mxfp8IsTheHeadersBits) {
+  expect_mxfp8_bits<float>();
+  expect_mxfp8_bits<F16>();
+  expect_mxfp8_bits<BF16>();
 }
 
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
@@ -372,6 +404,40 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, y, y, mask, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_backward(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(memory, before);
+}
+
+TEST(CInterface, Mxfp8RefusesWithoutWriting) {
+  constexpr i64 n = 64;
+  std::vector<u32> memory(4 * n, kGuard);
+  u32 *const x = memory.data(), *const dx = x + n, *const mask = dx + n;
+  u8 *const codes = reinterpret_cast<u8*>(mask + 2), *const scales = codes + n;
+  const auto forward = [&](const void* p, u8* c, u8* s, u32* m, i64 count, int format = OUTGRAD_F32) {
+    return [=] { return outgrad_gelu_forward_mxfp8(format, p, c, s, m, count); };
+  };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "x is null", memory, forward(nullptr, codes, scales, mask, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", memory, forward(x, nullptr, scales, mask, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", memory, forward(x, codes, nullptr, mask, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, forward(x, codes, scales, nullptr, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory, forward(x, reinterpret_cast<u8*>(x), scales, mask, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps scales", memory, forward(x, codes, codes + n - 1, mask, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps mask", memory, forward(x, reinterpret_cast<u8*>(mask) + 7, scales, mask, n));
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, forward(x, codes, scales, mask, -1));
+  expect_refused(OUTGRAD_ERROR_SIZE, "addressed", memory, forward(x, codes, scales, mask, kMax));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, forward(x, codes, scales, mask, n, 3));
+  const auto backward = [&](const void* p, const u8* c, const u8* s, const u32* m, void* d, i64 count, int format = OUTGRAD_F32) {
+    return [=] { return outgrad_gelu_backward_mxfp8(format, p, c, s, m, d, count); };
+  };
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dy is null", memory, backward(nullptr, codes, scales, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", memory, backward(x, nullptr, scales, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "scales is null", memory, backward(x, codes, nullptr, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, backward(x, codes, scales, nullptr, dx, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "dx is null", memory, backward(x, codes, scales, mask, nullptr, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps dy", memory, backward(x, codes, scales, mask, x + 1, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps scales", memory, backward(x, codes, reinterpret_cast<u8*>(dx) + 5, mask, dx, n));
+  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "dx", memory, backward(x, codes, scales, mask, reinterpret_cast<u8*>(dx) + 1, n, OUTGRAD_BF16));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format -1", memory, backward(x, codes, scales, mask, dx, n, -1));
+  EXPECT_EQ(outgrad_gelu_forward_mxfp8(OUTGRAD_F16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_gelu_backward_mxfp8(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
 }
 
 TEST(CInterface, NormsRefuseWithoutWriting) {

@@ -159,6 +159,34 @@ static void activations(int format) {
   free(mask);
 }
 
+/* FNV-1a over bytes. */
+static uint64_t hash_of_bytes(const uint8_t* bytes, int64_t n) {
+  uint64_t state = UINT64_C(0xcbf29ce484222325);
+  int64_t i;
+  for (i = 0; i < n; ++i) state = (state ^ bytes[i]) * UINT64_C(0x100000001b3);
+  return state;
+}
+
+/* GELU's y in MXFP8: blocks of neighbouring patterns, hence of like magnitude, and a part of one. */
+static void mxfp8(int format) {
+  void* values;
+  const int64_t n = patterns(format, &values) - 5, blocks = (n + 31) / 32;
+  uint8_t *const codes = allocate((size_t)n), *const scales = allocate((size_t)blocks);
+  uint32_t* const mask = allocate((size_t)blocks * 4);
+  void* const dx = allocate((size_t)n * kBytes[format]);
+  check(outgrad_gelu_forward_mxfp8(format, values, codes, scales, mask, n));
+  print("mxfp8_codes", format, hash_of_bytes(codes, n));
+  print("mxfp8_scales", format, hash_of_bytes(scales, blocks));
+  print("mxfp8_mask", format, hash_of(OUTGRAD_F32, mask, blocks));
+  check(outgrad_gelu_backward_mxfp8(format, values, codes, scales, mask, dx, n));
+  print("mxfp8_dx", format, hash_of(format, dx, n));
+  free(values);
+  free(codes);
+  free(scales);
+  free(mask);
+  free(dx);
+}
+
 /* Values around 1 of a format, as bits. */
 static uint32_t moderate(int format) {
   const uint32_t r = next_random();
@@ -274,6 +302,7 @@ int main(void) {
   queries();
   for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
     activations(format);
+    mxfp8(format);
     norms(format, 37, 777);
     fused(format, 37, 777);
     fused(format, 9, 256);

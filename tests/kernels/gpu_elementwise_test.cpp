@@ -116,7 +116,7 @@ float scale_of_block<float>(i64 k) {
   return 0x1.234567p-2f * static_cast<float>(1 + k % 7);
 }
 template <>
-synthetic::PowerOfTwo scale_of_block<synthetic::PowerOfTwo>(i64 k) {
+E8M0 scale_of_block<E8M0>(i64 k) {
   return {static_cast<u8>(124 + k % 5)};
 }
 
@@ -147,7 +147,7 @@ void expect_backward_of_blocks(i64 n) {
 
 TEST(StandInElementwiseShapes, BlocksWithAScaleAreTheHosts) {
   for (const i64 n : {1, 31, 32, 40, 777, 8192}) {
-    expect_backward_of_blocks<synthetic::WithLeftAndRight, float, synthetic::BlocksOf32, DefaultGpuSchedule>(n);
+    expect_backward_of_blocks<synthetic::WithLeftAndRight, float, MxFp8, DefaultGpuSchedule>(n);
     expect_backward_of_blocks<synthetic::WithLeftAndRight, BF16, synthetic::BlocksOf16, ByRows>(n);
   }
 }

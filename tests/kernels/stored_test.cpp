@@ -21,15 +21,15 @@
 namespace outgrad::kernels {
 namespace {
 
-using synthetic::BlocksOf16, synthetic::BlocksOf32, synthetic::PowerOfTwo;
+using synthetic::BlocksOf16;
 
 // A format without scales costs nothing to view: the view is the pointer.
 static_assert(std::is_same_v<Stored<float>, const float*> && std::is_same_v<Stored<BF16>, const BF16*> && std::is_same_v<Stored<F8E4M3>, const F8E4M3*>);
-static_assert(std::is_same_v<FormatOf<Stored<BlocksOf32>>, BlocksOf32> && std::is_same_v<CodeOf<BlocksOf32>, F8E4M3>);
-static_assert(scales_of<BlocksOf32>(0) == 0 && scales_of<BlocksOf32>(1) == 1 && scales_of<BlocksOf32>(32) == 1 && scales_of<BlocksOf32>(33) == 2);
+static_assert(std::is_same_v<FormatOf<Stored<MxFp8>>, MxFp8> && std::is_same_v<CodeOf<MxFp8>, F8E4M3>);
+static_assert(scales_of<MxFp8>(0) == 0 && scales_of<MxFp8>(1) == 1 && scales_of<MxFp8>(32) == 1 && scales_of<MxFp8>(33) == 2);
 
 // The scale of block k: neighbours differ, and among them are the ends of the format and what is no number.
-PowerOfTwo scale_at(PowerOfTwo, i64 k) {
+E8M0 scale_at(E8M0, i64 k) {
   constexpr u8 kBits[] = {127, 120, 130, 0, 127, 254, 125, 255, 128, 119};
   return {kBits[k % static_cast<i64>(std::size(kBits))]};
 }
@@ -88,16 +88,16 @@ void expect_backward_everywhere() {
   expect_backward<Y, BF16, CpuSchedule{.threads = 2, .vector_bits = 512, .unroll = 4, .block_elements = 1024, .table = TablePlacement::memory}>();
 }
 
-TEST(Stored, BackwardTakesBlocksScaledByPowersOfTwo) { expect_backward_everywhere<BlocksOf32>(); }
+TEST(Stored, BackwardTakesMxfp8) { expect_backward_everywhere<MxFp8>(); }
 
 TEST(Stored, BackwardTakesBlocksWhoseProductsAreRounded) { expect_backward_everywhere<BlocksOf16>(); }
 
 TEST(Stored, AKernelsArgumentsHoldTheScales) {
-  const BlockArray<BlocksOf32> y;
+  const BlockArray<MxFp8> y;
   Arguments arguments{.cols = y.size()};
   arguments.array[1] = const_cast<F8E4M3*>(y.codes.data());
   arguments.scales = y.scales.data();
-  call<KernelId::kGeluBackward, float, BlocksOf32>(arguments, [&](const float*, Stored<BlocksOf32> view, const u32*, float*, i64 n) {
+  call<KernelId::kGeluBackward, float, MxFp8>(arguments, [&](const float*, Stored<MxFp8> view, const u32*, float*, i64 n) {
     EXPECT_EQ(n, y.size());
     for (i64 i = 0; i < n; i += 7) EXPECT_EQ(canonical_bits(first_value(view + i)), canonical_bits(y.value(i))) << i;
   });

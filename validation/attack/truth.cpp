@@ -74,10 +74,11 @@ struct Stored {
   std::uint32_t code;
 };
 
-std::vector<Stored> numbers_of(const std::string& format) {
+// Of the scale 2^exponent.
+std::vector<Stored> numbers_of(const std::string& format, int exponent) {
   std::vector<Stored> numbers;
   for (std::uint32_t code = 0; code < codes_of(format); ++code) {
-    const float value = widened(format, code);
+    const float value = std::ldexp(widened(format, code), exponent);
     if (!std::isnan(value)) numbers.push_back({value, code});
   }
   std::stable_sort(numbers.begin(), numbers.end(),
@@ -95,12 +96,12 @@ double midpoint(const std::string& format, float a, float b) {
 
 }  // namespace
 
-std::uint32_t codes_of(const std::string& format) { return format == "e4m3" || format == "e5m2" ? 1u << 8 : 1u << 16; }
+std::uint32_t codes_of(const std::string& format) { return format == "e4m3" || format == "e5m2" || format == "mxfp8" ? 1u << 8 : 1u << 16; }
 
 float widened(const std::string& format, std::uint32_t code) {
   if (format == "bf16") return kernels::widen(kernels::BF16{static_cast<kernels::u16>(code)});
   if (format == "f16") return kernels::widen(kernels::F16{static_cast<kernels::u16>(code)});
-  if (format == "e4m3") return kernels::widen(kernels::F8E4M3{static_cast<kernels::u8>(code)});
+  if (format == "e4m3" || format == "mxfp8") return kernels::widen(kernels::F8E4M3{static_cast<kernels::u8>(code)});
   if (format == "e5m2") return kernels::widen(kernels::F8E5M2{static_cast<kernels::u8>(code)});
   throw std::invalid_argument("no stored format of this name: " + format);
 }
@@ -112,8 +113,8 @@ double ulp_of(const std::string& format, double v) {
   const Shape shape = format == "f32"    ? Shape{23, -126}
                       : format == "bf16" ? Shape{7, -126}
                       : format == "f16"  ? Shape{10, -14}
-                      : format == "e4m3" ? Shape{3, -6}
-                                         : Shape{2, -14};
+                      : format == "e5m2" ? Shape{2, -14}
+                                         : Shape{3, -6};
   const int exponent = v == 0 ? shape.least : std::max(std::ilogb(v), shape.least);
   return std::ldexp(1.0, exponent - shape.fraction);
 }
@@ -173,27 +174,32 @@ Curve::Preimage Curve::preimage(const Real& y, bool m, double& near) const {
 
 namespace {
 
-// The points of one branch of a format whose numbers are all enumerated.
-void add_stored(const Curve& curve, const std::string& format, bool m, const std::vector<Stored>& numbers, Truth& truth) {
+// The exponents of the scales that mxfp8's blocks have for amax below 2^12, at whose last the numbers about GELU's minimum are still normal.
+constexpr int kLeastScale = -127, kMostScale = 3, kBeyondLargest = 9;
+
+// The points of one branch of a format whose numbers are all enumerated; in mxfp8 those of one scale.
+void add_stored(const Curve& curve, const std::string& format, bool m, int exponent, Truth& truth) {
+  const std::vector<Stored> numbers = numbers_of(format, exponent);
+  const bool in_blocks = format == "mxfp8";
+  // No element of a block reaches the power of two that follows its largest number.
+  const double end = in_blocks ? std::ldexp(1.0, kBeyondLargest + exponent) : format == "e4m3" ? 464.0 : std::numeric_limits<double>::infinity();
+  const double begin = in_blocks ? -end : -std::numeric_limits<double>::infinity();
   const bool limited = curve.end() < kEndOfLine;
   double near = curve.first_guess(0, m);
   bool first = true, flat = false;
   Curve::Preimage below;
   long double flat_slope = 0;
-  const bool tiny = codes_of(format) < 1u << 16;
+  const bool tiny = codes_of(format) < 1u << 16 && !in_blocks;  // only a direct table is for such a format
   const long double far_slope = static_cast<long double>(curve.formula().at(Real(m ? curve.end() : -curve.end())).slope);
   for (size_t i = 0; i < numbers.size(); ++i) {
     const Stored& y = numbers[i];
     if (std::isinf(y.value) && y.value < 0) continue;
     // +0 and -0 are two codes of one number. What rounds to -0 ends at 0, and what rounds to +0 begins there.
     const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value, last_is_twin = i > 0 && numbers[i - 1].value == y.value;
-    const double upper = next_is_twin             ? 0.0
-                         : i + 1 < numbers.size() ? midpoint(format, y.value, numbers[i + 1].value)
-                         : format == "e4m3"       ? 464.0
-                                                  : std::numeric_limits<double>::infinity();
+    const double upper = next_is_twin ? 0.0 : i + 1 < numbers.size() ? midpoint(format, y.value, numbers[i + 1].value) : end;
     if (curve.masked() && Real(upper) <= curve.y_star()) continue;
     if (first) {
-      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1].value, y.value) : -std::numeric_limits<double>::infinity();
+      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1].value, y.value) : begin;
       near = curve.first_guess(lower, m);
       below = curve.preimage(Real(lower), m, near);
       first = false;
@@ -292,7 +298,7 @@ Truth backward_truth(const Curve& curve, const std::string& format) {
   Truth truth;
   truth.left_limit = static_cast<double>(curve.formula().at(Real(-curve.end())).slope);
   truth.right_limit = static_cast<double>(curve.formula().at(Real(curve.end())).slope);
-  if (codes_of(format) == 1u << 16) add_limits(curve, truth);
+  if (codes_of(format) == 1u << 16 || format == "mxfp8") add_limits(curve, truth);
   if (format == "f32") {
     for (const bool m : {true, false}) {
       if (!m && !curve.masked()) break;
@@ -310,9 +316,11 @@ Truth backward_truth(const Curve& curve, const std::string& format) {
     }
     return truth;
   }
-  const std::vector<Stored> numbers = numbers_of(format);
-  add_stored(curve, format, true, numbers, truth);
-  if (curve.masked()) add_stored(curve, format, false, numbers, truth);
+  const bool in_blocks = format == "mxfp8";
+  for (int exponent = in_blocks ? kLeastScale : 0; exponent <= (in_blocks ? kMostScale : 0); ++exponent) {
+    add_stored(curve, format, true, exponent, truth);
+    if (curve.masked()) add_stored(curve, format, false, exponent, truth);
+  }
   return truth;
 }
 
@@ -371,7 +379,7 @@ double coordinate_error(const Curve& curve, const Truth& truth, const Claims& cl
   double largest = 0;
   const double star = static_cast<double>(curve.y_star());
   for (const bool m : {true, false}) {
-    double near_true = curve.first_guess(star, m), near_moved = near_true, last = 0;
+    double near_true = curve.first_guess(star, m), near_moved = near_true, last = 0, before = -std::numeric_limits<double>::infinity();
     int taken = 0;
     for (size_t i = 0; i < truth.points.size(); ++i) {
       const Point& point = truth.points[i];
@@ -380,6 +388,8 @@ double coordinate_error(const Curve& curve, const Truth& truth, const Claims& cl
       if (claims.kind == Claims::Kind::backward && !known.stored && std::string(claims.format) != "f32") continue;  // midpoints are not stored numbers
       const double y = point.at, above = y - star;
       constexpr int kAll = 200;
+      if (y < before) taken = 0, last = 0, near_true = near_moved = curve.first_guess(star, m);  // the numbers of the next scale
+      before = y;
       if (taken > kAll && above < last * 1.05) continue;
       ++taken, last = above;
       const double s_c = std::sqrt(std::max(y - claims.y_hi - claims.y_lo, claims.t_min));

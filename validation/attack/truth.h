@@ -80,7 +80,7 @@ struct Truth {
   double left_limit = 0, right_limit = 0;  ///< of f'
 };
 
-/// For a backward header: every stored y of f16, bf16, e4m3 or e5m2 with either bit, and the midpoints between them;
+/// For a backward header: every stored y of f16, bf16, e4m3, e5m2 or mxfp8 with either bit, and the midpoints between them;
 /// for f32, strata. Throws std::invalid_argument for another format.
 Truth backward_truth(const Curve& curve, const std::string& format);
 

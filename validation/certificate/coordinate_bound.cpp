@@ -22,7 +22,12 @@ constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is
 struct Grid {
   int digits, least_exponent;
 
-  explicit Grid(const std::string& format) : digits(format == "f32" ? 23 : format == "f16" ? 10 : format == "mxfp8" ? 3 : 7), least_exponent(format == "f16" ? -14 : -126) {}
+  explicit Grid(const std::string& format)
+      : digits(format == "f32"     ? 23
+               : format == "f16"   ? 10
+               : format == "mxfp8" ? 3
+                                   : 7),
+        least_exponent(format == "f16" ? -14 : -126) {}
   double spacing(double y) const { return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits); }
   double nearest(double y) const { return std::nearbyint(y / spacing(y)) * spacing(y); }
   // Next to a power of two of y < 0 the finer spacing begins.

@@ -75,13 +75,14 @@ struct StoredNumbers {
                         std::max<int>(static_cast<int>(field), 1) - bias - layout.mantissa_bits + exponent);
     };
     // What lies beyond the largest number is in no block of this scale: an infinity stands for it, and for nothing else.
-    const bool ends = layout.has_infinity || exponent != 0;
+    const bool in_blocks = scales_of(format).first < scales_of(format).last, ends = layout.has_infinity || in_blocks;
     if (ends) numbers.push_back({sign | infinity, -kInfinity});
     for (std::uint32_t k = count; k-- > 0;) numbers.push_back({sign | k, -magnitude(k)});
     for (std::uint32_t k = 0; k < count; ++k) numbers.push_back({k, magnitude(k)});
     if (ends) numbers.push_back({infinity, kInfinity});
     // Midway to the number that would follow the largest.
-    const double overflow = exponent != 0 ? std::exp2(std::ilogb(magnitude(count - 1)) + 1) : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
+    const double overflow =
+        in_blocks ? std::exp2(std::ilogb(magnitude(count - 1)) + 1) : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
     if (!ends) end = overflow;
     for (size_t i = 0; i + 1 < numbers.size(); ++i) {
       const double a = numbers[i].value, b = numbers[i + 1].value;
@@ -230,12 +231,10 @@ class Enumeration {
  public:
   Enumeration(const HeaderNames& h, const std::string& format, bool masked, const std::string& accuracy, const StorageClaims& claims,
               const std::string& entry_format, std::function<float(std::uint32_t, double, bool)> gradient)
-      : class_(read_class(accuracy)),
-        preimages_at_([=](int scale) {
+      : class_(read_class(accuracy)), preimages_at_([=](int scale) {
           return preimages_of(h.activation, h.function, format, scale, masked, read_class(accuracy).kind == ClassKind::ulp ? kDeepTailSlope : kTailSlope);
         }),
-        masked_(masked),
-        format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
+        masked_(masked), format_(format), entry_format_(entry_format), gradient_(std::move(gradient)) {
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
     for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
