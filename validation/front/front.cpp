@@ -1,0 +1,208 @@
+// Moments of every store over the x of bf16, and what follows from them.
+#include "validation/front/front.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/formats.h"
+#include "kernels/host/errors.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr double kKeptY = 16;  // bits of a y in bf16, which the next layer keeps
+
+double of_format(double bits) { return bits; }
+
+// The q with P(x <= q) = p.
+double quantile(const Distribution& distribution, double p) {
+  double low = -1e6, high = 1e6;
+  for (int step = 0; step < 100; ++step) {
+    const double middle = (low + high) / 2;
+    (distribution.mass(-std::numeric_limits<double>::infinity(), middle) < p ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+std::vector<ErrorAt> errors_of_steps(const ForeignFunction& function, const FrontDomain& domain) {
+  const auto n = static_cast<std::int64_t>(domain.x.size());
+  std::vector<float> code(domain.x.size()), g(domain.x.size());
+  const std::vector<std::uint32_t> mask((domain.x.size() + 31) / 32);
+  function.codes(domain.x.data(), code.data(), n);
+  function.derivative(code.data(), mask.data(), g.data(), n);
+  std::vector<ErrorAt> errors;
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const double e = static_cast<double>(g[i]) - domain.slope[i];
+    errors.push_back({std::fabs(e), e, e * e});
+  }
+  return errors;
+}
+
+// f' of any number, by the reference at the float nearest to it: within |f''| 2^-24 of its magnitude.
+double slope_at(const SweptActivation& f, double x) {
+  const auto near = static_cast<float>(x);
+  double value = 0, low = 0, high = 0, slope = 0;
+  f.reference().evaluate(&near, &value, &low, &high, &slope, 1);
+  return slope;
+}
+
+std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const FrontDomain& domain, const Distribution& distribution) {
+  const Quantiser& quantiser = *function.quantiser;
+  const double share = 1.0 / (static_cast<double>(quantiser.group) + 1);
+  const double low = kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, share))));
+  const double high = kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, 1 - share))));
+  const QuantisedGroup group(quantiser, low, high, kBf16);
+  if (!group.problem().empty()) throw kernels::SpecError(function.name, distribution.name(), group.problem());
+  std::vector<double> slope_of(static_cast<std::size_t>(1) << quantiser.bits);
+  for (std::size_t code = 0; code < slope_of.size(); ++code) slope_of[code] = slope_at(domain.activation, group.value(static_cast<int>(code)));
+  std::vector<ErrorAt> errors;
+  for (std::size_t i = 0; i < domain.x.size(); ++i) {
+    const double x = std::clamp(static_cast<double>(domain.x[i]), low, high);
+    ErrorAt at;
+    const double first = group.least_raw(x), last = group.greatest_raw(x);
+    for (double raw = first; raw <= last; ++raw) {
+      const double p = quantiser.stochastic ? group.probability(x, raw) - (raw < last ? group.probability(x, raw + 1) : 0) : 1;
+      const double e = slope_of[static_cast<std::size_t>(group.code(raw))] - domain.slope[i];
+      at.mean += p * e;
+      at.square += p * e * e;
+      if (p > 0) at.greatest = std::max(at.greatest, std::fabs(e));
+    }
+    // What lies beyond the range is in no such group.
+    if (x != static_cast<double>(domain.x[i])) at.greatest = 0;
+    errors.push_back(at);
+  }
+  return errors;
+}
+
+bool dominates(const FrontRow& a, const FrontRow& b, std::size_t rank_by) {
+  const auto figures = [&](const FrontRow& row) { return std::array{row.store.beyond, row.store.all, row.sup(), row.under[rank_by].rms}; };
+  const auto one = figures(a), other = figures(b);
+  bool better = false;
+  for (std::size_t k = 0; k < one.size(); ++k) {
+    if (one[k] > other[k]) return false;
+    better = better || one[k] < other[k];
+  }
+  return better;
+}
+
+}  // namespace
+
+FrontDomain::FrontDomain(const SweptActivation& f) : activation(f) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float each = kernels::widen(kernels::BF16{static_cast<kernels::u16>(bits)});
+    if (std::isfinite(each)) x.push_back(each);
+  }
+  std::sort(x.begin(), x.end(), [](float a, float b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); });
+  slope.resize(x.size());
+  std::vector<double> value(x.size()), low(x.size()), high(x.size());
+  f.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<std::int64_t>(x.size()));
+}
+
+double FrontRow::sup() const {
+  if (!std::isnan(store.proven)) return store.proven;
+  double most = 0;
+  for (const StoreUnder& each : under) most = std::max(most, each.greatest);
+  return most;
+}
+
+Store foreign_store(const ForeignFunction& function) {
+  Store store;
+  store.name = function.name;
+  store.origin = function.source.value("work", "");
+  if (function.steps) {
+    store.beyond = function.code_bits;
+    store.errors = [function](const FrontDomain& domain, const Distribution&) { return errors_of_steps(function, domain); };
+  } else if (function.quantiser && !function.quantiser->keeps_y) {
+    store.beyond = function.quantiser->bits_per_element(kBf16);
+    store.by_distribution = true;
+    store.condition = fmt::format("x within its group's range, groups of {}", function.quantiser->group);
+    store.errors = [function](const FrontDomain& domain, const Distribution& distribution) { return errors_of_quantiser(function, domain, distribution); };
+  } else {
+    throw kernels::SpecError(function.name, "kind", "only steps and quantisers of x are kept in place of x");
+  }
+  store.all = kKeptY + store.beyond;
+  return store;
+}
+
+std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by) {
+  const FrontDomain domain(f);
+  std::vector<std::vector<double>> weights(distributions.size());
+  for (std::size_t d = 0; d < distributions.size(); ++d) {
+    for (const float x : domain.x) {
+      const auto [low, high] = rounding_interval(x, kBf16);
+      // The interval of 0 belongs to -0 and +0 alike.
+      weights[d].push_back(distributions[d].mass(low, high) * (x == 0 ? 0.5 : 1));
+    }
+  }
+  std::vector<FrontRow> rows;
+  for (Store& store : stores) {
+    FrontRow row;
+    std::vector<ErrorAt> errors;
+    for (std::size_t d = 0; d < distributions.size(); ++d) {
+      if (d == 0 || store.by_distribution) errors = store.errors(domain, distributions[d]);
+      StoreUnder under;
+      under.x = distributions[d].name();
+      double mass = 0, square = 0, bias = 0, product = 0, slopes = 0;
+      for (std::size_t i = 0; i < errors.size(); ++i) {
+        const double w = weights[d][i], s = domain.slope[i];
+        mass += w;
+        square += w * errors[i].square;
+        bias += w * errors[i].mean;
+        product += w * (s + errors[i].mean) * s;
+        slopes += w * s * s;
+        if (errors[i].greatest > under.greatest) under.greatest = errors[i].greatest, under.at = static_cast<double>(domain.x[i]);
+      }
+      under.rms = std::sqrt(square / mass);
+      under.bias = bias / mass;
+      under.shrinkage = product / slopes;
+      row.under.push_back(under);
+    }
+    row.store = std::move(store);
+    rows.push_back(std::move(row));
+  }
+  for (FrontRow& row : rows) {
+    for (const FrontRow& other : rows) {
+      if (row.dominated_by.empty() && &other != &row && dominates(other, row, rank_by)) row.dominated_by = other.store.name;
+    }
+  }
+  return rows;
+}
+
+nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows) {
+  nlohmann::ordered_json json{{"schema", kFrontSchema}, {"activation", f.name}, {"x_format", "bf16"}, {"stores", nlohmann::ordered_json::array()}};
+  for (const FrontRow& row : rows) {
+    const Store& s = row.store;
+    nlohmann::ordered_json each{{"name", s.name}, {"origin", s.origin}, {"bits_beyond", s.beyond}, {"bits_all", s.all}};
+    if (!std::isnan(s.proven)) each["proven"] = s.proven;
+    if (!s.proof.empty()) each["proof"] = s.proof;
+    if (!s.condition.empty()) each["condition"] = s.condition;
+    if (s.operations >= 0) each["operations"] = s.operations;
+    auto& under = each["under"] = nlohmann::ordered_json::array();
+    for (const StoreUnder& u : row.under) {
+      under.push_back({{"x", u.x}, {"greatest", u.greatest}, {"at", u.at}, {"rms", u.rms}, {"bias", u.bias}, {"shrinkage", u.shrinkage}});
+    }
+    if (!row.dominated_by.empty()) each["dominated_by"] = row.dominated_by;
+    json["stores"].push_back(each);
+  }
+  return json;
+}
+
+std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows) {
+  std::string text = fmt::format("{}, every x of bf16; bits an element beyond the y that the next layer keeps, and in all\n", f.name);
+  text += fmt::format("{:<26} {:>7} {:>7} {:>9} {:>9}", "store", "beyond", "all", "proven", "found");
+  for (const StoreUnder& u : rows.front().under) text += fmt::format(" | {:>15} rms {:>9} {:>9}", u.x, "bias", "shrinkage");
+  text += " | dominated by\n";
+  for (const FrontRow& row : rows) {
+    double found = 0;
+    for (const StoreUnder& u : row.under) found = std::max(found, u.greatest);
+    text += fmt::format("{:<26} {:>7.4g} {:>7.4g} {:>9} {:>9.5f}", row.store.name, row.store.beyond, row.store.all,
+                        std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", row.store.proven), found);
+    for (const StoreUnder& u : row.under) text += fmt::format(" | {:>19.5f} {:>+9.5f} {:>9.5f}", u.rms, u.bias, u.shrinkage);
+    text += fmt::format(" | {}\n", row.dominated_by.empty() ? "-" : row.dominated_by);
+  }
+  return text;
+}
+
+}  // namespace outgrad::validation

@@ -1,0 +1,87 @@
+// The front of bits against error: what each way of keeping less for an activation's backward pass costs.
+//
+// A store is what stands for x in the backward pass. For every x of bf16 it gives moments of g - f'(x), where g is what
+// the backward pass computes from the store, and f' is the double reference. What a store draws at random (a dither,
+// stochastic rounding) is averaged exactly, or over a fine grid. From the moments follow, for x of a distribution,
+//   rms         sqrt(E (g - f')^2)
+//   bias        E (g - f')
+//   shrinkage   E(g f') / E(f'^2): below 1, gradients come out smaller than they are
+// Beside them stands the largest |g - f'| that was found, and the proven bound over every x, where there is one. No
+// figure alone ranks stores, so one dominates another only if it needs no more bits and is no worse in both the largest
+// error and the rms.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "validation/sweep/distribution.h"
+#include "validation/sweep/foreign.h"
+#include "validation/sweep/swept_activation.h"
+
+namespace outgrad::validation {
+
+inline constexpr const char* kFrontSchema = "outgrad.front/1";
+
+/// Of g - f'(x) at one x, over what the store draws.
+struct ErrorAt {
+  double greatest = 0;  // of |g - f'(x)|
+  double mean = 0, square = 0;
+};
+
+/// Every finite x of bf16 with f' there.
+struct FrontDomain {
+  explicit FrontDomain(const SweptActivation& f);
+
+  const SweptActivation& activation;
+  std::vector<float> x;
+  std::vector<double> slope;
+};
+
+struct Store {
+  std::string name;
+  std::string origin;      // "outgrad", or the work that publishes it
+  double beyond = 0;       // bits an element beyond the y that the next layer keeps
+  double all = 0;          // with that y
+  double proven = std::numeric_limits<double>::quiet_NaN();  // a proven bound of |g - f'(x)|; NaN: none is known
+  std::string proof;       // the header that claims it, or empty
+  std::string condition;   // what the figures hold for, where that is not every x
+  int operations = -1;     // fma, add and mul from what is kept to g; -1: not counted
+  bool by_distribution = false;  // the store depends on the range of what is kept, and `errors` on the distribution
+  std::function<std::vector<ErrorAt>(const FrontDomain&, const Distribution&)> errors;
+};
+
+/// What is known of a store for x of one distribution.
+struct StoreUnder {
+  std::string x;
+  double greatest = 0, at = 0;  // the largest |g - f'| over the x of the domain, and where
+  double rms = 0, bias = 0, shrinkage = 0;
+};
+
+struct FrontRow {
+  Store store;
+  std::vector<StoreUnder> under;
+  std::string dominated_by;  // the name of a store that dominates this one, or empty
+
+  /// The proven bound, or the largest error that was found.
+  double sup() const;
+};
+
+/// The stores that the library has for an activation, of swept_activations().
+std::vector<Store> own_stores(const SweptActivation& f);
+
+/// A published system of kind "steps" or "quantiser". A quantiser's group has the range that as many x of the
+/// distribution have: between the quantiles of 1 / (n + 1) and n / (n + 1) for groups of n; x beyond are taken to its
+/// ends. Throws kernels::SpecError for another kind.
+Store foreign_store(const ForeignFunction& function);
+
+/// Rows in the order of the stores. `rank_by` is the index of the distribution by which dominance is decided.
+std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by);
+
+nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows);
+/// A table for people, one row a line.
+std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows);
+
+}  // namespace outgrad::validation

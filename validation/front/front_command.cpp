@@ -1,0 +1,76 @@
+// Options, files and output of the front.
+#include "validation/front/front_command.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "kernels/host/errors.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "validation/front/front.h"
+
+namespace outgrad::validation {
+namespace {
+
+struct Arguments {
+  std::string activation = "gelu", histogram, out;
+  std::vector<std::string> foreign;
+  bool json = false;
+};
+
+const SweptActivation& activation_named(const std::string& name) {
+  if (const SweptActivation* f = swept_activation(name)) return *f;
+  std::string known;
+  for (const SweptActivation* each : swept_activations()) known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
+  throw kernels::SpecError("front", "--activation", "'" + name + "' is not one of " + known);
+}
+
+// Whether no error was found beyond its proven bound.
+bool holds(const FrontRow& row) {
+  bool all = true;
+  for (const StoreUnder& under : row.under) {
+    if (std::isnan(row.store.proven) || under.greatest <= row.store.proven + kSweepMargin) continue;
+    fmt::print(stderr, "outgrad: front: {}: {:.9g} found at x = {:.9g}, {} states {:.9g}\n", row.store.name, under.greatest, under.at, row.store.proof,
+               row.store.proven);
+    all = false;
+  }
+  return all;
+}
+
+bool front(const Arguments& arguments) {
+  const SweptActivation& f = activation_named(arguments.activation);
+  std::vector<Distribution> distributions = usual_distributions();
+  constexpr std::size_t kRankBy = 1;  // sigma = 1
+  if (!arguments.histogram.empty()) distributions.push_back(Distribution::parse(kernels::read_file(arguments.histogram), arguments.histogram));
+  std::vector<Store> stores = own_stores(f);
+  for (const std::string& file : arguments.foreign) {
+    const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
+    if (function.activation != &f) throw kernels::SpecError(file, "activation", fmt::format("is not {}", f.name));
+    stores.push_back(foreign_store(function));
+  }
+  const std::vector<FrontRow> rows = front_of(f, std::move(stores), distributions, kRankBy);
+  const std::string json = front_json(f, rows).dump(1) + "\n";
+  kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", f.name) : arguments.out, json);
+  fmt::print("{}", arguments.json ? json : front_text(f, rows));
+  bool all = true;
+  for (const FrontRow& row : rows) all = holds(row) && all;
+  return all;
+}
+
+}  // namespace
+
+void add_front(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("front", "Bits kept for an activation's backward pass against the error of its gradient");
+  command->add_option("--activation", arguments->activation, "one that is swept (default: gelu)");
+  command->add_option("--foreign", arguments->foreign, "published systems of this activation, files as validate --foreign reads them");
+  command->add_option("--activations", arguments->histogram, "histogram of a model's activations, a fourth distribution of x");
+  command->add_option("--out", arguments->out, "result (default: out/front/ACTIVATION.json)");
+  command->add_flag("--json", arguments->json, "print the result as JSON");
+  command->callback([arguments, &status] {
+    if (!front(*arguments)) status = kernels::kExitViolated;
+  });
+}
+
+}  // namespace outgrad::validation
