@@ -16,6 +16,8 @@ const char* to_string(Format f) {
     case Format::e4m3: return "e4m3";
     case Format::e5m2: return "e5m2";
     case Format::mxfp8: return "mxfp8";
+    case Format::f16_parity: return "f16_parity";
+    case Format::bf16_parity: return "bf16_parity";
   }
   return "";
 }
@@ -24,14 +26,16 @@ Format format_of(const std::string& name) {
   for (const Format f : kFormats) {
     if (name == to_string(f)) return f;
   }
-  throw kernels::SpecError("format '" + name + "' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8");
+  throw kernels::SpecError("format '" + name + "' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
 }
 
 FormatShape shape_of(Format f) {
   switch (f) {
     case Format::f32: return {8, 23, true};
-    case Format::f16: return {5, 10, true};
-    case Format::bf16: return {8, 7, true};
+    case Format::f16:
+    case Format::f16_parity: return {5, 10, true};
+    case Format::bf16:
+    case Format::bf16_parity: return {8, 7, true};
     case Format::e4m3:
     case Format::mxfp8: return {4, 3, false};
     case Format::e5m2: return {5, 2, true};
@@ -56,6 +60,18 @@ double decode(Format f, std::uint32_t code) {
   if (exponent == most && fraction == (1U << shape.fraction_bits) - 1) return std::numeric_limits<double>::quiet_NaN();
   const double significand = exponent == 0 ? fraction : fraction + (1U << shape.fraction_bits);
   return sign * std::ldexp(significand, std::max<int>(static_cast<int>(exponent), 1) - bias - shape.fraction_bits);
+}
+
+bool carries_branch(Format f) { return f == Format::f16_parity || f == Format::bf16_parity; }
+
+bool holds_branch(Format f, std::uint32_t code, bool right) {
+  const bool negative = (code >> shape_of(f).sign_bit() & 1U) != 0;
+  return !carries_branch(f) || (negative ? (code & 1U) == (right ? 0U : 1U) : right);
+}
+
+bool holds_branch(Format f, double y, bool right) {
+  const bool odd = std::fmod(y / ulp_of(f, y), 2) != 0;  // the lowest bit of the significand is that of the code
+  return !carries_branch(f) || (y < 0 ? odd != right : right);
 }
 
 double ulp_of(Format format, double g) {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <vector>
 
 namespace outgrad::approx {
 namespace {
@@ -112,7 +113,7 @@ std::vector<Stored> numbers_above_minimum(const Composite& composite) {
   return all;
 }
 
-std::vector<Stored> stored_numbers(Format format) {
+std::vector<Stored> stored_numbers(Format format, bool right) {
   const FormatShape shape = shape_of(format);
   const std::uint32_t half = 1U << shape.sign_bit();
   std::vector<Stored> up;
@@ -123,7 +124,15 @@ std::vector<Stored> stored_numbers(Format format) {
   std::vector<Stored> all;
   for (size_t k = up.size(); k-- > 0;) all.push_back({up[k].code | half, -up[k].value});
   all.insert(all.end(), up.begin(), up.end());
+  std::erase_if(all, [&](const Stored& each) { return !holds_branch(format, each.code, right); });
   return all;
+}
+
+/// What parts a stored number from the next above.
+double boundary_above(Format format, const Stored& y, double next) {
+  if (carries_branch(format) && y.value < 0) return decode(format, y.code - 1);  // the other branch's number between the two
+  // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.
+  return 0.5 * (y.value + next);
 }
 
 /// Parts that the preimages of a format may be cut into, all together: more than any of the built-in activations takes. What needs more has enclosures
@@ -163,14 +172,15 @@ namespace {
 
 /// Of one scale, 2^exponent.
 std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent) {
-  std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format);
-  for (Stored& each : stored) each.value = std::ldexp(each.value, exponent);
   const bool in_blocks = scales_of(format).first < scales_of(format).last;
   const Activation& f = composite.activation();
-  Stage stage("storage intervals", static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
+  Stage stage("storage intervals");
   std::vector<StorageInterval> intervals;
   int parts = kMostParts;
   const auto branch = [&](bool right) {
+    std::vector<Stored> stored = format == Format::f32 ? numbers_above_minimum(composite) : stored_numbers(format, right);
+    for (Stored& each : stored) each.value = std::ldexp(each.value, exponent);
+    stage.expect(static_cast<std::int64_t>(stored.size()) * (composite.masked() ? 2 : 1));
     Inverse inverse(composite, right);
     const bool masked = composite.masked();
     const bool rising = right || !masked;
@@ -193,11 +203,10 @@ std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Form
     for (size_t k = 0; k < stored.size(); ++k, stage.tick()) {
       const double value = stored[k].value;
       if (value == 0 && !std::signbit(value) && !rising) break;  // the left branch of a masked f stays below 0
-      // Between -0 and +0 the boundary is 0 itself; a correctly rounded f(x) > 0 gives +0, f(x) < 0 gives -0.
       // The largest of a block lies below the next power of two, whatever it is rounded to.
-      const double end = in_blocks ? std::exp2(std::ilogb(value) + 1) : value + 0.5 * ulp_of(format, value);
-      const double bottom = k > 0 ? 0.5 * (stored[k - 1].value + value) : in_blocks ? -end : -INFINITY;
-      const double top = k + 1 < stored.size() ? 0.5 * (value + stored[k + 1].value) : end;
+      const double end = in_blocks ? std::exp2(std::ilogb(value) + 1) : boundary_above(format, stored[k], value + ulp_of(format, value));
+      const double bottom = k > 0 ? boundary_above(format, stored[k - 1], value) : in_blocks ? -end : -INFINITY;
+      const double top = k + 1 < stored.size() ? boundary_above(format, stored[k], stored[k + 1].value) : end;
       if (!(Ball(top) - least).positive()) continue;  // also where it is undecided: the preimage is then shorter than 2^-200
       if (bottom >= most || (format == Format::f32 && k + 1 == stored.size())) break;
       StorageInterval interval{stored[k].code, static_cast<float>(value), right || !masked, INFINITY, -INFINITY};

@@ -1,6 +1,6 @@
 /// The storage intervals: for every value that a 16- or 8-bit format can store, the range of true gradients that it may stand for.
 ///
-/// A stored y stands for the real x with RN_format(f(x)) = y on its branch; their f'(x) fill an interval [lo, hi]. No function of
+/// A stored y stands for the real x with RN_format(f(x)) = y on its branch (parity formats: see carries_branch); their f'(x) fill an interval [lo, hi]. No function of
 /// (y, mask bit) errs by less than half its length: the oracle O. Everything about a 16-bit kernel follows from these intervals by
 /// enumeration: its total error T, its regret R (distance to the middles), and which coefficients can reach a target at all.
 #pragma once

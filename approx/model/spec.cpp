@@ -136,6 +136,7 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
     r.fail("target", "counts the values of a 16- or 8-bit format; the format is f32");
   }
   if (b.accuracy == AccuracyClass::oracle) {
+    if (carries_branch(b.format)) r.fail("format", "a parity format has no direct table, whose entries are found by y and a mask");
     if (r.has("entries")) b.entries = parse_format(r, "entries");
     if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
     return b;

@@ -335,15 +335,18 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
     return composite.gradient(x, 1)[0];
   };
   // Next to y*, each stored y: x* itself stands for the exact coordinate of a y below y*. Where a power of two is crossed, the finer grid is followed.
+  // A branch of a parity format has every second number, parted by the other's.
   constexpr double kPoints = 256, kShare = 0.25;  // of the left branch's height: near its end an argument has no enclosure
-  const double y_star = composite.y_star().to_double(), lowest = std::floor(y_star / h) * h;
+  const bool carries = carries_branch(model.format);
+  const double y_star = composite.y_star().to_double(), lowest = (std::floor(y_star / h) - (carries ? 1 : 0)) * h;
   const double end = std::min(lowest + kPoints * h, y_star + kShare * (composite.left_limit() - y_star));
   double last = lowest;
   for (double y = lowest, above = 0; y <= end; y = above) {
     above = next_number(model.format, y);
-    if (0.5 * (y + above) < y_star) continue;  // no f(x) rounds to it
+    if ((carries ? above : 0.5 * (y + above)) < y_star) continue;  // no f(x) rounds to it
     last = y;
     for (const bool right : {false, true}) {
+      if (!holds_branch(model.format, y, right)) continue;
       const Ball t = Ball(y) - composite.y_star();
       Ball t_c;
       arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(static_cast<double>(model.kTMin)).raw(), kPrecisionBits);

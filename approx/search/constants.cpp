@@ -3,6 +3,7 @@
 #include "approx/search/programme.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -46,15 +47,16 @@ class LocalGradient {
 /// Stored y beyond this many spacings above y* are not touched by the constants any more.
 constexpr int kHeights = 200;
 
-std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, double lowest, double spacing) {
+/// `lowest` has the heights that right and left branch begin with.
+std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, const std::array<double, 2>& lowest, double spacing) {
   std::vector<StoredRange> r;
   for (int j = 0; j < kHeights; ++j) {
-    const double height = lowest + j;
-    if (std::sqrt((height + 1) * spacing) > g.reach()) break;
-    if (height <= -0.5) continue;
-    const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing), above = std::sqrt((height + 0.5) * spacing);
-    r.push_back({height, true, g(below), g(above)});
-    r.push_back({height, false, g(-above), g(-below)});
+    for (const bool right : {true, false}) {
+      const double height = lowest[right ? 0 : 1] + j;
+      if (std::sqrt((height + 1) * spacing) > g.reach() || height <= -0.5) continue;
+      const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing), above = std::sqrt((height + 0.5) * spacing);
+      r.push_back(right ? StoredRange{height, true, g(below), g(above)} : StoredRange{height, false, g(-above), g(-below)});
+    }
   }
   return r;
 }
@@ -105,9 +107,12 @@ double evaluate(const std::vector<double>& c, double u) {
 
 class NearMinimum::Data {
  public:
-  Data(const Composite& of, Format y_format) : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format))) {
+  Data(const Composite& of, Format y_format)
+      : composite(of), format(y_format), g(of), spacing(of.spacing_at_minimum(precision_bits(y_format)) * (carries_branch(y_format) ? 2 : 1)) {
     const double y_star = composite.y_star().to_double();
-    const double lowest = std::floor(y_star / spacing) - y_star / spacing;
+    // Each second number of a parity format belongs to a branch: even ones are multiples of the spacing, odd ones lie midway.
+    const auto first = [&](double offset) { return std::floor(y_star / spacing - offset) + offset - y_star / spacing; };
+    const std::array lowest{first(0), first(carries_branch(format) ? 0.5 : 0)};
     const auto add = [&](std::vector<StoredRange> ranges) {
       double oracle = 0;
       for (const StoredRange& i : ranges) oracle = std::max(oracle, i.half());
@@ -115,7 +120,7 @@ class NearMinimum::Data {
     };
     add(intervals_of_reals(g, lowest, spacing));
     // An x is stored in 16 bits or more, whatever y is stored in.
-    if (format == Format::f16 || format == Format::bf16) add(intervals_of_format(composite, format, g.reach(), lowest, spacing));
+    if (format == Format::f16 || format == Format::bf16) add(intervals_of_format(composite, format, g.reach(), lowest[0], spacing));
   }
 
   /// The coordinate of a stored y with constants in units of the spacing.
@@ -158,7 +163,7 @@ class NearMinimum::Data {
   const Composite& composite;
   Format format;
   LocalGradient g;
-  double spacing;
+  double spacing;  ///< of the numbers of one branch
   std::vector<Domain> domains;
 };
 

@@ -233,6 +233,7 @@ void require_target(const std::string& name, const std::vector<Piece>& pieces) {
 /// @throws kernels::SpecError
 void require_shape(const Composite& composite, const BackwardSpec& spec) {
   if (!composite.masked()) {
+    if (carries_branch(spec.format)) throw SpecError(fmt::format("format {}: f rises: there is no branch for y to carry", to_string(spec.format)));
     if (spec.left) throw SpecError("left_segment: f rises: it has no branch left of a minimum");
     if (spec.right_from) throw SpecError("right_from: f rises: every row is a polynomial in y already");
     return;
