@@ -21,17 +21,26 @@ constexpr int kGridPoints = 256;  // beyond them D, which falls like d / 2 s, is
 // The grid of a storage format.
 struct Grid {
   int digits, least_exponent;
+  bool parity;
 
-  explicit Grid(const std::string& format)
-      : digits(format == "f32"     ? 23
-               : format == "f16"   ? 10
-               : format == "mxfp8" ? 3
-                                   : 7),
-        least_exponent(format == "f16" ? -14 : -126) {}
+  explicit Grid(const std::string& stored) : parity(is_parity(stored)) {
+    const std::string format = carrier_of(stored);
+    digits = format == "f32" ? 23 : format == "f16" ? 10 : format == "mxfp8" ? 3 : 7;
+    least_exponent = format == "f16" ? -14 : -126;
+  }
   double spacing(double y) const { return std::ldexp(1.0, std::max(y == 0 ? least_exponent : std::ilogb(y), least_exponent) - digits); }
   double nearest(double y) const { return std::nearbyint(y / spacing(y)) * spacing(y); }
   // Next to a power of two of y < 0 the finer spacing begins.
   double above(double y) const { return y + (y < 0 ? spacing(y + spacing(y) * 0.25) : spacing(y)); }
+  // No f(x) is stored as a number below it.
+  double lowest(double y_star) const { return nearest(y_star) - (parity ? spacing(nearest(y_star)) : 0); }
+  // Whether a number from `lowest` on is stored for an x right (m) or left of the minimum. Of a negative y of parity format the significand's
+  // lowest bit decides, and f must come below the next number of the grid, which is the other branch's.
+  bool has(double y, bool m, const Interval& y_star) const {
+    if (!parity) return m || y <= 0;
+    const bool odd = std::fmod(y / spacing(y), 2) != 0;
+    return y < 0 ? odd != m && above(y) > y_star.lower() : m;
+  }
 };
 
 // One branch: |s| is what is cut into cells, `sign` makes it s.
@@ -129,10 +138,11 @@ struct Search {
 
 void search_branch(Search& search, const Branch& branch, const BackwardHeader& h) {
   const Grid grid(h.format);
-  double y = grid.nearest(branch.y_star().middle()), last = y;
+  double y = grid.lowest(branch.y_star().middle()), last = y;
   for (int j = 0; j < kGridPoints; ++j, y = grid.above(y)) {
     if (branch.true_at(y).lower() > branch.end()) break;
     last = y;
+    if (!grid.has(y, branch.sign() > 0, branch.y_star())) continue;
     search.see(branch, branch.deployed_at(y), branch.true_at(y), true);
   }
 
@@ -176,7 +186,8 @@ void search_branch(Search& search, const Branch& branch, const BackwardHeader& h
 
 Interval coordinate_error_at(const BackwardHeader& h, double y, bool m) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  if (y < Grid(h.format).nearest(activation.y_star().middle()) || (!m && y > 0)) return 0;
+  const Grid grid(h.format);
+  if (y < grid.lowest(activation.y_star().middle()) || !grid.has(y, m, activation.y_star())) return 0;
   const Branch branch(h, activation, m ? 1.0 : -1.0);
   return branch.value(branch.deployed_at(y)) - branch.value(branch.true_at(y));
 }

@@ -19,7 +19,8 @@ namespace {
 constexpr double kPrinted = 0.005 + 0x1p-20;  // half of the last decimal, and what both sides' own roundings can make of a tie
 constexpr double kSharp = 1 + 0x1p-10;        // an enclosure wider than that tells no decimals apart
 
-bool is_stored(const std::string& format, double y) {
+bool is_stored(const std::string& stored, double y) {
+  const std::string format = carrier_of(stored);
   const auto number = static_cast<float>(y);
   if (static_cast<double>(number) != y) return false;
   if (format == "f16") return kernels::widen(kernels::narrow<kernels::F16>(number)) == number;

@@ -418,7 +418,7 @@ void describe_storage(Text& t, const HeaderNames& h, StorageClaims& claims, Inpu
 
 template <class Text>
 void describe(Text& t, BackwardHeader& h) {
-  choice(t, "kFormat", h.format, {"f32", "f16", "bf16", "mxfp8"});
+  choice(t, "kFormat", h.format, {"f32", "f16", "bf16", "mxfp8", "f16_parity", "bf16_parity"});
   t.constant("kClass", h.accuracy);
   const bool relative = h.accuracy.starts_with("rel:");
   within(t, "kDegree", h.degree, 1, kMaxDegree);
@@ -431,6 +431,7 @@ void describe(Text& t, BackwardHeader& h) {
   t.constant("kCentred", h.centred);
   t.constant("kExactLimits", h.exact_limits);
   t.constant("kMasked", h.masked);
+  t.require(h.masked || !is_parity(h.format), fmt::format("kFormat = '{}' carries a branch, and f rises", h.format));
   if (h.masked) {
     t.line("  // coordinate: s = +-sqrt(max((y - kYHi) - kYLo, kTMin)), negative for m = 0; y_c = kYHi + kYLo and kTMin are chosen for the format\n");
     t.constant("kYHi", h.y_hi);
@@ -594,6 +595,9 @@ Header read_as(std::string_view text, const std::string& file) {
 }
 
 }  // namespace
+
+bool is_parity(const std::string& format) { return format == "f16_parity" || format == "bf16_parity"; }
+std::string carrier_of(const std::string& format) { return is_parity(format) ? format.substr(0, format.find('_')) : format; }
 
 std::string print_header(const Header& header) {
   return std::visit(

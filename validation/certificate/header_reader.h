@@ -53,6 +53,11 @@ struct HeaderNames {
   double x_limit = 0;  // of a user's expression: the claims are about |x| <= x_limit
 };
 
+/// "f16_parity" and "bf16_parity": the lowest bit of a negative y is 0 right of the minimum and 1 left of it. Their numbers are those of the
+/// carrier, f16 or bf16; any other format carries itself.
+bool is_parity(const std::string& format);
+std::string carrier_of(const std::string& format);
+
 /// g = f'(f^-1(y)) from (y, m): constants in the order of the header. `table`: centre, c0, ..., c_degree and,
 /// in a two-word header, the low part of c0.
 struct BackwardHeader : HeaderNames {

@@ -147,9 +147,9 @@ class Analysis {
 
   Finding run() {
     if (h_.masked) first_grid_points();
-    if (h_.format == "f16") {
+    if (carrier_of(h_.format) == "f16") {
       enumerate_format<kernels::F16>();
-    } else if (h_.format == "bf16") {
+    } else if (carrier_of(h_.format) == "bf16") {
       enumerate_format<kernels::BF16>();
     } else {
       analyse_branch(true);

@@ -32,7 +32,8 @@ struct Layout {
   bool has_infinity;
 };
 
-Layout layout_of(const std::string& format) {
+Layout layout_of(const std::string& stored) {
+  const std::string format = carrier_of(stored);
   return format == "f16" ? Layout{5, 10, true} : format == "bf16" ? Layout{8, 7, true} : format == "e5m2" ? Layout{5, 2, true} : Layout{4, 3, false};
 }
 
@@ -61,8 +62,9 @@ struct StoredNumbers {
   std::vector<double> boundaries;
   double end = kInfinity;  // what lies beyond is stored as a NaN
 
-  // At the scale 2^exponent, of a block format; there the largest number stands for all below the next power of two.
-  StoredNumbers(const std::string& format, int exponent) {
+  // At the scale 2^exponent, of a block format; there the largest number stands for all below the next power of two. In a parity format,
+  // what is stored on one side of the minimum.
+  StoredNumbers(const std::string& format, int exponent, bool right) {
     const Layout layout = layout_of(format);
     const int bias = (1 << (layout.exponent_bits - 1)) - 1, width = layout.exponent_bits + layout.mantissa_bits;
     const std::uint32_t sign = 1u << width, hidden = 1u << layout.mantissa_bits;
@@ -84,10 +86,31 @@ struct StoredNumbers {
     const double overflow =
         in_blocks ? std::exp2(std::ilogb(magnitude(count - 1)) + 1) : magnitude(count - 1) + (magnitude(count - 1) - magnitude(count - 2)) / 2;
     if (!ends) end = overflow;
+    if (is_parity(format)) {
+      keep_branch(right, sign, overflow);
+      return;
+    }
     for (size_t i = 0; i + 1 < numbers.size(); ++i) {
       const double a = numbers[i].value, b = numbers[i + 1].value;
       boundaries.push_back(std::isinf(a) ? -overflow : std::isinf(b) ? overflow : a + (b - a) / 2);
     }
+  }
+
+  // Below 0 the numbers alternate between the branches, and each parts its neighbours, which are the other's. Left of the minimum f < 0, which
+  // the number next to 0 stands for to the last.
+  void keep_branch(bool right, std::uint32_t sign, double overflow) {
+    std::vector<Stored> kept;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const Stored& y = numbers[i];
+      const bool below_zero = y.code >= sign;
+      if (right ? below_zero && y.code % 2 == 1 : !below_zero || y.code % 2 == 0) continue;
+      if (!kept.empty()) {
+        const Stored& before = kept.back();
+        boundaries.push_back(before.code > sign ? numbers[i - 1].value : std::isinf(y.value) ? overflow : before.value + (y.value - before.value) / 2);
+      }
+      kept.push_back(y);
+    }
+    numbers = std::move(kept);
   }
 };
 
@@ -103,11 +126,16 @@ struct Place {
 class Preimages {
  public:
   Preimages(const std::string& activation, const std::string& function, const std::string& format, int scale, bool masked, double tail)
-      : activation_(activation_of(activation, function, masked, tail)), numbers_(format, scale), masked_(masked) {
+      : activation_(activation_of(activation, function, masked, tail)), masked_(masked) {
+    const auto locate_on = [&](const Formula& formula, bool m) {
+      StoredNumbers numbers(format, scale, m);
+      std::vector<Place> places = locate_all(formula, m, numbers.boundaries);
+      stretches_.push_back({formula, m, std::move(numbers), std::move(places)});
+    };
     if (masked) {
-      for (const bool m : {true, false}) stretches_.push_back(locate_all(activation_.only(), m));
+      for (const bool m : {true, false}) locate_on(activation_.only(), m);
     } else {
-      for (const Formula& formula : activation_.formulas()) stretches_.push_back(locate_all(formula, true));
+      for (const Formula& formula : activation_.formulas()) locate_on(formula, true);
     }
   }
 
@@ -115,15 +143,14 @@ class Preimages {
   struct Stretch {
     const Formula& formula;
     bool m;
+    StoredNumbers stored;
     std::vector<Place> places;
   };
   const Activation& activation() const { return activation_; }
-  const StoredNumbers& numbers() const { return numbers_; }
   const std::vector<Stretch>& stretches() const { return stretches_; }
 
  private:
-  Stretch locate_all(const Formula& formula, bool m) const {
-    const std::vector<double>& b = numbers_.boundaries;
+  std::vector<Place> locate_all(const Formula& formula, bool m, const std::vector<double>& b) const {
     std::vector<Place> places(b.size());
     constexpr size_t kRun = 64;
 #pragma omp parallel for schedule(dynamic)
@@ -131,7 +158,7 @@ class Preimages {
       double near = std::numeric_limits<double>::quiet_NaN();
       for (size_t i = begin; i < std::min(begin + kRun, b.size()); ++i) places[i] = locate(formula, m, b[i], near);
     }
-    return {formula, m, std::move(places)};
+    return places;
   }
 
   // An approximate argument between two ends, f(low) < y < f(high).
@@ -207,7 +234,6 @@ class Preimages {
   }
 
   const Activation& activation_;
-  StoredNumbers numbers_;
   bool masked_;
   std::vector<Stretch> stretches_;
 };
@@ -298,8 +324,8 @@ class Enumeration {
   }
 
   void judge_all(const Preimages::Stretch& stretch) {
-    const auto& [formula, m, places] = stretch;
-    const auto& [numbers, boundaries, end] = preimages_->numbers();
+    const auto& [formula, m, stored, places] = stretch;
+    const auto& [numbers, boundaries, end] = stored;
     const Activation& activation = preimages_->activation();
     const Place before = masked_ ? Place{Place::Before, activation.x_star().lower(), activation.x_star().upper(), 0, 0} : Place{};
     // ELU's second formula begins at y = +0; its first ends there.

@@ -5,6 +5,10 @@
 // isolated by an interval Newton step around an approximation in double, and f' enclosed there; between, f' is monotone but for the
 // brackets of activation.h. Stored y that no x reaches (below RN(y*), y >= +0 for m = 0, outside the range of f), NaN, and overflow in
 // e4m3, which makes a NaN, stand for nothing and are left out. f32 is not enumerated.
+//
+// In a parity format the negative codes of a branch are every second one, even right of the minimum and odd left of it. Instead of the
+// midpoint, the number between two of them, which is the other branch's, parts what they stand for; on the left the last stands for all up
+// to 0.
 #pragma once
 
 #include <vector>
