@@ -15,9 +15,23 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
+// Whether a backward reads a mask: f has a minimum, and y does not carry its branch.
+template <class Fit, class Y>
+inline constexpr bool kReadsMask = Fit::kMasked && !CarriesBranch<Y>;
+
+// The mask bits that the codes of a parity format carry (kernels/parity.h), as one Mask of an operations object
+// (kernels/direct.h).
+template <class Ops>
+OUTGRAD_HD typename Ops::Mask carried_mask(const Ops& ops, const typename Ops::Row& codes) {
+  constexpr int kSign = 0x8000, kLowest = 1;
+  const typename Ops::Mask left = ops.above(ops.low_bits(codes, kSign | kLowest), kSign);
+  return ops.neither(left, left);
+}
+
 // Compiles where the fit can be run on a y stored as Y.
 template <class Fit, class Y>
 OUTGRAD_HD constexpr bool fit_holds() {
+  static_assert(Fit::kMasked || !CarriesBranch<Y>, "an increasing f has no branches for y to carry");
   if constexpr (kIsDirect<Fit>) {
     return direct_table_holds<Fit, Y>();
   } else {

@@ -9,26 +9,38 @@
 #include "kernels/generated/elu_bf16.h"
 #include "kernels/generated/elu_f16.h"
 #include "kernels/generated/elu_f32.h"
+#include "kernels/generated/gelu_bf16_parity.h"
+#include "kernels/generated/gelu_f16_parity.h"
 #include "kernels/generated/gelu_tanh_bf16.h"
+#include "kernels/generated/gelu_tanh_bf16_parity.h"
 #include "kernels/generated/gelu_tanh_f16.h"
+#include "kernels/generated/gelu_tanh_f16_parity.h"
 #include "kernels/generated/gelu_tanh_f32.h"
 #include "kernels/generated/mish_bf16.h"
+#include "kernels/generated/mish_bf16_parity.h"
 #include "kernels/generated/mish_f16.h"
+#include "kernels/generated/mish_f16_parity.h"
 #include "kernels/generated/mish_f32.h"
 #include "kernels/generated/quick_gelu_bf16.h"
+#include "kernels/generated/quick_gelu_bf16_parity.h"
 #include "kernels/generated/quick_gelu_f16.h"
+#include "kernels/generated/quick_gelu_f16_parity.h"
 #include "kernels/generated/quick_gelu_f32.h"
 #include "kernels/generated/sigmoid_bf16.h"
 #include "kernels/generated/sigmoid_f16.h"
 #include "kernels/generated/sigmoid_f32.h"
 #include "kernels/generated/silu_bf16.h"
+#include "kernels/generated/silu_bf16_parity.h"
 #include "kernels/generated/silu_f16.h"
+#include "kernels/generated/silu_f16_parity.h"
 #include "kernels/generated/silu_f32.h"
 #include "kernels/generated/softplus_bf16.h"
 #include "kernels/generated/softplus_f16.h"
 #include "kernels/generated/softplus_f32.h"
 #include "kernels/generated/swish_bf16.h"
+#include "kernels/generated/swish_bf16_parity.h"
 #include "kernels/generated/swish_f16.h"
+#include "kernels/generated/swish_f16_parity.h"
 #include "kernels/generated/swish_f32.h"
 #include "kernels/generated/tanh_bf16.h"
 #include "kernels/generated/tanh_f16.h"
@@ -74,6 +86,22 @@ template <>
 struct ActivationFits<BF16> {
   using Type = FitList<DefaultFit<BF16>::Type, generated::GeluTanhBf16, generated::QuickGeluBf16, generated::SiluBf16, generated::SwishBf16,
                        generated::MishBf16, generated::TanhBf16, generated::SigmoidBf16, generated::SoftplusBf16, generated::EluBf16>;
+};
+
+// The fits for y in a parity format, of the activations with a minimum, in any order.
+template <class... Fit>
+struct ParityFitList {};
+template <class Y>
+struct ParityFits;
+template <>
+struct ParityFits<ParityF16> {
+  using Type = ParityFitList<generated::GeluF16Parity, generated::GeluTanhF16Parity, generated::QuickGeluF16Parity, generated::SiluF16Parity, generated::SwishF16Parity,
+                             generated::MishF16Parity>;
+};
+template <>
+struct ParityFits<ParityBf16> {
+  using Type = ParityFitList<generated::GeluBf16Parity, generated::GeluTanhBf16Parity, generated::QuickGeluBf16Parity, generated::SiluBf16Parity, generated::SwishBf16Parity,
+                             generated::MishBf16Parity>;
 };
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

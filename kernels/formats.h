@@ -40,6 +40,11 @@ struct E8M0 {
 // e4m3 in blocks of 32 that share an E8M0: MXFP8.
 struct MxFp8 {};
 
+// The values of f16 and bf16, where the lowest bit of a negative y's code says its branch: 0 right of the minimum, 1 left
+// of it (kernels/parity.h).
+struct ParityF16 : F16 {};
+struct ParityBf16 : BF16 {};
+
 inline constexpr u32 kCanonicalNanF32 = 0x7fc00000u;
 inline constexpr u16 kCanonicalNanF16 = 0x7e00u;
 inline constexpr u16 kCanonicalNanBf16 = 0x7fc0u;
@@ -98,6 +103,24 @@ struct Format<MxFp8> {
   static constexpr int kBlock = 32;
 };
 
+template <>
+struct Format<ParityF16> : Format<F16> {
+  static constexpr const char* kName = "f16_parity";
+  static constexpr const char* kType = "ParityF16";
+  using Carrier = F16;
+};
+
+template <>
+struct Format<ParityBf16> : Format<BF16> {
+  static constexpr const char* kName = "bf16_parity";
+  static constexpr const char* kType = "ParityBf16";
+  using Carrier = BF16;
+};
+
+// Formats whose codes say the branch, so that no mask is read.
+template <class Y>
+concept CarriesBranch = requires { typename Format<Y>::Carrier; };
+
 template <class... T>
 struct FormatList {
   static constexpr const char* kNames[] = {Format<T>::kName...};
@@ -106,7 +129,7 @@ struct FormatList {
 
 // The formats that kernels compute in, in the order of outgrad.h. A stored y may also have one of the other formats.
 using ActivationFormats = FormatList<float, F16, BF16>;
-using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2, MxFp8>;
+using StoredFormats = FormatList<float, F16, BF16, F8E4M3, F8E5M2, MxFp8, ParityF16, ParityBf16>;
 
 }  // namespace outgrad::kernels
 

@@ -377,6 +377,22 @@ outgrad_status enter(const char* function, outgrad_format format, std::initializ
   return run(function, [&] { body(*choice().kernels[format]); });
 }
 
+// The same for a y that carries its branch. The mask is null.
+outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, outgrad_activation activation) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (format == OUTGRAD_F32) return fail(OUTGRAD_ERROR_FORMAT, function, "y carries its branch in f16 and bf16, not in f32");
+  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  const FormatKernels& kernels = *choice().kernels[format];
+  FormatKernels::Run* const body = (is_backward(kernel) ? kernels.parity_backward : kernels.parity_forward)[activation];
+  if (body == nullptr) {
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: there is no branch for y to carry", kernels::kActivationNames[activation]);
+  }
+  if (const outgrad_status status = check_length(function, a.cols)) return status;
+  const Arrays arrays(kernel, format, false, 0, a);
+  if (const outgrad_status status = check_arrays(function, arrays.all())) return status;
+  return run(function, [&] { body(a); });
+}
+
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
@@ -455,6 +471,15 @@ outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy
                 {catalogue::kMask, mask, mask_bytes(n), 4},
                 {catalogue::result("dx", 0), dx, n * kInfo[format].bytes, kInfo[format].bytes}},
                [&](const FormatKernels& kernels) { kernels.backward_mxfp8(a); });
+}
+
+outgrad_status outgrad_activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::int64_t n) {
+  return enter_parity("outgrad_activation_forward_parity", KernelId::kGeluForward, format, arguments({x, y, nullptr}, 1, n), activation);
+}
+
+outgrad_status outgrad_activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx,
+                                                  std::int64_t n) {
+  return enter_parity("outgrad_activation_backward_parity", KernelId::kGeluBackward, format, arguments({dy, y, nullptr, dx}, 1, n), activation);
 }
 
 outgrad_status outgrad_layernorm_forward(outgrad_format format, const void* x, const float* gamma, const float* beta, std::int64_t rows, std::int64_t n,

@@ -136,6 +136,21 @@ OUTGRAD_API outgrad_status outgrad_gelu_forward_mxfp8(outgrad_format format, con
 OUTGRAD_API outgrad_status outgrad_gelu_backward_mxfp8(outgrad_format format, const void* dy, const uint8_t* codes, const uint8_t* scales, const uint32_t* mask,
                                                        void* dx, int64_t n);
 
+/* --- Activations whose y carries the mask ---------------------------------------------------------------------------------------- */
+
+/* y[i] = f(x[i]) in OUTGRAD_F16 or OUTGRAD_BF16, of an activation with a minimum at x*, and nothing beside it to keep: where
+ * y[i] < 0 or y[i] is -0, the lowest bit of its code is 0 for x[i] >= x* and 1 for x[i] < x*. Such a y[i] is off f(x[i]) by
+ * at most one unit in the last place; y[i] >= +0 is correctly rounded. What uses y next sees that. A NaN x[i] gives NaN.
+ * OUTGRAD_F32 is OUTGRAD_ERROR_FORMAT. The increasing activations (tanh, sigmoid, softplus, elu) need no mask and are
+ * OUTGRAD_ERROR_ACTIVATION. y may be x itself. */
+OUTGRAD_API outgrad_status outgrad_activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, int64_t n);
+
+/* dx[i] = dy[i] f'(x[i]) from such a y alone. dx may be dy itself. The proven bounds are in kernels/generated/, in the header
+ * <activation>_<format>_parity.h. A y that was not made by the function above gives finite gradients, of the branch that its
+ * lowest bit happens to say. */
+OUTGRAD_API outgrad_status outgrad_activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx,
+                                                              int64_t n);
+
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, but not n; eps is at least 0. gamma

@@ -39,6 +39,11 @@ struct FormatKernels {
   ChosenSchedule (*chosen[kKernels])(i64 rows, i64 n);  // by kernels::KernelId
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
   i64 (*bias_workspace)(i64 rows, i64 n);  // words
+
+  // Of a y that carries its branch (kernels/host/parity.h), with the arrays of GELU's kernels, the mask among them unused.
+  // Null in f32 and for activations without a minimum.
+  Run* parity_forward[kActivations] = {};
+  Run* parity_backward[kActivations] = {};
 };
 
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;

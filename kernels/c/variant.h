@@ -11,6 +11,7 @@
 #include "kernels/host/forwards.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/mxfp8.h"
+#include "kernels/host/parity.h"
 
 namespace outgrad::c {
 namespace {
@@ -76,9 +77,38 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .bias_workspace = bias_workspace};
 }
 
+// y carries its branch.
+template <class Fit, class Y>
+void parity_forward(const kernels::Arguments& a) {
+  using Carrier = typename kernels::Format<Y>::Carrier;
+  kernels::activation_forward_parity<kernels::ParityForward<Fit>, Y, tuned::kDefaultSchedule>(a.at<const Carrier>(0), a.at<Y>(1), a.elements());
+}
+
+template <class Fit, class Y>
+void parity_backward(const kernels::Arguments& a) {
+  using Carrier = typename kernels::Format<Y>::Carrier;
+  kernels::call<KernelId::kGeluBackward, Carrier, Y>(a, [](auto... x) { kernels::activation_backward<Fit, Carrier, tuned::kDefaultSchedule, Y>(x...); });
+}
+
+constexpr int index_of(const char* activation) {
+  int index = 0;
+  while (!kernels::same_text(kernels::kActivationNames[index], activation)) ++index;
+  return index;
+}
+
+template <class Y, class... Fit>
+constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
+  ((all.parity_forward[index_of(Fit::kActivation)] = parity_forward<Fit, Y>, all.parity_backward[index_of(Fit::kActivation)] = parity_backward<Fit, Y>), ...);
+}
+
 template <class T>
 constexpr FormatKernels kernels_of() {
-  return kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, std::make_integer_sequence<int, kKernels>{});
+  FormatKernels all = kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, std::make_integer_sequence<int, kKernels>{});
+  if constexpr (sizeof(T) == 2) {
+    using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
+    add_parity<Y>(all, typename kernels::ParityFits<Y>::Type{});
+  }
+  return all;
 }
 
 }  // namespace

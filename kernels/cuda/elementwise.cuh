@@ -67,6 +67,16 @@ __device__ __forceinline__ void over_octets(i64 n, bool aligned, const Whole& wh
   }
 }
 
+// The branch of an element: what its code carries, or else the bit that the mask has for it.
+template <class Y, class Ops>
+OUTGRAD_HD bool branch_of(const Ops& ops, u32 code, bool m) {
+  if constexpr (CarriesBranch<Y>) {
+    return carried_mask(ops, code);
+  } else {
+    return m;
+  }
+}
+
 // dx[i] = dy[i] g(y[i], m[i]); contract of kernels/host/elementwise.h. dx may equal dy.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, kBackwardSchedule<Schedule, Fit, T>.resident_blocks)
@@ -91,7 +101,7 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
         for (int u = 0; u < kSchedule.octets; ++u) {
           gradient[u] = load_octet<kSchedule, Own::kApart>(dy + Own::element(first) + u * kApart * kOctet);
           output[u] = load_octet<kSchedule, Own::kApart>(codes_of(y + Own::element(first) + u * kApart * kOctet));
-          if constexpr (Fit::kMasked) bits[u] = Own::load_bits(bytes, first + u * kApart);
+          if constexpr (kReadsMask<Fit, Y>) bits[u] = Own::load_bits(bytes, first + u * kApart);
         }
         OUTGRAD_UNROLL
         for (int u = 0; u < kSchedule.octets; ++u) {
@@ -99,21 +109,23 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
           float result[kOctet];
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
-            const bool m = is_set(bits[u], Own::place(k));
+            const u32 code = code_of(element_of(output[u], k));
+            const bool m = branch_of<Y>(ops, code, is_set(bits[u], Own::place(k)));
             const float stored_y = scaled(octet, widened(output[u], k));
-            result[k] = ops.mul(widened(gradient[u], k), derivative<Fit, Y>(ops, table, code_of(element_of(output[u], k)), stored_y, m));
+            result[k] = ops.mul(widened(gradient[u], k), derivative<Fit, Y>(ops, table, code, stored_y, m));
           }
           store_octet<kSchedule, false, Own::kApart>(dx + Own::element(first) + u * kApart * kOctet, packed<T>(result));
         }
       },
       [&](u64 octet, u32 count) {
         u32 bits = 0;
-        if constexpr (Fit::kMasked) bits = bytes[octet];
+        if constexpr (kReadsMask<Fit, Y>) bits = bytes[octet];
 #pragma unroll 1
         for (u32 k = 0; k < count; ++k) {
           const u64 i = octet * kOctet + k;
-          dx[i] = narrow<T>(
-              ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code_of(*codes_of(y + i)), first_value(y + i), is_set(bits, static_cast<int>(k)))));
+          const u32 code = code_of(*codes_of(y + i));
+          const bool m = branch_of<Y>(ops, code, is_set(bits, static_cast<int>(k)));
+          dx[i] = narrow<T>(ops.mul(widen(dy[i]), derivative<Fit, Y>(ops, table, code, first_value(y + i), m)));
         }
       });
 }
@@ -254,7 +266,7 @@ cudaError_t launch_activation_backward(const T* dy, Stored<Y> y, const u32* mask
   if (!is_array(dy, n) || !is_stored(y, n) || !is_array(dx, n)) return cudaErrorInvalidValue;
   const Extent out = extent_of(dx, n);
   if ((dx != dy && overlap(out, extent_of(dy, n))) || overlaps_stored(out, y, n)) return cudaErrorInvalidValue;
-  if constexpr (Fit::kMasked) {
+  if constexpr (kReadsMask<Fit, Y>) {
     if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
   }
   constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T>;

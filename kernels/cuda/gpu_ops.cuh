@@ -51,6 +51,9 @@ inline constexpr int kPrecisionOf<F8E4M3> = 4;
 template <>
 inline constexpr int kPrecisionOf<F8E5M2> = 3;
 
+template <CarriesBranch Y>
+inline constexpr int kPrecisionOf<Y> = kPrecisionOf<typename Format<Y>::Carrier>;
+
 OUTGRAD_HD constexpr int smaller(int a, int b) { return a < b ? a : b; }
 OUTGRAD_HD constexpr int larger(int a, int b) { return a > b ? a : b; }
 OUTGRAD_HD constexpr double absolute(double a) { return a < 0 ? -a : a; }

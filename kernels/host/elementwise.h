@@ -22,7 +22,7 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 // dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to their element; dx may
 // equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's header, a polynomial or a direct table of any
 // activation; the mask of a fit without one (kMasked is false) is not read and may be null. Y is the format y is stored in: e4m3 and
-// e5m2 too, while dy and dx are f32, f16 or bf16. A direct table takes y in the one format it was made for.
+// e5m2 too, while dy and dx are f32, f16 or bf16. Of a y that carries its branch (ParityF16, ParityBf16) no mask is read either. A direct table takes y in the one format it was made for.
 template <class Fit, class T, CpuSchedule S, class Y = T>
 void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n);
 
@@ -133,22 +133,24 @@ struct BackwardPack {
   static constexpr i64 kElements = Lanes::kElements;
   static_assert(fit_holds<Fit, Y>());
 
-  static OUTGRAD_HD typename Lanes::Mask mask_at(const u8* mask, i64 i) {
-    if constexpr (Fit::kMasked) {
+  static OUTGRAD_HD typename Lanes::Mask mask_at(Stored<Y> y, const u8* mask, i64 i) {
+    if constexpr (CarriesBranch<Y>) {
+      return carried_mask(kOps, kOps.load_codes(y + i));
+    } else if constexpr (kReadsMask<Fit, Y>) {
       return kOps.load_mask(mask + i / 8);
     } else {
       return {};
     }
   }
   // Of a polynomial, in two steps: where to evaluate which row, and the rest.
-  static OUTGRAD_HD Place<Lanes> place_at(Stored<Y> y, const u8* mask, i64 i) { return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(mask, i)); }
+  static OUTGRAD_HD Place<Lanes> place_at(Stored<Y> y, const u8* mask, i64 i) { return evaluate_place(kOps, Fit{}, kOps.load(y + i), mask_at(y, mask, i)); }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, i64 i, const Place<Lanes>& place) {
     bool two_word = false;
     if constexpr (requires { Fit::kTwoWord; }) two_word = Fit::kTwoWord;
     return kOps.mul(kOps.load(dy + i), evaluate_row(kOps, kVectorTable<Fit>, place.row, Fit::kDegree, place.v, Fit::kScheme, Fit::kCentred, two_word));
   }
   static OUTGRAD_HD typename Lanes::Value product_at(const T* dy, Stored<Y> y, const u8* mask, i64 i) {
-    return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(mask, i));
+    return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(y, mask, i));
   }
 };
 
@@ -208,7 +210,11 @@ void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, 
   }
   for (; i < end; ++i) {
     bool m = false;
-    if constexpr (Fit::kMasked) m = (mask[i / 8] >> (i % 8) & 1) != 0;
+    if constexpr (CarriesBranch<Y>) {
+      m = carried_mask(FloatOps{}, code_of(*codes_of(y + i)));
+    } else if constexpr (kReadsMask<Fit, Y>) {
+      m = (mask[i / 8] >> (i % 8) & 1) != 0;
+    }
     dx[i] = activation_backward_element<Fit>(kRowTable<Fit>, dy[i], y + i, m);
   }
   end_streaming<kStreaming>();
