@@ -37,6 +37,11 @@ std::string summary(const Fit& fit) {
     return fmt::format("{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = {:.6g} <= {} (certified)", fit.name,
                        power(fit.rounded->kA), fit.rounded->pieces[static_cast<size_t>(fit.rounded->kCoreFirst)].v_lo, power(fit.rounded->kCoreA));
   }
+  if (fit.code) {
+    const CodeModel& c = *fit.code;
+    return fmt::format("{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, of 2 and 3 dithered {:.6f}, {:.6f} (certified)",
+                       fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4], c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1]);
+  }
   if (fit.table) {
     const TableModel& t = *fit.table;
     return fmt::format("{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations", fit.name, t.kT, t.kO, t.kT / t.kO,
@@ -62,7 +67,7 @@ std::string summary(const Fit& fit) {
 
 /// A row of the table of fits in approx/README.md.
 std::string table_row(const Fit& fit) {
-  if (fit.forward || fit.rounded) return "";
+  if (fit.forward || fit.rounded || fit.code) return "";
   if (fit.table) {
     const TableModel& t = *fit.table;
     return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(), 2 * t.entries.size(), t.kT / t.kO,

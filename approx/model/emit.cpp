@@ -244,6 +244,25 @@ std::string rounded_body(const Fit& fit) {
   return t;
 }
 
+std::string code_body(const Fit& fit) {
+  const CodeModel& m = *fit.code;
+  std::string t;
+  t += text_constant("kClass", fit.accuracy);
+  t += text_constant("kFit", m.fit);
+  t += "  // kLo <= f'(x) <= kHi for every x\n";
+  t += constant("kLo", m.kLo, "");
+  t += constant("kHi", m.kHi, "");
+  t += "  // proven bounds over every finite f32 x; g is that of kFit at the library's f32 y and mask bit of x (kernels/code.h)\n";
+  t += claim("kG", m.kG, "sup |g - f'(x)|");
+  t += "  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n";
+  for (size_t i = 0; i < m.kT.size(); ++i) t += claim(fmt::format("kT{}", i + 1).c_str(), m.kT[i], fmt::format("{:.6f}", m.kT[i]));
+  t += "  // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|\n";
+  for (size_t i = 0; i < m.kDithered.size(); ++i) {
+    t += claim(fmt::format("kDithered{}", i + 2).c_str(), m.kDithered[i], fmt::format("{:.6f}", m.kDithered[i]));
+  }
+  return t + claim("kBias", m.kBias, "of 2 bits and of 3");
+}
+
 }  // namespace
 
 std::string emit_header(const Fit& fit, const std::string& fit_path) {
@@ -260,7 +279,7 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += text_constant("kFunction", fit.function);
   t += "  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs\n";
   if (limited(fit)) t += claim("kXLimit", kExpressionDomain, "the claims are about |x| <= kXLimit alone");
-  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : fit.rounded ? rounded_body(fit) : forward_body(fit);
+  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : fit.rounded ? rounded_body(fit) : fit.code ? code_body(fit) : forward_body(fit);
   t += "};\n\n}  // namespace outgrad::kernels::generated\n";
   return t;
 }

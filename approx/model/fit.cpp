@@ -290,6 +290,15 @@ std::string to_json(const Fit& fit) {
                       {"index_scale", number(m.kIndexScale)}, {"index_bias", number(m.kIndexBias)}};
     j["certificate"] = {{"A", number(m.kA)}, {"core_A", number(m.kCoreA)}};
     j["pieces"] = pieces_to_json(m.pieces);
+  } else if (fit.code) {
+    const CodeModel& m = *fit.code;
+    j["kind"] = "code";
+    j["fit"] = m.fit;
+    j["range"] = {{"lo", number(m.kLo)}, {"hi", number(m.kHi)}};
+    json exact = json::array(), dithered = json::array();
+    for (const double t : m.kT) exact.push_back(number(t));
+    for (const double t : m.kDithered) dithered.push_back(number(t));
+    j["certificate"] = {{"G", number(m.kG)}, {"T", std::move(exact)}, {"dithered", std::move(dithered)}, {"bias", number(m.kBias)}};
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
@@ -351,6 +360,23 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     t.kR = certificate["R"].real();
     t.found = found_from_json(certificate["found"]);
     fit.table = std::move(t);
+    return fit;
+  }
+  if (kind == "code") {
+    CodeModel m;
+    m.fit = j["fit"].word();
+    m.kLo = j["range"]["lo"].single();
+    m.kHi = j["range"]["hi"].single();
+    m.kG = certificate["G"].real();
+    const auto bounds = [&](const char* name, auto& to) {
+      const std::vector<Node> all = certificate[name].items();
+      if (all.size() != to.size()) certificate[name].fail(fmt::format("must hold {} bounds", to.size()));
+      for (size_t i = 0; i < to.size(); ++i) to[i] = all[i].real();
+    };
+    bounds("T", m.kT);
+    bounds("dithered", m.kDithered);
+    m.kBias = certificate["bias"].real();
+    fit.code = std::move(m);
     return fit;
   }
   const Node constants = j["constants"];
@@ -441,7 +467,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     }
     fit.rounded = std::move(m);
   } else {
-    j["kind"].fail("must be backward, forward or rounded_forward");
+    j["kind"].fail("must be backward, table, forward, rounded_forward or code");
   }
   return fit;
 }

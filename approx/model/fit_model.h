@@ -5,6 +5,7 @@
 #include "approx/model/piece.h"
 #include "kernels/eval.h"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -96,6 +97,16 @@ struct RoundedForwardModel {
   float kIndexScale = 0, kIndexBias = 0;
   double kA = 0, kCoreA = 0;
   std::vector<Piece> pieces;  ///< one a row, ascending by row; c_4 is the one that the low bits of c_3 stand for
+};
+
+/// Codes for f'(x): members as in the emitted header.
+struct CodeModel {
+  std::string fit;  ///< the f32 fit whose g is coded
+  float kLo = 0, kHi = 0;
+  double kG = 0;
+  std::array<double, 8> kT{};         ///< exact codes of 1 to 8 bits
+  std::array<double, 2> kDithered{};  ///< dithered ones of 2 and 3
+  double kBias = 0;
 };
 
 /// A direct table; members as in the emitted header. Segments: m = 1 and y's sign clear (upper), m = 1 and set (lower), m = 0 (left).

@@ -264,8 +264,11 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     } else {
       spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
     }
+  } else if (kind == "code") {
+    if (accuracy.kind != AccuracyClass::absolute) r.fail("target", "must be abs:2^-N, how near to f' the coded g is");
+    spec.code = CodeSpec{r.text("fit")};
   } else {
-    r.fail("kind", "'" + kind + "' is unknown; known: backward, forward");
+    r.fail("kind", "'" + kind + "' is unknown; known: backward, forward, code");
   }
   r.finish();
   spec.text = text;

@@ -70,14 +70,19 @@ struct RoundedForwardSpec {
   float x_max;        ///< p is 1 over the cell that ends here, and beyond
 };
 
+struct CodeSpec {
+  std::string fit;  ///< name of the f32 fit whose g is coded
+};
+
 struct Spec {
   std::string name;
   Activation activation;
   std::string accuracy;  ///< class and bound as written, "abs:2^-26"
-  double target;         ///< the bound of the class: of A, of the relative error, in ulp, or T/O
+  double target;         ///< the bound of the class: of A (of a code: of its g), of the relative error, in ulp, or T/O
   std::optional<BackwardSpec> backward;
   std::optional<ForwardSpec> forward;
   std::optional<RoundedForwardSpec> rounded;
+  std::optional<CodeSpec> code;
   std::string text;    ///< the file as read
   std::string sha256;  ///< of the text
 };

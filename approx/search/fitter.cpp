@@ -2,6 +2,7 @@
 
 #include "approx/progress.h"
 #include "approx/proof/certificate.h"
+#include "approx/search/code_fit.h"
 #include "approx/search/constants.h"
 #include "approx/search/direct_table.h"
 #include "approx/search/partition.h"
@@ -437,6 +438,8 @@ Fit fit(const Spec& spec, int threads) {
   Stage rows("rows");
   if (spec.forward) {
     result.forward = fit_forward(composite, spec, rows);
+  } else if (spec.code) {
+    result.code = fit_code(composite, spec);
   } else if (spec.rounded) {
     result.rounded = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
   } else {

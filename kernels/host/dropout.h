@@ -83,9 +83,10 @@ inline constexpr int kDropoutVectors = 4;
 inline constexpr int kDropoutCounters = static_cast<int>(sizeof(PhiloxVectors::Lanes) / sizeof(u64));  // in one vector
 inline constexpr int kDropoutPack = kDropoutVectors * kDropoutCounters * 4;
 
-// Sets kept[k] to ~0 if element 4 counter + k is kept, and to 0 otherwise. counter is a multiple of kDropoutPack / 4,
-// so that all counters of the pack have the same upper half.
-OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
+// Sets results[k] to what `of` makes of the word of element 4 counter + k. `of` takes vectors of words as it takes vectors of
+// lanes: a function of each word by itself. counter is a multiple of kDropoutPack / 4, so that all counters of the pack have the same upper half.
+template <class Of>
+OUTGRAD_HD void philox_pack(u64 counter, u64 seed, u32 (&results)[kDropoutPack], const Of& of) {
   using Lanes = PhiloxVectors::Lanes;
   using Words = u32 __attribute__((vector_size(sizeof(Lanes))));
   constexpr int kHalf = kDropoutCounters / 2;
@@ -99,28 +100,40 @@ OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u3
     c[k][2] = c[k][3] = Lanes{};
   }
   philox_rounds<PhiloxVectors>(c, seed);
-  // No word reaches a threshold of 2^32, whose lower half is 0. In that case `some` lets no bit of a mask through.
-  const Words threshold = Words{} + static_cast<u32>(rule.threshold), some = Words{} + (rule.threshold >> 32 == 0 ? ~0u : 0u);
-  const auto masks_of = [&](Lanes words) __attribute__((always_inline)) { return reinterpret_cast<Words>(reinterpret_cast<Words>(words) >= threshold) & some; };
   OUTGRAD_UNROLL
   for (int k = 0; k < kDropoutVectors; ++k) {
     const Lanes lower_words = PhiloxVectors::splat(0xffffffffu);
     const Lanes first = (c[k][0] & lower_words) | c[k][1] << 32, second = (c[k][2] & lower_words) | c[k][3] << 32;
-    const Words low = masks_of(PhiloxVectors::even_lanes(first, second)), high = masks_of(PhiloxVectors::odd_lanes(first, second));
-    std::memcpy(kept + k * 4 * kDropoutCounters, &low, sizeof low);
-    std::memcpy(kept + k * 4 * kDropoutCounters + 2 * kDropoutCounters, &high, sizeof high);
+    const Words low = of(reinterpret_cast<Words>(PhiloxVectors::even_lanes(first, second))),
+                high = of(reinterpret_cast<Words>(PhiloxVectors::odd_lanes(first, second)));
+    std::memcpy(results + k * 4 * kDropoutCounters, &low, sizeof low);
+    std::memcpy(results + k * 4 * kDropoutCounters + 2 * kDropoutCounters, &high, sizeof high);
   }
+}
+
+// Sets kept[k] to ~0 if element 4 counter + k is kept, and to 0 otherwise.
+OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
+  using Words = u32 __attribute__((vector_size(sizeof(PhiloxVectors::Lanes))));
+  // No word reaches a threshold of 2^32, whose lower half is 0. In that case `some` lets no bit of a mask through.
+  const Words threshold = Words{} + static_cast<u32>(rule.threshold), some = Words{} + (rule.threshold >> 32 == 0 ? ~0u : 0u);
+  philox_pack(counter, seed, kept,
+              [&](Words words) __attribute__((always_inline)) { return reinterpret_cast<Words>(words >= threshold) & some; });
 }
 
 #else
 // For other processors, and for nvcc, which does not accept vector types of the host compiler.
 inline constexpr int kDropoutPack = 64;
 
-OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
+template <class Of>
+OUTGRAD_HD void philox_pack(u64 counter, u64 seed, u32 (&results)[kDropoutPack], const Of& of) {
   for (int k = 0; k < kDropoutPack; k += 4) {
     const PhiloxWords words = philox(counter + static_cast<u64>(k / 4), seed);
-    for (int word = 0; word < 4; ++word) kept[k + word] = dropout_keeps(rule, words.word[word]) ? ~0u : 0u;
+    for (int word = 0; word < 4; ++word) results[k + word] = of(words.word[word]);
   }
+}
+
+OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u32 (&kept)[kDropoutPack]) {
+  philox_pack(counter, seed, kept, [&](u32 word) { return dropout_keeps(rule, word) ? ~0u : 0u; });
 }
 #endif
 

@@ -12,6 +12,7 @@
 
 #include "kernels/formats.h"
 #include "validation/certificate/accuracy_class.h"
+#include "validation/certificate/code_bound.h"
 #include "validation/certificate/coordinate_bound.h"
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"
@@ -123,7 +124,12 @@ CheckReport prove(const Header& h, Findings wanted) {
     }
   };
   if (!open()) return report;
-  if constexpr (std::is_same_v<Header, TableHeader>) {
+  if constexpr (std::is_same_v<Header, CodeHeader>) {
+    add([&] { return prove_code_range(h); });
+    add([&] { return prove_coded_gradient(h); });
+    add([&] { return prove_codes(h); });
+    return report;
+  } else if constexpr (std::is_same_v<Header, TableHeader>) {
     add([&] { return prove_storage(h); });
     return report;
   } else {
@@ -140,7 +146,7 @@ CheckReport prove(const Header& h, Findings wanted) {
     if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
     if (h.format != "f32") add([&] { return prove_storage(h); });
   }
-  if constexpr (!std::is_same_v<Header, TableHeader>) {
+  if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader>) {
     add([&] {
       const std::optional<Finding> found = prove_found(h);
       return found ? std::vector{*found} : std::vector<Finding>{};
@@ -244,6 +250,21 @@ Finding check_structure(const TableHeader& h) {
   if (finding.verdict != Verdict::Holds) return finding;
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   conditions.require(activation.problem().empty(), activation.problem());
+  return conditions.finding();
+}
+
+Finding check_structure(const CodeHeader& h) {
+  Conditions conditions;
+  const CodedFit* const fit = coded_fit(h.activation);
+  conditions.require(fit != nullptr, fmt::format("the library has no f32 fit of {}", h.activation));
+  if (fit == nullptr) return conditions.finding();
+  conditions.require(h.fit == fit->name, fmt::format("kFit is {}, the library's f32 fit is {}", h.fit, fit->name));
+  conditions.require(h.function == fit->function, fmt::format("kFunction is not that of {}", fit->name));
+  const AccuracyClass accuracy = read_class(h.accuracy);
+  conditions.require(accuracy.kind == ClassKind::abs && h.bound_g <= accuracy.bound, fmt::format("kG does not meet the class {}", h.accuracy));
+  conditions.require(h.bound_g > 0, "kG is not positive");
+  const auto on_grid = [](float v) { return std::fabs(v) <= 2 && std::nearbyint(v * 0x1p23f) == v * 0x1p23f; };
+  conditions.require(on_grid(h.lo) && on_grid(h.hi) && h.lo <= 0 && h.hi > h.lo + 0x1p-3f, "kLo and kHi are no range of f' in multiples of 2^-23");
   return conditions.finding();
 }
 

@@ -123,6 +123,8 @@ class Printer {
   void constant(const char* name, T& value, std::string_view note = {}) {
     text_ += constant_line(name, value, note);
   }
+  // A claim whose note is its value to six decimals.
+  void decimal(const std::string& name, double& value) { text_ += constant_line(name.c_str(), value, fmt::format("{:.6f}", value)); }
   void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) { text_ += bound_line(name, value, note, found, kind); }
   void word(std::string_view begin, std::string& value) { text_ += fmt::format("{}{}\n", begin, value); }
   void breaks(std::vector<float>& values, int) { text_ += breaks_text(values); }
@@ -159,6 +161,14 @@ class Reader {
     take(value, ";");
     at_ = begin_;
     expect(constant_line(name, value, note));
+  }
+
+  void decimal(const std::string& name, double& value) {
+    begin_ = at_;
+    expect(constant_begin<double>(name.c_str()));
+    take(value, ";");
+    at_ = begin_;
+    expect(constant_line(name.c_str(), value, fmt::format("{:.6f}", value)));
   }
 
   // A bound's value, and what was found for it.
@@ -565,6 +575,22 @@ void describe(Text& t, RoundedForwardHeader& h) {
   table(t, "table", "kRows", "kWords", h.table, h.rows, words);
 }
 
+template <class Text>
+void describe(Text& t, CodeHeader& h) {
+  t.constant("kClass", h.accuracy);
+  t.constant("kFit", h.fit);
+  t.line("  // kLo <= f'(x) <= kHi for every x\n");
+  t.constant("kLo", h.lo, "");
+  t.constant("kHi", h.hi, "");
+  t.line("  // proven bounds over every finite f32 x; g is that of kFit at the library's f32 y and mask bit of x (kernels/code.h)\n");
+  t.constant("kG", h.bound_g, "sup |g - f'(x)|");
+  t.line("  // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|\n");
+  for (size_t i = 0; i < h.exact.size(); ++i) t.decimal(fmt::format("kT{}", i + 1), h.exact[i]);
+  t.line("  // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|\n");
+  for (size_t i = 0; i < h.dithered.size(); ++i) t.decimal(fmt::format("kDithered{}", i + 2), h.dithered[i]);
+  t.constant("kBias", h.bias, "of 2 bits and of 3");
+}
+
 template <class Text, class H>
 void describe_whole(Text& t, H& h, const std::string& type) {
   describe_names(t, h);
@@ -617,6 +643,7 @@ Header parse_header(std::string_view text, const std::string& file) {
   const auto has = [&](std::string_view name) { return text.find(fmt::format(" {} = ", name)) != std::string_view::npos; };
   if (has("kTailRows")) return read_as<ForwardHeader>(text, file);
   if (has("kQuarticShift")) return read_as<RoundedForwardHeader>(text, file);
+  if (has("kDithered2")) return read_as<CodeHeader>(text, file);
   if (has("kEntries")) return read_as<TableHeader>(text, file);
   return read_as<BackwardHeader>(text, file);
 }

@@ -7,6 +7,7 @@
 // costs no more than its length.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -122,7 +123,17 @@ struct RoundedForwardHeader : HeaderNames {
   CoefficientTable table;
 };
 
-using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader>;
+/// Codes of f'(x) (kernels/code.h).
+struct CodeHeader : HeaderNames {
+  std::string accuracy, fit;
+  float lo = 0, hi = 0;
+  double bound_g = 0;
+  std::array<double, 8> exact{};     // T of exact codes of 1 to 8 bits
+  std::array<double, 2> dithered{};  // of dithered ones of 2 and 3
+  double bias = 0;
+};
+
+using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader, CodeHeader>;
 
 /// The header's canonical text.
 std::string print_header(const Header& header);

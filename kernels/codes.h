@@ -1,0 +1,31 @@
+// The catalogue of codes for f'(x): the generated header of each activation, and its proven errors.
+#pragma once
+
+#include "kernels/activations.h"
+#include "kernels/code.h"
+#include "kernels/generated/elu_code.h"
+#include "kernels/generated/gelu_code.h"
+#include "kernels/generated/gelu_tanh_code.h"
+#include "kernels/generated/mish_code.h"
+#include "kernels/generated/quick_gelu_code.h"
+#include "kernels/generated/sigmoid_code.h"
+#include "kernels/generated/silu_code.h"
+#include "kernels/generated/softplus_code.h"
+#include "kernels/generated/swish_code.h"
+#include "kernels/generated/tanh_code.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
+// The code headers of all activations, in the order of the names.
+using ActivationCodes = FitList<generated::GeluCode, generated::GeluTanhCode, generated::QuickGeluCode, generated::SiluCode, generated::SwishCode,
+                                generated::MishCode, generated::TanhCode, generated::SigmoidCode, generated::SoftplusCode, generated::EluCode>;
+
+// The proven bound of |g - f'(x)| for what a code stands for; code_bits_hold(bits, dithered).
+template <class Code>
+OUTGRAD_HD constexpr double code_error(int bits, bool dithered) {
+  constexpr double kExact[] = {Code::kT1, Code::kT2, Code::kT3, Code::kT4, Code::kT5, Code::kT6, Code::kT7, Code::kT8};
+  constexpr double kDithered[] = {Code::kDithered2, Code::kDithered3};
+  return dithered ? kDithered[bits - kLeastDitheredBits] : kExact[bits - 1];
+}
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -1,0 +1,400 @@
+// Codes for f'(x) over arrays on the CPU (kernels/code.h): the forward that writes y and the codes, and the backward
+// that reads the codes alone. Every schedule gives the same bits.
+//
+// Codes of k bits are packed without gaps: element i has the bits k i to k i + k - 1 of the array, where bit b is bit
+// b % 8 of byte b / 8. n codes take ceil(k n / 8) bytes, and the bits beyond the last one are 0.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/code.h"
+#include "kernels/host/dropout.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/host/forwards.h"
+
+#ifdef __BMI2__
+#include <immintrin.h>
+#endif
+
+namespace outgrad::kernels::inline OUTGRAD_ABI {
+
+// The bits of a code, and the seed of a dithered one (null: exact codes).
+struct CodeChoice {
+  int bits;
+  const u64* seed;
+
+  OUTGRAD_HD bool holds() const { return code_bits_hold(bits, seed != nullptr); }
+  OUTGRAD_HD CodeRule rule(const CodeRange& range) const { return seed != nullptr ? dithered_code(range, bits) : exact_code(range, bits); }
+};
+
+// Bytes of n codes.
+OUTGRAD_HD constexpr i64 code_bytes(int bits, i64 n) { return n / 8 * bits + (n % 8 * bits + 7) / 8; }
+
+// Sets y[i] = f(x[i]), as activation_forward or gelu_forward does with this Forward, and code i to that of x[i], for i
+// in [0, n). y may equal x; codes overlaps neither. Code is a generated code header, Fit the f32 fit that it names, and
+// Exact the f32 forward: g is that fit at its y. choice.holds(). For a 16-bit T the first call fills a static table of
+// 256 KiB, and the first with dithered codes another one, which later calls read. Element i has the dither of word
+// i % 4 of Philox(counter = i / 4, key = seed), as in kernels/dropout.h.
+template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S>
+void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n);
+
+// Sets dx[i] = dy[i] g, where g is what code i stands for, as dx = RN_T(RN_f32(dy g)). The range is that of the
+// forward's Code. dx may equal dy and overlaps nothing otherwise.
+template <class T, CpuSchedule S>
+void activation_backward_code(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n);
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+// Elements that go through the steps below together: each step's arrays stay in the first-level cache, and whole blocks
+// begin on whole bytes.
+inline constexpr int kCodeBlock = 1024;
+static_assert(kCodeBlock % kDropoutPack == 0);
+
+inline constexpr u64 kEachByte = 0x0101010101010101u;
+
+// The same k bits of each of 8 bytes, side by side, and back: `field` has the k bits set in each byte, at the lowest
+// bits for expanded().
+#ifdef __BMI2__
+OUTGRAD_HD u64 compressed(u64 bytes, u64 field, int) { return _pext_u64(bytes, field); }
+OUTGRAD_HD u64 expanded(u64 bits, u64 field, int) { return _pdep_u64(bits, field); }
+#else
+// Neighbours are joined: bytes to pairs, pairs to quartets, quartets to one.
+OUTGRAD_HD u64 compressed(u64 bytes, u64 field, int k) {
+  const u64 ones = (u64{1} << k) - 1;
+  u64 v = (bytes & field) >> __builtin_ctzll(field);
+  v = (v & ones * 0x0001000100010001u) | (v & (ones << 8) * 0x0001000100010001u) >> (8 - k);
+  const u64 pair = (u64{1} << 2 * k) - 1;
+  v = (v & pair * 0x0000000100000001u) | (v & (pair << 16) * 0x0000000100000001u) >> (16 - 2 * k);
+  const u64 quartet = (u64{1} << 4 * k) - 1;
+  return (v & quartet) | (v & quartet << 32) >> (32 - 4 * k);
+}
+OUTGRAD_HD u64 expanded(u64 bits, u64, int k) {
+  const u64 quartet = (u64{1} << 4 * k) - 1, pair = (u64{1} << 2 * k) - 1, ones = (u64{1} << k) - 1;
+  u64 v = (bits & quartet) | (bits & quartet << 4 * k) << (32 - 4 * k);
+  v = (v & pair * 0x0000000100000001u) | (v & (pair << 2 * k) * 0x0000000100000001u) << (16 - 2 * k);
+  return (v & ones * 0x0001000100010001u) | (v & (ones << k) * 0x0001000100010001u) << (8 - k);
+}
+#endif
+
+// The k bits from `shift` on of each of kCodeBlock bytes; writes as many bytes as that many codes have, and 8 more.
+OUTGRAD_HD void pack_codes(const u8* numbers, int bits, int shift, u8* packed) {
+  const u64 field = kEachByte * (((1u << bits) - 1) << shift);
+  for (int k = 0; k < kCodeBlock; k += 8, packed += bits) {
+    u64 eight;
+    std::memcpy(&eight, numbers + k, sizeof eight);
+    eight = compressed(eight, field, bits);
+    std::memcpy(packed, &eight, sizeof eight);
+  }
+}
+
+// The reverse; reads as many bytes as that many codes have, and 8 more.
+OUTGRAD_HD void unpack_codes(const u8* packed, int bits, u8* numbers) {
+  const u64 field = kEachByte * ((1u << bits) - 1);
+  for (int k = 0; k < kCodeBlock; k += 8, packed += bits) {
+    u64 eight;
+    std::memcpy(&eight, packed, sizeof eight);
+    eight = expanded(eight, field, bits);
+    std::memcpy(numbers + k, &eight, sizeof eight);
+  }
+}
+
+// -d of the elements from `first` on, a multiple of kCodeBlock.
+inline void negative_dithers(u64 seed, i64 first, float* minus_d) {
+  for (int k = 0; k < kCodeBlock; k += kDropoutPack) {
+    u32 words[kDropoutPack];
+    philox_pack(static_cast<u64>(first + k) / 4, seed, words, [](auto word) __attribute__((always_inline)) { return word; });
+    for (int i = 0; i < kDropoutPack; ++i) minus_d[k + i] = -dither_of(words[i]);
+  }
+}
+
+// body(ops, k) for k = 0, ..., kCodeBlock in steps of what ops handles at once.
+template <CpuSchedule S, class Body>
+OUTGRAD_HD void over_code_block(const Body& body) {
+  if constexpr (S.vector_bits > 0) {
+    constexpr LanesOf<S, 2> kOps{};
+    for (int k = 0; k < kCodeBlock; k += kOps.kElements) body(kOps, k);
+  } else {
+    for (int k = 0; k < kCodeBlock; ++k) body(FloatOps{}, k);
+  }
+}
+
+template <bool kStreaming, class Ops, class T>
+OUTGRAD_HD void store_value(const Ops& ops, T* to, const typename Ops::Value& value) {
+  if constexpr (std::is_same_v<Ops, FloatOps>) {
+    *to = narrow<T>(value);
+  } else {
+    ops.template store<kStreaming>(to, value);
+  }
+}
+
+// Bytes as numbers.
+template <class Ops>
+OUTGRAD_HD typename Ops::Value load_numbers(const Ops&, const u8* from) {
+  if constexpr (std::is_same_v<Ops, FloatOps>) {
+    return static_cast<float>(*from);
+  } else {
+    typename Ops::Value numbers;
+    constexpr int kPacks = sizeof(numbers.v) / sizeof(*numbers.v), kLanes = Ops::kElements / kPacks;
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kPacks; ++i) {
+#ifdef OUTGRAD_AVX512
+      if constexpr (kLanes == 16) {
+        numbers.v[i] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kLanes))));
+      }
+#endif
+#ifdef OUTGRAD_AVX2
+      if constexpr (kLanes == 8) {
+        numbers.v[i] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i * kLanes))));
+      }
+#endif
+    }
+    return numbers;
+  }
+}
+
+template <class Code>
+constexpr CodeRange range_of() {
+  return {Code::kLo, Code::kHi};
+}
+
+inline bool is_line_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 64 == 0; }
+
+// Codes before the shift, of kCodeBlock g; minus_d is null for exact codes.
+template <CpuSchedule S>
+void code_block(const CodeRule& rule, const float* g, const float* minus_d, u8* numbers) {
+  alignas(64) float q[kCodeBlock];
+  if (minus_d == nullptr) {
+    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
+      store_value<false>(ops, q + k, coded(ops, rule, in_cells(ops, rule, ops.load(g + k))));
+    });
+  } else {
+    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
+      store_value<false>(ops, q + k, coded(ops, rule, ops.sub(in_cells(ops, rule, ops.load(g + k)), ops.load(minus_d + k))));
+    });
+  }
+  for (int k = 0; k < kCodeBlock; ++k) numbers[k] = static_cast<u8>(bits_of(q[k]));
+}
+
+// y and g of kCodeBlock f32 x, by the loops over arrays.
+template <class Fit, class Forward, CpuSchedule S>
+void forward_block(const float* x, float* y, float* g) {
+  u32 mask[kCodeBlock / 32];
+  if constexpr (requires { Forward::table(); }) {
+    gelu_forward<Forward, float, S>(x, y, mask, kCodeBlock);
+  } else {
+    activation_forward<Forward, float, S>(x, y, mask, kCodeBlock);
+  }
+  std::fill_n(g, kCodeBlock, 1.0f);  // as dy: the product by 1 is g
+  activation_backward<Fit, float, S>(g, y, mask, g, kCodeBlock);
+}
+
+// What follows from a 16-bit x, by its bits: y and, above it, the code of 8 bits; and g.
+template <class Forward, class T>
+OUTGRAD_HD T forward_element(T x) {
+  if constexpr (requires { Forward::table(); }) {
+    return gelu_forward_element(Forward{}, kForwardTables<Forward>, x).y;
+  } else {
+    return forward_of<Forward>(x);
+  }
+}
+
+template <class Fit, class Exact, class T>
+struct GradientsByCode {
+  float g[kCodes];
+
+  GradientsByCode() {
+    const DefaultFloatEnvironment environment;
+    for (i64 code = 0; code < kCodes; ++code) g[code] = gradient_at<Fit, Exact>(widen(T{static_cast<u16>(code)}));
+  }
+};
+template <class Fit, class Exact, class T>
+const float* gradients_by_code() {
+  static const GradientsByCode<Fit, Exact, T> table;
+  return table.g;
+}
+
+template <class Code, class Fit, class Exact, class Forward, class T>
+struct CodesByCode {
+  u32 entry[kCodes];
+
+  CodesByCode() {
+    const DefaultFloatEnvironment environment;
+    const CodeRule rule = exact_code(range_of<Code>(), kMostCodeBits);
+    for (i64 code = 0; code < kCodes; ++code) {
+      const T x{static_cast<u16>(code)};
+      entry[code] = forward_element<Forward>(x).bits | static_cast<u32>(coded_gradient(rule, gradient_at<Fit, Exact>(widen(x)))) << 16;
+    }
+  }
+};
+template <class Code, class Fit, class Exact, class Forward, class T>
+const u32* codes_by_code() {
+  static const CodesByCode<Code, Fit, Exact, Forward, T> table;
+  return table.entry;
+}
+
+// The entries of kCodeBlock x, split into y and numbers.
+template <CpuSchedule S, bool kStreaming, class T>
+OUTGRAD_HD void look_up(const u32* entries, const T* x, T* y, u8* numbers) {
+#ifdef OUTGRAD_AVX512
+  if constexpr (S.vector_bits == 512) {
+    for (int k = 0; k < kCodeBlock; k += 32) {
+      __m256i lower[2];
+      OUTGRAD_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const __m512i code = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + k + 16 * half)));
+        const __m512i entry = _mm512_i32gather_epi32(code, entries, sizeof(u32));
+        lower[half] = _mm512_cvtepi32_epi16(entry);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers + k + 16 * half), _mm512_cvtepi32_epi8(_mm512_srli_epi32(entry, 16)));
+      }
+      const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(lower[0]), lower[1], 1);
+      if constexpr (kStreaming) {
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(y + k), line);
+      } else {
+        _mm512_storeu_si512(y + k, line);
+      }
+    }
+    return;
+  }
+#endif
+  for (int k = 0; k < kCodeBlock; ++k) {
+    const u32 entry = entries[x[k].bits];
+    y[k].bits = static_cast<u16>(entry);
+    numbers[k] = static_cast<u8>(entry >> 16);
+  }
+}
+
+// One block of whole size. Codes are left in `packed`, which has 8 bytes more than they take.
+template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S, bool kStreaming>
+void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* x, T* y, u8* packed) {
+  alignas(64) u8 numbers[kCodeBlock];
+  alignas(64) float minus_d[kCodeBlock], g[kCodeBlock];
+  const bool dithered = choice.seed != nullptr;
+  if (dithered) negative_dithers(*choice.seed, first, minus_d);
+  if constexpr (sizeof(T) == 2) {
+    if (dithered) {
+      const float* const gradients = gradients_by_code<Fit, Exact, T>();
+      for (int k = 0; k < kCodeBlock; ++k) g[k] = gradients[x[k].bits];
+    }
+    look_up<S, kStreaming>(codes_by_code<Code, Fit, Exact, Forward, T>(), x, y, numbers);
+    if (dithered) code_block<S>(rule, g, minus_d, numbers);
+  } else {
+    forward_block<Fit, Forward, S>(x, y, g);
+    code_block<S>(rule, g, dithered ? minus_d : nullptr, numbers);
+  }
+  pack_codes(numbers, choice.bits, rule.shift, packed);
+}
+
+// Whole lines, past the cache if kStreaming.
+template <bool kStreaming>
+OUTGRAD_HD void copy_lines(const u8* from, u8* to, int bytes) {
+#ifdef OUTGRAD_AVX2
+  if constexpr (kStreaming) {
+    for (int k = 0; k < bytes; k += 32) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + k), _mm256_load_si256(reinterpret_cast<const __m256i*>(from + k)));
+    }
+    return;
+  }
+#endif
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S, bool kStreaming>
+void forward_code_range(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 begin, i64 end) {
+  const CodeRule rule = choice.rule(range_of<Code>());
+  alignas(64) u8 packed[kCodeBlock + 8];
+  i64 i = begin;
+  for (; i + kCodeBlock <= end; i += kCodeBlock) {
+    forward_code_block<Code, Fit, Exact, Forward, T, S, kStreaming>(choice, rule, i, x + i, y + i, packed);
+    copy_lines<kStreaming>(packed, codes + i / 8 * choice.bits, kCodeBlock / 8 * choice.bits);
+  }
+  if (i < end) {
+    const i64 count = end - i;
+    alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
+    std::copy_n(x + i, count, from);
+    forward_code_block<Code, Fit, Exact, Forward, T, S, false>(choice, rule, i, from, to, packed);
+    std::copy_n(to, count, y + i);
+    const i64 bytes = code_bytes(choice.bits, count), rest = count * choice.bits % 8;
+    if (rest != 0) packed[bytes - 1] = static_cast<u8>(packed[bytes - 1] & ((1u << rest) - 1));
+    std::copy_n(packed, bytes, codes + i / 8 * choice.bits);
+  }
+  end_streaming<kStreaming>();
+}
+
+// dx of a block of codes, of which the bytes up to 8 beyond the last are readable.
+template <class T, CpuSchedule S, bool kStreaming>
+void backward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* dy, const u8* packed, T* dx) {
+  alignas(64) u8 numbers[kCodeBlock];
+  unpack_codes(packed, choice.bits, numbers);
+  if (choice.seed == nullptr) {
+    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
+      store_value<kStreaming>(ops, dx + k, ops.mul(ops.load(dy + k), decoded(ops, rule, load_numbers(ops, numbers + k))));
+    });
+  } else {
+    alignas(64) float minus_d[kCodeBlock];
+    negative_dithers(*choice.seed, first, minus_d);
+    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
+      const auto number = ops.sub(load_numbers(ops, numbers + k), ops.negate(ops.load(minus_d + k)));
+      store_value<kStreaming>(ops, dx + k, ops.mul(ops.load(dy + k), decoded(ops, rule, number)));
+    });
+  }
+}
+
+template <class T, CpuSchedule S, bool kStreaming>
+void backward_code_range(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 begin, i64 end) {
+  const CodeRule rule = choice.rule(range);
+  i64 i = begin;
+  // The last block is copied, for nothing beyond the codes may be read.
+  for (; i + kCodeBlock < end; i += kCodeBlock) {
+    backward_code_block<T, S, kStreaming>(choice, rule, i, dy + i, codes + i / 8 * choice.bits, dx + i);
+  }
+  for (; i < end; i += kCodeBlock) {
+    const i64 count = std::min<i64>(end - i, kCodeBlock);
+    u8 packed[kCodeBlock + 8] = {};
+    alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
+    std::copy_n(codes + i / 8 * choice.bits, code_bytes(choice.bits, count), packed);
+    std::copy_n(dy + i, count, from);
+    backward_code_block<T, S, false>(choice, rule, i, from, packed, to);
+    std::copy_n(to, count, dx + i);
+  }
+  end_streaming<kStreaming>();
+}
+
+}  // namespace detail
+
+template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S>
+void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {
+  static_assert(detail::schedule_holds<S>());
+  static_assert(same_text(Code::kFit, Fit::kName), "codes are proven for the one fit that their header names");
+  static_assert(same_text(Code::kActivation, Exact::kActivation) && same_text(Code::kActivation, Forward::kActivation));
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams<S>(y, n) && detail::is_line_aligned(codes)) {
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+        detail::forward_code_range<Code, Fit, Exact, Forward, T, detail::kLoopOf<S>, true>(choice, x, y, codes, begin, end);
+      });
+      return;
+    }
+  }
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+    detail::forward_code_range<Code, Fit, Exact, Forward, T, detail::kLoopOf<S>, false>(choice, x, y, codes, begin, end);
+  });
+}
+
+template <class T, CpuSchedule S>
+void activation_backward_code(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n) {
+  static_assert(detail::schedule_holds<S>());
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams<S>(dx, n)) {
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+        detail::backward_code_range<T, detail::kLoopOf<S>, true>(range, choice, dy, codes, dx, begin, end);
+      });
+      return;
+    }
+  }
+  detail::over_blocks<S>(
+      n, [=](i64 begin, i64 end) { detail::backward_code_range<T, detail::kLoopOf<S>, false>(range, choice, dy, codes, dx, begin, end); });
+}
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI
