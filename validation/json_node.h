@@ -134,6 +134,19 @@ class JsonNode {
   std::string place_;
 };
 
+/// The value of an enumeration, given as one of its words in the file.
+template <class Enum, std::size_t N>
+Enum word_of(const JsonNode& node, const std::pair<std::string_view, Enum> (&words)[N]) {
+  const std::string text = node.text();
+  std::string known;
+  for (const auto& [name, value] : words) {
+    if (name == text) return value;
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  constexpr std::size_t kShown = 40;
+  node.fail("'" + text.substr(0, kShown) + "' is not one of " + known);
+}
+
 /// Throws kernels::SpecError with the byte where the text is no JSON.
 inline nlohmann::json parse_json(const std::string& text, const std::string& file) {
   try {

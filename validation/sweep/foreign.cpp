@@ -22,19 +22,6 @@ namespace {
 constexpr std::int64_t kRun = 512;  // elements that are evaluated together
 constexpr int kMostCodeBits = 8;    // a longer code than y itself has in 8-bit formats saves nothing
 
-/// The value of an enumeration, given as one of its words in the file.
-template <class Enum, std::size_t N>
-Enum word(const JsonNode& node, const std::pair<std::string_view, Enum> (&words)[N]) {
-  const std::string text = node.text();
-  std::string known;
-  for (const auto& [name, value] : words) {
-    if (name == text) return value;
-    known += (known.empty() ? "" : ", ") + std::string(name);
-  }
-  constexpr std::size_t kShown = 40;
-  node.fail("'" + text.substr(0, kShown) + "' is not one of " + known);
-}
-
 /// A number, converted as the arithmetic requires.
 double used(const JsonNode& node, ForeignArithmetic arithmetic) {
   const double value = node.finite();
@@ -67,9 +54,9 @@ ForeignPiece read_piece(const JsonNode& node, const ForeignFunction& function) {
     return piece;
   }
   node.expect_keys({"from", "to", "includes", "coordinate", "centre", "coefficients", "order"});
-  piece.coordinate = word<ForeignCoordinate>(node["coordinate"], {{"y", ForeignCoordinate::y}, {"signed_sqrt", ForeignCoordinate::signed_sqrt}});
+  piece.coordinate = word_of<ForeignCoordinate>(node["coordinate"], {{"y", ForeignCoordinate::y}, {"signed_sqrt", ForeignCoordinate::signed_sqrt}});
   if (piece.coordinate == ForeignCoordinate::signed_sqrt && function.t_min <= 0) node["coordinate"].fail("needs 'constants'");
-  piece.order = word<ForeignOrder>(node["order"], {{"horner", ForeignOrder::horner}, {"estrin", ForeignOrder::estrin}});
+  piece.order = word_of<ForeignOrder>(node["order"], {{"horner", ForeignOrder::horner}, {"estrin", ForeignOrder::estrin}});
   piece.centre = used(node["centre"], function.arithmetic);
   piece.coefficients = used_list(node["coefficients"], function.arithmetic, kForeignCoefficients);
   return piece;
@@ -88,7 +75,7 @@ std::vector<ForeignPiece> read_branch(const JsonNode& node, const ForeignFunctio
     piece.to = end_of_interval(item["to"], function.arithmetic);
     enum class Includes { neither, lower, upper, both };
     const auto includes =
-        word<Includes>(item["includes"], {{"none", Includes::neither}, {"from", Includes::lower}, {"to", Includes::upper}, {"both", Includes::both}});
+        word_of<Includes>(item["includes"], {{"none", Includes::neither}, {"from", Includes::lower}, {"to", Includes::upper}, {"both", Includes::both}});
     const bool includes_from = includes == Includes::lower || includes == Includes::both;
     piece.includes_to = includes == Includes::upper || includes == Includes::both;
     if (!(from < piece.to)) item.fail("'from' is not below 'to'");
@@ -113,7 +100,7 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
   function.code_bits = static_cast<int>(bits);
   const std::size_t most = std::size_t{1} << bits;
   const std::vector<double> thresholds = used_list(node["thresholds"], function.arithmetic, most - 1);
-  const bool below = word<bool>(node["threshold_belongs"], {{"below", true}, {"above", false}});
+  const bool below = word_of<bool>(node["threshold_belongs"], {{"below", true}, {"above", false}});
   if (node.has("values") == node.has("increments")) node.fail("has not just one of 'values' and 'increments'");
   std::vector<double> values = used_list(node[node.has("values") ? "values" : "increments"], function.arithmetic, most);
   if (node.has("increments")) {  // the derivative of a sum of a_i max(x - c_i, 0): 0, a_1, a_1 + a_2, ... summed in f32
@@ -141,7 +128,7 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
 void read_pieces(const JsonNode& node, ForeignFunction& function) {
   node.expect_keys({"schema", "name", "activation", "kind", "source", "arithmetic", "constants", "mask_from", "forward", "nan", "left", "right", "claims"});
   function.arithmetic =
-      word<ForeignArithmetic>(node["arithmetic"], {{"f32", ForeignArithmetic::f32}, {"f32_fma", ForeignArithmetic::f32_fma}, {"f64", ForeignArithmetic::f64}});
+      word_of<ForeignArithmetic>(node["arithmetic"], {{"f32", ForeignArithmetic::f32}, {"f32_fma", ForeignArithmetic::f32_fma}, {"f64", ForeignArithmetic::f64}});
   if (node.has("constants")) {
     const JsonNode constants = node["constants"];
     constants.expect_keys({"y_hi", "y_lo", "t_min"});
@@ -152,7 +139,7 @@ void read_pieces(const JsonNode& node, ForeignFunction& function) {
   }
   if (node.has("mask_from")) function.mask_from = node["mask_from"].finite();
   if (node.has("forward")) {
-    function.erff = word<bool>(node["forward"], {{"rounded", false}, {"erff", true}});
+    function.erff = word_of<bool>(node["forward"], {{"rounded", false}, {"erff", true}});
     if (function.erff && function.activation != &kGelu) node["forward"].fail("'erff' is a forward of gelu");
   }
   if (node.has("nan") && node["nan"].raw() != "passes") {
@@ -282,19 +269,38 @@ ForeignFunction parse_foreign(const std::string& text, const std::string& file) 
   if (function.name.empty() || function.name.size() > kLongestName || !std::all_of(function.name.begin(), function.name.end(), is_plain)) {
     node["name"].fail(fmt::format("is not made of at most {} of a-z, 0-9 and _", kLongestName));
   }
-  function.activation = word<const SweptActivation*>(node["activation"], {{"gelu", &kGelu}, {"silu", &kSilu}});
+  function.activation = word_of<const SweptActivation*>(node["activation"], {{"gelu", &kGelu}, {"silu", &kSilu}});
   function.mask_from = function.activation->x_star;
   const JsonNode source = node["source"];
   source.expect_keys({"work", "repository", "commit", "file", "note"});
   for (const auto& [key, value] : source.raw().items()) function.source[key] = source[key].text();
   if (!source.has("work")) source.fail("'work' is missing: whose coefficients they are");
-  word<bool>(node["kind"], {{"pieces", false}, {"steps", true}}) ? read_steps(node, function) : read_pieces(node, function);
+  enum class Kind { pieces, steps, quantiser };
+  const auto kind = word_of<Kind>(node["kind"], {{"pieces", Kind::pieces}, {"steps", Kind::steps}, {"quantiser", Kind::quantiser}});
+  if (kind == Kind::pieces) read_pieces(node, function);
+  if (kind == Kind::steps) read_steps(node, function);
+  if (kind == Kind::quantiser) function.quantiser = read_quantiser(node);
   if (node.has("claims")) {
     const JsonNode claims = node["claims"];
-    claims.expect_keys({"T", "T_dx", "R"});
+    if (kind == Kind::quantiser) {
+      claims.expect_keys({"T"});
+    } else {
+      claims.expect_keys({"T", "T_dx", "R"});
+    }
     for (const auto& [key, value] : claims.raw().items()) function.claims.emplace_back(key, claims[key].finite());
   }
   return function;
+}
+
+nlohmann::ordered_json origin_of(const ForeignFunction& function) {
+  nlohmann::ordered_json origin{{"name", function.name}, {"kind", function.quantiser ? "quantiser" : function.steps ? "steps" : "pieces"}};
+  origin["stored"] = function.quantiser ? fmt::format("{} in {} bits{}", function.quantiser->keeps_y ? "y" : "x", function.quantiser->bits,
+                                                      function.quantiser->keeps_y ? " and one bit" : "")
+                     : function.steps   ? fmt::format("a code of {} bits", function.code_bits)
+                                        : "y and one bit";
+  origin["source"] = function.source;
+  for (const auto& [what, most] : function.claims) origin["claims"][what] = most;
+  return origin;
 }
 
 Subject make_subject(const ForeignFunction& foreign, const FloatFormat& format) {
@@ -337,11 +343,7 @@ Subject make_subject(const ForeignFunction& foreign, const FloatFormat& format) 
   }
   subject.identity = identity_of(subject, fingerprint);
 
-  subject.origin["name"] = function->name;
-  subject.origin["kind"] = function->steps ? "steps" : "pieces";
-  subject.origin["stored"] = function->steps ? fmt::format("a code of {} bits", function->code_bits) : "y and one bit";
-  subject.origin["source"] = function->source;
-  for (const auto& [what, most] : function->claims) subject.origin["claims"][what] = most;
+  subject.origin = origin_of(*function);
   return subject;
 }
 

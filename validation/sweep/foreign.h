@@ -1,5 +1,6 @@
 // Coefficients that are not ours, as the subject of a sweep: either pieces of g(y, m), or steps of f'(x) that are
-// numbered by a code of a few bits.
+// numbered by a code of a few bits. Or else a quantiser of x or y (quantiser.h), which is no function of x alone, and
+// is audited by quantiser_audit.h.
 //
 // validation/README.md documents the file, schema "outgrad.foreign/1". The function is evaluated as its publishers do
 // it, as stated in the file: with the same comparisons, the same order of evaluation and the same arithmetic. A
@@ -9,9 +10,11 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "validation/sweep/quantiser.h"
 #include "validation/sweep/sweep.h"
 
 namespace outgrad::validation {
@@ -48,6 +51,7 @@ struct ForeignFunction {
   bool nan_passes = true;                // g of a NaN y is NaN; otherwise it is `nan`
   double nan = 0;
   int code_bits = 0;  // for steps
+  std::optional<Quantiser> quantiser;  // instead of steps and pieces
   std::vector<std::pair<std::string, double>> claims;  // "T", "T_dx" or "R": the published upper limits
   nlohmann::ordered_json source;
 
@@ -60,7 +64,10 @@ struct ForeignFunction {
 /// Throws kernels::SpecError "file: place: why".
 ForeignFunction parse_foreign(const std::string& text, const std::string& file);
 
-/// y (or the code's error, for steps) in `format`: dx = RN_format(g) at dy = 1.
+/// Name, kind, source and claims, and what the backward pass is given: what a report says of it.
+nlohmann::ordered_json origin_of(const ForeignFunction& function);
+
+/// y (or the code's error, for steps) in `format`: dx = RN_format(g) at dy = 1. Not for a quantiser.
 Subject make_subject(const ForeignFunction& function, const FloatFormat& format);
 
 }  // namespace outgrad::validation

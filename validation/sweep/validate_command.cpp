@@ -25,6 +25,7 @@
 #include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
+#include "validation/sweep/quantiser_audit.h"
 #include "validation/sweep/shipped.h"
 #include "validation/sweep/sweep.h"
 #include "validation/sweep/sweep_json.h"
@@ -303,6 +304,72 @@ bool validate_one(const Subject& subject, std::vector<DomainPart> parts, const s
   return holds;
 }
 
+void print_quantiser(const nlohmann::ordered_json& json) {
+  fmt::print("\n{} of {}: {} in {}, {:.6g} bits an element\n", json["foreign"]["name"].get<std::string>(), json["activation"].get<std::string>(),
+             json["foreign"]["stored"].get<std::string>(), json["format"].get<std::string>(), json["bits_per_element"].get<double>());
+  for (const auto& range : json["ranges"]) {
+    fmt::print(" min {:.9g}, max {:.9g}, x from {:.9g} to {:.9g}, step {:.6g}\n", range["min"].get<double>(), range["max"].get<double>(),
+               range["x"][0].get<double>(), range["x"][1].get<double>(), range["step"].get<double>());
+    for (const auto& [name, key] : {std::pair{"T", "T"}, {"wraps", "T_wrapped"}}) {
+      const auto& m = range[key];
+      if (m.is_null()) continue;
+      fmt::print("  {:<6} {:<12.6g} at most {:<12.6g} at x = {:<16} kept as {:<16} got {:<+13.9g} want {:+.9g}\n", name, m["value"].get<double>(),
+                 m["bound"].get<double>(), m["x"].get<std::string>(), m["kept"].get<std::string>(), m["got"].get<double>(), m["want"].get<double>());
+    }
+    fmt::print("  {:<6} {:.6g}\n", "O", range["O"].get<double>());
+    fmt::print("  {:<6} {:<+12.6g} at most {:<12.6g} at {:.9g}\n", "bias", range["bias"]["value"].get<double>(), range["bias"]["bound"].get<double>(),
+               range["bias"]["at"].get<double>());
+    for (const auto& u : range["under"]) {
+      if (!u["rms"].is_null()) fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", u["x"].get<std::string>(), u["rms"].get<double>(), u["mass"].get<double>());
+    }
+    fmt::print("  the maximum wraps with probability {:.6g}\n", range["maximum_wraps"].get<double>());
+  }
+  for (const auto& group : json["groups"]) {
+    fmt::print(" groups of {}, each with its own range: rms {:.4g} (quadrature)\n", group["x"].get<std::string>(), group["rms"].get<double>());
+  }
+  for (const auto& w : json["maximum_wraps"]) {
+    fmt::print(" max - min in [{:g}, {:g}): the maximum can wrap for {} of {} numbers; probability {:.6g} in the mean, {:.6g} at most, at {}\n",
+               w["c_from"].get<double>(), w["c_below"].get<double>(), w["wrapping"].get<std::int64_t>(), w["numbers"].get<std::int64_t>(),
+               w["mean"].get<double>(), w["greatest"].get<double>(), w["at"].get<std::string>());
+  }
+}
+
+/// Audits a quantiser, prints, and writes the result. Returns whether the published T holds, if there is one.
+bool validate_quantiser(const ForeignFunction& function, const Arguments& arguments) {
+  for (const auto& [given, option] : {std::pair{!arguments.shard.empty(), "--shard"}, {arguments.x != "all", "--x"}}) {
+    if (given) throw SpecError("validate", option, "cannot be given with a quantiser");
+  }
+  std::vector<Distribution> distributions = usual_distributions();
+  if (!arguments.activations.empty()) distributions.push_back(Distribution::parse(kernels::read_file(arguments.activations), arguments.activations));
+  nlohmann::ordered_json json = audit_quantiser(function, format_of(arguments.format), distributions, arguments.foreign);
+  bool holds = true;
+  auto& gates = json["gates"] = nlohmann::ordered_json::array();
+  for (const auto& [what, limit] : function.claims) {
+    double most = 0;
+    for (const auto& range : json["ranges"]) {
+      for (const char* key : {"T", "T_wrapped"}) {
+        if (!range[key].is_null()) most = std::max(most, range[key]["bound"].get<double>());
+      }
+    }
+    const Gate gate{"published " + what, most, limit};
+    gates.push_back({{"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}});
+    holds = holds && gate.holds();
+  }
+  const std::string out = !arguments.out.empty() ? arguments.out : "out/foreign/sweeps/" + function.name + "_" + arguments.format + ".json";
+  kernels::write_file(out, json.dump(1) + "\n");
+  if (arguments.json) {
+    fmt::print("{}\n", json.dump(1));
+    return holds;
+  }
+  print_quantiser(json);
+  for (const auto& gate : gates) {
+    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate["holds"].get<bool>() ? "holds   " : "VIOLATED", gate["name"].get<std::string>(),
+               gate["value"].get<double>(), gate["limit"].get<double>());
+  }
+  fmt::print("written to {}\n", out);
+  return holds;
+}
+
 /// Whether every gate of every subject holds.
 bool validate(const Arguments& arguments) {
   if (!arguments.foreign.empty() && (!arguments.fit.empty() || !arguments.merge.empty())) {
@@ -325,7 +392,9 @@ bool validate(const Arguments& arguments) {
   std::vector<DomainPart> parts;
   const bool merges = !arguments.merge.empty();
   if (!arguments.foreign.empty()) {
-    subjects.emplace_back(make_subject(parse_foreign(kernels::read_file(arguments.foreign), arguments.foreign), format_of(arguments.format)), "");
+    const ForeignFunction function = parse_foreign(kernels::read_file(arguments.foreign), arguments.foreign);
+    if (function.quantiser) return ranks.rank() != 0 || validate_quantiser(function, arguments);
+    subjects.emplace_back(make_subject(function, format_of(arguments.format)), "");
   } else if (merges) {
     Subject subject{{}, kF32, {}, {}, {}, {}};
     parts = read_parts(arguments.merge, subject);

@@ -1,0 +1,136 @@
+// Reads and evaluates quantisers, see quantiser.h.
+#include "validation/sweep/quantiser.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "validation/exact/reference.h"
+
+namespace outgrad::validation {
+namespace {
+
+constexpr int kMostBits = 8, kMostRandomBits = 32;
+constexpr std::size_t kMostRanges = 64;
+
+std::array<double, 2> read_interval(const JsonNode& node) {
+  const auto ends = node.items(2);
+  const std::array<double, 2> interval{ends[0].finite(), ends[1].finite()};
+  if (!(interval[0] < interval[1])) node.fail("is not [from, to] with from < to");
+  return interval;
+}
+
+int between(const JsonNode& node, int least, int most) {
+  const std::int64_t value = node.count();
+  if (value < least || value > most) node.fail(fmt::format("is not from {} to {}", least, most));
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+double Quantiser::bits_per_element(const FloatFormat& format) const {
+  return bits + 2.0 * (kept ? *kept : computed_in(format)).bits / static_cast<double>(group) + keeps_y;
+}
+
+double Quantiser::u(std::uint64_t k) const {
+  const double whole = round_to_format(static_cast<double>(k), kF32);
+  return round_to_format(std::ldexp(whole + u_offset, -u_bits), kF32);
+}
+
+Quantiser read_quantiser(const JsonNode& node) {
+  node.expect_keys({"schema", "name", "activation", "kind", "source", "claims", "keeps", "bits", "levels", "epsilon", "group", "range", "momentum", "ranges", "x",
+                    "rounding", "u", "overflow", "arithmetic", "fma", "kept_in"});
+  Quantiser q;
+  q.keeps_y = word_of<bool>(node["keeps"], {{"x", false}, {"y", true}});
+  q.bits = between(node["bits"], 1, kMostBits);
+  q.levels = between(node["levels"], 1, (1 << q.bits) - 1);
+  q.epsilon = node["epsilon"].finite();
+  if (q.epsilon < 0) node["epsilon"].fail("is negative");
+  q.group = node["group"].count();
+  q.rule = word_of<Quantiser::Rule>(node["range"],
+                                    {{"exact", Quantiser::Rule::exact}, {"given", Quantiser::Rule::given}, {"running", Quantiser::Rule::running}});
+  if (q.group < (q.rule == Quantiser::Rule::exact ? 2 : 1)) node["group"].fail(q.group < 1 ? "is not positive" : "is 1: its min and max are equal");
+  if (node.has("momentum") != (q.rule == Quantiser::Rule::running)) node.fail("has not 'momentum' just for a running range");
+  if (node.has("momentum")) {
+    q.momentum = node["momentum"].finite();
+    if (!(q.momentum > 0 && q.momentum <= 1)) node["momentum"].fail("is not in (0, 1]");
+  }
+  const auto ranges = node["ranges"].items();
+  if (ranges.empty() || ranges.size() > kMostRanges) node["ranges"].fail(fmt::format("has {} ranges, not from 1 to {}", ranges.size(), kMostRanges));
+  for (const JsonNode& range : ranges) q.ranges.push_back(read_interval(range));
+  if (node.has("x") == (q.rule == Quantiser::Rule::exact)) node.fail("has not 'x' just for a range that is not exact");
+  if (node.has("x")) q.x = read_interval(node["x"]);
+  q.stochastic = word_of<bool>(node["rounding"], {{"nearest", false}, {"stochastic", true}});
+  if (node.has("u") != q.stochastic) node.fail("has not 'u' just for stochastic rounding");
+  if (q.stochastic) {
+    const JsonNode u = node["u"];
+    u.expect_keys({"bits", "offset"});
+    q.u_bits = between(u["bits"], 1, kMostRandomBits);
+    q.u_offset = u["offset"].finite();
+    if (!(q.u_offset >= 0 && q.u_offset <= 1)) u["offset"].fail("is not from 0 to 1");
+  }
+  q.wraps = word_of<bool>(node["overflow"], {{"wrap", true}, {"saturate", false}});
+  q.arithmetic = word_of<const FloatFormat*>(node["arithmetic"], {{"own", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  q.fma = node["fma"].boolean();
+  q.kept = word_of<const FloatFormat*>(node["kept_in"], {{"same", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  return q;
+}
+
+QuantisedGroup::QuantisedGroup(const Quantiser& of, double min, double max, const FloatFormat& format)
+    : of_(of), format_(of.computed_in(format)), min_(round_to_format(min, format)), max_(round_to_format(max, format)), offset_(round_to_format(min_, format_)) {
+  scale_by(round_to_format(max_ - min_, format_));
+}
+
+QuantisedGroup::QuantisedGroup(const Quantiser& of, double c, const FloatFormat& format) : of_(of), format_(of.computed_in(format)), max_(c) { scale_by(c); }
+
+void QuantisedGroup::scale_by(double c) {
+  scale_ = round_to_format(of_.levels / (c + of_.epsilon), format_);
+  kept_scale_ = of_.kept ? round_to_format(scale_, *of_.kept) : scale_;
+  kept_offset_ = of_.kept ? round_to_format(offset_, *of_.kept) : offset_;
+  last_raw_ = of_.wraps ? (1 << of_.bits) - 1 : of_.levels;
+  if (of_.stochastic) least_u_ = of_.u(0), greatest_u_ = of_.u((std::uint64_t{1} << of_.u_bits) - 1);
+  if (!(c > 0 && std::isfinite(c))) {
+    problem_ = fmt::format("has max - min = {} in {}", c, format_.name);
+  } else if (!(scale_ > 0 && std::isfinite(scale_) && kept_scale_ > 0 && std::isfinite(kept_scale_))) {
+    problem_ = fmt::format("has the scale {} in {}, kept as {}", scale_, format_.name, kept_scale_);
+  } else if (!std::isfinite(value(0)) || !std::isfinite(value((1 << of_.bits) - 1))) {
+    problem_ = fmt::format("has codes that stand for what is not finite in {}", format_.name);
+  }
+}
+
+double QuantisedGroup::raw(double z, double u) const {
+  // Every rounding of a binary64 result to at most 24 bits is that of the exact result: binary64 has more than 2 p + 2 bits.
+  const double d = round_to_format(z - offset_, format_);
+  double t = 0;
+  if (of_.fma && format_.precision == kF32.precision && of_.stochastic) {
+    t = static_cast<double>(std::fma(static_cast<float>(d), static_cast<float>(scale_), static_cast<float>(u))) - 0.5;
+  } else {
+    const double v = round_to_format(d * scale_, format_);
+    t = of_.stochastic ? round_to_format(v + u, kF32) - 0.5 : v;
+  }
+  const double r = std::nearbyint(std::max(t, 0.0));
+  return of_.wraps ? r : std::min(r, static_cast<double>(of_.levels));
+}
+
+double QuantisedGroup::probability(double z, double r) const {
+  if (least_raw(z) >= r) return 1;
+  if (!(greatest_raw(z) >= r)) return 0;
+  std::uint64_t below = 0, reaches = (std::uint64_t{1} << of_.u_bits) - 1;
+  while (reaches - below > 1) {
+    const std::uint64_t middle = below + (reaches - below) / 2;
+    (raw(z, of_.u(middle)) >= r ? reaches : below) = middle;
+  }
+  return 1 - std::ldexp(static_cast<double>(reaches), -of_.u_bits);
+}
+
+int QuantisedGroup::code(double raw) const {
+  constexpr double kLargestInt = 0x7fffffff;  // where a conversion to int32 saturates
+  return static_cast<int>(std::fmod(std::min(raw, kLargestInt), std::ldexp(1.0, of_.bits)));
+}
+
+double QuantisedGroup::value(int code) const {
+  return round_to_format(round_to_format(code / kept_scale_, format_) + kept_offset_, format_);
+}
+
+}  // namespace outgrad::validation
