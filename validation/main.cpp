@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, stability, report, attack.
+// outgrad-check: the second witness. Subcommands check, validate, front, stability, report, attack.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,7 @@
 #include "kernels/support/options.h"
 #include "validation/attack/attack_command.h"
 #include "validation/certificate/check.h"
+#include "validation/front/front_command.h"
 #include "validation/norms/stability_command.h"
 #include "validation/report/report_command.h"
 #include "validation/sweep/validate_command.h"
@@ -49,6 +50,7 @@ int run(int argc, char** argv) {
   int status = kernels::kExitHolds;
   add_check(app, status);
   validation::add_validate(app, status);
+  validation::add_front(app, status);
   validation::add_stability(app, status);
   validation::add_report(app, status);
   validation::add_attack(app, status);

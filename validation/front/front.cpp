@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/formats.h"
@@ -13,8 +14,6 @@ namespace outgrad::validation {
 namespace {
 
 constexpr double kKeptY = 16;  // bits of a y in bf16, which the next layer keeps
-
-double of_format(double bits) { return bits; }
 
 // The q with P(x <= q) = p.
 double quantile(const Distribution& distribution, double p) {
@@ -190,17 +189,22 @@ nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<Fr
 }
 
 std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows) {
-  std::string text = fmt::format("{}, every x of bf16; bits an element beyond the y that the next layer keeps, and in all\n", f.name);
-  text += fmt::format("{:<26} {:>7} {:>7} {:>9} {:>9}", "store", "beyond", "all", "proven", "found");
-  for (const StoreUnder& u : rows.front().under) text += fmt::format(" | {:>15} rms {:>9} {:>9}", u.x, "bias", "shrinkage");
-  text += " | dominated by\n";
+  std::string text = fmt::format("{}, every x of bf16. Bits an element: beyond the y that the next layer keeps, and in all.\n\n", f.name);
+  text += "| store | beyond | all | proven | found |";
+  std::string line = "| --- | --- | --- | --- | --- |";
+  for (const StoreUnder& u : rows.front().under) {
+    text += fmt::format(" {}: rms | bias | shrinkage |", u.x);
+    line += " --- | --- | --- |";
+  }
+  text += " operations | dominated by |\n" + line + " --- | --- |\n";
   for (const FrontRow& row : rows) {
     double found = 0;
     for (const StoreUnder& u : row.under) found = std::max(found, u.greatest);
-    text += fmt::format("{:<26} {:>7.4g} {:>7.4g} {:>9} {:>9.5f}", row.store.name, row.store.beyond, row.store.all,
+    text += fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
                         std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", row.store.proven), found);
-    for (const StoreUnder& u : row.under) text += fmt::format(" | {:>19.5f} {:>+9.5f} {:>9.5f}", u.rms, u.bias, u.shrinkage);
-    text += fmt::format(" | {}\n", row.dominated_by.empty() ? "-" : row.dominated_by);
+    for (const StoreUnder& u : row.under) text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
+    text += fmt::format(" {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations),
+                        row.dominated_by.empty() ? "-" : row.dominated_by);
   }
   return text;
 }

@@ -81,7 +81,7 @@ Store foreign_store(const ForeignFunction& function);
 std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by);
 
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows);
-/// A table for people, one row a line.
+/// The same as a Markdown table.
 std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows);
 
 }  // namespace outgrad::validation

@@ -1,0 +1,135 @@
+// The front: published figures of others come out, no proven bound is exceeded, and one figure alone dominates nothing.
+#include "validation/front/front.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "tests/validation/command_fixture.h"
+#include "validation/front/front_command.h"
+
+namespace outgrad::validation {
+namespace {
+
+std::string foreign_file(const std::string& name) { return std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/" + name + ".json"; }
+
+Store published(const std::string& name) { return foreign_store(parse_foreign(kernels::read_file(foreign_file(name)), name)); }
+
+FrontRow row_of(const SweptActivation& f, Store store) {
+  return front_of(f, {std::move(store)}, usual_distributions(), 1).front();
+}
+
+constexpr std::size_t kSigma1 = 1;  // in usual_distributions()
+
+// arXiv:2406.16282's coefficients: the figures of the issue that asks for this table, from another program.
+TEST(Front, ReproducesTheErrorsOfPublishedSteps) {
+  const FrontRow gelu = row_of(kGelu, published("regelu2")), silu = row_of(kSilu, published("resilu2"));
+  EXPECT_NEAR(gelu.sup(), 0.549666, 1e-4);  // over bf16 x, next to a threshold
+  EXPECT_NEAR(silu.sup(), 0.54075, 1e-4);
+  EXPECT_NEAR(gelu.under[kSigma1].rms, 0.2408, 5e-5);
+  EXPECT_NEAR(silu.under[kSigma1].rms, 0.2902, 5e-5);
+  EXPECT_EQ(gelu.store.beyond, 2);
+  EXPECT_EQ(gelu.store.all, 18);
+}
+
+TEST(Front, ReproducesTheErrorsOfPublishedQuantisers) {
+  EXPECT_NEAR(row_of(kGelu, published("actnn_2bit")).under[kSigma1].rms, 0.374, 0.02);
+  EXPECT_NEAR(row_of(kGelu, published("actnn_4bit")).under[kSigma1].rms, 0.081, 0.004);
+  EXPECT_EQ(row_of(kGelu, published("actnn_2bit")).store.beyond, 2.125);
+}
+
+TEST(Front, FindsNoErrorBeyondAProvenBound) {
+  for (const SweptActivation* f : swept_activations()) {
+    const std::vector<FrontRow> rows = front_of(*f, own_stores(*f), usual_distributions(), kSigma1);
+    std::set<std::string> names;
+    for (const FrontRow& row : rows) {
+      names.insert(row.store.name);
+      ASSERT_FALSE(std::isnan(row.store.proven)) << f->name << ", " << row.store.name;
+      for (const StoreUnder& under : row.under) {
+        EXPECT_LE(under.greatest, row.store.proven) << f->name << ", " << row.store.name;
+        EXPECT_LE(under.rms, under.greatest);
+        EXPECT_LE(std::fabs(under.bias), under.rms);
+      }
+      EXPECT_GE(row.under[kSigma1].greatest, 0.8 * row.store.proven) << f->name << ", " << row.store.name << ": a bound that no x comes near";
+    }
+    EXPECT_EQ(names.size(), rows.size()) << "two stores of one name";
+    EXPECT_EQ(names.contains("bf16 y with its branch"), f->masked());
+  }
+}
+
+// Subtractive dither: the error is uniform over +-w/2, whatever x is (Schuchman, 1964).
+TEST(Front, ADitheredCodeIsUnbiasedWithTheRmsOfAUniformError) {
+  const std::vector<FrontRow> rows = front_of(kGelu, own_stores(kGelu), usual_distributions(), kSigma1);
+  for (const auto& [name, bits] : {std::pair{"code of 2 bits, dithered", 2}, {"code of 3 bits, dithered", 3}}) {
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const FrontRow& each) { return each.store.name == name; });
+    ASSERT_NE(row, rows.end());
+    const double width = 1.257808 / ((1 << bits) - 1);
+    for (const StoreUnder& under : row->under) {
+      EXPECT_NEAR(under.rms, width / std::sqrt(12.0), 1e-4);
+      EXPECT_LT(std::fabs(under.bias), 0x1p-16);
+      EXPECT_NEAR(under.shrinkage, 1, 0x1p-16);
+    }
+  }
+}
+
+// Made-up stores with a constant error.
+Store constant(const std::string& name, double beyond, double error) {
+  Store store;
+  store.name = name, store.beyond = beyond, store.all = 16 + beyond;
+  store.errors = [error](const FrontDomain& domain, const Distribution&) {
+    return std::vector<ErrorAt>(domain.x.size(), {std::fabs(error), error, error * error});
+  };
+  return store;
+}
+
+TEST(Front, AConstantErrorIsItsOwnRmsAndBias) {
+  const FrontRow row = row_of(kGelu, constant("one", 1, -0.25));
+  for (const StoreUnder& under : row.under) {
+    EXPECT_NEAR(under.rms, 0.25, 1e-12);
+    EXPECT_NEAR(under.bias, -0.25, 1e-12);
+    EXPECT_EQ(under.greatest, 0.25);
+  }
+}
+
+TEST(Front, DominanceNeedsEveryFigure) {
+  Store small_sup = constant("small sup", 2, 0.2);
+  small_sup.proven = 0.1;
+  const auto rows = front_of(kGelu, {constant("few bits", 1, 0.3), constant("worse", 1, 0.4), small_sup, constant("small rms", 2, 0.15), constant("more bits", 3, 0.2)},
+                             usual_distributions(), kSigma1);
+  EXPECT_EQ(rows[0].dominated_by, "");
+  EXPECT_EQ(rows[1].dominated_by, "few bits");
+  EXPECT_EQ(rows[2].dominated_by, "");  // a smaller bound, a larger rms
+  EXPECT_EQ(rows[3].dominated_by, "");
+  EXPECT_EQ(rows[4].dominated_by, "small sup");
+}
+
+class FrontCommand : public CommandTest {
+ protected:
+  FrontCommand() : CommandTest("front", add_front) {}
+};
+
+TEST_F(FrontCommand, WritesItsTable) {
+  EXPECT_EQ(run({"--foreign", foreign_file("regelu2"), "--out", file("front.json")}), 0);
+  const nlohmann::json json = nlohmann::json::parse(kernels::read_file(file("front.json")));
+  EXPECT_EQ(json["schema"], kFrontSchema);
+  EXPECT_EQ(json["stores"].back()["name"], "regelu2");
+  EXPECT_EQ(json["stores"].back()["under"].size(), 3);
+}
+
+TEST_F(FrontCommand, RefusesBadInputAndWritesNothing) {
+  using kernels::SpecError;
+  EXPECT_THROW(run({"--activation", "relu"}), SpecError);
+  EXPECT_THROW(run({"--foreign", foreign_file("tempo_gelu"), "--out", file("out")}), SpecError) << "pieces of g(y, m)";
+  EXPECT_THROW(run({"--foreign", foreign_file("resilu2"), "--out", file("out")}), SpecError) << "of another activation";
+  EXPECT_THROW(run({"--foreign", file("absent"), "--out", file("out")}), kernels::IoError);
+  EXPECT_THROW(run({"--activations", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no histogram";
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+}  // namespace
+}  // namespace outgrad::validation
