@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/host/mxfp8.h"
+#include "kernels/host/parity.h"
 #include "tests/kernels/patterns.h"
 
 namespace outgrad::kernels {
@@ -62,9 +64,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, two shapes of 11 arrays of the norms and of 9 of the fused forms; and the two
-  // lines that say what ran.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 2 * 11 + 2 * 9));
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, two shapes of 11 arrays of the norms and of 9 of the
+  // fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -195,6 +197,39 @@ TEST(CInterface, Mxfp8IsTheHeadersBits) {
   expect_mxfp8_bits<float>();
   expect_mxfp8_bits<F16>();
   expect_mxfp8_bits<BF16>();
+}
+
+template <class Fit, class Y>
+void expect_parity_fit() {
+  using T = typename Format<Y>::Carrier;
+  const auto activation = static_cast<outgrad_activation>(std::find(kActivationNames, kActivationNames + kActivations, std::string(Fit::kActivation)) -
+                                                          kActivationNames);
+  EXPECT_EQ(Fit::kName, std::string(Fit::kActivation) + "_" + Format<Y>::kName);
+  const std::vector<T> x = patterns::all<T>();
+  const auto n = static_cast<i64>(x.size());
+  std::vector<Y> expected(x.size());
+  activation_forward_parity<ParityForward<Fit>, Y, kScalar>(x.data(), expected.data(), n);
+  std::vector<T> y = x;
+  ASSERT_EQ(outgrad_activation_forward_parity(activation, kFormatOf<T>, y.data(), y.data(), n), OUTGRAD_OK);
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, expected[i].bits) << Fit::kName;
+
+  const auto a = patterns::backward<T>();
+  std::vector<Y> carrying;
+  for (const T& each : a.y) carrying.push_back(Y{each});
+  std::vector<T> dx(a.y.size()), actual = a.dy;
+  activation_backward<Fit, T, kScalar, Y>(a.dy.data(), carrying.data(), nullptr, dx.data(), a.size());
+  ASSERT_EQ(outgrad_activation_backward_parity(activation, kFormatOf<T>, actual.data(), a.y.data(), actual.data(), a.size()), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(dx, actual), -1) << Fit::kName;
+}
+
+template <class Y, class... Fit>
+void expect_parity_fits(ParityFitList<Fit...>) {
+  (expect_parity_fit<Fit, Y>(), ...);
+}
+
+TEST(CInterface, AYThatCarriesItsBranchIsTheHeadersBits) {
+  expect_parity_fits<ParityF16>(ParityFits<ParityF16>::Type{});
+  expect_parity_fits<ParityBf16>(ParityFits<ParityBf16>::Type{});
 }
 
 TEST(CInterface, IncreasingActivationsNeedNoMask) {
@@ -398,8 +433,33 @@ TEST(CInterface, ActivationRefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_NULL_POINTER, "mask is null", memory, any_forward(OUTGRAD_SILU, nullptr));
   expect_refused(OUTGRAD_ERROR_OVERLAP, "overlaps", memory, any_forward(OUTGRAD_SILU, y + 2));
 
+  const auto parity = [&](const void* x, void* out, i64 count, outgrad_format format = OUTGRAD_BF16, outgrad_activation activation = OUTGRAD_SILU) {
+    return [=] { return outgrad_activation_forward_parity(activation, format, x, out, count); };
+  };
+  const auto parity_back = [&](const void* p, const void* q, void* r, i64 count, outgrad_format format = OUTGRAD_F16,
+                               outgrad_activation activation = OUTGRAD_GELU) {
+    return [=] { return outgrad_activation_backward_parity(activation, format, p, q, r, count); };
+  };
+  expect_refused(OUTGRAD_ERROR_FORMAT, "not in f32", memory, parity(dy, y, n, OUTGRAD_F32));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "not in f32", memory, parity_back(dy, y, dx, n, OUTGRAD_F32));
+  expect_refused(OUTGRAD_ERROR_FORMAT, "format 3", memory, parity(dy, y, n, 3));
+  for (const outgrad_activation rising : {OUTGRAD_TANH, OUTGRAD_SIGMOID, OUTGRAD_SOFTPLUS, OUTGRAD_ELU}) {
+    expect_refused(OUTGRAD_ERROR_ACTIVATION, std::string(kActivationNames[rising]) + " rises", memory, parity(dy, y, n, OUTGRAD_F16, rising));
+    expect_refused(OUTGRAD_ERROR_ACTIVATION, std::string(kActivationNames[rising]) + " rises", memory, parity_back(dy, y, dx, n, OUTGRAD_BF16, rising));
+  }
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", memory, parity(dy, y, n, OUTGRAD_F16, 10));
+  expect_refused(OUTGRAD_ERROR_ACTIVATION, "activation -1", memory, parity_back(dy, y, dx, n, OUTGRAD_F16, -1));
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, parity(dy, y, -1));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "x is null", memory, parity(nullptr, y, n));
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "y is null", memory, parity_back(dy, nullptr, dx, n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "y overlaps x", memory, parity(dy, offset(dy, 2), n));
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps y", memory, parity_back(dy, y, y, n));
+  expect_refused(OUTGRAD_ERROR_ALIGNMENT, "y", memory, parity_back(dy, offset(y, 1), dx, n));
+
   // Nothing to do is no error, and writes nothing, whatever the pointers are.
   const std::vector<u32> before = memory;
+  EXPECT_EQ(outgrad_activation_forward_parity(OUTGRAD_GELU, OUTGRAD_F16, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_activation_backward_parity(OUTGRAD_MISH, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_forward(OUTGRAD_F16, y, y, mask, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_backward(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);

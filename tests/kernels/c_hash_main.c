@@ -152,6 +152,16 @@ static void activations(int format) {
       expect(hash_of(format, dx, n) == expected, "outgrad_gelu_backward differs from outgrad_activation_backward");
     }
   }
+  for (activation = OUTGRAD_GELU; activation < OUTGRAD_TANH && format != OUTGRAD_F32; ++activation) { /* y carries the mask */
+    check(outgrad_activation_backward_parity(activation, format, dy, y, dx, n));
+    printf("parity ");
+    print(outgrad_fit_name(activation, format), format, hash_of(format, dx, n));
+  }
+  for (activation = OUTGRAD_GELU; activation < OUTGRAD_TANH && format != OUTGRAD_F32; ++activation) {
+    check(outgrad_activation_forward_parity(activation, format, values, y, count - 1));
+    printf("parity forward ");
+    print(outgrad_fit_name(activation, format), format, hash_of(format, y, count - 1));
+  }
   free(values);
   free(y);
   free(dy);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/activations.h"
 #include "kernels/fits.h"
 #include "kernels/host/elementwise.h"
 #include "tests/kernels/gpu_stand_in/cases.h"
@@ -55,8 +56,8 @@ void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const st
   const GuardedArray<T>& out = layout.in_place ? device_dy : dx;
   SCOPED_TRACE(std::string(layout.name) + ", n = " + std::to_string(n));
   next_order();
-  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(), Fit::kMasked ? device_mask.get() : nullptr, out.get(),
-                                                                       n, nullptr));
+  expect_success(cuda::launch_activation_backward<Fit, T, Y, Schedule>(device_dy.get(), device_y.get(), kReadsMask<Fit, Y> ? device_mask.get() : nullptr,
+                                                                       out.get(), n, nullptr));
   expect_equal("dx", out, expected);
 }
 
@@ -96,6 +97,13 @@ TEST(StandInElementwiseShapes, BackwardIsTheHostsForEveryShapeOfAFit) {
   expect_backward<synthetic::WithBreaks<5, 4>, BF16, BF16, DefaultGpuSchedule>();
   expect_backward<synthetic::OneRow<6>, BF16, BF16, DefaultGpuSchedule>();
   expect_backward<synthetic::Unmasked<16, 4>, F16, F16, DefaultGpuSchedule>();
+}
+
+// No mask is given.
+TEST(StandInElementwiseShapes, BackwardOfAYThatCarriesItsBranchIsTheHosts) {
+  expect_backward<generated::GeluBf16Parity, BF16, ParityBf16, DefaultGpuSchedule>();
+  expect_backward<generated::SiluBf16Parity, float, ParityBf16, ByColumns>();
+  expect_backward<generated::GeluF16Parity, F16, ParityF16, ByCaches>();
 }
 
 TEST(StandInElementwiseShapes, DirectTablesAreTheHosts) {

@@ -185,7 +185,7 @@ using Stored =
                    On<fits::GeluTanhBf16, BF16>, On<fits::GeluTanhF16, F16>, On<fits::MishBf16, BF16>, On<fits::MishF16, F16>, On<fits::QuickGeluBf16, BF16>,
                    On<fits::QuickGeluF16, F16>, On<fits::SiluBf16, BF16>, On<fits::SiluF16, F16>, On<fits::SoftplusBf16, BF16>, On<fits::SoftplusF16, F16>,
                    On<fits::SwishBf16, BF16>, On<fits::SwishF16, F16>, On<fits::GeluF32, BF16>, On<fits::GeluF32Ulp, F16>, On<fits::GeluF32Rel, BF16>,
-                   On<fits::GeluBf16, F8E4M3>, On<fits::GeluF16, F8E5M2>>;
+                   On<fits::GeluBf16, F8E4M3>, On<fits::GeluF16, F8E5M2>, On<fits::GeluBf16Parity, ParityBf16>, On<fits::GeluF16Parity, ParityF16>>;
 TYPED_TEST_SUITE(EveryCode, Stored);
 
 TYPED_TEST(EveryCode, DeviceGivesTheHostsBits) { expect_equal_over_all_codes<typename TypeParam::Fit, typename TypeParam::Y>(); }

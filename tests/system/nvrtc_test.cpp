@@ -109,7 +109,8 @@ TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
         Shape{"synthetic::Unmasked<16, 4>", "BF16", "BF16"}, Shape{"synthetic::Direct<BF16, F16>", "BF16", "BF16"},
         Shape{"synthetic::Direct<BF16, BF16, false>", "float", "BF16"}, Shape{"Long", "F16", "F16"}, Shape{"synthetic::Direct<F8E4M3, F16>", "BF16", "F8E4M3"},
         Shape{"synthetic::Direct<F8E5M2, BF16>", "float", "F8E5M2"}, Shape{"synthetic::WithLeft", "F16", "F8E4M3"},
-        Shape{"synthetic::WithLeft", "BF16", "MxFp8"}, Shape{"synthetic::OneRow<6>", "float", "synthetic::BlocksOf16"}}) {
+        Shape{"synthetic::WithLeft", "BF16", "MxFp8"}, Shape{"synthetic::OneRow<6>", "float", "synthetic::BlocksOf16"},
+        Shape{"synthetic::WithLeft", "BF16", "ParityBf16"}, Shape{"synthetic::WithLeftAndRight", "float", "ParityF16"}}) {
     const std::string t = shape.t;
     source += "template __global__ void cuda::activation_backward<" + std::string(shape.fit) + ", " + t + ", " + shape.y + ">(const " + t + "*, Stored<" +
               shape.y + ">, const u32*, " + t + "*, i64);\n";

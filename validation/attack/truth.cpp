@@ -68,18 +68,23 @@ void range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Pr
   known.low = static_cast<double>(least), known.high = static_cast<double>(most);
 }
 
-// The stored numbers of a format with their codes, in numeric order; -0 appears only for m = 0.
+// A format in which the lowest bit of a negative code is !m. Its numbers are those of bf16 or f16.
+bool is_parity(const std::string& format) { return format == "bf16_parity" || format == "f16_parity"; }
+std::string without_parity(const std::string& format) { return format.substr(0, format.find("_parity")); }
+
+// The stored numbers of a format with their codes, in numeric order; -0 appears only for m = 0. In a parity format, those of a branch.
 struct Stored {
   float value;
   std::uint32_t code;
 };
 
-// Of the scale 2^exponent.
-std::vector<Stored> numbers_of(const std::string& format, int exponent) {
+// Of the scale 2^exponent and, where y carries its branch, of that branch.
+std::vector<Stored> numbers_of(const std::string& format, int exponent, bool m) {
   std::vector<Stored> numbers;
   for (std::uint32_t code = 0; code < codes_of(format); ++code) {
     const float value = std::ldexp(widened(format, code), exponent);
-    if (!std::isnan(value)) numbers.push_back({value, code});
+    const bool other = is_parity(format) && (std::signbit(value) ? (code % 2 == 0) != m : !m);
+    if (!std::isnan(value) && !other) numbers.push_back({value, code});
   }
   std::stable_sort(numbers.begin(), numbers.end(),
                    [](const Stored& a, const Stored& b) { return a.value != b.value ? a.value < b.value : std::signbit(a.value) && !std::signbit(b.value); });
@@ -87,8 +92,10 @@ std::vector<Stored> numbers_of(const std::string& format, int exponent) {
 }
 
 // The midpoint between neighbours, where rounding to nearest changes from one to the other. Towards infinity, the
-// format is continued.
-double midpoint(const std::string& format, float a, float b) {
+// format is continued. Between two negative numbers of a branch it is the number of the other branch instead.
+double midpoint(const std::string& format, const Stored& lower, const Stored& upper) {
+  const float a = lower.value, b = upper.value;
+  if (is_parity(format) && a < 0) return widened(format, lower.code - 1);
   if (std::isinf(b)) return static_cast<double>(a) + ulp_of(format, a) / 2;
   if (std::isinf(a)) return static_cast<double>(b) - ulp_of(format, b) / 2;
   return (static_cast<double>(a) + static_cast<double>(b)) / 2;
@@ -98,7 +105,8 @@ double midpoint(const std::string& format, float a, float b) {
 
 std::uint32_t codes_of(const std::string& format) { return format == "e4m3" || format == "e5m2" || format == "mxfp8" ? 1u << 8 : 1u << 16; }
 
-float widened(const std::string& format, std::uint32_t code) {
+float widened(const std::string& stored, std::uint32_t code) {
+  const std::string format = without_parity(stored);
   if (format == "bf16") return kernels::widen(kernels::BF16{static_cast<kernels::u16>(code)});
   if (format == "f16") return kernels::widen(kernels::F16{static_cast<kernels::u16>(code)});
   if (format == "e4m3" || format == "mxfp8") return kernels::widen(kernels::F8E4M3{static_cast<kernels::u8>(code)});
@@ -106,7 +114,8 @@ float widened(const std::string& format, std::uint32_t code) {
   throw std::invalid_argument("no stored format of this name: " + format);
 }
 
-double ulp_of(const std::string& format, double v) {
+double ulp_of(const std::string& stored, double v) {
+  const std::string format = without_parity(stored);
   struct Shape {
     int fraction, least;  // bits of the fraction, exponent of the least normal number
   };
@@ -179,7 +188,7 @@ constexpr int kLeastScale = -127, kMostScale = 3, kBeyondLargest = 9;
 
 // The points of one branch of a format whose numbers are all enumerated; in mxfp8 those of one scale.
 void add_stored(const Curve& curve, const std::string& format, bool m, int exponent, Truth& truth) {
-  const std::vector<Stored> numbers = numbers_of(format, exponent);
+  const std::vector<Stored> numbers = numbers_of(format, exponent, m);
   const bool in_blocks = format == "mxfp8";
   // No element of a block reaches the power of two that follows its largest number.
   const double end = in_blocks ? std::ldexp(1.0, kBeyondLargest + exponent) : format == "e4m3" ? 464.0 : std::numeric_limits<double>::infinity();
@@ -196,10 +205,10 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
     if (std::isinf(y.value) && y.value < 0) continue;
     // +0 and -0 are two codes of one number. What rounds to -0 ends at 0, and what rounds to +0 begins there.
     const bool next_is_twin = i + 1 < numbers.size() && numbers[i + 1].value == y.value, last_is_twin = i > 0 && numbers[i - 1].value == y.value;
-    const double upper = next_is_twin ? 0.0 : i + 1 < numbers.size() ? midpoint(format, y.value, numbers[i + 1].value) : end;
+    const double upper = next_is_twin ? 0.0 : i + 1 < numbers.size() ? midpoint(format, y, numbers[i + 1]) : end;
     if (curve.masked() && Real(upper) <= curve.y_star()) continue;
     if (first) {
-      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1].value, y.value) : begin;
+      const double lower = last_is_twin ? 0.0 : i > 0 ? midpoint(format, numbers[i - 1], y) : begin;
       near = curve.first_guess(lower, m);
       below = curve.preimage(Real(lower), m, near);
       first = false;

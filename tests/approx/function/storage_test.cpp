@@ -49,6 +49,81 @@ TEST(Storage, EveryArgumentFallsIntoTheIntervalOfItsOutput) {
   }
 }
 
+/// What a parity format stores, by its definition in exact steps of double: y < 0 between the codes k and k + 1 of its magnitude.
+std::uint32_t parity_code(Format format, double y, bool right) {
+  const double units = -y / ulp_of(format, y);
+  const auto whole = static_cast<std::uint32_t>(units);
+  std::uint32_t significand = right ? (whole % 2 == 0 ? whole : units > whole ? whole + 1 : whole - 1) : whole | 1U;
+  int exponent = std::ilogb(ulp_of(format, y));
+  const FormatShape shape = shape_of(format);
+  const int least = 2 - (1 << (shape.exponent_bits - 1)) - shape.fraction_bits;
+  return (1U << shape.sign_bit()) + (static_cast<std::uint32_t>(exponent - least) << shape.fraction_bits) + significand;
+}
+
+TEST(Storage, OfAParityFormatEveryArgumentFallsIntoTheIntervalOfItsBranchsCode) {
+  std::mt19937 random(29);
+  for (const Format format : {Format::bf16_parity, Format::f16_parity}) {
+    for (const char* name : {"gelu", "silu", "mish"}) {
+      const Composite& c = composite_of(name);
+      std::map<std::uint32_t, StorageInterval> found;  // a code says its branch
+      for (const StorageInterval& i : storage_intervals(c, format)) {
+        EXPECT_LE(i.lo, i.hi);
+        EXPECT_TRUE(holds_branch(format, i.code, i.m)) << name << " " << i.y;
+        EXPECT_TRUE(found.try_emplace(i.code, i).second) << name << " " << i.y;
+      }
+      EXPECT_FALSE(found.at(0x8001).m);
+      EXPECT_TRUE(found.at(0x8000).m);
+      std::map<std::uint32_t, std::pair<double, double>> seen;
+      std::uniform_real_distribution<double> wide(-12, 0), near(-2.5, 0);
+      for (int k = 0; k < 20000; ++k) {
+        const double x = k % 2 == 0 ? wide(random) : near(random), y = c.activation().value_ball(Ball(x)).to_double();
+        const bool right = x >= c.x_star().to_double();
+        const std::uint32_t code = parity_code(format, y, right);
+        EXPECT_EQ(code % 2, right ? 0U : 1U);
+        const auto at = found.find(code);
+        ASSERT_NE(at, found.end()) << name << " x " << x;
+        EXPECT_EQ(at->second.m, right);
+        const auto g = static_cast<double>(c.gradient_at(Real(x)));
+        EXPECT_GE(g, at->second.lo - 1e-13) << name << " x " << x;
+        EXPECT_LE(g, at->second.hi + 1e-13) << name << " x " << x;
+        auto [range, fresh] = seen.try_emplace(code, g, g);
+        range->second = {std::min(range->second.first, g), std::max(range->second.second, g)};
+      }
+      // The intervals are no wider than what was seen, where many x fell into one.
+      if (format != Format::bf16_parity) continue;
+      double missing = 0, widest = 0;
+      for (const auto& [code, range] : seen) {
+        const StorageInterval& i = found.at(code);
+        if (i.y > -0.1f) continue;
+        missing = std::max({missing, range.first - i.lo, i.hi - range.second});
+        widest = std::max(widest, i.half());
+      }
+      EXPECT_LT(missing, 0.5 * widest) << name;
+    }
+  }
+}
+
+TEST(Storage, TheOtherBranchsNumbersPartThoseOfAParityFormat) {
+  const Composite& c = composite_of("gelu");
+  const auto at = [&](double y, bool right) { return static_cast<double>(c.gradient_at(c.argument_of(Real(y), right))); };
+  int seen = 0;
+  for (const StorageInterval& i : storage_intervals(c, Format::bf16_parity)) {
+    // The minimum is -0x1.5c19..p-3. An odd number, an even one, and the odd one above a power of two, whose neighbours are 2^-9 and 2^-10 away.
+    const std::pair<double, double> ends = i.y == -0x1.56p-3f ? std::pair(-0x1.58p-3, -0x1.54p-3)
+                                           : i.y == -0x1.54p-3f ? std::pair(-0x1.56p-3, -0x1.52p-3)
+                                           : i.y == -0x1.02p-3f ? std::pair(-0x1.04p-3, -0x1p-3)
+                                           : i.y == -0x1.fep-4f ? std::pair(-0x1p-3, -0x1.fcp-4)
+                                                                : std::pair(0.0, 0.0);
+    if (ends.first == 0) continue;
+    ++seen;
+    const double a = at(ends.first, i.m), b = at(ends.second, i.m);
+    EXPECT_EQ(i.m, i.y == -0x1.54p-3f) << i.y;
+    EXPECT_NEAR(i.lo, std::min(a, b), 1e-13) << i.y;
+    EXPECT_NEAR(i.hi, std::max(a, b), 1e-13) << i.y;
+  }
+  EXPECT_EQ(seen, 4);
+}
+
 TEST(Storage, IntervalsAreTight) {
   // At y = 1 in bf16 on GELU's right branch the preimage is [f^-1(1 - 2^-9), f^-1(1 + 2^-8)], f' monotone there.
   const Composite& c = composite_of("gelu");

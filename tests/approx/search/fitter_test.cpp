@@ -138,10 +138,10 @@ TEST(Fit, OneCellMayStandBesideALeftSegment) {
 }
 
 TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
-  const auto refusal = [](const std::string& function, const std::string& more) {
-    const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "bf16", "target": "abs:2^-8", )"
+  const auto refusal = [](const std::string& function, const std::string& more, const char* format = "bf16") {
+    const std::string text = fmt::format(R"({{"schema": "outgrad.spec/2", "name": "own", "kind": "backward", {}, "format": "{}", "target": "abs:2^-8", )"
                                          R"("degree": 3, {}}})",
-                                         function, more);
+                                         function, format, more);
     try {
       fit(parse_spec(text, "spec.json"), 0);
     } catch (const kernels::SpecError& error) {
@@ -153,6 +153,7 @@ TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   EXPECT_NE(refusal(R"("activation": "sigmoid")", left).find("left_segment: f rises"), std::string::npos);
   EXPECT_NE(refusal(R"("activation": "sigmoid")", left + R"(, "right_from": 0.4)").find("left_segment: f rises"), std::string::npos);
   EXPECT_NE(refusal(R"("activation": "sigmoid")", R"("cells": 16, "right_from": 0.4)").find("right_from: f rises"), std::string::npos);
+  EXPECT_EQ(refusal(R"("activation": "tanh")", R"("cells": 16)", "bf16_parity"), "format bf16_parity: f rises: there is no branch for y to carry");
   for (const char* function : {"x*sigmoid(x)+1", "x*sigmoid(x)-1", "x*sigmoid(x)+0.1"}) {
     const std::string why = refusal(fmt::format(R"("expression": "{}")", function), R"("cells": 16)");
     EXPECT_NE(why.find("with a minimum f must tend to 0"), std::string::npos) << function << ": " << why;

@@ -131,6 +131,7 @@ TEST(HeaderReader, RejectsPartsThatDoNotFit) {
   EXPECT_NE(message_of(replaced(unmasked, "softplus(x)", "softplus(x")).find("kFunction: column 11"), std::string::npos);
   EXPECT_NE(message_of(replaced(unmasked, "return at[k]", "return at[0]")), "");
   EXPECT_NE(message_of(replaced(unmasked, "\"bf16\"", "\"bf15\"")).find("kFormat = 'bf15' is unknown"), std::string::npos);
+  EXPECT_NE(message_of(replaced(unmasked, "\"bf16\"", "\"bf16_parity\"")).find("kFormat = 'bf16_parity' carries a branch, and f rises"), std::string::npos);
   EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 8")), "");
   EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 6")).find("the segment of kLeft leaves the table"), std::string::npos);
   EXPECT_NE(message_of(replaced(table, "kEntries = 7", "kEntries = 999999999")), "");

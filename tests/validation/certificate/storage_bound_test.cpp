@@ -48,6 +48,16 @@ std::map<std::pair<double, bool>, Range> sampled(const std::vector<Sample>& samp
   return ranges;
 }
 
+BackwardHeader committed(const char* name) { return std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name))); }
+
+std::string failures_of(const BackwardHeader& h) {
+  std::string names;
+  for (const Finding& finding : prove_storage(h)) {
+    if (finding.verdict != Verdict::Holds) names += (names.empty() ? "" : ", ") + finding.name;
+  }
+  return names;
+}
+
 TEST(Storage, CoversAndMeetsDenseSamples) {
   SampleShape shape;
   for (const char* name : {"gelu", "silu", "mish", "softplus"}) {
@@ -73,6 +83,64 @@ TEST(Storage, CoversAndMeetsDenseSamples) {
       EXPECT_EQ(finding.verdict, Verdict::Violated) << name << finding.name;
       EXPECT_TRUE(finding.witness.has_value());
     }
+  }
+}
+
+// The same of a parity format: below 0 the last bit of the significand is 0 for m = 1 and 1 for m = 0, and y lies between a number of the other
+// branch and itself.
+std::map<std::pair<double, bool>, Range> sampled_by_parity(const std::vector<Sample>& samples, int digits, int least_exponent) {
+  std::map<std::pair<double, bool>, Range> ranges;
+  for (const Sample& sample : samples) {
+    double y = round_to(sample.y, digits, least_exponent);
+    if (sample.y < 0) {
+      const double spacing = std::ldexp(1.0, std::max(std::ilogb(sample.y), least_exponent) - digits), units = -sample.y / spacing, whole = std::floor(units);
+      const bool odd = std::fmod(whole, 2) != 0;
+      y = -spacing * (odd == !sample.m ? whole : whole + 1);
+    }
+    Range& r = ranges[{y, sample.m}];
+    r.low = std::min(r.low, sample.g), r.high = std::max(r.high, sample.g);
+  }
+  return ranges;
+}
+
+TEST(Storage, ParityCoversAndMeetsDenseSamples) {
+  SampleShape shape;
+  for (const auto& [format, digits, least] : {std::tuple{"bf16_parity", 7, -126}, {"f16_parity", 10, -14}}) {
+    for (const char* name : {"gelu", "silu"}) {
+      shape.activation = name, shape.format = format;
+      BackwardHeader h = make_sample(shape);
+      double total = 0, oracle = 0, regret = 0;
+      for (const auto& [key, range] : sampled_by_parity(samples_between(reference_function(name), -6, 8, 200000), digits, least)) {
+        const double g = deployed_gradient(h, static_cast<float>(key.first), key.second);
+        total = std::max({total, g - range.low, range.high - g});
+        oracle = std::max(oracle, (range.high - range.low) / 2);
+        regret = std::max(regret, std::fabs(g - (range.low + range.high) / 2));
+      }
+      const auto proven = prove_storage(h);
+      const std::array seen{total, oracle, regret};
+      for (size_t k = 0; k < 3; ++k) {
+        EXPECT_EQ(proven[k].verdict, Verdict::Holds) << name << proven[k].why;
+        EXPECT_GE(proven[k].proven, seen[k] - (k == 2 ? 1e-4 : 0)) << name << " " << proven[k].name;
+        EXPECT_NEAR(proven[k].proven, seen[k], 2e-4) << name << " " << proven[k].name;
+      }
+      h.storage.total *= 1 - 0x1p-25, h.storage.oracle *= 1 - 0x1p-25, h.storage.regret *= 1 - 0x1p-25;
+      for (const Finding& finding : prove_storage(h)) EXPECT_EQ(finding.verdict, Verdict::Violated) << name << finding.name;
+    }
+  }
+}
+
+// A branch has half as many numbers, and so a larger O than beside a mask.
+TEST(Storage, AParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
+  for (const auto& [name, carrier] : {std::pair{"gelu", "bf16"}, {"mish", "f16"}}) {
+    const BackwardHeader parity = committed(fmt::format("{}_{}_parity", name, carrier).c_str());
+    EXPECT_EQ(failures_of(parity), "") << parity.name;
+    BackwardHeader other = parity;
+    other.format = carrier;
+    EXPECT_NE(failures_of(other).find("O"), std::string::npos) << parity.name;
+    other = committed(fmt::format("{}_{}", name, carrier).c_str());
+    EXPECT_GT(parity.storage.oracle, other.storage.oracle) << parity.name;
+    other.format = parity.format;
+    EXPECT_NE(failures_of(other).find("O"), std::string::npos) << parity.name;
   }
 }
 
@@ -139,15 +207,6 @@ TEST(Storage, DirectTablesReachTheLimit) {
   }
 }
 
-BackwardHeader committed(const char* name) { return std::get<BackwardHeader>(read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name))); }
-
-std::string failures_of(const BackwardHeader& h) {
-  std::string names;
-  for (const Finding& finding : prove_storage(h)) {
-    if (finding.verdict != Verdict::Holds) names += (names.empty() ? "" : ", ") + finding.name;
-  }
-  return names;
-}
 
 // A class that compares T with O is no stronger than what is known of O from below.
 TEST(Storage, ClaimsAboveTheTruthFail) {
