@@ -95,13 +95,13 @@ template <class Y>
 struct ParityFits;
 template <>
 struct ParityFits<ParityF16> {
-  using Type = ParityFitList<generated::GeluF16Parity, generated::GeluTanhF16Parity, generated::QuickGeluF16Parity, generated::SiluF16Parity, generated::SwishF16Parity,
-                             generated::MishF16Parity>;
+  using Type = ParityFitList<generated::GeluF16Parity, generated::GeluTanhF16Parity, generated::QuickGeluF16Parity, generated::SiluF16Parity,
+                             generated::SwishF16Parity, generated::MishF16Parity>;
 };
 template <>
 struct ParityFits<ParityBf16> {
-  using Type = ParityFitList<generated::GeluBf16Parity, generated::GeluTanhBf16Parity, generated::QuickGeluBf16Parity, generated::SiluBf16Parity, generated::SwishBf16Parity,
-                             generated::MishBf16Parity>;
+  using Type = ParityFitList<generated::GeluBf16Parity, generated::GeluTanhBf16Parity, generated::QuickGeluBf16Parity, generated::SiluBf16Parity,
+                             generated::SwishBf16Parity, generated::MishBf16Parity>;
 };
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

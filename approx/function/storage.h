@@ -18,9 +18,9 @@ namespace outgrad::approx {
 struct StorageInterval {
   std::uint32_t code;  ///< the bits of y in the format
   float y;
-  bool m;              ///< the branch: right of x*; true for an increasing f
-  double lo, hi;       ///< encloses f' over the preimage
-  double slack = 0;    ///< how much further than f' either end may lie, beyond 2^-45
+  bool m;  ///< the branch: right of x*; true for an increasing f
+  double lo, hi;  ///< encloses f' over the preimage
+  double slack = 0;  ///< how much further than f' either end may lie, beyond 2^-45
   [[nodiscard]] double middle() const { return 0.5 * (lo + hi); }
   [[nodiscard]] double half() const { return 0.5 * (hi - lo); }
 };
@@ -35,7 +35,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
 
 /// Proven by enumeration, rounded up; and which y has the largest of each.
 struct StorageErrors {
-  double total = 0;   ///< T = max |g(y, m) - f'(x)|
+  double total = 0;  ///< T = max |g(y, m) - f'(x)|
   double oracle = 0;  ///< O
   double regret = 0;  ///< R = max |g(y, m) - middle|
   double worst_ulp = 0;  ///< max over the pairs of regret in ulp of the format at the middle; (y = -0, m = 0), whose g is 0 by contract, left out

@@ -202,8 +202,8 @@ TEST(CInterface, Mxfp8IsTheHeadersBits) {
 template <class Fit, class Y>
 void expect_parity_fit() {
   using T = typename Format<Y>::Carrier;
-  const auto activation = static_cast<outgrad_activation>(std::find(kActivationNames, kActivationNames + kActivations, std::string(Fit::kActivation)) -
-                                                          kActivationNames);
+  const auto activation =
+      static_cast<outgrad_activation>(std::find(kActivationNames, kActivationNames + kActivations, std::string(Fit::kActivation)) - kActivationNames);
   EXPECT_EQ(Fit::kName, std::string(Fit::kActivation) + "_" + Format<Y>::kName);
   const std::vector<T> x = patterns::all<T>();
   const auto n = static_cast<i64>(x.size());

@@ -61,11 +61,27 @@ void expect_backward(const std::vector<T>& dy, const std::vector<Y>& y, const st
   expect_equal("dx", out, expected);
 }
 
+// Stored values of a format; a parity format has those of its carrier.
+template <class Y>
+struct Outputs : Values<Y> {
+  using Values<Y>::Values;
+};
+template <CarriesBranch Y>
+struct Outputs<Y> {
+  Values<typename Format<Y>::Carrier> values;
+  explicit Outputs(u64 seed) : values(seed) {}
+  std::vector<Y> next(i64 n) {
+    std::vector<Y> outputs;
+    for (const auto each : values.next(n)) outputs.push_back(Y{each});
+    return outputs;
+  }
+};
+
 template <class Fit, class T, class Y, class Schedule>
 void expect_backward() {
   SCOPED_TRACE(std::string(Fit::kName) + " " + Format<T>::kName);
   Values<T> gradients(1);
-  Values<Y> outputs(2);
+  Outputs<Y> outputs(2);
   for (const i64 n : kSizes) {
     for (const Layout& layout : kLayouts) {
       if (n > 1000 && layout.edge == Edge::begin) continue;

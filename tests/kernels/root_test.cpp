@@ -18,6 +18,8 @@
 #include "kernels/generated/elu_bf16.h"
 #include "kernels/generated/elu_f16.h"
 #include "kernels/generated/elu_f32.h"
+#include "kernels/generated/gelu_bf16_parity.h"
+#include "kernels/generated/gelu_f16_parity.h"
 #include "kernels/generated/gelu_f32_rel.h"
 #include "kernels/generated/gelu_tanh_bf16.h"
 #include "kernels/generated/gelu_tanh_f16.h"

@@ -109,7 +109,7 @@ TEST(Storage, TheOtherBranchsNumbersPartThoseOfAParityFormat) {
   int seen = 0;
   for (const StorageInterval& i : storage_intervals(c, Format::bf16_parity)) {
     // The minimum is -0x1.5c19..p-3. An odd number, an even one, and the odd one above a power of two, whose neighbours are 2^-9 and 2^-10 away.
-    const std::pair<double, double> ends = i.y == -0x1.56p-3f ? std::pair(-0x1.58p-3, -0x1.54p-3)
+    const std::pair<double, double> ends = i.y == -0x1.56p-3f   ? std::pair(-0x1.58p-3, -0x1.54p-3)
                                            : i.y == -0x1.54p-3f ? std::pair(-0x1.56p-3, -0x1.52p-3)
                                            : i.y == -0x1.02p-3f ? std::pair(-0x1.04p-3, -0x1p-3)
                                            : i.y == -0x1.fep-4f ? std::pair(-0x1p-3, -0x1.fcp-4)

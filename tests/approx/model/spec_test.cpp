@@ -40,9 +40,11 @@ TEST(Spec, ReadsTheCommittedOne) {
 TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal_of_spec(with("\"gelu\"", "\"relu\"")),
             "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, swish, mish, tanh, sigmoid, softplus, elu");
-  EXPECT_EQ(refusal_of_spec(with("\"f32\"", "\"f64\"")), "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
-  EXPECT_EQ(refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "f16_parity", "target": "oracle"})"),
-            "spec.json: format: a parity format has no direct table, whose entries are found by y and a mask");
+  EXPECT_EQ(refusal_of_spec(with("\"f32\"", "\"f64\"")),
+            "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
+  EXPECT_EQ(
+      refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "f16_parity", "target": "oracle"})"),
+      "spec.json: format: a parity format has no direct table, whose entries are found by y and a mask");
   EXPECT_EQ(refusal_of_spec(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
   EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
   EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");

@@ -18,8 +18,8 @@ std::uint32_t code_of(const std::string& format, float y, bool m) {
     return !m ? code | 1 : code % 2 == 0 ? code : bits % 0x10000 != 0 ? code + 1 : code - 1;
   }
   return format.starts_with("bf16") ? kernels::narrow<kernels::BF16>(y).bits
-         : format == "f16" ? kernels::narrow<kernels::F16>(y).bits
-                           : kernels::narrow<kernels::F8E4M3>(y).bits;
+         : format == "f16"          ? kernels::narrow<kernels::F16>(y).bits
+                                    : kernels::narrow<kernels::F8E4M3>(y).bits;
 }
 
 TEST(Truth, TheRangeOfAnOutputHoldsEveryGradientBehindIt) {

@@ -207,7 +207,6 @@ TEST(Storage, DirectTablesReachTheLimit) {
   }
 }
 
-
 // A class that compares T with O is no stronger than what is known of O from below.
 TEST(Storage, ClaimsAboveTheTruthFail) {
   BackwardHeader h = committed("gelu_bf16_stored");
