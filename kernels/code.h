@@ -28,6 +28,9 @@ OUTGRAD_HD constexpr bool code_bits_hold(int bits, bool dithered) {
   return dithered ? bits >= kLeastDitheredBits && bits <= kMostDitheredBits : bits >= 1 && bits <= kMostCodeBits;
 }
 
+// Bytes of n codes, packed without gaps.
+OUTGRAD_HD constexpr i64 code_bytes(int bits, i64 n) { return n / 8 * bits + (n % 8 * bits + 7) / 8; }
+
 // lo <= f'(x) <= hi for every x.
 struct CodeRange {
   float lo, hi;

@@ -20,6 +20,41 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 using ActivationCodes = FitList<generated::GeluCode, generated::GeluTanhCode, generated::QuickGeluCode, generated::SiluCode, generated::SwishCode,
                                 generated::MishCode, generated::TanhCode, generated::SigmoidCode, generated::SoftplusCode, generated::EluCode>;
 
+// An activation whose derivative is coded: its code header, the f32 fit that this names, and its forward for T.
+template <class CodeHeader, class BackwardFit, class Forwards>
+struct CodedActivation {
+  static_assert(same_text(CodeHeader::kFit, BackwardFit::kName), "codes are proven for the one fit that their header names");
+  using Code = CodeHeader;
+  using Fit = BackwardFit;
+  template <class T>
+  using Forward = typename Forwards::template Of<T>;
+};
+
+struct FittedForwards {  // GELU's
+  template <class T>
+  using Of = typename ForwardFit<T>::Type;
+};
+template <class F>
+struct ComputedForwards {
+  template <class T>
+  using Of = F;
+};
+
+template <class... A>
+struct CodedList {};
+
+namespace detail {
+
+template <class GeluCode, class... Code, class GeluFit, class... Fit, class... F>
+OUTGRAD_HD constexpr auto coded_list(FitList<GeluCode, Code...>, FitList<GeluFit, Fit...>, ForwardList<F...>) {
+  return CodedList<CodedActivation<GeluCode, GeluFit, FittedForwards>, CodedActivation<Code, Fit, ComputedForwards<F>>...>{};
+}
+
+}  // namespace detail
+
+// All activations, in the order of the names.
+using CodedActivations = decltype(detail::coded_list(ActivationCodes{}, ActivationFits<float>::Type{}, ActivationForwards{}));
+
 // The proven bound of |g - f'(x)| for what a code stands for; code_bits_hold(bits, dithered).
 template <class Code>
 OUTGRAD_HD constexpr double code_error(int bits, bool dithered) {

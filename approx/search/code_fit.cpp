@@ -24,9 +24,9 @@ namespace {
 /// the others 0.5 + 2^-20.
 constexpr double kForwardUlps = 2;
 /// Where every x is tried: |x - x*| up to here.
-constexpr double kNear = 0x1p-8;
+constexpr double kTried = 0x1p-8;
 /// Sums of a few doubles below are rounded up by this.
-constexpr double kUp = 1 + 0x1p-40;
+constexpr double kRoomUp = 1 + 0x1p-40;
 
 /// What the fitter has to know of a deployed f32 fit and its forward.
 struct Deployed {
@@ -63,7 +63,7 @@ const Deployed& deployed_of(const Spec& spec) {
   throw kernels::SpecError(fmt::format("{}: the library has no f32 fit of '{}'", spec.name, spec.activation.name));
 }
 
-Ball interval(double a, double b) { return Ball::hull(Ball(a), Ball(b)); }
+Ball ball_of(double a, double b) { return Ball::hull(Ball(a), Ball(b)); }
 
 /// sup of sign f'.
 class Extreme {
@@ -80,7 +80,7 @@ class Extreme {
 
  private:
   void search(double a, double b, int depth) {
-    const Ball x = interval(a, b), middle = x.midpoint();
+    const Ball x = ball_of(a, b), middle = x.midpoint();
     const Series wide = composite_.gradient(x, 2);
     const Ball point = composite_.gradient(middle, 1)[0];
     reached_ = std::max(reached_, (Ball(sign_) * point).lower());
@@ -110,16 +110,16 @@ float outwards(double v, bool up) {
 /// Every f32 x next to x*, in blocks over which f' is linear to far below any error.
 double error_near_minimum(const Composite& composite, const Deployed& deployed) {
   constexpr int kBlock = 64;
-  const double x_star = composite.x_star().to_double(), end = x_star + kNear;
+  const double x_star = composite.x_star().to_double(), end = x_star + kTried;
   double worst = 0;
-  for (auto x = static_cast<float>(x_star - kNear); static_cast<double>(x) <= end;) {
+  for (auto x = static_cast<float>(x_star - kTried); static_cast<double>(x) <= end;) {
     float block[kBlock];
     for (float& each : block) {
       each = x;
       x = std::nextafter(x, INFINITY);
     }
     const Ball middle(0.5 * (static_cast<double>(block[0]) + static_cast<double>(block[kBlock - 1])));
-    const Ball slope = composite.gradient(interval(static_cast<double>(block[0]), static_cast<double>(block[kBlock - 1])), 2)[1];
+    const Ball slope = composite.gradient(ball_of(static_cast<double>(block[0]), static_cast<double>(block[kBlock - 1])), 2)[1];
     const Ball value = composite.gradient(middle, 1)[0];
     for (const float each : block) {
       const Ball truth = value + slope * (Ball(static_cast<double>(each)) - middle);
@@ -134,7 +134,7 @@ double change_from(const Composite& composite, double start, bool right, double 
   const Activation& f = composite.activation();
   const double out = right ? 1 : -1;
   // Of all x of a part, whose |f| is at most `size`.
-  const auto move_of = [&](double size) { return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kUp; };
+  const auto move_of = [&](double size) { return (kForwardUlps * std::max(0x1p-23 * size, 0x1p-149) + shift) * kRoomUp; };
   // In the tail from `at` on, reached from `step` further in: f moves more between the two than y' is off f(x). Where f grows without end, f'
   // is above 1/2 there: f moves by 2^-4 over 1/8, enough for x up to 2^17, and by x/4 over x/2, enough for all others.
   const auto tail_reached = [&](double at, double step) {
@@ -144,31 +144,31 @@ double change_from(const Composite& composite, double start, bool right, double 
     const bool grows = limit != 0 && std::max(range.below, range.above) < 0.5 && std::abs(at) >= 4;
     const double size = std::max(f.value_ball(Ball(at)).magnitude(), std::abs(right ? composite.right_limit() : composite.left_limit()));
     const bool holds = grows ? shift < 0x1p-10 : (abs(f.value_ball(Ball(at)) - f.value_ball(inner))).lower() > move_of(size);
-    return holds ? (range.below + range.above) * kUp : INFINITY;
+    return holds ? (range.below + range.above) * kRoomUp : INFINITY;
   };
   const auto tail = [&](double at) {
     double least = INFINITY;
     for (double step = 1; step >= 0.125; step *= 0.5) least = std::min(least, tail_reached(at, step));
     return least;
   };
-  constexpr double kSettled = 0x1p-22, kWidest = 0x1p-4, kGrowth = 0.125;
+  constexpr double kSettledTail = 0x1p-22, kWidest = 0x1p-4, kGrowth = 0.125;
   double worst = 0;
   for (double at = start; std::abs(at) < f.reach;) {
     const double rest = tail(at);
-    if (rest <= kSettled) return std::max(worst, rest);
+    if (rest <= kSettledTail) return std::max(worst, rest);
     const double width = composite.masked() ? std::min(kWidest, kGrowth * std::abs(at - composite.x_star().to_double())) : kWidest;
     const double next = at + out * width;
-    const Ball x = interval(std::min(at, next), std::max(at, next));
+    const Ball x = ball_of(std::min(at, next), std::max(at, next));
     const double move = move_of(f.value_ball(x).magnitude()), least = abs(composite.gradient(x, 1)[0]).lower();
     const double radius = least > 0 ? 2 * move / least : 0;
-    const Ball around = interval(std::min(at, next) - radius, std::max(at, next) + radius);
+    const Ball around = ball_of(std::min(at, next) - radius, std::max(at, next) + radius);
     const Series g = composite.gradient(around, 2);
     const double slope = abs(g[0]).lower();
     if (!(radius > 0 && slope * radius > move)) {  // f' is too small for that
       if (rest < 1) return std::max(worst, rest);
       throw kernels::SpecError(fmt::format("undecided: how far g moves with y near x = {:.6g}", at));
     }
-    worst = std::max(worst, g[1].magnitude() * move / slope * kUp);
+    worst = std::max(worst, g[1].magnitude() * move / slope * kRoomUp);
     at = next;
   }
   throw kernels::SpecError("undecided: f' does not settle within its reach");
@@ -186,7 +186,7 @@ double exact_error(const CodeModel& m, int bits) {
     const double first = edge(code * parts - 0.5 - rounding) - m.kG, last = edge((code + 1) * parts - 0.5 + rounding) + m.kG;
     worst = std::max({worst, value - std::max(first, lo), std::min(last, hi) - value});
   }
-  return worst * kUp;
+  return worst * kRoomUp;
 }
 
 /// What a dithered code's arithmetic adds to half a step: roundings of numbers below 8, in steps of `width`, and of the result.
@@ -202,18 +202,18 @@ CodeModel fit_code(const Composite& composite, const Spec& spec) {
   m.kLo = composite.masked() ? outwards(-Extreme(composite, -1).bound(), false) : 0.0f;
   m.kHi = outwards(Extreme(composite, 1).bound(), true);
   const double shift = composite.masked() ? (composite.y_star() - Ball(deployed.y_c)).magnitude() : 0;
-  const double left = composite.masked() ? composite.x_star().to_double() - kNear : 0, right = composite.masked() ? composite.x_star().to_double() + kNear : 0;
+  const double left = composite.masked() ? composite.x_star().to_double() - kTried : 0, right = composite.masked() ? composite.x_star().to_double() + kTried : 0;
   m.kG = deployed.error + std::max(change_from(composite, left, false, shift), change_from(composite, right, true, shift));
   if (composite.masked()) m.kG = std::max(m.kG, error_near_minimum(composite, deployed));
-  m.kG *= kUp;
+  m.kG *= kRoomUp;
   if (!(m.kG <= spec.target)) {
     throw kernels::SpecError(fmt::format("{}: target {} is not reached: g is within 2^{:.2f} of f'", spec.name, spec.accuracy, std::log2(m.kG)));
   }
   for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) m.kT[static_cast<size_t>(bits - 1)] = exact_error(m, bits);
   for (int bits = kernels::kLeastDitheredBits; bits <= kernels::kMostDitheredBits; ++bits) {
     const double width = (static_cast<double>(m.kHi) - static_cast<double>(m.kLo)) / ((1 << bits) - 1);
-    m.kDithered[static_cast<size_t>(bits - kernels::kLeastDitheredBits)] = (0.5 * width + m.kG + dithered_rounding(width)) * kUp;
-    m.kBias = std::max(m.kBias, (m.kG + dithered_rounding(width)) * kUp);
+    m.kDithered[static_cast<size_t>(bits - kernels::kLeastDitheredBits)] = (0.5 * width + m.kG + dithered_rounding(width)) * kRoomUp;
+    m.kBias = std::max(m.kBias, (m.kG + dithered_rounding(width)) * kRoomUp);
   }
   return m;
 }

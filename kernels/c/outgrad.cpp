@@ -3,6 +3,7 @@
 // Compiled for the baseline, like everything that runs before the choice.
 #include <omp.h>
 
+#include <array>
 #include <atomic>
 #include <cstdarg>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "kernels/c/build.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
+#include "kernels/codes.h"
 #include "kernels/host/errors.h"
 
 namespace outgrad::c {
@@ -393,6 +395,52 @@ outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_forma
   return run(function, [&] { body(a); });
 }
 
+// --- Codes -----------------------------------------------------------------------------------------------------------------------
+
+struct CodeInfo {
+  const char* name;
+  float lo, hi;  // the range of f'
+};
+
+template <class... Code>
+constexpr std::array<CodeInfo, kActivations> code_info_of(FitList<Code...>) {
+  return {{{Code::kName, Code::kLo, Code::kHi}...}};
+}
+constexpr std::array<CodeInfo, kActivations> kCodeInfo = code_info_of(kernels::ActivationCodes{});
+
+outgrad_status check_code_bits(const char* function, std::int32_t bits, bool dithered) {
+  if (kernels::code_bits_hold(bits, dithered)) return OUTGRAD_OK;
+  return fail(OUTGRAD_ERROR_VALUE, function, dithered ? "bits = %d: a dithered code has 2 or 3" : "bits = %d: a code without a seed has 1 to 8",
+              static_cast<int>(bits));
+}
+
+// Every call with codes goes through this function.
+outgrad_status enter_code(const char* function, bool backward, outgrad_activation activation, outgrad_format format, const void* input, void* output,
+                          const void* codes, std::size_t codes_bytes, std::int32_t bits, const u64* seed, i64 n) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (const outgrad_status status = check_length(function, n)) return status;
+  if (const outgrad_status status = check_code_bits(function, bits, seed != nullptr)) return status;
+  const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
+  if (codes_bytes < static_cast<u64>(needed)) {
+    return fail(OUTGRAD_ERROR_SIZE, function, "codes_bytes = %llu: %lld codes of %d bits take %lld", static_cast<unsigned long long>(codes_bytes),
+                static_cast<long long>(n), static_cast<int>(bits), static_cast<long long>(needed));
+  }
+  if (n == 0) return OUTGRAD_OK;
+  const auto array = [](const char* name, const void* pointer, i64 size, i64 alignment, Role role, bool over_first) {
+    return Array{{name, kernels::Content::kResult, kernels::Element::kFormat, Extent::kElements, role, false, {over_first ? 0 : kernels::kNoOperand, kernels::kNoOperand}},
+                 pointer, size, alignment};
+  };
+  const i64 alignment = kInfo[format].bytes;
+  const CodeArguments a{input, output, const_cast<void*>(codes), n, bits, seed, kCodeInfo[static_cast<std::size_t>(activation)].lo,
+                        kCodeInfo[static_cast<std::size_t>(activation)].hi};
+  return enter(function, format,
+               {array(backward ? "dy" : "x", input, bytes, alignment, Role::kInput, false),
+                          array("codes", codes, needed, 1, backward ? Role::kInput : Role::kOutput, false),
+                          array(backward ? "dx" : "y", output, bytes, alignment, Role::kOutput, true)},
+               [&](const FormatKernels& kernels) { backward ? kernels.backward_code(a) : kernels.forward_code[activation](a); });
+}
+
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
@@ -555,6 +603,33 @@ outgrad_status outgrad_bias_backward_workspace(outgrad_format format, std::int64
 outgrad_status outgrad_bias_gelu_backward(outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, std::int64_t rows, std::int64_t n,
                                           void* dx, float* dbias, void* workspace, std::size_t workspace_bytes) {
   return enter("outgrad_bias_gelu_backward", KernelId::kBiasGeluBackward, format, arguments({dy, y, mask, dx, dbias, workspace}, rows, n), workspace_bytes);
+}
+
+outgrad_status outgrad_code_bytes(std::int32_t bits, std::int64_t n, std::size_t* bytes) {
+  constexpr const char* kFunction = "outgrad_code_bytes";
+  if (const outgrad_status status = check_length(kFunction, n)) return status;
+  if (const outgrad_status status = check_code_bits(kFunction, bits, false)) return status;
+  if (bytes == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "bytes is null");
+  *bytes = static_cast<std::size_t>(outgrad::kernels::code_bytes(bits, n));
+  return OUTGRAD_OK;
+}
+
+outgrad_status outgrad_activation_forward_code(outgrad_activation activation, outgrad_format format, const void* x, void* y, void* codes,
+                                               std::size_t codes_bytes, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
+  return enter_code("outgrad_activation_forward_code", false, activation, format, x, y, codes, codes_bytes, bits, seed, n);
+}
+
+outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format, const void* dy, const void* codes,
+                                                std::size_t codes_bytes, void* dx, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
+  return enter_code("outgrad_activation_backward_code", true, activation, format, dy, dx, codes, codes_bytes, bits, seed, n);
+}
+
+const char* outgrad_code_name(outgrad_activation activation) {
+  return is_activation(activation) ? kCodeInfo[static_cast<std::size_t>(activation)].name : nullptr;
+}
+
+const char* outgrad_code_coefficients_sha256(outgrad_activation activation) {
+  return is_activation(activation) ? digest_of(outgrad_code_name(activation)) : nullptr;
 }
 
 const char* outgrad_error_message(void) { return message; }

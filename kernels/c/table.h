@@ -27,7 +27,18 @@ struct ChosenSchedule {
   const char* rung = nullptr;
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h and layernorm.h.
+// A call with codes for f'(x) (kernels/host/code.h): from x, y and codes; from dy and codes, dx.
+struct CodeArguments {
+  const void* input;
+  void* output;
+  void* codes;  // only read by a backward
+  i64 n;
+  int bits;
+  const kernels::u64* seed;
+  float lo, hi;  // the range of f', for a backward
+};
+
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h and code.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
 
@@ -44,6 +55,11 @@ struct FormatKernels {
   // Null in f32 and for activations without a minimum.
   Run* parity_forward[kActivations] = {};
   Run* parity_backward[kActivations] = {};
+
+  using RunCode = void(const CodeArguments& a);
+
+  RunCode* forward_code[kActivations];
+  RunCode* backward_code;
 };
 
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;

@@ -7,7 +7,9 @@
 #pragma once
 
 #include "kernels/c/table.h"
+#include "kernels/codes.h"
 #include "kernels/forwards.h"
+#include "kernels/host/code.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/mxfp8.h"
@@ -55,6 +57,19 @@ void backward_mxfp8(const kernels::Arguments& a) {
       a, [](auto... x) { kernels::activation_backward<kernels::generated::GeluMxfp8, T, tuned::kDefaultSchedule, kernels::MxFp8>(x...); });
 }
 
+// Codes are not tuned either.
+template <class A, class T>
+void forward_code(const CodeArguments& a) {
+  kernels::activation_forward_code<A, T, tuned::kDefaultSchedule>({a.bits, a.seed}, static_cast<const T*>(a.input), static_cast<T*>(a.output),
+                                                                  static_cast<kernels::u8*>(a.codes), a.n);
+}
+
+template <class T>
+void backward_code(const CodeArguments& a) {
+  kernels::activation_backward_code<T, tuned::kDefaultSchedule>({a.lo, a.hi}, {a.bits, a.seed}, static_cast<const T*>(a.input),
+                                                                static_cast<const kernels::u8*>(a.codes), static_cast<T*>(a.output), a.n);
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -65,8 +80,8 @@ i64 bias_workspace(i64 rows, i64 n) { return kernels::bias_backward_workspace(ro
 
 i64 norm_workspace(i64 rows, i64 n) { return kernels::norm_backward_workspace(rows, n); }
 
-template <class T, class Gelu, class... Fit, class... F, int... kKernel>
-constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F...>, std::integer_sequence<int, kKernel...>) {
+template <class T, class Gelu, class... Fit, class... F, class... A, int... kKernel>
+constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F...>, kernels::CodedList<A...>, std::integer_sequence<int, kKernel...>) {
   return {.run = {run<static_cast<KernelId>(kKernel), T>...},
           .forward = {run<KernelId::kGeluForward, T>, forward<F, T>...},
           .backward = {run<KernelId::kGeluBackward, T>, backward<Fit, T>...},
@@ -74,7 +89,9 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .backward_mxfp8 = backward_mxfp8<T>,
           .chosen = {chosen<static_cast<KernelId>(kKernel), T>...},
           .norm_workspace = norm_workspace,
-          .bias_workspace = bias_workspace};
+          .bias_workspace = bias_workspace,
+          .forward_code = {forward_code<A, T>...},
+          .backward_code = backward_code<T>};
 }
 
 // y carries its branch.
@@ -103,7 +120,7 @@ constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
 
 template <class T>
 constexpr FormatKernels kernels_of() {
-  FormatKernels all = kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, std::make_integer_sequence<int, kKernels>{});
+  FormatKernels all = kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, kernels::CodedActivations{}, std::make_integer_sequence<int, kKernels>{});
   if constexpr (sizeof(T) == 2) {
     using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
     add_parity<Y>(all, typename kernels::ParityFits<Y>::Type{});

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/code.h"
+#include "kernels/codes.h"
 #include "kernels/host/dropout.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
@@ -28,19 +28,15 @@ struct CodeChoice {
   OUTGRAD_HD CodeRule rule(const CodeRange& range) const { return seed != nullptr ? dithered_code(range, bits) : exact_code(range, bits); }
 };
 
-// Bytes of n codes.
-OUTGRAD_HD constexpr i64 code_bytes(int bits, i64 n) { return n / 8 * bits + (n % 8 * bits + 7) / 8; }
-
-// Sets y[i] = f(x[i]), as activation_forward or gelu_forward does with this Forward, and code i to that of x[i], for i
-// in [0, n). y may equal x; codes overlaps neither. Code is a generated code header, Fit the f32 fit that it names, and
-// Exact the f32 forward: g is that fit at its y. choice.holds(). For a 16-bit T the first call fills a static table of
-// 256 KiB, and the first with dithered codes another one, which later calls read. Element i has the dither of word
-// i % 4 of Philox(counter = i / 4, key = seed), as in kernels/dropout.h.
-template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S>
+// Sets y[i] = f(x[i]), as gelu_forward does with ForwardFit<T> or activation_forward, and code i to that of x[i], for i
+// in [0, n). y may equal x; codes overlaps neither. A is a CodedActivation of kernels/codes.h, and choice.holds(). For a
+// 16-bit T the first call fills a static table of 256 KiB, and the first with dithered codes another one, which later
+// calls read. Element i has the dither of word i % 4 of Philox(counter = i / 4, key = seed), as in kernels/dropout.h.
+template <class A, class T, CpuSchedule S>
 void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n);
 
 // Sets dx[i] = dy[i] g, where g is what code i stands for, as dx = RN_T(RN_f32(dy g)). The range is that of the
-// forward's Code. dx may equal dy and overlaps nothing otherwise.
+// forward's A::Code. dx may equal dy and overlaps nothing otherwise.
 template <class T, CpuSchedule S>
 void activation_backward_code(const CodeRange& range, const CodeChoice& choice, const T* dy, const u8* codes, T* dx, i64 n);
 
@@ -141,8 +137,9 @@ OUTGRAD_HD typename Ops::Value load_numbers(const Ops&, const u8* from) {
     OUTGRAD_UNROLL
     for (int i = 0; i < kPacks; ++i) {
 #ifdef OUTGRAD_AVX512
-      if constexpr (kLanes == 16) {
-        numbers.v[i] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kLanes))));
+      if constexpr (kLanes == 16) {  // with a mask of all lanes, for g++ 12 takes the forms without one for a mistake, as in kernels/simd.h
+        const __m512i wide = _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kLanes)));
+        numbers.v[i] = _mm512_maskz_cvtepi32_ps(0xffff, wide);
       }
 #endif
 #ifdef OUTGRAD_AVX2
@@ -155,9 +152,9 @@ OUTGRAD_HD typename Ops::Value load_numbers(const Ops&, const u8* from) {
   }
 }
 
-template <class Code>
+template <class A>
 constexpr CodeRange range_of() {
-  return {Code::kLo, Code::kHi};
+  return {A::Code::kLo, A::Code::kHi};
 }
 
 inline bool is_line_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 64 == 0; }
@@ -201,37 +198,37 @@ OUTGRAD_HD T forward_element(T x) {
   }
 }
 
-template <class Fit, class Exact, class T>
+template <class A, class T>
 struct GradientsByCode {
   float g[kCodes];
 
   GradientsByCode() {
     const DefaultFloatEnvironment environment;
-    for (i64 code = 0; code < kCodes; ++code) g[code] = gradient_at<Fit, Exact>(widen(T{static_cast<u16>(code)}));
+    for (i64 code = 0; code < kCodes; ++code) g[code] = gradient_at<typename A::Fit, typename A::template Forward<float>>(widen(T{static_cast<u16>(code)}));
   }
 };
-template <class Fit, class Exact, class T>
+template <class A, class T>
 const float* gradients_by_code() {
-  static const GradientsByCode<Fit, Exact, T> table;
+  static const GradientsByCode<A, T> table;
   return table.g;
 }
 
-template <class Code, class Fit, class Exact, class Forward, class T>
+template <class A, class T>
 struct CodesByCode {
   u32 entry[kCodes];
 
   CodesByCode() {
     const DefaultFloatEnvironment environment;
-    const CodeRule rule = exact_code(range_of<Code>(), kMostCodeBits);
+    const CodeRule rule = exact_code(range_of<A>(), kMostCodeBits);
     for (i64 code = 0; code < kCodes; ++code) {
       const T x{static_cast<u16>(code)};
-      entry[code] = forward_element<Forward>(x).bits | static_cast<u32>(coded_gradient(rule, gradient_at<Fit, Exact>(widen(x)))) << 16;
+      entry[code] = forward_element<typename A::template Forward<T>>(x).bits | static_cast<u32>(coded_gradient(rule, gradient_at<typename A::Fit, typename A::template Forward<float>>(widen(x)))) << 16;
     }
   }
 };
-template <class Code, class Fit, class Exact, class Forward, class T>
+template <class A, class T>
 const u32* codes_by_code() {
-  static const CodesByCode<Code, Fit, Exact, Forward, T> table;
+  static const CodesByCode<A, T> table;
   return table.entry;
 }
 
@@ -240,20 +237,18 @@ template <CpuSchedule S, bool kStreaming, class T>
 OUTGRAD_HD void look_up(const u32* entries, const T* x, T* y, u8* numbers) {
 #ifdef OUTGRAD_AVX512
   if constexpr (S.vector_bits == 512) {
-    for (int k = 0; k < kCodeBlock; k += 32) {
-      __m256i lower[2];
-      OUTGRAD_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const __m512i code = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + k + 16 * half)));
-        const __m512i entry = _mm512_i32gather_epi32(code, entries, sizeof(u32));
-        lower[half] = _mm512_cvtepi32_epi16(entry);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers + k + 16 * half), _mm512_cvtepi32_epi8(_mm512_srli_epi32(entry, 16)));
-      }
-      const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(lower[0]), lower[1], 1);
+    constexpr __mmask16 kAll = 0xffff;  // see load_numbers
+    for (int k = 0; k < kCodeBlock; k += 16) {
+      fetch_ahead<kStreaming>(x + k, 16);
+      const __m512i code = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + k)));
+      const __m512i entry = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, entries, sizeof(u32));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers + k), _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_srli_epi32(kAll, entry, 16)));
+      const __m256i lower = _mm512_maskz_cvtepi32_epi16(kAll, entry);
+      __m256i* const to = reinterpret_cast<__m256i*>(y + k);
       if constexpr (kStreaming) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(y + k), line);
+        _mm256_stream_si256(to, lower);
       } else {
-        _mm512_storeu_si512(y + k, line);
+        _mm256_storeu_si256(to, lower);
       }
     }
     return;
@@ -267,7 +262,7 @@ OUTGRAD_HD void look_up(const u32* entries, const T* x, T* y, u8* numbers) {
 }
 
 // One block of whole size. Codes are left in `packed`, which has 8 bytes more than they take.
-template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S, bool kStreaming>
+template <class A, class T, CpuSchedule S, bool kStreaming>
 void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* x, T* y, u8* packed) {
   alignas(64) u8 numbers[kCodeBlock];
   alignas(64) float minus_d[kCodeBlock], g[kCodeBlock];
@@ -275,13 +270,13 @@ void forward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 firs
   if (dithered) negative_dithers(*choice.seed, first, minus_d);
   if constexpr (sizeof(T) == 2) {
     if (dithered) {
-      const float* const gradients = gradients_by_code<Fit, Exact, T>();
+      const float* const gradients = gradients_by_code<A, T>();
       for (int k = 0; k < kCodeBlock; ++k) g[k] = gradients[x[k].bits];
     }
-    look_up<S, kStreaming>(codes_by_code<Code, Fit, Exact, Forward, T>(), x, y, numbers);
+    look_up<S, kStreaming>(codes_by_code<A, T>(), x, y, numbers);
     if (dithered) code_block<S>(rule, g, minus_d, numbers);
   } else {
-    forward_block<Fit, Forward, S>(x, y, g);
+    forward_block<typename A::Fit, typename A::template Forward<float>, S>(x, y, g);
     code_block<S>(rule, g, dithered ? minus_d : nullptr, numbers);
   }
   pack_codes(numbers, choice.bits, rule.shift, packed);
@@ -301,20 +296,20 @@ OUTGRAD_HD void copy_lines(const u8* from, u8* to, int bytes) {
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S, bool kStreaming>
+template <class A, class T, CpuSchedule S, bool kStreaming>
 void forward_code_range(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 begin, i64 end) {
-  const CodeRule rule = choice.rule(range_of<Code>());
+  const CodeRule rule = choice.rule(range_of<A>());
   alignas(64) u8 packed[kCodeBlock + 8];
   i64 i = begin;
   for (; i + kCodeBlock <= end; i += kCodeBlock) {
-    forward_code_block<Code, Fit, Exact, Forward, T, S, kStreaming>(choice, rule, i, x + i, y + i, packed);
+    forward_code_block<A, T, S, kStreaming>(choice, rule, i, x + i, y + i, packed);
     copy_lines<kStreaming>(packed, codes + i / 8 * choice.bits, kCodeBlock / 8 * choice.bits);
   }
   if (i < end) {
     const i64 count = end - i;
     alignas(64) T from[kCodeBlock] = {}, to[kCodeBlock];
     std::copy_n(x + i, count, from);
-    forward_code_block<Code, Fit, Exact, Forward, T, S, false>(choice, rule, i, from, to, packed);
+    forward_code_block<A, T, S, false>(choice, rule, i, from, to, packed);
     std::copy_n(to, count, y + i);
     const i64 bytes = code_bytes(choice.bits, count), rest = count * choice.bits % 8;
     if (rest != 0) packed[bytes - 1] = static_cast<u8>(packed[bytes - 1] & ((1u << rest) - 1));
@@ -330,6 +325,7 @@ void backward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 fir
   unpack_codes(packed, choice.bits, numbers);
   if (choice.seed == nullptr) {
     over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
+      fetch_ahead<kStreaming>(dy + k, sizeof(ops.load(dy)) / sizeof(float));
       store_value<kStreaming>(ops, dx + k, ops.mul(ops.load(dy + k), decoded(ops, rule, load_numbers(ops, numbers + k))));
     });
   } else {
@@ -348,6 +344,7 @@ void backward_code_range(const CodeRange& range, const CodeChoice& choice, const
   i64 i = begin;
   // The last block is copied, for nothing beyond the codes may be read.
   for (; i + kCodeBlock < end; i += kCodeBlock) {
+    fetch_ahead<kStreaming>(codes + i / 8 * choice.bits, kCodeBlock / 8 * choice.bits);
     backward_code_block<T, S, kStreaming>(choice, rule, i, dy + i, codes + i / 8 * choice.bits, dx + i);
   }
   for (; i < end; i += kCodeBlock) {
@@ -364,21 +361,19 @@ void backward_code_range(const CodeRange& range, const CodeChoice& choice, const
 
 }  // namespace detail
 
-template <class Code, class Fit, class Exact, class Forward, class T, CpuSchedule S>
+template <class A, class T, CpuSchedule S>
 void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {
   static_assert(detail::schedule_holds<S>());
-  static_assert(same_text(Code::kFit, Fit::kName), "codes are proven for the one fit that their header names");
-  static_assert(same_text(Code::kActivation, Exact::kActivation) && same_text(Code::kActivation, Forward::kActivation));
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams<S>(y, n) && detail::is_line_aligned(codes)) {
       detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-        detail::forward_code_range<Code, Fit, Exact, Forward, T, detail::kLoopOf<S>, true>(choice, x, y, codes, begin, end);
+        detail::forward_code_range<A, T, detail::kLoopOf<S>, true>(choice, x, y, codes, begin, end);
       });
       return;
     }
   }
   detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    detail::forward_code_range<Code, Fit, Exact, Forward, T, detail::kLoopOf<S>, false>(choice, x, y, codes, begin, end);
+    detail::forward_code_range<A, T, detail::kLoopOf<S>, false>(choice, x, y, codes, begin, end);
   });
 }
 

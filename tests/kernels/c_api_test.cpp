@@ -22,6 +22,7 @@
 #include "kernels/c/table.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
+#include "kernels/host/code.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
@@ -64,9 +65,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, two shapes of 11 arrays of the norms and of 9 of the
-  // fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, two shapes of 11 arrays of the norms and of
+  // 9 of the fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -237,6 +238,47 @@ TEST(CInterface, IncreasingActivationsNeedNoMask) {
   std::vector<float> dx(100);
   ASSERT_EQ(outgrad_activation_backward(OUTGRAD_TANH, OUTGRAD_F32, dy.data(), y.data(), nullptr, dx.data(), 100), OUTGRAD_OK);
   for (const float value : dx) EXPECT_EQ(value, 2.0f * (1.0f - 0.25f * 0.25f));  // exact in fp32
+}
+
+template <class A, class T>
+void expect_code(outgrad_activation activation, const CodeChoice& choice) {
+  const std::vector<T> x = patterns::all<T>();
+  const auto n = static_cast<i64>(x.size());
+  std::vector<T> expected_y(x.size()), y = x, expected_dx(x.size()), dx = x;
+  size_t bytes = 0;
+  ASSERT_EQ(outgrad_code_bytes(choice.bits, n, &bytes), OUTGRAD_OK);
+  ASSERT_EQ(static_cast<i64>(bytes), code_bytes(choice.bits, n));
+  std::vector<u8> expected(bytes), codes(bytes + 1, 0x5e);
+  activation_forward_code<A, T, kScalar>(choice, x.data(), expected_y.data(), expected.data(), n);
+  ASSERT_EQ(outgrad_activation_forward_code(activation, kFormatOf<T>, y.data(), y.data(), codes.data(), bytes, choice.bits, choice.seed, n), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected_y, y), -1) << A::Code::kName;
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), codes.begin())) << A::Code::kName << " " << choice.bits;
+  EXPECT_EQ(codes.back(), 0x5e);
+  activation_backward_code<T, kScalar>({A::Code::kLo, A::Code::kHi}, choice, x.data(), expected.data(), expected_dx.data(), n);
+  ASSERT_EQ(outgrad_activation_backward_code(activation, kFormatOf<T>, dx.data(), codes.data(), bytes, dx.data(), choice.bits, choice.seed, n), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Code::kName << " " << choice.bits;
+}
+
+template <class T, class... A>
+void expect_codes(CodedList<A...>) {
+  const u64 seed = 42;
+  outgrad_activation activation = OUTGRAD_GELU;
+  const auto check = [&]<class Each>(Each) {
+    EXPECT_STREQ(outgrad_code_name(activation), Each::Code::kName);
+    expect_code<Each, T>(activation, {5, nullptr});
+    expect_code<Each, T>(activation, {2, &seed});
+    ++activation;
+  };
+  (check(A{}), ...);
+  EXPECT_EQ(activation, OUTGRAD_ELU + 1);
+}
+
+TEST(CInterface, EveryCodeIsItsHeadersBits) {
+  expect_codes<float>(CodedActivations{});
+  expect_codes<F16>(CodedActivations{});
+  expect_codes<BF16>(CodedActivations{});
+  EXPECT_EQ(outgrad_code_name(10), nullptr);
+  EXPECT_EQ(outgrad_code_coefficients_sha256(-1), nullptr);
 }
 
 // Arguments of the norms, all valid; each test spoils one.
@@ -498,6 +540,62 @@ TEST(CInterface, Mxfp8RefusesWithoutWriting) {
   expect_refused(OUTGRAD_ERROR_FORMAT, "format -1", memory, backward(x, codes, scales, mask, dx, n, -1));
   EXPECT_EQ(outgrad_gelu_forward_mxfp8(OUTGRAD_F16, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_gelu_backward_mxfp8(OUTGRAD_BF16, nullptr, nullptr, nullptr, nullptr, nullptr, 0), OUTGRAD_OK);
+}
+
+TEST(CInterface, CodesRefuseWithoutWriting) {
+  constexpr i64 n = 64;
+  constexpr size_t kBytes = 40;  // 64 codes of 5 bits
+  std::vector<u32> memory(4 * n, kGuard);
+  u32* const x = memory.data();
+  u32* const y = x + n;
+  u32* const codes = y + n;
+  static const u64 seed = 3;
+  struct A {
+    const void* in;
+    void *out, *codes;
+    size_t bytes;
+    std::int32_t bits;
+    const u64* seed;
+    i64 n;
+    int format, activation;
+  };
+  const A good{x, y, codes, kBytes, 5, nullptr, n, OUTGRAD_F32, OUTGRAD_GELU};
+  const auto both = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    A a = good;
+    spoil(a);
+    expect_refused(status, words, memory,
+                   [&] { return outgrad_activation_forward_code(a.activation, a.format, a.in, a.out, a.codes, a.bytes, a.bits, a.seed, a.n); });
+    expect_refused(status, words, memory,
+                   [&] { return outgrad_activation_backward_code(a.activation, a.format, a.in, a.codes, a.bytes, a.out, a.bits, a.seed, a.n); });
+  };
+  both(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.in = nullptr; });
+  both(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.out = nullptr; });
+  both(OUTGRAD_ERROR_NULL_POINTER, "codes is null", [](A& a) { a.codes = nullptr; });
+  both(OUTGRAD_ERROR_SIZE, "codes_bytes = 39: 64 codes of 5 bits take 40", [](A& a) { a.bytes = 39; });
+  both(OUTGRAD_ERROR_SIZE, "take 41", [](A& a) { a.n = 65; });
+  both(OUTGRAD_ERROR_SIZE, "n = -1", [](A& a) { a.n = -1; });
+  both(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.n = kMax; });
+  for (const std::int32_t bits : {-1, 0, 9, 1 << 30}) {
+    both(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), [&](A& a) { a.bits = bits; });
+    EXPECT_EQ(outgrad_code_bytes(bits, 1, nullptr), OUTGRAD_ERROR_VALUE);
+  }
+  for (const std::int32_t bits : {1, 4, 8}) {
+    both(OUTGRAD_ERROR_VALUE, "a dithered code has 2 or 3", [&](A& a) { a.bits = bits, a.seed = &seed; });
+  }
+  both(OUTGRAD_ERROR_OVERLAP, "overlaps", [&](A& a) { a.out = x + 1; });
+  both(OUTGRAD_ERROR_OVERLAP, "overlaps codes", [&](A& a) { a.codes = reinterpret_cast<u8*>(y) + 4 * n - 1; });
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory,
+                 [&] { return outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, x + n - 1, kBytes, 5, nullptr, n); });
+  both(OUTGRAD_ERROR_ALIGNMENT, "is not aligned", [&](A& a) { a.out = reinterpret_cast<u8*>(y) + 2; });
+  both(OUTGRAD_ERROR_FORMAT, "format 3", [](A& a) { a.format = 3; });
+  both(OUTGRAD_ERROR_ACTIVATION, "activation 10", [](A& a) { a.activation = 10; });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "bytes is null", memory, [] { return outgrad_code_bytes(4, 1, nullptr); });
+  expect_refused(OUTGRAD_ERROR_SIZE, "n = -1", memory, [] { return outgrad_code_bytes(4, -1, nullptr); });
+  EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_BF16, nullptr, nullptr, nullptr, 0, 4, nullptr, 0), OUTGRAD_OK);
+  // Codes lie anywhere, a backward reads what it may not write, and nothing beyond the codes is written.
+  EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, reinterpret_cast<u8*>(codes) + 1, kBytes, 5, nullptr, n), OUTGRAD_OK);
+  EXPECT_EQ(reinterpret_cast<u8*>(codes)[0], kGuard & 0xff);
+  EXPECT_EQ(reinterpret_cast<u8*>(codes)[kBytes + 1], kGuard >> 8 & 0xff);
 }
 
 TEST(CInterface, NormsRefuseWithoutWriting) {

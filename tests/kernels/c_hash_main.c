@@ -197,6 +197,44 @@ static void mxfp8(int format) {
   free(dx);
 }
 
+/* Of every activation in one line: the codes of some widths, exact and dithered, and dx from them. */
+static void codes(int format) {
+  static const int widths[] = {1, 4, 5, 7, 8, 2, 3};
+  static const uint64_t seed = UINT64_C(0x0123456789abcdef);
+  void* values;
+  const int64_t n = patterns(format, &values) - 3; /* a tail */
+  void* const y = allocate((size_t)n * kBytes[format]);
+  void* const dx = allocate((size_t)n * kBytes[format]);
+  uint32_t* const packed = allocate((size_t)n + 4);
+  int activation;
+  size_t i;
+  for (activation = OUTGRAD_GELU; activation <= OUTGRAD_ELU; ++activation) {
+    uint64_t hash = 0;
+    expect(strlen(outgrad_code_coefficients_sha256(activation)) == 64, "outgrad_code_coefficients_sha256");
+    check(outgrad_activation_forward(activation, format, values, dx, packed, n));
+    for (i = 0; i < sizeof widths / sizeof *widths; ++i) {
+      const uint64_t* const dither = i < 5 ? NULL : &seed;
+      size_t bytes = 0;
+      int64_t element;
+      check(outgrad_code_bytes(widths[i], n, &bytes));
+      memset(packed, 0, (size_t)n + 4);
+      check(outgrad_activation_forward_code(activation, format, values, y, packed, bytes, widths[i], dither, n));
+      if (i == 0) expect(hash_of(format, y, n) == hash_of(format, dx, n), "the y beside a code differs from outgrad_activation_forward's");
+      hash = (hash ^ hash_of(OUTGRAD_F32, packed, (int64_t)(bytes + 3) / 4)) * UINT64_C(0x100000001b3);
+      for (element = 0; element < n; ++element) {
+        set_bits(format, dx, element, (format == OUTGRAD_F32 ? 0x3fa00000u : format == OUTGRAD_F16 ? 0x3d00u : 0x3fa0u));
+      }
+      check(outgrad_activation_backward_code(activation, format, dx, packed, bytes, dx, widths[i], dither, n));
+      hash = (hash ^ hash_of(format, dx, n)) * UINT64_C(0x100000001b3);
+    }
+    print(outgrad_code_name(activation), format, hash);
+  }
+  free(values);
+  free(y);
+  free(dx);
+  free(packed);
+}
+
 /* Values around 1 of a format, as bits. */
 static uint32_t moderate(int format) {
   const uint32_t r = next_random();
@@ -313,6 +351,7 @@ int main(void) {
   for (format = OUTGRAD_F32; format <= OUTGRAD_BF16; ++format) {
     activations(format);
     mxfp8(format);
+    codes(format);
     norms(format, 37, 777);
     fused(format, 37, 777);
     fused(format, 9, 256);

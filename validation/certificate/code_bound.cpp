@@ -15,10 +15,10 @@
 namespace outgrad::validation {
 namespace {
 
-constexpr double kNear = 0x1p-8;
+constexpr double kEnumeratedReach = 0x1p-8;
 constexpr double kUlps = 0x1p-22;     // 2 ulp of f32, relative
 constexpr double kLeast = 0x1p-148;   // and of its subnormals
-constexpr int kRun = 64;
+constexpr int kRunLength = 64;
 constexpr int kMostCells = 20000;     // some hundreds are needed
 
 // The kernels whose g is coded.
@@ -77,9 +77,9 @@ class Gradient {
     const double low = activation_.formulas().front().far_low, high = activation_.formulas().back().far_high;
     if (kernels_.masked) {
       const double x_star = activation_.x_star().middle();
-      enumerate(x_star - kNear, x_star + kNear);
-      cover(low, x_star - kNear, false);
-      cover(x_star + kNear, high, true);
+      enumerate(x_star - kEnumeratedReach, x_star + kEnumeratedReach);
+      cover(low, x_star - kEnumeratedReach, false);
+      cover(x_star + kEnumeratedReach, high, true);
     } else {
       cover(low, high, true);
     }
@@ -164,9 +164,9 @@ class Gradient {
     float x = static_cast<float>(from);
     if (static_cast<double>(x) > from) x = std::nextafter(x, -1e30f);
     while (static_cast<double>(x) <= to) {
-      float run[kRun];
+      float run[kRunLength];
       for (float& each : run) each = x, x = std::nextafter(x, 1e30f);
-      const double first = run[0], last = run[kRun - 1], middle = first + (last - first) / 2;
+      const double first = run[0], last = run[kRunLength - 1], middle = first + (last - first) / 2;
       const Interval slope = activation_.only().f.at<1>(Interval(middle))[1], bend = activation_.only().f.at<2>(Interval(first, last))[2];
       for (const float each : run) {
         const float g = kernels_.gradient(each);

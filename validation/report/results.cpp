@@ -46,6 +46,9 @@ std::vector<std::string> files_in(const fs::path& folder, const std::string& ext
   return files;
 }
 
+// Direct tables and codes have no rows and no A; what is proven of them is in their headers.
+bool has_rows(const FitResult& fit) { return fit.kind != "table" && fit.kind != "code"; }
+
 FitResult read_fit(const std::string& file) {
   const nlohmann::json json = read_json(file);
   const Node node(json, file, "");
@@ -56,7 +59,7 @@ FitResult read_fit(const std::string& file) {
   fit.kind = node["kind"].text();
   fit.spec_sha256 = node["spec_sha256"].text();
   fit.accuracy = node["class"].text();
-  if (fit.kind == "table") return fit;  // it has no rows and no A; T, O and R are in its header
+  if (!has_rows(fit)) return fit;
   const Node certificate = node["certificate"];
   fit.bound_a = certificate["A"].hex_bound();
   const auto read_pieces = [&](const Node& pieces) {
@@ -80,7 +83,7 @@ FitResult read_fit(const std::string& file) {
     fit.format = node["format"].text();
     read_pieces(node["pieces"]);
   } else {
-    node["kind"].fail("is none of backward, forward, rounded_forward");
+    node["kind"].fail("is none of backward, table, forward, rounded_forward, code");
   }
   return fit;
 }
@@ -595,7 +598,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
       results.tables.push_back(std::move(*table));
   }
   for (const std::string& file : files_in(in / "fits", ".json")) {
-    if (FitResult fit = read_fit(file); fit.kind != "table") results.fits.push_back(std::move(fit));
+    if (FitResult fit = read_fit(file); has_rows(fit)) results.fits.push_back(std::move(fit));
   }
   for (const std::string& file : files_in(in / "sweeps", ".json")) {
     std::optional<SweepResult> sweep = read_sweep(file);

@@ -1,0 +1,90 @@
+#include "approx/search/code_fit.h"
+
+#include "approx/function/composite.h"
+#include "approx/model/fit.h"
+#include "kernels/host/errors.h"
+#include "kernels/support/files.h"
+#include "tests/approx/shared.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace outgrad::approx {
+namespace {
+
+std::string spec_text(const std::string& name) { return kernels::read_file(kRoot + "/approx/specs/" + name + "_code.json"); }
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error(from);
+  return text.replace(at, from.size(), to);
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    const Spec spec = parse_spec(text, "s.json");
+    fit_code(Composite(spec.activation), spec);
+  } catch (const kernels::SpecError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Half a cell of f' by itself is 0.03931, 0.01965, 0.00983 and 0.00246.
+TEST(CodeFit, GelusCodesReachTheirGoal) {
+  const CodeModel m = *committed("gelu_code").code;
+  EXPECT_LE(m.kT[3], 0.0394);
+  EXPECT_LE(m.kT[4], 0.0197);
+  EXPECT_LE(m.kT[5], 0.0099);
+  EXPECT_LE(m.kT[7], 0.0025);
+  EXPECT_LE(m.kDithered[0], 0.2097);
+  EXPECT_LE(m.kBias, m.kG + 0x1p-16);
+}
+
+/// The range against a fine grid: f' is inside, and comes within the grid's own resolution of both ends.
+TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
+  for (const std::string name : {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"}) {
+    const Fit fit = committed(name + "_code");
+    const Composite composite(parse_spec(spec_text(name), name).activation);
+    double least = 1, most = 0;
+    for (int i = -3000; i <= 3000; ++i) {
+      const double g = composite.gradient(Ball(0.01 * i), 1)[0].to_double();
+      least = std::min(least, g), most = std::max(most, g);
+    }
+    EXPECT_LE(static_cast<double>(fit.code->kLo), least) << name;
+    EXPECT_GE(static_cast<double>(fit.code->kHi), most) << name;
+    EXPECT_NEAR(static_cast<double>(fit.code->kLo), least, 1e-4) << name;
+    EXPECT_NEAR(static_cast<double>(fit.code->kHi), most, 1e-4) << name;
+    EXPECT_LE(fit.code->kG, fit.target) << name;
+    for (size_t i = 0; i < fit.code->kT.size(); ++i) {
+      const double half = (most - least) / std::ldexp(2.0, static_cast<int>(i) + 1);
+      EXPECT_GE(fit.code->kT[i], half) << name;
+      EXPECT_LE(fit.code->kT[i], half + fit.code->kG + 2e-5) << name;
+    }
+  }
+}
+
+TEST(CodeFit, RefusesWhatItCannotCode) {
+  const std::string text = spec_text("gelu");
+  EXPECT_EQ(refusal(text), "");
+  EXPECT_EQ(refusal(replaced(text, "gelu_f32", "gelu_f32_ulp")), "gelu_code: fit: 'gelu_f32_ulp' is not the library's f32 fit, gelu_f32");
+  EXPECT_NE(refusal(replaced(text, "2^-14.6", "2^-15")).find("target abs:2^-15 is not reached: g is within 2^-14.64 of f'"), std::string::npos);
+  EXPECT_NE(refusal(replaced(text, "abs:2^-14.6", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
+  EXPECT_NE(refusal(replaced(text, "\"fit\"", "\"format\"")).find("s.json: fit: is missing"), std::string::npos);
+  EXPECT_NE(refusal(replaced(spec_text("swish"), "1.5", "1.25")).find("swish_f32 is fitted for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
+  EXPECT_NE(refusal(replaced(replaced(text, "activation", "expression"), "\"gelu\",\n  \"target\"", "\"x*sigmoid(x)\",\n  \"target\"")).find("no f32 fit"), std::string::npos);
+}
+
+TEST(CodeFit, TheFileHoldsEverything) {
+  const Fit fit = committed("tanh_code");
+  const std::string text = to_json(fit);
+  EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/tanh_code.json"));
+  for (const char* key : {"fit", "range", "certificate"}) {
+    EXPECT_THROW(fit_from_json(replaced(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::approx

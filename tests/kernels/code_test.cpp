@@ -1,0 +1,301 @@
+// Codes for f'(x) against the second witness and against their definition, worded once more here: every x of a 16-bit format and samples of
+// every binade of f32 within the header's bounds, the packing, the dither, and every way to run them against the scalar one.
+#include "kernels/host/code.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/tuned.h"
+#include "tests/kernels/patterns.h"
+#include "validation/exact/reference.h"
+#include "validation/sweep/swept_activation.h"
+
+namespace outgrad::kernels {
+namespace {
+
+template <class A>
+class Codes : public testing::Test {};
+
+template <class List>
+struct TypesOfCodes;
+template <class... A>
+struct TypesOfCodes<CodedList<A...>> {
+  using Type = testing::Types<A...>;
+};
+struct CodeNames {
+  template <class A>
+  static std::string GetName(int) {
+    return A::Code::kActivation;
+  }
+};
+TYPED_TEST_SUITE(Codes, TypesOfCodes<CodedActivations>::Type, CodeNames);
+
+template <class A>
+constexpr CodeRange kRangeOf{A::Code::kLo, A::Code::kHi};
+
+template <class A>
+float gradient(float x) {
+  return gradient_at<typename A::Fit, typename A::template Forward<float>>(x);
+}
+
+// f'(x) within Reference::kDerivativeBound.
+template <class A>
+std::vector<double> slopes(const std::vector<float>& x) {
+  const validation::SweptActivation* const witness = validation::swept_activation(A::Code::kActivation);
+  if (witness == nullptr) throw std::runtime_error(A::Code::kActivation);
+  std::vector<double> value(x.size()), low(x.size()), high(x.size()), slope(x.size());
+  witness->reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(), static_cast<i64>(x.size()));
+  return slope;
+}
+
+// --- Errors ----------------------------------------------------------------------------------------------------------------------
+
+template <class T>
+std::vector<float> finite_values(int random_per_binade) {
+  std::vector<float> x;
+  for (const T value : patterns::all<T>(random_per_binade)) {
+    if (std::isfinite(widen(value))) x.push_back(widen(value));
+  }
+  return x;
+}
+
+template <class A>
+void expect_within_bounds(const std::vector<float>& x, double reached) {
+  constexpr double kMargin = 2 * validation::Reference::kDerivativeBound;
+  const std::vector<double> want = slopes<A>(x);
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    const CodeRule rule = exact_code(kRangeOf<A>, bits);
+    double largest = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const u8 code = coded_gradient(rule, gradient<A>(x[i]));
+      ASSERT_LT(code, 1 << bits);
+      largest = std::max(largest, std::fabs(double{gradient_of_code(rule, code)} - want[i]));
+    }
+    EXPECT_LE(largest, code_error<A::Code>(bits, false) + kMargin) << bits << " bits";
+    EXPECT_GE(largest, reached * code_error<A::Code>(bits, false)) << bits << " bits";
+  }
+  patterns::Random random(3);
+  for (int bits = kLeastDitheredBits; bits <= kMostDitheredBits; ++bits) {
+    const CodeRule rule = dithered_code(kRangeOf<A>, bits);
+    double largest = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      for (const u32 word : {0u, ~0u, random.next()}) {
+        const float d = dither_of(word);
+        const u8 code = coded_gradient(rule, gradient<A>(x[i]), d);
+        ASSERT_LT(code, 1 << bits);
+        largest = std::max(largest, std::fabs(double{gradient_of_code(rule, code, d)} - want[i]));
+      }
+    }
+    EXPECT_LE(largest, code_error<A::Code>(bits, true) + kMargin) << bits << " bits, dithered";
+    EXPECT_GE(largest, 0.9 * code_error<A::Code>(bits, true)) << bits << " bits, dithered";
+  }
+}
+
+// By exhaustion, with a reference whose error is proven.
+TYPED_TEST(Codes, EveryXOf16BitsIsWithinTheHeadersBounds) {
+  expect_within_bounds<TypeParam>(finite_values<BF16>(0), 0.5);
+  expect_within_bounds<TypeParam>(finite_values<F16>(0), 0.5);
+}
+
+TYPED_TEST(Codes, XInEveryBinadeOfF32AreWithinTheHeadersBounds) { expect_within_bounds<TypeParam>(finite_values<float>(300), 0.9); }
+
+// Next to x*, where storing y costs most, and over the cells in between.
+TYPED_TEST(Codes, XAboutTheMinimumAreWithinTheHeadersBounds) {
+  std::vector<float> x;
+  for (int i = -160'000; i < 160'000; ++i) x.push_back(1e-4f * static_cast<float>(i));
+  if constexpr (TypeParam::Fit::kMasked) {
+    float near = TypeParam::template Forward<float>::kXStar;
+    for (int i = 0; i < 20'000; ++i) near = std::nextafter(near, -10.0f);
+    for (int i = 0; i < 40'000; ++i) x.push_back(near = std::nextafter(near, 10.0f));
+  }
+  expect_within_bounds<TypeParam>(x, 0.97);
+}
+
+TYPED_TEST(Codes, InfinitiesHaveTheLimitsAndNansCode0) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const validation::SweptActivation& witness = *validation::swept_activation(TypeParam::Code::kActivation);
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    for (const bool dithered : {false, true}) {
+      if (!code_bits_hold(bits, dithered)) continue;
+      const CodeRule rule = dithered ? dithered_code(kRangeOf<TypeParam>, bits) : exact_code(kRangeOf<TypeParam>, bits);
+      const float d = dithered ? dither_of(0x12345678u) : 0.0f;
+      for (const bool right : {false, true}) {
+        const float g = gradient<TypeParam>(right ? kInfinity : -kInfinity);
+        EXPECT_LE(std::fabs(double{gradient_of_code(rule, coded_gradient(rule, g, d), d)} - witness.slope_limit(right)),
+                  code_error<typename TypeParam::Code>(bits, dithered));
+      }
+      for (const float nan : {kNan, -kNan, float_of(0x7fffffffu), float_of(0xff800001u)}) {
+        EXPECT_EQ(coded_gradient(rule, gradient<TypeParam>(nan), d), 0);
+      }
+    }
+  }
+}
+
+// --- Dither ----------------------------------------------------------------------------------------------------------------------
+
+TEST(Dither, IsSymmetricAndWithinHalfAStep) {
+  EXPECT_EQ(dither_of(0u), -0.5f + 0x1p-24f);
+  EXPECT_EQ(dither_of(~0u), 0.5f - 0x1p-24f);
+  patterns::Random random(5);
+  for (int i = 0; i < 100'000; ++i) {
+    const u32 word = random.next();
+    ASSERT_EQ(dither_of(word), -dither_of(~word));
+    ASSERT_EQ(double{dither_of(word)}, (static_cast<double>(word >> 9) + 0.5) * 0x1p-23 - 0.5);
+  }
+}
+
+// Over a million counters: the error is uniform over +-w/2, so a mean of n of them is within 5 w / sqrt(12 n) of the true one in all but one
+// of two million cases (which is one of none with these seeds).
+TEST(Dither, TheMeanIsTheGradientAndTheErrorUniform) {
+  using Gelu = CodedActivation<generated::GeluCode, DefaultFit<float>::Type, FittedForwards>;
+  constexpr i64 kCount = i64{1} << 20;
+  const std::vector<float> points = {-3.0f, -1.5f, -0.75179f, -0.3f, 0.0f, 0.4f, 1.0f, 1.414f, 2.5f, 8.0f};
+  const std::vector<double> want = slopes<Gelu>(points);
+  for (int bits = kLeastDitheredBits; bits <= kMostDitheredBits; ++bits) {
+    const double width = (double{generated::GeluCode::kHi} - double{generated::GeluCode::kLo}) / ((1 << bits) - 1);
+    for (size_t p = 0; p < points.size(); ++p) {
+      const u64 seed = 1000 * static_cast<u64>(bits) + p;
+      const CodeChoice choice{bits, &seed};
+      std::vector<float> x(kCount, points[p]), y(kCount), dx(kCount, 1.0f);
+      std::vector<u8> codes(static_cast<size_t>(code_bytes(bits, kCount)));
+      activation_forward_code<Gelu, float, tuned::kDefaultSchedule>(choice, x.data(), y.data(), codes.data(), kCount);
+      activation_backward_code<float, tuned::kDefaultSchedule>(kRangeOf<Gelu>, choice, dx.data(), codes.data(), dx.data(), kCount);
+      double sum = 0, squares = 0;
+      for (const float g : dx) {
+        const double error = double{g} - want[p];
+        ASSERT_LE(std::fabs(error), code_error<generated::GeluCode>(bits, true));
+        sum += error, squares += error * error;
+      }
+      EXPECT_LE(std::fabs(sum / kCount), generated::GeluCode::kBias + 5 * width / std::sqrt(12.0 * kCount)) << points[p];
+      EXPECT_NEAR(std::sqrt(squares / kCount), width / std::sqrt(12.0), 0.01 * width) << points[p];
+    }
+  }
+}
+
+// --- Arrays ----------------------------------------------------------------------------------------------------------------------
+
+// Bit by bit.
+std::vector<u8> packed(const std::vector<u8>& numbers, int bits) {
+  std::vector<u8> bytes((numbers.size() * static_cast<size_t>(bits) + 7) / 8);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    for (int bit = 0; bit < bits; ++bit) {
+      const size_t at = i * static_cast<size_t>(bits) + static_cast<size_t>(bit);
+      bytes[at / 8] = static_cast<u8>(bytes[at / 8] | (numbers[i] >> bit & 1) << at % 8);
+    }
+  }
+  return bytes;
+}
+
+template <class A, class T>
+T plain_forward(T x) {
+  using F = typename A::template Forward<T>;
+  if constexpr (requires { F::table(); }) {
+    static const auto tables = forward_tables<F>();
+    return gelu_forward_element(F{}, tables, x).y;
+  } else {
+    return forward_of<F>(x);
+  }
+}
+
+constexpr u8 kCanary = 0xa5;
+
+template <class A, class T, CpuSchedule S>
+void expect_definition(const std::vector<T>& x, const std::vector<T>& dy, const CodeChoice& choice) {
+  const auto n = static_cast<i64>(x.size());
+  const CodeRule rule = choice.rule(kRangeOf<A>);
+  std::vector<T> want_y, want_dx;
+  std::vector<u8> numbers;
+  for (i64 i = 0; i < n; ++i) {
+    const auto k = static_cast<size_t>(i);
+    const float d = choice.seed == nullptr ? 0.0f : dither_of(philox(static_cast<u64>(i / 4), *choice.seed).word[i % 4]);
+    numbers.push_back(coded_gradient(rule, gradient<A>(widen(x[k])), d));
+    want_y.push_back(plain_forward<A>(x[k]));
+    want_dx.push_back(narrow<T>(mul_rn(widen(dy[k]), gradient_of_code(rule, numbers.back(), d))));
+  }
+  std::vector<u8> want = packed(numbers, choice.bits);
+  ASSERT_EQ(static_cast<i64>(want.size()), code_bytes(choice.bits, n));
+  want.push_back(kCanary);
+  const std::string where = std::string(A::Code::kName) + " " + std::to_string(n) + " " + std::to_string(choice.bits) + (choice.seed ? " dithered" : "");
+  for (const bool in_place : {false, true}) {
+    std::vector<T> y = x;
+    std::vector<u8> codes(want.size(), kCanary);
+    activation_forward_code<A, T, S>(choice, in_place ? y.data() : x.data(), y.data(), codes.data(), n);
+    ASSERT_EQ(patterns::first_difference(want_y, y), -1) << where;
+    ASSERT_EQ(codes, want) << where;
+    codes.pop_back();  // nothing beyond is read: a sanitizer would see it
+    codes.shrink_to_fit();
+    std::vector<T> dx = dy;
+    activation_backward_code<T, S>(kRangeOf<A>, choice, in_place ? dx.data() : dy.data(), codes.data(), dx.data(), n);
+    ASSERT_EQ(patterns::first_difference(want_dx, dx), -1) << where;
+  }
+}
+
+template <class A, class T, int kVectorBits>
+void expect_definition_for_all() {
+  constexpr CpuSchedule kSchedule{.vector_bits = kVectorBits, .block_elements = 2048};
+  std::vector<T> all = patterns::all<T>(20), dy;
+  patterns::Random random(7);
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::swap(all[i], all[i + random.next() % (all.size() - i)]);
+    dy.push_back(narrow<T>(float_of((random.next() & 0x80ffffffu) | 0x3f000000u)));
+  }
+  const u64 seed = 0x123456789abcdef0u;
+  const auto check = [&](size_t size, const CodeChoice& choice) {
+    const std::vector<T> x(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(size)), by(dy.begin(), dy.begin() + static_cast<std::ptrdiff_t>(size));
+    expect_definition<A, T, kSchedule>(x, by, choice);
+  };
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    for (const size_t size : {0, 1, 2, 7, 8, 9, 1023, 1024, 1025, 3333}) check(size, {bits, nullptr});
+  }
+  for (int bits = kLeastDitheredBits; bits <= kMostDitheredBits; ++bits) {
+    for (const size_t size : {0, 1, 9, 1025, 3333}) check(size, {bits, &seed});
+  }
+  check(all.size(), {5, nullptr});
+  check(all.size(), {3, &seed});
+}
+
+TYPED_TEST(Codes, EveryScheduleGivesTheDefinition) {
+  expect_definition_for_all<TypeParam, float, 0>();
+  expect_definition_for_all<TypeParam, float, std::min(256, kBestVectorBits)>();
+  expect_definition_for_all<TypeParam, float, kBestVectorBits>();
+  expect_definition_for_all<TypeParam, F16, 0>();
+  expect_definition_for_all<TypeParam, F16, kBestVectorBits>();
+  expect_definition_for_all<TypeParam, BF16, std::min(256, kBestVectorBits)>();
+  expect_definition_for_all<TypeParam, BF16, kBestVectorBits>();
+}
+
+// Arrays large enough for stores past the cache, aligned and not, against the same elements in small calls.
+TEST(CodeArrays, StreamingChangesNoBit) {
+  using Gelu = CodedActivation<generated::GeluCode, DefaultFit<float>::Type, FittedForwards>;
+  constexpr CpuSchedule kStreaming{.vector_bits = kBestVectorBits, .unroll = 2, .streaming_stores = true}, kPlain{};
+  constexpr i64 kCount = (i64{1} << 20) + 777;
+  patterns::Random random(11);
+  std::vector<BF16> store(kCount + 64), want_y(kCount), out(kCount + 64), want_dx(kCount);
+  for (BF16& each : store) each = narrow<BF16>(float_of((random.next() & 0x81ffffffu) | 0x3e000000u));
+  for (const int offset : {0, 1}) {
+    // Elements from a cache line's begin on, or one later.
+    const auto aligned = [&](std::vector<BF16>& v) { return v.data() + (64 - reinterpret_cast<std::uintptr_t>(v.data()) % 64) % 64 / 2 + offset; };
+    for (const int bits : {4, 5}) {
+      const CodeChoice choice{bits, nullptr};
+      const i64 bytes = code_bytes(bits, kCount);
+      std::vector<u8> codes(static_cast<size_t>(bytes) + 64), want(static_cast<size_t>(bytes));
+      u8* const to = codes.data() + (64 - reinterpret_cast<std::uintptr_t>(codes.data()) % 64) % 64;
+      activation_forward_code<Gelu, BF16, kPlain>(choice, aligned(store), want_y.data(), want.data(), kCount);
+      activation_forward_code<Gelu, BF16, kStreaming>(choice, aligned(store), aligned(out), to, kCount);
+      EXPECT_EQ(patterns::first_difference(want_y, std::vector<BF16>(aligned(out), aligned(out) + kCount)), -1);
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), to));
+      activation_backward_code<BF16, kPlain>(kRangeOf<Gelu>, choice, aligned(store), want.data(), want_dx.data(), kCount);
+      activation_backward_code<BF16, kStreaming>(kRangeOf<Gelu>, choice, aligned(store), to, aligned(out), kCount);
+      EXPECT_EQ(patterns::first_difference(want_dx, std::vector<BF16>(aligned(out), aligned(out) + kCount)), -1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::kernels

@@ -1,0 +1,115 @@
+// Code headers: what is committed holds, what is damaged is refused, and the proofs are near what is found by trying.
+#include "validation/certificate/code_bound.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/activations.h"
+#include "kernels/code.h"
+#include "kernels/host/errors.h"
+#include "kernels/support/files.h"
+#include "validation/certificate/check.h"
+#include "validation/sweep/swept_activation.h"
+
+namespace outgrad::validation {
+namespace {
+
+std::string code_text(const std::string& activation) { return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + activation + "_code.h"); }
+
+CodeHeader committed_code(const std::string& activation) { return std::get<CodeHeader>(parse_header(code_text(activation), activation)); }
+
+
+// The first finding that does not hold.
+std::string refused_by(const CodeHeader& h) {
+  for (const Finding& finding : check_header(h, Findings::to_failure).findings) {
+    if (finding.verdict != Verdict::Holds) return finding.name;
+  }
+  return "";
+}
+
+TEST(CodeBound, EveryCommittedHeaderHoldsAndIsItsOneText) {
+  for (const char* activation : kernels::kActivationNames) {
+    const Header header = parse_header(code_text(activation), activation);
+    EXPECT_EQ(print_header(header), code_text(activation));
+    const CheckReport report = check_header(header);
+    EXPECT_EQ(report.verdict(), Verdict::Holds) << to_text(report);
+    EXPECT_EQ(report.findings.size(), 3u + 8 + 2 + 1) << activation;
+    for (const Finding& finding : report.findings) {
+      if (finding.name.starts_with("T") || finding.name.starts_with("dithered")) {
+        EXPECT_GT(finding.proven, finding.claim * (1 - 1e-6)) << activation << " " << finding.name;
+      }
+    }
+  }
+}
+
+TEST(CodeBound, DamagedHeadersAreRefused) {
+  for (const char* activation : {"gelu", "mish", "softplus", "elu"}) {
+    const CodeHeader good = committed_code(activation);
+    ASSERT_EQ(refused_by(good), "");
+    const auto expect = [&](const char* finding, const auto& damage) {
+      CodeHeader h = good;
+      damage(h);
+      EXPECT_EQ(refused_by(h), finding) << activation;
+    };
+    expect("range", [](CodeHeader& h) { h.hi -= 0x1p-22f; });
+    if (good.lo < 0) expect("range", [](CodeHeader& h) { h.lo += 0x1p-22f; });
+    expect("structure", [](CodeHeader& h) { h.hi += 0x1p-24f * h.hi; h.lo -= 0x1p-24f; });
+    expect("structure", [](CodeHeader& h) { h.lo = h.hi; });
+    expect("structure", [](CodeHeader& h) { h.fit = "silu_f32"; });
+    expect("structure", [](CodeHeader& h) { h.function = "x*sigmoid(x)"; });
+    expect("structure", [](CodeHeader& h) { h.activation = "expression"; });
+    expect("structure", [](CodeHeader& h) { h.accuracy = "abs:2^-30"; });
+    expect("structure", [](CodeHeader& h) { h.accuracy = "oracle"; });
+    // A wider range makes every code coarser than its claim.
+    expect("T1", [](CodeHeader& h) { h.hi += 0x1p-10f; });
+    expect("T1", [](CodeHeader& h) { h.lo -= 0x1p-10f; });
+    for (size_t i = 0; i < good.exact.size(); ++i) {
+      const std::string name = fmt::format("T{}", i + 1);
+      expect(name.c_str(), [&](CodeHeader& h) { h.exact[i] *= 1 - 1e-5; });
+      expect(name.c_str(), [&](CodeHeader& h) { h.exact[i] *= 0.9; });
+    }
+    for (size_t i = 0; i < good.dithered.size(); ++i) {
+      expect(fmt::format("dithered {}", i + 2).c_str(), [&](CodeHeader& h) { h.dithered[i] *= 1 - 1e-5; });
+    }
+    expect("bias", [](CodeHeader& h) { h.bias *= 0.99; });
+  }
+}
+
+TEST(CodeBound, AnErrorOfTheCodedGradientIsFound) {
+  for (const char* activation : {"gelu", "silu", "gelu_tanh"}) {
+    CodeHeader h = committed_code(activation);
+    h.bound_g *= 0.999;
+    const Finding finding = prove_coded_gradient(h);
+    EXPECT_EQ(finding.verdict, Verdict::Violated) << activation;
+    ASSERT_TRUE(finding.witness) << activation;
+    EXPECT_GT(finding.witness->got, h.bound_g) << activation;
+  }
+  // Far from what is reached, no proof is found.
+  for (const char* activation : {"tanh", "softplus", "elu"}) {
+    CodeHeader h = committed_code(activation);
+    h.bound_g /= 64;
+    EXPECT_EQ(prove_coded_gradient(h).verdict, Verdict::Undecided) << activation;
+  }
+}
+
+// What is proven of the coded g lies above what the sweep of gelu_f32 has found over all x, and hardly above.
+TEST(CodeBound, GelusBoundIsThatOfTheSweep) {
+  const Finding finding = prove_coded_gradient(committed_code("gelu"));
+  constexpr double kSwept = 3.92636799849701e-05;  // notebooks_data/sweeps/gelu_f32.json: T
+  EXPECT_GE(finding.proven, kSwept);
+  EXPECT_LE(finding.proven, kSwept * (1 + 1e-6));
+}
+
+TEST(CodeBound, BytesThatAreNotCanonicalAreRefused) {
+  const std::string text = code_text("gelu");
+  for (size_t at = text.find("kClass"); at < text.size(); at += 7) {
+    std::string damaged = text;
+    damaged[at] = damaged[at] == '#' ? '!' : '#';
+    EXPECT_THROW(parse_header(damaged, "h.h"), kernels::SpecError) << at;
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::validation
