@@ -379,13 +379,13 @@ outgrad_status enter(const char* function, outgrad_format format, std::initializ
   return run(function, [&] { body(*choice().kernels[format]); });
 }
 
-// The same for a y that carries its branch. The mask is null.
+// A call with a y that carries its branch: the arrays of GELU's kernels, without a mask.
 outgrad_status enter_parity(const char* function, KernelId kernel, outgrad_format format, const Arguments& a, outgrad_activation activation) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (format == OUTGRAD_F32) return fail(OUTGRAD_ERROR_FORMAT, function, "y carries its branch in f16 and bf16, not in f32");
   if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
   const FormatKernels& kernels = *choice().kernels[format];
-  FormatKernels::Run* const body = (is_backward(kernel) ? kernels.parity_backward : kernels.parity_forward)[activation];
+  FormatKernels::Run* const body = (is_backward(kernel) ? kernels.backward_parity : kernels.forward_parity)[activation];
   if (body == nullptr) {
     return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: there is no branch for y to carry", kernels::kActivationNames[activation]);
   }

@@ -41,6 +41,7 @@ struct CodeArguments {
 // The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h and code.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
+  using RunCode = void(const CodeArguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
@@ -53,10 +54,8 @@ struct FormatKernels {
 
   // Of a y that carries its branch (kernels/host/parity.h), with the arrays of GELU's kernels, the mask among them unused.
   // Null in f32 and for activations without a minimum.
-  Run* parity_forward[kActivations] = {};
-  Run* parity_backward[kActivations] = {};
-
-  using RunCode = void(const CodeArguments& a);
+  Run* forward_parity[kActivations] = {};
+  Run* backward_parity[kActivations] = {};
 
   RunCode* forward_code[kActivations];
   RunCode* backward_code;

@@ -96,13 +96,13 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
 
 // y carries its branch.
 template <class Fit, class Y>
-void parity_forward(const kernels::Arguments& a) {
+void forward_parity(const kernels::Arguments& a) {
   using Carrier = typename kernels::Format<Y>::Carrier;
   kernels::activation_forward_parity<kernels::ParityForward<Fit>, Y, tuned::kDefaultSchedule>(a.at<const Carrier>(0), a.at<Y>(1), a.elements());
 }
 
 template <class Fit, class Y>
-void parity_backward(const kernels::Arguments& a) {
+void backward_parity(const kernels::Arguments& a) {
   using Carrier = typename kernels::Format<Y>::Carrier;
   kernels::call<KernelId::kGeluBackward, Carrier, Y>(a, [](auto... x) { kernels::activation_backward<Fit, Carrier, tuned::kDefaultSchedule, Y>(x...); });
 }
@@ -115,7 +115,7 @@ constexpr int index_of(const char* activation) {
 
 template <class Y, class... Fit>
 constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
-  ((all.parity_forward[index_of(Fit::kActivation)] = parity_forward<Fit, Y>, all.parity_backward[index_of(Fit::kActivation)] = parity_backward<Fit, Y>), ...);
+  ((all.forward_parity[index_of(Fit::kActivation)] = forward_parity<Fit, Y>, all.backward_parity[index_of(Fit::kActivation)] = backward_parity<Fit, Y>), ...);
 }
 
 template <class T>
