@@ -117,6 +117,53 @@ Table audit_table(const Results& results) {
   return audit;
 }
 
+/// Published quantisers of activations: a row for each range, and one for groups that each have their own.
+Table quantiser_table(const Results& results) {
+  Table table{
+      "Systems that keep x in a few bits and take f' from the number that these stand for, in their own arithmetic: the largest error of f' over "
+      "every x of the range and every random number, bounded; where a code wraps, a large x becomes a small one. O is the least T of any function "
+      "of the code. The mean signed error of x is over the random numbers, exact. rms is by quadrature, the running range is simulated.",
+      kAuditCommand,
+      {words("quantiser"),
+       words("activation"),
+       words("keeps"),
+       {"bits", "an element"},
+       words("format"),
+       {"min, max"},
+       {"T", "without wraps"},
+       {"T", "wrapped"},
+       {"O"},
+       {"bias of x"},
+       {"the maximum wraps", "probability"},
+       {"rms T", "by distribution of x"}},
+      {}};
+  const auto listed = [](const std::vector<std::pair<std::string, double>>& rms) {
+    std::string text;
+    for (const auto& [x, value] : rms) text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", scientific(value), quoted(x));
+    return text.empty() ? Cell("-", Tone::muted) : Cell(text);
+  };
+  const Cell none("-", Tone::muted);
+  for (const QuantiserResult& q : results.quantisers) {
+    const std::vector<Cell> head{quoted(q.name), q.activation, quoted(q.stored), fmt::format("{:.4g}", q.bits), q.format};
+    const auto add = [&](std::vector<Cell> cells) {
+      std::vector<Cell>& row = table.rows.emplace_back(head);
+      row.insert(row.end(), cells.begin(), cells.end());
+    };
+    for (const QuantisedRange& r : q.ranges) {
+      add({fmt::format("{:.4g}, {:.4g}", r.min, r.max), three_digits_up(r.total), r.wrapped > 0 ? Cell(three_digits_up(r.wrapped), Tone::bad) : none,
+           scientific(r.oracle), scientific(r.bias), scientific(r.maximum_wraps), listed(r.rms)});
+    }
+    if (!q.groups.empty() || q.wraps_most) {
+      add({"each group's own", none, none, none, none,
+           q.wraps_most ? Cell(fmt::format("{} in the mean, {} at most", scientific(*q.wraps_mean), scientific(*q.wraps_most))) : none, listed(q.groups)});
+    }
+    if (q.running_wraps) {
+      add({"running", none, none, none, none, fmt::format("something wraps in {:.0f}% of steps", 100 * *q.running_wraps), none});
+    }
+  }
+  return table;
+}
+
 // ---- training -------------------------------------------------------------------------------------------------------
 
 /// The mean training loss of every way on one text.
@@ -191,6 +238,15 @@ Section others_section(const Results& results) {
     section.blocks.push_back(audit_table(results));
     for (const SweepResult& sweep : results.foreign) {
       if (sweep.format == "f32") section.blocks.push_back(Paragraph{"`" + quoted(sweep.fit) + "`: " + quoted(sweep.source), Tone::muted});
+    }
+  }
+  if (!results.quantisers.empty()) {
+    section.blocks.push_back(quantiser_table(results));
+    std::vector<std::string> sources;
+    for (const QuantiserResult& q : results.quantisers) {
+      if (std::find(sources.begin(), sources.end(), q.source) != sources.end()) continue;
+      sources.push_back(q.source);
+      section.blocks.push_back(Paragraph{"`" + quoted(q.name) + "`: " + quoted(q.source), Tone::muted});
     }
   }
   std::string ours = "not measured", from_x = ours;

@@ -52,6 +52,7 @@ Section inputs_section(const Results& results) {
   list("fit", results.fits);
   list("sweep", results.sweeps);
   list("audit", results.foreign);
+  list("audit", results.quantisers);
   list("stability", results.stability);
   list("attack", results.attacks);
   if (results.certificates) list("attack", std::span(&*results.certificates, 1));

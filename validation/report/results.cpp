@@ -179,6 +179,43 @@ std::optional<SweepResult> read_sweep(const std::string& file) {
   return sweep;
 }
 
+/// Nothing if the file has another schema.
+std::optional<QuantiserResult> read_quantiser_result(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  if (node["schema"].text() != "outgrad.quantiser/1") return {};
+  patterns_of(node["format"]);
+  QuantiserResult result;
+  result.file = file;
+  result.name = node["foreign"]["name"].text();
+  result.activation = node["activation"].text();
+  result.format = node["format"].text();
+  result.stored = node["foreign"]["stored"].text();
+  result.source = node["foreign"]["source"]["work"].text();
+  result.bits = node["bits_per_element"].real();
+  for (const Node& range : node["ranges"].items()) {
+    QuantisedRange& one = result.ranges.emplace_back();
+    one.min = range["min"].real(), one.max = range["max"].real();
+    const auto bound = [&](const char* key) { return range[key].null() ? 0 : range[key]["bound"].real(); };
+    one.total = bound("T"), one.wrapped = bound("T_wrapped");
+    one.oracle = range["O"].real();
+    one.bias = range["bias"]["value"].real();
+    one.maximum_wraps = range["maximum_wraps"].real();
+    for (const Node& under : range["under"].items()) {
+      constexpr double kNearlyAll = 0.999;
+      if (under["mass"].real() >= kNearlyAll) one.rms.emplace_back(under["x"].text(), under["rms"].real());
+    }
+  }
+  if (result.ranges.empty()) node["ranges"].fail("is empty");
+  for (const Node& group : node["groups"].items()) result.groups.emplace_back(group["x"].text(), group["rms"].real());
+  for (const Node& binade : node["maximum_wraps"].items()) {
+    result.wraps_mean = std::max(result.wraps_mean.value_or(0), binade["mean"].real());
+    result.wraps_most = std::max(result.wraps_most.value_or(0), binade["greatest"].real());
+  }
+  if (const Node running = node["running"]; !running.null()) result.running_wraps = running["share_of_steps"].real();
+  return result;
+}
+
 NormResult read_norm(const Node& node) {
   NormResult norm;
   norm.name = node["name"].text();
@@ -611,6 +648,10 @@ Results read_results(const std::string& folder, const std::string& headers) {
     results.sweeps.push_back(std::move(*sweep));
   }
   for (const std::string& file : files_in(in / "foreign" / "sweeps", ".json")) {
+    if (std::optional<QuantiserResult> quantiser = read_quantiser_result(file)) {
+      results.quantisers.push_back(std::move(*quantiser));
+      continue;
+    }
     std::optional<SweepResult> sweep = read_sweep(file);
     if (!sweep || sweep->stored.empty()) throw SpecError(file, "foreign", "is missing: this is no whole sweep of published coefficients");
     results.foreign.push_back(std::move(*sweep));

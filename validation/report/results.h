@@ -67,6 +67,24 @@ struct SweepResult {
   std::vector<SweptDomain> domains;
 };
 
+/// One group's range of a quantiser of x or y.
+struct QuantisedRange {
+  double min = 0, max = 0;
+  double total = 0, wrapped = 0;  // bounds of T; wrapped: where a code has wrapped, 0 if none can
+  double oracle = 0, bias = 0, maximum_wraps = 0;  // O; E z^ - z as found; the probability that z = max wraps
+  std::vector<std::pair<std::string, double>> rms;  // by distribution of x, where the x hold nearly all of it
+};
+
+/// foreign/sweeps/*.json of schema outgrad.quantiser/1.
+struct QuantiserResult {
+  std::string file, name, activation, format, stored, source;
+  double bits = 0;  // of an element, with its share of a scale and a minimum
+  std::vector<QuantisedRange> ranges;
+  std::vector<std::pair<std::string, double>> groups;  // rms where every group has its own range, by distribution
+  std::optional<double> wraps_mean, wraps_most;  // of the maximum of a group with its own range; of the worst binade of max - min
+  std::optional<double> running_wraps;  // simulated: the share of steps of a running range that wrap something
+};
+
 struct ChannelResult {
   std::string layer, channel_class;
   int index = 0;
@@ -209,6 +227,7 @@ struct Results {
   std::vector<TableHeader> tables;
   std::vector<FitResult> fits;
   std::vector<SweepResult> sweeps, foreign;  // those of our kernels; those of published coefficients
+  std::vector<QuantiserResult> quantisers;
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
   std::vector<ParetoResult> pareto;
@@ -219,8 +238,8 @@ struct Results {
   std::vector<std::string> warnings;  // "file:line: why", for what was skipped
 
   bool empty() const {
-    return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() && stability.empty() &&
-           tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() && training.empty();
+    return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() &&
+           quantisers.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() && training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;

@@ -194,6 +194,7 @@ Paragraph sources(const Results& results) {
   add(results.fits.size(), "fit with its certificate", "fits with their certificates");
   add(results.sweeps.size(), "exhaustive sweep", "exhaustive sweeps");
   add(results.foreign.size(), "sweep of others' coefficients", "sweeps of others' coefficients");
+  add(results.quantisers.size(), "audit of a quantiser", "audits of quantisers");
   add(results.stability.size(), "stability analysis", "stability analyses");
   add(results.attacks.size(), "search against the norms' bounds", "searches against the norms' bounds");
   add(results.certificates ? 1 : 0, "attack on the certificates", "attacks on the certificates");

@@ -127,8 +127,8 @@ void read_steps(const JsonNode& node, ForeignFunction& function) {
 
 void read_pieces(const JsonNode& node, ForeignFunction& function) {
   node.expect_keys({"schema", "name", "activation", "kind", "source", "arithmetic", "constants", "mask_from", "forward", "nan", "left", "right", "claims"});
-  function.arithmetic =
-      word_of<ForeignArithmetic>(node["arithmetic"], {{"f32", ForeignArithmetic::f32}, {"f32_fma", ForeignArithmetic::f32_fma}, {"f64", ForeignArithmetic::f64}});
+  function.arithmetic = word_of<ForeignArithmetic>(node["arithmetic"],
+                                                   {{"f32", ForeignArithmetic::f32}, {"f32_fma", ForeignArithmetic::f32_fma}, {"f64", ForeignArithmetic::f64}});
   if (node.has("constants")) {
     const JsonNode constants = node["constants"];
     constants.expect_keys({"y_hi", "y_lo", "t_min"});

@@ -39,8 +39,8 @@ double Quantiser::u(std::uint64_t k) const {
 }
 
 Quantiser read_quantiser(const JsonNode& node) {
-  node.expect_keys({"schema", "name", "activation", "kind", "source", "claims", "keeps", "bits", "levels", "epsilon", "group", "range", "momentum", "ranges", "x",
-                    "rounding", "u", "overflow", "arithmetic", "fma", "kept_in"});
+  node.expect_keys({"schema", "name",     "activation", "kind", "source",   "claims", "keeps",    "bits",       "levels", "epsilon", "group",
+                    "range",  "momentum", "ranges",     "x",    "rounding", "u",      "overflow", "arithmetic", "fma",    "kept_in"});
   Quantiser q;
   q.keeps_y = word_of<bool>(node["keeps"], {{"x", false}, {"y", true}});
   q.bits = between(node["bits"], 1, kMostBits);
@@ -48,8 +48,8 @@ Quantiser read_quantiser(const JsonNode& node) {
   q.epsilon = node["epsilon"].finite();
   if (q.epsilon < 0) node["epsilon"].fail("is negative");
   q.group = node["group"].count();
-  q.rule = word_of<Quantiser::Rule>(node["range"],
-                                    {{"exact", Quantiser::Rule::exact}, {"given", Quantiser::Rule::given}, {"running", Quantiser::Rule::running}});
+  q.rule =
+      word_of<Quantiser::Rule>(node["range"], {{"exact", Quantiser::Rule::exact}, {"given", Quantiser::Rule::given}, {"running", Quantiser::Rule::running}});
   if (q.group < (q.rule == Quantiser::Rule::exact ? 2 : 1)) node["group"].fail(q.group < 1 ? "is not positive" : "is 1: its min and max are equal");
   if (node.has("momentum") != (q.rule == Quantiser::Rule::running)) node.fail("has not 'momentum' just for a running range");
   if (node.has("momentum")) {
@@ -78,11 +78,15 @@ Quantiser read_quantiser(const JsonNode& node) {
 }
 
 QuantisedGroup::QuantisedGroup(const Quantiser& of, double min, double max, const FloatFormat& format)
-    : of_(of), format_(of.computed_in(format)), min_(round_to_format(min, format)), max_(round_to_format(max, format)), offset_(round_to_format(min_, format_)) {
+    : of_(of), format_(of.computed_in(format)), min_(round_to_format(min, format)), max_(round_to_format(max, format)),
+      offset_(round_to_format(min_, format_)) {
   scale_by(round_to_format(max_ - min_, format_));
 }
 
-QuantisedGroup::QuantisedGroup(const Quantiser& of, double c, const FloatFormat& format) : of_(of), format_(of.computed_in(format)), max_(c) { scale_by(c); }
+QuantisedGroup::QuantisedGroup(const Quantiser& of, const Moved& moved, const FloatFormat& format)
+    : of_(of), format_(of.computed_in(format)), min_(moved.min), max_(moved.min + moved.c), offset_(moved.min) {
+  scale_by(moved.c);
+}
 
 void QuantisedGroup::scale_by(double c) {
   scale_ = round_to_format(of_.levels / (c + of_.epsilon), format_);
@@ -129,8 +133,6 @@ int QuantisedGroup::code(double raw) const {
   return static_cast<int>(std::fmod(std::min(raw, kLargestInt), std::ldexp(1.0, of_.bits)));
 }
 
-double QuantisedGroup::value(int code) const {
-  return round_to_format(round_to_format(code / kept_scale_, format_) + kept_offset_, format_);
-}
+double QuantisedGroup::value(int code) const { return round_to_format(round_to_format(code / kept_scale_, format_) + kept_offset_, format_); }
 
 }  // namespace outgrad::validation

@@ -53,8 +53,11 @@ class QuantisedGroup {
  public:
   /// z in `format`. `of` must outlive it.
   QuantisedGroup(const Quantiser& of, double min, double max, const FloatFormat& format);
-  /// A group whose minimum is 0 and whose c is this number of the arithmetic.
-  QuantisedGroup(const Quantiser& of, double c, const FloatFormat& format);
+  /// A group with a minimum and a c that need not be its elements': two numbers of the arithmetic.
+  struct Moved {
+    double min, c;
+  };
+  QuantisedGroup(const Quantiser& of, const Moved& moved, const FloatFormat& format);
 
   /// Empty, or the reason why no number can be quantised so.
   const std::string& problem() const { return problem_; }

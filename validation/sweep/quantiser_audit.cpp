@@ -10,6 +10,7 @@
 #include <memory>
 #include <numbers>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "kernels/host/errors.h"
@@ -175,6 +176,8 @@ class Audit {
       cells.push_back(stretch.first([&](std::int64_t at) { return group_.greatest_raw(stretch.z(at)) >= r; }));
       cells.push_back(stretch.first([&](std::int64_t at) { return group_.least_raw(stretch.z(at)) >= r; }));
     }
+    cells.push_back(stretch.first([&](std::int64_t at) { return stretch.z(at) >= group_.min(); }));
+    cells.push_back(stretch.first([&](std::int64_t at) { return stretch.z(at) > group_.max(); }));
     sort_cells(cells, stretch.size());
     const int pieces = std::clamp((1 << 14) >> quantiser_.bits, 64, 1024);
     for (std::size_t i = 0, count = cells.size(); i < count; ++i) {
@@ -296,7 +299,8 @@ QuantiserErrors quantiser_errors(const ForeignFunction& function, std::size_t in
     }
     if (stretch.size() == 0) continue;
     const double last = group.greatest_raw(stretch.z(stretch.size() - 1));
-    if (!(last <= kMostRaw)) throw kernels::SpecError(file, place, fmt::format("takes x up to {} to the code {} before it wraps", stretch.x(stretch.size() - 1), last));
+    if (!(last <= kMostRaw))
+      throw kernels::SpecError(file, place, fmt::format("takes x up to {} to the code {} before it wraps", stretch.x(stretch.size() - 1), last));
     for (const double x : {stretch.x(0), stretch.x(stretch.size() - 1)}) errors.x_from = std::min(errors.x_from, x), errors.x_to = std::max(errors.x_to, x);
     audit.add(stretch);
   }
@@ -362,7 +366,7 @@ std::vector<MaximumWraps> maximum_wraps(const Quantiser& quantiser, const FloatF
       const auto k = static_cast<std::int64_t>(task);
       for (std::int64_t i = numbers * k / kTasks; i < numbers * (k + 1) / kTasks; ++i) {
         const double c = std::ldexp(static_cast<double>(numbers + i), exponent + 1 - arithmetic.precision);
-        const QuantisedGroup group(quantiser, c, format);
+        const QuantisedGroup group(quantiser, QuantisedGroup::Moved{0, c}, format);
         if (!(group.greatest_raw(c) > group.last_raw())) continue;
         const double p = group.probability(c, group.last_raw() + 1);
         ++part.wrapping;
@@ -379,6 +383,37 @@ std::vector<MaximumWraps> maximum_wraps(const Quantiser& quantiser, const FloatF
     all.mean /= static_cast<double>(numbers);
   }
   return binades;
+}
+
+RunningWraps running_wraps(const Quantiser& quantiser, const FloatFormat& format, std::int64_t steps) {
+  constexpr std::uint64_t kSeed = 20211122;
+  const FloatFormat& arithmetic = quantiser.computed_in(format);
+  const auto n = static_cast<double>(quantiser.group);
+  const auto forgotten = static_cast<std::int64_t>(std::ceil(16 / quantiser.momentum));  // e^-16 of the first range is left
+  std::mt19937_64 random(kSeed);
+  const auto uniform = [&] { return (static_cast<double>(random() >> 12) + 0.5) * 0x1p-52; };
+  const auto x_of = [&](double beyond) { return round_to_format(normal_quantile(beyond), format); };
+  const auto moved = [&](double mean, double now) {
+    return round_to_format(mean - round_to_format(quantiser.momentum * round_to_format(mean - now, arithmetic), arithmetic), arithmetic);
+  };
+  RunningWraps result{steps};
+  QuantisedGroup::Moved range{};
+  for (std::int64_t step = -forgotten; step < steps; ++step) {
+    // The greatest of n elements is beaten with the probability p, and the others are independent below it.
+    double left = n, p = -std::expm1(std::log(uniform()) / left);
+    const double max = x_of(p), min = x_of(p + (1 - p) * std::exp(std::log(uniform()) / (n - 1)));
+    const double c = round_to_format(max - min, arithmetic);
+    range = step == -forgotten ? QuantisedGroup::Moved{min, c} : QuantisedGroup::Moved{moved(range.min, min), moved(range.c, c)};
+    if (step < 0) continue;
+    const QuantisedGroup group(quantiser, range, format);
+    bool wraps = false;
+    for (double x = max; !wraps && left >= 1 && group.greatest_raw(x) > group.last_raw(); x = x_of(p)) {
+      wraps = uniform() < group.probability(x, group.last_raw() + 1);
+      if (--left >= 1) p = 1 - (1 - p) * std::exp(std::log(uniform()) / left);
+    }
+    result.wrapping += wraps;
+  }
+  return result;
 }
 
 Json audit_quantiser(const ForeignFunction& function, const FloatFormat& format, const std::vector<Distribution>& distributions, const std::string& file) {
@@ -423,6 +458,11 @@ Json audit_quantiser(const ForeignFunction& function, const FloatFormat& format,
                      {"mean", w.mean},
                      {"greatest", w.greatest},
                      {"at", fmt::format("{:a}", w.greatest_at)}});
+  }
+  Json& running = json["running"];
+  if (quantiser.rule == Quantiser::Rule::running && quantiser.wraps && quantiser.group > 1) {
+    const RunningWraps r = running_wraps(quantiser, format, 10'000);
+    running = {{"x", Distribution::normal(1).name()}, {"simulated_steps", r.steps}, {"share_of_steps", r.share()}};
   }
   return json;
 }

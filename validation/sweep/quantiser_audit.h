@@ -8,8 +8,8 @@
 //   rms    of g - f' over u and a distribution of x
 //
 // How. z^ rises with z and u until it wraps. In 16 bits every x is evaluated, and the figures are exact to the
-// reference's bound. f32 x are cut into cells at every x where the least or the greatest r (that of the least or
-// greatest u) changes, and finely between. All x of a cell get the same codes. f' is monotone on a cell, so the error
+// reference's bound. f32 x are cut into cells at min, at max, at every x where the least or the greatest r (that of the
+// least or greatest u) changes, and finely between. All x of a cell get the same codes. f' is monotone on a cell, so the error
 // is greatest at its ends, unless a zero of f'' lies in it; then intervals enclose f' there. P(r >= k) rises with z, so
 // its values at the ends bound E z^ over a cell. Bounds are therefore proven, and what was found is attained by an x.
 // rms is by Simpson's rule on cells, with the exact probabilities at its nodes; it is no bound.
@@ -61,6 +61,14 @@ struct MaximumWraps {
 };
 /// Over one binade without an epsilon (then all binades are alike), otherwise those of [1/4, 64). Empty if codes saturate.
 std::vector<MaximumWraps> maximum_wraps(const Quantiser& quantiser, const FloatFormat& format);
+
+/// Where the range is a running mean: how often a step wraps an element, of steps whose elements are independent and of
+/// N(0, 1). Simulated from a fixed seed, from the step on at which the mean has forgotten its beginning: no bound.
+struct RunningWraps {
+  std::int64_t steps = 0, wrapping = 0;
+  double share() const { return static_cast<double>(wrapping) / static_cast<double>(steps); }
+};
+RunningWraps running_wraps(const Quantiser& quantiser, const FloatFormat& format, std::int64_t steps);
 
 /// All of these as JSON of schema kQuantiserSchema.
 nlohmann::ordered_json audit_quantiser(const ForeignFunction& function, const FloatFormat& format, const std::vector<Distribution>& distributions,

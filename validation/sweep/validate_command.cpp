@@ -320,7 +320,8 @@ void print_quantiser(const nlohmann::ordered_json& json) {
     fmt::print("  {:<6} {:<+12.6g} at most {:<12.6g} at {:.9g}\n", "bias", range["bias"]["value"].get<double>(), range["bias"]["bound"].get<double>(),
                range["bias"]["at"].get<double>());
     for (const auto& u : range["under"]) {
-      if (!u["rms"].is_null()) fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", u["x"].get<std::string>(), u["rms"].get<double>(), u["mass"].get<double>());
+      if (!u["rms"].is_null())
+        fmt::print("  x of {:<16} rms {:<10.4g} over a share of {:.6g}\n", u["x"].get<std::string>(), u["rms"].get<double>(), u["mass"].get<double>());
     }
     fmt::print("  the maximum wraps with probability {:.6g}\n", range["maximum_wraps"].get<double>());
   }
@@ -328,9 +329,14 @@ void print_quantiser(const nlohmann::ordered_json& json) {
     fmt::print(" groups of {}, each with its own range: rms {:.4g} (quadrature)\n", group["x"].get<std::string>(), group["rms"].get<double>());
   }
   for (const auto& w : json["maximum_wraps"]) {
+    if (w["wrapping"] == 0) continue;
     fmt::print(" max - min in [{:g}, {:g}): the maximum can wrap for {} of {} numbers; probability {:.6g} in the mean, {:.6g} at most, at {}\n",
                w["c_from"].get<double>(), w["c_below"].get<double>(), w["wrapping"].get<std::int64_t>(), w["numbers"].get<std::int64_t>(),
                w["mean"].get<double>(), w["greatest"].get<double>(), w["at"].get<std::string>());
+  }
+  if (const auto& running = json["running"]; !running.is_null()) {
+    fmt::print(" a running range, x of {}: something wraps in {:.1f}% of {} steps (simulated)\n", running["x"].get<std::string>(),
+               100 * running["share_of_steps"].get<double>(), running["simulated_steps"].get<std::int64_t>());
   }
 }
 

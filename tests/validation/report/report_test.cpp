@@ -538,6 +538,43 @@ TEST_F(Report, PublishedCoefficientsStandBesideOurs) {
   EXPECT_THROW(read(), SpecError) << "ours are in sweeps/";
 }
 
+TEST_F(Report, QuantisersStandBesideOurs) {
+  EXPECT_TRUE(read().quantisers.empty());
+  fs::create_directories(folder_ / "foreign" / "sweeps");
+  const Json range{{"min", -4},
+                   {"max", 4},
+                   {"T", {{"bound", 0.0251}}},
+                   {"T_wrapped", {{"bound", 1.129}}},
+                   {"O", 0.025},
+                   {"bias", {{"value", -0.00625}}},
+                   {"maximum_wraps", 0.125},
+                   {"under", {{{"x", "N(0, 1^2)"}, {"mass", 1}, {"rms", 0.00673}}, {{"x", "N(0, 2^2)"}, {"mass", 0.5}, {"rms", 0.0777}}}}};
+  Json audit{{"schema", "outgrad.quantiser/1"},
+             {"activation", "gelu"},
+             {"format", "f16"},
+             {"foreign", {{"name", "theirs"}, {"stored", "x in 8 bits"}, {"source", {{"work", kHostile}}}}},
+             {"bits_per_element", 8.25},
+             {"ranges", {range}},
+             {"groups", {{{"x", "N(0, 0.5^2)"}, {"rms", 0.0321}}}},
+             {"maximum_wraps", {{{"mean", 0.019}, {"greatest", 0.126}}, {{"mean", 0.018}, {"greatest", 0.127}}}},
+             {"running", {{"share_of_steps", 0.38}}}};
+  write("foreign/sweeps/theirs_f16.json", audit.dump());
+  const Results results = read();
+  ASSERT_EQ(results.quantisers.size(), 1u);
+  EXPECT_TRUE(results.foreign.empty());
+  const std::string text = rows_of(compose(results, requirements(results)));
+  for (const char* shown : {"| theirs | gelu | x in 8 bits | 8.25 | f16 | -4, 4 | 0.0251 | 1.13 | 0.025 | -0.00625 | 0.125 | 0.00673 in N(0, 1^2) |",
+                            "0.019 in the mean, 0.127 at most | 0.0321 in N(0, 0.5^2)", "something wraps in 38% of steps"})
+    EXPECT_NE(text.find(shown), std::string::npos) << shown << text;
+  EXPECT_EQ(text.find("0.0777"), std::string::npos) << "half of that distribution lies beyond the x";
+  for (const char* key : {"bits_per_element", "ranges", "groups", "maximum_wraps", "running", "foreign"}) {
+    Json torn = audit;
+    torn.erase(key);
+    write("foreign/sweeps/theirs_f16.json", torn.dump());
+    EXPECT_THROW(read(), SpecError) << key;
+  }
+}
+
 TEST_F(Report, ShardsAreNoSweep) {
   write("sweeps/gelu_f32_1_of_2.json", R"({"schema": "outgrad.sweep-part/1"})");
   const Results results = read();

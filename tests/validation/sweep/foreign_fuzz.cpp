@@ -1,5 +1,5 @@
 // Mutational fuzzing of the reader of published coefficients: whatever the bytes, a file is read or refused by SpecError in one short line,
-// and what is read is a function of every y: it evaluates, at a NaN and the infinities too.
+// and what is read is a function of every y: it evaluates, at a NaN and the infinities too. A quantiser that a format can hold has finite codes.
 //
 // As a test it replays notebooks_data/foreign/ and a fixed number of mutations of it from a fixed seed. With -DOUTGRAD_LIBFUZZER it is a
 // libFuzzer target: `-DOUTGRAD_FUZZ=ON`, target outgrad-foreign-fuzz.
@@ -23,6 +23,28 @@ using namespace outgrad::validation;
   std::abort();
 }
 
+void evaluate(const Quantiser& quantiser, const std::string& bytes) {
+  for (const FloatFormat& format : {kF32, kF16, kBf16}) {
+    if (!(quantiser.bits_per_element(format) > quantiser.bits)) broken("a scale takes no room", bytes);
+    for (const auto& [min, max] : quantiser.ranges) {
+      const QuantisedGroup group(quantiser, min, max, format);
+      if (!group.problem().empty()) continue;
+      double least = 0, greatest = 0;
+      for (const double z : {-format.largest, group.min(), (group.min() + group.max()) / 2, group.max(), format.largest}) {
+        const double low = group.least_raw(z), high = group.greatest_raw(z);
+        if (!(low >= least && high >= greatest && high >= low)) broken("r does not rise", bytes);
+        least = low, greatest = high;
+        for (const double raw : {low, high}) {
+          const int code = group.code(raw);
+          if (code < 0 || code >= 1 << quantiser.bits || !std::isfinite(group.value(code))) broken("a code stands for nothing", bytes);
+        }
+        const double p = group.probability(z, high);
+        if (!(p > 0 && p <= 1 && group.probability(z, low) == 1)) broken("a probability is none", bytes);
+      }
+    }
+  }
+}
+
 // Whether the bytes were read.
 bool read_and_evaluate(const std::string& bytes) {
   try {
@@ -31,7 +53,9 @@ bool read_and_evaluate(const std::string& bytes) {
     const float y[] = {0.0f, -0.0f, -0.17f, 0.5f, 3.0f, -3e38f, 3e38f, kInfinity, -kInfinity, kNaN};
     float g[std::size(y)], code[std::size(y)];
     for (const std::uint32_t mask : {0u, ~0u}) {
-      if (function.steps) {
+      if (function.quantiser) {
+        evaluate(*function.quantiser, bytes);
+      } else if (function.steps) {
         function.codes(y, code, std::size(y));
         function.derivative(code, &mask, g, std::size(y));
         for (const float v : g) {
@@ -94,8 +118,9 @@ TEST(ForeignFuzz, TheShippedFilesAndTheirMutationsAreReadOrRefused) {
   ASSERT_GE(seeds.size(), 4U);
   for (const std::string& seed : seeds) EXPECT_TRUE(read_and_evaluate(seed));
   constexpr int kMutations = 50'000;
-  outgrad::Mutator mutator(20240229, {"1e999", "\"inf\"", "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",    "{", "[", "\"", ",",
-                                      "-",     "\"0x\"",  "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]",  "18446744073709551616"},
+  outgrad::Mutator mutator(20240229, {"1e999",     "\"inf\"",  "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",    "{", "[", "\"", ",",
+                                      "-",         "\"0x\"",   "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]",  "18446744073709551616",
+                                      "\"exact\"", "\"wrap\"", "\"bf16\"", "true"},
                            {&replace_value});
   int accepted = 0;
   for (int i = 0; i < kMutations; ++i) accepted += read_and_evaluate(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));

@@ -15,6 +15,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
+#include "validation/sweep/quantiser_audit.h"
 #include "validation/sweep/sweep_json.h"
 
 namespace outgrad::validation {
@@ -73,6 +74,26 @@ TEST_F(ValidateCommand, AuditsPublishedCoefficients) {
   EXPECT_EQ(read.subject.name, "regelu2+code");
   EXPECT_EQ(read.subject.origin["kind"], "steps");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(ValidateCommand, AuditsQuantisers) {
+  using kernels::SpecError;
+  const std::string source = std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/foreign/mesa_gelu_nearest.json";
+  EXPECT_THROW(run({"--foreign", source, "--format", "f16", "--shard", "1/2"}), SpecError);
+  EXPECT_THROW(run({"--foreign", source, "--format", "f16", "--x", "own"}), SpecError);
+  EXPECT_EQ(run({"--foreign", source, "--format", "f16", "--out", file("audit")}), kernels::kExitHolds);
+  const nlohmann::json audit = nlohmann::json::parse(kernels::read_file(file("audit")));
+  EXPECT_EQ(audit["schema"], kQuantiserSchema);
+  EXPECT_EQ(audit["foreign"]["stored"], "x in 8 bits");
+  EXPECT_TRUE(audit["ranges"][0]["T_wrapped"].is_null());
+  EXPECT_TRUE(audit["gates"].empty());
+  const double found = audit["ranges"][2]["T"]["value"];  // the greatest of the three
+  nlohmann::json claiming = nlohmann::json::parse(kernels::read_file(source));
+  for (const double limit : {1.001 * found, 0.999 * found}) {
+    claiming["claims"]["T"] = limit;
+    kernels::write_file(file("claiming"), claiming.dump());
+    EXPECT_EQ(run({"--foreign", file("claiming"), "--format", "f16", "--out", file("audit")}), limit > found ? kernels::kExitHolds : kernels::kExitViolated);
+  }
 }
 
 TEST_F(ValidateCommand, SweepsManyIntoAFolder) {
