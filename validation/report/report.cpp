@@ -53,6 +53,7 @@ Section inputs_section(const Results& results) {
   list("sweep", results.sweeps);
   list("audit", results.foreign);
   list("audit", results.quantisers);
+  list("front of bits", results.fronts);
   list("stability", results.stability);
   list("attack", results.attacks);
   if (results.certificates) list("attack", std::span(&*results.certificates, 1));
@@ -78,6 +79,7 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                     {}};
   document.sections = {curves_section(results),  limits_section(results),       pareto_section(results),    channels_section(results),
                        attack_section(results),  coverage_section(results),     often_section(results),     others_section(results),
+                       bits_section(results),
                        ledger_section(results),  training_section(results),     requirements_section(rows), errors_section(results),
                        forward_section(results), coefficients_section(results), tuning_section(results),    inputs_section(results)};
   return document;

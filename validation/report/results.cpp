@@ -216,6 +216,30 @@ std::optional<QuantiserResult> read_quantiser_result(const std::string& file) {
   return result;
 }
 
+FrontResult read_front(const std::string& file) {
+  const nlohmann::json json = read_json(file);
+  const Node node(json, file, "");
+  node.expect_schema("outgrad.front/1");
+  FrontResult result;
+  result.file = file;
+  result.activation = node["activation"].text();
+  for (const Node& each : node["stores"].items()) {
+    StoreResult& store = result.stores.emplace_back();
+    store.name = each["name"].text();
+    store.origin = each["origin"].text();
+    store.beyond = each["bits_beyond"].real(), store.all = each["bits_all"].real();
+    if (each.has("proven")) store.proven = each["proven"].real();
+    if (each.has("condition")) store.condition = each["condition"].text();
+    if (each.has("dominated_by")) store.dominated_by = each["dominated_by"].text();
+    for (const Node& under : each["under"].items()) {
+      store.under.push_back({under["x"].text(), under["greatest"].real(), under["rms"].real(), under["bias"].real(), under["shrinkage"].real()});
+    }
+    if (store.under.size() != result.stores.front().under.size() || store.under.empty()) each["under"].fail("has not the distributions of the first store");
+  }
+  if (result.stores.empty()) node["stores"].fail("is empty");
+  return result;
+}
+
 NormResult read_norm(const Node& node) {
   NormResult norm;
   norm.name = node["name"].text();
@@ -658,6 +682,7 @@ Results read_results(const std::string& folder, const std::string& headers) {
   }
   for (const std::string& file : files_in(in / "stability", ".json")) results.stability.push_back(read_stability(file));
   for (const std::string& file : files_in(in / "pareto", ".json")) results.pareto.push_back(read_pareto(file));
+  for (const std::string& file : files_in(in / "front", ".json")) results.fronts.push_back(read_front(file));
   for (const std::string& file : files_in(in / "attack", ".json")) {
     if (fs::path(file).filename() == "certificates.json") {
       results.certificates = read_certificate_attack(file);

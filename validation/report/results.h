@@ -85,6 +85,28 @@ struct QuantiserResult {
   std::optional<double> running_wraps;  // simulated: the share of steps of a running range that wrap something
 };
 
+/// What a store costs for x of one distribution.
+struct StoreErrors {
+  std::string x;
+  double greatest = 0, rms = 0, bias = 0, shrinkage = 0;
+};
+
+/// A row of a front.
+struct StoreResult {
+  std::string name, origin, condition, dominated_by;
+  double beyond = 0, all = 0;  // bits an element
+  std::optional<double> proven;
+  std::vector<StoreErrors> under;
+
+  double found() const;
+};
+
+/// front/*.json.
+struct FrontResult {
+  std::string file, activation;
+  std::vector<StoreResult> stores;
+};
+
 struct ChannelResult {
   std::string layer, channel_class;
   int index = 0;
@@ -228,6 +250,7 @@ struct Results {
   std::vector<FitResult> fits;
   std::vector<SweepResult> sweeps, foreign;  // those of our kernels; those of published coefficients
   std::vector<QuantiserResult> quantisers;
+  std::vector<FrontResult> fronts;
   std::vector<StabilityFile> stability;
   std::vector<TuningResult> tuning;
   std::vector<ParetoResult> pareto;
@@ -239,7 +262,7 @@ struct Results {
 
   bool empty() const {
     return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() &&
-           quantisers.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() && training.empty();
+           quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() && training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;

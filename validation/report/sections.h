@@ -48,6 +48,9 @@ page::Section others_section(const Results& results);
 page::Section ledger_section(const Results& results);
 page::Section training_section(const Results& results);
 
+// ---- bits.cpp: what is kept, in how few bits, against the error of the gradient
+page::Section bits_section(const Results& results);
+
 // ---- tuning.cpp: this machine's kernels
 page::Section tuning_section(const Results& results);
 

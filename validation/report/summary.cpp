@@ -195,6 +195,7 @@ Paragraph sources(const Results& results) {
   add(results.sweeps.size(), "exhaustive sweep", "exhaustive sweeps");
   add(results.foreign.size(), "sweep of others' coefficients", "sweeps of others' coefficients");
   add(results.quantisers.size(), "audit of a quantiser", "audits of quantisers");
+  add(results.fronts.size(), "front of bits and errors", "fronts of bits and errors");
   add(results.stability.size(), "stability analysis", "stability analyses");
   add(results.attacks.size(), "search against the norms' bounds", "searches against the norms' bounds");
   add(results.certificates ? 1 : 0, "attack on the certificates", "attacks on the certificates");

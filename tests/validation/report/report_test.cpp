@@ -660,6 +660,7 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
                                        "Sweep coverage",
                                        "Errors as x have them",
                                        "Beside others",
+                                       "Bits kept against the error of the gradient",
                                        "Bytes kept",
                                        "Training",
                                        "Requirements",
@@ -729,6 +730,34 @@ TEST_F(Report, OpensWithTheVerdictAndEveryFigureHasItsCommand) {
   EXPECT_EQ(none.verdict.tone, page::Tone::muted);
   EXPECT_EQ(none.verdict.headline, "Nothing was measured");
   for (const page::Section& section : none.sections) expect_commands(section.blocks, section.title);
+}
+
+TEST_F(Report, ShowsAFrontOfBitsAndRefusesADamagedOne) {
+  const auto under = [](double greatest, double rms) {
+    return Json::array({{{"x", "normal(0.5)"}, {"greatest", greatest}, {"at", 1}, {"rms", 2 * rms}, {"bias", -0.001}, {"shrinkage", 0.97}},
+                        {{"x", "normal(1)"}, {"greatest", greatest}, {"at", 1}, {"rms", rms}, {"bias", 0}, {"shrinkage", 1}}});
+  };
+  Json front{{"schema", "outgrad.front/1"}, {"activation", "gelu"}, {"x_format", "bf16"}};
+  front["stores"] = {
+      {{"name", "code of 4 bits"}, {"origin", "outgrad"}, {"bits_beyond", 4}, {"bits_all", 20}, {"proven", 0.0393}, {"under", under(0.039, 0.023)}},
+      {{"name", "<script>"}, {"origin", "somebody"}, {"bits_beyond", 4.125}, {"bits_all", 20.125}, {"dominated_by", "code of 4 bits"}, {"under", under(0.3, 0.081)}}};
+  write("front/gelu.json", front.dump());
+  const Results results = read();
+  ASSERT_EQ(results.fronts.size(), 1u);
+  EXPECT_FALSE(results.fronts[0].stores[1].proven.has_value());
+  const page::Document document = compose(results, requirements(results));
+  const std::string text = rows_of(document);
+  EXPECT_NE(text.find("| code of 4 bits | 4 | 20 | 0.0393 | 0.039 |"), std::string::npos) << text;
+  EXPECT_NE(text.find("| -0.001 | 0.97000 |"), std::string::npos) << text;
+  const std::string json = Json(document).dump();
+  EXPECT_NE(json.find("rms error, x of N(0, 1)"), std::string::npos);
+
+  front["stores"][1]["under"].erase(1);
+  write("front/gelu.json", front.dump());
+  EXPECT_THROW(read(), kernels::SpecError);
+  front["stores"] = Json::array();
+  write("front/gelu.json", front.dump());
+  EXPECT_THROW(read(), kernels::SpecError);
 }
 
 // Next to kernels/, the committed results need no word on where the headers are.

@@ -1,0 +1,88 @@
+// What is kept for the backward pass of an activation, in how few bits, against the error of its gradient.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "validation/report/sections.h"
+
+namespace outgrad::validation {
+
+using namespace page;
+
+namespace {
+
+constexpr const char* kCommand = "./outgrad front --activation NAME --foreign FILE...";
+
+/// The bits beyond y against an error; a name at each point that nothing dominates.
+Plot plot_of(const FrontResult& front, const char* heading, const std::function<double(const StoreResult&)>& error) {
+  Plot plot{fmt::format("{} of each store of {} over the bits that it keeps beyond y", heading, front.activation),
+            heading,
+            {.label = "bits an element beyond y", .from = -0.5},
+            {.log = 2},
+            {{"ours", "blue", "dots"}, {"published", "orange", "squares"}}};
+  for (const StoreResult& store : front.stores) {
+    Series& series = plot.series[store.origin == "outgrad" ? 0 : 1];
+    series.add(store.beyond, error(store));
+    series.notes.push_back(store.dominated_by.empty() ? quoted(store.name) : "");
+  }
+  std::erase_if(plot.series, [](const Series& series) { return series.x.empty(); });
+  plot.width = 620, plot.height = 420;
+  return plot;
+}
+
+Table table_of(const FrontResult& front) {
+  Table table{fmt::format("Stores of {}, for every x of bf16. Shrinkage is E(g f') / E(f'^2). A store is dominated by one that needs no more bits and is no "
+                          "worse in its largest error and its rms.",
+                          quoted(front.activation)),
+              kCommand,
+              {words("store"), {"bits beyond y"}, {"bits in all"}, {"largest error", "proven for every x"}, {"largest error", "found"}},
+              {}};
+  for (const StoreErrors& under : front.stores.front().under) {
+    table.columns.push_back({"rms", quoted(under.x)});
+    table.columns.push_back({"bias", quoted(under.x)});
+    table.columns.push_back({"shrinkage", quoted(under.x)});
+  }
+  table.columns.push_back(words("dominated by"));
+  table.columns.push_back(words("holds for"));
+  for (const StoreResult& store : front.stores) {
+    std::vector<Cell> row{quoted(store.name), fmt::format("{:.4g}", store.beyond), fmt::format("{:.4g}", store.all),
+                          store.proven ? Cell(three_digits_up(*store.proven)) : Cell("-", Tone::muted), Cell(scientific(store.found()))};
+    for (const StoreErrors& under : store.under) {
+      row.emplace_back(scientific(under.rms));
+      row.emplace_back(fmt::format("{:+.2g}", under.bias));
+      row.emplace_back(fmt::format("{:.5f}", under.shrinkage));
+    }
+    row.emplace_back(quoted(store.dominated_by));
+    row.emplace_back(quoted(store.condition));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace
+
+double StoreResult::found() const {
+  double most = 0;
+  for (const StoreErrors& each : under) most = std::max(most, each.greatest);
+  return most;
+}
+
+Section bits_section(const Results& results) {
+  Section section{"Bits kept against the error of the gradient", {}};
+  if (results.fronts.empty()) section.blocks.push_back(nothing("Fronts of bits and errors", kCommand));
+  for (const FrontResult& front : results.fronts) {
+    constexpr std::size_t kSigma1 = 1;
+    Figure figure{"Names stand at the stores that no other dominates. No single figure ranks stores: rms, bias and shrinkage are in the table.", kCommand, {}};
+    figure.plots.push_back(plot_of(front, "largest error", [](const StoreResult& store) { return store.proven.value_or(store.found()); }));
+    if (front.stores.front().under.size() > kSigma1) {
+      figure.plots.push_back(plot_of(front, "rms error, x of N(0, 1)", [](const StoreResult& store) { return store.under[kSigma1].rms; }));
+    }
+    section.blocks.push_back(std::move(figure));
+    section.blocks.push_back(table_of(front));
+  }
+  return section;
+}
+
+}  // namespace outgrad::validation
