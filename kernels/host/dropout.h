@@ -36,6 +36,7 @@ namespace detail {
 #if defined(OUTGRAD_AVX512)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
 #endif
 struct PhiloxVectors {

@@ -77,8 +77,8 @@ void expect_within_bounds(const std::vector<float>& x, double reached) {
       ASSERT_LT(code, 1 << bits);
       largest = std::max(largest, std::fabs(double{gradient_of_code(rule, code)} - want[i]));
     }
-    EXPECT_LE(largest, code_error<A::Code>(bits, false) + kMargin) << bits << " bits";
-    EXPECT_GE(largest, reached * code_error<A::Code>(bits, false)) << bits << " bits";
+    EXPECT_LE(largest, code_error<typename A::Code>(bits, false) + kMargin) << bits << " bits";
+    EXPECT_GE(largest, reached * code_error<typename A::Code>(bits, false)) << bits << " bits";
   }
   patterns::Random random(3);
   for (int bits = kLeastDitheredBits; bits <= kMostDitheredBits; ++bits) {
@@ -92,8 +92,8 @@ void expect_within_bounds(const std::vector<float>& x, double reached) {
         largest = std::max(largest, std::fabs(double{gradient_of_code(rule, code, d)} - want[i]));
       }
     }
-    EXPECT_LE(largest, code_error<A::Code>(bits, true) + kMargin) << bits << " bits, dithered";
-    EXPECT_GE(largest, 0.9 * code_error<A::Code>(bits, true)) << bits << " bits, dithered";
+    EXPECT_LE(largest, code_error<typename A::Code>(bits, true) + kMargin) << bits << " bits, dithered";
+    EXPECT_GE(largest, 0.9 * code_error<typename A::Code>(bits, true)) << bits << " bits, dithered";
   }
 }
 
