@@ -13,8 +13,6 @@
 namespace outgrad::validation {
 namespace {
 
-constexpr double kKeptY = 16;  // bits of a y in bf16, which the next layer keeps
-
 // The q with P(x <= q) = p.
 double quantile(const Distribution& distribution, double p) {
   double low = -1e6, high = 1e6;

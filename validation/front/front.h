@@ -24,6 +24,7 @@
 namespace outgrad::validation {
 
 inline constexpr const char* kFrontSchema = "outgrad.front/1";
+inline constexpr double kKeptY = 16;  // bits of a y in bf16, which the next layer keeps
 
 /// Of g - f'(x) at one x, over what the store draws.
 struct ErrorAt {

@@ -18,8 +18,6 @@ namespace {
 using kernels::BF16;
 using kernels::FloatOps;
 
-constexpr double kKeptY = 16;  // bits of a y in bf16, which the next layer keeps
-
 // The same moments for every distribution: gradient(x) is what a backward pass computes for x.
 template <class Gradient>
 auto errors_of(Gradient gradient) {
