@@ -187,7 +187,7 @@ void eval_header(const Options& options, bool forward) {
   if (options.has("scales") && !header.in_blocks()) throw options.bad("scales", "y in " + header.format + " has no scales");
   const bool open = header.y_bytes() == 1;
   if (open) options.required("format");
-  const std::string format = options.one_of("format", open ? format_names() : std::vector<std::string>{header.format});
+  const std::string format = options.one_of("format", open ? format_names() : std::vector<std::string>{header.carrier()});
   const FormatId id = *format_named(format);
   const bool wide = id == FormatId::kF32;
   if (forward) return wide ? eval_header_forward<u32>(options, header, id) : eval_header_forward<u16>(options, header, id);

@@ -138,7 +138,7 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.bounds.r = bound("kR", enumerated);
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
   if (masked != "true" && masked != "false") throw kernels::SpecError(path, "kMasked", masked == "missing" ? masked : "neither true nor false");
-  header.masked = masked == "true";
+  header.masked = masked == "true" && header.carrier() == header.format;
   header.has_rows = !header.bounds.direct && value_of(header.text, "int ", "kRows").value_or("1") != "1";
   return header;
 }

@@ -16,13 +16,15 @@ struct GeneratedHeader {
   std::string accuracy;    // kClass: "abs:2^-26"; empty where there is none, as in a forward header
   kernels::FitBounds bounds{};
   std::string activation;  // "gelu"
-  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8"; a forward header without it is f32's
+  std::string format;      // kFormat: "f32", "f16", "bf16", "e4m3", "e5m2", "mxfp8", or a parity format; a forward header without it is f32's
   bool forward = false;
-  bool masked = true;
+  bool masked = true;     // reads a mask: f has a minimum, and y does not carry the branch
   bool has_rows = false;  // a polynomial of more than one row
 
   bool in_blocks() const { return format == kernels::Format<kernels::MxFp8>::kName; }
-  int y_bytes() const { return format == "f32" ? 4 : format == "f16" || format == "bf16" ? 2 : 1; }
+  // What the codes of y are those of: the format itself, or the one that carries a parity format.
+  std::string carrier() const { return format.substr(0, format.find("_parity")); }
+  int y_bytes() const { return format == "f32" ? 4 : carrier() == "f16" || carrier() == "bf16" ? 2 : 1; }
 };
 
 // Reads a header as `outgrad emit` writes them: its banner, no directive but the expected ones, one struct, the constants above.

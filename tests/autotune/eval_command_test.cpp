@@ -10,7 +10,9 @@
 #include <span>
 
 #include "autotune/variant.h"
+#include "kernels/activations.h"
 #include "kernels/fits.h"
+#include "kernels/host/elementwise.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
@@ -202,6 +204,20 @@ TEST_F(Eval, ACommittedHeaderGivesThePlainBytes) {
   ASSERT_EQ(given.status, 0) << given.output;
   EXPECT_EQ(kernels::read_file(folder_ / "y2"), kernels::read_file(folder_ / "y"));
   EXPECT_EQ(kernels::read_file(folder_ / "mask2"), kernels::read_file(folder_ / "mask"));
+}
+
+TEST_F(Eval, AHeaderWhoseYCarriesItsBranchReadsNoMask) {
+  constexpr std::size_t kElements = 20'011;
+  const std::vector<BF16> dy = patterns<BF16>(kElements, 35), y = patterns<BF16>(kElements, 36);
+  std::vector<kernels::ParityBf16> carrying;
+  for (const BF16 each : y) carrying.push_back({each});
+  std::vector<BF16> dx(kElements);
+  kernels::activation_backward<kernels::generated::GeluBf16Parity, BF16, kReferenceSchedule, kernels::ParityBf16>(dy.data(), carrying.data(), nullptr, dx.data(),
+                                                                                                                 static_cast<i64>(kElements));
+  write("dy", dy), write("y", y);
+  const CommandResult given = tune("eval --op backward --header " + kGenerated + "gelu_bf16_parity.h" + option("dy") + option("y") + option("dx"));
+  ASSERT_EQ(given.status, 0) << given.output;
+  EXPECT_EQ(bits<BF16>("dx"), bits_of(dx));
 }
 
 TEST_F(Eval, ATableHeaderGivesItsScalarKernelsBits) {
