@@ -9,6 +9,8 @@ namespace {
 constexpr const char* kBenchUsage =
     "usage: outgrad bench [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
     "         the kernels beside this machine's bandwidth, and beside PyTorch if OUTGRAD_PYTHON names a Python that has it\n"
+    "       outgrad bench --stores [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
+    "         GELU's kernels that keep less than y and a bit, beside those that keep these, in the same rounds\n"
     "       outgrad bench --tuned HEADER [--kernel K] [--format F] [--elements N] [--shape RxN,...] [--rounds N] [--seed N] [--out DIR] [--json]\n"
     "         the entry points without a tuned header and with it, in the same rounds\n";
 

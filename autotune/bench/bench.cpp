@@ -11,6 +11,7 @@
 
 #include "autotune/bench/compare.h"
 #include "autotune/bench/peer.h"
+#include "autotune/bench/stores.h"
 #include "autotune/deployed.h"
 #include "autotune/device.h"
 #include "autotune/options.h"
@@ -213,8 +214,9 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
 }
 
 int bench_command(const std::vector<std::string>& args) {
-  const Options options("bench", args, {"device", "format", "elements", "rounds", "seed", "tuned", "kernel", "shape", "out"}, {"json"});
+  const Options options("bench", args, {"device", "format", "elements", "rounds", "seed", "tuned", "kernel", "shape", "out"}, {"json", "stores"});
   require_cpu_device(options);
+  if (options.has("stores")) return stores_command(options);
   if (options.has("tuned")) return compare_command(options);
   options.refuse_all_but("bench without --tuned", {"device", "format", "elements", "rounds", "seed", "json"});
   const std::vector<FormatId> formats = formats_of(options);

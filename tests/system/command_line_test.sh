@@ -28,7 +28,7 @@ refuses() {  # refuses STATUS WORD...: the command ends so
 
 "$root/outgrad" >table || fail "the table of commands"
 "$root/outgrad" --help | cmp - table || fail "--help is not the table of commands"
-for command in run test sanitize fit emit check validate stability tune eval bench report; do
+for command in run test sanitize fit emit check validate front stability tune eval bench report; do
   grep -q "^  $command " table || fail "$command is not in the table"
   [[ $command == test ]] || "$root/outgrad" "$command" --help >help || fail "$command --help: status $?"
 done
@@ -48,7 +48,7 @@ if [[ -x $2/outgrad-fit ]]; then
   echo '{"schema": "outgrad.spec/1", "name": "x"' >input.json
   printf 'not a header\n' >input.h
   head -c 8 /dev/zero | tr '\0' '\377' >input.safetensors
-  for command in fit emit check validate stability report; do
+  for command in fit emit check validate front stability report; do
     refuses 2 "$command" --frobnicate
   done
   refuses 2 fit
@@ -78,6 +78,9 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 validate --activation frob --format f32 --out sweep.out
   refuses 2 validate --activation gelu --format f8 --out sweep.out
   refuses 2 validate --activation gelu --format bf16 --shard 3/2 --out sweep.out
+  refuses 2 front --activation frob --out front.out
+  refuses 2 front --foreign input.json --out front.out
+  refuses 2 front --foreign "$root/notebooks_data/foreign/tempo_gelu.json" --out front.out
   refuses 2 stability absent.npz
   refuses 2 stability input.safetensors --out stability.out
   header='{"ln.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"ln.bias":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}'
@@ -93,6 +96,11 @@ for command in tune eval bench; do
 done
 refuses 2 bench --format bf16,f8
 refuses 2 bench --format bf16,bf16
+refuses 2 bench --stores --kernel gelu_forward
+refuses 2 bench --stores --elements 1
+"$root/outgrad" bench --stores --elements 4096 --rounds 1 --json >stores.json || fail "bench --stores: status $?"
+grep -q '"store": "y with its branch"' stores.json || fail "bench --stores does not time a y with its branch"
+rm stores.json
 refuses 2 eval
 refuses 2 eval --op frob
 refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y absent --mask absent --dx dx.out

@@ -1,0 +1,153 @@
+// The stores' kernels in the default schedule, one timing path (timing.h).
+#include "autotune/bench/stores.h"
+
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "autotune/bench/compare.h"
+#include "autotune/device.h"
+#include "autotune/workload.h"
+#include "kernels/host/api.h"
+#include "kernels/host/code.h"
+#include "kernels/host/mxfp8.h"
+#include "kernels/host/parity.h"
+
+namespace outgrad::autotune {
+namespace {
+
+using kernels::BF16;
+using kernels::F16;
+using kernels::i64;
+using kernels::MxFp8;
+using kernels::u32;
+using kernels::u64;
+using kernels::u8;
+using nlohmann::json;
+
+constexpr kernels::CpuSchedule kSchedule = kernels::tuned::kDefaultSchedule;
+constexpr int kTimedBits[] = {2, 4, 5, 8};
+constexpr double kMaskBytes = 0.125;
+
+struct TimedStore {
+  std::string name;
+  double forward_bytes, backward_bytes;
+  std::function<void()> forward, backward;
+};
+
+// GELU on these arrays: of x or dy, of y or dx, and whatever a store keeps, which is never more than y and a mask.
+template <class T>
+std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* kept, u32* mask, i64 n) {
+  using Fit = typename kernels::DefaultFit<T>::Type;
+  using Forward = typename kernels::ForwardFit<T>::Type;
+  using Coded = kernels::CodedActivation<kernels::generated::GeluCode, kernels::DefaultFit<float>::Type, kernels::FittedForwards>;
+  const double size = sizeof(T);
+  std::vector<TimedStore> stores;
+  T* const y = reinterpret_cast<T*>(kept);
+  stores.push_back({"y, bit", 2 * size + kMaskBytes, 3 * size + kMaskBytes, [=] { kernels::gelu_forward<Forward, T, kSchedule>(x, y, mask, n); },
+                    [=] { kernels::gelu_backward<Fit, T, kSchedule>(dy, y, mask, out, n); }});
+  if constexpr (sizeof(T) == 2) {
+    using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
+    using Parity = std::conditional_t<std::is_same_v<T, F16>, kernels::generated::GeluF16Parity, kernels::generated::GeluBf16Parity>;
+    Y* const carrying = reinterpret_cast<Y*>(kept);
+    stores.push_back({"y with its branch", 2 * size, 3 * size,
+                      [=] { kernels::activation_forward_parity<kernels::ParityForward<Parity>, Y, kSchedule>(x, carrying, n); },
+                      [=] { kernels::activation_backward<Parity, T, kSchedule, Y>(dy, carrying, nullptr, out, n); }});
+  }
+  constexpr double kBlockBytes = 1 + 1.0 / kernels::Format<MxFp8>::kBlock;
+  auto* const codes = reinterpret_cast<kernels::F8E4M3*>(kept);
+  auto* const scales = reinterpret_cast<kernels::E8M0*>(kept + (n + 63) / 64 * 64);
+  stores.push_back({"MXFP8 y, bit", size + kBlockBytes + kMaskBytes, 2 * size + kBlockBytes + kMaskBytes,
+                    [=] { kernels::gelu_forward_mxfp8<Forward, T, kSchedule>(x, codes, scales, mask, n); },
+                    [=] {
+                      kernels::activation_backward<kernels::generated::GeluMxfp8, T, kSchedule, MxFp8>(dy, kernels::stored<MxFp8>(codes, scales), mask, out, n);
+                    }});
+  const auto coded = [&](const std::string& name, int bits, const u64* seed) {
+    u8* const packed = reinterpret_cast<u8*>(kept);
+    const double code = bits / 8.0;
+    stores.push_back({name, 2 * size + code, 2 * size + code,
+                      [=] { kernels::activation_forward_code<Coded, T, kSchedule>({bits, seed}, x, out, packed, n); },
+                      [=] {
+                        kernels::activation_backward_code<T, kSchedule>({Coded::Code::kLo, Coded::Code::kHi}, {bits, seed}, dy, packed, out, n);
+                      }});
+  };
+  static constexpr u64 kSeed = 1;
+  coded("code of 2 bits, dithered", 2, &kSeed);
+  for (const int bits : kTimedBits) coded("code of " + std::to_string(bits) + " bits", bits, nullptr);
+  return stores;
+}
+
+}  // namespace
+
+std::vector<StoreSpeed> store_speeds(FormatId format, i64 n, int rounds, std::uint64_t seed) {
+  const Array x = filled(Content::kX, Element::kFormat, format, n, seed), dy = filled(Content::kDy, Element::kFormat, format, n, seed),
+              out = filled(Content::kResult, Element::kFormat, format, n, seed), mask = filled(Content::kResult, Element::kMaskWord, format, (n + 31) / 32, seed);
+  std::vector<TimedStore> stores;
+  std::vector<Array> kept;
+  // Every store keeps in an array of its own, so that its backward finds what its forward left.
+  with_type(format, [&]<class T>(T) {
+    constexpr std::size_t kMost = 10;
+    for (std::size_t k = 0; k < kMost; ++k) {
+      Array array = filled(Content::kResult, Element::kFormat, format, n + n / 8 + 128, seed);
+      std::vector<TimedStore> all = stores_of<T>(reinterpret_cast<const T*>(x.get()), reinterpret_cast<const T*>(dy.get()), reinterpret_cast<T*>(out.get()),
+                                                 array.get(), reinterpret_cast<u32*>(mask.get()), n);
+      if (k == all.size()) break;
+      stores.push_back(std::move(all[k]));
+      kept.push_back(std::move(array));
+    }
+  });
+  std::vector<Workload> workloads;
+  for (const TimedStore& store : stores) {
+    workloads.push_back({store.name + " forward", store.forward_bytes * static_cast<double>(n), store.forward});
+    workloads.push_back({store.name + " backward", store.backward_bytes * static_cast<double>(n), store.backward});
+    store.forward();
+  }
+  Rounds measured(std::move(workloads), 0, seed);
+  measured.run(/*warm_up=*/true);
+  constexpr int kPatience = 3;
+  measured.run_until(rounds, kPatience * rounds);
+  const auto& ns = measured.times_ns();
+  const std::vector<bool> kept_ones = kept_rounds(ns[0]);
+  std::vector<StoreSpeed> speeds;
+  for (std::size_t k = 0; k < stores.size(); ++k) {
+    speeds.push_back({stores[k].name, stores[k].forward_bytes, stores[k].backward_bytes, ratio_interval(ns[0], ns[2 * k], kept_ones, seed),
+                      ratio_interval(ns[1], ns[2 * k + 1], kept_ones, seed)});
+  }
+  return speeds;
+}
+
+int stores_command(const Options& options) {
+  options.refuse_all_but("bench --stores", {"device", "format", "elements", "rounds", "seed", "stores", "json"});
+  const i64 wanted = options.integer("elements", i64{1} << 26, 1024, i64{1} << 32);
+  const int rounds = static_cast<int>(options.integer("rounds", kLeastRounds, 1, 10'000));
+  const auto seed = static_cast<std::uint64_t>(options.integer("seed", 1, 0, INT64_MAX));
+  const CpuIdentity cpu = identify_cpu();
+  json groups = json::array();
+  if (!options.has("json")) std::printf("%s, %d threads\n", cpu.model.c_str(), cpu.threads);
+  for (const FormatId format : formats_of(options)) {
+    const i64 n = bench_elements(format, wanted);
+    const std::vector<StoreSpeed> speeds = store_speeds(format, n, rounds, seed);
+    json stores = json::array();
+    if (!options.has("json")) std::printf("%s, %lld elements: speed over that of the plain kernels\n", name_of(format), static_cast<long long>(n));
+    for (const StoreSpeed& s : speeds) {
+      const auto interval = [](const Interval& i) { return json{{"median", i.median}, {"low", i.low}, {"high", i.high}, {"confidence", kConfidence}}; };
+      stores.push_back({{"store", s.store},
+                        {"forward_bytes", s.forward_bytes},
+                        {"backward_bytes", s.backward_bytes},
+                        {"forward", interval(s.forward)},
+                        {"backward", interval(s.backward)}});
+      if (!options.has("json")) {
+        std::printf("  %-26s forward %6.3f bytes  %.2fx [%.2f, %.2f]   backward %6.3f bytes  %.2fx [%.2f, %.2f]\n", s.store.c_str(), s.forward_bytes,
+                    s.forward.median, s.forward.low, s.forward.high, s.backward_bytes, s.backward.median, s.backward.low, s.backward.high);
+      }
+    }
+    groups.push_back({{"format", name_of(format)}, {"elements", n}, {"stores", stores}});
+  }
+  if (options.has("json")) {
+    std::printf("%s\n", json{{"schema", "outgrad.store_bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
+  }
+  return kernels::kExitHolds;
+}
+
+}  // namespace outgrad::autotune

@@ -1,0 +1,27 @@
+// `bench --stores`: GELU's forward and backward that keep less, beside the plain ones, in the same rounds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "autotune/options.h"
+#include "autotune/problem.h"
+#include "autotune/timing.h"
+
+namespace outgrad::autotune {
+
+// One store: its speed over that of the plain kernels, which keep y and a bit, by rounds.
+struct StoreSpeed {
+  std::string store;
+  double forward_bytes = 0, backward_bytes = 0;  // an element, read and written
+  Interval forward, backward;
+};
+
+// The first is the plain one, whose ratios are 1. n elements; threads: all. Throws std::bad_alloc.
+std::vector<StoreSpeed> store_speeds(FormatId format, kernels::i64 n, int rounds, std::uint64_t seed);
+
+// Returns the exit status.
+int stores_command(const Options& options);
+
+}  // namespace outgrad::autotune
