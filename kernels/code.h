@@ -45,14 +45,15 @@ struct CodeRule {
 
 OUTGRAD_HD constexpr CodeRule exact_code(const CodeRange& range, int bits) {
   const double lo = range.lo, width = static_cast<double>(range.hi) - lo, cells = 1 << kMostCodeBits, step = width / (1 << bits);
-  return {static_cast<float>(cells / width), static_cast<float>(-lo * cells / width - 0.5), static_cast<float>(cells - 1), kMostCodeBits - bits,
-          static_cast<float>(step), static_cast<float>(lo + 0.5 * step)};
+  return {static_cast<float>(cells / width), static_cast<float>(-lo * cells / width - 0.5),
+          static_cast<float>(cells - 1),     kMostCodeBits - bits,
+          static_cast<float>(step),          static_cast<float>(lo + 0.5 * step)};
 }
 
 OUTGRAD_HD constexpr CodeRule dithered_code(const CodeRange& range, int bits) {
   const double lo = range.lo, width = static_cast<double>(range.hi) - lo, steps = (1 << bits) - 1;
-  return {static_cast<float>(steps / width), static_cast<float>(-lo * steps / width), static_cast<float>(steps), 0, static_cast<float>(width / steps),
-          range.lo};
+  return {
+      static_cast<float>(steps / width), static_cast<float>(-lo * steps / width), static_cast<float>(steps), 0, static_cast<float>(width / steps), range.lo};
 }
 
 // d of an element from its word (kernels/dropout.h says which that is): (r + 1/2) 2^-23 - 1/2 for the upper 23 bits r.
@@ -82,9 +83,7 @@ OUTGRAD_HD typename Ops::Value decoded(const Ops& ops, const CodeRule& rule, con
   return ops.fma(number, ops.constant(rule.step), ops.constant(rule.first));
 }
 
-OUTGRAD_HD float gradient_of_code(const CodeRule& rule, u8 code, float d = 0.0f) {
-  return decoded(FloatOps{}, rule, sub_rn(static_cast<float>(code), d));
-}
+OUTGRAD_HD float gradient_of_code(const CodeRule& rule, u8 code, float d = 0.0f) { return decoded(FloatOps{}, rule, sub_rn(static_cast<float>(code), d)); }
 
 // g of x: the f32 fit of an activation at the output of its f32 forward. GELU's forward is a fit itself.
 template <class Fit, class Forward>

@@ -202,7 +202,8 @@ CodeModel fit_code(const Composite& composite, const Spec& spec) {
   m.kLo = composite.masked() ? outwards(-Extreme(composite, -1).bound(), false) : 0.0f;
   m.kHi = outwards(Extreme(composite, 1).bound(), true);
   const double shift = composite.masked() ? (composite.y_star() - Ball(deployed.y_c)).magnitude() : 0;
-  const double left = composite.masked() ? composite.x_star().to_double() - kTried : 0, right = composite.masked() ? composite.x_star().to_double() + kTried : 0;
+  const double left = composite.masked() ? composite.x_star().to_double() - kTried : 0,
+               right = composite.masked() ? composite.x_star().to_double() + kTried : 0;
   m.kG = deployed.error + std::max(change_from(composite, left, false, shift), change_from(composite, right, true, shift));
   if (composite.masked()) m.kG = std::max(m.kG, error_near_minimum(composite, deployed));
   m.kG *= kRoomUp;

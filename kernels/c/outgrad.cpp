@@ -428,8 +428,16 @@ outgrad_status enter_code(const char* function, bool backward, outgrad_activatio
   }
   if (n == 0) return OUTGRAD_OK;
   const auto array = [](const char* name, const void* pointer, i64 size, i64 alignment, Role role, bool over_first) {
-    return Array{{name, kernels::Content::kResult, kernels::Element::kFormat, Extent::kElements, role, false, {over_first ? 0 : kernels::kNoOperand, kernels::kNoOperand}},
-                 pointer, size, alignment};
+    return Array{{name,
+                  kernels::Content::kResult,
+                  kernels::Element::kFormat,
+                  Extent::kElements,
+                  role,
+                  false,
+                  {over_first ? 0 : kernels::kNoOperand, kernels::kNoOperand}},
+                 pointer,
+                 size,
+                 alignment};
   };
   const i64 alignment = kInfo[format].bytes;
   const CodeArguments a{input, output, const_cast<void*>(codes), n, bits, seed, kCodeInfo[static_cast<std::size_t>(activation)].lo,

@@ -164,9 +164,8 @@ template <CpuSchedule S>
 void code_block(const CodeRule& rule, const float* g, const float* minus_d, u8* numbers) {
   alignas(64) float q[kCodeBlock];
   if (minus_d == nullptr) {
-    over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-      store_value<false>(ops, q + k, coded(ops, rule, in_cells(ops, rule, ops.load(g + k))));
-    });
+    over_code_block<S>([&](const auto& ops, int k)
+                           __attribute__((always_inline)) { store_value<false>(ops, q + k, coded(ops, rule, in_cells(ops, rule, ops.load(g + k)))); });
   } else {
     over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
       store_value<false>(ops, q + k, coded(ops, rule, ops.sub(in_cells(ops, rule, ops.load(g + k)), ops.load(minus_d + k))));
@@ -222,7 +221,8 @@ struct CodesByCode {
     const CodeRule rule = exact_code(range_of<A>(), kMostCodeBits);
     for (i64 code = 0; code < kCodes; ++code) {
       const T x{static_cast<u16>(code)};
-      entry[code] = forward_element<typename A::template Forward<T>>(x).bits | static_cast<u32>(coded_gradient(rule, gradient_at<typename A::Fit, typename A::template Forward<float>>(widen(x)))) << 16;
+      entry[code] = forward_element<typename A::template Forward<T>>(x).bits |
+                    static_cast<u32>(coded_gradient(rule, gradient_at<typename A::Fit, typename A::template Forward<float>>(widen(x)))) << 16;
     }
   }
 };
@@ -366,15 +366,11 @@ void activation_forward_code(const CodeChoice& choice, const T* x, T* y, u8* cod
   static_assert(detail::schedule_holds<S>());
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams<S>(y, n) && detail::is_line_aligned(codes)) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-        detail::forward_code_range<A, T, detail::kLoopOf<S>, true>(choice, x, y, codes, begin, end);
-      });
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_code_range<A, T, detail::kLoopOf<S>, true>(choice, x, y, codes, begin, end); });
       return;
     }
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    detail::forward_code_range<A, T, detail::kLoopOf<S>, false>(choice, x, y, codes, begin, end);
-  });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_code_range<A, T, detail::kLoopOf<S>, false>(choice, x, y, codes, begin, end); });
 }
 
 template <class T, CpuSchedule S>
@@ -382,14 +378,12 @@ void activation_backward_code(const CodeRange& range, const CodeChoice& choice, 
   static_assert(detail::schedule_holds<S>());
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams<S>(dx, n)) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-        detail::backward_code_range<T, detail::kLoopOf<S>, true>(range, choice, dy, codes, dx, begin, end);
-      });
+      detail::over_blocks<S>(n,
+                             [=](i64 begin, i64 end) { detail::backward_code_range<T, detail::kLoopOf<S>, true>(range, choice, dy, codes, dx, begin, end); });
       return;
     }
   }
-  detail::over_blocks<S>(
-      n, [=](i64 begin, i64 end) { detail::backward_code_range<T, detail::kLoopOf<S>, false>(range, choice, dy, codes, dx, begin, end); });
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::backward_code_range<T, detail::kLoopOf<S>, false>(range, choice, dy, codes, dx, begin, end); });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

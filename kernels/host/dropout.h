@@ -117,8 +117,7 @@ OUTGRAD_HD void dropout_masks(const DropoutRule& rule, u64 counter, u64 seed, u3
   using Words = u32 __attribute__((vector_size(sizeof(PhiloxVectors::Lanes))));
   // No word reaches a threshold of 2^32, whose lower half is 0. In that case `some` lets no bit of a mask through.
   const Words threshold = Words{} + static_cast<u32>(rule.threshold), some = Words{} + (rule.threshold >> 32 == 0 ? ~0u : 0u);
-  philox_pack(counter, seed, kept,
-              [&](Words words) __attribute__((always_inline)) { return reinterpret_cast<Words>(words >= threshold) & some; });
+  philox_pack(counter, seed, kept, [&](Words words) __attribute__((always_inline)) { return reinterpret_cast<Words>(words >= threshold) & some; });
 }
 
 #else

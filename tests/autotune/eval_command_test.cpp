@@ -269,10 +269,10 @@ TEST_F(Eval, AHeaderOfABlockFormatReadsScales) {
   scales.pop_back();
   write("scales", scales);
   expect_refused(command + option("scales"), "scales: ");
-  expect_refused("eval --op backward --header " + kGenerated + "gelu_bf16.h" + option("dy") + option("dy", "y") + option("mask") + option("dx") +
+  expect_refused("eval --op backward --header " + kGenerated + "gelu_bf16.h" + option("dy") + " --y " + folder_ / "dy" + option("mask") + option("dx") +
                      option("scales"),
                  "--scales: y in bf16 has no scales");
-  expect_refused("eval --op backward --activation gelu --format bf16" + option("dy") + option("dy", "y") + option("mask") + option("dx") + option("scales"),
+  expect_refused("eval --op backward --activation gelu --format bf16" + option("dy") + " --y " + folder_ / "dy" + option("mask") + option("dx") + option("scales"),
                  "--scales: is not an option of --op backward without --header");
 }
 

@@ -252,8 +252,8 @@ std::vector<Finding> prove_codes(const CodeHeader& h) {
     // In steps: of the product and sum 2^-22, of d's addition and of the code's difference 2^-22 each, of the constants 2^-20; and of the result.
     const Interval rounding = step * 0x1p-19 + 0x1p-22, whole = step / 2 + h.bound_g + rounding;
     bias = std::max(bias, (rounding + h.bound_g).upper());
-    findings.push_back(finding_of(fmt::format("dithered {}", bits), h.dithered[static_cast<size_t>(bits - 2)], whole.upper(), (step / 2).lower() * (1 - 0x1p-20),
-                                  fmt::format("dither of {} bits", bits)));
+    findings.push_back(finding_of(fmt::format("dithered {}", bits), h.dithered[static_cast<size_t>(bits - 2)], whole.upper(),
+                                  (step / 2).lower() * (1 - 0x1p-20), fmt::format("dither of {} bits", bits)));
   }
   findings.push_back(finding_of("bias", h.bias, bias, 0, "dithered code"));
   return findings;

@@ -14,15 +14,15 @@
 namespace outgrad::approx {
 namespace {
 
-std::string spec_text(const std::string& name) { return kernels::read_file(kRoot + "/approx/specs/" + name + "_code.json"); }
+std::string code_spec_text(const std::string& name) { return kernels::read_file(kRoot + "/approx/specs/" + name + "_code.json"); }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
+std::string code_spec_with(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   if (at == std::string::npos) throw std::runtime_error(from);
   return text.replace(at, from.size(), to);
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_code(const std::string& text) {
   try {
     const Spec spec = parse_spec(text, "s.json");
     fit_code(Composite(spec.activation), spec);
@@ -47,7 +47,7 @@ TEST(CodeFit, GelusCodesReachTheirGoal) {
 TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
   for (const std::string name : {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish", "tanh", "sigmoid", "softplus", "elu"}) {
     const Fit fit = committed(name + "_code");
-    const Composite composite(parse_spec(spec_text(name), name).activation);
+    const Composite composite(parse_spec(code_spec_text(name), name).activation);
     double least = 1, most = 0;
     for (int i = -3000; i <= 3000; ++i) {
       const double g = composite.gradient(Ball(0.01 * i), 1)[0].to_double();
@@ -67,14 +67,15 @@ TEST(CodeFit, TheRangeIsThatOfTheDerivative) {
 }
 
 TEST(CodeFit, RefusesWhatItCannotCode) {
-  const std::string text = spec_text("gelu");
-  EXPECT_EQ(refusal(text), "");
-  EXPECT_EQ(refusal(replaced(text, "gelu_f32", "gelu_f32_ulp")), "gelu_code: fit: 'gelu_f32_ulp' is not the library's f32 fit, gelu_f32");
-  EXPECT_NE(refusal(replaced(text, "2^-14.6", "2^-15")).find("target abs:2^-15 is not reached: g is within 2^-14.64 of f'"), std::string::npos);
-  EXPECT_NE(refusal(replaced(text, "abs:2^-14.6", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
-  EXPECT_NE(refusal(replaced(text, "\"fit\"", "\"format\"")).find("s.json: fit: is missing"), std::string::npos);
-  EXPECT_NE(refusal(replaced(spec_text("swish"), "1.5", "1.25")).find("swish_f32 is fitted for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
-  EXPECT_NE(refusal(replaced(replaced(text, "activation", "expression"), "\"gelu\",\n  \"target\"", "\"x*sigmoid(x)\",\n  \"target\"")).find("no f32 fit"), std::string::npos);
+  const std::string text = code_spec_text("gelu");
+  EXPECT_EQ(refusal_of_code(text), "");
+  EXPECT_EQ(refusal_of_code(code_spec_with(text, "gelu_f32", "gelu_f32_ulp")), "gelu_code: fit: 'gelu_f32_ulp' is not the library's f32 fit, gelu_f32");
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "2^-14.6", "2^-15")).find("target abs:2^-15 is not reached: g is within 2^-14.64 of f'"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "abs:2^-14.6", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(text, "\"fit\"", "\"format\"")).find("s.json: fit: is missing"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_text("swish"), "1.5", "1.25")).find("swish_f32 is fitted for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
+  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_with(text, "activation", "expression"), "\"gelu\",\n  \"target\"", "\"x*sigmoid(x)\",\n  \"target\"")).find("no f32 fit"),
+            std::string::npos);
 }
 
 TEST(CodeFit, TheFileHoldsEverything) {
@@ -82,7 +83,7 @@ TEST(CodeFit, TheFileHoldsEverything) {
   const std::string text = to_json(fit);
   EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/tanh_code.json"));
   for (const char* key : {"fit", "range", "certificate"}) {
-    EXPECT_THROW(fit_from_json(replaced(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
+    EXPECT_THROW(fit_from_json(code_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
   }
 }
 

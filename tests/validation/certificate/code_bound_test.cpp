@@ -20,7 +20,6 @@ std::string code_text(const std::string& activation) { return kernels::read_file
 
 CodeHeader committed_code(const std::string& activation) { return std::get<CodeHeader>(parse_header(code_text(activation), activation)); }
 
-
 // The first finding that does not hold.
 std::string refused_by(const CodeHeader& h) {
   for (const Finding& finding : check_header(h, Findings::to_failure).findings) {
@@ -45,7 +44,7 @@ TEST(CodeBound, EveryCommittedHeaderHoldsAndIsItsOneText) {
 }
 
 TEST(CodeBound, DamagedHeadersAreRefused) {
-  for (const char* activation : {"gelu", "mish", "softplus", "elu"}) {
+  for (const char* activation : {"gelu", "elu"}) {
     const CodeHeader good = committed_code(activation);
     ASSERT_EQ(refused_by(good), "");
     const auto expect = [&](const char* finding, const auto& damage) {
@@ -55,7 +54,10 @@ TEST(CodeBound, DamagedHeadersAreRefused) {
     };
     expect("range", [](CodeHeader& h) { h.hi -= 0x1p-22f; });
     if (good.lo < 0) expect("range", [](CodeHeader& h) { h.lo += 0x1p-22f; });
-    expect("structure", [](CodeHeader& h) { h.hi += 0x1p-24f * h.hi; h.lo -= 0x1p-24f; });
+    expect("structure", [](CodeHeader& h) {
+      h.hi += 0x1p-24f * h.hi;
+      h.lo -= 0x1p-24f;
+    });
     expect("structure", [](CodeHeader& h) { h.lo = h.hi; });
     expect("structure", [](CodeHeader& h) { h.fit = "silu_f32"; });
     expect("structure", [](CodeHeader& h) { h.function = "x*sigmoid(x)"; });
@@ -102,13 +104,20 @@ TEST(CodeBound, GelusBoundIsThatOfTheSweep) {
   EXPECT_LE(finding.proven, kSwept * (1 + 1e-6));
 }
 
-TEST(CodeBound, BytesThatAreNotCanonicalAreRefused) {
+// By the reader, or, in the words that it takes as they are, by the check.
+TEST(CodeBound, DamagedBytesAreRefused) {
   const std::string text = code_text("gelu");
+  int read = 0;
   for (size_t at = text.find("kClass"); at < text.size(); at += 7) {
     std::string damaged = text;
-    damaged[at] = damaged[at] == '#' ? '!' : '#';
-    EXPECT_THROW(parse_header(damaged, "h.h"), kernels::SpecError) << at;
+    damaged[at] = '#';
+    try {
+      EXPECT_EQ(refused_by(std::get<CodeHeader>(parse_header(damaged, "h.h"))), "structure") << at;
+      ++read;
+    } catch (const kernels::SpecError&) {
+    }
   }
+  EXPECT_LT(read, 10);
 }
 
 }  // namespace
