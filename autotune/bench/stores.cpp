@@ -58,19 +58,15 @@ std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* ke
   constexpr double kBlockBytes = 1 + 1.0 / kernels::Format<MxFp8>::kBlock;
   auto* const codes = reinterpret_cast<kernels::F8E4M3*>(kept);
   auto* const scales = reinterpret_cast<kernels::E8M0*>(kept + (n + 63) / 64 * 64);
-  stores.push_back({"MXFP8 y, bit", size + kBlockBytes + kMaskBytes, 2 * size + kBlockBytes + kMaskBytes,
-                    [=] { kernels::gelu_forward_mxfp8<Forward, T, kSchedule>(x, codes, scales, mask, n); },
-                    [=] {
-                      kernels::activation_backward<kernels::generated::GeluMxfp8, T, kSchedule, MxFp8>(dy, kernels::stored<MxFp8>(codes, scales), mask, out, n);
-                    }});
+  stores.push_back(
+      {"MXFP8 y, bit", size + kBlockBytes + kMaskBytes, 2 * size + kBlockBytes + kMaskBytes,
+       [=] { kernels::gelu_forward_mxfp8<Forward, T, kSchedule>(x, codes, scales, mask, n); },
+       [=] { kernels::activation_backward<kernels::generated::GeluMxfp8, T, kSchedule, MxFp8>(dy, kernels::stored<MxFp8>(codes, scales), mask, out, n); }});
   const auto coded = [&](const std::string& name, int bits, const u64* seed) {
     u8* const packed = reinterpret_cast<u8*>(kept);
     const double code = bits / 8.0;
-    stores.push_back({name, 2 * size + code, 2 * size + code,
-                      [=] { kernels::activation_forward_code<Coded, T, kSchedule>({bits, seed}, x, out, packed, n); },
-                      [=] {
-                        kernels::activation_backward_code<T, kSchedule>({Coded::Code::kLo, Coded::Code::kHi}, {bits, seed}, dy, packed, out, n);
-                      }});
+    stores.push_back({name, 2 * size + code, 2 * size + code, [=] { kernels::activation_forward_code<Coded, T, kSchedule>({bits, seed}, x, out, packed, n); },
+                      [=] { kernels::activation_backward_code<T, kSchedule>({Coded::Code::kLo, Coded::Code::kHi}, {bits, seed}, dy, packed, out, n); }});
   };
   static constexpr u64 kSeed = 1;
   coded("code of 2 bits, dithered", 2, &kSeed);
@@ -82,7 +78,8 @@ std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* ke
 
 std::vector<StoreSpeed> store_speeds(FormatId format, i64 n, int rounds, std::uint64_t seed) {
   const Array x = filled(Content::kX, Element::kFormat, format, n, seed), dy = filled(Content::kDy, Element::kFormat, format, n, seed),
-              out = filled(Content::kResult, Element::kFormat, format, n, seed), mask = filled(Content::kResult, Element::kMaskWord, format, (n + 31) / 32, seed);
+              out = filled(Content::kResult, Element::kFormat, format, n, seed),
+              mask = filled(Content::kResult, Element::kMaskWord, format, (n + 31) / 32, seed);
   std::vector<TimedStore> stores;
   std::vector<Array> kept;
   // Every store keeps in an array of its own, so that its backward finds what its forward left.

@@ -440,12 +440,18 @@ outgrad_status enter_code(const char* function, bool backward, outgrad_activatio
                  alignment};
   };
   const i64 alignment = kInfo[format].bytes;
-  const CodeArguments a{input, output, const_cast<void*>(codes), n, bits, seed, kCodeInfo[static_cast<std::size_t>(activation)].lo,
+  const CodeArguments a{input,
+                        output,
+                        const_cast<void*>(codes),
+                        n,
+                        bits,
+                        seed,
+                        kCodeInfo[static_cast<std::size_t>(activation)].lo,
                         kCodeInfo[static_cast<std::size_t>(activation)].hi};
   return enter(function, format,
                {array(backward ? "dy" : "x", input, bytes, alignment, Role::kInput, false),
-                          array("codes", codes, needed, 1, backward ? Role::kInput : Role::kOutput, false),
-                          array(backward ? "dx" : "y", output, bytes, alignment, Role::kOutput, true)},
+                array("codes", codes, needed, 1, backward ? Role::kInput : Role::kOutput, false),
+                array(backward ? "dx" : "y", output, bytes, alignment, Role::kOutput, true)},
                [&](const FormatKernels& kernels) { backward ? kernels.backward_code(a) : kernels.forward_code[activation](a); });
 }
 

@@ -120,7 +120,8 @@ constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
 
 template <class T>
 constexpr FormatKernels kernels_of() {
-  FormatKernels all = kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, kernels::CodedActivations{}, std::make_integer_sequence<int, kKernels>{});
+  FormatKernels all = kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, kernels::CodedActivations{},
+                                    std::make_integer_sequence<int, kKernels>{});
   if constexpr (sizeof(T) == 2) {
     using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
     add_parity<Y>(all, typename kernels::ParityFits<Y>::Type{});

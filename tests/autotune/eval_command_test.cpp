@@ -212,8 +212,8 @@ TEST_F(Eval, AHeaderWhoseYCarriesItsBranchReadsNoMask) {
   std::vector<kernels::ParityBf16> carrying;
   for (const BF16 each : y) carrying.push_back({each});
   std::vector<BF16> dx(kElements);
-  kernels::activation_backward<kernels::generated::GeluBf16Parity, BF16, kReferenceSchedule, kernels::ParityBf16>(dy.data(), carrying.data(), nullptr, dx.data(),
-                                                                                                                 static_cast<i64>(kElements));
+  kernels::activation_backward<kernels::generated::GeluBf16Parity, BF16, kReferenceSchedule, kernels::ParityBf16>(dy.data(), carrying.data(), nullptr,
+                                                                                                                  dx.data(), static_cast<i64>(kElements));
   write("dy", dy), write("y", y);
   const CommandResult given = tune("eval --op backward --header " + kGenerated + "gelu_bf16_parity.h" + option("dy") + option("y") + option("dx"));
   ASSERT_EQ(given.status, 0) << given.output;
@@ -248,8 +248,8 @@ TEST_F(Eval, AHeaderOfABlockFormatReadsScales) {
   for (std::size_t k = 0; k < scales.size(); ++k) scales[k].bits = static_cast<kernels::u8>(110 + k % 20);
   std::vector<u32> mask = patterns<u32>((kElements + 31) / 32, 53);
   std::vector<BF16> dx(kElements);
-  kernels::activation_backward<kernels::generated::GeluMxfp8, BF16, kReferenceSchedule, MxFp8>(
-      dy.data(), kernels::stored<MxFp8>(y.data(), scales.data()), mask.data(), dx.data(), static_cast<i64>(kElements));
+  kernels::activation_backward<kernels::generated::GeluMxfp8, BF16, kReferenceSchedule, MxFp8>(dy.data(), kernels::stored<MxFp8>(y.data(), scales.data()),
+                                                                                               mask.data(), dx.data(), static_cast<i64>(kElements));
   write("dy", dy), write("y", y), write("scales", scales), write("mask", mask);
   const std::string command =
       "eval --op backward --format bf16 --header " + kGenerated + "gelu_mxfp8.h" + option("dy") + option("y") + option("mask") + option("dx");
@@ -269,11 +269,12 @@ TEST_F(Eval, AHeaderOfABlockFormatReadsScales) {
   scales.pop_back();
   write("scales", scales);
   expect_refused(command + option("scales"), "scales: ");
-  expect_refused("eval --op backward --header " + kGenerated + "gelu_bf16.h" + option("dy") + " --y " + folder_ / "dy" + option("mask") + option("dx") +
-                     option("scales"),
-                 "--scales: y in bf16 has no scales");
-  expect_refused("eval --op backward --activation gelu --format bf16" + option("dy") + " --y " + folder_ / "dy" + option("mask") + option("dx") + option("scales"),
-                 "--scales: is not an option of --op backward without --header");
+  expect_refused(
+      "eval --op backward --header " + kGenerated + "gelu_bf16.h" + option("dy") + " --y " + folder_ / "dy" + option("mask") + option("dx") + option("scales"),
+      "--scales: y in bf16 has no scales");
+  expect_refused(
+      "eval --op backward --activation gelu --format bf16" + option("dy") + " --y " + folder_ / "dy" + option("mask") + option("dx") + option("scales"),
+      "--scales: is not an option of --op backward without --header");
 }
 
 // On a device, of which the tests have a stand-in: the CPU's bytes, from the same files.

@@ -188,9 +188,8 @@ void expect_mxfp8_bits() {
   std::vector<T> dx(x.size()), in_place = x;
   activation_backward<generated::GeluMxfp8, T, kScalar, MxFp8>(x.data(), stored<MxFp8>(actual.codes.data(), actual.scales.data()), actual.mask.data(),
                                                                dx.data(), n);
-  ASSERT_EQ(
-      outgrad_gelu_backward_mxfp8(kFormatOf<T>, in_place.data(), actual.codes.data(), actual.scales.data(), actual.mask.data(), in_place.data(), n),
-      OUTGRAD_OK);
+  ASSERT_EQ(outgrad_gelu_backward_mxfp8(kFormatOf<T>, in_place.data(), actual.codes.data(), actual.scales.data(), actual.mask.data(), in_place.data(), n),
+            OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(dx, in_place), -1);
 }
 

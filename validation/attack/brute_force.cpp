@@ -265,8 +265,9 @@ double Library::coordinate_error(const Claims& c, float& at) {
 std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
   const std::string activation = text_of(claims.activation), function = text_of(claims.function), format = text_of(claims.format);
   const bool forward = claims.kind == Claims::Kind::forward;
-  const bool known_format = forward || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
-                            (claims.kind == Claims::Kind::backward && (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
+  const bool known_format =
+      forward || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
+      (claims.kind == Claims::Kind::backward && (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
   if (!known_format) return {{"kFormat", 0, 0, 0, true}};
   try {
     const Curve& curve = library.curve(activation, function);

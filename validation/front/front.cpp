@@ -201,8 +201,8 @@ std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& ro
     text += fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
                         std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", row.store.proven), found);
     for (const StoreUnder& u : row.under) text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
-    text += fmt::format(" {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations),
-                        row.dominated_by.empty() ? "-" : row.dominated_by);
+    text +=
+        fmt::format(" {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations), row.dominated_by.empty() ? "-" : row.dominated_by);
   }
   return text;
 }

@@ -77,11 +77,10 @@ Document compose(const Results& results, const std::vector<Requirement>& rows) {
                     {matrix(rows)},
                     remarks(rows),
                     {}};
-  document.sections = {curves_section(results),  limits_section(results),       pareto_section(results),    channels_section(results),
-                       attack_section(results),  coverage_section(results),     often_section(results),     others_section(results),
-                       bits_section(results),
-                       ledger_section(results),  training_section(results),     requirements_section(rows), errors_section(results),
-                       forward_section(results), coefficients_section(results), tuning_section(results),    inputs_section(results)};
+  document.sections = {curves_section(results),   limits_section(results),    pareto_section(results), channels_section(results), attack_section(results),
+                       coverage_section(results), often_section(results),     others_section(results), bits_section(results),     ledger_section(results),
+                       training_section(results), requirements_section(rows), errors_section(results), forward_section(results),  coefficients_section(results),
+                       tuning_section(results),   inputs_section(results)};
   return document;
 }
 

@@ -262,7 +262,8 @@ struct Results {
 
   bool empty() const {
     return backward.empty() && forward.empty() && rounded.empty() && tables.empty() && fits.empty() && sweeps.empty() && foreign.empty() &&
-           quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() && training.empty();
+           quantisers.empty() && fronts.empty() && stability.empty() && tuning.empty() && pareto.empty() && attacks.empty() && ledgers.empty() &&
+           training.empty();
   }
   /// Null if there is none.
   const BackwardHeader* backward_named(const std::string& name) const;

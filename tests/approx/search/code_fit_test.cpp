@@ -74,7 +74,8 @@ TEST(CodeFit, RefusesWhatItCannotCode) {
   EXPECT_NE(refusal_of_code(code_spec_with(text, "abs:2^-14.6", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
   EXPECT_NE(refusal_of_code(code_spec_with(text, "\"fit\"", "\"format\"")).find("s.json: fit: is missing"), std::string::npos);
   EXPECT_NE(refusal_of_code(code_spec_with(code_spec_text("swish"), "1.5", "1.25")).find("swish_f32 is fitted for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
-  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_with(text, "activation", "expression"), "\"gelu\",\n  \"target\"", "\"x*sigmoid(x)\",\n  \"target\"")).find("no f32 fit"),
+  EXPECT_NE(refusal_of_code(code_spec_with(code_spec_with(text, "activation", "expression"), "\"gelu\",\n  \"target\"", "\"x*sigmoid(x)\",\n  \"target\""))
+                .find("no f32 fit"),
             std::string::npos);
 }
 

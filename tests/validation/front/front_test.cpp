@@ -20,9 +20,7 @@ std::string foreign_file(const std::string& name) { return std::string(OUTGRAD_S
 
 Store published(const std::string& name) { return foreign_store(parse_foreign(kernels::read_file(foreign_file(name)), name)); }
 
-FrontRow row_of(const SweptActivation& f, Store store) {
-  return front_of(f, {std::move(store)}, usual_distributions(), 1).front();
-}
+FrontRow row_of(const SweptActivation& f, Store store) { return front_of(f, {std::move(store)}, usual_distributions(), 1).front(); }
 
 constexpr std::size_t kSigma1 = 1;  // in usual_distributions()
 
@@ -99,8 +97,9 @@ TEST(Front, AConstantErrorIsItsOwnRmsAndBias) {
 TEST(Front, DominanceNeedsEveryFigure) {
   Store small_sup = constant("small sup", 2, 0.2);
   small_sup.proven = 0.1;
-  const auto rows = front_of(kGelu, {constant("few bits", 1, 0.3), constant("worse", 1, 0.4), small_sup, constant("small rms", 2, 0.15), constant("more bits", 3, 0.2)},
-                             usual_distributions(), kSigma1);
+  const auto rows =
+      front_of(kGelu, {constant("few bits", 1, 0.3), constant("worse", 1, 0.4), small_sup, constant("small rms", 2, 0.15), constant("more bits", 3, 0.2)},
+               usual_distributions(), kSigma1);
   EXPECT_EQ(rows[0].dominated_by, "");
   EXPECT_EQ(rows[1].dominated_by, "few bits");
   EXPECT_EQ(rows[2].dominated_by, "");  // a smaller bound, a larger rms

@@ -740,7 +740,12 @@ TEST_F(Report, ShowsAFrontOfBitsAndRefusesADamagedOne) {
   Json front{{"schema", "outgrad.front/1"}, {"activation", "gelu"}, {"x_format", "bf16"}};
   front["stores"] = {
       {{"name", "code of 4 bits"}, {"origin", "outgrad"}, {"bits_beyond", 4}, {"bits_all", 20}, {"proven", 0.0393}, {"under", under(0.039, 0.023)}},
-      {{"name", "<script>"}, {"origin", "somebody"}, {"bits_beyond", 4.125}, {"bits_all", 20.125}, {"dominated_by", "code of 4 bits"}, {"under", under(0.3, 0.081)}}};
+      {{"name", "<script>"},
+       {"origin", "somebody"},
+       {"bits_beyond", 4.125},
+       {"bits_all", 20.125},
+       {"dominated_by", "code of 4 bits"},
+       {"under", under(0.3, 0.081)}}};
   write("front/gelu.json", front.dump());
   const Results results = read();
   ASSERT_EQ(results.fronts.size(), 1u);
