@@ -35,26 +35,63 @@ void activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n
 
 namespace detail {
 
-// The codes of x stand in `from`.
+// y by the bits of x, and two bytes more, for a gather reads four at a time.
 template <class F, class Y>
-void parity_elements(const Y* from, Y* y, u8*, i64 begin, i64 end) {
-  for (i64 i = begin; i < end; ++i) y[i] = forward_to_branch<F, Y>(from[i]);
+struct BranchesByCode {
+  u16 y[kCodes + 1] = {};
+
+  BranchesByCode() {
+    using Carrier = typename Format<Y>::Carrier;
+    const DefaultFloatEnvironment environment;
+    for (i64 code = 0; code < kCodes; ++code) y[code] = forward_to_branch<F, Y>(Carrier{static_cast<u16>(code)}).bits;
+  }
+};
+template <class F, class Y>
+const u16* branches_by_code() {
+  static const BranchesByCode<F, Y> table;
+  return table.y;
 }
 
-// A table of its own, beside those of forwards with a mask.
-template <class F>
-struct ToBranch;
+template <class T, class Y, CpuSchedule S, bool kStreaming>
+void forward_range_to_branch(const u16* outputs, const T* x, Y* y, i64 begin, i64 end) {
+  i64 i = begin;
+#ifdef OUTGRAD_AVX512
+  if constexpr (S.vector_bits == 512) {
+    constexpr __mmask16 kAll = 0xffff;  // what is masked starts from a defined value, unlike g++ 12's other intrinsics
+    constexpr i64 kStep = 16;
+    for (; i + kStep <= end; i += kStep) {
+      fetch_ahead<kStreaming>(x + i, kStep);
+      const __m512i code = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)));
+      const __m512i pair = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, outputs, sizeof(u16));
+      const __m256i found = _mm512_maskz_cvtepi32_epi16(kAll, pair);  // the lower halves
+      __m256i* const to = reinterpret_cast<__m256i*>(y + i);
+      if constexpr (kStreaming) {
+        _mm256_stream_si256(to, found);
+      } else {
+        _mm256_storeu_si256(to, found);
+      }
+    }
+  }
+#endif
+  for (; i < end; ++i) y[i].bits = outputs[x[i].bits];
+  end_streaming<kStreaming>();
+}
 
 }  // namespace detail
 
 template <class F, CarriesBranch Y, CpuSchedule S>
 void activation_forward_parity(const typename Format<Y>::Carrier* x, Y* y, i64 n) {
   static_assert(detail::schedule_holds<S>());
+  using T = typename Format<Y>::Carrier;
   if (n == 0) return;
-  const u16* const outputs = detail::outputs_by_code<detail::ToBranch<F>, Y>(detail::parity_elements<F, Y>);
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    for (i64 i = begin; i < end; ++i) y[i].bits = outputs[x[i].bits];
-  });
+  const u16* const outputs = detail::branches_by_code<F, Y>();
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams<S>(y, n)) {
+      detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range_to_branch<T, Y, detail::kLoopOf<S>, true>(outputs, x, y, begin, end); });
+      return;
+    }
+  }
+  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::forward_range_to_branch<T, Y, detail::kLoopOf<S>, false>(outputs, x, y, begin, end); });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

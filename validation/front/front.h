@@ -73,9 +73,9 @@ struct FrontRow {
 /// The stores that the library has for an activation, of swept_activations().
 std::vector<Store> own_stores(const SweptActivation& f);
 
-/// A published system of kind "steps" or "quantiser". A quantiser's group has the range that as many x of the
-/// distribution have: between the quantiles of 1 / (n + 1) and n / (n + 1) for groups of n; x beyond are taken to its
-/// ends. Throws kernels::SpecError for another kind.
+/// A published system of kind "steps" or "quantiser", with its own arithmetic in bf16. A quantiser's group reaches from
+/// the mean of the least to the mean of the largest of as many x of the distribution; x beyond are taken to its ends.
+/// Throws kernels::SpecError for another kind.
 Store foreign_store(const ForeignFunction& function);
 
 /// Rows in the order of the stores. `rank_by` is the index of the distribution by which dominance is decided.
