@@ -582,7 +582,7 @@ TEST(CInterface, CodesRefuseWithoutWriting) {
     both(OUTGRAD_ERROR_VALUE, "a dithered code has 2 or 3", [&](A& a) { a.bits = bits, a.seed = &seed; });
   }
   both(OUTGRAD_ERROR_OVERLAP, "overlaps", [&](A& a) { a.out = x + 1; });
-  both(OUTGRAD_ERROR_OVERLAP, "overlaps codes", [&](A& a) { a.codes = reinterpret_cast<u8*>(y) + 4 * n - 1; });
+  both(OUTGRAD_ERROR_OVERLAP, "overlaps", [&](A& a) { a.codes = reinterpret_cast<u8*>(y) + 4 * n - 1; });
   expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps x", memory,
                  [&] { return outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, x + n - 1, kBytes, 5, nullptr, n); });
   both(OUTGRAD_ERROR_ALIGNMENT, "is not aligned", [&](A& a) { a.out = reinterpret_cast<u8*>(y) + 2; });
