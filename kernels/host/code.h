@@ -86,17 +86,6 @@ OUTGRAD_HD void pack_codes(const u8* numbers, int bits, int shift, u8* packed) {
   }
 }
 
-// The reverse; reads as many bytes as that many codes have, and 8 more.
-OUTGRAD_HD void unpack_codes(const u8* packed, int bits, u8* numbers) {
-  const u64 field = kEachByte * ((1u << bits) - 1);
-  for (int k = 0; k < kCodeBlock; k += 8, packed += bits) {
-    u64 eight;
-    std::memcpy(&eight, packed, sizeof eight);
-    eight = expanded(eight, field, bits);
-    std::memcpy(numbers + k, &eight, sizeof eight);
-  }
-}
-
 // -d of the elements from `first` on, a multiple of kCodeBlock.
 inline void negative_dithers(u64 seed, i64 first, float* minus_d) {
   for (int k = 0; k < kCodeBlock; k += kDropoutPack) {
@@ -126,26 +115,32 @@ OUTGRAD_HD void store_value(const Ops& ops, T* to, const typename Ops::Value& va
   }
 }
 
-// Bytes as numbers.
+// The codes from `first` on as numbers, of as many elements as ops handles at once (`first` is a multiple of that), with
+// `field` as in expanded(). Reads up to 8 bytes beyond them.
 template <class Ops>
-OUTGRAD_HD typename Ops::Value load_numbers(const Ops&, const u8* from) {
+OUTGRAD_HD typename Ops::Value load_numbers(const Ops&, const u8* packed, int first, int bits, u64 field) {
   if constexpr (std::is_same_v<Ops, FloatOps>) {
-    return static_cast<float>(*from);
+    u16 two;
+    std::memcpy(&two, packed + first * bits / 8, sizeof two);
+    return static_cast<float>(static_cast<u64>(two >> first * bits % 8) & (field & 0xff));
   } else {
     typename Ops::Value numbers;
     constexpr int kPacks = sizeof(numbers.v) / sizeof(*numbers.v), kLanes = Ops::kElements / kPacks;
+    const auto eight = [=](int group) __attribute__((always_inline)) {
+      u64 word;
+      std::memcpy(&word, packed + (first / 8 + group) * bits, sizeof word);
+      return static_cast<i64>(expanded(word, field, bits));
+    };
     OUTGRAD_UNROLL
     for (int i = 0; i < kPacks; ++i) {
 #ifdef OUTGRAD_AVX512
       if constexpr (kLanes == 16) {  // with a mask of all lanes, for g++ 12 takes the forms without one for a mistake, as in kernels/simd.h
-        const __m512i wide = _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kLanes)));
+        const __m512i wide = _mm512_maskz_cvtepu8_epi32(0xffff, _mm_set_epi64x(eight(2 * i + 1), eight(2 * i)));
         numbers.v[i] = _mm512_maskz_cvtepi32_ps(0xffff, wide);
       }
 #endif
 #ifdef OUTGRAD_AVX2
-      if constexpr (kLanes == 8) {
-        numbers.v[i] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i * kLanes))));
-      }
+      if constexpr (kLanes == 8) numbers.v[i] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(eight(i))));
 #endif
     }
     return numbers;
@@ -321,18 +316,17 @@ void forward_code_range(const CodeChoice& choice, const T* x, T* y, u8* codes, i
 // dx of a block of codes, of which the bytes up to 8 beyond the last are readable.
 template <class T, CpuSchedule S, bool kStreaming>
 void backward_code_block(const CodeChoice& choice, const CodeRule& rule, i64 first, const T* dy, const u8* packed, T* dx) {
-  alignas(64) u8 numbers[kCodeBlock];
-  unpack_codes(packed, choice.bits, numbers);
+  const u64 field = kEachByte * ((1u << choice.bits) - 1);
   if (choice.seed == nullptr) {
     over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
       fetch_ahead<kStreaming>(dy + k, sizeof(ops.load(dy)) / sizeof(float));
-      store_value<kStreaming>(ops, dx + k, ops.mul(ops.load(dy + k), decoded(ops, rule, load_numbers(ops, numbers + k))));
+      store_value<kStreaming>(ops, dx + k, ops.mul(ops.load(dy + k), decoded(ops, rule, load_numbers(ops, packed, k, choice.bits, field))));
     });
   } else {
     alignas(64) float minus_d[kCodeBlock];
     negative_dithers(*choice.seed, first, minus_d);
     over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-      const auto number = ops.sub(load_numbers(ops, numbers + k), ops.negate(ops.load(minus_d + k)));
+      const auto number = ops.sub(load_numbers(ops, packed, k, choice.bits, field), ops.negate(ops.load(minus_d + k)));
       store_value<kStreaming>(ops, dx + k, ops.mul(ops.load(dy + k), decoded(ops, rule, number)));
     });
   }
