@@ -43,6 +43,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import outgrad
+from paired import interval
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULT = HERE.parent / "training" / "masked_lm.json"
@@ -56,8 +57,6 @@ LENGTH, BATCH, HIDDEN_SHARE, VALIDATION_WINDOWS = 64, 16, 0.15, 256
 COLUMNS, LAYERS, INNER, HIDDEN_BYTE = 64, 2, 256, 256
 NEAREST = (-1, 1, -2, 2)  # what each head of attention looks at first
 DROPOUT, RATE, WARM_UP, POINTS, PROBES = 0.1, 3e-3, 40, 40, 5
-# Student's t at 0.975, by degrees of freedom (any table of it).
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 14: 2.145, 19: 2.093}
 
 
 # --- Texts ---------------------------------------------------------------------------------------------------------
@@ -301,9 +300,8 @@ def summary_of(runs, probes):
             if of_way:
                 row["validation_loss"] = {"mean": statistics.fmean(of_way.values())}
             pairs = [loss - ended[text, "exact", seed] for seed, loss in of_way.items() if (text, "exact", seed) in ended]
-            if way != "exact" and len(pairs) - 1 in STUDENT:
-                mean, half = statistics.fmean(pairs), STUDENT[len(pairs) - 1] * statistics.stdev(pairs) / math.sqrt(len(pairs))
-                row["difference"] = {"mean": mean, "low": mean - half, "high": mean + half, "confidence": 0.95}
+            if way != "exact":
+                row["difference"] = interval(pairs)
             off = [w["relative_l2"] for p in probes if p["text"] == text for w in p["ways"] if w["way"] == way]
             if off:
                 row["relative_l2"] = {"median": statistics.median(off), "greatest": max(off)}
@@ -387,8 +385,6 @@ def main():
     parser.add_argument("--steps", type=counted, default=600)
     parser.add_argument("--jobs", type=counted, default=1, help="runs side by side; they give the same numbers")
     options = parser.parse_args()
-    if options.seeds - 1 not in STUDENT and options.seeds > 1:
-        parser.error(f"--seeds: no quantile for {options.seeds}")
     if options.show:
         show(json.loads(RESULT.read_text()))
         return

@@ -693,7 +693,9 @@ Results read_results(const std::string& folder, const std::string& headers) {
   for (const std::string& file : files_in(in / "studies", ".json")) {
     if (fs::path(file).filename() == "ledger.json") results.ledgers.push_back(read_ledger(file));
   }
-  for (const std::string& file : files_in(in / "training", ".json")) results.training.push_back(read_training(file));
+  for (const std::string& file : files_in(in / "training", ".json")) {
+    if (fs::path(file).filename() == "masked_lm.json") results.training.push_back(read_training(file));
+  }
   for (const std::string& file : files_in(in / "tuned", ".jsonl")) read_tuning(file, results);
   expect_agreement(results);
   return results;
