@@ -82,6 +82,7 @@ TEST(Found, EveryCommittedBoundHasItsInput) {
   std::set<std::string> without;
   size_t bounds = 0;
   for (const std::string& name : headers()) {
+    if (name.ends_with("_code")) continue;  // states no inputs
     const std::string text = committed(name);
     for (std::sregex_iterator match(text.begin(), text.end(), bound_line), end; match != end; ++match) {
       constexpr double kEqual = -48;
