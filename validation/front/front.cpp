@@ -13,12 +13,13 @@
 namespace outgrad::validation {
 namespace {
 
-// The q with P(x <= q) = p.
+// The q with P(x <= q) = p, within a range that holds every distribution.
 double quantile(const Distribution& distribution, double p) {
-  double low = -1e6, high = 1e6;
+  constexpr double kFar = 1024;
+  double low = -kFar, high = kFar;
   for (int step = 0; step < 100; ++step) {
     const double middle = (low + high) / 2;
-    (distribution.mass(-std::numeric_limits<double>::infinity(), middle) < p ? low : high) = middle;
+    (distribution.mass(-kFar, middle) < p ? low : high) = middle;
   }
   return (low + high) / 2;
 }
