@@ -355,7 +355,7 @@ def run(of_task, seed, way, steps):
 def summary_of(runs, probes):
     ended = {(r["task"], r["way"], r["seed"]): r["validation"] for r in runs if r["validation"] is not None}
     summary = []
-    for task in (t.name for t in TASKS):
+    for task in dict.fromkeys(r["task"] for r in runs):
         for way in WAYS:
             of_way = {seed: value for (t, w, seed), value in ended.items() if (t, w) == (task, way)}
             row = {"task": task, "way": way, "n": len(of_way), "validation": statistics.fmean(of_way.values()) if of_way else None}
@@ -374,10 +374,12 @@ def result_of(runs, probes, steps):
     tasks = []
     for task in TASKS:
         seeds = sorted({r["seed"] for r in runs if r["task"] == task.name})
+        if not seeds:
+            continue
         about = {"name": task.name, "what": task.what, "steps": steps or task.steps, "batch": task.batch, "seeds": seeds}
         about["parameters"] = sum(p.numel() for p in task(1).model().parameters())
         other = [p["other_batch"] for p in probes if p["task"] == task.name]
-        tasks.append(about | {"other_batch": statistics.median(other) if other else None})
+        tasks.append(about | {"other_batch": statistics.median(other)})
     configuration = {"tasks": tasks, "ways": list(WAYS), "comparisons": len(PAIRS), "torch": torch.__version__}
     about = {"schema": "outgrad.store_training/1", "command": "python notebooks_data/studies/stores.py --write"}
     return about | {"configuration": configuration, "runs": runs, "probes": probes, "summary": summary_of(runs, probes)}

@@ -181,12 +181,13 @@ def test_the_written_summary_follows_from_the_written_runs():
     assert stores.summary_of(WRITTEN["runs"], WRITTEN["probes"]) == WRITTEN["summary"]
     wanted = {(t["name"], s, w) for t in WRITTEN["configuration"]["tasks"] for s in t["seeds"] for w in stores.WAYS}
     assert {(r["task"], r["seed"], r["way"]) for r in WRITTEN["runs"]} == wanted and len(WRITTEN["runs"]) == len(wanted)
-    assert [(t["name"], t["steps"], len(t["seeds"])) for t in WRITTEN["configuration"]["tasks"]] == [(t.name, t.steps, t.seeds) for t in stores.TASKS]
+    steps = {t.name: t.steps for t in stores.TASKS}
+    assert all(t["steps"] == steps[t["name"]] and len(t["seeds"]) > 1 for t in WRITTEN["configuration"]["tasks"])
 
 
 def test_a_run_that_diverged_is_counted_and_left_out():
     runs = [dict(r) for r in WRITTEN["runs"]]
-    lost = next(r for r in runs if (r["task"], r["way"]) == ("digits", "actnn_2"))
+    lost = next(r for r in runs if (r["task"], r["way"]) == ("regression", "actnn_2"))
     lost["validation"] = None
-    row = next(r for r in stores.summary_of(runs, []) if (r["task"], r["way"]) == ("digits", "actnn_2"))
-    assert (row["n"], row["diverged"]) == (stores.Digits.seeds - 1, 1)
+    row = next(r for r in stores.summary_of(runs, []) if (r["task"], r["way"]) == ("regression", "actnn_2"))
+    assert (row["n"], row["diverged"]) == (len(WRITTEN["configuration"]["tasks"][0]["seeds"]) - 1, 1)
