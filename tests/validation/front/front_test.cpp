@@ -1,6 +1,7 @@
 // The front: published figures of others come out, no proven bound is exceeded, and one figure alone dominates nothing.
 #include "validation/front/front.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -105,6 +106,42 @@ TEST(Front, DominanceNeedsEveryFigure) {
   EXPECT_EQ(rows[2].dominated_by, "");  // a smaller bound, a larger rms
   EXPECT_EQ(rows[3].dominated_by, "");
   EXPECT_EQ(rows[4].dominated_by, "small sup");
+}
+
+std::string source_file(const std::string& name) { return std::string(OUTGRAD_SOURCE_DIR) + "/" + name; }
+
+// What is committed is what the stores of today give, and the page shows it.
+TEST(Front, TheCommittedFrontAndThePageAreOfToday) {
+  const auto committed = nlohmann::json::parse(kernels::read_file(source_file("notebooks_data/front/gelu.json")));
+  const std::string page = kernels::read_file(source_file("docs/how_few_bits.md"));
+  const std::string histogram = source_file("notebooks_data/activations/all-MiniLM-L6-v2.json");
+  std::vector<Distribution> distributions = usual_distributions();
+  distributions.push_back(Distribution::parse(kernels::read_file(histogram), histogram));
+  std::vector<Store> stores = own_stores(kGelu);
+  const std::size_t own = stores.size();
+  ASSERT_GT(committed.at("stores").size(), own);
+  for (std::size_t k = own; k < committed["stores"].size(); ++k) stores.push_back(published(committed["stores"][k].at("name").get<std::string>()));
+  const auto today = nlohmann::json(front_json(kGelu, front_of(kGelu, std::move(stores), distributions, kSigma1)));
+  ASSERT_EQ(committed["stores"].size(), today["stores"].size());
+  for (std::size_t k = 0; k < today["stores"].size(); ++k) {
+    const auto &a = committed["stores"][k], &b = today["stores"][k];
+    for (const char* key : {"name", "origin", "bits_beyond", "bits_all"}) EXPECT_EQ(a.at(key), b.at(key)) << a.at("name");
+    EXPECT_EQ(a.value("proven", 0.0), b.value("proven", 0.0)) << a.at("name");
+    EXPECT_EQ(a.value("dominated_by", ""), b.value("dominated_by", "")) << a.at("name");
+    double found = 0;
+    for (std::size_t d = 0; d < distributions.size(); ++d) {
+      for (const char* key : {"greatest", "rms", "bias", "shrinkage"}) {
+        EXPECT_NEAR(a["under"][d].at(key).get<double>(), b["under"][d].at(key).get<double>(), 1e-9) << a.at("name") << ' ' << key;
+      }
+      found = std::max(found, a["under"][d]["greatest"].get<double>());
+    }
+    const auto& under = a["under"][kSigma1];
+    const std::string row = fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.4f} | {:.4f} | {:+.4f} | {:.4f} |", a["name"].get<std::string>(),
+                                        a["bits_beyond"].get<double>(), a["bits_all"].get<double>(),
+                                        a.contains("proven") ? fmt::format("{:.5f}", a["proven"].get<double>()) : "-", found, under["rms"].get<double>(),
+                                        under["bias"].get<double>(), under["shrinkage"].get<double>());
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
 }
 
 class FrontCommand : public CommandTest {
