@@ -75,6 +75,9 @@ std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const 
   return errors;
 }
 
+// To five digits after the point.
+double rounded_up(double v) { return std::ceil(v * 1e5) * 1e-5; }
+
 bool dominates(const FrontRow& a, const FrontRow& b, std::size_t rank_by) {
   const auto figures = [&](const FrontRow& row) { return std::array{row.store.beyond, row.store.all, row.sup(), row.under[rank_by].rms}; };
   const auto one = figures(a), other = figures(b);
@@ -201,7 +204,7 @@ std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& ro
     double found = 0;
     for (const StoreUnder& u : row.under) found = std::max(found, u.greatest);
     text += fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
-                        std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", row.store.proven), found);
+                        std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", rounded_up(row.store.proven)), found);
     for (const StoreUnder& u : row.under) text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
     text +=
         fmt::format(" {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations), row.dominated_by.empty() ? "-" : row.dominated_by);

@@ -136,10 +136,10 @@ TEST(Front, TheCommittedFrontAndThePageAreOfToday) {
       found = std::max(found, a["under"][d]["greatest"].get<double>());
     }
     const auto& under = a["under"][kSigma1];
-    const std::string row = fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.4f} | {:.4f} | {:+.4f} | {:.4f} |", a["name"].get<std::string>(),
-                                        a["bits_beyond"].get<double>(), a["bits_all"].get<double>(),
-                                        a.contains("proven") ? fmt::format("{:.5f}", a["proven"].get<double>()) : "-", found, under["rms"].get<double>(),
-                                        under["bias"].get<double>(), under["shrinkage"].get<double>());
+    const std::string row =
+        fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.4f} | {:.4f} | {:+.4f} | {:.4f} |", a["name"].get<std::string>(), a["bits_beyond"].get<double>(),
+                    a["bits_all"].get<double>(), a.contains("proven") ? fmt::format("{:.5f}", std::ceil(a["proven"].get<double>() * 1e5) * 1e-5) : "-", found,
+                    under["rms"].get<double>(), under["bias"].get<double>(), under["shrinkage"].get<double>());
     EXPECT_NE(page.find(row), std::string::npos) << row;
   }
 }
