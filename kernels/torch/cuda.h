@@ -23,6 +23,14 @@ struct NormOf {
   std::int64_t side_count = 0;
 };
 
+// Codes for f'(x), for either backend.
+struct CodesOf {
+  outgrad_activation activation = 0;
+  std::int32_t bits = 0;
+  const std::uint64_t* seed = nullptr;  // of a dither
+  std::size_t bytes = 0;
+};
+
 // The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate nothing and
 // never wait, so they may be captured in a graph. Values on the device are not checked: a gamma without a finite
 // reciprocal outside the side channels gives infinities and NaNs in the backward pass. They throw kernels::SpecError
@@ -34,6 +42,14 @@ class Cuda {
   void activation_forward(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::uint32_t* mask, std::int64_t n) const;
   void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const;
+
+  // These stores have no kernels for CUDA yet: each call says so.
+  void activation_forward_parity(const auto&...) const { refuse_store("parity"); }
+  void activation_backward_parity(const auto&...) const { refuse_store("parity"); }
+  void activation_forward_code(const auto&...) const { refuse_store("code and dither"); }
+  void activation_backward_code(const auto&...) const { refuse_store("code and dither"); }
+  void gelu_forward_mxfp8(const auto&...) const { refuse_store("mxfp8+bit"); }
+  void gelu_backward_mxfp8(const auto&...) const { refuse_store("mxfp8+bit"); }
 
   void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
@@ -49,6 +65,8 @@ class Cuda {
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;
 
  private:
+  [[noreturn]] static void refuse_store(const char* store);
+
   int device_;
   void* stream_;
 };

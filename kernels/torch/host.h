@@ -23,6 +23,26 @@ class Host {
     require(outgrad_activation_backward(activation, format, dy, y, mask, dx, n));
   }
 
+  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::int64_t n) const {
+    require(outgrad_activation_forward_parity(activation, format, x, y, n));
+  }
+  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx, std::int64_t n) const {
+    require(outgrad_activation_backward_parity(activation, format, dy, y, dx, n));
+  }
+  void activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes, std::int64_t n) const {
+    require(outgrad_activation_forward_code(of.activation, format, x, y, codes, of.bytes, of.bits, of.seed, n));
+  }
+  void activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const {
+    require(outgrad_activation_backward_code(of.activation, format, dy, codes, of.bytes, dx, of.bits, of.seed, n));
+  }
+  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const {
+    require(outgrad_gelu_forward_mxfp8(format, x, codes, scales, mask, n));
+  }
+  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
+                           std::int64_t n) const {
+    require(outgrad_gelu_backward_mxfp8(format, dy, codes, scales, mask, dx, n));
+  }
+
   void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
     require(outgrad_bias_gelu_forward(format, x, bias, rows, n, y, mask));
   }

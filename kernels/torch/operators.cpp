@@ -1,10 +1,17 @@
 // The operators of the package for CPU and CUDA tensors, and what the package states about its fits.
 #include "kernels/torch/operators.h"
 
+#include <algorithm>
+#include <iterator>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/accuracy.h"
+#include "kernels/c/build.h"
+#include "kernels/codes.h"
+#include "kernels/fits.h"
 #include "kernels/support/jit/nvrtc.h"
 
 STABLE_TORCH_LIBRARY(outgrad, m) { outgrad::torch_operators::define(m); }
@@ -16,9 +23,10 @@ STABLE_TORCH_LIBRARY_IMPL(outgrad, CUDA, m) { outgrad::torch_operators::implemen
 namespace outgrad::torch_operators {
 namespace {
 
-struct Bounds {
-  kernels::FitBounds of;
-  double k;
+struct Stated {
+  const char* name = nullptr;
+  kernels::FitBounds of{};
+  double k = kernels::FitBounds::kNone, bias = kernels::FitBounds::kNone;
 };
 
 template <class Fit>
@@ -32,31 +40,73 @@ constexpr double coordinate_bound() {
   }
 }
 
+template <class Fit>
+constexpr Stated stated_by() {
+  return {Fit::kName, kernels::claims_of<Fit>().bounds, coordinate_bound<Fit>()};
+}
+
 template <class... Fit>
-Bounds bounds_of(kernels::FitList<Fit...>, int activation) {
-  const Bounds all[] = {{kernels::claims_of<Fit>().bounds, coordinate_bound<Fit>()}...};
+Stated stated_by(kernels::FitList<Fit...>, int activation) {
+  constexpr Stated kAll[] = {stated_by<Fit>()...};
+  return kAll[activation];
+}
+
+template <class... Fit>
+Stated stated_by(kernels::ParityFitList<Fit...>, std::string_view activation) {
+  Stated found;
+  ((activation == Fit::kActivation ? void(found = stated_by<Fit>()) : void()), ...);
+  return found;
+}
+
+template <class... Code>
+Stated stated_by(kernels::FitList<Code...>, int activation, int bits, bool dithered) {
+  const Stated all[] = {{Code::kName, {.t = kernels::code_error<Code>(bits, dithered)}, kernels::FitBounds::kNone, dithered ? Code::kBias : kernels::FitBounds::kNone}...};
   return all[activation];
+}
+
+template <class Action>
+auto by_type(outgrad_format format, const Action& action) {
+  if (format == OUTGRAD_F32) return action(float{});
+  return format == OUTGRAD_F16 ? action(kernels::F16{}) : action(kernels::BF16{});
+}
+
+const char* digest_of(std::string_view fit) {
+  const std::span digests{c::kDigests, static_cast<std::size_t>(c::kDigestCount)};
+  return std::ranges::find(digests, fit, &c::CoefficientDigest::fit)->sha256;  // the build lists every header
 }
 
 }  // namespace
 }  // namespace outgrad::torch_operators
 
-// The fit that a backward runs, the SHA-256 of its coefficient header, and the proven bounds that the header states:
-// {kA + kB, kK, kT, kR}, infinite where it states none. Returns 0, or 1 if the activation or the format is unknown.
-extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activation, outgrad_format format, const char** name, const char** sha256,
-                                                      double* bounds) {
+// What a backward pass runs for a store (kinds as in outgrad/stores.py; bits: of a code), the SHA-256 of its coefficient
+// header, and the proven bounds that the header states: {kA + kB, kK, kT, kR, kBias}, infinite where it states none.
+// Returns 0, or 1 if there is no such store of this activation in this format.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activation, outgrad_format format, std::int32_t kind, std::int32_t bits,
+                                                      const char** name, const char** sha256, double* bounds) {
   using namespace outgrad;
-  if (activation < 0 || activation >= kernels::kActivations) return 1;
-  torch_operators::Bounds found;
-  switch (format) {
-    case OUTGRAD_F32: found = torch_operators::bounds_of(kernels::ActivationFits<float>::Type{}, activation); break;
-    case OUTGRAD_F16: found = torch_operators::bounds_of(kernels::ActivationFits<kernels::F16>::Type{}, activation); break;
-    case OUTGRAD_BF16: found = torch_operators::bounds_of(kernels::ActivationFits<kernels::BF16>::Type{}, activation); break;
-    default: return 1;
+  using namespace outgrad::torch_operators;
+  if (activation < 0 || activation >= kernels::kActivations || format < OUTGRAD_F32 || format > OUTGRAD_BF16) return 1;
+  Stated found;
+  switch (kind) {
+    case 0: found = by_type(format, [&]<class T>(T) { return stated_by(typename kernels::ActivationFits<T>::Type{}, activation); }); break;
+    case 1:
+      if (format == OUTGRAD_F16) found = stated_by(kernels::ParityFits<kernels::ParityF16>::Type{}, kernels::kActivationNames[activation]);
+      if (format == OUTGRAD_BF16) found = stated_by(kernels::ParityFits<kernels::ParityBf16>::Type{}, kernels::kActivationNames[activation]);
+      break;
+    case 2:
+    case 3:
+      if (kernels::code_bits_hold(bits, kind == 3)) found = stated_by(kernels::ActivationCodes{}, activation, bits, kind == 3);
+      break;
+    case 4:
+      if (activation == OUTGRAD_GELU) found = stated_by<kernels::generated::GeluMxfp8>();
+      break;
+    default: break;
   }
-  *name = outgrad_fit_name(activation, format);
-  *sha256 = outgrad_coefficients_sha256(activation, format);
-  bounds[0] = found.of.a_plus_b, bounds[1] = found.k, bounds[2] = found.of.t, bounds[3] = found.of.r;
+  if (found.name == nullptr) return 1;
+  *name = found.name;
+  *sha256 = digest_of(found.name);
+  const double all[] = {found.of.a_plus_b, found.k, found.of.t, found.of.r, found.bias};
+  std::copy(std::begin(all), std::end(all), bounds);
   return 0;
 }
 

@@ -27,6 +27,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
+#include "kernels/code.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
 
@@ -128,6 +129,7 @@ class Call {
 
   Tensor floats_of(std::initializer_list<std::int64_t> size) const { return made({size.begin(), size.size()}, aoti_torch_dtype_float32()); }
   Tensor words_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_int32()); }
+  Tensor octets_of(std::int64_t count) const { return made({&count, 1}, aoti_torch_dtype_uint8()); }
   Tensor bytes_of(std::size_t count) const { return floats_of({static_cast<std::int64_t>((count + 3) / 4)}); }
   Tensor made_like(const Tensor& model) const {
     std::int32_t type = 0;
@@ -170,6 +172,7 @@ class Call {
 };
 
 inline std::int64_t mask_words(std::int64_t n) { return (n + 31) / 32; }
+inline std::int64_t mxfp8_scales(std::int64_t n) { return (n + 31) / 32; }
 
 // --- Activations ---------------------------------------------------------------------------------------------------
 
@@ -207,6 +210,83 @@ Tensor activation_backward(const Tensor& dy, const Tensor& y, const OptionalTens
                                               masked ? call.data<std::uint32_t>(*mask) : nullptr, dx.mutable_data_ptr(), n);
   return dx;
 }
+
+// --- Activations that keep something else than y and mask ---------------------------------------------------------
+
+template <class Backend>
+Tensor activation_forward_parity(const Tensor& x, std::int64_t activation) {
+  const Call call(x);
+  const Tensor y = call.made_like(x);
+  call.backend<Backend>().activation_forward_parity(static_cast<outgrad_activation>(activation), format_of(x), call.data(x), y.mutable_data_ptr(), x.numel());
+  return y;
+}
+
+template <class Backend>
+Tensor activation_backward_parity(const Tensor& dy, const Tensor& y, std::int64_t activation) {
+  const Call call(y);
+  require_like(dy, y, "dy");
+  const Tensor dx = call.made_like(dy);
+  call.backend<Backend>().activation_backward_parity(static_cast<outgrad_activation>(activation), format_of(y), call.data(dy), call.data(y),
+                                                     dx.mutable_data_ptr(), y.numel());
+  return dx;
+}
+
+// What forward and backward with codes have in common. The seed of a dither is an int64 tensor of one element beside x.
+inline CodesOf codes_of(const Call& call, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed, std::int64_t n) {
+  STD_TORCH_CHECK(bits >= 1 && bits <= kernels::kMostCodeBits, "outgrad: a code of ", bits, " bits, where 1 to ", kernels::kMostCodeBits, " are possible");
+  const int width = static_cast<int>(bits);
+  CodesOf codes{static_cast<outgrad_activation>(activation), width, nullptr, static_cast<std::size_t>(kernels::code_bytes(width, n))};
+  if (seed) {
+    require_elements(*seed, ScalarType::Long, 1, "seed");
+    codes.seed = call.data<std::uint64_t>(*seed);
+  }
+  return codes;
+}
+
+template <class Backend>
+std::tuple<Tensor, Tensor> activation_forward_code(const Tensor& x, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed) {
+  const Call call(x);
+  const CodesOf of = codes_of(call, activation, bits, seed, x.numel());
+  const Tensor y = call.made_like(x), codes = call.octets_of(static_cast<std::int64_t>(of.bytes));
+  call.backend<Backend>().activation_forward_code(of, format_of(x), call.data(x), y.mutable_data_ptr(), codes.mutable_data_ptr(), x.numel());
+  return {y, codes};
+}
+
+template <class Backend>
+Tensor activation_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t activation, std::int64_t bits, const OptionalTensor& seed) {
+  const Call call(dy);
+  const CodesOf of = codes_of(call, activation, bits, seed, dy.numel());
+  require_elements(codes, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "codes");
+  const Tensor dx = call.made_like(dy);
+  call.backend<Backend>().activation_backward_code(of, format_of(dy), call.data(dy), call.data(codes), dx.mutable_data_ptr(), dy.numel());
+  return dx;
+}
+
+// y itself is activation_forward's.
+template <class Backend>
+std::tuple<Tensor, Tensor, Tensor> gelu_forward_mxfp8(const Tensor& x) {
+  const Call call(x);
+  const std::int64_t n = x.numel();
+  const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)), mask = call.words_of(mask_words(n));
+  call.backend<Backend>().gelu_forward_mxfp8(format_of(x), call.data(x), result<std::uint8_t>(codes), result<std::uint8_t>(scales),
+                                             result<std::uint32_t>(mask), n);
+  return {codes, scales, mask};
+}
+
+template <class Backend>
+Tensor gelu_backward_mxfp8(const Tensor& dy, const Tensor& codes, const Tensor& scales, const Tensor& mask) {
+  const Call call(dy);
+  const std::int64_t n = dy.numel();
+  require_elements(codes, ScalarType::Byte, n, "codes");
+  require_elements(scales, ScalarType::Byte, mxfp8_scales(n), "scales");
+  require_elements(mask, ScalarType::Int, mask_words(n), "mask");
+  const Tensor dx = call.made_like(dy);
+  call.backend<Backend>().gelu_backward_mxfp8(format_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data<std::uint8_t>(scales),
+                                              call.data<std::uint32_t>(mask), dx.mutable_data_ptr(), n);
+  return dx;
+}
+
+// --- GELU and a bias -------------------------------------------------------------------------------------------------
 
 // GELU of what a linear layer gives before its bias is added, over rows of n = the bias's length.
 inline std::int64_t rows_of(const Tensor& matrix, std::int64_t n) {
@@ -301,6 +381,12 @@ Tensor dropout(const Tensor& x, const Tensor& seed, double p) {
 inline constexpr const char* kSchemas[] = {
     "activation_forward(Tensor x, int activation) -> (Tensor, Tensor)",
     "activation_backward(Tensor dy, Tensor y, Tensor? mask, int activation) -> Tensor",
+    "activation_forward_parity(Tensor x, int activation) -> Tensor",
+    "activation_backward_parity(Tensor dy, Tensor y, int activation) -> Tensor",
+    "activation_forward_code(Tensor x, int activation, int bits, Tensor? seed) -> (Tensor, Tensor)",
+    "activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
+    "gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
+    "gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor",
     "bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)",
     "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns) -> (Tensor, Tensor)",
     "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels) -> (Tensor, Tensor, Tensor)",
@@ -317,6 +403,12 @@ template <class Backend, class Library>
 void implement(Library& m) {
   m.impl("activation_forward", TORCH_BOX(&activation_forward<Backend>));
   m.impl("activation_backward", TORCH_BOX(&activation_backward<Backend>));
+  m.impl("activation_forward_parity", TORCH_BOX(&activation_forward_parity<Backend>));
+  m.impl("activation_backward_parity", TORCH_BOX(&activation_backward_parity<Backend>));
+  m.impl("activation_forward_code", TORCH_BOX(&activation_forward_code<Backend>));
+  m.impl("activation_backward_code", TORCH_BOX(&activation_backward_code<Backend>));
+  m.impl("gelu_forward_mxfp8", TORCH_BOX(&gelu_forward_mxfp8<Backend>));
+  m.impl("gelu_backward_mxfp8", TORCH_BOX(&gelu_backward_mxfp8<Backend>));
   m.impl("bias_gelu_forward", TORCH_BOX(&bias_gelu_forward<Backend>));
   m.impl("bias_gelu_backward", TORCH_BOX(&bias_gelu_backward<Backend>));
   m.impl("norm_forward", TORCH_BOX(&norm_forward<Backend>));

@@ -4,7 +4,7 @@ import argparse
 import importlib.util
 import sys
 
-from . import report, version
+from . import report, stores, version
 
 
 def _positive(text):
@@ -12,6 +12,16 @@ def _positive(text):
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return number
+
+
+def _stores(text):
+    """A store, or stores by activation, as outgrad.patch takes them."""
+    if "=" not in text:
+        return text
+    for one in text.split(","):
+        if "=" not in one:
+            raise ValueError(f"--store: {one!r} is neither one store for all activations nor ACTIVATION=STORE")
+    return dict(one.split("=", 1) for one in text.split(","))
 
 
 def main(arguments=None):
@@ -24,6 +34,7 @@ def main(arguments=None):
     command.add_argument("--length", type=_positive, default=512, help="of a sequence (default: 512)")
     command.add_argument("--type", choices=report.TYPES, default="bf16", help="of parameters and inputs; autocast: fp32 with bf16 products (default: bf16)")
     command.add_argument("--norms", choices=("fp32", "autocast"), default="fp32", help="the norms' type under autocast (default: fp32)")
+    command.add_argument("--store", default=stores.DEFAULT, help="what all activations keep, such as code:4, or some, as in gelu=parity,silu=code:4 (default: %(default)s)")
     command.add_argument("--evaluation", action="store_true", help="the model in evaluation mode")
     command.add_argument("--modules", action="store_true", help="a row for each module too, with its bound")
     command.add_argument("--plot", metavar="FILE", help="also draw the bytes by component (needs matplotlib)")
@@ -31,7 +42,7 @@ def main(arguments=None):
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot: matplotlib is not installed")
     try:
-        found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation, options.norms)
+        found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation, options.norms, _stores(options.store))
         if options.plot:
             report.plot(found, options.plot, options.model)
     except (ValueError, OSError) as error:

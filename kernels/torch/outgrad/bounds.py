@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from . import library
+from . import library, stores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,17 +17,22 @@ class Bounds:
     evaluation: float  # kA + kB + kK: against f' at the x that y and the bit stand for
     total: float  # kT: against f'(x), over every x of the format
     regret: float  # kR: the part of kT that the storage of y does not excuse
+    bias: float = math.inf  # kBias, of a dithered code: of the mean of g over all dithers against f'(x), over every x
 
     def __str__(self):
         stated = self.total if math.isfinite(self.total) else self.evaluation
-        return f"|g - f'| <= {stated:.2g}, fit {self.fit}"
+        mean = f", its mean <= {self.bias:.2g}" if math.isfinite(self.bias) else ""
+        return f"|g - f'| <= {stated:.2g}{mean}, fit {self.fit}"
 
 
-def bounds(activation="gelu", dtype=torch.float32):
-    """Bounds of an activation's gradient for y stored in dtype."""
+def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT):
+    """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of mxfp8+bit holds in
+    every block of 32 whose largest |y| is below 2^12."""
     if activation not in library.ACTIVATIONS:
         raise ValueError(f"outgrad.bounds: {activation!r} is none of {', '.join(library.ACTIVATIONS)}")
     if dtype not in library.FORMATS:
         raise TypeError(f"outgrad.bounds: {dtype} is none of float32, float16, bfloat16")
-    fit, sha256, (a_plus_b, k, t, r) = library.fit_of(activation, dtype)
-    return Bounds(fit, sha256, a_plus_b + k, t, r)
+    if (why := stores.why_not(activation, store)) is not None:
+        raise ValueError(f"outgrad.bounds: {why}")
+    fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
+    return Bounds(fit, sha256, a_plus_b + k, t, r, bias)

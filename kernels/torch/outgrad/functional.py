@@ -1,6 +1,7 @@
 """Functions whose backward pass reads their output, not their input.
 
 For the backward pass, each function keeps its own output, which the next layer keeps anyway, and a few bytes beside it.
+An activation may keep something else instead: its argument `store` (stores.py).
 Arrays are float32, float16 or bfloat16; a gradient has the type of the array that it belongs to. There are only first
 derivatives: a second derivative raises an error, since the output does not give it with a proven bound.
 """
@@ -9,7 +10,7 @@ import math
 
 import torch
 
-from . import library
+from . import library, stores
 
 
 def _expect(function, **tensors):
@@ -59,16 +60,27 @@ class _Operation:
     compute(*inputs) gives (result, *more); keep(ctx, inputs, outputs) stores what gradients(ctx, dy) reads. `direct` is
     the cheap form: with setup_context, which only torch.func needs, a call costs two to seven times as much for small
     tensors.
+
+    without_y: keep stores no result that has a gradient, so nothing would lead from a graph of the backward pass to x, and
+    the error of _first_only would not be met. Hence such an operation has one more output, of no elements, which keep
+    stores last.
     """
 
-    def __init__(self, name, compute, keep, gradients):
+    def __init__(self, name, compute, keep, gradients, without_y=False):
+        if without_y:
+            only_compute = compute
+
+            def compute(*inputs):
+                outputs = only_compute(*inputs)
+                return *outputs, outputs[0].new_empty(0)
+
         def direct_forward(ctx, *inputs):
             outputs = compute(*inputs)
             keep(ctx, inputs, outputs)
-            return outputs[0]
+            return (outputs[0], outputs[-1]) if without_y else outputs[0]
 
         def setup_context(ctx, inputs, output):
-            ctx.mark_non_differentiable(*output[1:])
+            ctx.mark_non_differentiable(*(output[1:-1] if without_y else output[1:]))
             keep(ctx, inputs, output)
 
         def refuse_vmap(info, in_dims, *inputs):
@@ -77,10 +89,14 @@ class _Operation:
         def refuse_jvp(ctx, *tangents):
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
+        def by_first(ctx, dy, *_):
+            return gradients(ctx, dy)
+
+        self.without_y = without_y
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
-            {"forward": staticmethod(direct_forward), "backward": staticmethod(gradients)},  # torch.compile accepts no Function with a jvp
+            {"forward": staticmethod(direct_forward), "backward": staticmethod(by_first if without_y else gradients)},  # torch.compile accepts no Function with a jvp
         )
         self.transformed = type(
             f"{name}_from_output_transformed",
@@ -88,7 +104,7 @@ class _Operation:
             {
                 "forward": staticmethod(compute),
                 "setup_context": staticmethod(setup_context),
-                "backward": staticmethod(lambda ctx, dy, *_: gradients(ctx, dy)),
+                "backward": staticmethod(by_first),
                 "vmap": staticmethod(refuse_vmap),
                 "jvp": staticmethod(refuse_jvp),
             },
@@ -96,7 +112,8 @@ class _Operation:
 
     def __call__(self, *inputs):
         if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
-            return self.direct.apply(*inputs)
+            result = self.direct.apply(*inputs)
+            return result[0] if self.without_y else result
         return self.transformed.apply(*inputs)[0]
 
 
@@ -121,30 +138,94 @@ _FORMULAS = {
 }
 
 
+def _keeping_y(name, index):
+    return _Operation(
+        name,
+        lambda x: library.activation_forward(x.contiguous(), index),
+        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
+        lambda ctx, dy: _first_only(name, lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, index), dy, *ctx.saved_tensors),
+    )
+
+
+def _keeping_parity(name, index):
+    return _Operation(
+        name,
+        lambda x: (library.activation_forward_parity(x.contiguous(), index),),
+        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
+        lambda ctx, dy: _first_only(name, lambda dy, y: library.activation_backward_parity(dy.contiguous(), y, index), dy, *ctx.saved_tensors),
+    )
+
+
+def _keeping_codes(name, index, bits):
+    def gradients(ctx, dy):
+        return _first_only(name, lambda dy, codes, _: library.activation_backward_code(dy.contiguous(), codes, index, bits, None), dy, *ctx.saved_tensors)
+
+    return _Operation(
+        name,
+        lambda x: library.activation_forward_code(x.contiguous(), index, bits, None),
+        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
+        gradients,
+        without_y=True,
+    )
+
+
+def _keeping_dithered_codes(name, index, bits):
+    def gradients(ctx, dy):
+        def compute(dy, seed, codes, _):
+            return library.activation_backward_code(dy.contiguous(), codes, index, bits, seed)
+
+        return _first_only(name, compute, dy, *ctx.saved_tensors), None
+
+    operation = _Operation(
+        name,
+        lambda x, seed: library.activation_forward_code(x.contiguous(), index, bits, seed),
+        lambda ctx, inputs, outputs: ctx.save_for_backward(inputs[1], *outputs[1:]),
+        gradients,
+        without_y=True,
+    )
+    return lambda x: operation(x, new_seed(x.device))
+
+
+def _keeping_mxfp8(name, index):
+    def compute(x):
+        x = x.contiguous()
+        return library.activation_forward(x, index)[0], *library.gelu_forward_mxfp8(x)
+
+    def gradients(ctx, dy):
+        return _first_only(name, lambda dy, *saved: library.gelu_backward_mxfp8(dy.contiguous(), *saved[:-1]), dy, *ctx.saved_tensors)
+
+    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
+
+
+def _keeping(name, index, store):
+    """The operation of an activation that keeps what a store says."""
+    kind, _, bits = store.partition(":")
+    if kind == "code":
+        return _keeping_codes(name, index, int(bits))
+    if kind == "dither":
+        return _keeping_dithered_codes(name, index, int(bits))
+    return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name, index)
+
+
 def _of_output(name):
     """Makes the function of one activation of the catalogue (kernels/activations.h)."""
     index = library.ACTIVATIONS.index(name)
+    operations = {store: _keeping(name, index, store) for store in stores.STORES if stores.why_not(name, store) is None}
 
-    def compute(x):
-        return library.activation_forward(x.contiguous(), index)
-
-    def keep(ctx, inputs, outputs):
-        ctx.save_for_backward(*outputs)
-
-    def gradients(ctx, dy):
-        return _first_only(name, lambda dy, y, mask: library.activation_backward(dy.contiguous(), y, mask, index), dy, *ctx.saved_tensors)
-
-    operation = _Operation(name, compute, keep, gradients)
-
-    def function(x):
+    def function(x, store=stores.DEFAULT):
         _expect(name, x=x)
-        return operation(x)
+        if not isinstance(store, str) or store not in operations:
+            raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
+        return operations[stores.for_type(store, x.dtype)](x)
 
     kept = ", and one bit an element" if name in library.MASKED else ""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{_FORMULAS.get(name, "f(x) as in kernels/forwards.h")}, elementwise. Keeps y, which the next layer keeps too{kept}.
 
     |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo (NeurIPS 2022).
+
+    store: what else to keep, by outgrad.stores: {", ".join(operations)}. On a CUDA device there is y+bit alone; each of the
+    others is an error there.
     """
     return function
 
@@ -154,15 +235,16 @@ _ACTIVATIONS = {name: _of_output(name) for name in library.ACTIVATIONS}
 globals().update(_ACTIVATIONS)
 
 
-def gelu(x, approximate="none"):
+def gelu(x, approximate="none", store=stores.DEFAULT):
     """x Phi(x), elementwise; approximate="tanh" is gelu_tanh. Keeps y, which the next layer also keeps, and one bit per
     element.
 
     For the gradient dx = dy g, a proof bounds |g - f'(x)|: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
+    store: what else to keep, by outgrad.stores; on a CUDA device there is y+bit alone.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")
-    return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x)
+    return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
 def _linear_gelu_compute(x, weight, bias):

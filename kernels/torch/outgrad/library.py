@@ -20,6 +20,12 @@ torch.ops.load_library(str(_path))
 # Called as overloads, because the packet above them searches for the overload at each call.
 activation_forward = torch.ops.outgrad.activation_forward.default
 activation_backward = torch.ops.outgrad.activation_backward.default
+activation_forward_parity = torch.ops.outgrad.activation_forward_parity.default
+activation_backward_parity = torch.ops.outgrad.activation_backward_parity.default
+activation_forward_code = torch.ops.outgrad.activation_forward_code.default
+activation_backward_code = torch.ops.outgrad.activation_backward_code.default
+gelu_forward_mxfp8 = torch.ops.outgrad.gelu_forward_mxfp8.default
+gelu_backward_mxfp8 = torch.ops.outgrad.gelu_backward_mxfp8.default
 bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
 bias_gelu_backward = torch.ops.outgrad.bias_gelu_backward.default
 norm_forward = torch.ops.outgrad.norm_forward.default
@@ -53,10 +59,11 @@ if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvid
 MASKED = tuple(name for index, name in enumerate(ACTIVATIONS) if _c.outgrad_torch_masked(index) == 1)
 
 
-def fit_of(activation, dtype):
-    """The name of the fit that a backward pass runs, its header's SHA-256, and its bounds (kA + kB, kK, kT, kR)."""
-    name, sha256, bounds = ctypes.c_char_p(), ctypes.c_char_p(), (ctypes.c_double * 4)()
-    if _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], ctypes.byref(name), ctypes.byref(sha256), bounds) != 0:
+def fit_of(activation, dtype, kind=0, bits=0):
+    """The name of the fit that a backward pass runs, its header's SHA-256, and its bounds (kA + kB, kK, kT, kR, kBias).
+    kind and bits: of a store (stores.py)."""
+    name, sha256, bounds = ctypes.c_char_p(), ctypes.c_char_p(), (ctypes.c_double * 5)()
+    if _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], kind, bits, ctypes.byref(name), ctypes.byref(sha256), bounds) != 0:
         raise ValueError(f"no fit of {activation} for {dtype}")
     return name.value.decode(), sha256.value.decode(), tuple(bounds)
 
@@ -77,9 +84,43 @@ def _mask(x, masked=True):
     return x.new_empty(((x.numel() + 31) // 32 if masked else 0,), dtype=torch.int32)
 
 
+def _octets(x, count):
+    return x.new_empty((count,), dtype=torch.uint8)
+
+
 @torch.library.register_fake("outgrad::activation_forward")
 def _(x, activation):
     return _contiguous(x), _mask(x, ACTIVATIONS[activation] in MASKED)
+
+
+@torch.library.register_fake("outgrad::activation_forward_parity")
+def _(x, activation):
+    return _contiguous(x)
+
+
+@torch.library.register_fake("outgrad::activation_backward_parity")
+def _(dy, y, activation):
+    return _contiguous(dy)
+
+
+@torch.library.register_fake("outgrad::activation_forward_code")
+def _(x, activation, bits, seed):
+    return _contiguous(x), _octets(x, (x.numel() * bits + 7) // 8)
+
+
+@torch.library.register_fake("outgrad::activation_backward_code")
+def _(dy, codes, activation, bits, seed):
+    return _contiguous(dy)
+
+
+@torch.library.register_fake("outgrad::gelu_forward_mxfp8")
+def _(x):
+    return _octets(x, x.numel()), _octets(x, (x.numel() + 31) // 32), _mask(x)
+
+
+@torch.library.register_fake("outgrad::gelu_backward_mxfp8")
+def _(dy, codes, scales, mask):
+    return _contiguous(dy)
 
 
 @torch.library.register_fake("outgrad::bias_gelu_forward")

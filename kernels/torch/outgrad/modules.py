@@ -6,12 +6,30 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import functional, library
+from . import functional, library, stores
 from .bounds import bounds
 
 
 class _Activation:
-    """The common part of the activation modules: which activation of the catalogue a module is, and its bound."""
+    """The common part of the activation modules: which activation of the catalogue a module is, what it keeps for the
+    backward pass, and its bound."""
+
+    store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
+
+    def __init__(self, *args, store=stores.DEFAULT, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.require(store)
+        if store != stores.DEFAULT:
+            self.store = store
+
+    def require(self, store):
+        """Raises ValueError if this module cannot have a store."""
+        if self.activation is None:
+            why = None if store == stores.DEFAULT else "it computes as PyTorch does, which keeps its input"
+        else:
+            why = stores.why_not(self.activation, store)
+        if why is not None:
+            raise ValueError(f"outgrad.{type(self).__name__}: store: {why}")
 
     @property
     def activation(self):
@@ -20,16 +38,17 @@ class _Activation:
 
     def forward(self, x):
         name = self.activation
-        return super().forward(x) if name is None else getattr(functional, name)(x)
+        return super().forward(x) if name is None else getattr(functional, name)(x, store=self.store)
 
     def bound(self, dtype):
-        """In words, how far the gradient may be from the exact one if the output is stored in dtype."""
-        return str(bounds(self.activation, dtype))
+        """In words, how far the gradient may be from the exact one if the output is of dtype."""
+        return str(bounds(self.activation, dtype, self.store))
 
     def extra_repr(self):
         if self.activation is None:
             return super().extra_repr()
-        return ", ".join(filter(None, [super().extra_repr(), *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
+        store = "" if self.store == stores.DEFAULT else f"store={self.store!r}"
+        return ", ".join(filter(None, [super().extra_repr(), store, *(f"{name}: {self.bound(dtype)}" for name, dtype in _FORMAT_NAMES.items())]))
 
 
 class GELU(_Activation, nn.GELU):

@@ -13,7 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import library, modules
+from . import library, modules, stores
 from .bounds import bounds
 
 # A module only gets another class; it keeps its identity, parameters, hooks and places in the model.
@@ -53,6 +53,7 @@ class Swapped:
     fit: str | None = None  # for an activation: the name of its coefficients,
     sha256: str | None = None  # and the digest of their header
     side_channels: list[int] = dataclasses.field(default_factory=list)  # for a norm: the columns that now keep their x^ beside y
+    store: str | None = None  # for an activation: what it keeps (stores.py), which in float32 may fall back to y+bit
 
 
 @dataclasses.dataclass
@@ -98,17 +99,24 @@ class Report:
             if s.side_channels:
                 shown = ", ".join(map(str, s.side_channels[:8])) + (", ..." if len(s.side_channels) > 8 else "")
                 lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
-        together = collections.defaultdict(list)
-        for one in self.left_alone:
-            together[one.kind, one.why].append(_shown(one.name))
-        for (kind, why), names in together.items():
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"left alone: {names[0]}{more} ({kind}): {why}")
+        for store, names in _by((s.store, s.name) for s in self.swapped if s.store not in (None, stores.DEFAULT)):
+            fallback = f"; {stores.DEFAULT} wherever x is float32" if stores.for_type(store, torch.float32) != store else ""
+            lines.append(f"store {store}: {names}{fallback}; only {stores.DEFAULT} has kernels for CUDA")
+        for (kind, why), names in _by(((one.kind, one.why), one.name) for one in self.left_alone):
+            lines.append(f"left alone: {names} ({kind}): {why}")
         return "\n".join(lines)
 
 
 def _shown(name):
     return name or "(the model)"
+
+
+def _by(pairs):
+    """For pairs (what, module): each what, and the first of its modules with the number of the others."""
+    together = collections.defaultdict(list)
+    for what, name in pairs:
+        together[what].append(_shown(name))
+    return [(what, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")) for what, names in together.items()]
 
 
 class _Progress:
@@ -310,17 +318,20 @@ def _eager_attention(model):
             yield LeftAlone(name, type(module).__name__, "attention is eager" + (": switch to sdpa" if id(config) in fused else ""))
 
 
-def patch(model, example=None, norms="fp32"):
+def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and returns a
     Report.
 
-    A model that is already patched stays patched; its norms follow the new `norms`. If the example cannot be run,
-    nothing is patched.
+    A model that is already patched stays patched; its norms follow the new `norms`, and its activations the new
+    `store`. If the example cannot be run, or an activation cannot have its store, nothing is patched.
 
     example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword arguments), to
     count the bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's
     buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
-    autocast's type. Call patch before a model is wrapped for several processes.
+    autocast's type. store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that
+    are not named keep y+bit. Stores other than y+bit have no kernels for CUDA yet: a model on such a device is refused, and
+    one that is moved there later raises an error in its forward pass. Call patch before a model is wrapped for several
+    processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
@@ -328,11 +339,12 @@ def patch(model, example=None, norms="fp32"):
         raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
     if example is not None and not isinstance(example, (torch.Tensor, tuple, list, collections.abc.Mapping)):
         raise TypeError(f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or mapping of arguments")
+    by_activation = stores.by_activation(store)
     report = Report([], list(_eager_attention(model)))
     if example is not None:
         report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
-    norms_before = [(module, module.norms) for module in model.modules() if _is_patched(module) and isinstance(module, modules._Norm)]
+    settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
     swapped = []
     for name, module in model.named_modules():
         kind = type(module)
@@ -345,31 +357,59 @@ def patch(model, example=None, norms="fp32"):
             dtype = next((p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
             swapped.append((module, dtype))
             report.swapped.append(Swapped(name, kind.__name__, ""))
-    for module in model.modules():
-        if _is_patched(module) and isinstance(module, modules._Norm):
-            module.norms = norms
-    if example is not None:
-        try:
+    types = {}
+    try:
+        for name, module in model.named_modules():
+            if _is_patched(module):
+                _set(name, module, norms, by_activation, parameter)
+        if example is not None:
             report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
-        except BaseException:
-            for module, _ in swapped:
-                _restore(module)
-            for module, as_before in norms_before:
-                module.norms = as_before
-            raise
-        swapped = [(module, types.get(one.name, dtype)) for one, (module, dtype) in zip(report.swapped, swapped, strict=True)]
-        for one in report.swapped:
-            one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+    except BaseException:
+        for module, _ in swapped:
+            _restore(module)
+        for module, as_before in settings:
+            for setting in _SETTINGS:
+                _give(module, setting, as_before)
+        raise
     for one, (module, dtype) in zip(report.swapped, swapped, strict=True):
-        _describe(one, module, dtype)
+        if example is not None:
+            one.bytes_before, one.bytes_after = before[one.name], after[one.name]
+        _describe(one, module, types.get(one.name, dtype))
     return report
+
+
+# What patch sets of a module.
+_SETTINGS = ("norms", "store")
+
+
+def _give(module, setting, values):
+    """Gives a module a setting of a mapping, or none if the mapping has none."""
+    if setting in values:
+        module.__dict__[setting] = values[setting]
+    else:
+        module.__dict__.pop(setting, None)
+
+
+def _set(name, module, norms, by_activation, parameter):
+    """Gives a patched module its settings. parameter: the model's first, which is where its arrays will be."""
+    if isinstance(module, modules._Norm):
+        module.norms = norms
+    elif isinstance(module, modules._Activation) and module.activation is not None:
+        store = by_activation[module.activation]
+        why = stores.why_not(module.activation, store)
+        if why is None and store != stores.DEFAULT and parameter is not None and parameter.is_cuda and not is_fake(parameter):
+            why = f"it is on {parameter.device}, where only {stores.DEFAULT} has kernels"
+        if why is not None:
+            raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
+        _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
 
 
 def _describe(one, module, dtype):
     """What the report says about a module whose output is of this type."""
     one.bound = module.bound(dtype)
     if isinstance(module, modules._Activation):
-        found = bounds(module.activation, dtype)
+        one.store = module.store
+        found = bounds(module.activation, dtype, module.store)
         one.fit, one.sha256 = found.fit, found.sha256
     elif isinstance(module, modules._Norm):
         channels = module.side_channels(dtype)
@@ -382,7 +422,7 @@ def _is_patched(module):
 
 def _restore(module):
     module.__class__ = module.__dict__.pop("_outgrad_was")
-    for added in ("norms", "tau", "_outgrad_found", "_outgrad_changes"):
+    for added in (*_SETTINGS, "tau", "_outgrad_found", "_outgrad_changes"):
         module.__dict__.pop(added, None)
 
 

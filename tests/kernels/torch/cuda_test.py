@@ -109,6 +109,20 @@ def test_a_tuned_headers_choices_run(device):
     same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None), ours.norm_forward(x, 512, None, None, 1e-5, False, None))
 
 
+def test_stores_without_kernels_for_cuda_say_so(device):
+    x, codes, bytes_ = values(torch.float16, 4, 8), torch.zeros(16, dtype=torch.uint8), torch.zeros(32, dtype=torch.uint8)
+    for call, store in (
+        (lambda: device.activation_forward_parity(x, 0), "parity"),
+        (lambda: device.activation_backward_parity(x, x, 0), "parity"),
+        (lambda: device.activation_forward_code(x, 0, 4, None), "code and dither"),
+        (lambda: device.activation_backward_code(x, codes, 0, 4, None), "code and dither"),
+        (lambda: device.gelu_forward_mxfp8(x), "mxfp8.bit"),
+        (lambda: device.gelu_backward_mxfp8(x, bytes_, bytes_[:1], torch.zeros(1, dtype=torch.int32)), "mxfp8.bit"),
+    ):
+        with pytest.raises(RuntimeError, match=f"the store {store} has no kernels for CUDA yet: use y.bit"):
+            call()
+
+
 def test_what_is_refused(device):
     x = values(torch.float32, 4, 8)
     y, mask = ours.activation_forward(x, 0)

@@ -40,6 +40,24 @@ def arguments(dtype, n):
         (library.activation_backward, (dy, y, mask, 0)),
         (library.activation_backward, (dy, *library.activation_forward(x, library.ACTIVATIONS.index("tanh")), library.ACTIVATIONS.index("tanh"))),
         (library.activation_backward, (dy, torch.tanh(x), None, library.ACTIVATIONS.index("tanh"))),
+        *(
+            case
+            for bits, seed in ((1, None), (5, None), (8, None), (2, SEED), (3, SEED))
+            for case in (
+                (library.activation_forward_code, (x, 3, bits, seed)),
+                (library.activation_backward_code, (dy, library.activation_forward_code(x, 3, bits, seed)[1], 3, bits, seed)),
+            )
+        ),
+        *(
+            case
+            for case in (
+                (library.activation_forward_parity, (x, 0)),
+                (library.activation_backward_parity, (dy, y, 0)),
+            )
+            if dtype != torch.float32
+        ),
+        (library.gelu_forward_mxfp8, (x,)),
+        (library.gelu_backward_mxfp8, (dy, *library.gelu_forward_mxfp8(x))),
         (library.norm_forward, (matrix, columns, gamma, beta, 1e-5, False, side)),
         (library.norm_forward, (matrix, columns, gamma, None, 1e-6, True, None)),
         (library.norm_backward, (dm, forward[0], columns, gamma, beta, forward[1], False, side, forward[2], True, True)),
@@ -92,6 +110,27 @@ def test_operators_refuse_what_they_cannot_do():
         library.activation_backward(x, y, mask, 10)
     with pytest.raises(RuntimeError, match="mask is null"):
         library.activation_backward(x, y, None, 0)
+    codes = library.activation_forward_code(x, 0, 4, None)[1]
+    with pytest.raises(RuntimeError, match="a code of 9 bits, where 1 to 8"):
+        library.activation_forward_code(x, 0, 9, None)
+    with pytest.raises(RuntimeError, match="a code of 0 bits"):
+        library.activation_backward_code(x, codes, 0, 0, None)
+    with pytest.raises(RuntimeError, match="a dithered code has 2 or 3"):
+        library.activation_forward_code(x, 0, 4, SEED)
+    with pytest.raises(RuntimeError, match="seed has 2 elements"):
+        library.activation_forward_code(x, 0, 2, torch.tensor([1, 2]))
+    with pytest.raises(RuntimeError, match="codes has 15 elements or another type, where 16"):
+        library.activation_backward_code(x, codes[1:], 0, 4, None)
+    with pytest.raises(RuntimeError, match="codes has 16 elements or another type"):
+        library.activation_backward_code(x, codes.char(), 0, 4, None)
+    with pytest.raises(RuntimeError, match="activation 10 is unknown"):
+        library.activation_forward_code(x, 10, 4, None)
+    with pytest.raises(RuntimeError, match="format"):
+        library.activation_forward_parity(x, 0)
+    with pytest.raises(RuntimeError, match="activation"):
+        library.activation_forward_parity(x.half(), library.ACTIVATIONS.index("tanh"))
+    with pytest.raises(RuntimeError, match="scales has"):
+        library.gelu_backward_mxfp8(x, torch.zeros(32, dtype=torch.uint8), codes, mask)
     with pytest.raises(RuntimeError, match="no rows of 7"):
         library.norm_forward(x, 7, None, None, 1e-5, False, None)
     with pytest.raises(RuntimeError, match="gamma has 7 elements"):
@@ -136,6 +175,15 @@ def digests():
             of_activation = library.activation_forward(x, activation)
             results[f"{name}_forward"] = of_activation
             results[f"{name}_backward"] = (library.activation_backward(dy, *of_activation, activation),)
+        for activation, name in enumerate(library.ACTIVATIONS):
+            if dtype != torch.float32 and name in library.MASKED:
+                carrier = library.activation_forward_parity(x, activation)
+                results[f"{name}_parity"] = carrier, library.activation_backward_parity(dy, carrier, activation)
+            for store, bits, seed in (("code", 4, None), ("dither", 2, SEED)):
+                codes = library.activation_forward_code(x, activation, bits, seed)[1]
+                results[f"{name}_{store}"] = codes, library.activation_backward_code(dy, codes, activation, bits, seed)
+        mxfp8 = library.gelu_forward_mxfp8(x)
+        results["gelu_mxfp8"] = *mxfp8, library.gelu_backward_mxfp8(dy, *mxfp8)
         for name, tensors in results.items():
             content = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors if t.numel() > 0)
             found[f"{name} {str(dtype)[6:]}"] = hashlib.sha256(content).hexdigest()

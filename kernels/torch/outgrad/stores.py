@@ -1,0 +1,56 @@
+"""What an activation keeps for its backward pass: the words for it, and which activation and type has which.
+
+    y+bit      the output y, and one bit an element for an activation with a minimum: the default
+    parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls back to y+bit)
+    code:K     a code of f'(x) of K bits, 1 to 8; neither x nor y
+    dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
+    mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
+
+kernels/c/outgrad.h states each one's contract. None but y+bit has kernels for CUDA yet: there the operators raise an
+error that says so.
+"""
+
+import collections.abc
+
+import torch
+
+from . import library
+
+DEFAULT = "y+bit"
+# What outgrad_torch_fit calls a store, and the bits of its code.
+STORES = {
+    DEFAULT: (0, 0),
+    "parity": (1, 0),
+    **{f"code:{bits}": (2, bits) for bits in range(1, 9)},
+    **{f"dither:{bits}": (3, bits) for bits in (2, 3)},
+    "mxfp8+bit": (4, 0),
+}
+_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3 and mxfp8+bit"
+
+
+def why_not(activation, store):
+    """Why an activation cannot have this store; None if it can."""
+    if not isinstance(store, str) or store not in STORES:
+        return f"{store!r} is no store; there are {_WORDS}"
+    if store == "parity" and activation not in library.MASKED:
+        return f"{activation} has no minimum, so its y needs no parity: y+bit keeps y alone"
+    if store == "mxfp8+bit" and activation != "gelu":
+        return f"{activation} has no mxfp8+bit, gelu alone has it"
+    return None
+
+
+def for_type(store, dtype):
+    """The store that arrays of this type get: parity needs 16 bits, so that float32 falls back to y+bit."""
+    return DEFAULT if store == "parity" and dtype == torch.float32 else store
+
+
+def by_activation(store):
+    """{activation: store} of what patch was given: one store for all, or a mapping; raises ValueError if it names what
+    there is not. Whether an activation can have its store is only asked of those that a model has."""
+    named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
+    for activation, one in named.items():
+        if activation not in library.ACTIVATIONS:
+            raise ValueError(f"outgrad.patch: store names {activation!r}, which is none of {', '.join(library.ACTIVATIONS)}")
+        if not isinstance(one, str) or one not in STORES:
+            raise ValueError(f"outgrad.patch: store: {why_not(activation, one)}")
+    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT), **named}

@@ -1,0 +1,431 @@
+"""What activations keep instead of y and a bit (outgrad/stores.py): every store of every activation and type against exact
+derivatives, within the bound that its header states; the bytes that are kept; modules, patch and its report; how PyTorch's
+autograd, compiler and checkpoints use it."""
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from functional_test import EXACT, UNIT_ROUNDOFF, gelu_slope, gradients
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import outgrad
+from outgrad import library, report, stores
+
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+LEAST_SUBNORMAL = {torch.float32: 2.0**-149, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
+PAIRS = [(name, store) for name in library.ACTIVATIONS for store in stores.STORES if stores.why_not(name, store) is None]
+pairs = pytest.mark.parametrize(("name", "store"), PAIRS)
+each = pytest.mark.parametrize("store", stores.STORES)  # of GELU, which has them all
+
+
+def slope(name, x):
+    """f'(x) in float64, by PyTorch."""
+    x = x.double().requires_grad_()
+    if name == "gelu":
+        return gelu_slope(x.detach())
+    return torch.autograd.grad(EXACT[name](x).sum(), x)[0]
+
+
+def inputs(dtype):
+    """Every finite number of 16 bits. Of float32 those of bf16, and others between them."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16 if dtype == torch.float32 else dtype)
+    x = x[torch.isfinite(x)]
+    return torch.cat([x.float(), torch.linspace(-12, 12, 40_001)]) if dtype == torch.float32 else x
+
+
+def kept_by(store, n, bytes_each):
+    """Bytes that a GELU of n elements keeps, its y among them if it keeps y; n is a multiple of 32."""
+    kind, _, bits = store.partition(":")
+    return {
+        "y+bit": lambda: n * bytes_each + n // 8,
+        "parity": lambda: n * bytes_each,
+        "code": lambda: n * int(bits) // 8,
+        "dither": lambda: n * int(bits) // 8 + 8,
+        "mxfp8+bit": lambda: n + n // 32 + n // 8,
+    }[kind]()
+
+
+# --- Gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pairs
+def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
+    if stores.for_type(store, dtype) == "y+bit" and dtype == torch.float32:
+        pytest.skip("its header states no total; functional_test.py has it")
+    x, function = inputs(dtype), getattr(outgrad, name)
+    if store == "mxfp8+bit":
+        x = x[x.abs() < 2.0**12]  # what its bound is stated for
+    bound = outgrad.bounds(name, dtype, store).total
+    assert 0 < bound < 0.4
+    largest = 0.0
+    for order in (torch.arange(x.numel()), torch.randperm(x.numel(), generator=torch.Generator().manual_seed(1))):
+        y, dx = gradients(lambda x: function(x, store=store), x[order], dy=torch.ones_like(x))
+        want = slope(name, x[order])
+        off = (dx.double() - want).abs()
+        rounding = UNIT_ROUNDOFF[dtype] * (want.abs() + bound) + LEAST_SUBNORMAL[dtype] + 1e-14
+        assert (off - bound - rounding).max() <= 0
+        largest = max(largest, off.max().item())
+        plain = function(x[order])
+        if store == "parity":
+            assert (y.view(torch.int16).int() - plain.view(torch.int16).int()).abs().max() == 1, "the branch's bit moves y by a unit at most"
+            assert torch.equal(y[y > 0], plain[y > 0])
+        else:
+            assert torch.equal(y, plain)
+    if store != "y+bit" and dtype != torch.float32:
+        assert largest > 0.5 * bound, "the bound is of this store, and no larger one's"
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_dy_multiplies_the_gradient(dtype):
+    x = torch.randn(1000).to(dtype)
+    for name, store in PAIRS:
+        torch.manual_seed(1)
+        ones = gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x, dy=torch.ones_like(x))[1]
+        torch.manual_seed(1)
+        twice = gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x, dy=torch.full_like(x, -2.0))[1]
+        assert torch.equal(twice, -2 * ones)
+
+
+def test_float32_has_no_parity_and_falls_back():
+    x = torch.randn(1000) * 3
+    for name in library.MASKED:
+        both = [gradients(lambda x, name=name, store=store: getattr(outgrad, name)(x, store=store), x) for store in ("parity", "y+bit")]
+        assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
+        assert outgrad.bounds(name, torch.float32, "parity") == outgrad.bounds(name, torch.float32)
+
+
+def test_bounds_are_those_of_the_headers():
+    assert outgrad.bounds("gelu", torch.bfloat16, "code:4").total == float.fromhex("0x1.4252510989505p-5")
+    dithered = outgrad.bounds("gelu", torch.bfloat16, "dither:3")
+    assert (dithered.total, dithered.bias) == (float.fromhex("0x1.70297a0ca81dbp-4"), float.fromhex("0x1.52137096f3018p-15"))
+    assert dithered.fit == "gelu_code" and len(dithered.sha256) == 64 and math.isinf(dithered.evaluation)
+    assert str(dithered) == "|g - f'| <= 0.09, its mean <= 4e-05, fit gelu_code"
+    names = {store: outgrad.bounds("gelu", torch.float16, store).fit for store in ("y+bit", "parity", "mxfp8+bit", "code:1")}
+    assert names == {"y+bit": "gelu_f16", "parity": "gelu_f16_parity", "mxfp8+bit": "gelu_mxfp8", "code:1": "gelu_code"}
+    assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1
+    with pytest.raises(ValueError, match="outgrad.bounds: tanh has no minimum"):
+        outgrad.bounds("tanh", torch.bfloat16, "parity")
+
+
+# --- Dithers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["dither:2", "dither:3"])
+def test_the_generator_decides_on_the_dither(store):
+    x = torch.randn(10_000)
+
+    def once(seed):
+        torch.manual_seed(seed)
+        return gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
+
+    assert torch.equal(once(1), once(1))
+    assert not torch.equal(once(1), once(2))
+    torch.manual_seed(1)
+    first, second = (gradients(lambda x: outgrad.gelu(x, store=store), x)[1] for _ in range(2))
+    assert not torch.equal(first, second), "each call has a seed of its own"
+
+
+@pytest.mark.parametrize("store", ["dither:2", "dither:3"])
+@pytest.mark.parametrize("name", library.ACTIVATIONS)
+def test_the_mean_of_dithered_gradients_is_the_exact_one(name, store):
+    """Over 2^14 elements and 32 seeds. A gradient lies within the bound of f', so by Hoeffding's inequality a mean is further
+    from its own expectation than the tolerance for one in 10^9 choices of seeds."""
+    at = torch.tensor([-30.0, -3.0, -1.3, -0.7, -0.2, 0.0, 0.4, 1.1, 2.5, 30.0])
+    x, seeds = at.repeat_interleave(2**14), 32
+    total = torch.zeros(len(at), dtype=torch.float64)
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        dx = gradients(lambda x: getattr(outgrad, name)(x, store=store), x, dy=torch.ones_like(x))[1]
+        total += dx.double().view(len(at), -1).mean(1)
+    bounds = outgrad.bounds(name, torch.float32, store)
+    tolerance = 2 * bounds.total * math.sqrt(math.log(2 * len(at) * 1e9) / (2 * seeds * 2**14))
+    assert bounds.bias < 1e-3 and tolerance < 0.003
+    assert (total / seeds - slope(name, at)).abs().max() <= bounds.bias + tolerance + 2.0**-24
+
+
+# --- What is kept ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@each
+def test_exactly_these_bytes_are_kept(store, dtype):
+    n, actual = 2**20, stores.for_type(store, dtype)
+    want = kept_by(actual, n, dtype.itemsize)
+    x = torch.randn(1024, 1024).to(dtype).requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        outgrad.gelu(x, store=store)
+    assert sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}.values()) == want
+    found = outgrad.patch(nn.GELU(), example=x, store=store)
+    assert found.total_before == n * dtype.itemsize
+    assert found.total_after == found.swapped[0].bytes_after == want
+
+
+@pytest.mark.parametrize("store", ["y+bit", "parity", "code:4", "dither:2", "mxfp8+bit"])
+def test_bytes_beside_the_y_that_a_linear_keeps(store):
+    n = 2**20
+    model = nn.Sequential(nn.GELU(), nn.Linear(1024, 8, bias=False)).bfloat16()
+    found = outgrad.patch(model, example=torch.randn(1024, 1024).bfloat16().requires_grad_(), store=store)
+    with_y = 0 if store in ("y+bit", "parity") else 2 * n
+    assert found.total_before == 2 * n + 2 * n
+    assert found.total_after == kept_by(store, n, 2) + with_y
+    assert found.swapped[0].bytes_after == kept_by(store, n, 2) - (0 if with_y else 2 * n), "alone"
+
+
+def test_activations_without_a_minimum_keep_y_alone_or_codes():
+    for store, want in (("y+bit", 2 * 1024), ("code:2", 256)):
+        found = outgrad.patch(nn.Softplus(), example=torch.randn(1024).bfloat16().requires_grad_(), store=store)
+        assert found.total_after == want
+
+
+# --- Modules and patch -----------------------------------------------------------------------------------------------
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.SiLU(), nn.LayerNorm(64), nn.Softplus(), nn.Linear(64, 4)).bfloat16()
+
+
+def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
+    model, x = network(), torch.randn(32, 16).bfloat16()
+    state = copy.deepcopy(model.state_dict())
+    found = outgrad.patch(model, example=x, store={"gelu": "parity", "silu": "code:5"})
+    assert [model[k].store for k in (1, 3, 5)] == ["parity", "code:5", "y+bit"]
+    assert {one.name: one.store for one in found.swapped} == {"1": "parity", "3": "code:5", "4": None, "5": "y+bit"}
+    assert {one.name: one.fit for one in found.swapped} == {"1": "gelu_bf16_parity", "3": "silu_code", "4": None, "5": "softplus_bf16"}
+    text = str(found)
+    assert "store parity: 1; y+bit wherever x is float32; only y+bit has kernels for CUDA" in text
+    assert "store code:5: 3; only y+bit has kernels for CUDA" in text and "store y+bit" not in text
+    assert str(outgrad.bounds("silu", torch.bfloat16, "code:5")) in text and f"silu_code: SHA-256 {outgrad.bounds('silu', torch.bfloat16, 'code:5').sha256}" in text
+    assert model.state_dict().keys() == state.keys() and all(torch.equal(a, state[k]) for k, a in model.state_dict().items())
+    assert outgrad.patch(model, store="dither:2").swapped == []
+    assert [model[k].store for k in (1, 3, 5)] == ["dither:2"] * 3
+    outgrad.patch(model)
+    assert [model[k].store for k in (1, 3, 5)] == ["y+bit"] * 3
+    outgrad.patch(model, store="code:3")
+    outgrad.unpatch(model)
+    assert type(model[1]) is nn.GELU and not any("store" in vars(module) for module in model)
+
+
+def test_gelus_tanh_form_has_a_name_of_its_own():
+    model = nn.Sequential(nn.GELU(), nn.GELU("tanh"))
+    outgrad.patch(model, store={"gelu_tanh": "code:2"})
+    assert [one.store for one in model] == ["y+bit", "code:2"]
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("code:9", r"store: 'code:9' is no store; there are y\+bit, parity, code:1 to code:8, dither:2, dither:3 and mxfp8\+bit"),
+        ("dither:4", "'dither:4' is no store"),
+        (4, "4 is no store"),
+        ({"gelu": None}, "None is no store"),
+        ({"relu": "code:4"}, "store names 'relu', which is none of gelu, "),
+        ("parity", r"5 cannot have the store 'parity': softplus has no minimum, so its y needs no parity: y\+bit keeps y alone"),
+        ({"silu": "mxfp8+bit"}, r"3 cannot have the store 'mxfp8\+bit': silu has no mxfp8\+bit, gelu alone has it"),
+    ],
+)
+def test_what_cannot_be_is_named_and_nothing_is_patched(store, why):
+    model = network()
+    with pytest.raises(ValueError, match="outgrad.patch: .*" + why):
+        outgrad.patch(model, store=store)
+    assert type(model[1]) is nn.GELU and type(model[4]) is nn.LayerNorm
+    outgrad.patch(model, store="code:4", norms="autocast")
+    with pytest.raises(ValueError):
+        outgrad.patch(model, store=store)
+    with pytest.raises(RuntimeError):
+        outgrad.patch(model, example=torch.randn(4, 7).bfloat16(), store="code:2")
+    assert [model[k].store for k in (1, 3, 5)] == ["code:4"] * 3 and model[4].norms == "autocast", "as before"
+
+
+def test_functions_and_modules_name_what_they_cannot():
+    x = torch.randn(8)
+    for call, why in (
+        (lambda: outgrad.gelu(x, store="bit"), r"outgrad.gelu: store: 'bit' is no store; there are y\+bit"),
+        (lambda: outgrad.gelu(x, "tanh", store="mxfp8+bit"), "outgrad.gelu_tanh: store: gelu_tanh has no mxfp8"),
+        (lambda: outgrad.tanh(x, store="parity"), "outgrad.tanh: store: tanh has no minimum"),
+        (lambda: outgrad.silu(x, store=["parity"]), "is no store"),
+        (lambda: outgrad.SiLU(store="code:0"), "outgrad.SiLU: store: 'code:0' is no store"),
+        (lambda: outgrad.ELU(store="parity"), "outgrad.ELU: store: elu has no minimum"),
+        (lambda: outgrad.ELU(0.5, store="code:4"), "outgrad.ELU: store: it computes as PyTorch does"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            call()
+
+
+@each
+def test_modules_compute_what_functions_compute_and_show_their_store(store):
+    module, x = outgrad.GELU(store=store), torch.randn(8, 64).bfloat16()
+    torch.manual_seed(1)
+    want = gradients(lambda x: outgrad.gelu(x, store=store), x)
+    torch.manual_seed(1)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), want, strict=True))
+    bound = str(outgrad.bounds("gelu", torch.bfloat16, store))
+    assert bound in repr(module) and (f"store='{store}'" in repr(module)) == (store != "y+bit")
+    assert module.state_dict() == {}
+
+
+@each
+def test_copies_and_pickles_have_the_store(store):
+    model = network()
+    outgrad.patch(model, store={"gelu": store})
+    x = torch.randn(8, 16).bfloat16()
+
+    def passed(model):
+        torch.manual_seed(1)
+        return gradients(model, x)
+
+    want = passed(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+        assert other[1].store == store and repr(other) == repr(model)
+        assert all(torch.equal(a, b) for a, b in zip(passed(other), want, strict=True))
+        assert type(outgrad.unpatch(other)[1]) is nn.GELU
+    fresh = network()
+    fresh.load_state_dict(model.state_dict())
+
+
+def test_autocasts_type_is_the_ys():
+    """A Linear under autocast gives bf16, which has a parity; the model's parameters are float32."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU())
+    x = torch.randn(32, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = outgrad.patch(model, example=x, store="parity")
+        y = model(x)
+    assert y.dtype == torch.bfloat16
+    assert found.swapped[0].fit == "gelu_bf16_parity" and found.swapped[0].bytes_after == 32 * 64 * 2
+
+
+def test_a_model_learns_with_each_store():
+    """A line of training as anyone writes it: the loss of a small task falls to a tenth."""
+    for store in ("y+bit", "parity", "code:4", "dither:2", "mxfp8+bit"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
+        outgrad.patch(model, store=store)
+        x = torch.randn(256, 8)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(150):
+            optimizer.zero_grad()
+            loss = (model(x) - x.sin()).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.1 * losses[0], store
+
+
+# --- As PyTorch uses it ----------------------------------------------------------------------------------------------
+
+
+@each
+def test_bytes_are_counted_on_fake_tensors_of_a_gpu(store):
+    with report.fake("cuda", torch.bfloat16):
+        found = outgrad.patch(nn.Sequential(nn.Linear(8, 64, bias=False), nn.GELU()), example=torch.empty(32, 8), store=store)
+    assert found.swapped[0].bytes_after == kept_by(store, 32 * 64, 2)
+
+
+def test_the_command_takes_stores(capsys, tmp_path, monkeypatch):
+    from outgrad import __main__ as command
+
+    (tmp_path / "stored.py").write_text(
+        "import torch\nfrom torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.SiLU()), torch.empty(4, 8)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    command.main(["report", "stored:make", "--store", "gelu=parity,silu=code:4"])
+    text = capsys.readouterr().out
+    assert "store parity: 1;" in text and "store code:4: 2;" in text
+    command.main(["report", "stored:make", "--store", "code:1"])
+    assert "store code:1: 1 and 1 more;" in capsys.readouterr().out
+    for given, why in (("code:9", "'code:9' is no store"), ("silu=mxfp8+bit", "2 cannot have the store"), ("gelu=parity,code:4", "'code:4' is neither")):
+        with pytest.raises(SystemExit) as ended:
+            command.main(["report", "stored:make", "--store", given])
+        assert ended.value.code == 2 and why in capsys.readouterr().err.splitlines()[-1]
+
+
+@each
+def test_compiled_gives_the_bits_of_eager(store, dtype=torch.bfloat16):
+    torch._dynamo.reset()
+    module = outgrad.GELU(store=store)
+    compiled = torch.compile(lambda x: module(x) * 2, fullgraph=True, backend="aot_eager")
+    for rows in (8, 5):
+        x = torch.randn(rows, 33).to(dtype)
+        if store.startswith("dither"):  # a graph has generators of its own, so only the bound is common
+            y, dx = gradients(compiled, x, dy=torch.ones_like(x))
+            assert torch.equal(y, 2 * outgrad.gelu(x))
+            assert (dx.double() - 2 * slope("gelu", x)).abs().max() <= 2 * outgrad.bounds("gelu", dtype, store).total * 1.01 + 2.0**-7
+        else:
+            assert all(torch.equal(a, b) for a, b in zip(gradients(lambda x: module(x) * 2, x), gradients(compiled, x), strict=True))
+
+
+@each
+def test_checkpoint_gives_the_same_bits(store):
+    def block(x):
+        return outgrad.dropout(outgrad.gelu(x, store=store), 0.5)
+
+    x = torch.randn(8, 64)
+    torch.manual_seed(5)
+    plain = gradients(block, x)
+    torch.manual_seed(5)
+    again = gradients(lambda x: checkpoint(block, x, use_reentrant=False), x)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    torch.manual_seed(5)
+    leaf = x.clone().requires_grad_()
+    y = checkpoint(block, leaf, use_reentrant=True)
+    y.backward(torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).float())
+    assert torch.equal(y, plain[0]) and torch.equal(leaf.grad, plain[1])
+
+
+@each
+def test_transforms_second_derivatives_and_shapes(store):
+    def operation(x):
+        torch.manual_seed(1)
+        return outgrad.gelu(x, store=store)
+
+    x = torch.randn(8, 64).bfloat16()
+    leaf = x.clone().requires_grad_()
+    operation(leaf).pow(2).sum().backward()
+    if not store.startswith("dither"):  # torch.func has randomness of its own
+        assert torch.equal(torch.func.grad(lambda x: operation(x).pow(2).sum())(x), leaf.grad)
+    with pytest.raises(NotImplementedError, match="vmap is not supported"):
+        torch.func.vmap(lambda x: outgrad.gelu(x, store=store), randomness="different")(x)
+    for power in (1, 2):  # with power 1, dy itself depends on nothing
+        y = operation(leaf).pow(power)
+        (dx,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivative"):
+            torch.autograd.grad(y.sum() + dx.sum(), leaf)
+    wide = torch.randn(64, 8).bfloat16().t()
+    assert all(torch.equal(a, b) for a, b in zip(gradients(operation, wide), gradients(operation, wide.contiguous()), strict=True))
+    leaf = x.clone().requires_grad_()
+    operation(leaf).sum().backward()  # an expanded dy
+    assert torch.equal(leaf.grad, gradients(operation, x, dy=torch.ones_like(x))[1])
+    y, dx = gradients(operation, torch.empty(0, 64))
+    assert y.shape == dx.shape == (0, 64)
+    meta = torch.empty(8, 64, device="meta", requires_grad=True)
+    y = outgrad.gelu(meta, store=store)
+    assert y.is_meta and torch.autograd.grad(y.sum(), meta)[0].shape == meta.shape
+
+
+@pytest.mark.parametrize("store", ["y+bit", "parity"])
+def test_a_y_changed_in_place_is_an_error(store):
+    x = torch.randn(8, dtype=torch.bfloat16, requires_grad=True)
+    y = outgrad.gelu(x, store=store)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="inplace"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("store", ["code:4", "dither:3", "mxfp8+bit"])
+def test_a_y_that_is_not_kept_may_be_changed(store):
+    x = torch.randn(8, dtype=torch.bfloat16)
+    torch.manual_seed(1)
+    want = gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
+    torch.manual_seed(1)
+    assert torch.equal(gradients(lambda x: outgrad.gelu(x, store=store).add_(1), x)[1], want)
