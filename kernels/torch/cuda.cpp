@@ -384,9 +384,7 @@ void Cuda::activation_backward(outgrad_activation activation, outgrad_format for
   });
 }
 
-void Cuda::refuse_store(const char* store) {
-  throw SpecError(std::string("outgrad: the store ") + store + " has no kernels for CUDA yet: use y+bit");
-}
+void Cuda::refuse_store(const char* store) { throw SpecError(std::string("outgrad: the store ") + store + " has no kernels for CUDA yet: use y+bit"); }
 
 void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const std::uint64_t* seed, double p) const {
   require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");

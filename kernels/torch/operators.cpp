@@ -60,7 +60,8 @@ Stated stated_by(kernels::ParityFitList<Fit...>, std::string_view activation) {
 
 template <class... Code>
 Stated stated_by(kernels::FitList<Code...>, int activation, int bits, bool dithered) {
-  const Stated all[] = {{Code::kName, {.t = kernels::code_error<Code>(bits, dithered)}, kernels::FitBounds::kNone, dithered ? Code::kBias : kernels::FitBounds::kNone}...};
+  const Stated all[] = {
+      {Code::kName, {.t = kernels::code_error<Code>(bits, dithered)}, kernels::FitBounds::kNone, dithered ? Code::kBias : kernels::FitBounds::kNone}...};
   return all[activation];
 }
 

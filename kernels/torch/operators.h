@@ -268,8 +268,8 @@ std::tuple<Tensor, Tensor, Tensor> gelu_forward_mxfp8(const Tensor& x) {
   const Call call(x);
   const std::int64_t n = x.numel();
   const Tensor codes = call.octets_of(n), scales = call.octets_of(mxfp8_scales(n)), mask = call.words_of(mask_words(n));
-  call.backend<Backend>().gelu_forward_mxfp8(format_of(x), call.data(x), result<std::uint8_t>(codes), result<std::uint8_t>(scales),
-                                             result<std::uint32_t>(mask), n);
+  call.backend<Backend>().gelu_forward_mxfp8(format_of(x), call.data(x), result<std::uint8_t>(codes), result<std::uint8_t>(scales), result<std::uint32_t>(mask),
+                                             n);
   return {codes, scales, mask};
 }
 

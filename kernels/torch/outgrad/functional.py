@@ -96,7 +96,8 @@ class _Operation:
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
-            {"forward": staticmethod(direct_forward), "backward": staticmethod(by_first if without_y else gradients)},  # torch.compile accepts no Function with a jvp
+            # torch.compile accepts no Function with a jvp.
+            {"forward": staticmethod(direct_forward), "backward": staticmethod(by_first if without_y else gradients)},
         )
         self.transformed = type(
             f"{name}_from_output_transformed",

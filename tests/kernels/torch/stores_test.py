@@ -202,7 +202,8 @@ def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
     text = str(found)
     assert "store parity: 1; y+bit wherever x is float32; only y+bit has kernels for CUDA" in text
     assert "store code:5: 3; only y+bit has kernels for CUDA" in text and "store y+bit" not in text
-    assert str(outgrad.bounds("silu", torch.bfloat16, "code:5")) in text and f"silu_code: SHA-256 {outgrad.bounds('silu', torch.bfloat16, 'code:5').sha256}" in text
+    of_silu = outgrad.bounds("silu", torch.bfloat16, "code:5")
+    assert str(of_silu) in text and f"coefficients silu_code: SHA-256 {of_silu.sha256}" in text
     assert model.state_dict().keys() == state.keys() and all(torch.equal(a, state[k]) for k, a in model.state_dict().items())
     assert outgrad.patch(model, store="dither:2").swapped == []
     assert [model[k].store for k in (1, 3, 5)] == ["dither:2"] * 3
@@ -429,3 +430,10 @@ def test_a_y_that_is_not_kept_may_be_changed(store):
     want = gradients(lambda x: outgrad.gelu(x, store=store), x)[1]
     torch.manual_seed(1)
     assert torch.equal(gradients(lambda x: outgrad.gelu(x, store=store).add_(1), x)[1], want)
+
+
+@each
+def test_a_nan_gives_a_nan_unless_a_code_stands_for_it(store):
+    y, dx = gradients(lambda x: outgrad.gelu(x, store=store), torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))
+    assert y[0].isnan() and dx[0].isnan() == (stores.STORES[store][1] == 0)
+    assert torch.isfinite(dx[1])
