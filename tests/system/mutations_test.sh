@@ -45,7 +45,7 @@ mutations() {
     'ops.less_equal(distance, ops.constant(fit.kRightS))' Backward/17.FollowsItsDefinition
   # The scale of the next block for the last element of one.
   mutation block_scale stored.h 'view.scales[@static_cast<u64>(view.first) / BlockScaled<Y>::kBlock@]' \
-    '(static_cast<u64>(view.first) + 1) / BlockScaled<Y>::kBlock' Stored.BackwardTakesBlocksScaledByPowersOfTwo
+    '(static_cast<u64>(view.first) + 1) / BlockScaled<Y>::kBlock' Stored.BackwardTakesMxfp8
   # Sums one after the other in place of by halving.
   mutation summation_order reduce.h 'return @add_rn(fold<Count, 2 * Stride>(values), fold<Count, 2 * Stride>(values + Stride))@;' \
     '[&] { V sum = *values; for (int k = Stride; k < Count; k += Stride) sum = add_rn(sum, values[k]); return sum; }()' \

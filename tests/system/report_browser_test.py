@@ -22,7 +22,8 @@ SECONDS = 100  # for everything; a busy machine needs 20
 # Fewer would mean that a section was lost: 4 for each of three formats, 3 of T against O, 8 activations' fronts and more.
 LEAST_PLOTS = 40
 SECTIONS = ["Error curves", "T against O", "What to choose from", "Channel stability", "Norm bounds under attack", "Sweep coverage", "Errors as x have them",
-            "Beside others", "Bytes kept", "Training", "Requirements", "Errors, kept apart", "Forward", "Coefficients and cost", "Tuning", "Inputs"]
+            "Beside others", "Bits kept against the error of the gradient", "Bytes kept", "Training", "Requirements", "Errors, kept apart", "Forward",
+            "Coefficients and cost", "Tuning", "Inputs"]
 
 failures = []
 

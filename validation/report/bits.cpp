@@ -13,6 +13,7 @@ using namespace page;
 
 namespace {
 
+constexpr std::size_t kSigma1 = 1;  // in the distributions of a front
 constexpr const char* kCommand = "./outgrad front --activation NAME --foreign FILE...";
 
 /// The bits beyond y against an error; a name at each point that nothing dominates.
@@ -28,7 +29,6 @@ Plot plot_of(const FrontResult& front, const char* heading, const std::function<
     series.notes.push_back(store.dominated_by.empty() ? quoted(store.name) : "");
   }
   std::erase_if(plot.series, [](const Series& series) { return series.x.empty(); });
-  plot.width = 620, plot.height = 420;
   return plot;
 }
 
@@ -39,23 +39,19 @@ Table table_of(const FrontResult& front) {
               kCommand,
               {words("store"), {"bits beyond y"}, {"bits in all"}, {"largest error", "proven for every x"}, {"largest error", "found"}},
               {}};
-  for (const StoreErrors& under : front.stores.front().under) {
-    table.columns.push_back({"rms", quoted(under.x)});
-    table.columns.push_back({"bias", quoted(under.x)});
-    table.columns.push_back({"shrinkage", quoted(under.x)});
-  }
+  const std::vector<StoreErrors>& distributions = front.stores.front().under;
+  for (const StoreErrors& under : distributions) table.columns.push_back({"rms", quoted(under.x)});
+  const std::size_t one = std::min(kSigma1, distributions.size() - 1);
+  table.columns.push_back({"bias", quoted(distributions[one].x)});
+  table.columns.push_back({"shrinkage", quoted(distributions[one].x)});
   table.columns.push_back(words("dominated by"));
-  table.columns.push_back(words("holds for"));
   for (const StoreResult& store : front.stores) {
     std::vector<Cell> row{quoted(store.name), fmt::format("{:.4g}", store.beyond), fmt::format("{:.4g}", store.all),
                           store.proven ? Cell(three_digits_up(*store.proven)) : Cell("-", Tone::muted), Cell(scientific(store.found()))};
-    for (const StoreErrors& under : store.under) {
-      row.emplace_back(scientific(under.rms));
-      row.emplace_back(fmt::format("{:+.2g}", under.bias));
-      row.emplace_back(fmt::format("{:.5f}", under.shrinkage));
-    }
+    for (const StoreErrors& under : store.under) row.emplace_back(scientific(under.rms));
+    row.emplace_back(fmt::format("{:+.2g}", store.under[one].bias));
+    row.emplace_back(fmt::format("{:.5f}", store.under[one].shrinkage));
     row.emplace_back(quoted(store.dominated_by));
-    row.emplace_back(quoted(store.condition));
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -73,7 +69,6 @@ Section bits_section(const Results& results) {
   Section section{"Bits kept against the error of the gradient", {}};
   if (results.fronts.empty()) section.blocks.push_back(nothing("Fronts of bits and errors", kCommand));
   for (const FrontResult& front : results.fronts) {
-    constexpr std::size_t kSigma1 = 1;
     Figure figure{"Names stand at the stores that no other dominates. No single figure ranks stores: rms, bias and shrinkage are in the table.", kCommand, {}};
     figure.plots.push_back(plot_of(front, "largest error", [](const StoreResult& store) { return store.proven.value_or(store.found()); }));
     if (front.stores.front().under.size() > kSigma1) {

@@ -122,11 +122,10 @@ Table quantiser_table(const Results& results) {
   Table table{
       "Systems that keep x in a few bits and take f' from the number that these stand for, in their own arithmetic: the largest error of f' over "
       "every x of the range and every random number, bounded; where a code wraps, a large x becomes a small one. O is the least T of any function "
-      "of the code. The mean signed error of x is over the random numbers, exact. rms is by quadrature, the running range is simulated.",
+      "of the code. The mean signed error of x is over the random numbers, exact. rms is by quadrature; how often something wraps with a running range is "
+      "simulated.",
       kAuditCommand,
       {words("quantiser"),
-       words("activation"),
-       words("keeps"),
        {"bits", "an element"},
        words("format"),
        {"min, max"},
@@ -135,16 +134,17 @@ Table quantiser_table(const Results& results) {
        {"O"},
        {"bias of x"},
        {"the maximum wraps", "probability"},
-       {"rms T", "by distribution of x"}},
+       {"rms T", "x of N(0, 1)"}},
       {}};
   const auto listed = [](const std::vector<std::pair<std::string, double>>& rms) {
-    std::string text;
-    for (const auto& [x, value] : rms) text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", scientific(value), quoted(x));
-    return text.empty() ? Cell("-", Tone::muted) : Cell(text);
+    for (const auto& [x, value] : rms) {
+      if (x == "N(0, 1^2)") return Cell(scientific(value));
+    }
+    return Cell("-", Tone::muted);
   };
   const Cell none("-", Tone::muted);
   for (const QuantiserResult& q : results.quantisers) {
-    const std::vector<Cell> head{quoted(q.name), q.activation, quoted(q.stored), fmt::format("{:.4g}", q.bits), q.format};
+    const std::vector<Cell> head{quoted(q.name), fmt::format("{:.4g}", q.bits), q.format};
     const auto add = [&](std::vector<Cell> cells) {
       std::vector<Cell>& row = table.rows.emplace_back(head);
       row.insert(row.end(), cells.begin(), cells.end());
@@ -155,10 +155,10 @@ Table quantiser_table(const Results& results) {
     }
     if (!q.groups.empty() || q.wraps_most) {
       add({"each group's own", none, none, none, none,
-           q.wraps_most ? Cell(fmt::format("{} in the mean, {} at most", scientific(*q.wraps_mean), scientific(*q.wraps_most))) : none, listed(q.groups)});
+           q.wraps_most ? Cell(fmt::format("mean {}, most {}", scientific(*q.wraps_mean), scientific(*q.wraps_most))) : none, listed(q.groups)});
     }
     if (q.running_wraps) {
-      add({"running", none, none, none, none, fmt::format("something wraps in {:.0f}% of steps", 100 * *q.running_wraps), none});
+      add({"running", none, none, none, none, fmt::format("{:.0f}% of steps", 100 * *q.running_wraps), none});
     }
   }
   return table;
