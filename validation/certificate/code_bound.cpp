@@ -66,6 +66,22 @@ Interval all_slopes(const Activation& activation, bool masked) {
   return masked ? range : maximum(range, 0);
 }
 
+// An x near which f' is greatest, or least. Nothing rests on it: f' is enclosed there before it contradicts a claim.
+double extreme_slope(const Activation& activation, bool greatest) {
+  constexpr int kPasses = 4, kSteps = 256;
+  double low = activation.formulas().front().far_low, high = activation.formulas().back().far_high, best = low;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const double begin = low, step = (high - low) / kSteps;
+    double most = -kInfinity;
+    for (int i = 0; i <= kSteps; ++i) {
+      const double x = begin + step * i, slope = slopes(activation, x, x).middle(), seen = greatest ? slope : -slope;
+      if (seen > most) most = seen, best = x;
+    }
+    low = best - step, high = best + step;
+  }
+  return best;
+}
+
 class Gradient {
  public:
   Gradient(const CodeHeader& h, const Deployed& kernels, const Activation& activation)
@@ -208,13 +224,20 @@ const CodedFit* coded_fit(const std::string& activation) {
 
 Finding prove_code_range(const CodeHeader& h) {
   const Deployed& kernels = *deployed(h.activation);
-  const Interval range = all_slopes(activation_of(h.activation, h.function, kernels.masked), kernels.masked);
+  const Activation& activation = activation_of(h.activation, h.function, kernels.masked);
+  const Interval range = all_slopes(activation, kernels.masked);
   const double beyond = std::max({0.0, static_cast<double>(h.lo) - range.lower(), range.upper() - static_cast<double>(h.hi)});
   Finding finding{"range", Verdict::Holds, 0, beyond, fmt::format("f' lies in [{:.9g}, {:.9g}]", range.lower(), range.upper()), {}};
   if (beyond > 0) {
-    // f' comes within its enclosure's width of both ends.
-    finding.verdict = Verdict::Violated;
+    finding.verdict = Verdict::Undecided;
     finding.why += fmt::format(", not in [{:.9g}, {:.9g}]", static_cast<double>(h.lo), static_cast<double>(h.hi));
+    for (const bool greatest : {false, true}) {
+      const double x = extreme_slope(activation, greatest), end = greatest ? h.hi : h.lo;
+      const Interval slope = slopes(activation, x, x);
+      if (greatest ? slope.lower() <= end : slope.upper() >= end) continue;
+      finding.verdict = Verdict::Violated;
+      finding.witness = Witness{x, greatest ? slope.lower() : slope.upper(), end};
+    }
   }
   return finding;
 }

@@ -24,7 +24,8 @@ struct CodedFit {
 };
 const CodedFit* coded_fit(const std::string& activation);
 
-/// Whether [kLo, kHi] holds every f'(x): `proven` is by how much it fails, the claim 0.
+/// Whether [kLo, kHi] holds every f'(x): `proven` is by how far the enclosure of all f' exceeds it, the claim 0. Violated only with a
+/// witness, an x whose f' is outside.
 Finding prove_code_range(const CodeHeader& h);
 
 /// sup |g - f'(x)| over the finite f32 x. A witness is in x.

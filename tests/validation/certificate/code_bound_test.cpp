@@ -79,6 +79,28 @@ TEST(CodeBound, DamagedHeadersAreRefused) {
   }
 }
 
+// Violated means that an f'(x) outside is shown; an end that is only not proven is Undecided.
+TEST(CodeBound, ARangeIsViolatedByAWitnessAlone) {
+  for (const char* activation : kernels::kActivationNames) {
+    const CodeHeader good = committed_code(activation);
+    for (const bool greatest : {false, true}) {
+      if (!greatest && good.lo == 0) continue;
+      for (const float by : {0x1p-22f, 0x1p-12f}) {
+        CodeHeader h = good;
+        (greatest ? h.hi : h.lo) += greatest ? -by : by;
+        const Finding finding = prove_code_range(h);
+        EXPECT_NE(finding.verdict, Verdict::Holds) << activation;
+        EXPECT_EQ(finding.verdict == Verdict::Violated, finding.witness.has_value()) << activation;
+        EXPECT_TRUE(finding.witness || by < 0x1p-12f) << activation;
+        if (!finding.witness) continue;
+        const double beyond = greatest ? finding.witness->got - static_cast<double>(h.hi) : static_cast<double>(h.lo) - finding.witness->got;
+        EXPECT_GT(beyond, 0) << activation;
+        EXPECT_LE(beyond, static_cast<double>(by)) << activation;
+      }
+    }
+  }
+}
+
 TEST(CodeBound, AnErrorOfTheCodedGradientIsFound) {
   for (const char* activation : {"gelu", "silu", "gelu_tanh"}) {
     CodeHeader h = committed_code(activation);
