@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 
+#include "kernels/code.h"
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 
@@ -66,6 +68,7 @@ class Judgement {
       case Claims::Kind::table: gradient(); break;
       case Claims::Kind::forward:
       case Claims::Kind::rounded: forward(); break;
+      case Claims::Kind::code: codes(); break;
     }
   }
 
@@ -219,6 +222,59 @@ class Judgement {
     if (small) claim("kCoreA", core, claims_.core_a);
   }
 
+  void codes() {
+    std::string kind;
+    double bound = 0;
+    require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs", "kClass", 0, 0);
+    require(text_of(claims_.fit) == coded_fit_name(text_of(claims_.activation)), "kFit", 0, 0);
+    const kernels::CodeRange range{static_cast<float>(claims_.lo), static_cast<float>(claims_.hi)};
+    Peak below, above, gradient, bias;
+    std::array<Peak, kernels::kMostCodeBits> exact;
+    std::array<Peak, kernels::kMostDitheredBits - kernels::kLeastDitheredBits + 1> dithered;
+    size_t worst = 0;
+    const auto off = [&](float value, size_t i) { return static_cast<double>(std::fabs(static_cast<long double>(value) - truth_.known[i].slope)); };
+    const auto off_dithered = [&](const kernels::CodeRule& rule, size_t i, kernels::u32 word) {
+      const float d = kernels::dither_of(word);
+      return off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, truth_.known[i].gradient, d), d), i);
+    };
+    for (size_t i = 0; i < truth_.points.size(); ++i) {
+      const Point& point = truth_.points[i];
+      const auto slope = static_cast<double>(truth_.known[i].slope);
+      below.raise(claims_.lo - slope, point), above.raise(slope - claims_.hi, point);
+      const double before = gradient.value;
+      gradient.raise(off(truth_.known[i].gradient, i), point);
+      if (gradient.value > before) worst = i;
+      for (size_t k = 0; k < exact.size(); ++k) {
+        const kernels::CodeRule rule = kernels::exact_code(range, static_cast<int>(k) + 1);
+        exact[k].raise(off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, truth_.known[i].gradient)), i), point);
+      }
+      for (size_t k = 0; k < dithered.size(); ++k) {
+        const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
+        constexpr kernels::u32 kSpread = 0x9e3779b9u;  // neighbours get dithers far apart
+        dithered[k].raise(off_dithered(rule, i, static_cast<kernels::u32>(i) * kSpread), point);
+      }
+    }
+    // The mean over all dithers, where g itself is furthest from f'.
+    for (size_t k = 0; k < dithered.size(); ++k) {
+      const kernels::CodeRule rule = kernels::dithered_code(range, static_cast<int>(k) + kernels::kLeastDitheredBits);
+      constexpr kernels::u32 kDithers = 1u << 23;
+      const float g = truth_.known[worst].gradient;
+      double sum = 0;
+      for (kernels::u32 r = 0; r < kDithers; ++r) {
+        const float d = kernels::dither_of(r << 9);
+        sum += static_cast<double>(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d));
+      }
+      bias.raise(std::fabs(sum / kDithers - static_cast<double>(truth_.known[worst].slope)), truth_.points[worst]);
+    }
+    require(!exceeds(below.value, 0), "kLo", claims_.lo - below.value, claims_.lo, {static_cast<float>(below.at)});
+    require(!exceeds(above.value, 0), "kHi", claims_.hi + above.value, claims_.hi, {static_cast<float>(above.at)});
+    require(!exceeds(gradient.value, bound), "kClass", gradient.value, bound, {static_cast<float>(gradient.at)});
+    claim("kG", gradient, claims_.g);
+    for (size_t k = 0; k < exact.size(); ++k) claim(fmt::format("kT{}", k + 1), exact[k], claims_.exact[k]);
+    for (size_t k = 0; k < dithered.size(); ++k) claim(fmt::format("kDithered{}", k + 2), dithered[k], claims_.dithered[k]);
+    claim("kBias", bias, claims_.bias);
+  }
+
   Library& library_;
   const Claims& claims_;
   const Truth& truth_;
@@ -236,12 +292,14 @@ const Curve& Library::curve(const std::string& activation, const std::string& fu
 }
 
 const Truth& Library::truth(const Claims& claims) {
-  const bool backward = claims.kind == Claims::Kind::backward || claims.kind == Claims::Kind::table;
+  const bool backward = claims.kind == Claims::Kind::backward || claims.kind == Claims::Kind::table, code = claims.kind == Claims::Kind::code;
   const std::string activation = text_of(claims.activation), function = text_of(claims.function);
-  const std::string format = claims.kind == Claims::Kind::forward ? "f32" : text_of(claims.format);
+  const std::string format = code ? "code" : claims.kind == Claims::Kind::forward ? "f32" : text_of(claims.format);
   auto& truth = truths_[{activation, function, format, backward}];
   if (!truth)
-    truth = std::make_unique<Truth>(backward ? backward_truth(curve(activation, function), format) : forward_truth(curve(activation, function), format));
+    truth = std::make_unique<Truth>(backward ? backward_truth(curve(activation, function), format)
+                                    : code   ? code_truth(curve(activation, function), activation)
+                                             : forward_truth(curve(activation, function), format));
   return *truth;
 }
 
@@ -264,16 +322,17 @@ double Library::coordinate_error(const Claims& c, float& at) {
 
 std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
   const std::string activation = text_of(claims.activation), function = text_of(claims.function), format = text_of(claims.format);
-  const bool forward = claims.kind == Claims::Kind::forward;
+  const bool forward = claims.kind == Claims::Kind::forward, code = claims.kind == Claims::Kind::code;
   const bool known_format =
-      forward || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
+      forward || code || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
       (claims.kind == Claims::Kind::backward && (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
   if (!known_format) return {{"kFormat", 0, 0, 0, true}};
   try {
     const Curve& curve = library.curve(activation, function);
     if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};
     if (!curve.problem().empty()) return {{"kFunction: " + curve.problem(), 0, 0, 0, true}};
-    if (curve.masked() != (claims.masked || claims.kind == Claims::Kind::forward)) return {{"kMasked", 0, 0, 0, true}};
+    if (code && coded_fit_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
+    if (!code && curve.masked() != (claims.masked || forward)) return {{"kMasked", 0, 0, 0, true}};
   } catch (const kernels::SpecError& error) {
     return {{std::string("kFunction: ") + error.what(), 0, 0, 0, true}};
   }

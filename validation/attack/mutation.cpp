@@ -150,7 +150,9 @@ std::string with_fitting_comment(const std::string& text, size_t at) {
   const size_t note = bound && !comment.starts_with("2^") ? 0 : std::min(comment.find(':'), comment.size());
   const std::string rest = note == 0 ? ": " + comment : comment.substr(note);
   if (bound) {
-    comment = value == 0 ? rest.substr(2) : fmt::format("2^{:.2f}{}", std::log2(value), rest);
+    const bool decimal = !rest.empty() && rest.find_first_not_of(": 0123456789.") == std::string::npos;  // of a code: the value once more
+    const std::string words = decimal ? fmt::format(": {:.6f}", value) : rest;
+    comment = value == 0 ? words.substr(2) : fmt::format("2^{:.2f}{}", std::log2(value), words);
   } else {
     comment = fmt::format("{:.9g}{}", value, rest);
   }

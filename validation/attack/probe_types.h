@@ -10,7 +10,7 @@
 
 namespace outgrad::validation::gate {
 
-/// A place where the header is evaluated: y and the mask bit, or x of a forward header.
+/// A place where the header is evaluated: y and the mask bit, or x of a forward or code header.
 struct Point {
   float at = 0;
   std::uint32_t code = 0;  ///< for a direct table: y's bits in the header's format
@@ -32,13 +32,15 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 
 /// A header's constants as the compiler sees them; NaN, -1 or null if it has no constant of the name.
 struct Claims {
-  enum class Kind { backward, table, forward, rounded } kind = Kind::backward;
-  const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr, *accuracy = nullptr, *entry_format = nullptr;
+  enum class Kind { backward, table, forward, rounded, code } kind = Kind::backward;
+  const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr, *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr;
   bool masked = true, exact_limits = false, has_left = false, has_right = false, right_both = false;
   int operations = -1, index_operations = -1, core_first = -1;
   double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent, right_s = kAbsent;
   double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent;
   double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent, ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
+  double lo = kAbsent, hi = kAbsent, g = kAbsent, bias = kAbsent;
+  double exact[8] = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent}, dithered[2] = {kAbsent, kAbsent};  // of codes
 };
 
 using ClaimsFunction = void (*)(Claims*);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "kernels/codes.h"
 #include "kernels/formats.h"
 
 namespace outgrad::validation::gate {
@@ -381,6 +382,61 @@ Truth forward_truth(const Curve& curve, const std::string& format) {
   constexpr double kLow = -15, kHigh = 8;
   for (int i = 0; i <= kUniform; ++i) add(static_cast<float>(kLow + (kHigh - kLow) * i / kUniform), false);
   for (double x = 0.5; x >= 0x1p-126; x *= 0.75) add(static_cast<float>(x), false), add(static_cast<float>(-x), false);
+  return truth;
+}
+
+namespace {
+
+struct CodedFit {
+  const char* name;
+  float (*gradient)(float x);
+};
+
+template <class... A>
+const CodedFit* coded_fit(const std::string& activation, kernels::CodedList<A...>) {
+  const CodedFit* found = nullptr;
+  const auto look = [&]<class Each>() {
+    static constexpr CodedFit kFit{Each::Fit::kName, kernels::gradient_at<typename Each::Fit, typename Each::template Forward<float>>};
+    if (activation == Each::Fit::kActivation) found = &kFit;
+  };
+  (look.template operator()<A>(), ...);
+  return found;
+}
+
+const CodedFit* coded_fit(const std::string& activation) { return coded_fit(activation, kernels::CodedActivations{}); }
+
+}  // namespace
+
+std::string coded_fit_name(const std::string& activation) {
+  const CodedFit* const fit = coded_fit(activation);
+  return fit ? fit->name : "";
+}
+
+Truth code_truth(const Curve& curve, const std::string& activation) {
+  const CodedFit& fit = *coded_fit(activation);
+  Truth truth;
+  const auto add = [&](float x) {
+    Point point;
+    point.at = x;
+    Known known;
+    known.sloped = true, known.slope = static_cast<long double>(curve.formula().at(Real(x)).slope), known.gradient = fit.gradient(x);
+    truth.points.push_back(point);
+    truth.known.push_back(known);
+  };
+  for (std::uint32_t code = 0; code < codes_of("bf16"); ++code) {
+    const float x = widened("bf16", code);
+    if (std::isfinite(x)) add(x);
+  }
+  constexpr int kNeighbours = 4000;  // the fp32 y next to a minimum is the same for hundreds of them
+  const auto add_near = [&](const Real& centre) {
+    float up = static_cast<float>(centre), down = up;
+    for (int i = 0; i < kNeighbours; ++i) {
+      add(up), add(down);
+      up = std::nextafter(up, 1e9f), down = std::nextafter(down, -1e9f);
+    }
+  };
+  if (curve.masked()) add_near(curve.x_star());
+  for (const Real& x : curve.inflections()) add_near(x);
   return truth;
 }
 

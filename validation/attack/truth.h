@@ -71,6 +71,7 @@ struct Known {
   enum class Limit { none, left, right, nan } limit = Limit::none;
   bool sloped = false;  ///< whether f^-1 of exactly this number is known
   long double slope = 0;  ///< f' there; for a forward header f(x)
+  float gradient = 0;     ///< of a code header's x: the g of the library's own kernels, which is what is coded
 };
 
 struct Truth {
@@ -87,6 +88,13 @@ Truth backward_truth(const Curve& curve, const std::string& format);
 /// For a forward header: every x of a 16-bit format; for f32, strata. `slope` is f(x), and `low` and `high` are the
 /// rounded value in the format.
 Truth forward_truth(const Curve& curve, const std::string& format);
+
+/// For a code header: every finite x of bf16, and the fp32 numbers next to the minimum of f and to the extrema of f'. `slope` is f'(x).
+/// The activation must be one of kernels::CodedActivations.
+Truth code_truth(const Curve& curve, const std::string& activation);
+
+/// The name of the library's fit whose g is coded; empty if the activation has no codes.
+std::string coded_fit_name(const std::string& activation);
 
 /// The value of a code, and how many codes a format has.
 float widened(const std::string& format, std::uint32_t code);

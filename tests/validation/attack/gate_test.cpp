@@ -59,6 +59,26 @@ TEST(Gate, WhatCheckOnceForgaveSurvivesACheckerThatAcceptsAll) {
   }
 }
 
+// Every claim of a code header is seen where it is damaged, and the brute force sees most of it where it is true.
+TEST(Gate, TheClaimsOfCodesAreJudged) {
+  const auto library = std::make_shared<Library>();
+  for (const char* place : {"kLo", "kHi", "kG", "kT1", "kT4", "kT8", "kDithered2", "kDithered3", "kBias", "kFit", "kClass", "kActivation", "kFunction"}) {
+    Options options = options_of(place);
+    options.checker = accept_all;
+    options.library = library;
+    const HeaderResult result = attack_header("gelu_code", committed("gelu_code"), {committed("tanh_code")}, options);
+    EXPECT_EQ(result.baseline, "");
+    bool named = false;
+    for (const MutantFailure& failure : result.failures) named = named || failure.why.find(place) != std::string::npos;
+    EXPECT_TRUE(named) << place;
+    for (const auto& [claim, share] : result.shares) {
+      EXPECT_GT(share, 0.95) << claim;
+      EXPECT_LE(share, 1) << claim;
+    }
+    EXPECT_EQ(result.shares.size(), 12u);
+  }
+}
+
 // A comment that ends in a backslash and a blank: g++ and clang++ join it with the next line, a reader that does not sees a row that is not there.
 TEST(Gate, ACommentThatSwallowsARowIsFalse) {
   const std::string text = committed("gelu_bf16");
