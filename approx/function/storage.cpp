@@ -166,10 +166,6 @@ void widen_between(const Composite& composite, const Ball& from, const Ball& to,
   widen_between(composite, middle, to, interval, parts, depth + 1);
 }
 
-}  // namespace
-
-namespace {
-
 /// Of one scale, 2^exponent.
 std::vector<StorageInterval> intervals_at_scale(const Composite& composite, Format format, int exponent) {
   const bool in_blocks = scales_of(format).first < scales_of(format).last;
