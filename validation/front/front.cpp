@@ -54,22 +54,23 @@ std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const 
   const double high = kernels::widen(kernels::narrow<kernels::BF16>(static_cast<float>(quantile(distribution, 1 - share))));
   const QuantisedGroup group(quantiser, low, high, kBf16);
   if (!group.problem().empty()) throw kernels::SpecError(function.name, distribution.name(), group.problem());
-  std::vector<double> slope_of(static_cast<std::size_t>(1) << quantiser.bits);
+  std::vector<double> slope_of(static_cast<std::size_t>(group.codes()));
   for (std::size_t code = 0; code < slope_of.size(); ++code) slope_of[code] = slope_at(domain.activation, group.value(static_cast<int>(code)));
   std::vector<ErrorAt> errors;
+  // In a group, no x is beyond the largest: what the distribution has there is taken to be at it.
+  const double at_low = slope_at(domain.activation, low), at_high = slope_at(domain.activation, high);
   for (std::size_t i = 0; i < domain.x.size(); ++i) {
     const double x = std::clamp(static_cast<double>(domain.x[i]), low, high);
+    const double slope = x > domain.x[i] ? at_low : x < domain.x[i] ? at_high : domain.slope[i];
     ErrorAt at;
     const double first = group.least_raw(x), last = group.greatest_raw(x);
     for (double raw = first; raw <= last; ++raw) {
       const double p = quantiser.stochastic ? group.probability(x, raw) - (raw < last ? group.probability(x, raw + 1) : 0) : 1;
-      const double e = slope_of[static_cast<std::size_t>(group.code(raw))] - domain.slope[i];
+      const double e = slope_of[static_cast<std::size_t>(group.code(raw))] - slope;
       at.mean += p * e;
       at.square += p * e * e;
       if (p > 0) at.greatest = std::max(at.greatest, std::fabs(e));
     }
-    // What lies beyond the range is in no such group.
-    if (x != static_cast<double>(domain.x[i])) at.greatest = 0;
     errors.push_back(at);
   }
   return errors;

@@ -12,6 +12,23 @@ namespace outgrad::validation {
 namespace {
 
 constexpr int kMostBits = 8, kMostRandomBits = 32;
+// The numbers of e4m3 from -448 to 448: -0 and +0 are one, NaNs are none.
+constexpr FloatFormat kE4m3{"e4m3", 8, 4, -9, 448};
+constexpr int kE4m3Numbers = 253, kE4m3Zero = 126, kE4m3PerBinade = 8, kE4m3LeastExponent = -6;
+constexpr double kE4m3Step = 32;  // the greatest, between 224 and 448
+
+int e4m3_place(double number) {
+  const double magnitude = std::fabs(number);
+  const int exponent = magnitude == 0 ? kE4m3LeastExponent : std::max(std::ilogb(magnitude), kE4m3LeastExponent);
+  const int place = (exponent - kE4m3LeastExponent) * kE4m3PerBinade + static_cast<int>(std::ldexp(magnitude, kE4m3.precision - 1 - exponent));
+  return kE4m3Zero + (number < 0 ? -place : place);
+}
+
+double e4m3_number(int place) {
+  const int from_zero = std::abs(place - kE4m3Zero), binade = std::max(from_zero / kE4m3PerBinade - 1, 0);
+  const double magnitude = std::ldexp(from_zero - binade * kE4m3PerBinade, binade + kE4m3.quantum_exponent);
+  return place < kE4m3Zero ? -magnitude : magnitude;
+}
 constexpr std::size_t kMostRanges = 64;
 
 std::array<double, 2> read_interval(const JsonNode& node) {
@@ -30,7 +47,7 @@ int between(const JsonNode& node, int least, int most) {
 }  // namespace
 
 double Quantiser::bits_per_element(const FloatFormat& format) const {
-  return bits + 2.0 * (kept ? *kept : computed_in(format)).bits / static_cast<double>(group) + keeps_y;
+  return bits + (e4m3 ? 1.0 : 2.0) * (kept ? *kept : computed_in(format)).bits / static_cast<double>(group) + keeps_y;
 }
 
 double Quantiser::u(std::uint64_t k) const {
@@ -39,12 +56,14 @@ double Quantiser::u(std::uint64_t k) const {
 }
 
 Quantiser read_quantiser(const JsonNode& node) {
-  node.expect_keys({"schema", "name",     "activation", "kind", "source",   "claims", "keeps",    "bits",       "levels", "epsilon", "group",
-                    "range",  "momentum", "ranges",     "x",    "rounding", "u",      "overflow", "arithmetic", "fma",    "kept_in"});
+  node.expect_keys({"schema", "name",  "activation", "kind",   "source", "claims",   "keeps", "codes",    "bits",       "levels", "epsilon",
+                    "group",  "range", "momentum",   "ranges", "x",      "rounding", "u",     "overflow", "arithmetic", "fma",    "kept_in"});
   Quantiser q;
   q.keeps_y = word_of<bool>(node["keeps"], {{"x", false}, {"y", true}});
   q.bits = between(node["bits"], 1, kMostBits);
-  q.levels = between(node["levels"], 1, (1 << q.bits) - 1);
+  if (node.has("codes")) q.e4m3 = word_of<bool>(node["codes"], {{"whole", false}, {"e4m3", true}});
+  if (q.e4m3 && q.bits != kE4m3.bits) node["bits"].fail("is not 8, the width of e4m3");
+  q.levels = between(node["levels"], 1, q.e4m3 ? static_cast<int>(kE4m3.largest) : (1 << q.bits) - 1);
   q.epsilon = node["epsilon"].finite();
   if (q.epsilon < 0) node["epsilon"].fail("is negative");
   q.group = node["group"].count();
@@ -72,6 +91,9 @@ Quantiser read_quantiser(const JsonNode& node) {
   }
   q.wraps = word_of<bool>(node["overflow"], {{"wrap", true}, {"saturate", false}});
   q.arithmetic = word_of<const FloatFormat*>(node["arithmetic"], {{"own", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
+  if (q.e4m3 && q.rule != Quantiser::Rule::exact) node["range"].fail("is not exact, as it is for numbers of e4m3");
+  if (q.e4m3 && q.stochastic) node["rounding"].fail("is not nearest, as it is for numbers of e4m3");
+  if (q.e4m3 && q.wraps) node["overflow"].fail("is not saturate, as it is for numbers of e4m3");
   q.fma = node["fma"].boolean();
   q.kept = word_of<const FloatFormat*>(node["kept_in"], {{"same", nullptr}, {"f32", &kF32}, {"f16", &kF16}, {"bf16", &kBf16}});
   return q;
@@ -89,21 +111,30 @@ QuantisedGroup::QuantisedGroup(const Quantiser& of, const Moved& moved, const Fl
 }
 
 void QuantisedGroup::scale_by(double c) {
-  scale_ = round_to_format(of_.levels / (c + of_.epsilon), format_);
+  if (of_.e4m3) {
+    offset_ = 0;
+    const double most = std::max(std::fabs(min_), std::fabs(max_));
+    scale_ = round_to_format(round_to_format(most + of_.epsilon, format_) / of_.levels, format_);
+  } else {
+    scale_ = round_to_format(of_.levels / (c + of_.epsilon), format_);
+  }
   kept_scale_ = of_.kept ? round_to_format(scale_, *of_.kept) : scale_;
   kept_offset_ = of_.kept ? round_to_format(offset_, *of_.kept) : offset_;
-  last_raw_ = of_.wraps ? (1 << of_.bits) - 1 : of_.levels;
+  last_raw_ = of_.wraps ? (1 << of_.bits) - 1 : of_.e4m3 ? codes() - 1 : of_.levels;
   if (of_.stochastic) least_u_ = of_.u(0), greatest_u_ = of_.u((std::uint64_t{1} << of_.u_bits) - 1);
   if (!(c > 0 && std::isfinite(c))) {
     problem_ = fmt::format("has max - min = {} in {}", c, format_.name);
   } else if (!(scale_ > 0 && std::isfinite(scale_) && kept_scale_ > 0 && std::isfinite(kept_scale_))) {
     problem_ = fmt::format("has the scale {} in {}, kept as {}", scale_, format_.name, kept_scale_);
-  } else if (!std::isfinite(value(0)) || !std::isfinite(value((1 << of_.bits) - 1))) {
+  } else if (!std::isfinite(value(0)) || !std::isfinite(value(codes() - 1))) {
     problem_ = fmt::format("has codes that stand for what is not finite in {}", format_.name);
   }
 }
 
+double QuantisedGroup::step() const { return of_.e4m3 ? scale_ * kE4m3Step : 1 / scale_; }
+
 double QuantisedGroup::raw(double z, double u) const {
+  if (of_.e4m3) return e4m3_place(std::clamp(round_to_format(round_to_format(z / scale_, format_), kE4m3), -kE4m3.largest, kE4m3.largest));
   // Every rounding of a binary64 result to at most 24 bits is that of the exact result: binary64 has more than 2 p + 2 bits.
   const double d = round_to_format(z - offset_, format_);
   double t = 0;
@@ -128,11 +159,16 @@ double QuantisedGroup::probability(double z, double r) const {
   return 1 - std::ldexp(static_cast<double>(reaches), -of_.u_bits);
 }
 
+int QuantisedGroup::codes() const { return of_.e4m3 ? kE4m3Numbers : 1 << of_.bits; }
+
 int QuantisedGroup::code(double raw) const {
   constexpr double kLargestInt = 0x7fffffff;  // where a conversion to int32 saturates
   return static_cast<int>(std::fmod(std::min(raw, kLargestInt), std::ldexp(1.0, of_.bits)));
 }
 
-double QuantisedGroup::value(int code) const { return round_to_format(round_to_format(code / kept_scale_, format_) + kept_offset_, format_); }
+double QuantisedGroup::value(int code) const {
+  if (of_.e4m3) return round_to_format(e4m3_number(code) * kept_scale_, format_);
+  return round_to_format(round_to_format(code / kept_scale_, format_) + kept_offset_, format_);
+}
 
 }  // namespace outgrad::validation

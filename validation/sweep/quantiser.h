@@ -6,6 +6,11 @@
 // where u is random (stochastic rounding), or r = rint(max(v, 0)) (nearest). Differences, products and quotients are
 // rounded to the format of the arithmetic; c + epsilon and the quotient by it are rounded once, as in ActNN, whose
 // epsilon is a double. v + u is rounded to f32. The code is r cut to its bits, or min(r, levels).
+//
+// Codes may be the numbers of e4m3 instead. Then the elements of a group share a scale alone: with a the largest
+// magnitude of the group,
+//   s = (a + epsilon) / levels,   r = z / s rounded to the nearest number of e4m3, at most 448,   z^ = r s
+// where every result is rounded to the format of the arithmetic, and a code is the place of r among these numbers.
 // validation/README.md documents the keys of the file.
 #pragma once
 
@@ -23,6 +28,7 @@ struct Quantiser {
   enum class Rule { exact, given, running };  // where min and max come from: this group, elsewhere, or a running mean
 
   bool keeps_y = false;  // with one bit that says on which side of x* x is
+  bool e4m3 = false;     // codes are numbers of e4m3
   int bits = 8;
   int levels = 255;
   double epsilon = 0;
@@ -40,7 +46,7 @@ struct Quantiser {
   const FloatFormat* kept = nullptr;        // what s and min are rounded to after they were used; null: not rounded
 
   const FloatFormat& computed_in(const FloatFormat& format) const { return arithmetic ? *arithmetic : format; }
-  /// With the share of a scale and a minimum.
+  /// With the share of a scale and, unless codes are numbers of e4m3, a minimum.
   double bits_per_element(const FloatFormat& format) const;
   double u(std::uint64_t k) const;
 };
@@ -63,7 +69,7 @@ class QuantisedGroup {
   const std::string& problem() const { return problem_; }
   double min() const { return min_; }
   double max() const { return max_; }
-  double step() const { return 1 / scale_; }
+  double step() const;  // the greatest, of z^ from one code to the next, before s is rounded again
   double last_raw() const { return last_raw_; }  // of those that do not wrap
 
   /// r for an element z and u, at most `levels` if codes saturate. It rises with z and with u.
@@ -72,6 +78,7 @@ class QuantisedGroup {
   double greatest_raw(double z) const { return raw(z, greatest_u_); }
   /// The probability over u that raw(z, u) >= r: a multiple of 2^-u_bits.
   double probability(double z, double r) const;
+  int codes() const;  // 0 to codes() - 1
   int code(double raw) const;
   /// z^.
   double value(int code) const;

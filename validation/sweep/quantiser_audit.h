@@ -30,7 +30,7 @@ inline constexpr const char* kQuantiserSchema = "outgrad.quantiser/1";
 
 /// One group's [min, max].
 struct QuantiserErrors {
-  double min = 0, max = 0, step = 0;  // step: of z^ from one code to the next, before s is rounded again
+  double min = 0, max = 0, step = 0;  // step: as QuantisedGroup has it
   double x_from = 0, x_to = 0;
   Maximum total, wrapped;  // y: z^; wrapped.value < 0: no x wraps
   double total_bound = 0, wrapped_bound = 0;
