@@ -71,7 +71,8 @@ struct Plain {
   void set_range() {
     const float c = rounded(max - min, arithmetic);
     s = rounded(static_cast<float>(levels / (c + json["epsilon"].get<double>())), arithmetic);
-    if (e4m3) s = rounded(rounded(std::max(std::fabs(min), std::fabs(max)) + json["epsilon"].get<float>(), arithmetic) / static_cast<float>(levels), arithmetic);
+    if (e4m3)
+      s = rounded(rounded(std::max(std::fabs(min), std::fabs(max)) + json["epsilon"].get<float>(), arithmetic) / static_cast<float>(levels), arithmetic);
     kept_s = s, kept_min = min;
     if (json["kept_in"] == "bf16") kept_s = rounded(s, kBf16), kept_min = rounded(min, kBf16);
   }
@@ -223,7 +224,8 @@ TEST(Quantiser, RefusesInOneLineWithThePlace) {
   expect([&](Json& j) { e4m3(j), j["bits"] = 7; }, "bits: is not 8, the width of e4m3");
   expect([&](Json& j) { e4m3(j), j["levels"] = 449; }, "levels: is not from 1 to 448");
   expect([&](Json& j) { e4m3(j), j["range"] = "given", j["x"] = {-1, 1}; }, "range: is not exact, as it is for numbers of e4m3");
-  expect([&](Json& j) { e4m3(j), j["rounding"] = "stochastic", j["u"] = {{"bits", 3}, {"offset", 1}}; }, "rounding: is not nearest, as it is for numbers of e4m3");
+  expect([&](Json& j) { e4m3(j), j["rounding"] = "stochastic", j["u"] = {{"bits", 3}, {"offset", 1}}; },
+         "rounding: is not nearest, as it is for numbers of e4m3");
   expect([&](Json& j) { e4m3(j), j["overflow"] = "wrap"; }, "overflow: is not saturate, as it is for numbers of e4m3");
   expect([](Json& j) { j["keeps"] = "dx"; }, "keeps: 'dx' is not one of x, y");
   expect([](Json& j) { j["claims"]["R"] = 1; }, "claims: has an unknown key 'R'");
