@@ -26,21 +26,21 @@ namespace {
 struct Arguments {
   std::string size = "small", only, out, shard, fitter;
   std::vector<std::string> headers, merge;
-  std::optional<size_t> mutations, passes, specifications;
+  std::optional<size_t> mutations, passes, specifications, stores;
   std::uint64_t seed = 1;
   bool json = false, fresh = false;
 };
 
-// Mutants of a header, kinds of damage of each coefficient and comment, specifications.
+// Mutants of a header, kinds of damage of each coefficient and comment, specifications, and those of stores.
 struct Size {
-  size_t mutations, passes, specifications;
+  size_t mutations, passes, specifications, stores;
 };
 // One header of each kind and format, chosen for a truth that is quickly found.
 constexpr std::array kSmallHeaders{"elu_bf16", "gelu_bf16_parity",  "gelu_code",  "gelu_e4m3_oracle", "gelu_f16",
                                    "gelu_f32", "gelu_forward_bf16", "gelu_mxfp8", "tanh_f16"};
-// Full: over 20,000 mutants of the committed headers, and 2,000 specifications. Tables with a thousand rows, or with
+// Full: over 20,000 mutants of the committed headers, and 2,200 specifications. Tables with a thousand rows, or with
 // entries by the thousand, are thinned.
-constexpr Size kFull{900, 1, 2000}, kSmall{40, 1, 4};
+constexpr Size kFull{900, 1, 2000, 200}, kSmall{40, 1, 4, 4};
 
 // A digest of everything on which a unit's result depends, with as many digits as are needed to distinguish units.
 std::string key_of(const std::string& text) {
@@ -117,10 +117,12 @@ void run(const Arguments& arguments, int& status) {
     options.seed = arguments.seed, options.only = arguments.only;
     options.most = arguments.mutations.value_or(size.mutations), options.passes = arguments.passes.value_or(size.passes);
     options.specifications = arguments.specifications.value_or(size.specifications);
+    options.stores = arguments.stores.value_or(options.specifications > 0 ? size.stores : 0);
     options.fitter = arguments.fitter.empty() ? default_fitter() : arguments.fitter;
     const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
     const auto ours = [&](size_t number) { return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1); };
-    if (options.specifications > 0 && !std::filesystem::exists(options.fitter)) throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
+    if (options.specifications + options.stores > 0 && !std::filesystem::exists(options.fitter))
+      throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files =
         arguments.headers.empty() ? committed_headers(options.toolchain.sources, arguments.size == "full") : arguments.headers;
     std::vector<std::string> texts, donors;  // what is taken from other headers comes from the same ones, whichever are damaged
@@ -149,13 +151,17 @@ void run(const Arguments& arguments, int& status) {
              [&] { return gate::to_json(gate::attack_header(name, texts[i], donors, options)); });
       }
     }
-    for (size_t block = 0; block * gate::kBlock < options.specifications; ++block) {
-      if (!ours(block)) continue;
-      const std::vector<gate::Specification> specs = gate::specifications_of(block, options);
-      std::string text;
-      for (const gate::Specification& spec : specs) text += spec.json;
-      done(fmt::format("specifications {}", block), key_of(text), [&] { return gate::to_json(gate::attack_specifications(specs, options)); });
-    }
+    const auto judge_all = [&](const char* what, size_t count, auto&& block_of) {
+      for (size_t block = 0; block * gate::kBlock < count; ++block) {
+        if (!ours(block)) continue;
+        const std::vector<gate::Specification> specs = block_of(block, options);
+        std::string text;
+        for (const gate::Specification& spec : specs) text += spec.json;
+        done(fmt::format("{} {}", what, block), key_of(text), [&] { return gate::to_json(gate::attack_specifications(specs, options)); });
+      }
+    };
+    judge_all("specifications", options.specifications, gate::specifications_of);
+    judge_all("stores", options.stores, gate::stores_of);
   }
   const nlohmann::json document = gate::document(units, arguments.seed);
   if (!arguments.out.empty()) kernels::write_file(arguments.out, document.dump(1) + "\n");
@@ -177,7 +183,8 @@ void add_attack(CLI::App& app, int& status) {
   command->add_option("--mutations", arguments->mutations, "Mutants of each header, at most; 0: no headers");
   command->add_option("--passes", arguments->passes, "Kinds of damage that each coefficient and comment gets");
   command->add_option("--only", arguments->only, "Damage at places of this name or kind alone: kO, strings, comments, ...");
-  command->add_option("--specifications", arguments->specifications, "Random specifications");
+  command->add_option("--specifications", arguments->specifications, "Random specifications of fits for y and a bit");
+  command->add_option("--stores", arguments->stores, "Random specifications of parity formats, MXFP8 and codes; none by default with --specifications 0");
   command->add_option("--seed", arguments->seed, "The same seed, the same damage")->capture_default_str();
   command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge: every n-th header and block of specifications");
   command->add_option("--merge", arguments->merge, "Results of shards to put together instead of working");

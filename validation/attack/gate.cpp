@@ -245,6 +245,12 @@ std::string judged(const Specification& spec, const std::string& folder, const O
   return verdict == "survived" ? line("fitted", "") : line("undecided", reason_of("check: " + why));
 }
 
+std::vector<Specification> drawn(size_t block, size_t all, const auto& draw) {
+  std::vector<Specification> specs;
+  for (size_t i = block * kBlock; i < std::min((block + 1) * kBlock, all); ++i) specs.push_back(draw(i));
+  return specs;
+}
+
 }  // namespace
 
 void SpecificationResult::add(const SpecificationResult& other) {
@@ -256,11 +262,14 @@ void SpecificationResult::add(const SpecificationResult& other) {
 }
 
 std::vector<Specification> specifications_of(size_t block, const Options& options) {
-  const size_t begin = block * kBlock, end = std::min(begin + kBlock, options.specifications);
-  std::vector<Specification> specs;
   kernels::Random random(options.seed * 0x9e3779b97f4a7c15u + block);
-  for (size_t i = begin; i < end; ++i) specs.push_back(random_specification(random));
-  return specs;
+  return drawn(block, options.specifications, [&](size_t) { return random_specification(random); });
+}
+
+std::vector<Specification> stores_of(size_t block, const Options& options) {
+  constexpr std::uint64_t kOtherStream = std::uint64_t{1} << 32;
+  kernels::Random random(options.seed * 0x9e3779b97f4a7c15u + kOtherStream + block);
+  return drawn(block, options.stores, [&](size_t number) { return random_store(number, random); });
 }
 
 SpecificationResult attack_specifications(const std::vector<Specification>& specs, const Options& options) {

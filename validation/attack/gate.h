@@ -37,6 +37,7 @@ struct Options {
   size_t most = 0;  ///< mutants of one header, 0 for no limit
   std::string only;  ///< damage is done only at places of this name or kind ("kO", "comments"); empty: everywhere
   size_t specifications = 0;
+  size_t stores = 0;  ///< specifications of parity formats, MXFP8 and codes
   std::string fitter;  ///< the executable outgrad-fit
   Toolchain toolchain;
   Checker checker = check_text;
@@ -82,9 +83,11 @@ struct SpecificationResult {
 inline constexpr size_t kBlock = 20;
 /// The specifications of one block of kBlock, or the rest of `options.specifications`.
 std::vector<Specification> specifications_of(size_t block, const Options& options);
+/// The same of `options.stores`.
+std::vector<Specification> stores_of(size_t block, const Options& options);
 SpecificationResult attack_specifications(const std::vector<Specification>& specs, const Options& options);
 
-/// Units of work by name, as stored between runs: "header NAME" and "specifications K".
+/// Units of work by name, as stored between runs: "header NAME", "specifications K" and "stores K".
 using Units = std::map<std::string, nlohmann::json>;
 nlohmann::json to_json(const HeaderResult& result);
 nlohmann::json to_json(const SpecificationResult& result);

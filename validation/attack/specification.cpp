@@ -176,7 +176,7 @@ std::string function_of(Random& random) {
 // f' moves.
 int reachable_bits(const std::string& format, int degree, int rows, Random& random) {
   const double bits = (degree + 1) * (0.5 + std::log2(static_cast<double>(rows))) + random.uniform(-7, 1);
-  return static_cast<int>(std::lround(std::clamp(bits, 3.0, format == "f32" ? 22.0 : 12.0)));
+  return static_cast<int>(std::lround(std::clamp(bits, 3.0, format == "f32" ? 22.0 : format == "mxfp8" ? 7.0 : 12.0)));
 }
 
 struct Layout {
@@ -218,6 +218,71 @@ Layout layout_of(const std::string& format, const std::string& kind, Random& ran
   return {degree, rows, keys};
 }
 
+// What is fitted, and the keys that say so.
+struct Subject {
+  std::string function;
+  std::string keys;
+};
+
+Subject subject_of(double named, Random& random) {
+  if (!random.chance(named)) {
+    const std::string function = function_of(random);
+    return {function, fmt::format(R"("expression": "{}")", function)};
+  }
+  const std::string name = one_of(std::to_array(kernels::kActivationNames), random);
+  Subject subject{name, fmt::format(R"("activation": "{}")", name)};
+  // Swish's y* is -0.278/beta: this beta puts it next to a power of two.
+  if (name == "swish") {
+    const double octaves = static_cast<double>(random.below(4)), beta = 0.27846454276107 * std::exp2(octaves) * beside_one(random);
+    subject.keys += fmt::format(R"(, "parameters": {{"beta": {:.7g}}})", beta);
+    subject.function += fmt::format(" {:.7g}", beta);
+  }
+  return subject;
+}
+
+std::string specified(const std::string& kind, const Subject& subject, const std::string& rest) {
+  return fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "{}", {}{}}})", kind, subject.keys, rest) + "\n";
+}
+
+Specification backward_specification(const std::string& format, const std::string& kind, const Subject& subject, Random& random) {
+  const bool wide = format == "f32";
+  const Layout layout = layout_of(format, kind, random);
+  const int bits = reachable_bits(format, layout.degree, layout.rows, random);
+  const std::string target = kind == "oracle"   ? "oracle"
+                             : kind == "stored" ? fmt::format("stored:{}", number(1.005 + random.uniform() * 0.3, 4))
+                             : kind == "ulp"    ? fmt::format("ulp:{}", number(random.uniform(0.6, 3), 2))
+                                                : fmt::format("{}:2^-{}", kind, bits);
+  std::string keys = fmt::format(R"(, "format": "{}", "target": "{}")", format, target);
+  if (kind != "oracle") {
+    keys += layout.keys;
+    if (kind == "stored") {
+      keys += fmt::format(R"(, "storage": {{"regret": "2^-{}"}})", 4 + random.below(6));
+    } else if (random.chance(kind == "abs" && !wide ? 0.4 : 0.04)) {
+      const std::string ratio = number(1.01 + random.uniform(), 4);
+      const size_t regret = 3 + random.below(8);
+      const bool programme = !wide && kind == "abs" && random.chance(0.4);
+      keys += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", ratio, regret, programme ? R"(, "programme": true)" : "");
+    }
+  } else if (random.chance(0.3)) {
+    keys += R"(, "entries": "bf16")";
+  }
+  return {subject.function, specified("backward", subject, keys)};
+}
+
+// Codes are of the library's own f32 fits: most are asked for by their name, some by another's, some of other functions.
+Specification code_specification(Random& random) {
+  const double drawn = random.uniform();
+  Subject subject = subject_of(drawn < 0.2 ? 0 : 1, random);
+  std::string fit = subject.function + "_f32";
+  if (drawn < 0.3) fit = one_of(std::to_array(kernels::kActivationNames), random) + std::string("_f32");
+  if (subject.function.starts_with("swish")) {
+    fit = "swish_f32";
+    if (drawn >= 0.4) subject.keys = R"("activation": "swish", "parameters": {"beta": 1.5})";  // the library's
+  }
+  const std::string bits = number(random.uniform(10, drawn < 0.9 ? 14.4 : 24), 4);
+  return {subject.function, specified("code", subject, fmt::format(R"(, "target": "abs:2^-{}", "fit": "{}")", bits, fit))};
+}
+
 }  // namespace
 
 Specification random_specification(Random& random) {
@@ -231,44 +296,16 @@ Specification random_specification(Random& random) {
                      : kind_drawn > 0.74 && !wide         ? "ulp"
                                                           : "abs";
   if (random.chance(0.01)) kind = "stored";  // even if the format has none
-  Specification spec;
-  std::string definition;
-  if (random.chance(0.12)) {
-    spec.function = one_of(std::to_array(kernels::kActivationNames), random);
-    definition = fmt::format(R"("activation": "{}")", spec.function);
-    // Swish's y* is -0.278/beta: this beta puts it next to a power of two.
-    if (spec.function == "swish") {
-      const double octaves = static_cast<double>(random.below(4)), beta = 0.27846454276107 * std::exp2(octaves) * beside_one(random);
-      definition += fmt::format(R"(, "parameters": {{"beta": {:.7g}}})", beta);
-      spec.function += fmt::format(" {:.7g}", beta);
-    }
-  } else {
-    spec.function = function_of(random);
-    definition = fmt::format(R"("expression": "{}")", spec.function);
-  }
-  const Layout layout = layout_of(format, kind, random);
-  const int bits = reachable_bits(format, layout.degree, layout.rows, random);
-  const std::string target = kind == "oracle"   ? "oracle"
-                             : kind == "stored" ? fmt::format("stored:{}", number(1.005 + random.uniform() * 0.3, 4))
-                             : kind == "ulp"    ? fmt::format("ulp:{}", number(random.uniform(0.6, 3), 2))
-                                                : fmt::format("{}:2^-{}", kind, bits);
-  spec.json =
-      fmt::format(R"({{"schema": "outgrad.spec/2", "name": "attacked", "kind": "backward", {}, "format": "{}", "target": "{}")", definition, format, target);
-  if (kind != "oracle") {
-    spec.json += layout.keys;
-    if (kind == "stored") {
-      spec.json += fmt::format(R"(, "storage": {{"regret": "2^-{}"}})", 4 + random.below(6));
-    } else if (random.chance(kind == "abs" && !wide ? 0.4 : 0.04)) {
-      const std::string ratio = number(1.01 + random.uniform(), 4);
-      const size_t regret = 3 + random.below(8);
-      const bool programme = !wide && kind == "abs" && random.chance(0.4);
-      spec.json += fmt::format(R"(, "storage": {{"ratio": {}, "regret": "2^-{}"{}}})", ratio, regret, programme ? R"(, "programme": true)" : "");
-    }
-  } else if (random.chance(0.3)) {
-    spec.json += R"(, "entries": "bf16")";
-  }
-  spec.json += "}\n";
-  return spec;
+  return backward_specification(format, kind, subject_of(0.12, random), random);
+}
+
+Specification random_store(size_t number, Random& random) {
+  constexpr std::array<const char*, 4> kStores{"bf16_parity", "mxfp8", "code", "f16_parity"};
+  const std::string store = kStores[number % kStores.size()];
+  if (store == "code") return code_specification(random);
+  const double drawn = random.uniform();
+  const std::string kind = drawn < 0.6 ? "abs" : drawn < 0.8 ? "stored" : drawn < 0.9 ? "ulp" : drawn < 0.96 ? "rel" : "oracle";
+  return backward_specification(store, kind, subject_of(0.25, random), random);
 }
 
 }  // namespace outgrad::validation::gate

@@ -1,7 +1,7 @@
 // Random specifications of fits: functions from a grammar, with every format, class and layout that a specification can
-// ask for.
+// ask for, and codes.
 //
-// Three out of five are what fits are made for: x times a gate (sigmoid, normal_cdf, (1 + tanh)/2, (1 + erf)/2 of a
+// Three out of five functions are what fits are made for: x times a gate (sigmoid, normal_cdf, (1 + tanh)/2, (1 + erf)/2 of a
 // polynomial, and products and means of these). Half of these are stretched so that the minimum y* lies next to -2^k,
 // where the spacing of stored numbers changes. One in five rises. The others have limits of f' other than 0 and 1, or
 // are drawn node by node; most of the latter have kinks, poles or several stationary points. Targets are within a few
@@ -19,7 +19,11 @@ struct Specification {
   std::string json;  ///< schema outgrad.spec/2
 };
 
-/// A seed gives the same specification on every machine, except for the last digits of a shift, which depend on libm.
+/// A fit for y in f32, f16, bf16, e4m3 or e5m2. A seed gives the same specification on every machine, except for the last digits of a shift, which
+/// depend on libm.
 Specification random_specification(kernels::Random& random);
+
+/// The same of what can be kept in place of y and a bit: y in a parity format or in MXFP8, and codes. `number` chooses among these in turn.
+Specification random_store(size_t number, kernels::Random& random);
 
 }  // namespace outgrad::validation::gate

@@ -398,8 +398,9 @@ class Enumeration {
     Finding& finding = findings_[k];
     if (!(proven <= finding.proven)) finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {y.value, m};
     if (seen > seen_[k]) seen_[k] = seen;
+    // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one stated.
     if (k < found_.size() && found_[k].at == y.value && std::signbit(found_[k].at) == std::signbit(y.value) && (!masked_ || found_[k].m == m)) {
-      found_errors_[k] = Interval(seen, proven);
+      found_errors_[k] = maximum(found_errors_[k], Interval(seen, proven));
     }
     if (seen > finding.claim && finding.verdict != Verdict::Violated) {
       finding.verdict = Verdict::Violated;

@@ -205,6 +205,40 @@ TEST(Gate, SpecificationsAreTheSameForASeed) {
   EXPECT_EQ(formats.size(), 5u);
 }
 
+// Each in turn, and of those that have choices all of them.
+TEST(Gate, StoresAreDrawnInTurn) {
+  Options options;
+  options.seed = 5, options.stores = 4 * kBlock + 3;
+  std::map<std::string, std::set<std::string>> targets;
+  std::set<std::string> functions, fits;
+  std::map<std::string, size_t> drawn;
+  for (size_t block = 0; block <= 4; ++block) {
+    const std::vector<Specification> specs = stores_of(block, options);
+    EXPECT_EQ(specs.size(), block < 4 ? kBlock : 3);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_EQ(specs[i].json, stores_of(block, options)[i].json);
+      const nlohmann::json parsed = nlohmann::json::parse(specs[i].json);
+      const std::string store = parsed["kind"] == "code" ? "code" : parsed["format"].get<std::string>(), target = parsed["target"];
+      ++drawn[store];
+      targets[store].insert(target.substr(0, target.find(':')));
+      functions.insert(specs[i].function);
+      if (store == "code") fits.insert(parsed["fit"]);
+    }
+  }
+  EXPECT_EQ(drawn, (std::map<std::string, size_t>{{"bf16_parity", 21}, {"code", 21}, {"f16_parity", 20}, {"mxfp8", 21}}));
+  EXPECT_EQ(targets["code"], std::set<std::string>{"abs"});
+  for (const char* store : {"bf16_parity", "mxfp8", "f16_parity"}) EXPECT_GE(targets[store].size(), 3u) << store;
+  EXPECT_GT(functions.size(), 50u);
+  EXPECT_GT(fits.size(), 5u);
+  EXPECT_NE(stores_of(0, options)[0].json, specifications_of(0,
+                                                             [&] {
+                                                               Options other = options;
+                                                               other.specifications = 1;
+                                                               return other;
+                                                             }())[0]
+                                               .json);
+}
+
 // That is where enumerations of stored numbers change their grid: a minimum found there by chance would be one in thirty.
 TEST(Gate, AQuarterOfTheFunctionsHaveTheirMinimumBesideAPowerOfTwo) {
   Random random(3);

@@ -144,6 +144,26 @@ TEST(Storage, AParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
   }
 }
 
+// The same y is in blocks of many scales. Where it is the largest number of a code, it stands for more x than elsewhere, and its largest error is the one
+// that a header states.
+TEST(Storage, AnInputOfABlockIsThatOfItsWorstScale) {
+  SampleShape shape;
+  shape.activation = "softplus", shape.format = "mxfp8";
+  BackwardHeader h = make_sample(shape);
+  const std::vector<Finding> proven = prove_storage(h);
+  FoundInput* const inputs[] = {&h.storage.found_total, &h.storage.found_oracle, &h.storage.found_regret};
+  for (size_t k = 0; k < std::size(inputs); ++k) {
+    ASSERT_EQ(proven[k].verdict, Verdict::Holds) << proven[k].why;
+    const std::string& why = proven[k].why;
+    const double y = std::stod(why.substr(why.find("y = ") + 4));
+    EXPECT_EQ(std::frexp(y, std::array<int, 1>{}.data()), 0.875) << y;  // 448, the largest number of e4m3, times a power of two
+    *inputs[k] = {true, std::round(std::log2(proven[k].proven) * 100) / 100, y};
+  }
+  EXPECT_EQ(failures_of(h), "");
+  for (FoundInput* input : inputs) input->log2_error -= 0.01;
+  EXPECT_EQ(failures_of(h), "T, O, R");
+}
+
 // The entry of every code is the middle of the sampled range, for fp8: T is O and half an ulp of the entry.
 TableHeader make_table(const std::string& name, const std::string& format, const std::vector<Sample>& coarse_samples, const std::vector<Sample>& fine_samples) {
   TableHeader h;

@@ -118,9 +118,9 @@ TEST(ForeignFuzz, TheShippedFilesAndTheirMutationsAreReadOrRefused) {
   ASSERT_GE(seeds.size(), 4U);
   for (const std::string& seed : seeds) EXPECT_TRUE(read_and_evaluate(seed));
   constexpr int kMutations = 50'000;
-  outgrad::Mutator mutator(20240229, {"1e999",     "\"inf\"",  "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",    "{", "[", "\"", ",",
-                                      "-",         "\"0x\"",   "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"", "0", "}", "]",  "18446744073709551616",
-                                      "\"exact\"", "\"wrap\"", "\"bf16\"", "true"},
+  outgrad::Mutator mutator(20240229, {"1e999",     "\"inf\"",  "\"-inf\"", "\"nan\"", "\"0x1p5000\"", "null",       "{",  "[", "\"", ",",
+                                      "-",         "\"0x\"",   "1e-400",   "\"to\"",  "\"estrin\"",   "\"f64\"",    "0",  "}", "]",  "18446744073709551616",
+                                      "\"exact\"", "\"wrap\"", "\"bf16\"", "true",    "\"e4m3\"",     "\"codes\":", "448"},
                            {&replace_value});
   int accepted = 0;
   for (int i = 0; i < kMutations; ++i) accepted += read_and_evaluate(mutator.mutate(seeds[mutator.below(seeds.size())], seeds[mutator.below(seeds.size())]));
