@@ -10,6 +10,7 @@
 #include "kernels/support/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -169,7 +170,14 @@ void add_table(CLI::App& app, int&) {
   command->add_option("FIT", *files, "fits, schema outgrad.fit/3")->required();
   command->callback([files] {
     fmt::print("| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
-    for (const std::string& file : *files) fmt::print("{}", table_row(fit_from_json(kernels::read_file(file), file)));
+    std::vector<std::string> others;
+    for (const std::string& file : *files) {
+      const Fit fit = fit_from_json(kernels::read_file(file), file);
+      const std::string row = table_row(fit);
+      fmt::print("{}", row);
+      if (row.empty()) others.push_back(fit.name);
+    }
+    if (!others.empty()) fmt::print(stderr, "table: no rows for forwards and codes: {}\n", fmt::join(others, ", "));
   });
 }
 

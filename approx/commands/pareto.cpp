@@ -29,7 +29,7 @@ void add_pareto(CLI::App& app, int&) {
   command->add_option("--expression", arguments->expression, "a function of x in place of an activation")->excludes(by_name);
   command->add_option("--beta", arguments->beta, "of swish");
   command->add_option("--alpha", arguments->alpha, "of elu");
-  command->add_option("--format", arguments->format, "f32, f16, bf16, e4m3, e5m2")->required();
+  command->add_option("--format", arguments->format, "f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity")->required();
   command->add_option("--out", arguments->out, "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
   command->add_option("--threads", arguments->threads, "threads, 0 for all; the result does not depend on it")->check(kernels::in_range(0, 1024));
   command->callback([arguments] {

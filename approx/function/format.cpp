@@ -74,6 +74,8 @@ bool holds_branch(Format f, double y, bool right) {
   return !carries_branch(f) || (y < 0 ? odd != right : right);
 }
 
+bool has_direct_table(Format f) { return f != Format::f32 && f != Format::mxfp8 && !carries_branch(f); }
+
 double ulp_of(Format format, double g) {
   const FormatShape shape = shape_of(format);
   const int least = 2 - (1 << (shape.exponent_bits - 1));  // exponent of the least normal number

@@ -46,6 +46,9 @@ Scales scales_of(Format f);
 /// The number of the format that follows y, which is one of its normal numbers or 0; the grid gets finer where a negative y is a power of two.
 double next_number(Format format, double y);
 
+/// Whether a direct table can be made for y: a number has one code, and a mask stands beside it. Of f32 there are too many codes.
+bool has_direct_table(Format f);
+
 /// One unit in the last place of the format at |g|, not below its least normal number's.
 double ulp_of(Format format, double g);
 

@@ -137,6 +137,7 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   }
   if (b.accuracy == AccuracyClass::oracle) {
     if (carries_branch(b.format)) r.fail("format", "a parity format has no direct table, whose entries are found by y and a mask");
+    if (b.format == Format::mxfp8) r.fail("format", "mxfp8 has no direct table: what a code stands for depends on the scale of its block");
     if (r.has("entries")) b.entries = parse_format(r, "entries");
     if (b.entries != Format::f16 && b.entries != Format::bf16) r.fail("entries", "must be f16 or bf16");
     return b;

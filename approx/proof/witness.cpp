@@ -28,7 +28,8 @@ bool says_proven(const std::string& program, const std::string& output) {
 }  // namespace
 
 std::vector<WitnessScript> witness_scripts(const Fit& fit, const std::string& path) {
-  if (!fit.backward) throw kernels::SpecError(path, "kind", "a backward fit is needed: a forward fit has no bound B, and a direct table neither A nor B");
+  if (!fit.backward)
+    throw kernels::SpecError(path, "kind", "a backward fit is needed: a forward fit has no bound B, and a direct table or a code neither A nor B");
   std::vector<WitnessScript> scripts;
   std::optional<Real> x_star;
   // f is given by its text; x (Sollya warns of a bare x) for x >= 0 where the activation says so.

@@ -118,7 +118,7 @@ class Search {
     if (format_ != Format::f32) intervals_ = storage_intervals(composite_, format_);
     for (const StorageInterval& i : intervals_) oracle_ = std::max(oracle_, i.half());
     if (format_ != Format::e4m3 && format_ != Format::e5m2) polynomials();
-    if (format_ != Format::f32 && !carries_branch(format_)) tables();
+    if (has_direct_table(format_)) tables();
     std::stable_sort(found_.candidates.begin(), found_.candidates.end(), [&](const ParetoCandidate& a, const ParetoCandidate& b) {
       return std::tuple(costs_of(a.expected), overall(a.expected, format_)) < std::tuple(costs_of(b.expected), overall(b.expected, format_));
     });

@@ -63,6 +63,9 @@ if [[ -x $2/outgrad-fit ]]; then
     refuses 2 emit "$file" --out emit.out
     refuses 2 validate --foreign "$file" --format f32 --out validate.out
   done
+  # Fits without a row are named, not passed over.
+  "$root/outgrad" table "$root"/notebooks_data/fits/{gelu_code,gelu_mxfp8,gelu_forward}.json >stdout 2>stderr || fail "table: status $?"
+  [[ $(wc -l <stdout) == 3 && $(<stderr) == "table: no rows for forwards and codes: gelu_code, gelu_forward" ]] || fail "table: $(cat stdout stderr)"
   # The committed results are a report, published tunings and audits of others' coefficients among them.
   "$root/outgrad" report --in "$root/notebooks_data" --out report >stdout 2>stderr || fail "report --in notebooks_data: $(head -c 400 stderr)"
   grep -q '^| regelu2 | ' report/report.md || fail "the committed results lack others' coefficients"

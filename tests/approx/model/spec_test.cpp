@@ -3,6 +3,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,6 +46,13 @@ TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(
       refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "f16_parity", "target": "oracle"})"),
       "spec.json: format: a parity format has no direct table, whose entries are found by y and a mask");
+  EXPECT_EQ(refusal_of_spec(R"({"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "mxfp8", "target": "oracle"})"),
+            "spec.json: format: mxfp8 has no direct table: what a code stands for depends on the scale of its block");
+  for (const Format format : kFormats) {
+    const std::string table = fmt::format(
+        R"({{"schema": "outgrad.spec/2", "name": "t", "kind": "backward", "activation": "gelu", "format": "{}", "target": "oracle"}})", to_string(format));
+    EXPECT_EQ(refusal_of_spec(table) == "accepted", has_direct_table(format)) << to_string(format);
+  }
   EXPECT_EQ(refusal_of_spec(with("2^-26.2", "1e-7")), "spec.json: target: 'abs:1e-7' is none of abs:2^-N, rel:2^-N, ulp:N, stored:RATIO, oracle, rounded");
   EXPECT_EQ(refusal_of_spec(with("abs:2^-26.2", "stored:1.05")), "spec.json: target: counts the values of a 16- or 8-bit format; the format is f32");
   EXPECT_EQ(refusal_of_spec(with("\"activation\": \"gelu\"", "\"expression\": \"x*\"")), "spec.json: expression: column 3: the expression ends here");
