@@ -338,7 +338,8 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
   // A branch of a parity format has every second number, parted by the other's.
   constexpr double kPoints = 256, kShare = 0.25;  // of the left branch's height: near its end an argument has no enclosure
   const bool carries = carries_branch(model.format);
-  const double y_star = composite.y_star().to_double(), lowest = (std::floor(y_star / h) - (carries ? 1 : 0)) * h;
+  const double y_star = composite.y_star().to_double(), below = std::floor(y_star / h) * h;
+  const double lowest = carries ? below - ulp_of(model.format, below) : below;  // the grid is coarser from a power of two on
   const double end = std::min(lowest + kPoints * h, y_star + kShare * (composite.left_limit() - y_star));
   double last = lowest;
   for (double y = lowest, above = 0; y <= end; y = above) {

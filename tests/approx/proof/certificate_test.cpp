@@ -170,17 +170,18 @@ TEST(Certificate, CoordinateBoundHoldsWhereTheGridChanges) {
   for (const double beta : {1.1134, 1.1145, 1.116, 1.117, 1.12}) {
     const Composite swish(find_activation("swish", {.beta = beta}));
     const double y_star = swish.y_star().to_double();
-    for (const Format format : {Format::f16, Format::bf16}) {
+    for (const Format format : {Format::f16, Format::bf16, Format::f16_parity, Format::bf16_parity}) {
       const BackwardModel m = coordinate_only(swish, format);
       const double bound = certify_coordinate(swish, m).bound, y_c = static_cast<double>(m.kYHi) + static_cast<double>(m.kYLo);
       double worst = 0, least = NAN;
       int seen = 0;
       for (std::uint32_t code = 0xffff; code > 0x8000 && seen < 300; --code) {
-        const double y = decode(format, code);
-        if (!(0.5 * (y + decode(format, code - 1)) >= y_star)) continue;  // no f(x) rounds to it, or not a number
+        const double y = decode(format, code), next = decode(format, code - 1), above = carries_branch(format) ? next : 0.5 * (y + next);
+        if (!(above >= y_star)) continue;  // no f(x) rounds to it, or not a number
         if (seen++ == 0) least = y;
         const double t_c = std::max(y - y_c, static_cast<double>(m.kTMin)), t = y - y_star;
         for (const int sign : {-1, 1}) {
+          if (!holds_branch(format, code, sign > 0)) continue;
           const Real g = t > 0 ? swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t)))) : Real(0);
           worst = std::max(worst, static_cast<double>(abs(g - swish.gradient_at(swish.argument_of_root(Real(sign * std::sqrt(t_c)))))));
         }
