@@ -185,6 +185,7 @@ void eval_header(const Options& options, bool forward) {
   if (forward && header.activation != "gelu")
     throw kernels::SpecError(header.path, "kActivation", "there is no forward kernel for " + header.activation + " (only for gelu)");
   if (options.has("scales") && !header.in_blocks()) throw options.bad("scales", "y in " + header.format + " has no scales");
+  if (options.has("mask") && header.carrier() != header.format) throw options.bad("mask", "y in " + header.format + " carries its branch");
   const bool open = header.y_bytes() == 1;
   if (open) options.required("format");
   const std::string format = options.one_of("format", open ? format_names() : std::vector<std::string>{header.carrier()});

@@ -144,6 +144,9 @@ TEST_F(Headers, RefusesWhatNoTunedKernelCanUse) {
   refuses(committed("gelu_bf16"), "struct GeluBf16: is the name of a fit of kernels/fits.h");
   refuses(renamed("silu_bf16", "mine"), "kActivation: 'silu'");
   refuses(renamed("gelu_e4m3_oracle", "mine"), "kFormat: 'e4m3'");
+  refuses(renamed("gelu_mxfp8", "mine"), "kFormat: 'mxfp8'");
+  refuses(renamed("gelu_bf16_parity", "mine"), "kFormat: 'bf16_parity'");
+  refuses(committed("gelu_code"), "kFit: a code header");
   refuses(replaced(renamed("gelu_bf16", "mine"), "\"mine\"", "\"../mine\""), "kName");
   refuses(replaced(renamed("gelu_bf16", "mine"), "kClass", "kGrade"), "kClass: missing");
   refuses("#pragma once\n", "line 1");
