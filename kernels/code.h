@@ -85,10 +85,17 @@ OUTGRAD_HD typename Ops::Value decoded(const Ops& ops, const CodeRule& rule, con
 
 OUTGRAD_HD float gradient_of_code(const CodeRule& rule, u8 code, float d = 0.0f) { return decoded(FloatOps{}, rule, sub_rn(static_cast<float>(code), d)); }
 
-// g of x: the f32 fit of an activation at the output of its f32 forward. GELU's forward is a fit itself.
+// g of x: the f32 fit of an activation at the output of its f32 forward. derivative(y, m) evaluates the fit.
+template <class Fit, class Forward, class Derivative>
+OUTGRAD_HD float gradient_at(float x, float y, const Derivative& derivative) {
+  static_assert(same_text(Fit::kFormat, Format<float>::kName) && same_text(Fit::kActivation, Forward::kActivation));
+  bool m = true;
+  if constexpr (Fit::kMasked) m = Forward::kXStar <= x;
+  return derivative(y, m);
+}
+// GELU's forward is a fit itself.
 template <class Fit, class Forward>
 OUTGRAD_HD float gradient_at(float x) {
-  static_assert(same_text(Fit::kFormat, Format<float>::kName) && same_text(Fit::kActivation, Forward::kActivation));
   float y;
   if constexpr (requires { Forward::table(); }) {
     static constexpr auto kTables = forward_tables<Forward>();
@@ -96,9 +103,7 @@ OUTGRAD_HD float gradient_at(float x) {
   } else {
     y = forward_in_f32<Forward, float>(x);
   }
-  bool m = true;
-  if constexpr (Fit::kMasked) m = Forward::kXStar <= x;
-  return evaluate_backward<Fit>(FloatOps{}, y, m);
+  return gradient_at<Fit, Forward>(x, y, [](float value, bool m) { return evaluate_backward<Fit>(FloatOps{}, value, m); });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

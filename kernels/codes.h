@@ -55,6 +55,23 @@ OUTGRAD_HD constexpr auto coded_list(FitList<GeluCode, Code...>, FitList<GeluFit
 // All activations, in the order of the names.
 using CodedActivations = decltype(detail::coded_list(ActivationCodes{}, ActivationFits<float>::Type{}, ActivationForwards{}));
 
+namespace detail {
+
+template <int kIndex, class First, class... More>
+OUTGRAD_HD constexpr auto coded_activation(CodedList<First, More...>) {
+  if constexpr (kIndex == 0) {
+    return First{};
+  } else {
+    return coded_activation<kIndex - 1>(CodedList<More...>{});
+  }
+}
+
+}  // namespace detail
+
+// That of one activation, by its place among the names.
+template <int kIndex>
+using CodedActivationAt = decltype(detail::coded_activation<kIndex>(CodedActivations{}));
+
 // The proven bound of |g - f'(x)| for what a code stands for; code_bits_hold(bits, dithered).
 template <class Code>
 OUTGRAD_HD constexpr double code_error(int bits, bool dithered) {

@@ -145,11 +145,29 @@ enum class DeviceKernel {
   norm_finish,
   activation_forward,
   dropout,
+  activation_forward_parity,
+  gelu_forward_mxfp8,
+  activation_forward_code,
+  activation_backward_code,
 };
 // The name of its __global__ template.
-inline constexpr const char* kDeviceKernelNames[] = {
-    "activation_backward", "gelu_forward",  "bias_gelu_backward",  "bias_gelu_forward", "add_slots",          "norm_forward", "norm_prepare",
-    "norm_slot_sums",      "norm_backward", "norm_backward_slots", "norm_finish",       "activation_forward", "dropout"};
+inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
+                                                     "gelu_forward",
+                                                     "bias_gelu_backward",
+                                                     "bias_gelu_forward",
+                                                     "add_slots",
+                                                     "norm_forward",
+                                                     "norm_prepare",
+                                                     "norm_slot_sums",
+                                                     "norm_backward",
+                                                     "norm_backward_slots",
+                                                     "norm_finish",
+                                                     "activation_forward",
+                                                     "dropout",
+                                                     "activation_forward_parity",
+                                                     "gelu_forward_mxfp8",
+                                                     "activation_forward_code",
+                                                     "activation_backward_code"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

@@ -59,14 +59,22 @@ OUTGRAD_HD Y narrow_to_branch(float value, bool m) {
 // f(x) in fp32, such that narrowing it to a branch is narrowing f(x): tests/kernels/parity_test.cpp tries every x of the
 // format T. GELU's forward of T gives correctly rounded y, which is what y >= 0 takes; its forward of f32 is on f(x)'s side
 // of the codes, or on them, for every x < 0.
+//
+// gelu_parity_value is told how these two are computed, of_format(x) and of_f32(x).
+template <class OfFormat, class OfF32>
+OUTGRAD_HD float gelu_parity_value(float x, const OfFormat& of_format, const OfF32& of_f32) {
+  return (bits_of(x) >> 31) == 0 ? of_format(x) : of_f32(x);
+}
+
 template <class F, class T>
 OUTGRAD_HD float parity_value(float x) {
   if constexpr (same_text(F::kActivation, "gelu")) {
     using Rounded = typename ForwardFit<T>::Type;
     static constexpr auto kTables = forward_tables<F>();
     static constexpr auto kRoundedTables = forward_tables<Rounded>();
-    if ((bits_of(x) >> 31) == 0) return gelu_forward_value<T>(FloatOps{}, Rounded{}, kRoundedTables, x);
-    return gelu_forward_value<float>(FloatOps{}, F{}, kTables, x);
+    return gelu_parity_value(
+        x, [](float each) { return gelu_forward_value<T>(FloatOps{}, Rounded{}, kRoundedTables, each); },
+        [](float each) { return gelu_forward_value<float>(FloatOps{}, F{}, kTables, each); });
   } else {
     return forward_in_f32<F, T>(x);
   }

@@ -65,13 +65,8 @@ cudaError_t launch_dropout(const T* x, T* y, i64 n, const u64* seed, double p, c
   if (!is_array(x, n) || !is_array(y, n) || !is_array(seed, 1)) return cudaErrorInvalidValue;
   const Extent out = extent_of(y, n);
   if ((y != x && overlap(out, extent_of(x, n))) || overlap(out, extent_of(seed, 1))) return cudaErrorInvalidValue;
-  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
-  constexpr auto kKernel = dropout<T, Schedule>;
   static constinit ResidentBlocks resident;
-  PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(kKernel, resident, limits); status != cudaSuccess) return status;
-  const PlannedLaunch planned = elementwise_plan(DeviceKernel::dropout, kSchedule, n, limits).launch[0];
-  return launch(kKernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, n, seed, dropout_rule(p));
+  return launch_octets<kForwardSchedule<Schedule, T>>(dropout<T, Schedule>, DeviceKernel::dropout, resident, n, stream, x, y, n, seed, dropout_rule(p));
 }
 #endif
 

@@ -130,6 +130,14 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T>.threads, k
       });
 }
 
+// Sets to 0 the bytes that the last word of the mask of n elements has beyond the last octet.
+__device__ __forceinline__ void clear_mask_end(u8* bytes, i64 n) {
+  if (blockIdx.x == 0 && threadIdx.x < 4) {
+    const i64 octets = (n + (kOctet - 1)) / kOctet;
+    if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
+  }
+}
+
 // y and, where Masked, the mask of n elements x: of_octet(octet, bits) of whole octets, of_element(x) = {y, m} of those that are left.
 template <GpuSchedule S, bool Masked, class T, class OfOctet, class OfElement>
 __device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask, i64 n, const OfOctet& of_octet, const OfElement& of_element) {
@@ -162,13 +170,7 @@ __device__ __forceinline__ void forward_over_octets(const T* x, T* y, u32* mask,
         }
         if constexpr (Masked) bytes[octet] = static_cast<u8>(bits);
       });
-  // The bytes that the last word of the mask has beyond the last octet.
-  if constexpr (Masked) {
-    if (blockIdx.x == 0 && threadIdx.x < 4) {
-      const i64 octets = (n + (kOctet - 1)) / kOctet;
-      if (octets % 4 != 0 && threadIdx.x >= octets % 4) bytes[octets / 4 * 4 + threadIdx.x] = 0;
-    }
-  }
+  if constexpr (Masked) clear_mask_end(bytes, n);
 }
 
 // y[i] = GELU(x[i]) and the mask; contract of kernels/host/elementwise.h. y may equal x.
@@ -257,6 +259,16 @@ cudaError_t limits_for(void (*kernel)(Parameters...), ResidentBlocks& resident, 
   return cudaDeviceGetAttribute(&limits.sms, cudaDevAttrMultiProcessorCount, device);
 }
 
+// Enqueues an elementwise kernel over n > 0 elements with its schedule's grid.
+template <GpuSchedule S, class... Parameters, class... Arguments>
+cudaError_t launch_octets(void (*kernel)(Parameters...), DeviceKernel which, ResidentBlocks& resident, i64 n, cudaStream_t stream,
+                          const Arguments&... arguments) {
+  PlanLimits limits;
+  if (const cudaError_t status = limits_for<S>(kernel, resident, limits); status != cudaSuccess) return status;
+  const PlannedLaunch planned = elementwise_plan(which, S, n, limits).launch[0];
+  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, arguments...);
+}
+
 // Device pointers, aligned to their element. n = 0 launches nothing, whatever the pointers. dx may equal dy; any other overlap of dx, a
 // null pointer (but a mask that the fit does not read), a negative or overflowing n is cudaErrorInvalidValue.
 template <class Fit, class T, class Y = T, class Schedule = DefaultGpuSchedule>
@@ -269,13 +281,9 @@ cudaError_t launch_activation_backward(const T* dy, Stored<Y> y, const u32* mask
   if constexpr (kReadsMask<Fit, Y>) {
     if (!is_array(mask, mask_words(n)) || overlap(out, extent_of(mask, mask_words(n)))) return cudaErrorInvalidValue;
   }
-  constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T>;
-  constexpr auto kKernel = activation_backward<Fit, T, Y, Schedule>;
   static constinit ResidentBlocks resident;
-  PlanLimits limits;
-  if (const cudaError_t status = limits_for<kSchedule>(kKernel, resident, limits); status != cudaSuccess) return status;
-  const PlannedLaunch planned = elementwise_plan(DeviceKernel::activation_backward, kSchedule, n, limits).launch[0];
-  return launch(kKernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, dy, y, mask, dx, n);
+  return launch_octets<kBackwardSchedule<Schedule, Fit, T>>(activation_backward<Fit, T, Y, Schedule>, DeviceKernel::activation_backward, resident, n, stream,
+                                                            dy, y, mask, dx, n);
 }
 
 // The same under GELU's name.
@@ -298,10 +306,7 @@ cudaError_t launch_forward(void (*kernel)(const T*, T*, u32*, i64), DeviceKernel
     const Extent bits = extent_of(mask, mask_words(n));
     if (overlap(out, bits) || overlap(bits, in)) return cudaErrorInvalidValue;
   }
-  PlanLimits limits;
-  if (const cudaError_t status = limits_for<S>(kernel, resident, limits); status != cudaSuccess) return status;
-  const PlannedLaunch planned = elementwise_plan(which, S, n, limits).launch[0];
-  return launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, x, y, mask, n);
+  return launch_octets<S>(kernel, which, resident, n, stream, x, y, mask, n);
 }
 
 // y may equal x; any other overlap is cudaErrorInvalidValue, and so are the cases above.

@@ -83,16 +83,22 @@ __device__ __forceinline__ u32 with_mask_bit(u32 bits, float x) {
 #endif
 }
 
-// y and the mask byte of 8 values x.
+// f(x) in fp32, ready to be narrowed to T, of 8 values x, and their mask byte.
 template <class T, class Forward, class Tables>
-__device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const float (&x)[kOctet], u32& bits) {
-  float result[kOctet];
+__device__ __forceinline__ void forward_values(const Tables& tables, const float (&x)[kOctet], float (&result)[kOctet], u32& bits) {
   bits = 0;
   OUTGRAD_UNROLL
   for (int k = kOctet - 1; k >= 0; --k) {
     result[k] = forward_value<T, Forward, false>(tables, x[k]);
     bits = with_mask_bit<Forward>(bits, x[k]);
   }
+}
+
+// y and the mask byte of 8 values x.
+template <class T, class Forward, class Tables>
+__device__ __forceinline__ Octet<T> forward_octet(const Tables& tables, const float (&x)[kOctet], u32& bits) {
+  float result[kOctet];
+  forward_values<T, Forward>(tables, x, result, bits);
   return packed<T>(result);
 }
 

@@ -335,6 +335,11 @@ struct ForwardsSchedule {
 struct DropoutSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
 };
+// The forwards that evaluate several fits for an element (a y with its branch, a code for f'(x)): the code of one octet is
+// long enough, and the tables of all fits share a block's memory.
+struct StoreSchedule {
+  static constexpr GpuSchedule kSchedule{.octets = 1, .table = TableHome::rows};
+};
 
 // Fills in what a schedule leaves open: the octets, and enough blocks beside them that their threads' outstanding loads
 // hide the memory's latency. The limit is the number of registers that a thread then has (65536 of an SM, shared by

@@ -91,6 +91,33 @@ TEST_P(NvrtcTest, EveryKernelCompiles) {
   EXPECT_EQ(compile(source, GetParam()), "");
 }
 
+// The forwards that keep less than y and a mask, and the backward from codes.
+TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
+  std::string source =
+      "#include \"kernels/cuda/code.cuh\"\n"
+      "#include \"kernels/cuda/mxfp8.cuh\"\n"
+      "#include \"kernels/cuda/parity.cuh\"\n"
+      "using namespace outgrad::kernels;\n";
+  for (const std::string y : {"F16", "BF16"}) {
+    const std::string parity = y == "F16" ? "ParityF16" : "ParityBf16";
+    for (const std::string f : {"generated::GeluForward", "forwards::Mish"})
+      source += "template __global__ void cuda::activation_forward_parity<" + f + ", " + parity + ">(const " + y + "*, " + parity + "*, i64);\n";
+  }
+  for (const std::string t : {"float", "F16", "BF16"}) {
+    source += "template __global__ void cuda::gelu_forward_mxfp8<ForwardFit<" + t + ">::Type, " + t + ">(const " + t + "*, F8E4M3*, E8M0*, u32*, i64);\n";
+    struct Code {
+      const char *activation, *bits;
+    };
+    for (const auto& [activation, bits] : {Code{"0", "4"}, Code{"5", "5"}, Code{"0", "2, true"}}) {
+      source += "template __global__ void cuda::activation_forward_code<CodedActivationAt<" + std::string(activation) + ">, " + t + ", " + bits + ">(const " +
+                t + "*, " + t + "*, u8*, i64, const u64*);\n";
+      source += "template __global__ void cuda::activation_backward_code<" + t + ", " + bits + ">(const " + t + "*, const u8*, " + t +
+                "*, i64, const u64*, CodeRule);\n";
+    }
+  }
+  EXPECT_EQ(compile(source, GetParam()), "");
+}
+
 // Every shape of a fit: schemes, break points, both ends in y, one row, no mask, direct tables in shared memory and beyond it, 8-bit y, alone and in blocks.
 TEST_P(NvrtcTest, EveryShapeOfAFitCompiles) {
   std::string source = "#include \"kernels/cuda/elementwise.cuh\"\n" + text_of("tests/kernels/synthetic_fit.h") + text_of("tests/kernels/synthetic_format.h") +

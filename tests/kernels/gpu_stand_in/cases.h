@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <concepts>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,8 @@ void expect_equal(const char* what, const GuardedArray<T>& device, const std::ve
   EXPECT_TRUE(device.untouched_outside()) << "written outside " << what;
 }
 
-inline void expect_equal(const char* what, const GuardedArray<std::uint32_t>& device, const std::vector<std::uint32_t>& host) {
+template <std::integral T>
+void expect_equal(const char* what, const GuardedArray<T>& device, const std::vector<T>& host) {
   EXPECT_EQ(device.values(), host) << what;
   EXPECT_TRUE(device.untouched_outside()) << "written outside " << what;
 }

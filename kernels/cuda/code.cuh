@@ -1,0 +1,315 @@
+// Codes for f'(x) on a GPU (kernels/code.h): the forward that writes y and the codes, and the backward that reads the
+// codes alone. Codes are packed as kernels/host/code.h says, and every bit is the host's.
+//
+// The codes of an octet are as many bytes as a code has bits, so that octets share no byte. 1, 2, 4 or 8 of them are a
+// word, which its thread stores. Other numbers are no word; the lanes of a warp, whose octets fill whole words of 4
+// bytes, then pass their codes on, and each stores words. Where the arrays are not aligned, and at a ragged end, a
+// thread moves its octet's codes byte by byte.
+#pragma once
+
+#include "kernels/codes.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/dropout.h"
+#include "kernels/forwards.h"
+
+namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
+
+template <int Bits>
+inline constexpr bool kCodesAreWord = is_power_of_two(Bits);
+
+// Whether octets of codes can be moved in words.
+template <int Bits>
+__device__ __forceinline__ bool codes_aligned(const u8* codes) {
+  return reinterpret_cast<u64>(codes) % (kCodesAreWord<Bits> ? Bits : 4) == 0;
+}
+
+// The schedule of the backward below with nothing left open: it has no table, so no rows to pick.
+template <class Schedule, class T>
+inline constexpr GpuSchedule kCodeBackwardSchedule =
+    completed(Schedule::kSchedule, {.forward = false, .bias = false, .element_bytes = sizeof(T), .rows = false});
+
+// The word of Bytes bytes, in the low bits of a u64.
+template <int Bytes>
+__device__ __forceinline__ u64 load_bytes(const u8* from) {
+  if constexpr (Bytes == 8) {
+    const uint2 word = *reinterpret_cast<const uint2*>(from);
+    return word.x | static_cast<u64>(word.y) << 32;
+  } else if constexpr (Bytes == 4) {
+    return *reinterpret_cast<const u32*>(from);
+  } else if constexpr (Bytes == 2) {
+    return *reinterpret_cast<const u16*>(from);
+  } else {
+    return *from;
+  }
+}
+template <int Bytes>
+__device__ __forceinline__ void store_bytes(u8* to, u64 word) {
+  if constexpr (Bytes == 8) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(static_cast<u32>(word), static_cast<u32>(word >> 32));
+  } else if constexpr (Bytes == 4) {
+    *reinterpret_cast<u32*>(to) = static_cast<u32>(word);
+  } else if constexpr (Bytes == 2) {
+    *reinterpret_cast<u16*>(to) = static_cast<u16>(word);
+  } else {
+    *to = static_cast<u8>(word);
+  }
+}
+
+// Stores the codes of the octet, all lanes of a warp together, each for its own of 32 octets in a row.
+template <int Bits>
+__device__ __forceinline__ void store_codes(u8* codes, u64 octet, u64 own) {
+  if constexpr (kCodesAreWord<Bits>) {
+    store_bytes<Bits>(codes + octet * Bits, own);
+  } else {
+    // Word w of the warp begins with octet 4 w / Bits, of which the first bytes may belong to the word before. Two octets
+    // are enough for a word: where a code has three bits, the first has at least one byte of it and the second three.
+    constexpr u32 kWarp = 32, kWordBytes = 4, kWords = kWarp * Bits / kWordBytes;
+    const u32 lane = threadIdx.x % kWarp;
+    auto* const words = reinterpret_cast<u32*>(codes + (octet - lane) * Bits);
+    OUTGRAD_UNROLL
+    for (u32 trip = 0; trip * kWarp < kWords; ++trip) {
+      const u32 word = trip * kWarp + lane, source = kWordBytes * word / Bits, gone = 8 * (kWordBytes * word % Bits);
+      u64 first, second;
+      if constexpr (8 * Bits <= 32) {
+        first = __shfl_sync(0xffffffffu, static_cast<u32>(own), static_cast<int>(source));
+        second = __shfl_sync(0xffffffffu, static_cast<u32>(own), static_cast<int>(source + 1));
+      } else {
+        first = __shfl_sync(0xffffffffu, own, static_cast<int>(source));
+        second = __shfl_sync(0xffffffffu, own, static_cast<int>(source + 1));
+      }
+      if (word < kWords) words[word] = static_cast<u32>(first >> gone | second << (8 * Bits - gone));
+    }
+  }
+}
+
+// The codes of the octet, one of those of a warp whose octets are whole.
+template <int Bits>
+__device__ __forceinline__ u64 load_codes(const u8* codes, u64 octet) {
+  const u64 byte = octet * Bits;
+  if constexpr (kCodesAreWord<Bits>) {
+    return load_bytes<Bits>(codes + byte);
+  } else {
+    // No word beyond the octet's own last byte, hence none beyond the warp's octets, is read.
+    const auto* const words = reinterpret_cast<const u32*>(codes) + byte / 4;
+    const u32 gone = byte % 4, last = (gone + Bits - 1) / 4;
+    const u64 both = words[0] | static_cast<u64>(words[smaller(1, static_cast<int>(last))]) << 32;
+    u64 own = both >> 8 * gone;
+    if constexpr (8 * Bits + 24 > 64) own |= static_cast<u64>(words[last]) << 32 << (32 - 8 * gone);
+    return own;
+  }
+}
+
+// The same for `count` codes of an octet of any place, byte by byte.
+template <int Bits>
+__device__ __forceinline__ void store_codes_apart(u8* codes, u64 octet, u32 count, u64 own) {
+  const u32 bytes = static_cast<u32>(code_bytes(Bits, count));
+#pragma unroll 1
+  for (u32 byte = 0; byte < bytes; ++byte, own >>= 8) codes[octet * Bits + byte] = static_cast<u8>(own);
+}
+template <int Bits>
+__device__ __forceinline__ u64 load_codes_apart(const u8* codes, u64 octet, u32 count) {
+  const u32 bytes = static_cast<u32>(code_bytes(Bits, count));
+  u64 own = 0;
+#pragma unroll 1
+  for (u32 byte = 0; byte < bytes; ++byte) own |= static_cast<u64>(codes[octet * Bits + byte]) << 8 * byte;
+  return own;
+}
+
+// Dithers of an octet and of an element (kernels/dropout.h says which words these have); 0 for exact codes. key: the seed.
+template <bool Dithered>
+__device__ __forceinline__ void octet_dithers(u64 octet, u64 key, float (&d)[kOctet]) {
+  constexpr int kWords = 4;  // of one counter
+  OUTGRAD_UNROLL
+  for (int first = 0; first < kOctet; first += kWords) {
+    PhiloxWords words{};
+    if constexpr (Dithered) words = philox((octet * kOctet + first) / kWords, key);
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kWords; ++k) d[first + k] = Dithered ? dither_of(words.word[k]) : 0.0f;
+  }
+}
+template <bool Dithered>
+__device__ __forceinline__ float dither_at(u64 i, u64 key) {
+  if constexpr (Dithered) {
+    const PhiloxWords words = philox(i / 4, key);
+    const u32 even = i % 4 < 2 ? words.word[0] : words.word[2], odd = i % 4 < 2 ? words.word[1] : words.word[3];
+    return dither_of(i % 2 == 0 ? even : odd);
+  } else {
+    return 0.0f;
+  }
+}
+
+template <int Bits, bool Dithered>
+OUTGRAD_HD constexpr CodeRule code_rule(const CodeRange& range) {
+  static_assert(code_bits_hold(Bits, Dithered), "an exact code has 1 to 8 bits, a dithered one 2 or 3");
+  return Dithered ? dithered_code(range, Bits) : exact_code(range, Bits);
+}
+
+// f(x) in fp32, ready to be narrowed to the format, and g of x.
+struct ValueAndGradient {
+  float value, gradient;
+};
+
+// y and codes of n elements x: evaluated(x) of each, widened.
+template <GpuSchedule S, int Bits, bool Dithered, class T, class Evaluated>
+__device__ __forceinline__ void codes_over_octets(const CodeRule& rule, const T* x, T* y, u8* codes, i64 n, const u64* seed, const Evaluated& evaluated) {
+  static_assert(schedule_holds<S>());
+  const u64 key = Dithered ? *seed : 0;
+  over_octets<S>(
+      n, is_aligned<S, T, T>(x, x, y) && codes_aligned<Bits>(codes),
+      [&](u64 first) {
+        constexpr u64 kApart = S.threads;
+        Octet<T> input[S.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) input[u] = load_octet<S>(x + (first + u * kApart) * kOctet);
+        OUTGRAD_UNROLL
+        for (int u = 0; u < S.octets; ++u) {
+          const u64 octet = first + u * kApart;
+          float value[kOctet], d[kOctet];
+          u64 own = 0;
+          octet_dithers<Dithered>(octet, key, d);
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) {
+            const ValueAndGradient at = evaluated(widened(input[u], k));
+            value[k] = at.value;
+            own |= static_cast<u64>(coded_gradient(rule, at.gradient, d[k])) << Bits * k;
+          }
+          store_octet<S>(y + octet * kOctet, packed<T>(value));
+          store_codes<Bits>(codes, octet, own);
+        }
+      },
+      [&](u64 octet, u32 count) {
+        u64 own = 0;
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          const ValueAndGradient at = evaluated(widen(x[i]));
+          y[i] = narrow<T>(at.value);
+          own |= static_cast<u64>(coded_gradient(rule, at.gradient, dither_at<Dithered>(i, key))) << Bits * k;
+        }
+        store_codes_apart<Bits>(codes, octet, count, own);
+      });
+}
+
+// Sets y[i] = f(x[i]) and code i to that of x[i], for i in [0, n). y may be x; codes, of code_bytes(Bits, n) bytes,
+// overlaps neither. A is a CodedActivation of kernels/codes.h. The seed of dithered codes lies in device memory, as that
+// of dropout does; for exact ones it is null. The contract is that of kernels/host/code.h.
+template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
+__global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads, kForwardSchedule<Schedule, T>.resident_blocks)
+    activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed) {
+  using Fit = typename A::Fit;
+  using Wide = typename A::template Forward<float>;
+  constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
+  constexpr CodeRule kRule = code_rule<Bits, Dithered>({A::Code::kLo, A::Code::kHi});
+  const auto& table = resident_table<DeviceFit<Fit, float>, kSchedule.table, kSchedule.threads>();
+  const auto ops = ops_for<Fit, float>(table);
+  const auto gradient = [&](float x_wide, float y_wide) {
+    return gradient_at<Fit, Wide>(x_wide, y_wide, [&](float value, bool m) { return derivative<Fit, float>(ops, table, bits_of(value), value, m); });
+  };
+  if constexpr (requires { Wide::table(); }) {
+    using Narrow = typename A::template Forward<T>;
+    const auto& tables = resident_forward<Wide, kSchedule.table, kSchedule.threads>();
+    if constexpr (sizeof(T) == sizeof(float)) {
+      codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+        const float value = forward_value<float, Wide, false>(tables, each);
+        return ValueAndGradient{value, gradient(each, value)};
+      });
+    } else {
+      const auto& rounded = resident_forward<Narrow, kSchedule.table, kSchedule.threads>();
+      codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+        return ValueAndGradient{forward_value<T, Narrow, false>(rounded, each), gradient(each, forward_value<float, Wide, false>(tables, each))};
+      });
+    }
+  } else {
+    codes_over_octets<kSchedule, Bits, Dithered>(kRule, x, y, codes, n, seed, [&](float each) {
+      return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient(each, forward_in_f32<Wide, float>(each))};
+    });
+  }
+}
+
+// Sets dx[i] = dy[i] g, where g is what code i stands for, as dx = RN_T(RN_f32(dy g)). The rule is that of the forward's
+// range. dx may be dy, and overlaps nothing otherwise. The seed is the forward's.
+template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
+__global__ void __launch_bounds__(kCodeBackwardSchedule<Schedule, T>.threads, kCodeBackwardSchedule<Schedule, T>.resident_blocks)
+    activation_backward_code(const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, CodeRule rule) {
+  constexpr GpuSchedule kSchedule = kCodeBackwardSchedule<Schedule, T>;
+  static_assert(schedule_holds<kSchedule>() && code_bits_hold(Bits, Dithered));
+  constexpr u32 kField = (1u << Bits) - 1;
+  const u64 key = Dithered ? *seed : 0;
+  const auto product = [&](float gradient, u64 own, int k, float d) {
+    return mul_rn(gradient, gradient_of_code(rule, static_cast<u8>(own >> Bits * k & kField), d));
+  };
+  over_octets<kSchedule>(
+      n, is_aligned<kSchedule, T, T>(dy, dy, dx) && codes_aligned<Bits>(codes),
+      [&](u64 first) {
+        constexpr u64 kApart = kSchedule.threads;
+        Octet<T> gradient[kSchedule.octets];
+        u64 own[kSchedule.octets];
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          gradient[u] = load_octet<kSchedule>(dy + (first + u * kApart) * kOctet);
+          own[u] = load_codes<Bits>(codes, first + u * kApart);
+        }
+        OUTGRAD_UNROLL
+        for (int u = 0; u < kSchedule.octets; ++u) {
+          const u64 octet = first + u * kApart;
+          float result[kOctet], d[kOctet];
+          octet_dithers<Dithered>(octet, key, d);
+          OUTGRAD_UNROLL
+          for (int k = 0; k < kOctet; ++k) result[k] = product(widened(gradient[u], k), own[u], k, d[k]);
+          store_octet<kSchedule>(dx + octet * kOctet, packed<T>(result));
+        }
+      },
+      [&](u64 octet, u32 count) {
+        const u64 own = load_codes_apart<Bits>(codes, octet, count);
+#pragma unroll 1
+        for (u32 k = 0; k < count; ++k) {
+          const u64 i = octet * kOctet + k;
+          dx[i] = narrow<T>(product(widen(dy[i]), own, static_cast<int>(k), dither_at<Dithered>(i, key)));
+        }
+      });
+}
+
+#ifndef __CUDACC_RTC__
+namespace detail {
+
+// Whether a call has its arrays: `from` is x or dy, `to` is y or dx, which may be `from`. The codes, which a forward
+// writes, overlap neither, and what is written overlaps no seed.
+template <int Bits, bool Dithered, bool Forward, class T>
+bool code_arrays_hold(const T* from, const u8* codes, T* to, const u64* seed, i64 n) {
+  const i64 bytes = code_bytes(Bits, n);
+  if (!is_array(from, n) || !is_array(to, n) || !is_array(codes, bytes)) return false;
+  const Extent in = extent_of(from, n), out = extent_of(to, n), code = extent_of(codes, bytes);
+  if ((to != from && overlap(out, in)) || overlap(out, code) || (Forward && overlap(code, in))) return false;
+  if constexpr (Dithered) {
+    if (!is_array(seed, 1) || overlap(out, extent_of(seed, 1)) || (Forward && overlap(code, extent_of(seed, 1)))) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// Takes device pointers, aligned to their element; the seed of exact codes is not read. n = 0 launches nothing. y may be
+// x. The result is cudaErrorInvalidValue for any other overlap, a null pointer, and a negative or overflowing n.
+template <class A, class T, int Bits, bool Dithered = false, class Schedule = StoreSchedule>
+cudaError_t launch_activation_forward_code(const T* x, T* y, u8* codes, i64 n, const u64* seed, cudaStream_t stream) {
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!detail::code_arrays_hold<Bits, Dithered, true>(x, codes, y, seed, n)) return cudaErrorInvalidValue;
+  static constinit ResidentBlocks resident;
+  return launch_octets<kForwardSchedule<Schedule, T>>(activation_forward_code<A, T, Bits, Dithered, Schedule>, DeviceKernel::activation_forward_code, resident,
+                                                      n, stream, x, y, codes, n, seed);
+}
+
+// The same of dy, dx and codes that are read. range: of the forward's A::Code.
+template <class T, int Bits, bool Dithered = false, class Schedule = DefaultGpuSchedule>
+cudaError_t launch_activation_backward_code(const CodeRange& range, const T* dy, const u8* codes, T* dx, i64 n, const u64* seed, cudaStream_t stream) {
+  if (n < 0 || n > kMostElements) return cudaErrorInvalidValue;
+  if (n == 0) return cudaSuccess;
+  if (!detail::code_arrays_hold<Bits, Dithered, false>(dy, codes, dx, seed, n)) return cudaErrorInvalidValue;
+  static constinit ResidentBlocks resident;
+  return launch_octets<kCodeBackwardSchedule<Schedule, T>>(activation_backward_code<T, Bits, Dithered, Schedule>, DeviceKernel::activation_backward_code,
+                                                           resident, n, stream, dy, codes, dx, n, seed, code_rule<Bits, Dithered>(range));
+}
+#endif
+
+}  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda
