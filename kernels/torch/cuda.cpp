@@ -18,10 +18,12 @@
 #include <vector>
 
 #include "kernels/activations.h"
+#include "kernels/codes.h"
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/host/call.h"
+#include "kernels/stored.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
@@ -308,19 +310,41 @@ constexpr std::array<FitFacts, kernels::kActivations> facts_of(kernels::FitList<
   return {facts_of<Fit>()...};
 }
 
-// The main kernel of a program, made from a fit or from an activation's name.
-const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format, std::string_view function, bool wide, const GpuSchedule& schedule) {
+// What is stored in place of y and a mask.
+struct Store {
+  const char* type = "";  // of y, where it is not the format's
+  int code_bits = 0;
+  bool dithered = false;
+};
+
+// The main kernel of a program, made from a fit, from an activation's name, or for codes from its place among the names.
+const Kernel& elementwise_kernel(Gpu& gpu, DeviceKernel kernel, outgrad_format format, std::string_view function, bool wide, const GpuSchedule& schedule,
+                                 const Store& store = {}) {
   const auto source = [&] {
-    jit::ElementwiseInstance instance{.kernel = kernel, .type = type_of(format), .wide = wide, .schedule = schedule};
-    if (kernel == DeviceKernel::activation_forward) {
-      instance.function = "forwards::" + jit::type_name(function);
-    } else if (kernel != DeviceKernel::dropout) {
-      instance.function = jit::fit_type(function);
-      instance.declaration = jit::fit_include(function);
+    jit::ElementwiseInstance instance{.kernel = kernel,
+                                      .type = type_of(format),
+                                      .wide = wide,
+                                      .schedule = schedule,
+                                      .stored = store.type,
+                                      .code_bits = store.code_bits,
+                                      .dithered = store.dithered};
+    switch (kernel) {
+      case DeviceKernel::dropout:
+      case DeviceKernel::activation_backward_code: break;
+      case DeviceKernel::activation_forward_code: instance.function = "CodedActivationAt<" + std::string(function) + ">"; break;
+      case DeviceKernel::activation_forward:
+      case DeviceKernel::activation_forward_parity:
+        if (function != kernels::kActivationNames[OUTGRAD_GELU]) {
+          instance.function = "forwards::" + jit::type_name(function);
+          break;
+        }
+        function = kernels::ForwardFit<float>::Type::kName;
+        [[fallthrough]];
+      default: instance.function = jit::fit_type(function); instance.declaration = jit::fit_include(function);
     }
     return jit::source(instance);
   };
-  return gpu.kernels_of(key_of(function, schedule, kernel, format, wide), schedule.threads, source).at(kernel);
+  return gpu.kernels_of(key_of(function, schedule, kernel, format, wide, store.code_bits, store.dithered), schedule.threads, source).at(kernel);
 }
 
 kernels::cuda::PlanLimits limits_with(const Gpu& gpu, const Kernel& kernel) {
@@ -384,19 +408,139 @@ void Cuda::activation_backward(outgrad_activation activation, outgrad_format for
   });
 }
 
-void Cuda::refuse_store(const char* store) { throw SpecError(std::string("outgrad: the store ") + store + " has no kernels for CUDA yet: use y+bit"); }
+// ---- Activations that keep something else than y and mask ------------------------------------------------------------
+
+namespace {
+
+// Launches a kernel over n > 0 elements, with pointers to its parameters.
+void launch_over(const At& at, DeviceKernel kernel, const Kernel& code, const GpuSchedule& schedule, i64 n, const std::vector<void*>& parameters) {
+  at.launch(code, kernels::cuda::elementwise_plan(kernel, schedule, n, limits_with(at.gpu, code)).launch[0], parameters);
+}
+
+int element_bytes_of(outgrad_format format) {
+  return with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
+}
+GpuSchedule forward_schedule(const GpuSchedule& schedule, outgrad_format format) {
+  return completed(schedule, {.forward = true, .bias = false, .element_bytes = element_bytes_of(format), .rows = true});
+}
+GpuSchedule backward_schedule(outgrad_format format, bool rows) {
+  return completed(kernels::DefaultGpuSchedule::kSchedule, {.forward = false, .bias = false, .element_bytes = element_bytes_of(format), .rows = rows});
+}
+
+// The fit for a y that carries its branch.
+template <class... Fit>
+FitFacts parity_fit(kernels::ParityFitList<Fit...>, std::string_view activation) {
+  FitFacts found{nullptr, false, true};
+  ((activation == Fit::kActivation ? void(found = facts_of<Fit>()) : void()), ...);
+  return found;
+}
+
+struct ParityOf {
+  FitFacts fit;
+  const char* type;
+};
+ParityOf parity_of(outgrad_activation activation, outgrad_format format, const char* kernel) {
+  require_activation(activation);
+  require(format != OUTGRAD_F32, kernel, "y carries its branch in f16 and bf16, not in f32");
+  const char* const name = kernels::kActivationNames[activation];
+  const auto of = [&]<class Y>(Y) { return ParityOf{parity_fit(typename kernels::ParityFits<Y>::Type{}, name), kernels::Format<Y>::kType}; };
+  const ParityOf found = format == OUTGRAD_F16 ? of(kernels::ParityF16{}) : of(kernels::ParityBf16{});
+  require(found.fit.name != nullptr, kernel, (std::string(name) + " rises: there is no branch for y to carry").c_str());
+  return found;
+}
+
+void require_codes(const CodesOf& of, i64 n, const char* kernel) {
+  require_activation(of.activation);
+  require(kernels::code_bits_hold(of.bits, of.seed != nullptr), kernel, "a code has 1 to 8 bits, and a dithered one 2 or 3");
+  require(of.bytes >= static_cast<std::size_t>(kernels::code_bytes(of.bits, n)), kernel, "the codes' array is too small");
+}
+
+template <class... Code>
+kernels::CodeRange range_of(kernels::FitList<Code...>, outgrad_activation activation) {
+  constexpr kernels::CodeRange kRanges[] = {{Code::kLo, Code::kHi}...};
+  return kRanges[activation];
+}
+
+}  // namespace
+
+void Cuda::activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, i64 n) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_parity;
+  const ParityOf parity = parity_of(activation, format, "activation_forward_parity");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kernels::kActivationNames[activation], false, schedule, {.type = parity.type});
+  launch_over(at, kKernel, code, schedule, n, {&x, &y, &n});
+}
+
+void Cuda::activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx, i64 n) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward;
+  const ParityOf parity = parity_of(activation, format, "activation_backward_parity");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const GpuSchedule schedule = backward_schedule(format, parity.fit.rows);
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, parity.fit.name, false, schedule, {.type = parity.type});
+  const std::uint32_t* mask = nullptr;
+  launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
+}
+
+void Cuda::activation_forward_code(const CodesOf& of, outgrad_format format, const void* x, void* y, void* codes, i64 n) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_forward_code;
+  require_codes(of, n, "activation_forward_code");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const GpuSchedule schedule = forward_schedule(kernels::cuda::StoreSchedule::kSchedule, format);
+  const Kernel& code =
+      elementwise_kernel(at.gpu, kKernel, format, std::to_string(of.activation), false, schedule, {.code_bits = of.bits, .dithered = of.seed != nullptr});
+  const std::uint64_t* seed = of.seed;
+  launch_over(at, kKernel, code, schedule, n, {&x, &y, &codes, &n, &seed});
+}
+
+void Cuda::activation_backward_code(const CodesOf& of, outgrad_format format, const void* dy, const void* codes, void* dx, i64 n) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward_code;
+  require_codes(of, n, "activation_backward_code");
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const GpuSchedule schedule = backward_schedule(format, false);
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, "", false, schedule, {.code_bits = of.bits, .dithered = of.seed != nullptr});
+  const std::uint64_t* seed = of.seed;
+  const kernels::CodeRange range = range_of(kernels::ActivationCodes{}, of.activation);
+  kernels::CodeRule rule = of.seed != nullptr ? kernels::dithered_code(range, of.bits) : kernels::exact_code(range, of.bits);
+  launch_over(at, kKernel, code, schedule, n, {&dy, &codes, &dx, &n, &seed, &rule});
+}
+
+void Cuda::gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, i64 n) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::gelu_forward_mxfp8;
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const GpuSchedule schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, format);
+  const char* const forward = with_type(format, []<class T>(T) { return kernels::ForwardFit<T>::Type::kName; });
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, forward, false, schedule);
+  launch_over(at, kKernel, code, schedule, n, {&x, &codes, &scales, &mask, &n});
+}
+
+void Cuda::gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask,
+                               void* dx, i64 n) const {
+  constexpr DeviceKernel kKernel = DeviceKernel::activation_backward;
+  constexpr FitFacts kFit = facts_of<kernels::generated::GeluMxfp8>();
+  if (n == 0) return;
+  const At at(device_, stream_);
+  const GpuSchedule schedule = backward_schedule(format, kFit.rows);
+  const Kernel& code = elementwise_kernel(at.gpu, kKernel, format, kFit.name, false, schedule, {.type = kernels::Format<kernels::MxFp8>::kType});
+  kernels::BlockScaled<kernels::MxFp8> y{reinterpret_cast<const kernels::F8E4M3*>(codes), reinterpret_cast<const kernels::E8M0*>(scales)};
+  launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
+}
+
+// ---- Dropout --------------------------------------------------------------------------------------------------------
 
 void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const std::uint64_t* seed, double p) const {
   require(kernels::dropout_holds(p), "dropout", "p must lie in [0, 1]");
   if (n == 0) return;
   const At at(device_, stream_);
-  const int element_bytes = with_type(format, []<class T>(T) { return static_cast<int>(sizeof(T)); });
-  const GpuSchedule schedule =
-      completed(kernels::cuda::DropoutSchedule::kSchedule, {.forward = true, .bias = false, .element_bytes = element_bytes, .rows = true});
+  const GpuSchedule schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, format);
   const Kernel& code = elementwise_kernel(at.gpu, DeviceKernel::dropout, format, "", false, schedule);
-  const PlannedLaunch planned = kernels::cuda::elementwise_plan(DeviceKernel::dropout, schedule, n, limits_with(at.gpu, code)).launch[0];
   kernels::DropoutRule rule = kernels::dropout_rule(p);
-  at.launch(code, planned, {&x, &y, &n, &seed, &rule});
+  launch_over(at, DeviceKernel::dropout, code, schedule, n, {&x, &y, &n, &seed, &rule});
 }
 
 // ---- Bias + GELU ----------------------------------------------------------------------------------------------------

@@ -43,13 +43,14 @@ class Cuda {
   void activation_backward(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const;
 
-  // These stores have no kernels for CUDA yet: each call says so.
-  void activation_forward_parity(const auto&...) const { refuse_store("parity"); }
-  void activation_backward_parity(const auto&...) const { refuse_store("parity"); }
-  void activation_forward_code(const auto&...) const { refuse_store("code and dither"); }
-  void activation_backward_code(const auto&...) const { refuse_store("code and dither"); }
-  void gelu_forward_mxfp8(const auto&...) const { refuse_store("mxfp8+bit"); }
-  void gelu_backward_mxfp8(const auto&...) const { refuse_store("mxfp8+bit"); }
+  // A seed lies on the device.
+  void activation_forward_parity(outgrad_activation activation, outgrad_format format, const void* x, void* y, std::int64_t n) const;
+  void activation_backward_parity(outgrad_activation activation, outgrad_format format, const void* dy, const void* y, void* dx, std::int64_t n) const;
+  void activation_forward_code(const CodesOf& codes_of, outgrad_format format, const void* x, void* y, void* codes, std::int64_t n) const;
+  void activation_backward_code(const CodesOf& codes_of, outgrad_format format, const void* dy, const void* codes, void* dx, std::int64_t n) const;
+  void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const;
+  void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
+                           std::int64_t n) const;
 
   void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;
@@ -65,8 +66,6 @@ class Cuda {
   void dropout(outgrad_format format, const void* x, void* y, std::int64_t n, const std::uint64_t* seed, double p) const;
 
  private:
-  [[noreturn]] static void refuse_store(const char* store);
-
   int device_;
   void* stream_;
 };

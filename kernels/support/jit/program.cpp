@@ -32,6 +32,10 @@ const char* header_of(DeviceKernel kernel) {
     case DeviceKernel::bias_gelu_forward: return "bias";
     case DeviceKernel::activation_forward: return "forwards";
     case DeviceKernel::dropout: return "dropout";
+    case DeviceKernel::activation_forward_parity: return "parity";
+    case DeviceKernel::gelu_forward_mxfp8: return "mxfp8";
+    case DeviceKernel::activation_forward_code:
+    case DeviceKernel::activation_backward_code: return "code";
     default: return "elementwise";
   }
 }
@@ -76,9 +80,17 @@ std::string source(const ElementwiseInstance& i) {
   const std::string in = "const " + i.type + "*", out = i.type + "*", wide = text_of(i.wide) + ", Schedule";
   const std::string text = std::string("#include \"kernels/cuda/") + header_of(i.kernel) + ".cuh\"\n" + i.declaration + "using namespace outgrad::kernels;\n" +
                            schedule_struct(i.schedule);
+  const std::string code = i.type + ", " + std::to_string(i.code_bits) + ", " + text_of(i.dithered) + ", Schedule";
   switch (i.kernel) {
-    case DeviceKernel::activation_backward:
-      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + i.type + ", Schedule", in + ", " + in + ", const u32*, " + out + ", i64");
+    case DeviceKernel::activation_backward: {
+      const std::string y = i.stored.empty() ? i.type : i.stored, view = i.stored.empty() ? in : "Stored<" + y + ">";
+      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + y + ", Schedule", in + ", " + view + ", const u32*, " + out + ", i64");
+    }
+    case DeviceKernel::activation_forward_parity:
+      return text + instantiation(i.kernel, i.function + ", " + i.stored + ", Schedule", in + ", " + i.stored + "*, i64");
+    case DeviceKernel::gelu_forward_mxfp8: return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule", in + ", F8E4M3*, E8M0*, u32*, i64");
+    case DeviceKernel::activation_forward_code: return text + instantiation(i.kernel, i.function + ", " + code, in + ", " + out + ", u8*, i64, const u64*");
+    case DeviceKernel::activation_backward_code: return text + instantiation(i.kernel, code, in + ", const u8*, " + out + ", i64, const u64*, CodeRule");
     case DeviceKernel::bias_gelu_backward:
       return text +
              instantiation(i.kernel, i.function + ", " + i.type + ", " + wide, in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");

@@ -31,10 +31,14 @@ std::string fit_include(std::string_view fit);
 struct ElementwiseInstance {
   DeviceKernel kernel;
   std::string type;              // of the elements: "float", "F16", "BF16"
-  std::string function{};        // "generated::GeluBf16", "forwards::Silu"; dropout has none
+  // "generated::GeluBf16", "forwards::Silu", "CodedActivationAt<3>"; dropout and a backward from codes have none
+  std::string function{};
   std::string declaration{};     // the line that declares it, if the kernel's own header does not
   bool wide = false;             // for a kernel with a bias: whether its rows are processed by octets
   GpuSchedule schedule{};        // only `table` may be left open
+  std::string stored{};          // the format of y, if it is not `type`: "ParityBf16", "MxFp8"
+  int code_bits = 0;             // for a kernel with codes
+  bool dithered = false;
 };
 std::string source(const ElementwiseInstance& instance);
 

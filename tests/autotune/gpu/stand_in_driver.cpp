@@ -22,12 +22,14 @@
 
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
+#include "kernels/code.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/stored.h"
 
 namespace {
 
@@ -125,6 +127,81 @@ bool compute_others(const std::string& symbol, void** p, Written& written) {
       known = status == OUTGRAD_OK;
       written = {out, n * static_cast<std::int64_t>(sizeof(T))};
     }
+  });
+  return known;
+}
+
+// Codes for f'(x): the activation's forward by the compiled library; the backward element by element, from the rule that it was given.
+bool compute_codes(const std::string& symbol, void** p, Written& written) {
+  const bool forward = is_of(symbol, "activation_forward_code"), backward = is_of(symbol, "activation_backward_code");
+  bool known = backward;
+  if (!forward && !backward) return false;
+  const std::size_t at = symbol.find("ELi") == std::string::npos ? symbol.find("fLi") : symbol.find("ELi");  // after the format
+  const int bits = symbol[at + 3] - '0';
+  const bool dithered = symbol.substr(at + 4, 4) == "ELb1";
+  with_type(symbol, [&]<class T>(T) {
+    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    const auto n = parameter<std::int64_t>(p, 3);
+    const auto* const seed = dithered ? parameter<const kernels::u64*>(p, 4) : nullptr;
+    if (backward) {
+      const auto* const dy = parameter<const T*>(p, 0);
+      const auto* const codes = parameter<const kernels::u8*>(p, 1);
+      auto* const dx = parameter<T*>(p, 2);
+      for (std::int64_t i = 0; i < n; ++i) {
+        unsigned code = 0;
+        for (int bit = 0; bit < bits; ++bit) code |= (codes[(i * bits + bit) / 8] >> (i * bits + bit) % 8 & 1u) << bit;
+        const float d = dithered ? kernels::dither_of(kernels::philox(static_cast<kernels::u64>(i / 4), *seed).word[i % 4]) : 0.0f;
+        const float g = kernels::gradient_of_code(parameter<kernels::CodeRule>(p, 5), static_cast<kernels::u8>(code), d);
+        dx[i] = kernels::narrow<T>(kernels::mul_rn(kernels::widen(dy[i]), g));
+      }
+      written = {dx, n * static_cast<std::int64_t>(sizeof(T))};
+      return;
+    }
+    for (int k = 0; k < kernels::kActivations; ++k) {
+      if (symbol.find(mangled(type_of((std::string(kernels::kActivationNames[k]) + "_code").c_str())) + "E") == std::string::npos) continue;
+      known = outgrad_activation_forward_code(static_cast<outgrad_activation>(k), kFormat, parameter<const void*>(p, 0), parameter<void*>(p, 1),
+                                              parameter<void*>(p, 2), static_cast<std::size_t>(kernels::code_bytes(bits, n)), bits, seed, n) == OUTGRAD_OK;
+      written = {parameter<void*>(p, 1), n * static_cast<std::int64_t>(sizeof(T))};
+    }
+  });
+  return known;
+}
+
+// A y that carries its branch and MXFP8, by the compiled library.
+bool compute_stores(const std::string& symbol, void** p, Written& written) {
+  if (compute_codes(symbol, p, written)) return true;
+  const bool backward = is_of(symbol, "activation_backward"), half = symbol.find("9ParityF16E") != std::string::npos;
+  if (half || symbol.find("10ParityBf16E") != std::string::npos) {
+    const outgrad_format format = half ? OUTGRAD_F16 : OUTGRAD_BF16;
+    const auto n = parameter<std::int64_t>(p, backward ? 4 : 2);
+    for (int k = 0; k < kernels::kActivations; ++k) {
+      const auto activation = static_cast<outgrad_activation>(k);
+      const std::string name = kernels::kActivationNames[k];
+      const std::string function = backward ? name + (half ? "_f16_parity" : "_bf16_parity") : k == 0 ? "gelu_forward" : name;
+      if (symbol.find(mangled(type_of(function.c_str())) + "E") == std::string::npos) continue;
+      void* const out = parameter<void*>(p, backward ? 3 : 1);
+      written = {out, 2 * n};
+      return (backward ? outgrad_activation_backward_parity(activation, format, parameter<const void*>(p, 0), parameter<const void*>(p, 1), out, n)
+                       : outgrad_activation_forward_parity(activation, format, parameter<const void*>(p, 0), out, n)) == OUTGRAD_OK;
+    }
+    return false;
+  }
+  const bool mxfp8_forward = is_of(symbol, "gelu_forward_mxfp8");
+  if (!mxfp8_forward && symbol.find("5MxFp8E") == std::string::npos) return false;
+  bool known = false;
+  with_type(symbol, [&]<class T>(T) {
+    constexpr outgrad_format kFormat = sizeof(T) == 4 ? OUTGRAD_F32 : std::is_same_v<T, F16> ? OUTGRAD_F16 : OUTGRAD_BF16;
+    const auto n = parameter<std::int64_t>(p, 4);
+    if (mxfp8_forward) {
+      known = outgrad_gelu_forward_mxfp8(kFormat, parameter<const void*>(p, 0), parameter<kernels::u8*>(p, 1), parameter<kernels::u8*>(p, 2),
+                                         parameter<kernels::u32*>(p, 3), n) == OUTGRAD_OK;
+      written = {parameter<void*>(p, 1), n};
+      return;
+    }
+    const auto& y = parameter<kernels::BlockScaled<kernels::MxFp8>>(p, 1);
+    known = outgrad_gelu_backward_mxfp8(kFormat, parameter<const void*>(p, 0), &y.codes->bits, &y.scales->bits, parameter<const kernels::u32*>(p, 2),
+                                        parameter<void*>(p, 3), n) == OUTGRAD_OK;
+    written = {parameter<void*>(p, 3), n * static_cast<std::int64_t>(sizeof(T))};
   });
   return known;
 }
@@ -264,7 +341,7 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
   }
   const bool is_forward = is_of(symbol, "norm_forward");
   if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots"))
-    return compute_gelu(symbol, p, written) || compute_others(symbol, p, written);
+    return compute_stores(symbol, p, written) || compute_gelu(symbol, p, written) || compute_others(symbol, p, written);
   with_type(symbol, [&]<class T>(T) {
     if (is_forward) {
       const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);

@@ -40,7 +40,7 @@ def same(a, b):
     a, b = (result if isinstance(result, tuple) else (result,) for result in (a, b))
     for x, y in zip(a, b, strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype
-        integers = {4: torch.int32, 2: torch.int16}[x.element_size()]
+        integers = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[x.element_size()]
         assert torch.equal(x.view(integers), y.view(integers))
 
 
@@ -109,17 +109,49 @@ def test_a_tuned_headers_choices_run(device):
     same(tuned.norm_forward(x, 512, None, None, 1e-5, False, None), ours.norm_forward(x, 512, None, None, 1e-5, False, None))
 
 
-def test_stores_without_kernels_for_cuda_say_so(device):
-    x, codes, bytes_ = values(torch.float16, 4, 8), torch.zeros(16, dtype=torch.uint8), torch.zeros(32, dtype=torch.uint8)
-    for call, store in (
-        (lambda: device.activation_forward_parity(x, 0), "parity"),
-        (lambda: device.activation_backward_parity(x, x, 0), "parity"),
-        (lambda: device.activation_forward_code(x, 0, 4, None), "code and dither"),
-        (lambda: device.activation_backward_code(x, codes, 0, 4, None), "code and dither"),
-        (lambda: device.gelu_forward_mxfp8(x), "mxfp8.bit"),
-        (lambda: device.gelu_backward_mxfp8(x, bytes_, bytes_[:1], torch.zeros(1, dtype=torch.int32)), "mxfp8.bit"),
+@pytest.mark.parametrize("n", [0, 1, 33, 7_001])
+def test_a_y_that_carries_its_branch(device, n):
+    for dtype in (torch.float16, torch.bfloat16):
+        x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
+        for activation in (library.ACTIVATIONS.index(name) for name in library.MASKED):
+            y = ours.activation_forward_parity(x, activation)
+            same(device.activation_forward_parity(x, activation), y)
+            same(device.activation_backward_parity(dy, y, activation), ours.activation_backward_parity(dy, y, activation))
+
+
+# Every number of bits, and every activation with one of them, for each format in turn.
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_codes(device, bits):
+    seed = torch.tensor([1234567890123456789])
+    for key in (None, seed) if bits in (2, 3) else (None,):
+        for activation in range(len(library.ACTIVATIONS)) if bits == 4 else (0, 3):
+            dtype = FORMATS[(bits + activation) % 3]
+            for n in (0, 1, 7_001):
+                x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
+                y, codes = ours.activation_forward_code(x, activation, bits, key)
+                same(device.activation_forward_code(x, activation, bits, key), (y, codes))
+                same(device.activation_backward_code(dy, codes, activation, bits, key), ours.activation_backward_code(dy, codes, activation, bits, key))
+
+
+@pytest.mark.parametrize("n", [0, 1, 33, 7_001])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_mxfp8(device, dtype, n):
+    x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
+    kept = ours.gelu_forward_mxfp8(x)
+    same(device.gelu_forward_mxfp8(x), kept)
+    same(device.gelu_backward_mxfp8(dy, *kept), ours.gelu_backward_mxfp8(dy, *kept))
+
+
+def test_what_stores_refuse(device):
+    x, codes = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8)
+    for call, why in (
+        (lambda: device.activation_forward_parity(x, 0), "activation_forward_parity: y carries its branch in f16 and bf16, not in f32"),
+        (lambda: device.activation_backward_parity(x.half(), x.half(), 6), "activation_backward_parity: tanh rises: there is no branch"),
+        (lambda: device.activation_forward_parity(x.half(), 10), "activation 10 is unknown"),
+        (lambda: device.activation_forward_code(x, 10, 4, None), "activation 10 is unknown"),
+        (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])), "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),
     ):
-        with pytest.raises(RuntimeError, match=f"the store {store} has no kernels for CUDA yet: use y.bit"):
+        with pytest.raises(RuntimeError, match=why):
             call()
 
 
