@@ -225,8 +225,7 @@ def _of_output(name):
 
     |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo (NeurIPS 2022).
 
-    store: what else to keep, by outgrad.stores: {", ".join(operations)}. On a CUDA device there is y+bit alone; each of the
-    others is an error there.
+    store: what else to keep, by outgrad.stores: {", ".join(operations)}.
     """
     return function
 
@@ -241,7 +240,7 @@ def gelu(x, approximate="none", store=stores.DEFAULT):
     element.
 
     For the gradient dx = dy g, a proof bounds |g - f'(x)|: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
-    store: what else to keep, by outgrad.stores; on a CUDA device there is y+bit alone.
+    store: what else to keep, by outgrad.stores.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")

@@ -101,7 +101,7 @@ class Report:
                 lines.append(f"{_shown(s.name)}: {len(s.side_channels)} channels have a side buffer, 4 bytes an element: {shown}")
         for store, names in _by((s.store, s.name) for s in self.swapped if s.store not in (None, stores.DEFAULT)):
             fallback = f"; {stores.DEFAULT} wherever x is float32" if stores.for_type(store, torch.float32) != store else ""
-            lines.append(f"store {store}: {names}{fallback}; only {stores.DEFAULT} has kernels for CUDA")
+            lines.append(f"store {store}: {names}{fallback}")
         for (kind, why), names in _by(((one.kind, one.why), one.name) for one in self.left_alone):
             lines.append(f"left alone: {names} ({kind}): {why}")
         return "\n".join(lines)
@@ -329,9 +329,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     count the bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's
     buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
     autocast's type. store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that
-    are not named keep y+bit. Stores other than y+bit have no kernels for CUDA yet: a model on such a device is refused, and
-    one that is moved there later raises an error in its forward pass. Call patch before a model is wrapped for several
-    processes.
+    are not named keep y+bit. Call patch before a model is wrapped for several processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
@@ -361,7 +359,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     try:
         for name, module in model.named_modules():
             if _is_patched(module):
-                _set(name, module, norms, by_activation, parameter)
+                _set(name, module, norms, by_activation)
         if example is not None:
             report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
     except BaseException:
@@ -390,15 +388,13 @@ def _give(module, setting, values):
         module.__dict__.pop(setting, None)
 
 
-def _set(name, module, norms, by_activation, parameter):
-    """Gives a patched module its settings. parameter: the model's first, which is where its arrays will be."""
+def _set(name, module, norms, by_activation):
+    """Gives a patched module its settings."""
     if isinstance(module, modules._Norm):
         module.norms = norms
     elif isinstance(module, modules._Activation) and module.activation is not None:
         store = by_activation[module.activation]
         why = stores.why_not(module.activation, store)
-        if why is None and store != stores.DEFAULT and parameter is not None and parameter.is_cuda and not is_fake(parameter):
-            why = f"it is on {parameter.device}, where only {stores.DEFAULT} has kernels"
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})

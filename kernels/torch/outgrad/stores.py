@@ -6,8 +6,7 @@
     dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
 
-kernels/c/outgrad.h states each one's contract. None but y+bit has kernels for CUDA yet: there the operators raise an
-error that says so.
+kernels/c/outgrad.h states each one's contract.
 """
 
 import collections.abc

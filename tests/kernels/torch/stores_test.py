@@ -202,8 +202,7 @@ def test_patch_gives_every_activation_its_store_and_unpatch_takes_it():
     assert {one.name: one.store for one in found.swapped} == {"1": "parity", "3": "code:5", "4": None, "5": "y+bit"}
     assert {one.name: one.fit for one in found.swapped} == {"1": "gelu_bf16_parity", "3": "silu_code", "4": None, "5": "softplus_bf16"}
     text = str(found)
-    assert "store parity: 1; y+bit wherever x is float32; only y+bit has kernels for CUDA" in text
-    assert "store code:5: 3; only y+bit has kernels for CUDA" in text and "store y+bit" not in text
+    assert {"store parity: 1; y+bit wherever x is float32", "store code:5: 3"} <= set(text.splitlines()) and "store y+bit" not in text
     of_silu = outgrad.bounds("silu", torch.bfloat16, "code:5")
     assert str(of_silu) in text and f"coefficients silu_code: SHA-256 {of_silu.sha256}" in text
     assert model.state_dict().keys() == state.keys() and all(torch.equal(a, state[k]) for k, a in model.state_dict().items())
