@@ -27,12 +27,17 @@ class Bounds:
 
 def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT):
     """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of mxfp8+bit holds in
-    every block of 32 whose largest |y| is below 2^12."""
+    every block of 32 whose largest |y| is below 2^12. Of a store that keeps x, whose error depends on the ranges, it is the
+    width of f', which holds for every x, also where it was saturated."""
     if activation not in library.ACTIVATIONS:
         raise ValueError(f"outgrad.bounds: {activation!r} is none of {', '.join(library.ACTIVATIONS)}")
     if dtype not in library.FORMATS:
         raise TypeError(f"outgrad.bounds: {dtype} is none of float32, float16, bfloat16")
     if (why := stores.why_not(activation, store)) is not None:
         raise ValueError(f"outgrad.bounds: {why}")
+    if store in stores.OF_X:
+        # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
+        width, gradient = 4 * bounds(activation, dtype, "code:1").total, bounds(activation)
+        return dataclasses.replace(gradient, total=math.nextafter(width + gradient.evaluation, math.inf))
     fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
     return Bounds(fit, sha256, a_plus_b + k, t, r, bias)

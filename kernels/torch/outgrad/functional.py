@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from . import library, stores
+from . import library, quantisers, stores
 
 
 def _expect(function, **tensors):
@@ -198,14 +198,66 @@ def _keeping_mxfp8(name, index):
     return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
 
 
+def _keeping_x(name, index, encode, decode):
+    """An operation that keeps an x in few bits: encode(x, ranges) gives what is kept, and decode(shape, *kept) an x' in
+    float32. The backward pass is that of y+bit in float32 from f(x')."""
+
+    def gradients(ctx, dy):
+        def compute(dy, *kept):
+            y, mask = library.activation_forward(decode(dy.shape, *kept[:-1]), index)
+            return library.activation_backward(dy.float().contiguous(), y, mask, index).to(dy.dtype)
+
+        return _first_only(name, compute, dy, *ctx.saved_tensors), None
+
+    return _Operation(
+        name,
+        lambda x, ranges: (library.activation_forward(x.contiguous(), index)[0], *encode(x, ranges)),
+        lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]),
+        gradients,
+        without_y=True,
+    )
+
+
+def _keeping_mesa(name, index):
+    return _keeping_x(
+        name,
+        index,
+        lambda x, ranges: (quantisers.mesa_encode(x, ranges), ranges.clone()),
+        lambda _, codes, ranges: quantisers.mesa_decode(codes, ranges),
+    )
+
+
+def _keeping_actnn(name, index, bits):
+    operation = _keeping_x(
+        name,
+        index,
+        lambda x, _: quantisers.actnn_encode(x, bits),
+        lambda shape, codes, ranges: quantisers.actnn_decode(codes, ranges, bits, shape.numel()).view(shape),
+    )
+    return lambda x: operation(x, None)
+
+
 def _keeping(name, index, store):
     """The operation of an activation that keeps what a store says."""
     kind, _, bits = store.partition(":")
+    if kind == "mesa":
+        return lambda x: mesa(name, x, quantisers.mesa_follow(None, quantisers.mesa_ranges(x)))
+    if kind == "actnn":
+        return _keeping_actnn(name, index, int(bits))
     if kind == "code":
         return _keeping_codes(name, index, int(bits))
     if kind == "dither":
         return _keeping_dithered_codes(name, index, int(bits))
     return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name, index)
+
+
+_MESA = {name: _keeping_mesa(name, index) for index, name in enumerate(library.ACTIVATIONS)}
+
+
+def mesa(name, x, ranges):
+    """An activation that keeps x in 8 bits by ranges of groups of its columns, [2, groups] in float32 (quantisers.py)."""
+    _expect(name, x=x)
+    return _MESA[name](x, ranges)
 
 
 def _of_output(name):

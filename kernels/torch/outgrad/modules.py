@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import functional, library, stores
+from . import functional, library, quantisers, stores
 from .bounds import bounds
 
 
@@ -15,6 +15,7 @@ class _Activation:
     backward pass, and its bound."""
 
     store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
+    _outgrad_ranges = None  # those that the store mesa follows
 
     def __init__(self, *args, store=stores.DEFAULT, **kwargs):
         super().__init__(*args, **kwargs)
@@ -38,7 +39,27 @@ class _Activation:
 
     def forward(self, x):
         name = self.activation
-        return super().forward(x) if name is None else getattr(functional, name)(x, store=self.store)
+        if name is None:
+            return super().forward(x)
+        if self.store == "mesa":
+            return functional.mesa(name, x, self._ranges(x))
+        return getattr(functional, name)(x, store=self.store)
+
+    def _ranges(self, x):
+        """Mesa's running ranges. In training x moves them before they are used. They are a new tensor then, so that what a
+        graph has kept stays as it was. Each process and each copy of the module has its own, and the state dict has none."""
+        functional._expect(self.activation, x=x)
+        now, before = quantisers.mesa_ranges(x), self._outgrad_ranges
+        if before is not None:
+            if before.shape != now.shape:
+                groups = f"{before.shape[1]} groups of {quantisers.MESA_COLUMNS} columns"
+                raise ValueError(f"outgrad.{type(self).__name__}: store mesa: the running ranges are of {groups}, x has {now.shape[1]} of them")
+            before = before.to(x.device)
+        moves = self.training and torch.is_grad_enabled()
+        ranges = before if before is not None and not moves else quantisers.mesa_follow(before, now)
+        if moves and not torch._C._are_functorch_transforms_active():  # else they would outlive the transform
+            self._outgrad_ranges = ranges
+        return ranges
 
     def bound(self, dtype):
         """In words, how far the gradient may be from the exact one if the output is of dtype."""

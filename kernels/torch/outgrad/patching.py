@@ -214,13 +214,17 @@ class _Watch:
 
 @contextlib.contextmanager
 def _unchanged(model):
-    """Puts back the state of PyTorch's generators and the model's buffers, such as the statistics of batches."""
+    """Puts back the state of PyTorch's generators, the model's buffers, such as the statistics of batches, and the ranges
+    that activations follow."""
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and not is_fake(p)}
     with torch.random.fork_rng(devices=devices):
         before = [(m, name, b, _version(b), b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+        followed = [(m, m.__dict__.copy()) for m in model.modules() if isinstance(m, modules._Activation)]
         try:
             yield
         finally:
+            for module, as_before in followed:
+                _give(module, "_outgrad_ranges", as_before)
             with torch.no_grad():
                 for module, name, buffer, version, value in before:
                     module._buffers[name] = buffer
@@ -377,7 +381,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
 
 
 # What patch sets of a module.
-_SETTINGS = ("norms", "store")
+_SETTINGS = ("norms", "store", "_outgrad_ranges")
 
 
 def _give(module, setting, values):
@@ -397,6 +401,8 @@ def _set(name, module, norms, by_activation):
         why = stores.why_not(module.activation, store)
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
+        if store != module.store:
+            _give(module, "_outgrad_ranges", {})
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
 
 

@@ -5,8 +5,11 @@
     code:K     a code of f'(x) of K bits, 1 to 8; neither x nor y
     dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
+    mesa       x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows; to compare with
+    actnn:K    x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements; to compare with
 
-kernels/c/outgrad.h states each one's contract.
+kernels/c/outgrad.h states the contract of each but the last two, which are others' (quantisers.py) and are made of
+PyTorch's operations.
 """
 
 import collections.abc
@@ -16,15 +19,18 @@ import torch
 from . import library
 
 DEFAULT = "y+bit"
-# What outgrad_torch_fit calls a store, and the bits of its code.
+# Those that keep an x in few bits.
+OF_X = ("mesa", "actnn:2", "actnn:4", "actnn:8")
+# What outgrad_torch_fit calls a store, and the bits of its code. Of those that keep an x it knows nothing.
 STORES = {
     DEFAULT: (0, 0),
     "parity": (1, 0),
     **{f"code:{bits}": (2, bits) for bits in range(1, 9)},
     **{f"dither:{bits}": (3, bits) for bits in (2, 3)},
     "mxfp8+bit": (4, 0),
+    **dict.fromkeys(OF_X),
 }
-_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3 and mxfp8+bit"
+_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, mesa, actnn:2, actnn:4 and actnn:8"
 
 
 def why_not(activation, store):
@@ -48,6 +54,8 @@ def by_activation(store):
     there is not. Whether an activation can have its store is only asked of those that a model has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
     for activation, one in named.items():
+        if activation in ("norm", "softmax", "linear"):
+            raise ValueError(f"outgrad.patch: store names {activation!r}: activations alone have stores, {', '.join(library.ACTIVATIONS)}")
         if activation not in library.ACTIVATIONS:
             raise ValueError(f"outgrad.patch: store names {activation!r}, which is none of {', '.join(library.ACTIVATIONS)}")
         if not isinstance(one, str) or one not in STORES:
