@@ -5,13 +5,15 @@
 // rounding), so what is proved is what runs. An operations object `ops` defines what a scalar is and does:
 //
 //   types   Value, Mask, Row
-//   Value   constant(float)   fma(a, b, c) = a b + c, rounded once   sub(a, b)   mul(a, b)   sqrt(a)   negate(a)
+//   Value   constant(float)   fma(a, b, c) = a b + c, rounded once   sub(a, b)   mul(a, b)   div(a, b)   sqrt(a)   negate(a)
 //   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a
 //           a NaN a stays NaN in both; of two zeros, either may result
 //   Value   non_positive(a) = a > 0 ? -0 : a         keeps NaN and +0
 //   Value   select(mask, a, b) = mask ? a : b, without a branch; the same for Row
 //   Value   shifted(a, bits) = the float whose bits are those of a, shifted left        signed_as(a, b) = |a| with b's sign
 //   Value   nudged(a, tie) = a + tie, for tie = 2^-149; equals a for |a| >= 2^-123; for a = 0 either a or tie
+//   Value   exponent(a), significand(a): a = 2^exponent significand, significand in [sqrt(1/2), sqrt(2)); a is positive and
+//           normal
 //   Value   where(mask, y, x, body) = mask ? body(ops, x) : y, skipping the work where no element needs it; body may
 //           be called with any x
 //   Mask    less(a, b)   less_equal(a, b)   both false on NaN        neither(p, q) = !p and !q
@@ -352,6 +354,13 @@ OUTGRAD_HD typename Ops::Mask evaluate_mask(const Ops& ops, const Forward& fit, 
 // No bit of an exponent below that of 2^-123.
 inline constexpr u32 kNudgedExponents = 0x7e000000u;
 
+// How a positive normal number is split into 2^k and a significand in [sqrt(1/2), sqrt(2)). Once its bits are moved so that
+// those of sqrt(1/2) become those of 1, its exponent field holds k + 127, and its fraction is the distance from 2^k sqrt(1/2).
+inline constexpr u32 kRootHalfBits = 0x3f3504f3u;  // sqrt(1/2), rounded to nearest
+inline constexpr u32 kRootHalfToOne = 0x3f800000u - kRootHalfBits, kFractionBits = 0x007fffffu;
+inline constexpr float kIntegerBase = 0x1p23f;  // the integer in the fraction bits of a number from here on is what it is above this one
+inline constexpr float kExponentBase = kIntegerBase + 127;
+
 // One fp32 value, on host and device.
 struct FloatOps {
   using Value = float;
@@ -362,6 +371,7 @@ struct FloatOps {
   OUTGRAD_HD float fma(float a, float b, float c) const { return fma_rn(a, b, c); }
   OUTGRAD_HD float sub(float a, float b) const { return sub_rn(a, b); }
   OUTGRAD_HD float mul(float a, float b) const { return mul_rn(a, b); }
+  OUTGRAD_HD float div(float a, float b) const { return div_rn(a, b); }
   OUTGRAD_HD float sqrt(float a) const { return sqrt_rn(a); }
   OUTGRAD_HD float negate(float a) const { return -a; }
   OUTGRAD_HD float at_least(float a, float lo) const {
@@ -411,6 +421,9 @@ struct FloatOps {
   OUTGRAD_HD float lookup(const TableView& table, u32 row, int word) const {
     return table.at(row, word);
   }
+
+  OUTGRAD_HD float exponent(float a) const { return sub_rn(float_of(((bits_of(a) + kRootHalfToOne) >> 23) + bits_of(kIntegerBase)), kExponentBase); }
+  OUTGRAD_HD float significand(float a) const { return float_of(((bits_of(a) + kRootHalfToOne) & kFractionBits) + kRootHalfBits); }
 
   // Direct tables (kernels/direct.h).
   template <class View>

@@ -95,7 +95,7 @@ OUTGRAD_HD Tuple<float, Terms::kSums> chunk_sum(const Terms& terms, i64 chunk, i
   return fold<kChunkTerms / 2>(sums);
 }
 
-OUTGRAD_HD i64 row_steps(i64 n) { return (n + kStepTerms - 1) / kStepTerms; }
+OUTGRAD_HD constexpr i64 row_steps(i64 n) { return (n + kStepTerms - 1) / kStepTerms; }
 
 // The fold of the steps first, first + Stride, first + 2 Stride, .. below `end`, all within one group. step(q) gives
 // step q's value, of any type with add_rn, and `neutral` is that type's -0. One loop with two rounds replaces two

@@ -527,6 +527,9 @@ struct LaneOps {
   OUTGRAD_HD Value mul(const Value& a, const Value& b) const {
     return each<Value>([&](int i) { return Isa::mul(a.v[i], b.v[i]); });
   }
+  OUTGRAD_HD Value div(const Value& a, const Value& b) const {
+    return each<Value>([&](int i) { return Isa::div(a.v[i], b.v[i]); });
+  }
   OUTGRAD_HD Value sqrt(const Value& a) const {
     return each<Value>([&](int i) { return Isa::sqrt(a.v[i]); });
   }
@@ -553,6 +556,18 @@ struct LaneOps {
   }
   OUTGRAD_HD Value signed_as(const Value& a, const Value& b) const {
     return each<Value>([&](int i) { return Isa::signed_as(a.v[i], b.v[i]); });
+  }
+  OUTGRAD_HD Value exponent(const Value& a) const {
+    return each<Value>([&](int i) {
+      const typename Isa::Int field = Isa::shift_right(from_root_half(a.v[i]), 23);
+      return Isa::sub(floats(Isa::add(field, Isa::bits(Isa::splat(kIntegerBase)))), Isa::splat(kExponentBase));
+    });
+  }
+  OUTGRAD_HD Value significand(const Value& a) const {
+    return each<Value>([&](int i) {
+      const typename Isa::Int fraction = Isa::bit_and(from_root_half(a.v[i]), Isa::splat(static_cast<int>(kFractionBits)));
+      return floats(Isa::add(fraction, Isa::splat(static_cast<int>(kRootHalfBits))));
+    });
   }
   template <class Pack>
   OUTGRAD_HD Pack select(const Mask& mask, const Pack& a, const Pack& b) const {
@@ -750,6 +765,8 @@ struct LaneOps {
     for (int i = 0; i < kCount; ++i) result.v[i] = function(i);
     return result;
   }
+  static OUTGRAD_HD typename Isa::Float floats(typename Isa::Int bits) { return __builtin_bit_cast(typename Isa::Float, bits); }
+  static OUTGRAD_HD typename Isa::Int from_root_half(typename Isa::Float a) { return Isa::add(Isa::bits(a), Isa::splat(static_cast<int>(kRootHalfToOne))); }
 };
 #endif
 

@@ -23,6 +23,7 @@
 #include "kernels/c/table.h"
 #include "kernels/codes.h"
 #include "kernels/host/errors.h"
+#include "kernels/softmax.h"
 
 namespace outgrad::c {
 namespace {
@@ -414,6 +415,12 @@ outgrad_status check_code_bits(const char* function, std::int32_t bits, bool dit
               static_cast<int>(bits));
 }
 
+outgrad_status check_codes_bytes(const char* function, std::size_t codes_bytes, i64 needed, i64 codes, int bits) {
+  if (codes_bytes >= static_cast<u64>(needed)) return OUTGRAD_OK;
+  return fail(OUTGRAD_ERROR_SIZE, function, "codes_bytes = %llu: %lld codes of %d bits take %lld", static_cast<unsigned long long>(codes_bytes),
+              static_cast<long long>(codes), bits, static_cast<long long>(needed));
+}
+
 // Every call with codes goes through this function.
 outgrad_status enter_code(const char* function, bool backward, outgrad_activation activation, outgrad_format format, const void* input, void* output,
                           const void* codes, std::size_t codes_bytes, std::int32_t bits, const u64* seed, i64 n) {
@@ -422,10 +429,7 @@ outgrad_status enter_code(const char* function, bool backward, outgrad_activatio
   if (const outgrad_status status = check_length(function, n)) return status;
   if (const outgrad_status status = check_code_bits(function, bits, seed != nullptr)) return status;
   const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
-  if (codes_bytes < static_cast<u64>(needed)) {
-    return fail(OUTGRAD_ERROR_SIZE, function, "codes_bytes = %llu: %lld codes of %d bits take %lld", static_cast<unsigned long long>(codes_bytes),
-                static_cast<long long>(n), static_cast<int>(bits), static_cast<long long>(needed));
-  }
+  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, needed, n, bits)) return status;
   if (n == 0) return OUTGRAD_OK;
   const auto array = [](const char* name, const void* pointer, i64 size, i64 alignment, Role role, bool over_first) {
     return Array{{name,
@@ -453,6 +457,33 @@ outgrad_status enter_code(const char* function, bool backward, outgrad_activatio
                 array("codes", codes, needed, 1, backward ? Role::kInput : Role::kOutput, false),
                 array(backward ? "dx" : "y", output, bytes, alignment, Role::kOutput, true)},
                [&](const FormatKernels& kernels) { backward ? kernels.backward_code(a) : kernels.forward_code[activation](a); });
+}
+
+// --- Softmax ---------------------------------------------------------------------------------------------------------------------
+
+// An array of the call's format, or of bytes.
+constexpr Array softmax_array(const char* name, Role role, const void* pointer, i64 elements, i64 size) {
+  return {byte_array(name, role), pointer, elements * size, size};
+}
+
+// Every call of softmax goes through this function. The arrays are in the order input, codes, output; the output may be
+// the input itself, and is absent if its name is null.
+outgrad_status enter_softmax(const char* function, FormatKernels::RunSoftmax* FormatKernels::* body, outgrad_format format, const char* input, Role codes,
+                             const char* output, std::size_t codes_bytes, const SoftmaxArguments& a) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (const outgrad_status status = check_shape(function, a.rows, a.n)) return status;
+  if (a.n > kernels::kMostSoftmax) {
+    return fail(OUTGRAD_ERROR_SIZE, function, "n = %lld: in a row of more than %lld elements, all of p may be too small for a code",
+                static_cast<long long>(a.n), static_cast<long long>(kernels::kMostSoftmax));
+  }
+  const i64 elements = a.rows * a.n, size = kInfo[format].bytes;
+  if (const outgrad_status status = check_codes_bytes(function, codes_bytes, elements, elements, kernels::kMostCodeBits)) return status;
+  Operand result = byte_array(output, Role::kOutput);
+  result.may_alias[0] = 0;
+  const Array x = softmax_array(input, Role::kInput, a.input, elements, size), kept = softmax_array("codes", codes, a.codes, elements, 1);
+  const auto go = [&](const FormatKernels& kernels) { (kernels.*body)(a); };
+  if (output == nullptr) return enter(function, format, {x, kept}, go);
+  return enter(function, format, {x, kept, {result, a.output, elements * size, size}}, go);
 }
 
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
@@ -636,6 +667,22 @@ outgrad_status outgrad_activation_forward_code(outgrad_activation activation, ou
 outgrad_status outgrad_activation_backward_code(outgrad_activation activation, outgrad_format format, const void* dy, const void* codes,
                                                 std::size_t codes_bytes, void* dx, std::int32_t bits, const std::uint64_t* seed, std::int64_t n) {
   return enter_code("outgrad_activation_backward_code", true, activation, format, dy, dx, codes, codes_bytes, bits, seed, n);
+}
+
+outgrad_status outgrad_softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes,
+                                            std::size_t codes_bytes) {
+  return enter_softmax("outgrad_softmax_forward_code", &FormatKernels::softmax_forward, format, "x", Role::kOutput, "y", codes_bytes, {x, y, codes, rows, n});
+}
+
+outgrad_status outgrad_softmax_encode(outgrad_format format, const void* p, std::int64_t rows, std::int64_t n, void* codes, std::size_t codes_bytes) {
+  return enter_softmax("outgrad_softmax_encode", &FormatKernels::softmax_encode, format, "p", Role::kOutput, nullptr, codes_bytes,
+                       {p, nullptr, codes, rows, n});
+}
+
+outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::size_t codes_bytes, std::int64_t rows,
+                                             std::int64_t n, void* dx) {
+  return enter_softmax("outgrad_softmax_backward_code", &FormatKernels::softmax_backward, format, "dy", Role::kInput, "dx", codes_bytes,
+                       {dy, dx, const_cast<void*>(codes), rows, n});
 }
 
 const char* outgrad_code_name(outgrad_activation activation) {

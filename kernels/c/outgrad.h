@@ -184,6 +184,33 @@ OUTGRAD_API outgrad_status outgrad_activation_backward_code(outgrad_activation a
 OUTGRAD_API const char* outgrad_code_name(outgrad_activation activation);
 OUTGRAD_API const char* outgrad_code_coefficients_sha256(outgrad_activation activation);
 
+/* --- Softmax over the rows of [rows, n], with codes of p --------------------------------------------------------------------------- */
+
+/* Softmax's backward needs its output p alone. A code of 8 bits gives log2(p) in steps of 3/32: p' is p within 3.25% from
+ * 6.4e-8 up, and 0 below. One byte an element is all that is kept (outgrad_code_bytes with 8 bits). rows may be 0; n is 1
+ * to 2^23, because in longer rows all p may be that small.
+ *
+ * How far dx can be from softmax's gradient ds is proven: over a row, sum |dx - ds| is at most 0.0651 sum |ds| +
+ * 1.273e-7 n (max(dy) - min(dy)), apart from the rounding of dx and terms of 2^-24 |dy|. kernels/softmax.h derives this and
+ * has the bounds with every rounding: this one, that of an element, and that of sum |p' - p| (0.03275 for n = 4096).
+ *
+ * x = -inf, a masked element, gives p = 0 and dx = 0. A row with NaN or +inf, or with nothing but -inf, gives NaN in all of
+ * y, and in all of dx. */
+
+/* y = softmax(x) in the format and the codes [rows, n] of p before it is rounded to the format. y may be x itself.
+ * codes_bytes is the size of codes, at least rows n; bytes beyond these are left alone. */
+OUTGRAD_API outgrad_status outgrad_softmax_forward_code(outgrad_format format, const void* x, int64_t rows, int64_t n, void* y, void* codes,
+                                                        size_t codes_bytes);
+
+/* The codes alone, of a p [rows, n] that was computed elsewhere. A p below 0 or NaN has code 0, one above 1 that of 1. The
+ * relative error of this p adds to that of the codes. */
+OUTGRAD_API outgrad_status outgrad_softmax_encode(outgrad_format format, const void* p, int64_t rows, int64_t n, void* codes, size_t codes_bytes);
+
+/* dx = p' (dy - sum(p' dy) / sum(p')), row by row. dx may be dy itself. The format of dy and dx may be another than the
+ * forward's. */
+OUTGRAD_API outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* dy, const void* codes, size_t codes_bytes, int64_t rows, int64_t n,
+                                                         void* dx);
+
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, but not n; eps is at least 0. gamma

@@ -38,10 +38,19 @@ struct CodeArguments {
   float lo, hi;  // the range of f', for a backward
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h and code.h.
+// A call of softmax with codes (kernels/host/softmax.h): from x, y and codes; from p, codes; from dy and codes, dx.
+struct SoftmaxArguments {
+  const void* input;
+  void* output;  // unused if codes are all that is written
+  void* codes;   // only read by a backward
+  i64 rows, n;
+};
+
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, code.h and softmax.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
   using RunCode = void(const CodeArguments& a);
+  using RunSoftmax = void(const SoftmaxArguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
@@ -59,6 +68,10 @@ struct FormatKernels {
 
   RunCode* forward_code[kActivations];
   RunCode* backward_code;
+
+  RunSoftmax* softmax_forward;
+  RunSoftmax* softmax_encode;
+  RunSoftmax* softmax_backward;
 };
 
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;

@@ -14,6 +14,7 @@
 #include "kernels/host/functions.h"
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/parity.h"
+#include "kernels/host/softmax.h"
 
 namespace outgrad::c {
 namespace {
@@ -70,6 +71,23 @@ void backward_code(const CodeArguments& a) {
                                                                 static_cast<const kernels::u8*>(a.codes), static_cast<T*>(a.output), a.n);
 }
 
+template <class T>
+void softmax_forward(const SoftmaxArguments& a) {
+  kernels::softmax_forward_code<T, tuned::kDefaultSchedule>(static_cast<const T*>(a.input), static_cast<T*>(a.output), static_cast<kernels::u8*>(a.codes),
+                                                            a.rows, a.n);
+}
+
+template <class T>
+void softmax_encode(const SoftmaxArguments& a) {
+  kernels::softmax_encode<T, tuned::kDefaultSchedule>(static_cast<const T*>(a.input), static_cast<kernels::u8*>(a.codes), a.rows * a.n);
+}
+
+template <class T>
+void softmax_backward(const SoftmaxArguments& a) {
+  kernels::softmax_backward_code<T, tuned::kDefaultSchedule>(static_cast<const T*>(a.input), static_cast<const kernels::u8*>(a.codes),
+                                                             static_cast<T*>(a.output), a.rows, a.n);
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -91,7 +109,10 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .norm_workspace = norm_workspace,
           .bias_workspace = bias_workspace,
           .forward_code = {forward_code<A, T>...},
-          .backward_code = backward_code<T>};
+          .backward_code = backward_code<T>,
+          .softmax_forward = softmax_forward<T>,
+          .softmax_encode = softmax_encode<T>,
+          .softmax_backward = softmax_backward<T>};
 }
 
 // y carries its branch.

@@ -28,6 +28,7 @@
 #include "kernels/host/layernorm.h"
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/parity.h"
+#include "kernels/host/softmax.h"
 #include "tests/kernels/patterns.h"
 
 namespace outgrad::kernels {
@@ -65,9 +66,9 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, two shapes of 11 arrays of the norms and of
-  // 9 of the fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, 4 arrays of softmax, two shapes of 11 arrays of
+  // the norms and of 9 of the fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 4 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -197,6 +198,33 @@ TEST(CInterface, Mxfp8IsTheHeadersBits) {
   expect_mxfp8_bits<float>();
   expect_mxfp8_bits<F16>();
   expect_mxfp8_bits<BF16>();
+}
+
+template <class T>
+void expect_softmax_bits() {
+  constexpr i64 rows = 3, n = 1000;
+  patterns::Random random(7);
+  std::vector<T> x(rows * n), dy(rows * n), y(rows * n), dx(rows * n);
+  for (T& each : x) each = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-28f);
+  for (T& each : dy) each = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-31f);
+  std::vector<u8> codes(rows * n), actual(rows * n + 1, 0xa5), encoded(rows * n), actual_encoded(rows * n);
+  softmax_forward_code<T, kScalar>(x.data(), y.data(), codes.data(), rows, n);
+  softmax_backward_code<T, kScalar>(dy.data(), codes.data(), dx.data(), rows, n);
+  softmax_encode<T, kScalar>(y.data(), encoded.data(), rows * n);
+  ASSERT_EQ(outgrad_softmax_forward_code(kFormatOf<T>, x.data(), rows, n, x.data(), actual.data(), actual.size()), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(y, x), -1);
+  EXPECT_TRUE(std::equal(codes.begin(), codes.end(), actual.begin()));
+  EXPECT_EQ(actual.back(), 0xa5);  // what lies beyond the codes is left alone
+  ASSERT_EQ(outgrad_softmax_backward_code(kFormatOf<T>, dy.data(), codes.data(), codes.size(), rows, n, dy.data()), OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(dx, dy), -1);
+  ASSERT_EQ(outgrad_softmax_encode(kFormatOf<T>, y.data(), rows, n, actual_encoded.data(), actual_encoded.size()), OUTGRAD_OK);
+  EXPECT_EQ(actual_encoded, encoded);
+}
+
+TEST(CInterface, SoftmaxIsTheHeadersBits) {
+  expect_softmax_bits<float>();
+  expect_softmax_bits<F16>();
+  expect_softmax_bits<BF16>();
 }
 
 template <class Fit, class Y>
@@ -595,6 +623,53 @@ TEST(CInterface, CodesRefuseWithoutWriting) {
   EXPECT_EQ(outgrad_activation_forward_code(OUTGRAD_GELU, OUTGRAD_F32, x, y, reinterpret_cast<u8*>(codes) + 1, kBytes, 5, nullptr, n), OUTGRAD_OK);
   EXPECT_EQ(reinterpret_cast<u8*>(codes)[0], kGuard & 0xff);
   EXPECT_EQ(reinterpret_cast<u8*>(codes)[kBytes + 1], kGuard >> 8 & 0xff);
+}
+
+TEST(CInterface, SoftmaxRefusesWithoutWriting) {
+  constexpr i64 rows = 4, n = 16, size = rows * n;
+  std::vector<u32> memory(4 * size, kGuard);
+  u32* const x = memory.data();
+  u32* const y = x + size;
+  struct A {
+    const void* in;
+    void *out, *codes;
+    size_t bytes;
+    i64 rows, n;
+    int format;
+  };
+  const A good{x, y, y + size, size, rows, n, OUTGRAD_F32};
+  const auto encoder = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    A a = good;
+    spoil(a);
+    expect_refused(status, words, memory, [&] { return outgrad_softmax_encode(a.format, a.in, a.rows, a.n, a.codes, a.bytes); });
+  };
+  const auto both = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    A a = good;
+    spoil(a);
+    expect_refused(status, words, memory, [&] { return outgrad_softmax_forward_code(a.format, a.in, a.rows, a.n, a.out, a.codes, a.bytes); });
+    expect_refused(status, words, memory, [&] { return outgrad_softmax_backward_code(a.format, a.in, a.codes, a.bytes, a.rows, a.n, a.out); });
+  };
+  const auto all = [&](outgrad_status status, const std::string& words, const auto& spoil) {
+    both(status, words, spoil);
+    encoder(status, words, spoil);
+  };
+  all(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.in = nullptr; });
+  all(OUTGRAD_ERROR_NULL_POINTER, "codes is null", [](A& a) { a.codes = nullptr; });
+  both(OUTGRAD_ERROR_NULL_POINTER, " is null", [](A& a) { a.out = nullptr; });
+  all(OUTGRAD_ERROR_SIZE, "codes_bytes = 63: 64 codes of 8 bits take 64", [](A& a) { a.bytes = size - 1; });
+  all(OUTGRAD_ERROR_SIZE, "n = 0: a row needs at least one element", [](A& a) { a.n = 0; });
+  all(OUTGRAD_ERROR_SIZE, "n = -1", [](A& a) { a.n = -1; });
+  all(OUTGRAD_ERROR_SIZE, "rows = -1 is negative", [](A& a) { a.rows = -1; });
+  all(OUTGRAD_ERROR_SIZE, "addressed", [](A& a) { a.rows = kMax; });
+  all(OUTGRAD_ERROR_SIZE, "n = 8388609: in a row of more than 8388608 elements, all of p may be too small for a code", [](A& a) { a.n = kMostSoftmax + 1; });
+  both(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.out = static_cast<u32*>(a.out) - 1; });
+  both(OUTGRAD_ERROR_OVERLAP, "overlaps", [](A& a) { a.codes = static_cast<u8*>(a.codes) - 1; });
+  encoder(OUTGRAD_ERROR_OVERLAP, "codes overlaps p", [&](A& a) { a.codes = x + 1; });
+  all(OUTGRAD_ERROR_ALIGNMENT, "is not aligned", [](A& a) { a.in = static_cast<const u8*>(a.in) + 2; });
+  all(OUTGRAD_ERROR_FORMAT, "format 3", [](A& a) { a.format = 3; });
+  EXPECT_EQ(outgrad_softmax_forward_code(OUTGRAD_F16, nullptr, 0, 5, nullptr, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_softmax_encode(OUTGRAD_BF16, nullptr, 0, 5, nullptr, 0), OUTGRAD_OK);
+  EXPECT_EQ(outgrad_softmax_backward_code(OUTGRAD_F32, nullptr, nullptr, 0, 0, 5, nullptr), OUTGRAD_OK);
 }
 
 TEST(CInterface, NormsRefuseWithoutWriting) {

@@ -244,6 +244,33 @@ static uint32_t moderate(int format) {
   return sign << 15 | (0x3f00u + (r & 0xffu));
 }
 
+/* Softmax with codes of p: half of each row masked, from the second element on. */
+static void softmax(int format, int64_t rows, int64_t n) {
+  static const uint32_t masked[] = {0xff800000u, 0xfc00u, 0xff80u};
+  const int64_t size = rows * n;
+  void *const x = allocate((size_t)size * kBytes[format]), *const y = allocate((size_t)size * kBytes[format]);
+  void* const dy = allocate((size_t)size * kBytes[format]);
+  uint8_t* const codes = allocate((size_t)size);
+  size_t bytes;
+  int64_t i;
+  for (i = 0; i < size; ++i) {
+    set_bits(format, x, i, i % n > 0 && next_random() % 2 == 0 ? masked[format] : moderate(format));
+    set_bits(format, dy, i, moderate(format));
+  }
+  check(outgrad_code_bytes(8, size, &bytes));
+  check(outgrad_softmax_forward_code(format, x, rows, n, y, codes, bytes));
+  print("softmax_y", format, hash_of(format, y, size));
+  print("softmax_codes", format, hash_of_bytes(codes, size));
+  check(outgrad_softmax_backward_code(format, dy, codes, bytes, rows, n, dy));
+  print("softmax_dx", format, hash_of(format, dy, size));
+  check(outgrad_softmax_encode(format, y, rows, n, codes, bytes));
+  print("softmax_encoded", format, hash_of_bytes(codes, size));
+  free(x);
+  free(y);
+  free(dy);
+  free(codes);
+}
+
 static void norms(int format, int64_t rows, int64_t n) {
   static const int32_t side[] = {0, 5};
   const int64_t size = rows * n;
@@ -352,6 +379,7 @@ int main(void) {
     activations(format);
     mxfp8(format);
     codes(format);
+    softmax(format, 37, 777);
     norms(format, 37, 777);
     fused(format, 37, 777);
     fused(format, 9, 256);
