@@ -84,6 +84,8 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 front --activation frob --out front.out
   refuses 2 front --foreign input.json --out front.out
   refuses 2 front --foreign "$root/notebooks_data/foreign/tempo_gelu.json" --out front.out
+  refuses 2 front --softmax --foreign "$root/notebooks_data/foreign/regelu2.json" --out front.out
+  refuses 2 front --softmax --activation gelu --out front.out
   refuses 2 stability absent.npz
   refuses 2 stability input.safetensors --out stability.out
   header='{"ln.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"ln.bias":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}'

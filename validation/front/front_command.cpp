@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -10,6 +11,9 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "validation/front/front.h"
+#include "validation/softmax/code.h"
+#include "validation/softmax/rows.h"
+#include "validation/softmax/stores.h"
 
 namespace outgrad::validation {
 namespace {
@@ -17,7 +21,8 @@ namespace {
 struct Arguments {
   std::string activation = "gelu", histogram, out;
   std::vector<std::string> foreign;
-  bool json = false;
+  bool json = false, softmax = false;
+  int groups = SoftmaxFrontOptions{}.groups;
 };
 
 const SweptActivation& activation_named(const std::string& name) {
@@ -59,6 +64,30 @@ bool front(const Arguments& arguments) {
   return all;
 }
 
+// Of softmax's output: the proof of the codes, the attack on the bounds, and the stores side by side. Whether all bounds hold.
+bool front_of_softmax(const Arguments& arguments) {
+  constexpr std::uint64_t kEvaluations = 10'000'000;
+  SoftmaxFrontOptions options;
+  options.groups = arguments.groups;
+  for (const std::string& file : arguments.foreign) {
+    const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
+    if (!function.quantiser) throw kernels::SpecError(file, "kind", "is not a quantiser, which could be applied to softmax's output");
+    options.quantisers.push_back({function.name, *function.quantiser});
+  }
+  const SoftmaxCodeProof proof = prove_softmax_code();
+  const SoftmaxAttack attack = attack_softmax(kEvaluations, options.seed);
+  const std::vector<SoftmaxFrontRow> rows = softmax_front(options);
+  nlohmann::ordered_json result = softmax_front_json(rows);
+  result["code"] = to_json(proof);
+  result["attack"] = to_json(attack);
+  const std::string json = result.dump(1) + "\n";
+  kernels::write_file(arguments.out.empty() ? "out/softmax/front.json" : arguments.out, json);
+  fmt::print("{}", arguments.json ? json : to_text(proof) + to_text(attack) + "\n" + softmax_front_text(rows));
+  const bool all = holds(proof) && attack.violations == 0 && std::all_of(rows.begin(), rows.end(), [](const SoftmaxFrontRow& row) { return row.holds(); });
+  if (!all) fmt::print(stderr, "outgrad: front: softmax: a bound of kernels/softmax.h is violated\n");
+  return all;
+}
+
 }  // namespace
 
 void add_front(CLI::App& app, int& status) {
@@ -67,10 +96,17 @@ void add_front(CLI::App& app, int& status) {
   command->add_option("--activation", arguments->activation, "one that is swept (default: gelu)");
   command->add_option("--foreign", arguments->foreign, "published systems of this activation, files as validate --foreign reads them");
   command->add_option("--activations", arguments->histogram, "histogram of a model's activations, a fourth distribution of x");
-  command->add_option("--out", arguments->out, "result (default: out/front/ACTIVATION.json)");
+  command->add_option("--out", arguments->out, "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
   command->add_flag("--json", arguments->json, "print the result as JSON");
+  CLI::Option* const softmax =
+      command->add_flag("--softmax", arguments->softmax, "of softmax's output instead; --foreign are quantisers, which are applied to it")
+          ->excludes("--activation")
+          ->excludes("--activations");
+  command->add_option("--groups", arguments->groups, "with --softmax: groups of 64 rows of each kind (default: 40)")
+      ->check(CLI::Range(1, 10'000))
+      ->needs(softmax);
   command->callback([arguments, &status] {
-    if (!front(*arguments)) status = kernels::kExitViolated;
+    if (!(arguments->softmax ? front_of_softmax(*arguments) : front(*arguments))) status = kernels::kExitViolated;
   });
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
 #include "validation/front/front_command.h"
+#include "validation/softmax/stores.h"
 
 namespace outgrad::validation {
 namespace {
@@ -157,6 +158,15 @@ TEST_F(FrontCommand, WritesItsTable) {
   EXPECT_EQ(json["stores"].back()["under"].size(), 3);
 }
 
+TEST_F(FrontCommand, WritesSoftmaxsTable) {
+  EXPECT_EQ(run({"--softmax", "--groups", "1", "--foreign", foreign_file("mesa_gelu"), "--out", file("softmax.json")}), 0);
+  const nlohmann::json json = nlohmann::json::parse(kernels::read_file(file("softmax.json")));
+  EXPECT_EQ(json["schema"], kSoftmaxFrontSchema);
+  EXPECT_EQ(json["code"]["problem"], "");
+  EXPECT_EQ(json["attack"]["violations"], 0);
+  EXPECT_EQ(json["rows"].back()["store"], "mesa_gelu, running range");
+}
+
 TEST_F(FrontCommand, RefusesBadInputAndWritesNothing) {
   using kernels::SpecError;
   EXPECT_THROW(run({"--activation", "relu"}), SpecError);
@@ -164,6 +174,10 @@ TEST_F(FrontCommand, RefusesBadInputAndWritesNothing) {
   EXPECT_THROW(run({"--foreign", foreign_file("resilu2"), "--out", file("out")}), SpecError) << "of another activation";
   EXPECT_THROW(run({"--foreign", file("absent"), "--out", file("out")}), kernels::IoError);
   EXPECT_THROW(run({"--activations", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no histogram";
+  EXPECT_THROW(run({"--softmax", "--foreign", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no quantiser";
+  EXPECT_THROW(run({"--softmax", "--activation", "silu"}), SpecError);
+  EXPECT_THROW(run({"--groups", "2"}), SpecError) << "without --softmax";
+  EXPECT_THROW(run({"--softmax", "--groups", "0"}), SpecError);
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
