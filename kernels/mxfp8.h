@@ -10,11 +10,11 @@
 
 #include "kernels/formats.h"
 #include "kernels/portable.h"
+#include "kernels/saturated.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr u32 kLargestFiniteBits = 0x7f7fffffu;
-inline constexpr float kLargestE4m3 = 448.0f;
 
 // The bits of |y| as they count for amax: magnitudes are in the order of their bits.
 OUTGRAD_HD u32 magnitude_in_block(float y) {
@@ -33,10 +33,6 @@ OUTGRAD_HD E8M0 shared_scale(u32 amax) {
 OUTGRAD_HD float reciprocal_of(E8M0 scale) { return float_of((254u - scale.bits) << 23); }
 
 // The code of y in a block of that scale. The quotient is exact, or so small that e4m3 has 0 for it.
-OUTGRAD_HD F8E4M3 block_element(float y, E8M0 scale) {
-  const float quotient = mul_rn(y, reciprocal_of(scale));
-  const float kept = quotient > kLargestE4m3 ? kLargestE4m3 : quotient < -kLargestE4m3 ? -kLargestE4m3 : quotient;
-  return narrow<F8E4M3>(kept);
-}
+OUTGRAD_HD F8E4M3 block_element(float y, E8M0 scale) { return narrow_saturated<F8E4M3>(mul_rn(y, reciprocal_of(scale))); }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -44,6 +44,12 @@ std::string summary(const Fit& fit) {
         "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, of 2 and 3 dithered {:.6f}, {:.6f} (certified)",
         fit.name, static_cast<double>(c.kLo), static_cast<double>(c.kHi), power(c.kG), c.kT[3], c.kT[4], c.kT[5], c.kT[7], c.kDithered[0], c.kDithered[1]);
   }
+  if (fit.fp8) {
+    const Fp8Model& m = *fit.fp8;
+    return fmt::format(
+        "{}: T of e4m3 with 0, 1, 2 bits {:.6f}, {:.6f}, {:.6f}, of e5m2 {:.6f}, {:.6f}, {:.6f} over all scales, of which {} beside the parts (certified)",
+        fit.name, m.e4m3.kT[0], m.e4m3.kT[1], m.e4m3.kT[2], m.e5m2.kT[0], m.e5m2.kT[1], m.e5m2.kT[2], power(m.kRoom));
+  }
   if (fit.table) {
     const TableModel& t = *fit.table;
     return fmt::format("{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations", fit.name, t.kT, t.kO, t.kT / t.kO,
@@ -69,7 +75,7 @@ std::string summary(const Fit& fit) {
 
 /// A row of the table of fits in approx/README.md.
 std::string table_row(const Fit& fit) {
-  if (fit.forward || fit.rounded || fit.code) return "";
+  if (fit.forward || fit.rounded || fit.code || fit.fp8) return "";
   if (fit.table) {
     const TableModel& t = *fit.table;
     return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy, t.index_operations(), 2 * t.entries.size(), t.kT / t.kO,

@@ -263,6 +263,28 @@ std::string code_body(const Fit& fit) {
   return t + claim("kBias", m.kBias, "of 2 bits and of 3");
 }
 
+std::string fp8_body(const Fit& fit) {
+  const Fp8Model& m = *fit.fp8;
+  std::string t;
+  t += text_constant("kClass", fit.accuracy);
+  t += text_constant("kCode", m.code);
+  t += "  // f(x) where f'(x) is least, left of f's minimum, and greatest\n";
+  t += constant("kLeastAt", m.kLeastAt, "");
+  t += constant("kGreatestAt", m.kGreatestAt, "");
+  t += "  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n";
+  t += claim("kRoom", m.kRoom, "the errors of g, and rounding");
+  const auto scales = [&](const char* format, const char* prefix, const Fp8Model::Scales& s) {
+    t += fmt::format(
+        "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most\n", format);
+    t += constant(fmt::format("{}Least", prefix).c_str(), s.least, "");
+    t += constant(fmt::format("{}Most", prefix).c_str(), s.most, "");
+    for (size_t i = 0; i < s.kT.size(); ++i) t += claim(fmt::format("{}T{}", prefix, i).c_str(), s.kT[i], fmt::format("{:.6f}", s.kT[i]));
+  };
+  scales("e4m3", "kE4m3", m.e4m3);
+  scales("e5m2", "kE5m2", m.e5m2);
+  return t;
+}
+
 }  // namespace
 
 std::string emit_header(const Fit& fit, const std::string& fit_path) {
@@ -279,7 +301,12 @@ std::string emit_header(const Fit& fit, const std::string& fit_path) {
   t += text_constant("kFunction", fit.function);
   t += "  // found: the largest error among the inputs that were looked at, and where it is; it proves nothing of the other inputs\n";
   if (limited(fit)) t += claim("kXLimit", kExpressionDomain, "the claims are about |x| <= kXLimit alone");
-  t += fit.backward ? backward_body(fit) : fit.table ? table_body(fit) : fit.rounded ? rounded_body(fit) : fit.code ? code_body(fit) : forward_body(fit);
+  t += fit.backward  ? backward_body(fit)
+       : fit.table   ? table_body(fit)
+       : fit.rounded ? rounded_body(fit)
+       : fit.code    ? code_body(fit)
+       : fit.fp8     ? fp8_body(fit)
+                     : forward_body(fit);
   t += "};\n\n}  // namespace outgrad::kernels::generated\n";
   return t;
 }

@@ -209,6 +209,13 @@ int scheme_from(const Node& node) {
   node.fail("is unknown");
 }
 
+template <size_t kCount>
+void bounds_from(const Node& node, std::array<double, kCount>& to) {
+  const std::vector<Node> all = node.items();
+  if (all.size() != kCount) node.fail(fmt::format("must hold {} bounds", kCount));
+  for (size_t i = 0; i < kCount; ++i) to[i] = all[i].real();
+}
+
 /// A table larger than this is none of ours.
 constexpr int kMostRowsRead = 4096;
 
@@ -299,6 +306,17 @@ std::string to_json(const Fit& fit) {
     for (const double t : m.kT) exact.push_back(number(t));
     for (const double t : m.kDithered) dithered.push_back(number(t));
     j["certificate"] = {{"G", number(m.kG)}, {"T", std::move(exact)}, {"dithered", std::move(dithered)}, {"bias", number(m.kBias)}};
+  } else if (fit.fp8) {
+    const Fp8Model& m = *fit.fp8;
+    const auto scales = [](const Fp8Model::Scales& s) {
+      json bounds = json::array();
+      for (const double t : s.kT) bounds.push_back(number(t));
+      return json{{"least", number(s.least)}, {"most", number(s.most)}, {"T", std::move(bounds)}};
+    };
+    j["kind"] = "fp8";
+    j["code"] = m.code;
+    j["extrema"] = {{"least_at", number(m.kLeastAt)}, {"greatest_at", number(m.kGreatestAt)}};
+    j["certificate"] = {{"room", number(m.kRoom)}, {"e4m3", scales(m.e4m3)}, {"e5m2", scales(m.e5m2)}};
   } else {
     const ForwardModel& m = *fit.forward;
     j["kind"] = "forward";
@@ -368,15 +386,26 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     m.kLo = j["range"]["lo"].single();
     m.kHi = j["range"]["hi"].single();
     m.kG = certificate["G"].real();
-    const auto bounds = [&](const char* name, auto& to) {
-      const std::vector<Node> all = certificate[name].items();
-      if (all.size() != to.size()) certificate[name].fail(fmt::format("must hold {} bounds", to.size()));
-      for (size_t i = 0; i < to.size(); ++i) to[i] = all[i].real();
-    };
-    bounds("T", m.kT);
-    bounds("dithered", m.kDithered);
+    bounds_from(certificate["T"], m.kT);
+    bounds_from(certificate["dithered"], m.kDithered);
     m.kBias = certificate["bias"].real();
     fit.code = std::move(m);
+    return fit;
+  }
+  if (kind == "fp8") {
+    Fp8Model m;
+    m.code = j["code"].word();
+    m.kLeastAt = j["extrema"]["least_at"].single();
+    m.kGreatestAt = j["extrema"]["greatest_at"].single();
+    m.kRoom = certificate["room"].real();
+    const auto scales = [](const Node& from, Fp8Model::Scales& to) {
+      to.least = from["least"].single();
+      to.most = from["most"].single();
+      bounds_from(from["T"], to.kT);
+    };
+    scales(certificate["e4m3"], m.e4m3);
+    scales(certificate["e5m2"], m.e5m2);
+    fit.fp8 = std::move(m);
     return fit;
   }
   const Node constants = j["constants"];
@@ -467,7 +496,7 @@ Fit fit_from_json(const std::string& text, const std::string& path) {
     }
     fit.rounded = std::move(m);
   } else {
-    j["kind"].fail("must be backward, table, forward, rounded_forward or code");
+    j["kind"].fail("must be backward, table, forward, rounded_forward, code or fp8");
   }
   return fit;
 }

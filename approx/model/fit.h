@@ -16,6 +16,7 @@ struct Fit {
   std::optional<RoundedForwardModel> rounded;
   std::optional<TableModel> table;
   std::optional<CodeModel> code;
+  std::optional<Fp8Model> fp8;
   double expected_ratio = 0, expected_regret = 0;  ///< backward: T/O and R of the exact g with the chosen constants, next to y*
   double programme_reached = 0, programme_dual = 0;  ///< storage-aware fits: what the programme reached, and proved that none can
   double worst_ulp = 0;                              ///< 16-bit formats: regret in ulp of the format at the middle, at worst

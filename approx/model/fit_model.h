@@ -109,6 +109,19 @@ struct CodeModel {
   double kBias = 0;
 };
 
+/// y in 8 bits at a scale, with 0 to 2 bits beside it: members as in the emitted header.
+struct Fp8Model {
+  std::string code;  ///< the code header whose g, and range of f', the table is made with
+  float kLeastAt = 0, kGreatestAt = 0;
+  double kRoom = 0;
+  /// The scales of a format whose T is claimed: the largest number over them is from 1 to 2^12, and 2^26.
+  struct Scales {
+    float least, most;
+    std::array<double, 3> kT{};  ///< of 0, 1 and 2 bits
+  };
+  Scales e4m3{0x1.cp-4f, 0x1.cp8f, {}}, e5m2{0x1.cp-11f, 0x1.cp15f, {}};
+};
+
 /// A direct table; members as in the emitted header. Segments: m = 1 and y's sign clear (upper), m = 1 and set (lower), m = 0 (left).
 struct TableModel {
   Format format = Format::bf16, entry_format = Format::f16;

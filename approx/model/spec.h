@@ -74,16 +74,21 @@ struct CodeSpec {
   std::string fit;  ///< name of the f32 fit whose g is coded
 };
 
+struct Fp8Spec {
+  std::string code;  ///< name of the code header whose g is used
+};
+
 struct Spec {
   std::string name;
   Activation activation;
   std::string accuracy;  ///< class and bound as written, "abs:2^-26"
-  double target;         ///< the bound of the class: of A (of a code: of its g), of the relative error, in ulp, or T/O
+  double target;  ///< the bound of the class: of A (of a code: of its g; of 8-bit y: what its parts may exceed), of the relative error, in ulp, or T/O
   std::optional<BackwardSpec> backward;
   std::optional<ForwardSpec> forward;
   std::optional<RoundedForwardSpec> rounded;
   std::optional<CodeSpec> code;
-  std::string text;    ///< the file as read
+  std::optional<Fp8Spec> fp8;
+  std::string text;  ///< the file as read
   std::string sha256;  ///< of the text
 };
 

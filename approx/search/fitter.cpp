@@ -3,6 +3,7 @@
 #include "approx/progress.h"
 #include "approx/proof/certificate.h"
 #include "approx/search/code_fit.h"
+#include "approx/search/fp8_fit.h"
 #include "approx/search/constants.h"
 #include "approx/search/direct_table.h"
 #include "approx/search/partition.h"
@@ -440,6 +441,8 @@ Fit fit(const Spec& spec, int threads) {
     result.forward = fit_forward(composite, spec, rows);
   } else if (spec.code) {
     result.code = fit_code(composite, spec);
+  } else if (spec.fp8) {
+    result.fp8 = fit_fp8(composite, spec);
   } else if (spec.rounded) {
     result.rounded = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
   } else {

@@ -12,6 +12,7 @@
 
 #include "kernels/code.h"
 #include "kernels/formats.h"
+#include "kernels/fp8s.h"
 #include "kernels/host/errors.h"
 
 namespace outgrad::validation::gate {
@@ -69,6 +70,7 @@ class Judgement {
       case Claims::Kind::forward:
       case Claims::Kind::rounded: forward(); break;
       case Claims::Kind::code: codes(); break;
+      case Claims::Kind::fp8: eight_bits(kernels::Fp8Activations{}); break;
     }
   }
 
@@ -275,6 +277,71 @@ class Judgement {
     claim("kBias", bias, claims_.bias);
   }
 
+  // The tables of the library for the activation, at scales that nearly need the claims and at the ends of the claimed ranges.
+  template <class... A>
+  void eight_bits(kernels::Fp8List<A...>) {
+    std::string kind;
+    double bound = 0;
+    require(read_class(text_of(claims_.accuracy), kind, bound) && kind == "abs" && claims_.room <= bound, "kClass", claims_.room, bound);
+    require(text_of(claims_.code) == code_name(text_of(claims_.activation)), "kCode", 0, 0);
+    extrema();
+    Peak room;
+    const auto look = [&]<class Each>() {
+      if (text_of(claims_.activation) != Each::Header::kActivation) return;
+      at_scales<Each, kernels::F8E4M3>("kE4m3", claims_.e4m3, room);
+      at_scales<Each, kernels::F8E5M2>("kE5m2", claims_.e5m2, room);
+    };
+    (look.template operator()<A>(), ...);
+    claim("kRoom", room, claims_.room);
+  }
+
+  // f' at the x with f(x) = kLeastAt or kGreatestAt against f' at its extremum on that side.
+  void extrema() {
+    constexpr double kExtremumRoom = 0x1p-24;
+    const Curve& curve = library_.curve(text_of(claims_.activation), text_of(claims_.function));
+    for (const Real& x : curve.inflections()) {
+      const bool right = x > curve.x_star();
+      const double y = right ? claims_.greatest_at : claims_.least_at;
+      double near = curve.first_guess(y, right);
+      const Curve::Preimage there = curve.preimage(Real(y), right, near);
+      const auto off = static_cast<double>(std::fabs(there.slope - static_cast<long double>(curve.formula().at(x).slope)));
+      require(!there.before && !there.beyond && off <= kExtremumRoom, right ? "kGreatestAt" : "kLeastAt", off, kExtremumRoom, {static_cast<float>(y)});
+    }
+  }
+
+  template <class A, class F>
+  void at_scales(const std::string& prefix, const Claims::Scales& claimed, Peak& room) {
+    require(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most), prefix + "Least", claimed.least, claimed.most);
+    if (!(claimed.least > 0 && claimed.least < claimed.most && std::isfinite(claimed.most))) return;
+    std::vector<float> scales{static_cast<float>(claimed.least), static_cast<float>(claimed.most)};
+    constexpr int kFractionBits = std::is_same_v<F, kernels::F8E4M3> ? 3 : 2, kCodesOfBinade = 1 << kFractionBits;
+    for (int code = 0; code < kCodesOfBinade; ++code) {
+      double scale = (1 + (code + 0.5) / kCodesOfBinade) / -static_cast<double>(A::Fit::kYHi);
+      while (scale < claimed.least) scale *= 2;
+      while (scale > claimed.most) scale /= 2;
+      if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
+    }
+    std::array<Peak, kernels::kMostPartBits + 1> total;
+    for (const float scale : scales) {
+      if (!kernels::scale_holds(scale)) {
+        require(false, prefix + "Least", static_cast<double>(scale), claimed.most);
+        continue;
+      }
+      for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) {
+        kernels::Fp8Table table;
+        kernels::fill_fp8_table<A, F>(scale, bits, table);
+        for (size_t i = 0; i < truth_.points.size(); ++i) {
+          const kernels::u8 code = kernels::fp8_code<F>(kernels::forward_at<typename A::template Forward<float>>(truth_.points[i].at), scale).bits;
+          const float g = table.values[kernels::part_of(table, code, truth_.known[i].gradient)][code];
+          const auto error = static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
+          total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
+          room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
+        }
+      }
+    }
+    for (size_t bits = 0; bits < total.size(); ++bits) claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
+  }
+
   Library& library_;
   const Claims& claims_;
   const Truth& truth_;
@@ -292,7 +359,8 @@ const Curve& Library::curve(const std::string& activation, const std::string& fu
 }
 
 const Truth& Library::truth(const Claims& claims) {
-  const bool backward = claims.kind == Claims::Kind::backward || claims.kind == Claims::Kind::table, code = claims.kind == Claims::Kind::code;
+  const bool backward = claims.kind == Claims::Kind::backward || claims.kind == Claims::Kind::table,
+             code = claims.kind == Claims::Kind::code || claims.kind == Claims::Kind::fp8;
   const std::string activation = text_of(claims.activation), function = text_of(claims.function);
   const std::string format = code ? "code" : claims.kind == Claims::Kind::forward ? "f32" : text_of(claims.format);
   auto& truth = truths_[{activation, function, format, backward}];
@@ -322,7 +390,8 @@ double Library::coordinate_error(const Claims& c, float& at) {
 
 std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
   const std::string activation = text_of(claims.activation), function = text_of(claims.function), format = text_of(claims.format);
-  const bool forward = claims.kind == Claims::Kind::forward, code = claims.kind == Claims::Kind::code;
+  const bool forward = claims.kind == Claims::Kind::forward, eight_bits = claims.kind == Claims::Kind::fp8,
+             code = claims.kind == Claims::Kind::code || eight_bits;
   const bool known_format =
       forward || code || format == "f16" || format == "bf16" || (claims.kind == Claims::Kind::table && (format == "e4m3" || format == "e5m2")) ||
       (claims.kind == Claims::Kind::backward && (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
@@ -332,6 +401,7 @@ std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
     if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};
     if (!curve.problem().empty()) return {{"kFunction: " + curve.problem(), 0, 0, 0, true}};
     if (code && coded_fit_name(activation).empty()) return {{"kActivation: no codes", 0, 0, 0, true}};
+    if (eight_bits && !curve.masked()) return {{"kActivation: no minimum", 0, 0, 0, true}};
     if (!code && curve.masked() != (claims.masked || forward)) return {{"kMasked", 0, 0, 0, true}};
   } catch (const kernels::SpecError& error) {
     return {{std::string("kFunction: ") + error.what(), 0, 0, 0, true}};

@@ -84,6 +84,7 @@ template <class Fit>
 void claims_of(Claims* claims) {
   using Kind = Claims::Kind;
   claims->kind = requires { Fit::kFit; }     ? Kind::code
+                 : requires { Fit::kCode; }  ? Kind::fp8
                  : k::kIsDirect<Fit>         ? Kind::table
                  : k::kIsRoundedForward<Fit> ? Kind::rounded
                  : requires { Fit::tail(); } ? Kind::forward
@@ -139,6 +140,20 @@ void claims_of(Claims* claims) {
   OUTGRAD_CLAIM(dithered[0], kDithered2);
   OUTGRAD_CLAIM(dithered[1], kDithered3);
   OUTGRAD_CLAIM(bias, kBias);
+  OUTGRAD_CLAIM(code, kCode);
+  OUTGRAD_CLAIM(room, kRoom);
+  OUTGRAD_CLAIM(least_at, kLeastAt);
+  OUTGRAD_CLAIM(greatest_at, kGreatestAt);
+  OUTGRAD_CLAIM(e4m3.least, kE4m3Least);
+  OUTGRAD_CLAIM(e4m3.most, kE4m3Most);
+  OUTGRAD_CLAIM(e4m3.total[0], kE4m3T0);
+  OUTGRAD_CLAIM(e4m3.total[1], kE4m3T1);
+  OUTGRAD_CLAIM(e4m3.total[2], kE4m3T2);
+  OUTGRAD_CLAIM(e5m2.least, kE5m2Least);
+  OUTGRAD_CLAIM(e5m2.most, kE5m2Most);
+  OUTGRAD_CLAIM(e5m2.total[0], kE5m2T0);
+  OUTGRAD_CLAIM(e5m2.total[1], kE5m2T1);
+  OUTGRAD_CLAIM(e5m2.total[2], kE5m2T2);
 #undef OUTGRAD_CLAIM
 }
 
@@ -183,8 +198,8 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
     outcome = Outcome{};
     TracedOps ops;
     const Traced at{point.at, point.at};
-    if constexpr (requires { Fit::kFit; }) {
-      // A code header has no arithmetic of its own: what it claims of the library's g is judged with the library's kernels.
+    if constexpr (requires { Fit::kFit; } || requires { Fit::kCode; }) {
+      // A header of codes or of 8-bit y has no arithmetic of its own: what it claims is judged with the library's kernels.
     } else if constexpr (k::kIsDirect<Fit>) {
       static constexpr auto kTable = k::table_of<Fit>();
       if constexpr (k::same_text(Fit::kFormat, "f16")) {

@@ -388,7 +388,7 @@ Truth forward_truth(const Curve& curve, const std::string& format) {
 namespace {
 
 struct CodedFit {
-  const char* name;
+  const char *name, *code;
   float (*gradient)(float x);
 };
 
@@ -396,7 +396,7 @@ template <class... A>
 const CodedFit* coded_fit(const std::string& activation, kernels::CodedList<A...>) {
   const CodedFit* found = nullptr;
   const auto look = [&]<class Each>() {
-    static constexpr CodedFit kFit{Each::Fit::kName, kernels::gradient_at<typename Each::Fit, typename Each::template Forward<float>>};
+    static constexpr CodedFit kFit{Each::Fit::kName, Each::Code::kName, kernels::gradient_at<typename Each::Fit, typename Each::template Forward<float>>};
     if (activation == Each::Fit::kActivation) found = &kFit;
   };
   (look.template operator()<A>(), ...);
@@ -410,6 +410,11 @@ const CodedFit* coded_fit(const std::string& activation) { return coded_fit(acti
 std::string coded_fit_name(const std::string& activation) {
   const CodedFit* const fit = coded_fit(activation);
   return fit ? fit->name : "";
+}
+
+std::string code_name(const std::string& activation) {
+  const CodedFit* const fit = coded_fit(activation);
+  return fit ? fit->code : "";
 }
 
 Truth code_truth(const Curve& curve, const std::string& activation) {

@@ -17,6 +17,7 @@
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"
 #include "validation/certificate/found.h"
+#include "validation/certificate/fp8_bound.h"
 #include "validation/certificate/gelu_interval.h"
 #include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/row_bound.h"
@@ -129,6 +130,11 @@ CheckReport prove(const Header& h, Findings wanted) {
     add([&] { return prove_coded_gradient(h); });
     add([&] { return prove_codes(h); });
     return report;
+  } else if constexpr (std::is_same_v<Header, Fp8Header>) {
+    add([&] { return prove_fp8_extrema(h); });
+    add([&] { return prove_fp8_room(h); });
+    for (const char* format : {"e4m3", "e5m2"}) add([&] { return prove_fp8_totals(h, format); });
+    return report;
   } else if constexpr (std::is_same_v<Header, TableHeader>) {
     add([&] { return prove_storage(h); });
     return report;
@@ -146,7 +152,7 @@ CheckReport prove(const Header& h, Findings wanted) {
     if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
     if (h.format != "f32") add([&] { return prove_storage(h); });
   }
-  if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader>) {
+  if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader> && !std::is_same_v<Header, Fp8Header>) {
     add([&] {
       const std::optional<Finding> found = prove_found(h);
       return found ? std::vector{*found} : std::vector<Finding>{};
@@ -265,6 +271,29 @@ Finding check_structure(const CodeHeader& h) {
   conditions.require(h.bound_g > 0, "kG is not positive");
   const auto on_grid = [](float v) { return std::fabs(v) <= 2 && std::nearbyint(v * 0x1p23f) == v * 0x1p23f; };
   conditions.require(on_grid(h.lo) && on_grid(h.hi) && h.lo <= 0 && h.hi > h.lo + 0x1p-3f, "kLo and kHi are no range of f' in multiples of 2^-23");
+  return conditions.finding();
+}
+
+Finding check_structure(const Fp8Header& h) {
+  Conditions conditions;
+  const DeployedCodes* const codes = deployed_codes(h.activation);
+  conditions.require(codes != nullptr, fmt::format("the library has no codes of {} with a minimum", h.activation));
+  if (codes == nullptr) return conditions.finding();
+  conditions.require(h.code == codes->name, fmt::format("kCode is {}, the library's is {}", h.code, codes->name));
+  conditions.require(h.function == codes->function, fmt::format("kFunction is not that of {}", codes->name));
+  const AccuracyClass accuracy = read_class(h.accuracy);
+  conditions.require(accuracy.kind == ClassKind::abs && h.room <= accuracy.bound, fmt::format("kRoom does not meet the class {}", h.accuracy));
+  for (const Fp8Claims& claims : {h.e4m3, h.e5m2}) {
+    conditions.require(claims.least >= std::numeric_limits<float>::min() && claims.least < claims.most && std::isfinite(claims.most),
+                       "Least and Most are no range of scales");
+    conditions.require(std::all_of(claims.total.begin(), claims.total.end(), [](double t) { return t > 0; }), "a T is not positive");
+  }
+  Finding finding = conditions.finding();
+  if (finding.verdict != Verdict::Holds) return finding;
+  // kernels/fp8.h takes f' for 0 up to kYHi, and the fit's floor for what a y below stands for.
+  const Interval& y_star = activation_of(h.activation, h.function, true).y_star();
+  conditions.require((absolute(y_star - static_cast<double>(codes->y_hi)) - absolute(y_star) * 0x1p-23).negative(), "the fit's kYHi is not next to y*");
+  conditions.require(codes->t_min >= 0 && certainly_less(Interval(codes->t_min), absolute(y_star) * 0x1p-21), "the fit's kTMin is not next to 0");
   return conditions.finding();
 }
 

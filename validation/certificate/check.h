@@ -29,13 +29,15 @@ struct CheckReport {
 /// f' (kExactLimits), or within kA + kB of it. Forward: f(+-0) = +-0, -0 at -inf, the least float with m = 1, |f| <= 2^-150 left of kXMin
 /// and RN(f(x)) = x from kXMax on. Rounded forward: the same of its format, whose every x the sweeps exhaust; kTie, exact centres, where the core lies.
 /// Codes: kFit and its function are the library's, kG is within the class, and kLo and kHi lie on their grid.
+/// 8-bit y: kCode and its function are the library's, kRoom is within the class, the scales are a range, and the fit's constants are next to y*.
 Finding check_structure(const BackwardHeader& h);
 Finding check_structure(const ForwardHeader& h);
 Finding check_structure(const TableHeader& h);
 Finding check_structure(const RoundedForwardHeader& h);
 Finding check_structure(const CodeHeader& h);
+Finding check_structure(const Fp8Header& h);
 
-/// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R; codes: the range, G, T) only if it holds, since they assume it. At last the worst inputs that the
+/// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R; codes: the range, G, T; 8-bit y: the extrema, room, T) only if it holds, since they assume it. At last the worst inputs that the
 /// header states, "found": those beside T, O and R are part of these findings.
 CheckReport check_header(const Header& header, Findings wanted = Findings::all);
 

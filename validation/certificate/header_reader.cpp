@@ -591,6 +591,28 @@ void describe(Text& t, CodeHeader& h) {
   t.constant("kBias", h.bias, "of 2 bits and of 3");
 }
 
+template <class Text>
+void describe_scales(Text& t, const std::string& format, const std::string& prefix, Fp8Claims& claims) {
+  t.line(fmt::format(
+      "  // of y in {} with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most\n", format));
+  t.constant((prefix + "Least").c_str(), claims.least, "");
+  t.constant((prefix + "Most").c_str(), claims.most, "");
+  for (size_t i = 0; i < claims.total.size(); ++i) t.decimal(fmt::format("{}T{}", prefix, i), claims.total[i]);
+}
+
+template <class Text>
+void describe(Text& t, Fp8Header& h) {
+  t.constant("kClass", h.accuracy);
+  t.constant("kCode", h.code);
+  t.line("  // f(x) where f'(x) is least, left of f's minimum, and greatest\n");
+  t.constant("kLeastAt", h.least_at, "");
+  t.constant("kGreatestAt", h.greatest_at, "");
+  t.line("  // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)\n");
+  t.constant("kRoom", h.room, "the errors of g, and rounding");
+  describe_scales(t, "e4m3", "kE4m3", h.e4m3);
+  describe_scales(t, "e5m2", "kE5m2", h.e5m2);
+}
+
 template <class Text, class H>
 void describe_whole(Text& t, H& h, const std::string& type) {
   describe_names(t, h);
@@ -644,6 +666,7 @@ Header parse_header(std::string_view text, const std::string& file) {
   if (has("kTailRows")) return read_as<ForwardHeader>(text, file);
   if (has("kQuarticShift")) return read_as<RoundedForwardHeader>(text, file);
   if (has("kDithered2")) return read_as<CodeHeader>(text, file);
+  if (has("kE4m3T0")) return read_as<Fp8Header>(text, file);
   if (has("kEntries")) return read_as<TableHeader>(text, file);
   return read_as<BackwardHeader>(text, file);
 }

@@ -133,7 +133,21 @@ struct CodeHeader : HeaderNames {
   double bias = 0;
 };
 
-using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader, CodeHeader>;
+/// What is claimed of y in an 8-bit format: the range of scales, and T with 0, 1 and 2 bits beside it.
+struct Fp8Claims {
+  float least = 0, most = 0;
+  std::array<double, 3> total{};
+};
+
+/// y in 8 bits at a scale (kernels/fp8.h).
+struct Fp8Header : HeaderNames {
+  std::string accuracy, code;
+  float least_at = 0, greatest_at = 0;
+  double room = 0;
+  Fp8Claims e4m3, e5m2;
+};
+
+using Header = std::variant<BackwardHeader, ForwardHeader, TableHeader, RoundedForwardHeader, CodeHeader, Fp8Header>;
 
 /// The header's canonical text.
 std::string print_header(const Header& header);

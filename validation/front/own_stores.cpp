@@ -123,7 +123,7 @@ Store e4m3() {
   store.errors = errors_of([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
     static constexpr auto kEntries = Fit::entries();
-    const float y = std::min(kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x), kernels::kLargestE4m3);
+    const float y = std::min(kernels::gelu_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x), kernels::kLargestOf<kernels::F8E4M3>);
     const Y code = kernels::narrow<Y>(y);
     return kernels::evaluate_direct<Y>(FloatOps{}, Fit{}, kEntries, kernels::code_of(code), kernels::widen(code), Forward::kXStar <= x);
   });

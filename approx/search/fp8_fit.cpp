@@ -1,0 +1,273 @@
+// T over all real scales of a range, by subdividing the range for each code.
+//
+// At a scale s, an x with code c has an fp32 y with RN(y s) in the rounding interval [lo, hi] of c. So y s is in it up to a factor
+// 1 +- 2^-24, and the table of kernels/fp8.h is made from the fit at such y, each within E of f' at an argument x' with f(x') = y. The f' over
+// all x' with f(x') s in [lo, hi], widened by kWidened, therefore hold the table's ranges up to E, and a cut of a longer range has longer
+// parts: the longest part at s is at most that of these f', cut likewise, and 2 E. Beside half of it stands kRoom.
+//
+// Over an interval of scales the f' of all its scales are taken together, which is an upper bound again. Intervals are halved until the
+// bound is within kClose of what a single scale is known to need. A normal number's code has the rounding interval of half that number at
+// half the scale, so beyond the first binade of scales only the codes next to 0 and the largest one have to be looked at.
+#include "approx/search/fp8_fit.h"
+
+#include "approx/function/composite.h"
+#include "approx/function/inverse.h"
+#include "kernels/codes.h"
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+namespace outgrad::approx {
+namespace {
+
+/// Relative, of the y of a code: more than the product's rounding and what the forward is off y* by.
+constexpr double kWidened = 0x1p-20;
+/// How near to what a scale needs the search ends, and what is added once more as room for the enclosures of a second proof.
+constexpr double kClose = 0x1p-18;
+/// Sums of a few doubles below are rounded up by this.
+constexpr double kFp8RoomUp = 1 + 0x1p-40;
+/// Roundings of the table's floats below 2, and extrema of f' that lie at the end of a code.
+constexpr double kTableRounding = 0x1p-22;
+/// f' is taken for its limit from where it is within this.
+constexpr double kSettledSlope = 0x1p-44;
+
+/// What is claimed of the deployed fit and of its coded g.
+struct DeployedCode {
+  const char* activation;
+  const char* code;
+  const char* function;
+  double fit_error, gradient_error;  ///< of a stored y, K + A + B; of an x
+};
+
+template <class... A>
+std::vector<DeployedCode> deployed_codes(kernels::CodedList<A...>) {
+  std::vector<DeployedCode> all;
+  const auto add = [&]<class Each>(Each) {
+    if constexpr (Each::Fit::kMasked) {
+      all.push_back({Each::Code::kActivation, Each::Code::kName, Each::Code::kFunction, Each::Fit::kAB + Each::Fit::kK, Each::Code::kG});
+    }
+  };
+  (add(A{}), ...);
+  return all;
+}
+
+const DeployedCode& deployed_code_of(const Spec& spec) {
+  static const std::vector<DeployedCode> all = deployed_codes(kernels::CodedActivations{});
+  for (const DeployedCode& d : all) {
+    if (spec.activation.name != d.activation) continue;
+    if (spec.fp8->code != d.code) throw kernels::SpecError(fmt::format("{}: code: '{}' is not the library's, {}", spec.name, spec.fp8->code, d.code));
+    if (spec.activation.function != d.function) throw kernels::SpecError(fmt::format("{}: {} is for {}", spec.name, d.code, d.function));
+    return d;
+  }
+  throw kernels::SpecError(fmt::format("{}: the library has no codes of an activation '{}' with a minimum", spec.name, spec.activation.name));
+}
+
+struct Slopes {
+  double lo = INFINITY, hi = -INFINITY;
+  void include(const Ball& g) {
+    lo = std::min(lo, g.lower());
+    hi = std::max(hi, g.upper());
+  }
+};
+
+/// f' over intervals of y on one side of the minimum. It falls, or rises, from 0 at x* to one extremum and then settles.
+class Side {
+ public:
+  Side(const Composite& composite, bool right) : composite_(composite), inverse_(composite, right), right_(right) {
+    const Activation& f = composite.activation();
+    const double x_star = composite.x_star().to_double();
+    for (double step = 1;; ++step) {
+      end_ = x_star + (right ? step : -step);
+      if (std::abs(end_) > f.reach) throw kernels::SpecError("undecided: f' does not settle within its reach");
+      const Activation::TailRange range = f.gradient_tail_range(Ball(end_), right);
+      if (std::max(range.below, range.above) < kSettledSlope) break;
+    }
+    end_value_ = f.value_ball(Ball(end_));
+    // f'' has the sign that it has at x* up to the extremum, the other beyond it.
+    std::vector<double> undecided;
+    constexpr int kParts = 64;
+    for (int k = 0; k < kParts; ++k) search(x_star + (end_ - x_star) * k / kParts, x_star + (end_ - x_star) * (k + 1) / kParts, undecided, 0);
+    if (undecided.empty()) throw kernels::SpecError("undecided: f' has no extremum");
+    const auto [least, most] = std::minmax_element(undecided.begin(), undecided.end());
+    constexpr double kBracketWidth = 0x1p-16;
+    if (*most - *least > kBracketWidth || !one_sign(x_star, right ? *least : *most, true) || !one_sign(right ? *most : *least, end_, false)) {
+      throw kernels::SpecError("undecided: f' has more than one extremum beside the minimum");
+    }
+    extremum_ = Ball::hull(Ball(*least), Ball(*most));
+    // Over the bracket f' differs from the value at its middle by no more than |f''| half its width.
+    const Ball middle = extremum_.midpoint();
+    extreme_slope_ = composite.gradient(middle, 1)[0] + composite.gradient(extremum_, 2)[1] * (extremum_ - middle);
+    extreme_value_ = f.value_ball(extremum_);
+  }
+
+  [[nodiscard]] float extreme_at() const { return static_cast<float>(extreme_value_.to_double()); }
+
+  /// f' over the x of this side with f(x) in [low, high]; nothing if there are none.
+  [[nodiscard]] std::optional<Slopes> over(double low, double high) {
+    const Ball& y_star = composite_.y_star();
+    const double top = right_ ? INFINITY : 0;
+    if (high < y_star.lower() || low >= top) return {};
+    Slopes s;
+    // f rises from the minimum outwards.
+    include(low, s);
+    include(high, s);
+    if (low <= extreme_value_.upper() && high >= extreme_value_.lower()) s.include(extreme_slope_);
+    return s;
+  }
+
+ private:
+  /// f' at the x with f(x) = y.
+  void include(double y, Slopes& s) {
+    if (!((Ball(y) - composite_.y_star()).lower() > kAtMinimum)) return s.include(Ball::hull(Ball(0.0), near_minimum(y)));
+    if (!((Ball(y) - end_value_).negative())) {
+      const Activation& f = composite_.activation();
+      return s.include(Ball(right_ ? f.right_limit_gradient : f.left_limit_gradient) + Ball::hull(Ball(-kSettledSlope), Ball(kSettledSlope)));
+    }
+    s.include(composite_.gradient(inverse_(Ball(y)), 1)[0]);
+  }
+  /// A bound of f' for y next to y*: f' = 0 there, and |f'|^2 <= 4 (y - y*) for |f''| <= 2.
+  [[nodiscard]] Ball near_minimum(double y) const {
+    const double above = std::max(0.0, (Ball(y) - composite_.y_star()).upper()), slope = 2 * std::sqrt(above) * kFp8RoomUp;
+    return Ball(right_ ? slope : -slope);
+  }
+
+  void search(double a, double b, std::vector<double>& undecided, int depth) const {
+    const Ball bend = composite_.gradient(Ball::hull(Ball(a), Ball(b)), 2)[1];
+    if (bend.positive() || bend.negative()) return;
+    constexpr int kDeepest = 24;
+    if (depth == kDeepest) {
+      undecided.insert(undecided.end(), {a, b});
+      return;
+    }
+    search(a, 0.5 * (a + b), undecided, depth + 1);
+    search(0.5 * (a + b), b, undecided, depth + 1);
+  }
+  /// f'' has no zero between a and b: `search` has shown it, so one point tells its sign.
+  [[nodiscard]] bool one_sign(double a, double b, bool positive) const {
+    const Ball bend = composite_.gradient(Ball(0.5 * (a + b)), 2)[1];
+    return positive ? bend.positive() : bend.negative();
+  }
+
+  static constexpr double kAtMinimum = 0x1p-44;
+  const Composite& composite_;
+  Inverse inverse_;
+  bool right_;
+  double end_ = 0;
+  Ball end_value_, extremum_, extreme_slope_, extreme_value_;
+};
+
+/// The longest part of a cut into 1, 2 and 4.
+using Lengths = std::array<double, 3>;
+
+Lengths longest_parts(const std::optional<Slopes>& left, const std::optional<Slopes>& right) {
+  Lengths lengths{};
+  if (!left && !right) return lengths;
+  const double lo = left ? left->lo : right->lo, hi = right ? right->hi : left->hi;
+  for (size_t bits = 0; bits < lengths.size(); ++bits) {
+    const int parts = 1 << bits;
+    lengths[bits] = (hi - lo) / parts;
+    if (!left || !right || left->hi >= right->lo) continue;
+    for (int k = 1; k < parts; ++k) lengths[bits] = std::min(lengths[bits], std::max((left->hi - left->lo) / k, (right->hi - right->lo) / (parts - k)));
+  }
+  return lengths;
+}
+
+class ScaleSearch {
+ public:
+  ScaleSearch(Side& left, Side& right, Format format) : left_(left), right_(right), fraction_bits_(shape_of(format).fraction_bits) {
+    for (std::uint32_t code = 0; code < 0x80 && std::isfinite(decode(format, code)); ++code) numbers_.push_back(decode(format, code));
+  }
+
+  /// The longest parts over all codes and the scales from `least` to `most`.
+  Lengths run(double least, double most) {
+    constexpr int kFirstParts = 16;
+    struct Job {
+      size_t code;
+      bool negative;
+      double from, to;
+    };
+    std::vector<Job> jobs;
+    for (double from = least; from < most; from *= 2) {
+      const double to = std::min(2 * from, most);
+      for (size_t code = 0; code < numbers_.size(); ++code) {
+        const bool next_to_0 = code <= size_t{2} << fraction_bits_, last = code + 1 == numbers_.size();
+        if (from > least && !next_to_0 && !last) continue;
+        for (const bool negative : {false, true}) {
+          for (int k = 0; k < kFirstParts; ++k)
+            jobs.push_back({code, negative, from + (to - from) * k / kFirstParts, from + (to - from) * (k + 1) / kFirstParts});
+        }
+      }
+    }
+    for (const Job& job : jobs) see(job.code, job.negative, job.to);
+    for (const Job& job : jobs) bound(job.code, job.negative, job.from, job.to, 0);
+    return bound_;
+  }
+
+ private:
+  /// Over the scales of [from, to], outer.
+  Lengths lengths(size_t code, bool negative, double from, double to) {
+    const double lower = code == 0 ? 0 : 0.5 * (numbers_[code - 1] + numbers_[code]);
+    const double upper = code + 1 == numbers_.size() ? INFINITY : 0.5 * (numbers_[code] + numbers_[code + 1]);
+    const double near = lower / to * (1 - kWidened), far = upper / from * (1 + kWidened);
+    if (!negative) return longest_parts({}, right_.over(near, far));
+    return longest_parts(left_.over(-far, -near), right_.over(-far, -near));
+  }
+
+  void see(size_t code, bool negative, double scale) {
+    const Lengths at = lengths(code, negative, scale, scale);
+    for (size_t b = 0; b < at.size(); ++b) reached_[b] = std::max(reached_[b], at[b]);
+  }
+
+  void bound(size_t code, bool negative, double from, double to, int depth) {
+    const Lengths over = lengths(code, negative, from, to);
+    bool close = true;
+    for (size_t b = 0; b < over.size(); ++b) close &= over[b] <= std::max(bound_[b], reached_[b] + kClose);
+    constexpr int kDeepest = 40;
+    if (close || depth == kDeepest) {
+      for (size_t b = 0; b < over.size(); ++b) bound_[b] = std::max(bound_[b], over[b]);
+      return;
+    }
+    const double middle = 0.5 * (from + to);
+    see(code, negative, middle);
+    bound(code, negative, from, middle, depth + 1);
+    bound(code, negative, middle, to, depth + 1);
+  }
+
+  Side& left_;
+  Side& right_;
+  int fraction_bits_;
+  std::vector<double> numbers_;  ///< that a code's magnitude stands for
+  Lengths reached_{}, bound_{};
+};
+
+}  // namespace
+
+Fp8Model fit_fp8(const Composite& composite, const Spec& spec) {
+  const DeployedCode& deployed = deployed_code_of(spec);
+  Side left(composite, false), right(composite, true);
+  Fp8Model m;
+  m.code = deployed.code;
+  m.kLeastAt = left.extreme_at();
+  m.kGreatestAt = right.extreme_at();
+  m.kRoom = (std::max(2 * deployed.fit_error, deployed.gradient_error) + deployed.gradient_error + kTableRounding) * kFp8RoomUp;
+  if (!(m.kRoom <= spec.target)) {
+    throw kernels::SpecError(fmt::format("{}: target {} is not reached: the fit and its rounding take 2^{:.2f}", spec.name, spec.accuracy, std::log2(m.kRoom)));
+  }
+  const auto over = [&](Format format, Fp8Model::Scales& scales) {
+    const Lengths longest = ScaleSearch(left, right, format).run(static_cast<double>(scales.least), static_cast<double>(scales.most));
+    for (size_t bits = 0; bits < longest.size(); ++bits) {
+      scales.kT[bits] = (0.5 * longest[bits] + kClose + deployed.fit_error + kTableRounding + m.kRoom) * kFp8RoomUp;
+    }
+  };
+  over(Format::e4m3, m.e4m3);
+  over(Format::e5m2, m.e5m2);
+  return m;
+}
+
+}  // namespace outgrad::approx

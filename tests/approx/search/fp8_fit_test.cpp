@@ -1,0 +1,122 @@
+#include "approx/search/fp8_fit.h"
+
+#include "approx/function/composite.h"
+#include "approx/model/fit.h"
+#include "kernels/host/errors.h"
+#include "kernels/support/files.h"
+#include "tests/approx/shared.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace outgrad::approx {
+namespace {
+
+constexpr const char* kFp8Activations[] = {"gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish"};
+
+std::string fp8_spec_text(const std::string& name) { return kernels::read_file(kRoot + "/approx/specs/" + name + "_fp8.json"); }
+
+std::string fp8_spec_with(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error(from);
+  return text.replace(at, from.size(), to);
+}
+
+std::string refusal_of_fp8(const std::string& text) {
+  try {
+    const Spec spec = parse_spec(text, "s.json");
+    fit_fp8(Composite(spec.activation), spec);
+  } catch (const kernels::SpecError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Fp8Fit, GelusBoundsReachTheirGoal) {
+  const Fp8Model m = *committed("gelu_fp8").fp8;
+  EXPECT_LE(m.e4m3.kT[1], 0.0649);
+  EXPECT_LE(m.e4m3.kT[2], 0.0307);
+}
+
+/// Scales at which a code's interval begins at the minimum or a little above it, where f' changes most. With b bits nothing is within less than
+/// what the better of two cuts gives there, and the claims are within their room of the largest of these.
+TEST(Fp8Fit, TheBoundsAreThoseOfTheLongestIntervalNextToTheMinimum) {
+  for (const std::string name : kFp8Activations) {
+    const Fp8Model m = *committed(name + "_fp8").fp8;
+    const Composite composite(parse_spec(fp8_spec_text(name), name).activation);
+    const double y_star = composite.y_star().to_double();
+    const auto slope = [&](double y, bool right) {
+      return y <= y_star ? 0.0 : composite.gradient(composite.enclose_argument_of(Ball(y), right), 1)[0].to_double();
+    };
+    const auto needed = [&](int codes, int parts) {
+      double most = 0;
+      for (int k = 1; k < 3; ++k) {  // the numbers 1 + k / codes of a binade, relative to their size the longest
+        const double ratio = (2 * codes + 2 * k - 1.0) / (2 * codes + 2 * k + 1.0);
+        for (int step = 0; step < 50; ++step) {
+          const double far = y_star * (1 - 4e-4 * step), near = far * ratio;
+          const double left = slope(near, false), right = slope(near, true), left_begin = slope(far, false), right_begin = slope(far, true);
+          double half = (right - left) / (2 * parts);
+          for (int on_left = 1; left_begin < right_begin && on_left < parts; ++on_left) {
+            half = std::min(half, std::max((left_begin - left) / (2 * on_left), (right - right_begin) / (2 * (parts - on_left))));
+          }
+          most = std::max(most, half);
+        }
+      }
+      return most;
+    };
+    constexpr double kStep = 1e-4;  // of the scales that are tried
+    for (const auto& [scales, codes] : {std::pair{m.e4m3, 8}, std::pair{m.e5m2, 4}}) {
+      for (int bits : {1, 2}) {
+        const double least = needed(codes, 1 << bits), claim = scales.kT[static_cast<size_t>(bits)];
+        EXPECT_GE(claim, least) << name;
+        if (name != "mish") {  // whose largest code needs most at the largest scale
+          EXPECT_LE(claim, least + 2 * m.kRoom + kStep) << name << " " << codes << " " << bits;
+        }
+      }
+    }
+  }
+}
+
+TEST(Fp8Fit, TheExtremaAreThoseOfTheDerivative) {
+  for (const std::string name : kFp8Activations) {
+    const Fit fit = committed(name + "_fp8");
+    const Composite composite(parse_spec(fp8_spec_text(name), name).activation);
+    for (const bool right : {false, true}) {
+      const auto at = static_cast<double>(right ? fit.fp8->kGreatestAt : fit.fp8->kLeastAt);
+      const double there = composite.gradient(composite.enclose_argument_of(Ball(at), right), 1)[0].to_double();
+      double extreme = 0;
+      for (int i = 0; i < 1000; ++i) {
+        const double g = composite.gradient(composite.x_star() + Ball((right ? 0.01 : -0.01) * i), 1)[0].to_double();
+        extreme = right ? std::max(extreme, g) : std::min(extreme, g);
+      }
+      EXPECT_GE((right ? 1 : -1) * (there - extreme), -1e-12) << name;
+      EXPECT_NEAR(there, extreme, 1e-4) << name;
+    }
+    EXPECT_LE(fit.fp8->kRoom, fit.target) << name;
+  }
+}
+
+TEST(Fp8Fit, RefusesWhatItCannotBound) {
+  const std::string text = fp8_spec_text("gelu");
+  EXPECT_EQ(refusal_of_fp8(fp8_spec_with(text, "gelu_code", "silu_code")), "gelu_fp8: code: 'silu_code' is not the library's, gelu_code");
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "2^-13", "2^-14")).find("target abs:2^-14 is not reached: the fit and its rounding take 2^-13.63"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "abs:2^-13", "ulp:1")).find("s.json: target: must be abs"), std::string::npos);
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "\"code\"", "\"format\"")).find("s.json: code: is missing"), std::string::npos);
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(fp8_spec_text("swish"), "1.5", "1.25")).find("swish_code is for x*sigmoid(0x1.8p+0*x)"), std::string::npos);
+  EXPECT_NE(refusal_of_fp8(fp8_spec_with(text, "\"gelu\"", "\"tanh\"")).find("no codes of an activation 'tanh' with a minimum"), std::string::npos);
+}
+
+TEST(Fp8Fit, TheFileHoldsEverything) {
+  const std::string text = to_json(committed("mish_fp8"));
+  EXPECT_EQ(text, kernels::read_file(kRoot + "/notebooks_data/fits/mish_fp8.json"));
+  for (const char* key : {"code", "extrema", "certificate", "least", "T"}) {
+    EXPECT_THROW(fit_from_json(fp8_spec_with(text, fmt::format("\"{}\"", key), "\"other\""), "f.json"), kernels::SpecError) << key;
+  }
+}
+
+}  // namespace
+}  // namespace outgrad::approx
