@@ -22,6 +22,7 @@
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
 #include "kernels/codes.h"
+#include "kernels/fp8s.h"
 #include "kernels/host/errors.h"
 #include "kernels/softmax.h"
 
@@ -486,6 +487,68 @@ outgrad_status enter_softmax(const char* function, FormatKernels::RunSoftmax* Fo
   return enter(function, format, {x, kept, {result, a.output, elements * size, size}}, go);
 }
 
+// --- y in 8 bits at a scale ------------------------------------------------------------------------------------------------------
+
+// What makes a table and says how far what is kept can be from f'(x).
+using MakeTable = double(float scale, int bits, kernels::Fp8Table& table);
+
+template <class A, class F>
+double make_table(float scale, int bits, kernels::Fp8Table& table) {
+  kernels::fill_fp8_table<A, F>(scale, bits, table);
+  return kernels::fp8_error<A>(table);
+}
+
+template <class A>
+constexpr bool is_of(int activation) {
+  return kernels::same_text(kernels::kActivationNames[activation], A::Header::kActivation);
+}
+
+template <class F, class... A>
+constexpr std::array<MakeTable*, kActivations> table_makers(kernels::Fp8List<A...>) {
+  std::array<MakeTable*, kActivations> makers{};
+  for (int i = 0; i < kActivations; ++i) ((is_of<A>(i) ? void(makers[static_cast<std::size_t>(i)] = make_table<A, F>) : void()), ...);
+  return makers;
+}
+constexpr std::array<MakeTable*, kActivations> kMakeTable[kFp8Formats] = {table_makers<kernels::F8E4M3>(kernels::Fp8Activations{}),
+                                                                          table_makers<kernels::F8E5M2>(kernels::Fp8Activations{})};
+
+outgrad_status check_fp8(const char* function, outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits) {
+  if (!is_activation(activation)) return fail(OUTGRAD_ERROR_ACTIVATION, function, "activation %d is unknown", static_cast<int>(activation));
+  if (fp8 < 0 || fp8 >= kFp8Formats) return fail(OUTGRAD_ERROR_FORMAT, function, "8-bit format %d is unknown", static_cast<int>(fp8));
+  if (kMakeTable[fp8][static_cast<std::size_t>(activation)] == nullptr) {
+    return fail(OUTGRAD_ERROR_ACTIVATION, function, "%s rises: y in 8 bits is for activations with a minimum", kernels::kActivationNames[activation]);
+  }
+  if (!kernels::scale_holds(scale)) {
+    return fail(OUTGRAD_ERROR_VALUE, function, "scale = %g: it is positive, finite and not subnormal", static_cast<double>(scale));
+  }
+  if (!kernels::part_bits_hold(bits)) return fail(OUTGRAD_ERROR_VALUE, function, "bits = %d: beside y in 8 bits are 0, 1 or 2", static_cast<int>(bits));
+  return OUTGRAD_OK;
+}
+
+// Every call with y in 8 bits goes through this function.
+outgrad_status enter_fp8(const char* function, bool backward, outgrad_activation activation, outgrad_format format, outgrad_fp8 fp8, float scale,
+                         const void* input, const void* codes, const void* parts, std::size_t parts_bytes, void* output, std::int32_t bits, i64 n) {
+  if (const outgrad_status status = check_format(function, format)) return status;
+  if (const outgrad_status status = check_fp8(function, activation, fp8, scale, bits)) return status;
+  if (const outgrad_status status = check_length(function, n)) return status;
+  const i64 needed = kernels::code_bytes(bits, n), bytes = n * kInfo[format].bytes;
+  if (parts_bytes < static_cast<u64>(needed)) {
+    return fail(OUTGRAD_ERROR_SIZE, function, "parts_bytes = %llu: %lld parts of %d bits take %lld", static_cast<unsigned long long>(parts_bytes),
+                static_cast<long long>(n), static_cast<int>(bits), static_cast<long long>(needed));
+  }
+  if (n == 0) return OUTGRAD_OK;
+  kernels::Fp8Table table;
+  kMakeTable[fp8][static_cast<std::size_t>(activation)](scale, bits, table);
+  const Fp8Arguments a{input, const_cast<void*>(codes), const_cast<void*>(parts), output, n, scale, &table};
+  const Role kept = backward ? Role::kInput : Role::kOutput;
+  return enter(function, format,
+               {{backward ? catalogue::kDy : catalogue::kX, input, bytes, kInfo[format].bytes},
+                {byte_array("codes", kept), codes, n, 1},
+                {byte_array("parts", kept), parts, needed, 1},
+                {catalogue::result("dx", 0), output, backward ? bytes : 0, kInfo[format].bytes}},
+               [&](const FormatKernels& kernels) { backward ? kernels.backward_fp8(a) : kernels.forward_fp8[fp8][activation](a); });
+}
+
 outgrad_status workspace_bytes_of(const char* function, KernelId kernel, outgrad_format format, i64 rows, i64 n, std::size_t* bytes) {
   if (const outgrad_status status = check_format(function, format)) return status;
   if (const outgrad_status status = check_shape(function, rows, n)) return status;
@@ -683,6 +746,26 @@ outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* 
                                              std::int64_t n, void* dx) {
   return enter_softmax("outgrad_softmax_backward_code", &FormatKernels::softmax_backward, format, "dy", Role::kInput, "dx", codes_bytes,
                        {dy, dx, const_cast<void*>(codes), rows, n});
+}
+
+outgrad_status outgrad_activation_forward_fp8(outgrad_activation activation, outgrad_format format, const void* x, outgrad_fp8 fp8, float scale,
+                                              std::uint8_t* codes, void* parts, std::size_t parts_bytes, std::int32_t bits, std::int64_t n) {
+  return enter_fp8("outgrad_activation_forward_fp8", false, activation, format, fp8, scale, x, codes, parts, parts_bytes, nullptr, bits, n);
+}
+
+outgrad_status outgrad_activation_backward_fp8(outgrad_activation activation, outgrad_format format, const void* dy, outgrad_fp8 fp8, float scale,
+                                               const std::uint8_t* codes, const void* parts, std::size_t parts_bytes, void* dx, std::int32_t bits,
+                                               std::int64_t n) {
+  return enter_fp8("outgrad_activation_backward_fp8", true, activation, format, fp8, scale, dy, codes, parts, parts_bytes, dx, bits, n);
+}
+
+outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits, double* error) {
+  constexpr const char* kFunction = "outgrad_fp8_error";
+  if (const outgrad_status status = check_fp8(kFunction, activation, fp8, scale, bits)) return status;
+  if (error == nullptr) return fail(OUTGRAD_ERROR_NULL_POINTER, kFunction, "error is null");
+  outgrad::kernels::Fp8Table table;
+  *error = kMakeTable[fp8][static_cast<std::size_t>(activation)](scale, bits, table);
+  return OUTGRAD_OK;
 }
 
 const char* outgrad_code_name(outgrad_activation activation) {

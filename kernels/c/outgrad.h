@@ -211,6 +211,36 @@ OUTGRAD_API outgrad_status outgrad_softmax_encode(outgrad_format format, const v
 OUTGRAD_API outgrad_status outgrad_softmax_backward_code(outgrad_format format, const void* dy, const void* codes, size_t codes_bytes, int64_t rows, int64_t n,
                                                          void* dx);
 
+/* --- y in 8 bits at a scale ------------------------------------------------------------------------------------------------------ */
+
+/* For a next product that reads its input in 8 bits with one scale a tensor: its codes serve the backward pass too, with 0, 1
+ * or 2 bits beside each. codes [n] are y scale, rounded once from fp32 to nearest even in e4m3 or e5m2 (OFP8), so that code i
+ * stands for code / scale; what exceeds the largest number, an infinity too, is saturated, and a NaN stays one. Many x share a
+ * code. The bits beside it, its part, say in which part of their f'(x) this one lies; the parts are as short as so many bits
+ * allow. Parts are packed without gaps, as codes of outgrad_activation_forward_code: those of one bit lie as a mask does.
+ * scale is positive, finite and not subnormal, else OUTGRAD_ERROR_VALUE. The increasing activations (tanh, sigmoid, softplus,
+ * elu) are OUTGRAD_ERROR_ACTIVATION.
+ *
+ * How far the gradient can be from dy f'(x), apart from the rounding of dx, is proven for every finite x. In the header
+ * <activation>_fp8.h of kernels/generated/ are bounds over all scales from 448/2^12 to 448 for e4m3 and from 57344/2^26 to 57344 for
+ * e5m2: scales by which the largest |y| is from 1 to 2^12 (2^26) if it becomes the largest number. For GELU they are, with 1 and
+ * 2 bits, 0.0612 and 0.0307 in e4m3, and 0.0791 and 0.0396 in e5m2. outgrad_fp8_error has the bound of any one scale. */
+typedef int32_t outgrad_fp8;
+enum { OUTGRAD_E4M3 = 0, OUTGRAD_E5M2 = 1 };
+
+/* parts_bytes is the size of parts; fewer than outgrad_code_bytes(bits, n) are OUTGRAD_ERROR_SIZE. With bits = 0, parts may be null.
+ * No array may overlap another. */
+OUTGRAD_API outgrad_status outgrad_activation_forward_fp8(outgrad_activation activation, outgrad_format format, const void* x, outgrad_fp8 fp8, float scale,
+                                                          uint8_t* codes, void* parts, size_t parts_bytes, int32_t bits, int64_t n);
+
+/* dx[i] = dy[i] times what code i and part i stand for. dx may be dy itself. activation, fp8, scale and bits are those of the
+ * forward; the format of dy and dx may be another. */
+OUTGRAD_API outgrad_status outgrad_activation_backward_fp8(outgrad_activation activation, outgrad_format format, const void* dy, outgrad_fp8 fp8, float scale,
+                                                           const uint8_t* codes, const void* parts, size_t parts_bytes, void* dx, int32_t bits, int64_t n);
+
+/* The proven bound of |dx / dy - f'(x)| at this scale. error is written only on success. */
+OUTGRAD_API outgrad_status outgrad_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale, int32_t bits, double* error);
+
 /* --- Normalisations over the rows of [rows, n] ---------------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd gamma + beta, rstd[row] = 1 / sqrt(var + eps). rows may be 0, but not n; eps is at least 0. gamma

@@ -6,6 +6,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/formats.h"
+#include "kernels/fp8.h"
 #include "kernels/host/call.h"
 #include "kernels/kernels.h"
 #include "kernels/portable.h"
@@ -20,6 +21,7 @@ using kernels::kKernels;
 using kernels::u32;
 
 inline constexpr int kFormats = 3;       // in the order of outgrad_format
+inline constexpr int kFp8Formats = 2;    // in the order of outgrad_fp8
 
 // The schedule that runs a problem, and the rung of the ladder (kernels/ladder.h) on which it was found.
 struct ChosenSchedule {
@@ -46,11 +48,23 @@ struct SoftmaxArguments {
   i64 rows, n;
 };
 
-// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, code.h and softmax.h.
+// A call with y in 8 bits at a scale (kernels/host/fp8.h): from x, codes and parts; from dy, codes and parts, dx.
+struct Fp8Arguments {
+  const void* input;
+  void* codes;  // codes and parts are only read by a backward
+  void* parts;
+  void* output;  // of a backward
+  i64 n;
+  float scale;
+  const kernels::Fp8Table* table;
+};
+
+// The contracts are in kernels/host/elementwise.h, forwards.h, mxfp8.h, bias.h, layernorm.h, code.h, softmax.h and fp8.h.
 struct FormatKernels {
   using Run = void(const kernels::Arguments& a);
   using RunCode = void(const CodeArguments& a);
   using RunSoftmax = void(const SoftmaxArguments& a);
+  using RunFp8 = void(const Fp8Arguments& a);
 
   Run* run[kKernels];  // by kernels::KernelId
   Run* forward[kActivations];
@@ -72,6 +86,10 @@ struct FormatKernels {
   RunSoftmax* softmax_forward;
   RunSoftmax* softmax_encode;
   RunSoftmax* softmax_backward;
+
+  // By outgrad_fp8; null for activations without a minimum.
+  RunFp8* forward_fp8[kFp8Formats][kActivations] = {};
+  RunFp8* backward_fp8;
 };
 
 extern const FormatKernels kF32Baseline, kF16Baseline, kBf16Baseline;

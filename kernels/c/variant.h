@@ -11,6 +11,7 @@
 #include "kernels/forwards.h"
 #include "kernels/host/code.h"
 #include "kernels/host/forwards.h"
+#include "kernels/host/fp8.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/parity.h"
@@ -88,6 +89,19 @@ void softmax_backward(const SoftmaxArguments& a) {
                                                              static_cast<T*>(a.output), a.rows, a.n);
 }
 
+// Nor is y in 8 bits at a scale.
+template <class A, class F, class T>
+void forward_fp8(const Fp8Arguments& a) {
+  kernels::activation_forward_fp8<A, F, T, tuned::kDefaultSchedule>(*a.table, a.scale, static_cast<const T*>(a.input), static_cast<F*>(a.codes),
+                                                                    static_cast<kernels::u8*>(a.parts), a.n);
+}
+
+template <class T>
+void backward_fp8(const Fp8Arguments& a) {
+  kernels::activation_backward_fp8<T, tuned::kDefaultSchedule>(*a.table, static_cast<const T*>(a.input), static_cast<const kernels::u8*>(a.codes),
+                                                               static_cast<const kernels::u8*>(a.parts), static_cast<T*>(a.output), a.n);
+}
+
 template <KernelId K, class T>
 ChosenSchedule chosen(i64 rows, i64 n) {
   const tuned::Tuning tuning = tuned::tuning_of<typename kernels::HostKernel<K>::template Table<T>>(rows, n);
@@ -112,7 +126,8 @@ constexpr FormatKernels kernels_of(FitList<Gelu, Fit...>, kernels::ForwardList<F
           .backward_code = backward_code<T>,
           .softmax_forward = softmax_forward<T>,
           .softmax_encode = softmax_encode<T>,
-          .softmax_backward = softmax_backward<T>};
+          .softmax_backward = softmax_backward<T>,
+          .backward_fp8 = backward_fp8<T>};
 }
 
 // y carries its branch.
@@ -139,6 +154,13 @@ constexpr void add_parity(FormatKernels& all, kernels::ParityFitList<Fit...>) {
   ((all.forward_parity[index_of(Fit::kActivation)] = forward_parity<Fit, Y>, all.backward_parity[index_of(Fit::kActivation)] = backward_parity<Fit, Y>), ...);
 }
 
+template <class T, class... A>
+constexpr void add_fp8(FormatKernels& all, kernels::Fp8List<A...>) {
+  ((all.forward_fp8[0][index_of(A::Header::kActivation)] = forward_fp8<A, kernels::F8E4M3, T>,
+    all.forward_fp8[1][index_of(A::Header::kActivation)] = forward_fp8<A, kernels::F8E5M2, T>),
+   ...);
+}
+
 template <class T>
 constexpr FormatKernels kernels_of() {
   FormatKernels all = kernels_of<T>(typename ActivationFits<T>::Type{}, kernels::ActivationForwards{}, kernels::CodedActivations{},
@@ -147,6 +169,7 @@ constexpr FormatKernels kernels_of() {
     using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
     add_parity<Y>(all, typename kernels::ParityFits<Y>::Type{});
   }
+  add_fp8<T>(all, kernels::Fp8Activations{});
   return all;
 }
 

@@ -60,6 +60,11 @@ void forward_fp8_range(const Fp8Table& table, float scale, const T* x, F* codes,
   }
 }
 
+#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
+#endif
 // `packed`: the parts, of which the 8 bytes from each on are readable.
 template <class T, CpuSchedule S>
 void backward_fp8_block(const Fp8Table& table, const T* dy, const u8* codes, const u8* packed, T* dx) {
@@ -78,6 +83,10 @@ void backward_fp8_block(const Fp8Table& table, const T* dy, const u8* codes, con
   over_code_block<S>([&](const auto& ops, int k)
                          __attribute__((always_inline)) { store_value<false>(ops, dx + k, ops.mul(ops.load(dy + k), ops.load(g + k))); });
 }
+
+#if defined(OUTGRAD_AVX512) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 template <class T, CpuSchedule S>
 void backward_fp8_range(const Fp8Table& table, const T* dy, const u8* codes, const u8* parts, T* dx, i64 begin, i64 end) {

@@ -23,6 +23,7 @@
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/code.h"
+#include "kernels/host/fp8.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/layernorm.h"
@@ -285,6 +286,48 @@ void expect_code(outgrad_activation activation, const CodeChoice& choice) {
   ASSERT_EQ(outgrad_activation_backward_code(activation, kFormatOf<T>, dx.data(), codes.data(), bytes, dx.data(), choice.bits, choice.seed, n), OUTGRAD_OK);
   EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Code::kName << " " << choice.bits;
 }
+
+template <class A, class F, class T>
+void expect_fp8(outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits) {
+  const std::vector<T> x = patterns::all<T>();
+  const auto n = static_cast<i64>(x.size());
+  Fp8Table table;
+  fill_fp8_table<A, F>(scale, bits, table);
+  double error = 0;
+  ASSERT_EQ(outgrad_fp8_error(activation, fp8, scale, bits, &error), OUTGRAD_OK);
+  EXPECT_EQ(error, fp8_error<A>(table));
+  const auto bytes = static_cast<size_t>(code_bytes(bits, n));
+  std::vector<F> expected_codes(x.size());
+  std::vector<u8> codes(x.size()), expected(bytes + 1, 0x5e), parts(bytes + 1, 0x5e);
+  std::vector<T> expected_dx(x.size()), dx = x;
+  activation_forward_fp8<A, F, T, kScalar>(table, scale, x.data(), expected_codes.data(), expected.data(), n);
+  ASSERT_EQ(outgrad_activation_forward_fp8(activation, kFormatOf<T>, x.data(), fp8, scale, codes.data(), bits == 0 ? nullptr : parts.data(), bytes, bits, n),
+            OUTGRAD_OK);
+  EXPECT_EQ(std::memcmp(expected_codes.data(), codes.data(), codes.size()), 0) << A::Header::kName;
+  EXPECT_EQ(expected, parts) << A::Header::kName << " " << bits;
+  activation_backward_fp8<T, kScalar>(table, x.data(), codes.data(), expected.data(), expected_dx.data(), n);
+  ASSERT_EQ(outgrad_activation_backward_fp8(activation, kFormatOf<T>, dx.data(), fp8, scale, codes.data(), parts.data(), bytes, dx.data(), bits, n),
+            OUTGRAD_OK);
+  EXPECT_EQ(patterns::first_difference(expected_dx, dx), -1) << A::Header::kName << " " << bits;
+}
+
+template <class T, class... A>
+void expect_fp8s(Fp8List<A...>) {
+  const auto one = [&]<class Each>() {
+    const auto activation = static_cast<outgrad_activation>(std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
+                                                                         [](const char* name) { return std::string_view(name) == Each::Header::kActivation; }) -
+                                                            std::begin(kActivationNames));
+    for (std::int32_t bits = 0; bits <= 2; ++bits) {
+      expect_fp8<Each, F8E4M3, T>(activation, OUTGRAD_E4M3, 0x1.23p6f, bits);
+      expect_fp8<Each, F8E5M2, T>(activation, OUTGRAD_E5M2, 0x1.7p11f, bits);
+    }
+  };
+  (one.template operator()<A>(), ...);
+}
+
+TEST(CInterface, YIn8BitsIsTheHeadersF16) { expect_fp8s<F16>(Fp8Activations{}); }
+TEST(CInterface, YIn8BitsIsTheHeadersBf16) { expect_fp8s<BF16>(Fp8Activations{}); }
+TEST(CInterface, YIn8BitsIsTheHeadersF32) { expect_fp8<Fp8Activation<generated::GeluFp8>, F8E4M3, float>(OUTGRAD_GELU, OUTGRAD_E4M3, 0x1.23p6f, 2); }
 
 template <class T, class... A>
 void expect_codes(CodedList<A...>) {
@@ -670,6 +713,65 @@ TEST(CInterface, SoftmaxRefusesWithoutWriting) {
   EXPECT_EQ(outgrad_softmax_forward_code(OUTGRAD_F16, nullptr, 0, 5, nullptr, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_softmax_encode(OUTGRAD_BF16, nullptr, 0, 5, nullptr, 0), OUTGRAD_OK);
   EXPECT_EQ(outgrad_softmax_backward_code(OUTGRAD_F32, nullptr, nullptr, 0, 0, 5, nullptr), OUTGRAD_OK);
+}
+
+TEST(CInterface, YIn8BitsRefusesWithoutWriting) {
+  constexpr i64 n = 64;
+  constexpr size_t kBytes = 16;  // 64 parts of 2 bits
+  std::vector<u32> memory(4 * n, kGuard);
+  u32* const in = memory.data();
+  u32* const out = in + n;
+  u8* const codes = reinterpret_cast<u8*>(out + n);
+  struct A {
+    const void* in;
+    void *out, *parts;
+    u8* codes;
+    size_t bytes;
+    std::int32_t bits;
+    float scale;
+    i64 n;
+    int format, activation, fp8;
+  };
+  const A good{in, out, codes + n, codes, kBytes, 2, 100.0f, n, OUTGRAD_F32, OUTGRAD_GELU, OUTGRAD_E4M3};
+  const auto forward = [](const A& a) {
+    return outgrad_activation_forward_fp8(a.activation, a.format, a.in, a.fp8, a.scale, a.codes, a.parts, a.bytes, a.bits, a.n);
+  };
+  const auto backward = [](const A& a) {
+    return outgrad_activation_backward_fp8(a.activation, a.format, a.in, a.fp8, a.scale, a.codes, a.parts, a.bytes, a.out, a.bits, a.n);
+  };
+  double error = 7;
+  const auto refused = [&](outgrad_status status, const std::string& words, bool by_error, const auto& spoil) {
+    A a = good;
+    spoil(a);
+    expect_refused(status, words, memory, [&] { return forward(a); });
+    expect_refused(status, words, memory, [&] { return backward(a); });
+    if (by_error) expect_refused(status, words, memory, [&] { return outgrad_fp8_error(a.activation, a.fp8, a.scale, a.bits, &error); });
+  };
+  refused(OUTGRAD_ERROR_NULL_POINTER, " is null", false, [](A& a) { a.in = nullptr; });
+  refused(OUTGRAD_ERROR_NULL_POINTER, "codes is null", false, [](A& a) { a.codes = nullptr; });
+  refused(OUTGRAD_ERROR_NULL_POINTER, "parts is null", false, [](A& a) { a.parts = nullptr; });
+  refused(OUTGRAD_ERROR_SIZE, "parts_bytes = 15: 64 parts of 2 bits take 16", false, [](A& a) { a.bytes = 15; });
+  refused(OUTGRAD_ERROR_SIZE, "n = -1", false, [](A& a) { a.n = -1; });
+  refused(OUTGRAD_ERROR_SIZE, "addressed", false, [](A& a) { a.n = kMax; });
+  for (const std::int32_t bits : {-1, 3, 1 << 30}) refused(OUTGRAD_ERROR_VALUE, "bits = " + std::to_string(bits), true, [&](A& a) { a.bits = bits; });
+  for (const float scale : {0.0f, -0.0f, -1.0f, 0x1p-127f, INFINITY, -INFINITY, NAN}) {
+    refused(OUTGRAD_ERROR_VALUE, "it is positive, finite and not subnormal", true, [&](A& a) { a.scale = scale; });
+  }
+  refused(OUTGRAD_ERROR_FORMAT, "format 3", false, [](A& a) { a.format = 3; });
+  refused(OUTGRAD_ERROR_FORMAT, "8-bit format 2", true, [](A& a) { a.fp8 = 2; });
+  refused(OUTGRAD_ERROR_ACTIVATION, "activation 10", true, [](A& a) { a.activation = 10; });
+  refused(OUTGRAD_ERROR_ACTIVATION, "tanh rises", true, [](A& a) { a.activation = OUTGRAD_TANH; });
+  A over = good;
+  over.parts = codes + n - 1;
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "codes overlaps parts", memory, [&] { return forward(over); });
+  over = good, over.out = out + 1;
+  expect_refused(OUTGRAD_ERROR_OVERLAP, "dx overlaps codes", memory, [&] { return backward(over); });
+  expect_refused(OUTGRAD_ERROR_NULL_POINTER, "error is null", memory, [] { return outgrad_fp8_error(OUTGRAD_GELU, OUTGRAD_E4M3, 1.0f, 1, nullptr); });
+  EXPECT_EQ(error, 7);
+  A none = good;
+  none.n = 0, none.in = none.out = none.parts = nullptr, none.codes = nullptr, none.bytes = 0;
+  EXPECT_EQ(forward(none), OUTGRAD_OK);
+  EXPECT_EQ(backward(none), OUTGRAD_OK);
 }
 
 TEST(CInterface, NormsRefuseWithoutWriting) {
