@@ -92,6 +92,9 @@ if [[ -x $2/outgrad-fit ]]; then
   { printf "\\x$(printf '%02x' ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf '%s' "$header"; head -c 8 /dev/zero; } >input.beta.safetensors
   refuses 2 stability input.beta.safetensors --out stability.out
   refuses 2 stability --gamma 1,nan --beta 0,0
+  for scale in 0 -1 1e-40 inf nan; do refuses 2 stability --gamma 1,1 --format e4m3 --scale=$scale; done
+  refuses 2 stability --gamma 1,1 --format mxfp8
+  refuses 2 stability --gamma 1,1 --format int8_row --scale 1
   refuses 2 report --in absent --out report.out
 fi
 for command in tune eval bench; do

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 #include <nlohmann/json.hpp>
 
 #include "kernels/host/errors.h"
@@ -15,6 +16,7 @@
 #include "kernels/support/random.h"
 #include "kernels/support/statistics.h"
 #include "validation/limits.h"
+#include "validation/norms/stores.h"
 
 namespace outgrad::validation {
 
@@ -58,10 +60,23 @@ struct Parameters {
 // Near the lower end of a binade, and nearly half an ulp off the lattices of bf16 (ulp 8) and f16 (ulp 1), so that it
 // rounds about as badly as possible.
 constexpr double kWorstBeta = 1024 + 3.4999;
+// For y in 8 bits, |beta| for which y errs the most where the largest is 1024: midway between codes in e4m3 (272 of 448) and
+// int8 (the group reaches from -1024 to 1024), and saturated in mxfp8.
+double worst_beta(const std::string& format, size_t j, Random& random) {
+  constexpr size_t kBlock = 32;
+  switch (storage_format(format).store.kind) {
+    case NormStoreKind::kPlain: return random.sign() * kWorstBeta;
+    case NormStoreKind::kE4m3: return random.sign() * (j % kBlock == 0 ? 1024 : 1024 * 272 / 448.0);
+    case NormStoreKind::kMxFp8: return random.sign() * 1023;
+    case NormStoreKind::kInt8: return j % kBlock < 2 ? (j % 2 ? -1024 : 1024) : 2048 / 255.0 * (static_cast<double>(random.below(255)) + 0.5) - 1024;
+  }
+  return 0;
+}
 
 float power(double low, double high, Random& random) { return static_cast<float>(random.sign() * std::exp2(random.uniform(low, high))); }
 
-std::vector<Parameters> parameter_kinds() {
+std::vector<Parameters> parameter_kinds(const std::string& format) {
+  const auto worst = [format](size_t j, Random& random) { return static_cast<float>(worst_beta(format, j, random)); };
   const auto constant = [](float value) { return [value](size_t, Random&) { return value; }; };
   const auto normal = [](size_t, Random& random) { return static_cast<float>(random.normal()); };
   const auto third = [](float first, float second, float other) { return [=](size_t j, Random&) { return j % 3 == 0 ? (j % 2 ? first : second) : other; }; };
@@ -70,8 +85,8 @@ std::vector<Parameters> parameter_kinds() {
       {"mixed signs", false, false, [](size_t, Random& random) { return power(-10, 3, random); }, [](size_t, Random&) { return 0.0f; }},
       {"mixed signs, beta", true, false, [](size_t, Random& random) { return power(-3, 3, random); }, normal},
       {"|beta/gamma| 10", true, false, constant(0.5f), [](size_t, Random& random) { return static_cast<float>(5 * random.sign()); }},
-      {"|beta/gamma| 1e6, from y", true, true, constant(1e-3f), [](size_t, Random& random) { return static_cast<float>(kWorstBeta * random.sign()); }},
-      {"|beta/gamma| 1e6", true, false, constant(1e-3f), [](size_t, Random& random) { return static_cast<float>(kWorstBeta * random.sign()); }},
+      {"|beta/gamma| 1e6, from y", true, true, constant(1e-3f), worst},
+      {"|beta/gamma| 1e6", true, false, constant(1e-3f), worst},
       {"gamma 0 among them", true, false, third(0.0f, -0.0f, 1.0f), normal},
       {"gamma 0 among them", false, false, third(0.0f, -0.0f, 1.0f), constant(0)},
       {"gamma subnormal among them", true, false, third(1e-39f, -3e-42f, -1.0f), normal},
@@ -89,8 +104,8 @@ double format_largest(const std::string& format) { return format == "f16" ? 6550
 class CaseAttack {
  public:
   CaseAttack(const AttackCase& subject, std::uint64_t seed, const NormTamper* tamper)
-      : subject_(subject), layer_(subject.layer), kind_(rows_kind(subject.rows_kind)), tamper_(tamper), kernels_(norm_kernels(layer_)), random_(seed),
-        n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)) {
+      : subject_(subject), layer_(subject.layer), kind_(rows_kind(subject.rows_kind)), tamper_(tamper), store_(subject.options.format.store),
+        kernels_(norm_kernels(layer_)), random_(seed), n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)) {
     const StabilityResult stability = analyse_stability(layer_.gamma, layer_.beta, subject.options);
     bounds_ = subject.from_output ? stability.from_output : stability.recommended;
     reference_bounds_ = reference_bounds(stability);
@@ -130,6 +145,7 @@ class CaseAttack {
     double score = -1;
     size_t target = 0;  // the channel with the worst error
     int idle = 0;
+    size_t index = 0;  // of the row in the batch
   };
 
   double counted() const {
@@ -141,6 +157,8 @@ class CaseAttack {
   const GradientTally& tally(Gradient g) const { return result_.tally[static_cast<int>(g)]; }
 
   double gamma(size_t j) const { return layer_.gamma[j]; }
+  // For N = 1 no bound depends on the mean, and in e4m3 a row outside of the class would take the others with it.
+  bool no_mean() const { return n_ == 1 && !store_.plain(); }
   bool centred() const { return layer_.norm == Norm::layer; }
 
   float bounded_x(double x) const { return kernels_->rounded(std::clamp(x, -subject_.x_max, subject_.x_max)); }
@@ -191,17 +209,25 @@ class CaseAttack {
       largest = std::max(largest, std::abs(x - mean));
     }
     const double rstd = 1 / std::sqrt(squares / static_cast<double>(n_) + static_cast<double>(layer_.eps));
-    return std::abs(mean) * rstd <= subject_.options.mean_ratio && largest * rstd <= subject_.options.x_hat_max;
+    return (no_mean() || std::abs(mean) * rstd <= subject_.options.mean_ratio) && largest * rstd <= subject_.options.x_hat_max;
   }
 
   void construct(RowState& row) {
+    const size_t index = row.index;
     row = RowState{};
+    row.index = index;
     row.x.resize(n_);
     row.dy.resize(n_);
     const size_t outlier = goal_ == Gradient::kDgamma ? column_ : random_.below(n_);
     const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n));
     // For dx the product xh m2 is largest at xh^2 = N / 2; for dgamma the error is largest at the largest xh.
     const double height = std::min(widest * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7) ? std::sqrt(static_cast<double>(n_) / 2) : kInfinity);
+    if (aims() && random_.chance(0.7)) {
+      double body = aim_body_ * random_.uniform(0.97, 1);
+      for (int k = 0; k < 3; ++k, body *= 0.93) {
+        if (aim(row, outlier, body)) return;
+      }
+    }
     const std::vector<double> z = shape(outlier, height);
     double scale = std::exp2(random_.uniform(0, 1)), shift = 0;
     switch (kind_.rows) {
@@ -222,6 +248,10 @@ class CaseAttack {
     }
     const double constant = random_.sign() * random_.uniform(0.5, 2);
     for (size_t j = 0; j < n_; ++j) row.x[j] = bounded_x(kind_.rows == Rows::kConstant ? constant : shift + scale * z[j]);
+    set_dy(row, z, outlier);
+  }
+
+  void set_dy(RowState& row, const std::vector<double>& z, size_t outlier) {
     const size_t style = random_.below(6);
     for (size_t j = 0; j < n_; ++j) {
       const double aligned = std::copysign(1.0, z[j]) * (gamma(j) < 0 ? -1 : 1);
@@ -231,14 +261,139 @@ class CaseAttack {
     if (style == 0) row.dy[outlier] = -row.dy[outlier];
   }
 
+  // Whether rows are also built for a store in 8 bits: where only the class's limits on |mean| rstd and |xh| restrict them.
+  bool aims() const {
+    constexpr size_t kLeast = 8;
+    return !store_.plain() && n_ >= kLeast && kind_.x_hat_max > 1 &&
+           (kind_.rows == Rows::kCentred || kind_.rows == Rows::kOutlier || kind_.rows == Rows::kLargeMean);
+  }
+
+  // A row whose y lie, all in one direction, where the store errs the most. The scales come from a first choice of x^ (z),
+  // whose largest elements then stay; each other element is the worst of some nearby numbers. Any z of mean 0 (LayerNorm) and
+  // mean square q < 1 is the x^ of a row: eps gives the rest, since var rstd^2 = q if var = eps q / (1 - q). False if z fails.
+  bool aim(RowState& row, size_t target, double body) {
+    const double n = static_cast<double>(n_), widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) * (1 - 0x1p-10);
+    const size_t group = static_cast<size_t>(store_.group_of(layer_.n));
+    std::vector<double> z(n_);
+    for (size_t j = 0; j < n_; ++j) z[j] = body * (j % 2 ? 1 : -1) * (aim_mixed_ ? random_.uniform(0.3, 1) : 1);
+    std::vector<bool> fixed(n_, false);
+    double rest = 0.96 * n;
+    const auto fix = [&](size_t j, double value) {
+      z[j] = value;
+      fixed[j] = true;
+      rest -= value * value;
+    };
+    // The elements that the scales follow from: in int8 both ends of each group, or of the target's.
+    const auto largest_of = [&](size_t begin, size_t but) {
+      size_t best = begin == but ? begin + 1 : begin;
+      for (size_t j = begin; j < begin + group; ++j) {
+        if (j != but && j != target && std::abs(gamma(j)) > std::abs(gamma(best))) best = j;
+      }
+      return best == target ? (best + 1 == but ? best + 2 : best + 1) % n_ : best;
+    };
+    if (store_.kind == NormStoreKind::kInt8) {
+      const double height = std::min(aim_height_, std::sqrt(0.8 * static_cast<double>(group) / 2));
+      for (size_t begin = 0; begin < n_; begin += group) {
+        if (aim_mixed_ && !(target >= begin && target < begin + group)) continue;
+        const size_t first = largest_of(begin, n_), second = largest_of(begin, first);
+        const double sign = gamma(first) * gamma(second) < 0 ? 1 : -1;
+        fix(first, height);
+        fix(second, sign * height);
+      }
+    } else if (store_.kind == NormStoreKind::kE4m3) {
+      fix(largest_of(0, n_), aim_height_);
+    }
+    const double sign = random_.sign();
+    if (!fixed[target]) {
+      z[target] = sign * std::min(widest, aim_height_) * random_.uniform(0.75, 1);
+      if (store_.kind == NormStoreKind::kMxFp8 && gamma(target) != 0) {  // just below a power of two
+        const double beta = beta_of(target), y = std::abs(z[target] * gamma(target) + beta),
+                     power = std::ldexp(1.0, std::ilogb(y) + static_cast<int>(random_.below(2)));
+        const double top = (std::copysign(power * (1 - 0x1p-8), z[target] * gamma(target) + beta) - beta) / gamma(target);
+        if (std::abs(top) <= widest) z[target] = top;
+      }
+      rest -= z[target] * z[target];
+    }
+    size_t free = 0;
+    double squares = 0;
+    for (size_t j = 0; j < n_; ++j) {
+      if (fixed[j] || j == target) continue;
+      ++free;
+      squares += z[j] * z[j];
+    }
+    if (rest < 0 || free < 4) return false;
+    const double shrink = std::min(1.0, std::sqrt(rest / std::max(squares, 1e-300)));
+    for (size_t j = 0; j < n_; ++j) {
+      if (!fixed[j] && j != target) z[j] *= shrink;
+    }
+    std::vector<float> y(n_);
+    const auto y_of = [&](size_t j, double value) { return static_cast<float>(value * gamma(j) + beta_of(j)); };
+    for (size_t j = 0; j < n_; ++j) y[j] = y_of(j, z[j]);
+    KeptOutput kept(store_, 1, layer_.n);
+    kept.keep(y);
+
+    constexpr size_t kCandidates = 24, kShare = 8;  // one element in kShare only makes the mean 0
+    const double direction = random_.sign();
+    double sum = 0;
+    std::vector<size_t> slack;
+    for (size_t j = 0; j < n_; ++j) {
+      const bool is_slack = centred() && !fixed[j] && j != target && j % kShare == slack_place_;
+      if (is_slack) slack.push_back(j);
+      if (!fixed[j] && !is_slack && gamma(j) != 0) {
+        double most = 0, best = z[j];
+        const double step = store_.kind == NormStoreKind::kInt8 ? std::abs(1.5 * aim_height_ / kLastInt8) : 0;
+        for (size_t c = 0; c < kCandidates; ++c) {
+          const double candidate = z[j] * random_.uniform(0.8, 1.05) + step * random_.uniform(-1, 1);
+          const float y_candidate = y_of(j, candidate);
+          if (std::abs(candidate) > widest || !kept.same_scale(y_candidate, 0, j)) continue;
+          const double error = (static_cast<double>(kept.read_as(y_candidate, 0, j)) - y_candidate) / gamma(j);
+          const double gain = std::abs(candidate) < step ? std::abs(error) : direction * std::copysign(1.0, candidate) * error;
+          if (gain > most) most = gain, best = candidate;
+        }
+        z[j] = best;
+      }
+      sum += z[j];
+    }
+    if (centred()) {
+      if (slack.empty()) return false;
+      for (const size_t j : slack) z[j] -= sum / static_cast<double>(slack.size());
+    }
+    double q = 0;
+    for (const double value : z) {
+      if (std::abs(value) > widest) return false;
+      q += value * value / n;
+    }
+    if (!(q < 1 - 0x1p-12)) return false;
+    const double rstd = std::sqrt((1 - q) / static_cast<double>(layer_.eps));
+    const double ratio =
+        !centred() ? 0 : subject_.options.mean_ratio * (kind_.rows == Rows::kLargeMean ? random_.uniform(0.9, 0.998) : random_.uniform(0, 0.9));
+    for (size_t j = 0; j < n_; ++j) row.x[j] = bounded_x((z[j] + ratio) / rstd);
+    set_dy(row, z, target);
+    return true;
+  }
+
+  double beta_of(size_t j) const { return layer_.beta.empty() ? 0 : layer_.beta[j]; }
+
   void start_all() {
     column_ = random_.below(n_);
+    choose_aim();
     current_.assign(rows_, {});
-    for (RowState& row : current_) start(row);
+    for (size_t i = 0; i < rows_; ++i) {
+      current_[i].index = i;
+      start(current_[i]);
+    }
     column_score_.assign(n_, -1);
     matrix_score_ = -1;
     matrix_idle_ = 0;
     fresh_ = true;
+  }
+
+  void choose_aim() {
+    const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) * (1 - 0x1p-10);
+    aim_height_ = random_.chance(0.5) ? widest : widest * std::exp2(-random_.uniform(0, 3));
+    aim_body_ = random_.chance(0.7) ? random_.uniform(0.9, 1) : random_.uniform(0.1, 1);
+    aim_mixed_ = random_.chance(0.3);
+    slack_place_ = random_.below(8);
   }
 
   // --- Moves ---
@@ -254,7 +409,7 @@ class CaseAttack {
       std::ranges::fill(row.x, bounded_x(constant));
       return;
     }
-    switch (random_.below(9)) {
+    switch (store_.plain() || random_.chance(0.5) ? random_.below(9) : 8) {  // steps of a few ulp of x seldom reach another code of 8 bits
       case 0:
       case 1:
       case 2:
@@ -367,18 +522,19 @@ class CaseAttack {
     constexpr size_t kCandidates = 8, kMost = 4096;
     const double direction = random_.chance(0.8) ? 1 : -1;
     const bool near = random_.chance(0.6);
-    const size_t count = std::min(n_, kMost), begin = random_.below(n_);
+    // In 8 bits, many x that move at once move each other's y to other codes.
+    const size_t count = std::min(store_.plain() ? n_ : some(), kMost), begin = random_.below(n_);
     for (size_t k = 0; k < count; ++k) {
       const size_t i = (begin + k) % n_;
       if (gamma(i) == 0) continue;
-      const double beta = layer_.beta.empty() ? 0 : layer_.beta[i];
+      const double beta = beta_of(i);
       float best = row.x[i];
       double most = direction * std::copysign(1.0, row.x_hat[i]) * row.delta[i];
       for (size_t c = 0; c < kCandidates; ++c) {
         const double offset = row.x[i] - row.mean;
         const float x = bounded_x(near ? kernels_->stepped(row.x[i], ulps()) : row.mean + offset * random_.uniform(0.8, 1.25));
         const double x_hat = (x - row.mean) * row.rstd;
-        const double y = kernels_->rounded(x_hat * gamma(i) + beta);
+        const double y = kernels_->read_as(static_cast<float>(x_hat * gamma(i) + beta), row.index, i);
         const double error = direction * std::copysign(1.0, x_hat) * ((y - beta) / gamma(i) - x_hat);
         if (error > most) most = error, best = x;
       }
@@ -399,8 +555,12 @@ class CaseAttack {
 
   void step() {
     std::vector<RowState> next = current_;
-    const bool whole = goal_ == Gradient::kDgamma && random_.chance(0.5);
-    if (!fresh_) {
+    const bool again = !fresh_ && aims() && (goal_ == Gradient::kDx || goal_ == Gradient::kDgamma) && random_.chance(0.2);
+    const bool whole = !again && goal_ == Gradient::kDgamma && random_.chance(0.5);
+    if (again) {
+      choose_aim();
+      for (RowState& row : next) start(row);
+    } else if (!fresh_) {
       if (goal_ == Gradient::kDbeta) {
         move_columns(next);
       } else if (whole) {
@@ -421,7 +581,17 @@ class CaseAttack {
       }
     }
     compare(next);
-    if (goal_ == Gradient::kDbeta) {
+    if (again) {
+      // In e4m3 all rows share a scale, so they are replaced together.
+      double before = -1, after = -1;
+      for (size_t i = 0; i < rows_; ++i) before = std::max(before, current_[i].score), after = std::max(after, row_score(i));
+      if (after < before) return;
+      for (size_t i = 0; i < rows_; ++i) {
+        current_[i] = next[i];
+        current_[i].score = row_score(i);
+        note(current_[i], i);
+      }
+    } else if (goal_ == Gradient::kDbeta) {
       accept_columns(next);
     } else if (whole) {
       const double score = matrix_ratio_;
@@ -520,10 +690,12 @@ class CaseAttack {
       const double dy =
           std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_), batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
                                      [](float a, float b) { return std::abs(a) < std::abs(b); }));
-      in_class_[i] = (!centred() || k <= limits.mean_ratio) && (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
+      in_class_[i] = (!centred() || no_mean() || k <= limits.mean_ratio) && (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
       all = all && in_class_[i];
       if (!in_class_[i]) ++result_.rejected;
     }
+    // A tensor's one scale follows from all rows.
+    if (!all && subject_.options.format.store.kind == NormStoreKind::kE4m3) in_class_.assign(rows_, false);
     improved_ = false;
     compare_rows();
     dbeta_ratio_.assign(n_, -1);
@@ -638,6 +810,7 @@ class CaseAttack {
   const NormLayer& layer_;
   const RowsKind& kind_;
   const NormTamper* tamper_;
+  const NormStore& store_;
   std::unique_ptr<NormKernels> kernels_;
   Random random_;
   const size_t n_, rows_;
@@ -648,6 +821,10 @@ class CaseAttack {
   size_t column_ = 0;
   std::vector<RowState> current_;
   bool fresh_ = true, improved_ = false;
+  // What the rows of a start have in common, since in e4m3 their scale is one.
+  double aim_height_ = 1, aim_body_ = 1;
+  bool aim_mixed_ = false;
+  size_t slack_place_ = 0;
   double matrix_score_ = -1, matrix_ratio_ = 0;
   int matrix_idle_ = 0, since_peers_ = 0;
   std::vector<double> column_score_, dx_ratio_, rstd_ratio_, dbeta_ratio_;
@@ -697,9 +874,10 @@ const char* to_string(Gradient gradient) {
 std::vector<AttackCase> attack_cases(const AttackOptions& options) {
   std::vector<AttackCase> cases;
   constexpr i64 kColumns[] = {1, 2, 3, 7, 16, 64, 257, 1024, 65536};
+  constexpr i64 kGroupedColumns[] = {32, 64, 96, 192, 320, 1024, 65536};  // those that are whole groups
   for (const Norm norm : {Norm::layer, Norm::rms}) {
     for (const std::string& format : options.formats) {
-      for (const Parameters& parameters : parameter_kinds()) {
+      for (const Parameters& parameters : parameter_kinds(format)) {
         if (norm == Norm::rms && parameters.with_beta) continue;
         for (const RowsKind& kind : kRowsKinds) {
           const bool plain = std::string(parameters.name) == "gamma 1";
@@ -707,9 +885,9 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
           // and with rows of a large mean.
           if (!plain && kind.rows != Rows::kCentred && !(kind.rows == Rows::kLargeMean && kind.mean_ratio < 1e4)) continue;
           if (norm == Norm::rms && kind.rows == Rows::kLargeMean) continue;  // its rows have no mean
-          if (kind.mean_ratio > 1e4 && format != "f32") continue;  // no lattice of a 16-bit format holds such rows
-          for (const i64 n : kColumns) {
-            if (n > options.max_columns) continue;
+          if (kind.mean_ratio > 1e4 && (format == "f16" || format == "bf16")) continue;  // no lattice of a 16-bit format holds such rows
+          for (const i64 n : storage_format(format).store.group > 0 ? std::span<const i64>(kGroupedColumns) : std::span<const i64>(kColumns)) {
+            if (n > options.max_columns || (storage_format(format).store.group > 0 && n % storage_format(format).store.group != 0)) continue;
             if (kind.rows == Rows::kOutlier && n <= 36) continue;  // this is the same class as kCentred
             AttackCase c;
             c.parameters = parameters.name;
@@ -729,6 +907,7 @@ std::vector<AttackCase> attack_cases(const AttackOptions& options) {
             StabilityOptions& o = c.options;
             o.norm = norm;
             o.format = storage_format(format);
+            o.tau = o.format.tau;
             o.eps = layer.eps;
             o.rows = layer.rows;
             o.x_hat_max = std::min(kind.x_hat_max, largest_x_hat(norm, n) + 1);
@@ -779,7 +958,7 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
   AttackSummary summary;
   summary.cases = results.size();
   std::vector<double> all, each[kGradients];
-  std::map<std::string, std::vector<double>> dx_of;
+  std::map<std::string, std::vector<double>> dx_of, of_format;
   for (const AttackResult& result : results) {
     summary.excluded += result.excluded;
     summary.reference_share = std::max(summary.reference_share, result.reference_share);
@@ -787,17 +966,21 @@ AttackSummary summarise(const std::vector<AttackResult>& results) {
       const GradientTally& tally = result.tally[g];
       const bool is_gradient = static_cast<Gradient>(g) != Gradient::kRstd;
       summary.violations += tally.violations;
-      if (is_gradient) summary.evaluations += tally.evaluations;
+      AttackSummary::OfFormat& format = summary.by_format[result.subject.layer.format];
+      format.violations += tally.violations;
+      if (is_gradient) summary.evaluations += tally.evaluations, format.evaluations += tally.evaluations;
       if (!(tally.worst > 0)) continue;
       each[g].push_back(tally.tightness());
       if (!is_gradient) continue;
       all.push_back(tally.tightness());
+      of_format[result.subject.layer.format].push_back(tally.tightness());
       if (static_cast<Gradient>(g) == Gradient::kDx) dx_of[result.subject.layer.format].push_back(tally.tightness());
       summary.largest_tightness = std::max(summary.largest_tightness, tally.tightness());
     }
   }
   for (int g = 0; g < kGradients; ++g) summary.median_tightness[g] = kernels::median(each[g]);
   for (const auto& [format, tightness] : dx_of) summary.median_dx_by_format[format] = kernels::median(tightness);
+  for (auto& [format, found] : summary.by_format) found.median_tightness = kernels::median(of_format[format]);
   constexpr double kAsked = 4;
   const auto within = std::ranges::count_if(all, [](double tightness) { return tightness <= kAsked; });
   if (!all.empty()) summary.share_within_4 = static_cast<double>(within) / static_cast<double>(all.size());
@@ -844,6 +1027,10 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
                      {"rows_rejected", result.rejected},
                      {"reference_share", result.reference_share}});
   }
+  json formats;
+  for (const auto& [format, found] : summary.by_format) {
+    formats[format] = {{"evaluations", found.evaluations}, {"violations", found.violations}, {"median_tightness", found.median_tightness}};
+  }
   json medians;
   for (int g = 0; g < kGradients; ++g) medians[to_string(static_cast<Gradient>(g))] = summary.median_tightness[g];
   return {{"schema", "outgrad.norm_attack/1"},
@@ -854,6 +1041,7 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
           {"median_tightness", summary.median_tightness_all},
           {"median_tightness_by_gradient", medians},
           {"median_tightness_of_dx_by_format", summary.median_dx_by_format},
+          {"by_format", formats},
           {"share_within_4", summary.share_within_4},
           {"largest_tightness", summary.largest_tightness},
           {"reference_share", summary.reference_share},

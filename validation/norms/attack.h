@@ -19,6 +19,10 @@
 //     signs of the gradient give the maximum at once; in x the ascent takes steps.
 // Each row climbs on its own for dx and rstd, each column for dbeta, and all rows together for one column of dgamma. A
 // climb that makes no progress starts again from one of several constructions.
+//
+// Where y is kept in 8 bits, an x must move far before its code changes. So the search also builds rows whose y all err as
+// much as the store lets them, and in one direction: every element is the worst of some numbers near its own, with the
+// scales already fixed by the elements that are largest in their group. It makes such rows anew all the time.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +42,7 @@ struct AttackOptions {
   std::uint64_t seed = 1;
   double evaluations = 1e8;             // the aim for all cases together; a case whose rows mostly leave their class makes fewer
   kernels::i64 max_columns = 1 << 16;   // cases with more columns are left out
-  std::vector<std::string> formats{std::begin(kernels::ActivationFormats::kNames), std::end(kernels::ActivationFormats::kNames)};
+  std::vector<std::string> formats{std::begin(kernels::ActivationFormats::kNames), std::end(kernels::ActivationFormats::kNames)};  // of kNormFormats
   const NormTamper* tamper = nullptr;   // for tests
 };
 
@@ -97,6 +101,11 @@ struct AttackSummary {
   double median_tightness_all = 0;  // over all pairs of a case and one of dx, dgamma, dbeta
   double share_within_4 = 0;        // the share of these pairs that have a tightness of at most 4
   std::map<std::string, double> median_dx_by_format;
+  struct OfFormat {
+    double evaluations = 0, violations = 0;
+    double median_tightness = 0;  // over the pairs of a case and one of dx, dgamma, dbeta
+  };
+  std::map<std::string, OfFormat> by_format;
   double largest_tightness = 0;
   double reference_share = 0;  // the largest
 };

@@ -10,6 +10,8 @@
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
+#include "validation/norms/stability.h"
+#include "validation/norms/stores.h"
 
 namespace outgrad::validation {
 
@@ -32,7 +34,7 @@ constexpr kernels::CpuSchedule kSchedule{.threads = 1, .vector_bits = kernels::k
 float beta_of(const NormLayer& layer, size_t j) { return layer.beta.empty() ? 0.0f : layer.beta[j]; }
 
 template <class T>
-class NormKernelsOf final : public NormKernels {
+class NormKernelsOf : public NormKernels {
  public:
   explicit NormKernelsOf(const NormLayer& layer) : layer_(layer) {
     const size_t n = static_cast<size_t>(layer.n), size = static_cast<size_t>(layer.rows) * n;
@@ -63,6 +65,7 @@ class NormKernelsOf final : public NormKernels {
       kernels::rmsnorm_forward<T, kSchedule>(x_.data(), layer_.gamma.data(), layer_.rows, layer_.n, layer_.eps, y_.data(), result.rstd.data(), written);
     }
     if (tamper) tamper->after_forward(layer_, batch, result.rstd);
+    keep(y_);
     if (centred) {
       kernels::layernorm_backward<T, kSchedule>(dy_.data(), y_.data(), layer_.gamma.data(), layer_.beta.data(), result.rstd.data(), layer_.rows, layer_.n,
                                                 dx_.data(), result.dgamma.data(), result.dbeta.data(), kept, workspace_);
@@ -78,6 +81,8 @@ class NormKernelsOf final : public NormKernels {
     }
     if (tamper) tamper->after_backward(layer_, batch, result);
   }
+
+  float read_as(float y, size_t, size_t) const override { return rounded(static_cast<double>(y)); }
 
   float rounded(double x) const override { return bounded(widen(narrow<T>(static_cast<float>(x)))); }
 
@@ -100,11 +105,25 @@ class NormKernelsOf final : public NormKernels {
     return 0x1.fep127f;
   }
   static float bounded(float value) { return std::clamp(value, -largest(), largest()); }
+  virtual void keep(std::vector<T>&) {}
 
   const NormLayer& layer_;
   std::vector<T> x_, dy_, y_, dx_;
   std::vector<float> side_, workspace_;
   std::vector<int> place_;
+};
+
+class NormKernelsFromStore final : public NormKernelsOf<float> {
+ public:
+  NormKernelsFromStore(const NormLayer& layer, const NormStore& store) : NormKernelsOf<float>(layer), kept_(store, layer.rows, layer.n) {}
+  float read_as(float y, size_t row, size_t column) const override { return kept_.read_as(y, row, column); }
+
+ private:
+  void keep(std::vector<float>& y) override {
+    kept_.keep(y);
+    kept_.read(y);
+  }
+  KeptOutput kept_;
 };
 
 // Pairwise sums, which most libraries use in effect.
@@ -131,7 +150,9 @@ std::unique_ptr<NormKernels> norm_kernels(const NormLayer& layer) {
   if (layer.format == "f32") return std::make_unique<NormKernelsOf<float>>(layer);
   if (layer.format == "f16") return std::make_unique<NormKernelsOf<F16>>(layer);
   if (layer.format == "bf16") return std::make_unique<NormKernelsOf<BF16>>(layer);
-  throw SpecError("norm kernels", "format", "'" + layer.format + "' is not one of f32, f16, bf16");
+  const NormStore store = storage_format(layer.format).store;
+  check_store(store, layer.n, "norm kernels", "columns");
+  return std::make_unique<NormKernelsFromStore>(layer, store);
 }
 
 void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReference& result) {
@@ -193,7 +214,8 @@ void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer pee
   const size_t n = static_cast<size_t>(layer.n), rows = static_cast<size_t>(layer.rows);
   const bool centred = layer.norm == Norm::layer;
   const float columns = static_cast<float>(n);
-  const auto store = layer.format == "f32" ? stored<float> : layer.format == "f16" ? stored<F16> : stored<BF16>;
+  const auto store = layer.format == "f16" ? stored<F16> : layer.format == "bf16" ? stored<BF16> : stored<float>;
+  std::vector<float> y(rows * n);
   result.rstd.resize(rows);
   result.x_hat.resize(rows * n);
   result.dx.resize(rows * n);
@@ -201,7 +223,6 @@ void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer pee
   result.dbeta.assign(n, 0.0f);
   for (size_t i = 0; i < rows; ++i) {
     const float* const x = batch.x.data() + i * n;
-    const float* const dy = batch.dy.data() + i * n;
     float* const x_hat = result.x_hat.data() + i * n;
     const float mean = centred ? pairwise(0, n, [&](size_t j) { return x[j]; }) / columns : 0.0f;
     const float squares = pairwise(0, n, [&](size_t j) { return (x[j] - mean) * (x[j] - mean); });
@@ -209,11 +230,24 @@ void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer pee
     result.rstd[i] = rstd;
     for (size_t j = 0; j < n; ++j) {
       x_hat[j] = (x[j] - mean) * rstd;
+      y[i * n + j] = store(x_hat[j] * layer.gamma[j] + beta_of(layer, j));
+    }
+  }
+  const NormStore kept = storage_format(layer.format).store;
+  if (!kept.plain() && peer != NormPeer::kFromInput) {
+    KeptOutput output(kept, layer.rows, layer.n);
+    output.keep(y);
+    output.read(y);
+  }
+  for (size_t i = 0; i < rows; ++i) {
+    const float* const dy = batch.dy.data() + i * n;
+    float* const x_hat = result.x_hat.data() + i * n;
+    const float rstd = result.rstd[i];
+    for (size_t j = 0; j < n; ++j) {
       if (peer == NormPeer::kFromInput) continue;
       const float gamma = layer.gamma[j], beta = beta_of(layer, j);
-      const float y = store(x_hat[j] * gamma + beta);
       const bool raised = peer == NormPeer::kClampedGamma && std::abs(gamma) < layer.eps;
-      x_hat[j] = (y - beta) / (raised ? (gamma >= 0 ? layer.eps : -layer.eps) : gamma);
+      x_hat[j] = (y[i * n + j] - beta) / (raised ? (gamma >= 0 ? layer.eps : -layer.eps) : gamma);
     }
     const float m1 = centred ? pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j]; }) / columns : 0.0f;
     const float m2 = pairwise(0, n, [&](size_t j) { return dy[j] * layer.gamma[j] * x_hat[j]; }) / columns;

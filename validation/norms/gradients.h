@@ -1,7 +1,8 @@
 // Runs one batch of rows through the deployed norm kernels, through the exact gradient, and through the computations of
 // other libraries.
 //
-// All values are float; those of a 16-bit format are exactly representable in it.
+// All values are float; those of a 16-bit format are exactly representable in it. Where y is kept in 8 bits (stores.h), the
+// forward's y in fp32 is stored, and the backward reads what was stored: no kernel for norms reads 8-bit codes.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@ namespace outgrad::validation {
 
 struct NormLayer {
   kernels::Norm norm = kernels::Norm::layer;
-  std::string format = "f32";
+  std::string format = "f32";  // one of kNormFormats
   kernels::i64 rows = 1, n = 1;
   std::vector<float> gamma, beta;  // beta is empty for RMSNorm
   float eps = 1e-5f;
@@ -48,6 +49,8 @@ class NormKernels {
   // -infinity), which stops at the largest finite values.
   virtual float rounded(double x) const = 0;
   virtual float stepped(float x, int steps) const = 0;
+  // What the backward pass would read for a y at [row, column], if the other y of the last run stayed.
+  virtual float read_as(float y, size_t row, size_t column) const = 0;
 };
 
 // `layer` must outlive the result. Throws SpecError for an unknown format.

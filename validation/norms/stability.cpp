@@ -2,6 +2,7 @@
 #include "validation/norms/stability.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,11 +12,14 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "kernels/host/errors.h"
+#include "kernels/mxfp8.h"
 #include "validation/limits.h"
 
 namespace outgrad::validation {
@@ -78,6 +82,31 @@ Upper roundings(const Arithmetic& arithmetic, i64 n) {
   return Upper(ne) * (Upper(1) + 2 * ne);
 }
 
+constexpr double kE4m3Unit = 0x1p-4;
+
+// r in stability.h: the relative error of storing y, beside the absolute one.
+Upper stored_relative(const StorageFormat& format) {
+  const Upper unit = kUnit;
+  switch (format.store.kind) {
+    case NormStoreKind::kPlain: return format.unit_roundoff;
+    case NormStoreKind::kE4m3: return compound(Upper(1) / 17, compound(unit, unit));
+    case NormStoreKind::kMxFp8: return 0x1p-3;
+    case NormStoreKind::kInt8: return unit;
+  }
+  return kInfinity;
+}
+
+// The largest |y| for which the store's bound holds.
+double largest_stored(const StorageFormat& format) {
+  switch (format.store.kind) {
+    case NormStoreKind::kPlain:
+    case NormStoreKind::kMxFp8: return format.overflow;
+    case NormStoreKind::kE4m3: return format.store.scale ? kernels::kLargestE4m3 * static_cast<double>(*format.store.scale) : format.overflow;
+    case NormStoreKind::kInt8: return 0x1p126;  // the range of a group must not overflow
+  }
+  return 0;
+}
+
 // The quantities that do not depend on the channel.
 struct RowModel {
   Arithmetic arithmetic;
@@ -85,7 +114,7 @@ struct RowModel {
   i64 columns;
   int mean_roundings;          // of a division by N; none if N is a power of two
   i64 depth;
-  Upper dy, unit_y, half_y;    // G; U; h + 2^-149 (fp32 underflow)
+  Upper dy, unit_y, half_y;    // G; U; h + 2^-149 (fp32 underflow), those of dx and of a y that has no store of its own
   Upper forward_a, forward_b;  // AE, BE
   Upper rstd;                  // R
   Upper format;                // u
@@ -134,7 +163,7 @@ RowModel row_model(const StabilityOptions& options, i64 columns, const Arithmeti
       .mean_roundings = mean_roundings,
       .depth = depths.row,
       .dy = options.dy_max,
-      .unit_y = compound(unit, options.format.unit_roundoff),
+      .unit_y = compound(unit, stored_relative(options.format)),
       .half_y = Upper(options.format.half_subnormal) + tiny(1),
       .forward_a = normalise,
       .forward_b = (Upper(1) + normalise) * mean + tiny(0.5),
@@ -158,18 +187,19 @@ struct Affine {
   Upper at(const Upper& x) const { return a * x + b; }
 };
 
-Affine reconstruction(const RowModel& row, const ChannelParameters& channel, bool side) {
+// `half_y` is h + 2^-149 of the channel.
+Affine reconstruction(const RowModel& row, const ChannelParameters& channel, const Upper& half_y, bool side) {
   if (side) return {row.forward_a, row.forward_b};
   const Upper a = compound(row.forward_a, row.unit_y);
   const Upper beta = std::abs(static_cast<double>(channel.beta));
-  const Upper b = row.forward_b * (Upper(1) + row.unit_y) + (row.unit_y * beta + row.half_y) / std::abs(static_cast<double>(channel.gamma));
+  const Upper b = row.forward_b * (Upper(1) + row.unit_y) + (row.unit_y * beta + half_y) / std::abs(static_cast<double>(channel.gamma));
   return {a, b};
 }
 
-// The error of xh at |xh| = 1 that is caused only by the storage of y.
-double storage_error(const StabilityOptions& options, double gamma, double rho) {
-  const double u = std::max(options.format.unit_roundoff, kUnit);
-  return u * (1 + rho) + (options.format.half_subnormal + 0x1p-149) / gamma + 3 * kUnit;
+// The error of xh at |xh| = 1 that is caused only by the storage of y, whose absolute part is `half_y`.
+double storage_error(const StabilityOptions& options, double half_y, double gamma, double rho) {
+  const double u = std::max(stored_relative(options.format).value(), kUnit);
+  return u * (1 + rho) + half_y / gamma + 3 * kUnit;
 }
 
 // 1/gamma must be a normal number. Otherwise (gamma is zero, below 2^-128 or beyond 2^126) its relative rounding error
@@ -179,14 +209,104 @@ bool reciprocal_is_normal(float gamma) { return std::isnormal(1.0f / gamma) && s
 bool overflows(const RowModel& row, const StorageFormat& format, float gamma, float beta, double x_hat) {
   const Upper normalised = x_hat + row.forward_a * x_hat + row.forward_b;
   const Upper y = (Upper(std::abs(static_cast<double>(gamma))) * normalised + std::abs(static_cast<double>(beta))) * (Upper(1) + kUnit);
-  return !(y.value() < format.overflow) || !(y.value() < kFp32Overflow);
+  return !(y.value() < largest_stored(format)) || !(y.value() < kFp32Overflow);
 }
 
-ChannelClass classify(const StabilityOptions& options, const RowModel& row, const ChannelParameters& channel) {
+// What storing y may cost beside its relative error in the channels that share a scale.
+struct GroupErrors {
+  Upper half_y;  // h + 2^-149
+  Upper scale;   // the largest s; 0 if there is none
+};
+
+// Those of every group of a row, for rows with |xh| <= x. A y without a store of its own has one group.
+class StoreErrors {
+ public:
+  StoreErrors(const StabilityOptions& options, const RowModel& row, const std::vector<ChannelParameters>& channels, double x)
+      : store_(options.format.store), group_(static_cast<size_t>(store_.group_of(static_cast<i64>(channels.size())))) {
+    if (store_.plain()) {
+      groups_.push_back({row.half_y, 0});
+      return;
+    }
+    for (size_t begin = 0; begin < channels.size(); begin += group_) {
+      groups_.push_back(errors_of(options.format, row, {channels.data() + begin, group_}, x));
+    }
+  }
+
+  const Upper& half_y(size_t j) const { return groups_[j / group_].half_y; }
+  bool begins_group(size_t j) const { return j % group_ == 0; }
+
+  // An upper bound on the error of storing a number of channel j that is at most y in magnitude, beside the affine one.
+  Upper at_most(size_t j, const Upper& y, const RowModel& row) const {
+    const auto& [half, scale] = groups_[j / group_];
+    switch (store_.kind) {
+      case NormStoreKind::kPlain: return half_ulp(y + row.tiny(1), row.format.value()) + half;
+      case NormStoreKind::kE4m3: return scale * (16 + 0x1p-13) + half;
+      case NormStoreKind::kMxFp8: return smaller(larger(mxfp8_saturated(y), half_ulp(y, kE4m3Unit)), scale * 64) + half;
+      case NormStoreKind::kInt8: return row.unit_y * y + half;
+    }
+    return kInfinity;
+  }
+
+ private:
+  static GroupErrors errors_of(const StorageFormat& format, const RowModel& row, std::span<const ChannelParameters> channels, double x) {
+    const Upper kept = (Upper(1) + row.forward_a) * x + row.forward_b;
+    Upper largest = 0;
+    double most = -kInfinity, least = kInfinity, most_beta = -kInfinity, least_beta = kInfinity, first = 0, second = 0;
+    for (const ChannelParameters& channel : channels) {
+      if (overflows(row, format, channel.gamma, channel.beta, x)) return {kInfinity, kInfinity};
+      const double gamma = std::abs(static_cast<double>(channel.gamma)), beta = channel.beta;
+      const Upper product = gamma * kept, y = (product + std::abs(beta)) * (Upper(1) + kUnit) + row.tiny(1);
+      const double slack = y.value() * (kUnit * (1 + 0x1p-20)) + 0x1p-149;  // of the fma, and of the sums here
+      largest = larger(largest, y);
+      most = std::max(most, product.value() + beta + slack), least = std::min(least, beta - product.value() - slack);
+      most_beta = std::max(most_beta, beta), least_beta = std::min(least_beta, beta);
+      if (gamma > first)
+        std::swap(first, second), first = gamma;
+      else
+        second = std::max(second, gamma);
+    }
+    switch (format.store.kind) {
+      case NormStoreKind::kPlain: break;
+      case NormStoreKind::kE4m3: {
+        const Upper scale = format.store.scale ? Upper(*format.store.scale) : larger(largest / kernels::kLargestE4m3 * (Upper(1) + kUnit), kLeastScale);
+        return {scale * (0x1p-10 * (1 + 0x1p-20)) + row.tiny(1), scale};
+      }
+      case NormStoreKind::kMxFp8: {
+        const double y = largest.value(), scale = std::max(y > 0 ? std::ldexp(0x1p-8, std::ilogb(y)) : 0, 0x1p-127);
+        return {Upper(scale * 0x1p-10) + row.tiny(1), scale};
+      }
+      case NormStoreKind::kInt8: {
+        if (channels.size() == 1) return {Upper(kLeastScale) + row.tiny(1), kLeastScale};
+        const Upper by_channel = Upper(std::max(most - least, 0.0)) * (1 + 0x1p-50);
+        const Upper by_row = (Upper(1) + row.forward_a) * sqrt(static_cast<double>(row.columns) * (Upper(first * first) + second * second)) +
+                             row.forward_b * (Upper(first) + second) + Upper(most_beta - least_beta) * (1 + 0x1p-50) + 2 * kUnit * (1 + 0x1p-20) * largest +
+                             row.tiny(1);
+        const Upper scale = larger(smaller(by_channel, by_row) / kLastInt8 * (Upper(1) + 2 * kUnit * (1 + 0x1p-20)), kLeastScale);
+        return {scale * ((0.5 + 0x1p-14) * (1 + kUnit)) + row.tiny(1), scale};
+      }
+    }
+    return {kInfinity, kInfinity};
+  }
+
+  // What saturation may cost in mxfp8; below it, y is rounded.
+  static Upper mxfp8_saturated(const Upper& y) {
+    const double most = y.value();
+    if (!std::isnormal(most)) return most;
+    double scale = std::ldexp(1.0, std::ilogb(most / kernels::kLargestE4m3));
+    if (kernels::kLargestE4m3 * scale >= most) scale /= 2;
+    return std::max(std::min(most, 512 * scale) - kernels::kLargestE4m3 * scale, 32 * scale);  // exact: all are multiples of an ulp of y
+  }
+
+  const NormStore& store_;
+  const size_t group_;
+  std::vector<GroupErrors> groups_;
+};
+
+ChannelClass classify(const StabilityOptions& options, const RowModel& row, const ChannelParameters& channel, double half_y) {
   if (channel.gamma == 0) return ChannelClass::kZeroGamma;
   if (!reciprocal_is_normal(channel.gamma)) return ChannelClass::kUnstable;
   if (overflows(row, options.format, channel.gamma, channel.beta, options.x_hat_max)) return ChannelClass::kUnstable;
-  if (storage_error(options, std::abs(static_cast<double>(channel.gamma)), channel.rho) > options.tau) return ChannelClass::kUnstable;
+  if (storage_error(options, half_y, std::abs(static_cast<double>(channel.gamma)), channel.rho) > options.tau) return ChannelClass::kUnstable;
   return channel.bits_lost <= 1 ? ChannelClass::kStable : ChannelClass::kDegraded;
 }
 
@@ -206,10 +326,13 @@ class BoundsEvaluator {
     for (int range = 0; range < 2; ++range) {
       const auto at = [range](Bound& bound) -> double& { return range == 0 ? bound.worst : bound.conditional; };
       row_ = rows_[range];
+      stores_.emplace(options_, *row_, channels_, x_max[range]);
       sum_over_channels(x_max[range]);
       const bool row_overflows = any_overflow(x_max[range]);
-      std::unordered_map<kernels::u64, size_t> seen[2];  // equal |gamma| and |beta| have equal bounds; this finds the first such channel
+      // Equal |gamma| and |beta| have equal bounds if one scale is theirs; this finds the first such channel.
+      std::unordered_map<kernels::u64, size_t> seen[2];
       for (size_t j = 0; j < channels_.size(); ++j) {
+        if (stores_->begins_group(j)) seen[0].clear();
         ChannelBounds& channel = bounds.channels[j];
         const kernels::u64 key =
             kernels::u64{std::bit_cast<kernels::u32>(std::abs(channels_[j].gamma))} << 32 | std::bit_cast<kernels::u32>(std::abs(channels_[j].beta));
@@ -258,13 +381,13 @@ class BoundsEvaluator {
   // bounds: one that is affine in |xh|, like A and B, and half an ulp of the highest binade that y can reach.
   Upper affine_storage(size_t j, const Upper& x) const {
     const Upper kept = (Upper(1) + row_->forward_a) * x + row_->forward_b;
-    return row_->unit_y * (absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta)) + row_->half_y;
+    return row_->unit_y * (absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta)) + stores_->half_y(j);
   }
   Upper binade_storage(size_t j, const Upper& x) const {
     const Upper kept = (Upper(1) + row_->forward_a) * x + row_->forward_b;
     const Upper y = absolute(channels_[j].gamma) * kept + absolute(channels_[j].beta);
     const Upper fma = half_ulp(y, row_->arithmetic.unit);
-    return fma + half_ulp(y + fma + row_->tiny(1), row_->format.value()) + row_->half_y;
+    return fma + stores_->at_most(j, y + fma, *row_);
   }
 
   // Sums over the channels for rows where every |xh| <= x.
@@ -275,7 +398,7 @@ class BoundsEvaluator {
       gamma += g;
       gamma_squared += g * g;
       if (side_[j]) continue;
-      offset += row_->unit_y * absolute(channels_[j].beta) + row_->half_y;
+      offset += row_->unit_y * absolute(channels_[j].beta) + stores_->half_y(j);
       binade += binade_storage(j, x);
     }
     const double n = static_cast<double>(channels_.size());
@@ -309,7 +432,7 @@ class BoundsEvaluator {
     for (size_t j = 0; j < channels_.size(); ++j) {
       const Upper g = absolute(channels_[j].gamma);
       const Upper kept = (Upper(1) + row_->forward_a) * x_max + row_->forward_b;
-      const Upper y = (Upper(1) + row_->unit_y) * (g * kept + absolute(channels_[j].beta)) + row_->half_y + absolute(channels_[j].beta);
+      const Upper y = (Upper(1) + row_->unit_y) * (g * kept + absolute(channels_[j].beta)) + stores_->half_y(j) + absolute(channels_[j].beta);
       centred = larger(centred, side_[j] ? kept : y);
       weighted = larger(weighted, side_[j] ? g * kept : y);
       gamma = larger(gamma, g);
@@ -405,7 +528,7 @@ class BoundsEvaluator {
     Upper squares = 0;
     Upper a = 0;
     for (size_t j = 0; j < channels_.size(); ++j) {
-      const Affine error = reconstruction(*row_, channels_[j], side_[j]);
+      const Affine error = reconstruction(*row_, channels_[j], stores_->half_y(j), side_[j]);
       if (a.value() < error.a.value()) a = error.a;
       squares += error.b * error.b;
     }
@@ -426,6 +549,7 @@ class BoundsEvaluator {
   const RowModel* row_;
   const std::vector<ChannelParameters>& channels_;
   const std::vector<bool> side_;
+  std::optional<StoreErrors> stores_;
   Upper mean_gamma_ = 0, gamma_squared_ = 0, rms_gamma_ = 0, gamma_x_ = 0, m1_ = 0, m1_error_ = 0;
   Upper forward_s_ = 0, storage_offset_ = 0, storage_binade_ = 0;  // parts of mean |gamma (xh~ - xh)|: the forward's, and two bounds on that of storage
 };
@@ -453,6 +577,22 @@ void check_options(const StabilityOptions& options) {
 // The relative rms error of rounding to nearest, for a logarithmically uniform significand m in [1, 2). The error is
 // uniform in +-u 2^e, so it is u sqrt(E[m^-2] / 3) with E[m^-2] = (1 - 1/4) / (2 ln 2).
 const double kRmsRounding = std::sqrt(0.75 / (2 * std::log(2.0)) / 3);
+
+// In int8 the error is uniform over a cell. Its width follows from the range of a group, here that of `group` normal numbers
+// instead of the class's largest, `widest`: about twice their expected maximum, by the Gumbel limit (David and Nagaraja, Order
+// Statistics, 3rd ed. 2003, section 10.5).
+double estimated_error(const StorageFormat& format, double half_y, double gamma, double rho, double group, double widest) {
+  const double root = std::sqrt(2 * std::log(std::max(group, 2.0)));
+  constexpr double kEuler = 0.5772156649015329, kLogOf4Pi = 2.5310242469692907;
+  const double largest = root - (std::log(root * root / 2) + kLogOf4Pi) / (2 * root) + kEuler / root;
+  switch (format.store.kind) {
+    case NormStoreKind::kPlain: return kRmsRounding * std::max(format.unit_roundoff, kUnit) * std::hypot(1.0, rho);
+    case NormStoreKind::kE4m3:
+    case NormStoreKind::kMxFp8: return kRmsRounding * kE4m3Unit * std::hypot(1.0, rho);  // without saturation
+    case NormStoreKind::kInt8: return half_y / gamma / std::sqrt(3.0) * std::min(largest / widest, 1.0);
+  }
+  return kInfinity;
+}
 
 // Matches "ln", "ln_1", "ln2", "ln_final", but not "lnear".
 bool is_ln(std::string_view component) {
@@ -487,24 +627,34 @@ StabilityResult classified(const std::vector<float>& gamma, const std::vector<fl
   if (!beta.empty() && options.norm == Norm::rms) throw SpecError(label, beta_name, "RMSNorm has no beta");
   check_finite(gamma, label, gamma_name);
   check_finite(beta, label, beta_name);
+  check_store(options.format.store, static_cast<i64>(n), label, gamma_name);
 
   const RowModel row = kernels_model(options, static_cast<i64>(n));
   StabilityResult result{};
   result.options = options;
   result.forward_x_hat = (row.forward_a + row.forward_b).value();
-  const double reference = storage_error(options, 1, 0);
+  result.channels.resize(n);
   for (size_t j = 0; j < n; ++j) {
-    ChannelParameters channel{};
-    channel.gamma = gamma[j];
-    channel.beta = beta.empty() ? 0.0f : beta[j];
+    result.channels[j].gamma = gamma[j];
+    result.channels[j].beta = beta.empty() ? 0.0f : beta[j];
+  }
+  const double widest = std::min(options.x_hat_max, largest_x_hat(options.norm, static_cast<i64>(n)));
+  const StoreErrors stores(options, row, result.channels, widest);
+  // gamma = 1 and beta = 0 everywhere.
+  ChannelParameters one{};
+  one.gamma = 1;
+  const std::vector<ChannelParameters> plain(static_cast<size_t>(options.format.store.group_of(static_cast<i64>(n))), one);
+  const double reference = storage_error(options, StoreErrors(options, row, plain, widest).half_y(0).value(), 1, 0);
+  for (size_t j = 0; j < n; ++j) {
+    ChannelParameters& channel = result.channels[j];
+    const double half_y = stores.half_y(j).value();
     const double g = std::abs(static_cast<double>(channel.gamma));
     channel.rho = g == 0 ? kInfinity : std::abs(static_cast<double>(channel.beta)) / g;
-    channel.bits_lost = g == 0 ? kInfinity : std::log2(storage_error(options, g, channel.rho) / reference);
-    channel.x_hat_estimate = kRmsRounding * std::max(options.format.unit_roundoff, kUnit) * std::hypot(1.0, channel.rho);
-    channel.channel_class = classify(options, row, channel);
+    channel.bits_lost = g == 0 ? kInfinity : std::log2(storage_error(options, half_y, g, channel.rho) / reference);
+    channel.x_hat_estimate = estimated_error(options.format, half_y, g, channel.rho, static_cast<double>(plain.size()), widest);
+    channel.channel_class = classify(options, row, channel, half_y);
     ++result.count[static_cast<size_t>(channel.channel_class)];
     if (channel.channel_class == ChannelClass::kUnstable || channel.channel_class == ChannelClass::kZeroGamma) result.side_buffer.push_back(j);
-    result.channels.push_back(channel);
   }
   return result;
 }
@@ -533,7 +683,22 @@ StorageFormat storage_format(const std::string& name) {
   if (name == "f32") return {name, 0, 0, 0x1.ffffffp127, 4};
   if (name == "f16") return {name, 0x1p-11, 0x1p-25, 65520, 2};
   if (name == "bf16") return {name, 0x1p-8, 0x1p-134, 0x1.ffp127, 2};
-  throw SpecError("stability", "format", "'" + name + "' is not one of f32, f16, bf16");
+  StorageFormat format = storage_format("f32");
+  format.name = name;
+  format.tau = 0x1p-2;
+  constexpr i64 kInt8Group = 64;
+  if (name == "e4m3") {
+    format.store = {.kind = NormStoreKind::kE4m3};
+  } else if (name == "mxfp8") {
+    format.store = {.kind = NormStoreKind::kMxFp8, .group = kernels::Format<kernels::MxFp8>::kBlock};
+  } else if (name == "int8") {
+    format.store = {.kind = NormStoreKind::kInt8, .group = kInt8Group};
+  } else if (name == "int8_row") {
+    format.store = {.kind = NormStoreKind::kInt8};
+  } else {
+    throw SpecError("stability", "format", fmt::format("'{}' is not one of {}", name, fmt::join(kNormFormats, ", ")));
+  }
+  return format;
 }
 
 const char* to_string(ChannelClass channel_class) {
@@ -584,7 +749,7 @@ std::vector<size_t> side_channels(const std::vector<float>& gamma, const std::ve
 
 NormBounds reference_bounds(const StabilityResult& result) {
   StabilityOptions options = result.options;
-  options.format = {"exact", 0, 0, kInfinity, 0};
+  options.format = {.name = "exact", .unit_roundoff = 0, .half_subnormal = 0, .overflow = kInfinity, .bytes = 0};
   const i64 columns = static_cast<i64>(result.channels.size());
   const auto row = [&](double x_max) { return row_model(options, columns, kExtended, {columns, options.rows, 0, 0}, x_max); };
   const RowModel every = row(kInfinity), conditional = row(options.x_hat_max);
@@ -628,13 +793,15 @@ std::vector<NormNames> detect_norms(const TensorFile& file) {
 }
 
 nlohmann::json to_json(const StabilityOptions& options) {
-  return {{"format", options.format.name},
-          {"eps", options.eps},
-          {"mean_ratio", options.mean_ratio},
-          {"dy_max", options.dy_max},
-          {"x_hat_max", options.x_hat_max},
-          {"tau", options.tau},
-          {"rows", options.rows}};
+  nlohmann::json json = {{"format", options.format.name},
+                         {"eps", options.eps},
+                         {"mean_ratio", options.mean_ratio},
+                         {"dy_max", options.dy_max},
+                         {"x_hat_max", options.x_hat_max},
+                         {"tau", options.tau},
+                         {"rows", options.rows}};
+  if (options.format.store.scale) json["scale"] = *options.format.store.scale;
+  return json;
 }
 
 nlohmann::json to_json(const StabilityResult& result) {

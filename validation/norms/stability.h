@@ -46,6 +46,23 @@
 // Range. |x| <= largest_x(N), which keeps N (2x)^2 <= 2^125. A check decides whether a sum or product of the backward
 // pass may overflow fp32; if so, the bounds are infinite. Assumptions: dx and its bound stay within the format's range
 // (rstd decides its size), and subnormals are not flushed.
+// y in 8 bits (stores.h). Where y has a store of its own, u above is 0 except that U and h, which say what storing y
+//   costs, become U = (1+e)(1+r) - 1 and a half error h_j for each channel. Both hold for y of a group whose largest |y| is
+//   at most Y, and Y follows A PRIORI from the class of rows: |y_i| <= (1+e)(|gamma_i| ((1+AE) |xh| + BE) + |beta_i|) with
+//   |xh| at the class's limit, over the channels i of the group (e4m3: of the row, and the limit must hold for all rows).
+//   Channels with a side buffer count, since their y is stored too.
+//   e4m3: v = y/s and v' s are rounded to fp32. The nearest e4m3 is within |v| / 17 (half an ulp 2^(k-4) against the least v
+//     that it is taken from, 2^k (1 + 2^-4)), or below 2^-6 within 2^-10. r = (1 + 1/17)(1+e)^2 - 1, and
+//     h = s 2^-10 (1 + 2^-20) + 2^-149 with s <= max(Y/448 (1+e), 2^-126). At most 16 s for any y, plus fp32's roundings.
+//     A given s is that number; then the bound is infinite if Y > 448 s.
+//   mxfp8: y/s and v' s are exact. 2^8 s is the power of two at or below the largest |y|, hence |v| < 512. |v| > 448 is
+//     saturated and loses at most 1/8 of itself (64 of 512); r = 1/8, h = s 2^-10, s = max(2^(floor(log2 Y) - 8), 2^-127).
+//     For |y| <= c, whatever s is: at most c' - 448 s for the largest power of two s with 448 s < c, c' = min(c, 512 s); or
+//     32 s, which is what half this s can cost; or half an ulp of c's binade.
+//   int8: s <= max((Y+ + Y-) / 255 (1+e)^2, 2^-126), where Y+ and Y- bound y and -y. RN(RN(y - z)/s) is within 2^-15 of
+//     (y - z)/s <= 255 (1+e)^2, so the code is within 1/2 + 2^-15 of it, and is not saturated. r = e (the last fma) and
+//     h = s (1/2 + 2^-14) (1+e). As two channels' xh_i^2 + xh_k^2 <= N, also Y+ + Y- <= (1+AE) sqrt(N (gamma_i^2 + gamma_k^2))
+//     + BE (|gamma_i| + |gamma_k|) + max beta - min beta, with the two largest |gamma| of the group.
 // The derivation holds for any arithmetic with a unit roundoff. With e = 2^-64, D = N, g(4) for p's unfused products,
 // and nothing stored, it bounds the error of a long double reference (reference_bounds).
 // All of it consists of sums and products of non-negative numbers, evaluated upwards: after each operation on doubles,
@@ -58,22 +75,29 @@
 #include <vector>
 
 #include "kernels/layernorm.h"
+#include "validation/norms/stores.h"
 #include "validation/norms/tensors.h"
 
 namespace outgrad::validation {
 
 using kernels::Norm;
 
-// The properties of a storage format on which the bounds depend.
+// The properties of a storage format on which the bounds depend. x, dy and dx have the format itself; so has y, unless it
+// has a store of its own. With such a store the format is f32: then the bounds are those of dx before it is narrowed.
 struct StorageFormat {
   std::string name;
   double unit_roundoff;    // 2^-p; 0 for f32, for which the stored value is the fp32 result itself
   double half_subnormal;   // largest error of a subnormal; 0 for f32
   double overflow;         // the least magnitude that rounds to infinity
   int bytes;
+  double tau = 0x1p-4;     // the usual StabilityOptions::tau
+  NormStore store{};       // of y
 };
 
-// "f32", "f16" or "bf16"; SpecError for anything else.
+inline constexpr const char* kNormFormats[] = {"f32", "f16", "bf16", "e4m3", "mxfp8", "int8", "int8_row"};
+
+// The format of that name. With "e4m3", "mxfp8", "int8" (groups of 64) and "int8_row" y is in 8 bits (stores.h) and all
+// else in f32. SpecError for a name that is not in kNormFormats.
 StorageFormat storage_format(const std::string& name);
 
 struct StabilityOptions {
@@ -85,7 +109,8 @@ struct StabilityOptions {
   // The conditional bounds assume this limit of |xh|. A normal variable exceeds 6 once in 5e8 elements.
   double x_hat_max = 6;
   // If the storage error of xh at |xh| = 1 (its rms) exceeds this, a channel no longer uses the output. 2^-4 is the
-  // unit roundoff of fp8 e4m3: beyond it, the 16-bit y says less about xh than half as many bytes would.
+  // unit roundoff of fp8 e4m3: beyond it, the 16-bit y says less about xh than half as many bytes would. For y in 8 bits
+  // StorageFormat::tau is 2^-2, the unit roundoff of e2m1, for the same reason.
   double tau = 0x1p-4;
   kernels::i64 rows = 4096;  // rows summed in dgamma and dbeta; only the depth of their tree depends on it
 };
@@ -114,7 +139,7 @@ struct ChannelBounds {
 struct NormBounds {
   std::vector<ChannelBounds> channels;
   Bound dx;                // max-norm: the largest of the channels' bounds
-  Bound dx_rms;            // root mean square over the row / rstd (no |xh| enters: the two differ only where y may overflow)
+  Bound dx_rms;            // root mean square over the row / rstd (|xh| enters through the scales of y's store, and where y may overflow)
   Bound dx_rms_relative;   // the same, divided by dy_max rms(gamma), the scale of dx / rstd
   double dx_absolute;      // must be added to every bound on dx: the underflow of the outer product and of the format
   double dbeta;            // per row summed
@@ -126,7 +151,7 @@ struct ChannelParameters {
   double rho;            // |beta / gamma|, infinite for gamma = 0; 0 for RMSNorm
   ChannelClass channel_class;
   double bits_lost;      // log2 of the storage error at |xh| = 1, divided by that for gamma = 1, beta = 0
-  double x_hat_estimate;  // ESTIMATE of the rms error of xh from the storage of y, not a bound: c u sqrt(1 + rho^2)
+  double x_hat_estimate;  // ESTIMATE of the rms error of xh from the storage of y, not a bound: c u sqrt(1 + rho^2); in int8 that of normal xh
 };
 
 struct StabilityResult {

@@ -2,6 +2,7 @@
 #include "validation/norms/stability_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "kernels/support/errors.h"
@@ -30,6 +32,8 @@ struct Arguments {
   std::string norm = "auto";
   std::string format = "bf16";
   StabilityOptions options;
+  std::optional<float> scale;
+  std::optional<double> tau;
   std::string out;
   bool json = false;
   bool extract = false;
@@ -44,10 +48,17 @@ struct Layer {
   StabilityResult result;
 };
 
-Layer analyse(const Arguments& arguments, NormNames names, const std::vector<float>& gamma, const std::vector<float>& beta, const std::string& label) {
+constexpr const char* kMemorySharingLayer = "ms_layernorm";
+constexpr const char* kMemorySharingRms = "ms_rmsnorm";
+
+Layer analyse(const Arguments& arguments, NormNames names, std::vector<float> gamma, std::vector<float> beta, const std::string& label) {
   StabilityOptions options = arguments.options;
+  // MS-LN and MS-RMSNorm: the next linear layer has taken gamma and beta over, and keeps x^ (stores.h).
+  const bool shares = arguments.norm == kMemorySharingLayer || arguments.norm == kMemorySharingRms;
+  if (shares) gamma.assign(gamma.size(), 1.0f), beta.clear();
   // A norm without beta is an RMSNorm in nearly every published model.
-  options.norm = arguments.norm == "layernorm" || (arguments.norm == "auto" && !beta.empty()) ? Norm::layer : Norm::rms;
+  const bool centred = arguments.norm == "layernorm" || arguments.norm == kMemorySharingLayer || (arguments.norm == "auto" && !beta.empty());
+  options.norm = centred ? Norm::layer : Norm::rms;
   StabilityResult result = analyse_stability(gamma, beta, options, label, names.gamma, names.beta.empty() ? "beta" : names.beta);
   return {std::move(names), std::move(result)};
 }
@@ -104,14 +115,16 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
   fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8} {:>8} {:>8} {:>9} {:>10} {:>9} {:>11}\n", "layer", kNameWidth, "N", "stable", "degr", "unst", "g=0",
              "rho 50%", "rho 99%", "rho max", "dx, y", "dx, policy", "dgamma~", "side B/row");
   size_t channels = 0, side = 0;
-  double least_x = largest_x(1);
+  double least_x = largest_x(1), bytes = 0;
   std::vector<std::pair<const Layer*, size_t>> worst;
   for (const Layer& layer : layers) {
     const StabilityResult& r = layer.result;
     fmt::print("{:<{}} {:>5} {:>6} {:>5} {:>5} {:>4} {:>8.3g} {:>8.3g} {:>8.3g} {:>9.2e} {:>10.2e} {:>9.2e} {:>11}\n", shortened(layer.names.name, kNameWidth),
                kNameWidth, r.channels.size(), r.count[0], r.count[1], r.count[2], r.count[3], rho_quantile(r, 0.5), rho_quantile(r, 0.99), rho_quantile(r, 1),
                r.from_output.dx_rms_relative.worst, r.recommended.dx_rms_relative.worst, r.dgamma_estimate, r.side_buffer_bytes_per_row());
-    channels += r.channels.size();
+    const size_t n = r.channels.size();
+    channels += n;
+    bytes += static_cast<double>(n) * options.format.store.bytes(static_cast<kernels::i64>(n), options.format.bytes);
     least_x = std::min(least_x, largest_x(static_cast<kernels::i64>(r.channels.size())));
     side += r.side_buffer.size();
     for (size_t j = 0; j < r.channels.size(); ++j) worst.emplace_back(&layer, j);
@@ -120,8 +133,8 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
       "\nThe bounds hold for |x| up to {:g}, beyond which an fp32 sum of squares may overflow, and a dx that the format can hold."
       "\ndx: certified bound on the rms error over rstd max|dy| rms(gamma), every channel from y, then by the policy."
       " dgamma~: ESTIMATE of the relative L2 error, every channel from y.\n"
-      "Side buffer: {} of {} channels keep x^ in fp32, {} bytes beside {} bytes of y a token.\n",
-      least_x, side, channels, side * sizeof(float), channels * static_cast<size_t>(options.format.bytes));
+      "Side buffer: {} of {} channels keep x^ in fp32, {} bytes beside {:.0f} bytes of y a token.\n",
+      least_x, side, channels, side * sizeof(float), bytes);
 
   const size_t shown = std::min(arguments.worst, worst.size());
   std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(shown), worst.end(),
@@ -162,13 +175,13 @@ std::string multiple(double value) { return value > 0 ? fmt::format("{:.3g}", va
 
 // One line per case: the worst errors of dx and dgamma in units of the bound, for our kernels and for the peers.
 void print_attack(const std::vector<AttackResult>& results, double seconds) {
-  fmt::print("{:<9} {:<4} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}\n", "norm", "y", "N", "rows",
+  fmt::print("{:<9} {:<8} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}\n", "norm", "y", "N", "rows",
              "parameters", "x", "side", "compared", "dx", "dgamma", "dbeta", "dx: x", "clamp", "unguarded", "dg: x", "clamp", "unguarded");
   for (const AttackResult& r : results) {
     const AttackCase& c = r.subject;
     const GradientTally &dx = r.tally[static_cast<int>(Gradient::kDx)], &dgamma = r.tally[static_cast<int>(Gradient::kDgamma)],
                         &dbeta = r.tally[static_cast<int>(Gradient::kDbeta)];
-    fmt::print("{:<9} {:<4} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9.3g}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}{}\n", to_string(c.layer.norm),
+    fmt::print("{:<9} {:<8} {:>5} {:>4} {:<26} {:<12} {:>5} {:>9.3g}  {:>6} {:>6} {:>6}  {:>8} {:>8} {:>9}  {:>8} {:>8} {:>9}{}\n", to_string(c.layer.norm),
                c.layer.format, c.layer.n, c.layer.rows, c.parameters, c.rows_kind, c.layer.side.size(), dx.evaluations + dgamma.evaluations + dbeta.evaluations,
                multiple(dx.tightness()), multiple(dgamma.tightness()), multiple(dbeta.tightness()), multiple(dx.peer_worst[0]), multiple(dx.peer_worst[1]),
                multiple(dx.peer_worst[2]), multiple(dgamma.peer_worst[0]), multiple(dgamma.peer_worst[1]), multiple(dgamma.peer_worst[2]),
@@ -183,9 +196,12 @@ void print_attack(const std::vector<AttackResult>& results, double seconds) {
       "median tightness: {:.2f} (dx {:.2f}, dgamma {:.2f}, dbeta {:.2f}; rstd {:.2f}), largest {:.3g}; the reference's own error: at most {:.1e} of a bound\n",
       s.cases, s.evaluations, seconds, s.excluded, s.violations, s.median_tightness_all, s.median_tightness[0], s.median_tightness[1], s.median_tightness[2],
       s.median_tightness[3], s.largest_tightness, s.reference_share);
-  fmt::print("at most 4: {:.1f}%; median of dx:", 100 * s.share_within_4);
-  for (const auto& [format, tightness] : s.median_dx_by_format) fmt::print(" {} {:.2f}", format, tightness);
-  fmt::print("\n");
+  fmt::print("at most 4: {:.1f}%\n", 100 * s.share_within_4);
+  for (const auto& [format, found] : s.by_format) {
+    const auto dx_median = s.median_dx_by_format.find(format);
+    fmt::print("y in {:<8} {:.4g} evaluations, {:g} violations, median tightness {:.2f}, of dx {}\n", format, found.evaluations, found.violations,
+               found.median_tightness, dx_median == s.median_dx_by_format.end() ? "-" : fmt::format("{:.2f}", dx_median->second));
+  }
 }
 
 std::string hex_row(const std::vector<float>& values) {
@@ -232,10 +248,13 @@ void run(Arguments& arguments, int& status) {
     return;
   }
   arguments.options.format = storage_format(arguments.format);
+  arguments.options.format.store.scale = arguments.scale;
+  arguments.options.tau = arguments.tau.value_or(arguments.options.format.tau);
   if (arguments.file.empty() == arguments.gamma.empty()) throw SpecError("stability", "input", "give either a checkpoint or --gamma");
   if (!arguments.beta_name.empty() && arguments.gamma_name.empty()) throw SpecError("stability", "--beta-name", "needs --gamma-name");
-  if (arguments.norm != "auto" && arguments.norm != "layernorm" && arguments.norm != "rmsnorm") {
-    throw SpecError("stability", "--norm", "'" + arguments.norm + "' is not one of auto, layernorm, rmsnorm");
+  const auto known = {"auto", "layernorm", "rmsnorm", kMemorySharingLayer, kMemorySharingRms};
+  if (std::ranges::find(known, arguments.norm) == known.end()) {
+    throw SpecError("stability", "--norm", fmt::format("'{}' is not one of {}", arguments.norm, fmt::join(known, ", ")));
   }
   if (arguments.extract) return extract(arguments);
   const std::vector<Layer> layers = analyse_all(arguments);
@@ -258,8 +277,14 @@ void add_stability(CLI::App& app, int& status) {
   StabilityOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand("stability", "Certified error bounds of LayerNorm/RMSNorm gradients computed from the stored output");
   command->add_option("file", arguments->file, "Checkpoint (.safetensors or .npz)");
-  command->add_option("--format", arguments->format, "Format of y and of the gradients: f32, f16, bf16")->capture_default_str();
-  command->add_option("--norm", arguments->norm, "layernorm, rmsnorm, or auto: layernorm where there is a beta")->capture_default_str();
+  command
+      ->add_option("--format", arguments->format,
+                   "Format of y and of the gradients: f32, f16, bf16; or of y alone: e4m3 (one scale), mxfp8, int8 (groups of 64), int8_row")
+      ->capture_default_str();
+  command->add_option("--scale", arguments->scale, "With e4m3: the tensor's scale, where it does not follow from its largest |y|");
+  command
+      ->add_option("--norm", arguments->norm, "layernorm, rmsnorm, or auto: layernorm where there is a beta; ms_layernorm, ms_rmsnorm: without gamma and beta")
+      ->capture_default_str();
   command->add_option("--gamma-name", arguments->gamma_name, "Analyse this tensor instead of every norm found");
   command->add_option("--beta-name", arguments->beta_name, "Its beta");
   command->add_option("--gamma", arguments->gamma, "Values of gamma instead of a checkpoint")->delimiter(',');
@@ -268,7 +293,7 @@ void add_stability(CLI::App& app, int& status) {
   command->add_option("--mean-ratio", options.mean_ratio, "Bound on |mean| rstd of a row of x")->capture_default_str();
   command->add_option("--dy-max", options.dy_max, "Bound on |dy|")->capture_default_str();
   command->add_option("--x-hat-max", options.x_hat_max, "|x^| assumed by the conditional bounds")->capture_default_str();
-  command->add_option("--tau", options.tau, "Storage error of x^ beyond which a channel is unstable")->capture_default_str();
+  command->add_option("--tau", arguments->tau, "Storage error of x^ beyond which a channel is unstable; 0.0625 unless given, 0.25 for y in 8 bits");
   command->add_option("--rows", options.rows, "Rows summed in dgamma and dbeta")->capture_default_str();
   command->add_option("--worst", arguments->worst, "Channels shown in the table of worst ones")->capture_default_str();
   command->add_option("--out", arguments->out, "Write the JSON (with --extract: the tensors) to this file");
@@ -276,7 +301,9 @@ void add_stability(CLI::App& app, int& status) {
   command->add_flag("--extract", arguments->extract, "Copy the norm parameters, as fp32, to the .safetensors file named by --out");
   command->add_option("--metadata", arguments->metadata, "With --extract: KEY=VALUE for the file's metadata");
   command->add_flag("--attack", arguments->attack, "Search for rows that break the bounds, over cases of its own; exit status 1 with the row if one does");
-  command->add_option("--attack-formats", arguments->attack_options.formats, "With --attack: formats of y")->delimiter(',')->capture_default_str();
+  command->add_option("--attack-formats", arguments->attack_options.formats, "With --attack: formats of y, any that --format has")
+      ->delimiter(',')
+      ->capture_default_str();
   command->add_option("--evaluations", arguments->attack_options.evaluations, "With --attack: output elements to compare, about")->capture_default_str();
   command->add_option("--seed", arguments->attack_options.seed, "With --attack: the same seed, the same rows")->capture_default_str();
   command->add_option("--max-columns", arguments->attack_options.max_columns, "With --attack: only cases of at most so many channels")->capture_default_str();

@@ -12,11 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/host/layernorm.h"
+#include "validation/norms/stores.h"
 
 namespace outgrad::validation {
 namespace {
@@ -35,7 +37,13 @@ struct Problem {
   i64 rows = 0, n = 0;
   std::vector<float> gamma{}, beta{}, x{}, dy{};  // x, dy row-major; rounded to the format before use
   float eps = 1e-5f;
+  std::string store{};  // y in 8 bits (kNormFormats), and all else in f32; empty: y in the format of all else
 };
+
+template <class T>
+StorageFormat format_of(const Problem& p) {
+  return storage_format(p.store.empty() ? kernels::Format<T>::kName : p.store);
+}
 
 // Everything one run yields, and the exact gradients. long double carries 64 bits: its rounding, below 2^-60 of the largest term, is
 // invisible beside bounds of 2^-24 and more.
@@ -49,7 +57,8 @@ template <class T>
 Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
   Outcome out;
   out.options.norm = p.norm;
-  out.options.format = storage_format(kernels::Format<T>::kName);
+  out.options.format = format_of<T>(p);
+  out.options.tau = out.options.format.tau;
   out.options.eps = p.eps;
   out.options.rows = p.rows;
   const size_t size = static_cast<size_t>(p.rows * p.n), n = static_cast<size_t>(p.n);
@@ -65,12 +74,22 @@ Outcome run(const Problem& p, const std::vector<size_t>& side_channels) {
   out.got_dbeta.resize(n);
   const kernels::SideBuffer<float> written{channels.data(), count, side.data()};
   const kernels::SideBuffer<const float> kept{channels.data(), count, side.data()};
+  const auto keep = [&] {
+    if constexpr (std::is_same_v<T, float>) {
+      if (p.store.empty()) return;
+      KeptOutput output(out.options.format.store, p.rows, p.n);
+      output.keep(y);
+      output.read(y);
+    }
+  };
   if (p.norm == Norm::layer) {
     kernels::layernorm_forward<T>(x.data(), p.gamma.data(), p.beta.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
+    keep();
     kernels::layernorm_backward<T>(dy.data(), y.data(), p.gamma.data(), p.beta.data(), rstd.data(), p.rows, p.n, dx.data(), out.got_dgamma.data(),
                                    out.got_dbeta.data(), kept);
   } else {
     kernels::rmsnorm_forward<T>(x.data(), p.gamma.data(), p.rows, p.n, p.eps, y.data(), rstd.data(), written);
+    keep();
     kernels::rmsnorm_backward<T>(dy.data(), y.data(), p.gamma.data(), rstd.data(), p.rows, p.n, dx.data(), out.got_dgamma.data(), kept);
   }
   for (const T& v : dx) out.got_dx.push_back(widen(v));
@@ -181,14 +200,15 @@ Ratios expect_bounded(const Problem& p, const std::string& what) {
   // The class of a channel depends on |xh| only through overflow; the side buffer is chosen before the data are known.
   StabilityOptions options;
   options.norm = p.norm;
-  options.format = storage_format(kernels::Format<T>::kName);
+  options.format = format_of<T>(p);
+  options.tau = options.format.tau;
   options.x_hat_max = std::sqrt(static_cast<double>(p.n));
   const std::vector<size_t> side = analyse(options).side_buffer;
 
   const auto check = [&](const Outcome& out, const NormBounds& bounds, const char* policy) {
     const Ratios ratios = compare(p, out, bounds);
     for (const auto& [quantity, ratio] : ratios) {
-      EXPECT_LE(ratio, 1) << what << ", " << kernels::Format<T>::kName << ", " << to_string(p.norm) << ", " << policy << ": " << quantity;
+      EXPECT_LE(ratio, 1) << what << ", " << options.format.name << ", " << to_string(p.norm) << ", " << policy << ": " << quantity;
     }
     return ratios;
   };
@@ -209,7 +229,7 @@ Ratios expect_bounded(const Problem& p, const std::string& what) {
   return ratios;
 }
 
-void expect_bounded_in_every_format(const Problem& problem, const std::string& what) {
+void expect_bounded_in_every_format(const Problem& problem, const std::string& what, bool stores) {
   for (const Norm norm : {Norm::layer, Norm::rms}) {
     Problem p = problem;
     p.norm = norm;
@@ -217,6 +237,10 @@ void expect_bounded_in_every_format(const Problem& problem, const std::string& w
     expect_bounded<float>(p, what);
     expect_bounded<F16>(p, what);
     expect_bounded<BF16>(p, what);
+    for (const char* store : {"e4m3", "mxfp8", "int8", "int8_row"}) {
+      p.store = store;
+      if (stores && p.n % storage_format(store).store.group_of(p.n) == 0) expect_bounded<float>(p, what);
+    }
   }
 }
 
@@ -288,10 +312,10 @@ TEST(Stability, NoErrorExceedsItsBound) {
         p.x = random.fill(rows * n, kind.value);
         p.dy = random.fill(rows * n, [&](size_t i) { return i / n % 3 == 0 ? random.normal() : i / n % 3 == 1 ? random.sign() : 1.0f; });
         const std::string what = parameters.name + ", x " + kind.name + ", N = " + std::to_string(n);
-        expect_bounded_in_every_format(p, what);
+        expect_bounded_in_every_format(p, what, false);
         // dy along the sign of gamma xh: the largest m2 there is, into which every error of xh adds with one sign.
         for (size_t i = 0; i < rows * n; ++i) p.dy[i] = std::copysign(1.0f, p.x[i]) * std::copysign(1.0f, p.gamma[i % n]);
-        expect_bounded_in_every_format(p, what + ", aligned dy");
+        expect_bounded_in_every_format(p, what + ", aligned dy", n >= 5 && n <= 64);
       }
     }
   }
@@ -305,7 +329,7 @@ TEST(Stability, LongRowsAndManyRowsAreBounded) {
     p.beta = random.fill(n, [&](size_t) { return random.normal(); });
     p.x = random.fill(rows * n, [&](size_t) { return 5 + random.normal(); });
     p.dy = random.fill(rows * n, [&](size_t) { return std::abs(random.normal()); });
-    expect_bounded_in_every_format(p, std::to_string(rows) + " x " + std::to_string(n));
+    expect_bounded_in_every_format(p, std::to_string(rows) + " x " + std::to_string(n), false);
   }
 }
 
@@ -515,7 +539,7 @@ TEST(Stability, BadInputIsNamed) {
   EXPECT_EQ(analyse({1, 1}, {-kInfinity, 0}), "F: b[0]: infinite in fp32");
   EXPECT_EQ(analyse({1, 1}, {0}), "F: b: 1 channels, but g has 2");
   EXPECT_EQ(analyse({}, {}), "F: g: 0 channels, where 1 to 1048576 are analysed");
-  EXPECT_EQ(message([] { storage_format("fp16"); }), "stability: format: 'fp16' is not one of f32, f16, bf16");
+  EXPECT_EQ(message([] { storage_format("fp16"); }), "stability: format: 'fp16' is not one of f32, f16, bf16, e4m3, mxfp8, int8, int8_row");
   const std::vector<std::function<void(StabilityOptions&)>> spoilers = {
       [](auto& o) { o.eps = 0; },         [](auto& o) { o.eps = NAN; }, [](auto& o) { o.mean_ratio = -1; }, [](auto& o) { o.dy_max = 0; },
       [](auto& o) { o.x_hat_max = NAN; }, [](auto& o) { o.tau = 0; },   [](auto& o) { o.rows = 0; }};
