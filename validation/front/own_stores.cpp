@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 
 #include "kernels/codes.h"
+#include "kernels/fp8s.h"
 #include "kernels/gelu.h"
 #include "kernels/host/parity.h"
 #include "kernels/mxfp8.h"
@@ -172,6 +174,43 @@ Store dithered_code(int bits) {
   return store;
 }
 
+// y in 8 bits with the scale, of many by which 1 to 2 becomes the largest number, at which the parts of the codes are longest.
+template <class A, class F>
+Store scaled(int bits) {
+  constexpr int kScales = 128;
+  constexpr kernels::Fp8Claims kClaims = kernels::fp8_claims<typename A::Header, F>();
+  constexpr double kBitsOfCode = 8;  // one scale a tensor is nothing beside it
+  Store store;
+  store.name = fmt::format("{} y at a scale, {} bit{}", kernels::Format<F>::kName, bits, bits == 1 ? "" : "s");
+  store.beyond = bits, store.all = kBitsOfCode + bits;
+  store.proven = kClaims.total[bits], store.proof = A::Header::kName, store.operations = 0;
+  const auto table = std::make_shared<kernels::Fp8Table>();
+  table->widest = 0;
+  float worst = 0;
+  for (int k = 0; k < kScales; ++k) {
+    const float scale = kernels::kLargestOf<F> * kScales / static_cast<float>(kScales + k);
+    kernels::Fp8Table other;
+    kernels::fill_fp8_table<A, F>(scale, bits, other);
+    if (other.widest > table->widest) *table = other, worst = scale;
+  }
+  store.condition = fmt::format("scales from {:g} to {:g}; found: at {:g}, the worst of {}", kClaims.least, kClaims.most, worst, kScales);
+  store.errors = errors_of([table, worst](float x) {
+    const kernels::u8 code = kernels::fp8_code<F>(kernels::forward_at<typename A::template Forward<float>>(x), worst).bits;
+    return table->values[kernels::part_of(*table, code, kernels::gradient_at<typename A::Fit, typename A::template Forward<float>>(x))][code];
+  });
+  return store;
+}
+
+template <class... A>
+void add_scaled(std::string_view activation, std::vector<Store>& stores, kernels::Fp8List<A...>) {
+  const auto add = [&]<class Each>() {
+    if (activation != Each::Header::kActivation) return;
+    for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::F8E4M3>(bits));
+    for (int bits = 1; bits <= kernels::kMostPartBits; ++bits) stores.push_back(scaled<Each, kernels::F8E5M2>(bits));
+  };
+  (add.template operator()<A>(), ...);
+}
+
 template <class... Fit>
 void add_parity(std::string_view activation, std::vector<Store>& stores, kernels::ParityFitList<Fit...>) {
   ((activation == Fit::kActivation ? stores.push_back(parity<Fit>()) : void()), ...);
@@ -183,6 +222,7 @@ void add(std::string_view activation, std::vector<Store>& stores) {
   stores.push_back(plain<Fit, typename A::template Forward<BF16>>());
   add_parity(activation, stores, kernels::ParityFits<kernels::ParityBf16>::Type{});
   if (activation == std::string_view("gelu")) stores.push_back(mxfp8()), stores.push_back(e4m3());
+  add_scaled(activation, stores, kernels::Fp8Activations{});
   for (int bits = 1; bits <= kernels::kMostCodeBits; ++bits) stores.push_back(code<A>(bits));
   for (int bits = kernels::kLeastDitheredBits; bits <= kernels::kMostDitheredBits; ++bits) stores.push_back(dithered_code<A>(bits));
 }
