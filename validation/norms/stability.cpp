@@ -101,7 +101,7 @@ double largest_stored(const StorageFormat& format) {
   switch (format.store.kind) {
     case NormStoreKind::kPlain:
     case NormStoreKind::kMxFp8: return format.overflow;
-    case NormStoreKind::kE4m3: return format.store.scale ? kernels::kLargestE4m3 * static_cast<double>(*format.store.scale) : format.overflow;
+    case NormStoreKind::kE4m3: return format.store.scale ? kLargestE4m3 * static_cast<double>(*format.store.scale) : format.overflow;
     case NormStoreKind::kInt8: return 0x1p126;  // the range of a group must not overflow
   }
   return 0;
@@ -268,7 +268,7 @@ class StoreErrors {
     switch (format.store.kind) {
       case NormStoreKind::kPlain: break;
       case NormStoreKind::kE4m3: {
-        const Upper scale = format.store.scale ? Upper(*format.store.scale) : larger(largest / kernels::kLargestE4m3 * (Upper(1) + kUnit), kLeastScale);
+        const Upper scale = format.store.scale ? Upper(*format.store.scale) : larger(largest / kLargestE4m3 * (Upper(1) + kUnit), kLeastScale);
         return {scale * (0x1p-10 * (1 + 0x1p-20)) + row.tiny(1), scale};
       }
       case NormStoreKind::kMxFp8: {
@@ -292,9 +292,9 @@ class StoreErrors {
   static Upper mxfp8_saturated(const Upper& y) {
     const double most = y.value();
     if (!std::isnormal(most)) return most;
-    double scale = std::ldexp(1.0, std::ilogb(most / kernels::kLargestE4m3));
-    if (kernels::kLargestE4m3 * scale >= most) scale /= 2;
-    return std::max(std::min(most, 512 * scale) - kernels::kLargestE4m3 * scale, 32 * scale);  // exact: all are multiples of an ulp of y
+    double scale = std::ldexp(1.0, std::ilogb(most / kLargestE4m3));
+    if (kLargestE4m3 * scale >= most) scale /= 2;
+    return std::max(std::min(most, 512 * scale) - kLargestE4m3 * scale, 32 * scale);  // exact: all are multiples of an ulp of y
   }
 
   const NormStore& store_;

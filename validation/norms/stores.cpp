@@ -16,12 +16,6 @@ using kernels::SpecError;
 using kernels::u32;
 using kernels::u8;
 
-namespace {
-
-float saturated(float value, float most) { return std::clamp(value, -most, most); }
-
-}  // namespace
-
 double NormStore::bytes(i64 columns, int plain_bytes) const {
   switch (kind) {
     case NormStoreKind::kPlain: return plain_bytes;
@@ -62,7 +56,7 @@ void KeptOutput::keep(const std::vector<float>& y) {
       case NormStoreKind::kE4m3: {
         float largest = 0;
         for (auto value = begin; value != end; ++value) largest = std::max(largest, std::abs(*value));
-        scale.step = store_.scale ? *store_.scale : std::max(kernels::div_rn(largest, kernels::kLargestE4m3), kLeastScale);
+        scale.step = store_.scale ? *store_.scale : std::max(kernels::div_rn(largest, kLargestE4m3), kLeastScale);
         scale.least = -largest, scale.most = largest;
         break;
       }
@@ -105,7 +99,7 @@ bool KeptOutput::same_scale(float y, size_t row, size_t column) const {
 u8 KeptOutput::code_of(float y, const Scale& scale) const {
   switch (store_.kind) {
     case NormStoreKind::kPlain: break;
-    case NormStoreKind::kE4m3: return kernels::narrow<kernels::F8E4M3>(saturated(kernels::div_rn(y, scale.step), kernels::kLargestE4m3)).bits;
+    case NormStoreKind::kE4m3: return kernels::narrow_saturated<kernels::F8E4M3>(kernels::div_rn(y, scale.step)).bits;
     case NormStoreKind::kMxFp8: return kernels::block_element(y, scale.shared).bits;
     // A candidate of a search may lie beyond the group's range; it saturates.
     case NormStoreKind::kInt8: return static_cast<u8>(std::clamp(std::nearbyint(kernels::div_rn(kernels::sub_rn(y, scale.zero), scale.step)), 0.0f, kLastInt8));

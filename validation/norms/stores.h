@@ -21,10 +21,12 @@
 #include <vector>
 
 #include "kernels/formats.h"
+#include "kernels/saturated.h"
 
 namespace outgrad::validation {
 
 inline constexpr float kLeastScale = 0x1p-126f;  // of e4m3 and int8
+inline constexpr float kLargestE4m3 = kernels::kLargestOf<kernels::F8E4M3>;
 inline constexpr float kLastInt8 = 255;
 
 enum class NormStoreKind {

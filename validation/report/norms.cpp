@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <map>
 
-#include "kernels/formats.h"
 #include "kernels/support/statistics.h"
 
 namespace outgrad::validation {
@@ -137,6 +136,15 @@ Table layers_table(const StabilityFile& file) {
 
 constexpr std::array<const char*, 3> kGradients{"dx", "dgamma", "dbeta"};
 
+/// The formats of y, in the order of the cases.
+std::vector<std::string> formats_of(const AttackFile& attack) {
+  std::vector<std::string> formats;
+  for (const AttackedCase& one : attack.cases) {
+    if (std::find(formats.begin(), formats.end(), one.format) == formats.end()) formats.push_back(one.format);
+  }
+  return formats;
+}
+
 /// The tightness of every case, against the length of its rows.
 Plot tightness_plot(const AttackFile& attack, const std::string& format) {
   constexpr double kMost = 1e4;  // rows of one or two elements, whose gradients almost vanish, lie beyond
@@ -173,7 +181,7 @@ void add_groups(const AttackFile& attack, const char* what, Key key, Table& tabl
     int cases = 0;
     double violations = 0;
     std::vector<Cell> medians;
-    for (const char* format : kernels::ActivationFormats::kNames) {
+    for (const std::string& format : formats_of(attack)) {
       for (const char* gradient : kGradients) {
         std::vector<double> found;
         for (const AttackedCase& one : attack.cases) {
@@ -219,8 +227,8 @@ Table ways_table(const AttackFile& attack) {
     if (std::find(names.begin(), names.end(), one.parameters) == names.end()) names.push_back(one.parameters);
   }
   for (const std::string& name : names) {
-    for (const char* format : kernels::ActivationFormats::kNames) {
-      std::vector<Cell> row{quoted(name), format};
+    for (const std::string& format : formats_of(attack)) {
+      std::vector<Cell> row{quoted(name), quoted(format)};
       bool any = false;
       for (const char* gradient : {"dx", "dgamma"}) {
         std::array<double, 4> most{};
@@ -286,10 +294,7 @@ Section attack_section(const Results& results) {
                   attack.violations > 0 ? Tone::bad : Tone::normal});
     Figure figure{
         "How near the search came: one point a case, norm and gradient. On the red line the bound is reached; the dashed line is 4.", kAttackCommand, {}};
-    for (const char* format : kernels::ActivationFormats::kNames) {
-      if (std::any_of(attack.cases.begin(), attack.cases.end(), [&](const AttackedCase& one) { return one.format == format; }))
-        figure.plots.push_back(tightness_plot(attack, format));
-    }
+    for (const std::string& format : formats_of(attack)) figure.plots.push_back(tightness_plot(attack, format));
     section.blocks.push_back(std::move(figure));
     section.blocks.push_back(ways_table(attack));
     Table groups{
@@ -298,8 +303,8 @@ Section attack_section(const Results& results) {
         kAttackCommand,
         {words("by"), words("case"), {"cases"}, {"violations"}},
         {}};
-    for (const char* format : kernels::ActivationFormats::kNames) {
-      for (const char* gradient : kGradients) groups.columns.push_back({gradient, format});
+    for (const std::string& format : formats_of(attack)) {
+      for (const char* gradient : kGradients) groups.columns.push_back({gradient, quoted(format)});
     }
     add_groups(attack, "gamma, beta", [](const AttackedCase& one) { return one.parameters; }, groups);
     add_groups(attack, "rows", [](const AttackedCase& one) { return one.x; }, groups);

@@ -48,6 +48,37 @@ TEST(NormAttack, BreaksNoBoundAndComesClose) {
   EXPECT_TRUE(unguarded_infinite);
 }
 
+TEST(NormAttack, BreaksNoBoundOfEightBitsAndComesClose) {
+  AttackOptions options = reduced(2e6);
+  options.formats = {"e4m3", "mxfp8", "int8", "int8_row"};
+  const AttackSummary summary = summarise(attack_all(options));
+  for (const std::string& format : options.formats) {
+    EXPECT_EQ(summary.by_format.at(format).violations, 0) << format;
+    EXPECT_GE(summary.by_format.at(format).evaluations, 2e5) << format;
+    EXPECT_LE(summary.by_format.at(format).median_tightness, 4) << format;
+  }
+}
+
+// The search is strong enough to break the bounds of a better store.
+TEST(NormAttack, BoundsOfOtherStoresAreBroken) {
+  const auto broken = [](const char* store, const char* bounds_of) {
+    AttackOptions options = reduced(1);
+    options.formats = {store};
+    double violations = 0;
+    for (AttackCase& c : attack_cases(options)) {
+      if (c.parameters != "gamma 1" || c.rows_kind != "centred" || c.layer.n != 64) continue;
+      c.options.format = storage_format(bounds_of);
+      const AttackResult result = attack(c, 3e4, 5);
+      violations += result.tally[static_cast<int>(Gradient::kDx)].violations + result.tally[static_cast<int>(Gradient::kDgamma)].violations;
+    }
+    return violations;
+  };
+  for (const char* store : {"e4m3", "mxfp8", "int8", "int8_row"}) EXPECT_EQ(broken(store, store), 0) << store;
+  EXPECT_GT(broken("mxfp8", "e4m3"), 0) << "saturated";
+  EXPECT_GT(broken("e4m3", "int8"), 0);
+  EXPECT_GT(broken("int8_row", "f16"), 0);
+}
+
 TEST(NormAttack, IsDeterministicInTheSeed) {
   AttackOptions options = reduced(3e4);
   options.max_columns = 7;
