@@ -376,7 +376,7 @@ class CaseAttack {
 
   void start_all() {
     column_ = random_.below(n_);
-    choose_aim();
+    if (!store_.plain()) choose_aim();
     current_.assign(rows_, {});
     for (size_t i = 0; i < rows_; ++i) {
       current_[i].index = i;

@@ -82,7 +82,7 @@ TEST(Found, EveryCommittedBoundHasItsInput) {
   std::set<std::string> without;
   size_t bounds = 0;
   for (const std::string& name : headers()) {
-    if (name.ends_with("_code")) continue;  // states no inputs
+    if (name.ends_with("_code") || name.ends_with("_fp8")) continue;  // they state no inputs
     const std::string text = committed(name);
     for (std::sregex_iterator match(text.begin(), text.end(), bound_line), end; match != end; ++match) {
       constexpr double kEqual = -48;
