@@ -67,9 +67,10 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, 4 arrays of softmax, two shapes of 11 arrays of
-  // the norms and of 9 of the fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
-  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 4 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes, y in 2 formats of 8 bits, 4 arrays of softmax, two
+  // shapes of 11 arrays of the norms and of 9 of the fused forms; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards
+  // and backwards.
+  ASSERT_EQ(expected.lines.size(), 2 + 3 * (16 + 10 + 4 + 10 + 2 + 4 + 2 * 11 + 2 * 9) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {

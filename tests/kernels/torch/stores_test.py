@@ -348,7 +348,7 @@ def test_the_command_takes_stores(capsys, tmp_path, monkeypatch):
     text = capsys.readouterr().out
     assert {"store parity: 1; y+bit wherever x is float32", "store code:4: 2"} <= set(text.splitlines())
     command.main(["report", "stored:make", "--store", "code:1"])
-    assert "store code:1: 1 and 1 more;" in capsys.readouterr().out
+    assert "store code:1: 1 and 1 more\n" in capsys.readouterr().out
     for given, why in (("code:9", "'code:9' is no store"), ("silu=mxfp8+bit", "2 cannot have the store"), ("gelu=parity,code:4", "'code:4' is neither")):
         with pytest.raises(SystemExit) as ended:
             command.main(["report", "stored:make", "--store", given])
