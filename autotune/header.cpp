@@ -113,6 +113,8 @@ GeneratedHeader read_generated_header(const std::string& path) {
   if (header.name.find_first_not_of(kIdentifier) != std::string::npos) throw kernels::SpecError(path, "kName", "'" + header.name + "' is no name");
   header.activation = text_constant("kActivation");
   if (value_of(header.text, "const char* ", "kFit")) throw kernels::SpecError(path, "kFit", "a code header: the library codes its own g, and no header's");
+  if (value_of(header.text, "const char* ", "kCode"))
+    throw kernels::SpecError(path, "kCode", "a header of y in 8 bits at a scale: it has no coefficients to run");
   header.forward = value_of(header.text, "float ", "kXStar").has_value();
   // A forward without a format is f32's.
   header.format = header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");

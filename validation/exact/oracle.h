@@ -28,6 +28,7 @@ struct FloatFormat {
 inline constexpr FloatFormat kF32{"f32", 32, 24, -149, 0x1.fffffep+127};
 inline constexpr FloatFormat kF16{"f16", 16, 11, -24, 65504.0};
 inline constexpr FloatFormat kBf16{"bf16", 16, 8, -133, 0x1.fep+127};
+inline constexpr FloatFormat kE4m3{"e4m3", 8, 4, -9, 448};  // the numbers of OFP8's e4m3: it has no infinity
 
 /// An owned mpfr_t; `get()` is what the C interface takes.
 class Real {

@@ -20,7 +20,6 @@ using kernels::i64;
 using kernels::Random;
 using kernels::u8;
 
-constexpr FloatFormat kE4M3{"e4m3", 8, 4, -9, 448};
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 // Rows with their p in fp32, as a forward leaves it.
@@ -114,7 +113,7 @@ std::vector<PStore> stores_of(const std::vector<NamedQuantiser>& quantisers) {
   stores.push_back(
       {"bf16", 16, [](i64 n) { return 0x1p-8 + static_cast<double>(n) * 0x1p-134; }, false, each([](double p, double) { return round_to_format(p, kBf16); })});
   stores.push_back({"e4m3, scaled", 8, [](i64 n) { return 0x1p-4 + static_cast<double>(n) * 0x1p-10 / 448; }, false,
-                    each([](double p, double most) { return round_to_format(p * (kE4M3.largest / most), kE4M3) * (most / kE4M3.largest); })});
+                    each([](double p, double most) { return round_to_format(p * (kE4m3.largest / most), kE4m3) * (most / kE4m3.largest); })});
   stores.push_back({"int8, nearest", 8, [](i64 n) { return static_cast<double>(n) / 510; }, false, each([](double p, double most) {
                       const double step = most / 255;
                       return std::nearbyint(p / step) * step;

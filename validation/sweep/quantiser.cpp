@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kMostBits = 8, kMostRandomBits = 32;
 // The numbers of e4m3 from -448 to 448: -0 and +0 are one, NaNs are none.
-constexpr FloatFormat kE4m3{"e4m3", 8, 4, -9, 448};
 constexpr int kE4m3Numbers = 253, kE4m3Zero = 126, kE4m3PerBinade = 8, kE4m3LeastExponent = -6;
 constexpr double kE4m3Step = 32;  // the greatest, between 224 and 448
 
