@@ -82,6 +82,9 @@ class Side {
   Side(const Composite& composite, bool right) : composite_(composite), inverse_(composite, right), right_(right) {
     const Activation& f = composite.activation();
     const double x_star = composite.x_star().to_double();
+    // near_minimum needs |f''| <= 2 where f is within kAtMinimum of y*. That is within 2^-20 of x*, since f'' >= 2^-3 there.
+    const Ball bend = composite.gradient(Ball::hull(Ball(x_star - 0x1p-20), Ball(x_star + 0x1p-20)), 2)[1];
+    if (!(bend.lower() >= 0x1p-3 && bend.upper() <= 2)) throw kernels::SpecError("undecided: f'' at the minimum is not between 1/8 and 2");
     for (double step = 1;; ++step) {
       end_ = x_star + (right ? step : -step);
       if (std::abs(end_) > f.reach) throw kernels::SpecError("undecided: f' does not settle within its reach");
