@@ -235,8 +235,7 @@ OUTGRAD_HD void look_up(const u32* entries, const T* x, T* y, u8* numbers) {
     constexpr __mmask16 kAll = 0xffff;  // see load_numbers
     for (int k = 0; k < kCodeBlock; k += 16) {
       fetch_ahead<kStreaming>(x + k, 16);
-      const __m512i code = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + k)));
-      const __m512i entry = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, entries, sizeof(u32));
+      const __m512i entry = entries_at(entries, x + k);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers + k), _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_srli_epi32(kAll, entry, 16)));
       const __m256i lower = _mm512_maskz_cvtepi32_epi16(kAll, entry);
       __m256i* const to = reinterpret_cast<__m256i*>(y + k);

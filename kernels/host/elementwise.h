@@ -344,6 +344,23 @@ void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 beg
 }
 #endif
 
+#ifdef OUTGRAD_AVX512
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // as in kernels/simd.h
+#endif
+// entries[code] for the codes of 16 x. An entry has 32 bits.
+template <class Entry, class T>
+OUTGRAD_HD __m512i entries_at(const Entry* entries, const T* x) {
+  constexpr __mmask16 kAll = 0xffff;  // g++ 12 takes the forms without a mask for a mistake, as in kernels/simd.h
+  const __m512i code = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), kAll, code, entries, sizeof(Entry));
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+
 // Streaming needs aligned vectors, and pays once the output would not stay in a core's own cache until it is read again: 2 MiB is
 // the largest private L2 in common use.
 template <CpuSchedule S, class T>

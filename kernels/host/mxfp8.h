@@ -13,7 +13,8 @@
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // codes[i], scales[i / 32]: GELU(x[i]) in MXFP8; mask as gelu_forward's. The number that is stored is the forward's before it is
-// narrowed to T, so it is rounded once. scales has scales_of<MxFp8>(n) elements. No array overlaps another. Allocates nothing.
+// narrowed to T, so it is rounded once. scales has scales_of<MxFp8>(n) elements. No array overlaps another. Allocates nothing. In vectors of 512 bits the
+// first call with a 16-bit T and n >= 2^16 fills a table of static storage, 256 KiB, which later ones read.
 template <class Forward, class T, CpuSchedule S>
 void gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n);
 
@@ -39,28 +40,17 @@ void mxfp8_block(const T* x, F8E4M3* codes, E8M0* scale, u8* mask, i64 count) {
   for (i64 k = 0; k < count; ++k) codes[k] = block_element(y[k], *scale);
 }
 
-// What vectors do with four at once, which are whole blocks: the operations of kernels/mxfp8.h for finite y below 2^127.
+// What vectors do with four at once, which are whole blocks: the operations of kernels/mxfp8.h for finite y below 2^126.
 //
 //   largest(a, b, c, d)      in every lane of the result, the bits of the largest magnitude of a block; of a NaN they are beyond an
 //                            infinity's. As many blocks, one behind the other, as the four vectors are
 //   of_vector(factors, k)    the lanes of `factors` that belong to the block of vector k, in every lane
-//   round_saturated(v)       2^-8 of the number of e4m3 next to 2^8 v, -0 and +0 apart; not yet saturated
-//   store(to, a, b, c, d)    the codes of four such vectors, saturated
+//   signed_code(code, y)     the lowest seven bits of code, and above them the sign of y
+//   store(to, a, b, c, d)    the lowest bytes of words that are below 2^8
 //   store_scales(to, s)      the scales of the blocks, from words laid out as in `largest`
 template <class Isa>
 struct BlockVectors;
 #ifdef OUTGRAD_AVX2
-// v + grid - grid is v rounded to e4m3, since the grid's ulp is the distance of e4m3's numbers next to v; the least exponent is e4m3's.
-template <class Isa>
-OUTGRAD_HD typename Isa::Float e4m3_rounded(typename Isa::Float v) {
-  constexpr int kLeastNormal = (127 - 6 - 8) << 23, kWords = 20 << 23;
-  const auto exponent = Isa::max(Isa::bit_and(Isa::bits(v), Isa::splat(0x7f800000)), Isa::splat(kLeastNormal));
-  const auto grid = Isa::signed_as(reinterpret_cast<typename Isa::Float>(Isa::add(exponent, Isa::splat(kWords))), v);
-  return Isa::signed_as(Isa::sub(Isa::add(v, grid), grid), v);
-}
-// Of 2^-8 times a number, an f16 has the same fields as e4m3 (kernels/simd.h), and this is its largest.
-inline constexpr short kLargestAsF16 = 0x3f00;
-
 template <>
 struct BlockVectors<Avx2> {
   using Float = Avx2::Float;
@@ -73,23 +63,21 @@ struct BlockVectors<Avx2> {
     return _mm256_max_epi32(most, _mm256_shuffle_epi32(most, _MM_SHUFFLE(2, 3, 0, 1)));
   }
   static OUTGRAD_HD Float of_vector(Float factors, int) { return factors; }
+  static OUTGRAD_HD Int signed_code(Int code, Float y) {
+    return _mm256_or_si256(_mm256_and_si256(code, _mm256_set1_epi32(0x7f)),
+                           _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(y), 24), _mm256_set1_epi32(0x80)));
+  }
   static OUTGRAD_HD void store_scales(E8M0* to, Int scales) { to->bits = static_cast<u8>(_mm256_cvtsi256_si32(scales)); }
   template <bool kStreaming>
-  static OUTGRAD_HD void store(F8E4M3* to, Float a, Float b, Float c, Float d) {
-    // Packing goes by halves of a vector: the codes of a, c, b and d in turn.
-    const Int line = _mm256_permute4x64_epi64(_mm256_packus_epi16(codes(a, b), codes(c, d)), _MM_SHUFFLE(3, 1, 2, 0));
+  static OUTGRAD_HD void store(F8E4M3* to, Int a, Int b, Int c, Int d) {
+    // Packing goes by halves of a vector: four codes of a, b, c and d in turn, twice.
+    const Int packed = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+    const Int line = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     if constexpr (kStreaming) {
       _mm256_stream_si256(reinterpret_cast<__m256i*>(to), line);
     } else {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), line);
     }
-  }
-
- private:
-  static OUTGRAD_HD Int codes(Float low, Float high) {
-    const Int both = _mm256_set_m128i(_mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
-    const Int magnitude = _mm256_min_epu16(_mm256_and_si256(both, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(kLargestAsF16));
-    return _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(both, 8), _mm256_set1_epi16(0x80)), _mm256_srli_epi16(magnitude, 7));
   }
 };
 #endif
@@ -113,30 +101,24 @@ struct BlockVectors<Avx512> {
   static OUTGRAD_HD Float of_vector(Float factors, int k) {
     return k < 2 ? _mm512_shuffle_f32x4(factors, factors, 0) : _mm512_shuffle_f32x4(factors, factors, _MM_SHUFFLE(3, 3, 3, 3));
   }
+  static OUTGRAD_HD Int signed_code(Int code, Float y) {
+    constexpr int kByMask = 0xca;  // mask ? a : b, bit by bit
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x7f), code, _mm512_srli_epi32(_mm512_castps_si512(y), 24), kByMask);
+  }
   static OUTGRAD_HD void store_scales(E8M0* to, Int scales) {
-    const __m128i bytes = _mm512_cvtepi32_epi8(scales);
-    to[0].bits = static_cast<u8>(_mm_extract_epi8(bytes, 0));
-    to[1].bits = static_cast<u8>(_mm_extract_epi8(bytes, 8));
+    to[0].bits = static_cast<u8>(_mm_cvtsi128_si32(_mm512_castsi512_si128(scales)));
+    to[1].bits = static_cast<u8>(_mm_cvtsi128_si32(_mm512_extracti32x4_epi32(scales, 2)));
   }
   template <bool kStreaming>
-  static OUTGRAD_HD void store(F8E4M3* to, Float a, Float b, Float c, Float d) {
-    // Packing goes by quarters of a vector: eight codes of a and b alternate with eight of c and d.
-    const Int order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const Int line = _mm512_permutexvar_epi64(order, _mm512_packus_epi16(codes(a, b), codes(c, d)));
+  static OUTGRAD_HD void store(F8E4M3* to, Int a, Int b, Int c, Int d) {
+    // Packing goes by quarters of a vector: four codes of a, b, c and d in turn, four times.
+    const Int order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const Int line = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d)));
     if constexpr (kStreaming) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
     } else {
       _mm512_storeu_si512(to, line);
     }
-  }
-
- private:
-  static OUTGRAD_HD Int codes(Float low, Float high) {
-    const Int both =
-        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT)), _mm512_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT), 1);
-    const Int magnitude = _mm512_min_epu16(_mm512_and_si512(both, _mm512_set1_epi16(0x7fff)), _mm512_set1_epi16(kLargestAsF16));
-    constexpr int kByMask = 0xca;  // mask ? a : b, bit by bit
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x80), _mm512_srli_epi16(both, 8), _mm512_srli_epi16(magnitude, 7), kByMask);
   }
 };
 #if defined(__GNUC__) && !defined(__clang__)
@@ -144,41 +126,95 @@ struct BlockVectors<Avx512> {
 #endif
 #endif
 
-// Packs of whole blocks from `begin` on; returns where it stopped.
+// The code of y in a block, in the lowest seven bits; factor is 2^-9 / scale. 2^-9 |y| / scale, saturated, is rounded by adding a grid whose ulp is
+// the distance of e4m3's numbers there, and the number n of its ulps is left in the lowest byte. The code is n + 8 (E - 112) for the exponent E of
+// 2^-9 |y| / scale, as it is stored; and 112, the least of e4m3, is a multiple of 16.
+template <class Isa>
+OUTGRAD_HD typename Isa::Int e4m3_magnitude(typename Isa::Float magnitude, typename Isa::Float factor) {
+  constexpr int kLeastNormal = 112 << 23;
+  constexpr float kLargest = kLargestOf<F8E4M3> * 0x1p-9f;
+  const auto v = Isa::at_most(Isa::mul(magnitude, factor), Isa::splat(kLargest));
+  const auto exponent = Isa::max(Isa::bit_and(Isa::bits(v), Isa::splat(0x7f800000)), Isa::splat(kLeastNormal));
+  const auto on_grid = Isa::fma(std::bit_cast<typename Isa::Float>(exponent), Isa::splat(0x1p20f), v);
+  return Isa::add(Isa::bits(on_grid), Isa::shift_right(exponent, 20));
+}
+
+// A 16-bit x has so few y that a gather from the table of them all is less work than the polynomial, where an instruction gathers a vector of 16.
+template <class T, CpuSchedule S>
+inline constexpr bool kValuesByCode = sizeof(T) == 2 && S.vector_bits == 512;
+
+template <class Forward, class T>
+struct ValuesByCode {
+  float y[kCodes];
+
+  ValuesByCode() {
+    const DefaultFloatEnvironment environment;
+    for (i64 code = 0; code < kCodes; ++code) {
+      y[code] = gelu_forward_value<T>(FloatOps{}, Forward{}, kForwardTables<Forward>, widen(T{static_cast<u16>(code)}));
+    }
+  }
+};
+// Filled by the first call, 256 KiB for each Forward and T.
+template <class Forward, class T>
+const float* values_by_code() {
+  static const ValuesByCode<Forward, T> values;
+  return values.y;
+}
+
+// Packs of whole blocks from `begin` on; returns where it stopped. `values`: of values_by_code, or null.
 template <class Forward, class T, class Isa, CpuSchedule S, bool kStreaming>
-i64 mxfp8_packs(const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
+i64 mxfp8_packs([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
   using Vectors = BlockVectors<Isa>;
   constexpr LanesOf<S, 4> kOps{};
-  constexpr int kMost = 0x7effffff;  // the bits of the last below 2^127: up to there 2^-8 / scale is a normal number
+  constexpr int kMost = 0x7e7fffff;  // the bits of the last below 2^126: up to there 2^-9 / scale is a normal number
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
     fetch_ahead<kStreaming>(x + i, kOps.kElements);
-    forward_pack<Forward, T>(kOps, kOps.load(x + i), mask + i / 8, [=](const auto&, auto y) __attribute__((always_inline)) {
-      const auto magnitude = [&](int k) { return Isa::bit_and(Isa::bits(y.v[k]), Isa::splat(0x7fffffff)); };
-      const auto amax = Vectors::largest(magnitude(0), magnitude(1), magnitude(2), magnitude(3));
+    const auto store = [=](const auto&, auto y) __attribute__((always_inline)) {
+      typename Isa::Int magnitude[4], code[4];
+      OUTGRAD_UNROLL
+      for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y.v[k]), Isa::splat(0x7fffffff));
+      const auto amax = Vectors::largest(magnitude[0], magnitude[1], magnitude[2], magnitude[3]);
       if (__builtin_expect(Isa::any(Isa::greater(amax, Isa::splat(kMost))), 0)) {
         for (i64 at = i; at < i + kOps.kElements; at += kBlock) mxfp8_block<Forward>(x + at, codes + at, scales + at / kBlock, mask + at / 8, kBlock);
         return;
       }
       const auto exponent = Isa::max(Isa::shift_right(amax, 23), Isa::splat(8));
       Vectors::store_scales(scales + i / kBlock, Isa::sub(exponent, Isa::splat(8)));
-      const auto factors = Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(254), exponent)), 23);
+      const auto factors = Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);
       OUTGRAD_UNROLL
-      for (int k = 0; k < 4; ++k) y.v[k] = e4m3_rounded<Isa>(Isa::mul(y.v[k], Vectors::of_vector(factors, k)));
-      Vectors::template store<kStreaming>(codes + i, y.v[0], y.v[1], y.v[2], y.v[3]);
-    });
+      for (int k = 0; k < 4; ++k) {
+        const auto wide = std::bit_cast<typename Isa::Float>(magnitude[k]);
+        code[k] = Vectors::signed_code(e4m3_magnitude<Isa>(wide, Vectors::of_vector(factors, k)), y.v[k]);
+      }
+      Vectors::template store<kStreaming>(codes + i, code[0], code[1], code[2], code[3]);
+    };
+    const auto z = kOps.load(x + i);
+#ifdef OUTGRAD_AVX512
+    if constexpr (kValuesByCode<T, S>) {
+      if (values != nullptr) {
+        kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, z));
+        typename decltype(kOps)::Value y;
+        OUTGRAD_UNROLL
+        for (int k = 0; k < 4; ++k) y.v[k] = _mm512_castsi512_ps(entries_at(values, x + i + k * Isa::kLanes));
+        store(kOps, y);
+        continue;
+      }
+    }
+#endif
+    forward_pack<Forward, T>(kOps, z, mask + i / 8, store);
   }
   return i;
 }
 
 template <class Forward, class T, CpuSchedule S, bool kStreaming>
-void mxfp8_range(const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
+void mxfp8_range([[maybe_unused]] const float* values, const T* x, F8E4M3* codes, E8M0* scales, u8* mask, i64 begin, i64 end) {
   i64 i = begin;
 #ifdef OUTGRAD_AVX2
-  if constexpr (S.vector_bits == 256) i = mxfp8_packs<Forward, T, Avx2, S, kStreaming>(x, codes, scales, mask, i, end);
+  if constexpr (S.vector_bits == 256) i = mxfp8_packs<Forward, T, Avx2, S, kStreaming>(values, x, codes, scales, mask, i, end);
 #endif
 #ifdef OUTGRAD_AVX512
-  if constexpr (S.vector_bits == 512) i = mxfp8_packs<Forward, T, Avx512, S, kStreaming>(x, codes, scales, mask, i, end);
+  if constexpr (S.vector_bits == 512) i = mxfp8_packs<Forward, T, Avx512, S, kStreaming>(values, x, codes, scales, mask, i, end);
 #endif
   for (; i < end; i += kBlock) {
     mxfp8_block<Forward>(x + i, codes + i, scales + i / kBlock, mask + i / 8, std::min(kBlock, end - i));
@@ -192,13 +228,18 @@ template <class Forward, class T, CpuSchedule S>
 void gelu_forward_mxfp8(const T* x, F8E4M3* codes, E8M0* scales, u32* mask, i64 n) {
   static_assert(detail::schedule_holds<S>());
   u8* const bytes = reinterpret_cast<u8*>(mask);
+  const float* values = nullptr;
+  if constexpr (detail::kValuesByCode<T, S>) {
+    if (n >= detail::kCodes) values = detail::values_by_code<Forward, T>();
+  }
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
     if (detail::streams<S>(codes, n)) {
       return detail::over_blocks<S>(
-          n, [=](i64 begin, i64 end) { detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, true>(x, codes, scales, bytes, begin, end); });
+          n, [=](i64 begin, i64 end) { detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, true>(values, x, codes, scales, bytes, begin, end); });
     }
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) { detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, false>(x, codes, scales, bytes, begin, end); });
+  detail::over_blocks<S>(n,
+                         [=](i64 begin, i64 end) { detail::mxfp8_range<Forward, T, detail::kLoopOf<S>, false>(values, x, codes, scales, bytes, begin, end); });
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -94,8 +94,18 @@ void expect_forward() {
     using Forward = typename ForwardFit<T>::Type;
     static constexpr auto kTables = forward_tables<Forward>();
     const std::vector<T> x = blocks<T>();
-    Kept<T> kept(x.size());
-    gelu_forward_mxfp8<Forward, T, S>(x.data(), kept.codes.data(), kept.scales.data(), kept.mask.data(), static_cast<i64>(x.size()));
+    Kept<T> kept(x.size()), in_parts(x.size());
+    const auto run = [&](Kept<T>& to, size_t first, size_t end) {
+      gelu_forward_mxfp8<Forward, T, S>(x.data() + first, to.codes.data() + first, to.scales.data() + first / kBlock, to.mask.data() + first / 32,
+                                        static_cast<i64>(end - first));
+    };
+    run(kept, 0, x.size());
+    // Parts that are too short for a table of all codes, where a schedule takes one.
+    constexpr size_t kPart = 0x8000;
+    for (size_t first = 0; first < x.size(); first += kPart) run(in_parts, first, std::min(first + kPart, x.size()));
+    EXPECT_EQ(std::memcmp(in_parts.codes.data(), kept.codes.data(), x.size()), 0);
+    EXPECT_EQ(std::memcmp(in_parts.scales.data(), kept.scales.data(), kept.scales.size()), 0);
+    EXPECT_EQ(in_parts.mask, kept.mask);
     for (size_t first = 0; first < x.size(); first += kBlock) {
       const size_t end = std::min(first + kBlock, x.size());
       u32 amax = 0, mask = 0;
