@@ -11,6 +11,7 @@
 #include "autotune/workload.h"
 #include "kernels/host/api.h"
 #include "kernels/host/code.h"
+#include "kernels/host/fp8.h"
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/parity.h"
 
@@ -45,13 +46,14 @@ std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* ke
   const double size = sizeof(T);
   std::vector<TimedStore> stores;
   T* const y = reinterpret_cast<T*>(kept);
-  stores.push_back({"y, bit", 2 * size + kMaskBytes, 3 * size + kMaskBytes, [=] { kernels::gelu_forward<Forward, T, kSchedule>(x, y, mask, n); },
+  const std::string format = kernels::Format<T>::kName;
+  stores.push_back({format + " y, bit", 2 * size + kMaskBytes, 3 * size + kMaskBytes, [=] { kernels::gelu_forward<Forward, T, kSchedule>(x, y, mask, n); },
                     [=] { kernels::gelu_backward<Fit, T, kSchedule>(dy, y, mask, out, n); }});
   if constexpr (sizeof(T) == 2) {
     using Y = std::conditional_t<std::is_same_v<T, F16>, kernels::ParityF16, kernels::ParityBf16>;
     using Parity = std::conditional_t<std::is_same_v<T, F16>, kernels::generated::GeluF16Parity, kernels::generated::GeluBf16Parity>;
     Y* const carrying = reinterpret_cast<Y*>(kept);
-    stores.push_back({"y with its branch", 2 * size, 3 * size,
+    stores.push_back({format + " y with its branch", 2 * size, 3 * size,
                       [=] { kernels::activation_forward_parity<kernels::ParityForward<Parity>, Y, kSchedule>(x, carrying, n); },
                       [=] { kernels::activation_backward<Parity, T, kSchedule, Y>(dy, carrying, nullptr, out, n); }});
   }
@@ -62,6 +64,18 @@ std::vector<TimedStore> stores_of(const T* x, const T* dy, T* out, std::byte* ke
       {"MXFP8 y, bit", size + kBlockBytes + kMaskBytes, 2 * size + kBlockBytes + kMaskBytes,
        [=] { kernels::gelu_forward_mxfp8<Forward, T, kSchedule>(x, codes, scales, mask, n); },
        [=] { kernels::activation_backward<kernels::generated::GeluMxfp8, T, kSchedule, MxFp8>(dy, kernels::stored<MxFp8>(codes, scales), mask, out, n); }});
+  using Scaled = kernels::Fp8Activation<kernels::generated::GeluFp8>;
+  using F = kernels::F8E4M3;
+  for (const int bits : {1, 2}) {
+    constexpr float kScale = kernels::kLargestOf<F> / 8;  // the workload's largest y is below 8
+    const auto table = std::make_shared<kernels::Fp8Table>();
+    kernels::fill_fp8_table<Scaled, F>(kScale, bits, *table);
+    u8* const parts = reinterpret_cast<u8*>(kept + (n + 63) / 64 * 64);
+    const double bytes = 1 + bits / 8.0;
+    stores.push_back({std::string("e4m3 y at a scale, ") + (bits == 1 ? "1 bit" : "2 bits"), size + bytes, 2 * size + bytes,
+                      [=] { kernels::activation_forward_fp8<Scaled, F, T, kSchedule>(*table, kScale, x, codes, parts, n); },
+                      [=] { kernels::activation_backward_fp8<T, kSchedule>(*table, dy, reinterpret_cast<const u8*>(codes), parts, out, n); }});
+  }
   const auto coded = [&](const std::string& name, int bits, const u64* seed) {
     u8* const packed = reinterpret_cast<u8*>(kept);
     const double code = bits / 8.0;
@@ -84,7 +98,7 @@ std::vector<StoreSpeed> store_speeds(FormatId format, i64 n, int rounds, std::ui
   std::vector<Array> kept;
   // Every store keeps in an array of its own, so that its backward finds what its forward left.
   with_type(format, [&]<class T>(T) {
-    constexpr std::size_t kMost = 10;
+    constexpr std::size_t kMost = 12;
     for (std::size_t k = 0; k < kMost; ++k) {
       Array array = filled(Content::kResult, Element::kFormat, format, n + n / 8 + 128, seed);
       std::vector<TimedStore> all = stores_of<T>(reinterpret_cast<const T*>(x.get()), reinterpret_cast<const T*>(dy.get()), reinterpret_cast<T*>(out.get()),
@@ -142,7 +156,8 @@ int stores_command(const Options& options) {
     groups.push_back({{"format", name_of(format)}, {"elements", n}, {"stores", stores}});
   }
   if (options.has("json")) {
-    std::printf("%s\n", json{{"schema", "outgrad.store_bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
+    std::printf("%s\n",
+                json{{"schema", kStoreBenchSchema}, {"activation", "gelu"}, {"device", to_json(device_record(cpu))}, {"groups", groups}}.dump(2).c_str());
   }
   return kernels::kExitHolds;
 }

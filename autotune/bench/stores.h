@@ -11,7 +11,9 @@
 
 namespace outgrad::autotune {
 
-// One store: its speed over that of the plain kernels, which keep y and a bit, by rounds.
+inline constexpr const char* kStoreBenchSchema = "outgrad.store_bench/1";  // read by validation/front/
+
+// One store, by the name that it has in `front`: its speed over that of the plain kernels, which keep y and a bit, by rounds.
 struct StoreSpeed {
   std::string store;
   double forward_bytes = 0, backward_bytes = 0;  // an element, read and written

@@ -106,9 +106,12 @@ refuses 2 bench --format bf16,f8
 refuses 2 bench --format bf16,bf16
 refuses 2 bench --stores --kernel gelu_forward
 refuses 2 bench --stores --elements 1
-"$root/outgrad" bench --stores --elements 4096 --rounds 1 --json >stores.json || fail "bench --stores: status $?"
-grep -q '"store": "y with its branch"' stores.json || fail "bench --stores does not time a y with its branch"
-rm stores.json
+"$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 1 --json >stores.json || fail "bench --stores: status $?"
+grep -q '"store": "bf16 y with its branch"' stores.json || fail "bench --stores does not time a y with its branch"
+# Every store that is timed is one of the front.
+"$root/outgrad" front --speed stores.json --json --out front.json >front.txt || fail "front --speed: status $?"
+[[ $(grep -c '"store":' stores.json) == $(grep -c '"speed":' front.json) ]] || fail "front --speed knows $(grep -c '"speed":' front.json) of the stores"
+rm stores.json front.json front.txt
 refuses 2 eval
 refuses 2 eval --op frob
 refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y absent --mask absent --dx dx.out

@@ -1,4 +1,5 @@
 // Moments of every store over the x of bf16, and what follows from them.
+#include "validation/json_node.h"
 #include "validation/front/front.h"
 
 #include <fmt/format.h>
@@ -173,6 +174,27 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
   return rows;
 }
 
+std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f) {
+  const nlohmann::json json = parse_json(text, file);
+  const JsonNode node(json, file, "");
+  node.expect_schema("outgrad.store_bench/1");
+  if (node["activation"].text() != f.name) node["activation"].fail(fmt::format("is not {}", f.name));
+  const auto ratio = [](const JsonNode& each) {
+    const Ratio found{each["median"].finite(), each["low"].finite(), each["high"].finite()};
+    if (!(found.low > 0 && found.low <= found.median && found.median <= found.high)) each.fail("is not an interval of ratios around its median");
+    return found;
+  };
+  for (const JsonNode& group : node["groups"].items()) {
+    if (group["format"].text() != "bf16") continue;
+    std::map<std::string, StoreSpeed> speeds;
+    for (const JsonNode& each : group["stores"].items()) {
+      if (!speeds.emplace(each["store"].text(), StoreSpeed{ratio(each["forward"]), ratio(each["backward"])}).second) each["store"].fail("occurs twice");
+    }
+    return speeds;
+  }
+  node["groups"].fail("has no bf16");
+}
+
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows) {
   nlohmann::ordered_json json{{"schema", kFrontSchema}, {"activation", f.name}, {"x_format", "bf16"}, {"stores", nlohmann::ordered_json::array()}};
   for (const FrontRow& row : rows) {
@@ -185,6 +207,10 @@ nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<Fr
     auto& under = each["under"] = nlohmann::ordered_json::array();
     for (const StoreUnder& u : row.under) {
       under.push_back({{"x", u.x}, {"greatest", u.greatest}, {"at", u.at}, {"rms", u.rms}, {"bias", u.bias}, {"shrinkage", u.shrinkage}});
+    }
+    if (s.speed) {
+      const auto ratio = [](const Ratio& r) { return nlohmann::ordered_json{{"median", r.median}, {"low", r.low}, {"high", r.high}}; };
+      each["speed"] = {{"forward", ratio(s.speed->forward)}, {"backward", ratio(s.speed->backward)}};
     }
     if (!row.dominated_by.empty()) each["dominated_by"] = row.dominated_by;
     json["stores"].push_back(each);
@@ -200,15 +226,17 @@ std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& ro
     text += fmt::format(" {}: rms | bias | shrinkage |", u.x);
     line += " --- | --- | --- |";
   }
-  text += " operations | dominated by |\n" + line + " --- | --- |\n";
+  text += " operations | speed forward | backward | dominated by |\n" + line + " --- | --- | --- | --- |\n";
   for (const FrontRow& row : rows) {
     double found = 0;
     for (const StoreUnder& u : row.under) found = std::max(found, u.greatest);
     text += fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
                         std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", rounded_up(row.store.proven)), found);
     for (const StoreUnder& u : row.under) text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
-    text +=
-        fmt::format(" {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations), row.dominated_by.empty() ? "-" : row.dominated_by);
+    const auto& speed = row.store.speed;
+    text += fmt::format(" {} | {} | {} | {} |\n", row.store.operations < 0 ? "-" : std::to_string(row.store.operations),
+                        speed ? fmt::format("{:.2f}", speed->forward.median) : "-", speed ? fmt::format("{:.2f}", speed->backward.median) : "-",
+                        row.dominated_by.empty() ? "-" : row.dominated_by);
   }
   return text;
 }

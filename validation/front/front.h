@@ -13,7 +13,9 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,14 @@ struct FrontDomain {
   std::vector<double> slope;
 };
 
+/// Speed over that of the kernels that keep y and a bit, in the same rounds; the interval is of 99%.
+struct Ratio {
+  double median = 0, low = 0, high = 0;
+};
+struct StoreSpeed {
+  Ratio forward, backward;
+};
+
 struct Store {
   std::string name;
   std::string origin;      // "outgrad", or the work that publishes it
@@ -52,6 +62,7 @@ struct Store {
   int operations = -1;     // fma, add and mul from what is kept to g; -1: not counted
   bool by_distribution = false;  // the store depends on the range of what is kept, and `errors` on the distribution
   std::function<std::vector<ErrorAt>(const FrontDomain&, const Distribution&)> errors;
+  std::optional<StoreSpeed> speed{};
 };
 
 /// What is known of a store for x of one distribution.
@@ -80,6 +91,9 @@ Store foreign_store(const ForeignFunction& function);
 
 /// Rows in the order of the stores. `rank_by` is the index of the distribution by which dominance is decided.
 std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores, const std::vector<Distribution>& distributions, std::size_t rank_by);
+
+/// By the name of the store: what `outgrad bench --stores --json` wrote of an activation, for x of bf16. Throws kernels::SpecError.
+std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file, const SweptActivation& f);
 
 nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows);
 /// The same as a Markdown table.

@@ -19,7 +19,7 @@ namespace outgrad::validation {
 namespace {
 
 struct Arguments {
-  std::string activation = "gelu", histogram, out;
+  std::string activation = "gelu", histogram, speed, out;
   std::vector<std::string> foreign;
   bool json = false, softmax = false;
   int groups = SoftmaxFrontOptions{}.groups;
@@ -54,6 +54,12 @@ bool front(const Arguments& arguments) {
     const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
     if (function.activation != &f) throw kernels::SpecError(file, "activation", fmt::format("is not {}", f.name));
     stores.push_back(foreign_store(function));
+  }
+  if (!arguments.speed.empty()) {
+    const std::map<std::string, StoreSpeed> speeds = parse_speeds(kernels::read_file(arguments.speed), arguments.speed, f);
+    for (Store& store : stores) {
+      if (const auto known = speeds.find(store.name); known != speeds.end()) store.speed = known->second;
+    }
   }
   const std::vector<FrontRow> rows = front_of(f, std::move(stores), distributions, kRankBy);
   const std::string json = front_json(f, rows).dump(1) + "\n";
@@ -96,11 +102,13 @@ void add_front(CLI::App& app, int& status) {
   command->add_option("--activation", arguments->activation, "one that is swept (default: gelu)");
   command->add_option("--foreign", arguments->foreign, "published systems of this activation, files as validate --foreign reads them");
   command->add_option("--activations", arguments->histogram, "histogram of a model's activations, a fourth distribution of x");
+  command->add_option("--speed", arguments->speed, "what bench --stores --json wrote, for the speed of our stores");
   command->add_option("--out", arguments->out, "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
   command->add_flag("--json", arguments->json, "print the result as JSON");
   CLI::Option* const softmax =
       command->add_flag("--softmax", arguments->softmax, "of softmax's output instead; --foreign are quantisers, which are applied to it")
           ->excludes("--activation")
+          ->excludes("--speed")
           ->excludes("--activations");
   command->add_option("--groups", arguments->groups, "with --softmax: groups of 64 rows of each kind (default: 40)")
       ->check(CLI::Range(1, 10'000))

@@ -44,6 +44,8 @@ Table table_of(const FrontResult& front) {
   const std::size_t one = std::min(kSigma1, distributions.size() - 1);
   table.columns.push_back({"bias", quoted(distributions[one].x)});
   table.columns.push_back({"shrinkage", quoted(distributions[one].x)});
+  const bool timed = std::any_of(front.stores.begin(), front.stores.end(), [](const StoreResult& store) { return store.forward_speed.has_value(); });
+  if (timed) table.columns.insert(table.columns.end(), {{"speed", "forward, over y and a bit"}, {"speed", "backward"}});
   table.columns.push_back(words("dominated by"));
   for (const StoreResult& store : front.stores) {
     std::vector<Cell> row{quoted(store.name), fmt::format("{:.4g}", store.beyond), fmt::format("{:.4g}", store.all),
@@ -51,6 +53,8 @@ Table table_of(const FrontResult& front) {
     for (const StoreErrors& under : store.under) row.emplace_back(scientific(under.rms));
     row.emplace_back(fmt::format("{:+.2g}", store.under[one].bias));
     row.emplace_back(fmt::format("{:.5f}", store.under[one].shrinkage));
+    const auto speed = [&](const std::optional<double>& ratio) { row.push_back(ratio ? Cell(fmt::format("{:.2f}", *ratio)) : Cell("-", Tone::muted)); };
+    if (timed) speed(store.forward_speed), speed(store.backward_speed);
     row.emplace_back(quoted(store.dominated_by));
     table.rows.push_back(std::move(row));
   }

@@ -230,6 +230,10 @@ FrontResult read_front(const std::string& file) {
     store.beyond = each["bits_beyond"].real(), store.all = each["bits_all"].real();
     if (each.has("proven")) store.proven = each["proven"].real();
     if (each.has("condition")) store.condition = each["condition"].text();
+    if (each.has("speed")) {
+      store.forward_speed = each["speed"]["forward"]["median"].finite();
+      store.backward_speed = each["speed"]["backward"]["median"].finite();
+    }
     if (each.has("dominated_by")) store.dominated_by = each["dominated_by"].text();
     for (const Node& under : each["under"].items()) {
       store.under.push_back({under["x"].text(), under["greatest"].real(), under["rms"].real(), under["bias"].real(), under["shrinkage"].real()});

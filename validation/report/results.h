@@ -96,6 +96,7 @@ struct StoreResult {
   std::string name, origin, condition, dominated_by;
   double beyond = 0, all = 0;  // bits an element
   std::optional<double> proven;
+  std::optional<double> forward_speed, backward_speed;  // over those of the kernels that keep y and a bit
   std::vector<StoreErrors> under;
 
   double found() const;

@@ -158,6 +158,46 @@ TEST_F(FrontCommand, WritesItsTable) {
   EXPECT_EQ(json["stores"].back()["under"].size(), 3);
 }
 
+constexpr const char* kSpeeds = R"({"schema": "outgrad.store_bench/1", "activation": "gelu", "groups": [{"format": "bf16", "stores": [
+  {"store": "code of 4 bits", "forward": {"median": 0.91, "low": 0.9, "high": 0.92}, "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
+
+TEST_F(FrontCommand, SpeedsStandBesideTheStoresThatWereTimed) {
+  kernels::write_file(file("speeds.json"), kSpeeds);
+  EXPECT_EQ(run({"--speed", file("speeds.json"), "--out", file("front.json")}), 0);
+  int timed = 0;
+  const nlohmann::json front = nlohmann::json::parse(kernels::read_file(file("front.json")));
+  for (const auto& store : front["stores"]) {
+    if (!store.contains("speed")) continue;
+    ++timed;
+    EXPECT_EQ(store["name"], "code of 4 bits");
+    EXPECT_EQ(store["speed"]["forward"]["median"], 0.91);
+    EXPECT_EQ(store["speed"]["backward"]["high"], 1.7);
+  }
+  EXPECT_EQ(timed, 1);
+}
+
+// Each damage to the file, and what the refusal names.
+TEST(Front, RefusesSpeedsThatAreNone) {
+  const auto damaged = [](std::string_view from, std::string_view to) {
+    std::string text = kSpeeds;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  for (const auto& [from, to, named] : {std::tuple{"store_bench/1", "bench/1", "schema"},
+                                        {"gelu", "silu", "activation"},
+                                        {"bf16", "f16", "groups"},
+                                        {"0.91", "1.91", "groups[0].stores[0].forward"},
+                                        {"1.5", "-1.5", "groups[0].stores[0].backward"},
+                                        {"1.7", "\"much\"", "groups[0].stores[0].backward.high"},
+                                        {"\"store\"", "\"name\"", "groups[0].stores[0]"}}) {
+    try {
+      parse_speeds(damaged(from, to), "speeds.json", kGelu);
+      ADD_FAILURE() << to << " is accepted";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_EQ(std::string(error.what()).find(fmt::format("speeds.json: {}: ", named)), 0u) << error.what();
+    }
+  }
+}
+
 TEST_F(FrontCommand, WritesSoftmaxsTable) {
   EXPECT_EQ(run({"--softmax", "--groups", "1", "--foreign", foreign_file("mesa_gelu"), "--out", file("softmax.json")}), 0);
   const nlohmann::json json = nlohmann::json::parse(kernels::read_file(file("softmax.json")));
@@ -176,6 +216,7 @@ TEST_F(FrontCommand, RefusesBadInputAndWritesNothing) {
   EXPECT_THROW(run({"--activations", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no histogram";
   EXPECT_THROW(run({"--softmax", "--foreign", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no quantiser";
   EXPECT_THROW(run({"--softmax", "--activation", "silu"}), SpecError);
+  EXPECT_THROW(run({"--speed", foreign_file("regelu2"), "--out", file("out")}), SpecError) << "no speeds";
   EXPECT_THROW(run({"--groups", "2"}), SpecError) << "without --softmax";
   EXPECT_THROW(run({"--softmax", "--groups", "0"}), SpecError);
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
