@@ -531,6 +531,28 @@ void Cuda::gelu_backward_mxfp8(outgrad_format format, const void* dy, const std:
   launch_over(at, kKernel, code, schedule, n, {&dy, &y, &mask, &dx, &n});
 }
 
+// ---- What is not there yet --------------------------------------------------------------------------------------------
+
+namespace {
+
+[[noreturn]] void refuse_without_kernel(const char* what) {
+  throw kernels::EnvironmentError(std::string{"outgrad: "} + what + " is there for CPUs, and not for CUDA yet: choose another store");
+}
+
+}  // namespace
+
+void Cuda::activation_forward_fp8(const Fp8Of&, outgrad_format, const void*, std::uint8_t*, void*, i64) const {
+  refuse_without_kernel("an activation's y in e4m3 or e5m2 at a scale");
+}
+
+void Cuda::activation_backward_fp8(const Fp8Of&, outgrad_format, const void*, const std::uint8_t*, const void*, void*, i64) const {
+  refuse_without_kernel("an activation's y in e4m3 or e5m2 at a scale");
+}
+
+void Cuda::softmax_forward_code(outgrad_format, const void*, i64, i64, void*, void*) const { refuse_without_kernel("softmax with codes of 8 bits"); }
+
+void Cuda::softmax_backward_code(outgrad_format, const void*, const void*, i64, i64, void*) const { refuse_without_kernel("softmax with codes of 8 bits"); }
+
 // ---- Dropout --------------------------------------------------------------------------------------------------------
 
 void Cuda::dropout(outgrad_format format, const void* x, void* y, i64 n, const std::uint64_t* seed, double p) const {

@@ -31,6 +31,15 @@ struct CodesOf {
   std::size_t bytes = 0;
 };
 
+// y in 8 bits at a scale, for either backend.
+struct Fp8Of {
+  outgrad_activation activation = 0;
+  outgrad_fp8 fp8 = 0;
+  std::int32_t bits = 0;
+  const float* scale = nullptr;  // where the tensors are
+  std::size_t bytes = 0;         // of the parts
+};
+
 // The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate nothing and
 // never wait, so they may be captured in a graph. Values on the device are not checked: a gamma without a finite
 // reciprocal outside the side channels gives infinities and NaNs in the backward pass. They throw kernels::SpecError
@@ -51,6 +60,12 @@ class Cuda {
   void gelu_forward_mxfp8(outgrad_format format, const void* x, std::uint8_t* codes, std::uint8_t* scales, std::uint32_t* mask, std::int64_t n) const;
   void gelu_backward_mxfp8(outgrad_format format, const void* dy, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint32_t* mask, void* dx,
                            std::int64_t n) const;
+  // Not there yet: EnvironmentError.
+  [[noreturn]] void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n) const;
+  [[noreturn]] void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx,
+                                            std::int64_t n) const;
+  [[noreturn]] void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const;
+  [[noreturn]] void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const;
 
   void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const;
   std::size_t bias_workspace_bytes(outgrad_format format, std::int64_t rows, std::int64_t n) const;

@@ -42,6 +42,20 @@ class Host {
                            std::int64_t n) const {
     require(outgrad_gelu_backward_mxfp8(format, dy, codes, scales, mask, dx, n));
   }
+  void activation_forward_fp8(const Fp8Of& of, outgrad_format format, const void* x, std::uint8_t* codes, void* parts, std::int64_t n) const {
+    require(outgrad_activation_forward_fp8(of.activation, format, x, of.fp8, *of.scale, codes, parts, of.bytes, of.bits, n));
+  }
+  void activation_backward_fp8(const Fp8Of& of, outgrad_format format, const void* dy, const std::uint8_t* codes, const void* parts, void* dx,
+                               std::int64_t n) const {
+    require(outgrad_activation_backward_fp8(of.activation, format, dy, of.fp8, *of.scale, codes, parts, of.bytes, dx, of.bits, n));
+  }
+  // A code of softmax is a byte.
+  void softmax_forward_code(outgrad_format format, const void* x, std::int64_t rows, std::int64_t n, void* y, void* codes) const {
+    require(outgrad_softmax_forward_code(format, x, rows, n, y, codes, static_cast<std::size_t>(rows * n)));
+  }
+  void softmax_backward_code(outgrad_format format, const void* dy, const void* codes, std::int64_t rows, std::int64_t n, void* dx) const {
+    require(outgrad_softmax_backward_code(format, dy, codes, static_cast<std::size_t>(rows * n), rows, n, dx));
+  }
 
   void bias_gelu_forward(outgrad_format format, const void* x, const float* bias, std::int64_t rows, std::int64_t n, void* y, std::uint32_t* mask) const {
     require(outgrad_bias_gelu_forward(format, x, bias, rows, n, y, mask));

@@ -12,6 +12,8 @@
 #include "kernels/c/build.h"
 #include "kernels/codes.h"
 #include "kernels/fits.h"
+#include "kernels/fp8s.h"
+#include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
 
 STABLE_TORCH_LIBRARY(outgrad, m) { outgrad::torch_operators::define(m); }
@@ -65,6 +67,16 @@ Stated stated_by(kernels::FitList<Code...>, int activation, int bits, bool dithe
   return all[activation];
 }
 
+template <class F, class... S>
+Stated stated_by(kernels::Fp8List<S...>, std::string_view activation, int bits) {
+  Stated found;
+  const auto state = [&]<class Of>(Of) {
+    if (activation == Of::Header::kActivation) found = {Of::Header::kName, {.t = kernels::fp8_claims<typename Of::Header, F>().total[bits]}};
+  };
+  (state(S{}), ...);
+  return found;
+}
+
 template <class Action>
 auto by_type(outgrad_format format, const Action& action) {
   if (format == OUTGRAD_F32) return action(float{});
@@ -101,6 +113,12 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
     case 4:
       if (activation == OUTGRAD_GELU) found = stated_by<kernels::generated::GeluMxfp8>();
       break;
+    case 5:
+    case 6:
+      if (!kernels::part_bits_hold(bits)) break;
+      found = kind == 5 ? stated_by<kernels::F8E4M3>(kernels::Fp8Activations{}, kernels::kActivationNames[activation], bits)
+                        : stated_by<kernels::F8E5M2>(kernels::Fp8Activations{}, kernels::kActivationNames[activation], bits);
+      break;
     default: break;
   }
   if (found.name == nullptr) return 1;
@@ -109,6 +127,17 @@ extern "C" OUTGRAD_API std::int32_t outgrad_torch_fit(outgrad_activation activat
   const double all[] = {found.of.a_plus_b, found.k, found.of.t, found.of.r, found.bias};
   std::copy(std::begin(all), std::end(all), bounds);
   return 0;
+}
+
+// outgrad_fp8_error: the proven bound for y in 8 bits at one scale. Returns 0, or 1 if there is no such store or scale.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_fp8_error(outgrad_activation activation, outgrad_fp8 fp8, float scale, std::int32_t bits, double* error) {
+  return outgrad_fp8_error(activation, fp8, scale, bits, error) == OUTGRAD_OK ? 0 : 1;
+}
+
+// Of softmax's codes for rows of n (kernels/softmax.h): the relative error of p', and the largest p with code 0.
+extern "C" OUTGRAD_API void outgrad_torch_softmax(std::int64_t n, double* relative, double* least) {
+  *relative = outgrad::kernels::softmax_relative(n);
+  *least = outgrad::kernels::softmax_least(n);
 }
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }

@@ -28,6 +28,7 @@
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/code.h"
+#include "kernels/fp8.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
 
@@ -286,6 +287,38 @@ Tensor gelu_backward_mxfp8(const Tensor& dy, const Tensor& codes, const Tensor& 
   return dx;
 }
 
+// The scale is a float32 tensor of one element beside x. y itself is activation_forward's.
+inline Fp8Of fp8_of(const Call& call, const Tensor& scale, std::int64_t activation, std::int64_t fp8, std::int64_t bits, std::int64_t n) {
+  STD_TORCH_CHECK(bits >= 0 && bits <= kernels::kMostPartBits, "outgrad: parts of ", bits, " bits, where 0 to ", kernels::kMostPartBits, " are possible");
+  require_elements(scale, ScalarType::Float, 1, "scale");
+  const int width = static_cast<int>(bits);
+  return {static_cast<outgrad_activation>(activation), static_cast<outgrad_fp8>(fp8), width, call.data<float>(scale),
+          static_cast<std::size_t>(kernels::code_bytes(width, n))};
+}
+
+template <class Backend>
+std::tuple<Tensor, Tensor> activation_forward_fp8(const Tensor& x, const Tensor& scale, std::int64_t activation, std::int64_t fp8, std::int64_t bits) {
+  const Call call(x);
+  const std::int64_t n = x.numel();
+  const Fp8Of of = fp8_of(call, scale, activation, fp8, bits, n);
+  const Tensor codes = call.octets_of(n), parts = call.octets_of(static_cast<std::int64_t>(of.bytes));
+  call.backend<Backend>().activation_forward_fp8(of, format_of(x), call.data(x), result<std::uint8_t>(codes), parts.mutable_data_ptr(), n);
+  return {codes, parts};
+}
+
+template <class Backend>
+Tensor activation_backward_fp8(const Tensor& dy, const Tensor& codes, const Tensor& parts, const Tensor& scale, std::int64_t activation, std::int64_t fp8,
+                               std::int64_t bits) {
+  const Call call(dy);
+  const std::int64_t n = dy.numel();
+  const Fp8Of of = fp8_of(call, scale, activation, fp8, bits, n);
+  require_elements(codes, ScalarType::Byte, n, "codes");
+  require_elements(parts, ScalarType::Byte, static_cast<std::int64_t>(of.bytes), "parts");
+  const Tensor dx = call.made_like(dy);
+  call.backend<Backend>().activation_backward_fp8(of, format_of(dy), call.data(dy), call.data<std::uint8_t>(codes), call.data(parts), dx.mutable_data_ptr(), n);
+  return dx;
+}
+
 // --- GELU and a bias -------------------------------------------------------------------------------------------------
 
 // GELU of what a linear layer gives before its bias is added, over rows of n = the bias's length.
@@ -317,6 +350,27 @@ std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& dy, const Tensor& y,
   backend.bias_gelu_backward(format_of(y), call.data(dy), call.data(y), call.data<std::uint32_t>(mask), rows, columns, dx.mutable_data_ptr(),
                              result<float>(dbias), workspace.mutable_data_ptr(), bytes);
   return {dx, dbias};
+}
+
+// --- Softmax over rows of n ----------------------------------------------------------------------------------------
+
+template <class Backend>
+std::tuple<Tensor, Tensor> softmax_forward_code(const Tensor& x, std::int64_t columns) {
+  const Call call(x);
+  const std::int64_t rows = rows_of(x, columns);
+  const Tensor y = call.made_like(x), codes = call.octets_of(x.numel());
+  if (rows > 0) call.backend<Backend>().softmax_forward_code(format_of(x), call.data(x), rows, columns, y.mutable_data_ptr(), codes.mutable_data_ptr());
+  return {y, codes};
+}
+
+template <class Backend>
+Tensor softmax_backward_code(const Tensor& dy, const Tensor& codes, std::int64_t columns) {
+  const Call call(dy);
+  const std::int64_t rows = rows_of(dy, columns);
+  require_elements(codes, ScalarType::Byte, dy.numel(), "codes");
+  const Tensor dx = call.made_like(dy);
+  if (rows > 0) call.backend<Backend>().softmax_backward_code(format_of(dy), call.data(dy), call.data(codes), rows, columns, dx.mutable_data_ptr());
+  return dx;
 }
 
 // --- Norms over rows of n ------------------------------------------------------------------------------------------
@@ -387,8 +441,12 @@ inline constexpr const char* kSchemas[] = {
     "activation_backward_code(Tensor dy, Tensor codes, int activation, int bits, Tensor? seed) -> Tensor",
     "gelu_forward_mxfp8(Tensor x) -> (Tensor, Tensor, Tensor)",
     "gelu_backward_mxfp8(Tensor dy, Tensor codes, Tensor scales, Tensor mask) -> Tensor",
+    "activation_forward_fp8(Tensor x, Tensor scale, int activation, int fp8, int bits) -> (Tensor, Tensor)",
+    "activation_backward_fp8(Tensor dy, Tensor codes, Tensor parts, Tensor scale, int activation, int fp8, int bits) -> Tensor",
     "bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)",
     "bias_gelu_backward(Tensor dy, Tensor y, Tensor mask, SymInt columns) -> (Tensor, Tensor)",
+    "softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)",
+    "softmax_backward_code(Tensor dy, Tensor codes, SymInt columns) -> Tensor",
     "norm_forward(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? side_channels) -> (Tensor, Tensor, Tensor)",
     "norm_backward(Tensor dy, Tensor y, SymInt columns, Tensor? gamma, Tensor? beta, Tensor rstd, bool rms, Tensor? side_channels, Tensor side_x_hat, "
     "bool with_dgamma, bool with_dbeta) -> (Tensor, Tensor, Tensor)",
@@ -409,8 +467,12 @@ void implement(Library& m) {
   m.impl("activation_backward_code", TORCH_BOX(&activation_backward_code<Backend>));
   m.impl("gelu_forward_mxfp8", TORCH_BOX(&gelu_forward_mxfp8<Backend>));
   m.impl("gelu_backward_mxfp8", TORCH_BOX(&gelu_backward_mxfp8<Backend>));
+  m.impl("activation_forward_fp8", TORCH_BOX(&activation_forward_fp8<Backend>));
+  m.impl("activation_backward_fp8", TORCH_BOX(&activation_backward_fp8<Backend>));
   m.impl("bias_gelu_forward", TORCH_BOX(&bias_gelu_forward<Backend>));
   m.impl("bias_gelu_backward", TORCH_BOX(&bias_gelu_backward<Backend>));
+  m.impl("softmax_forward_code", TORCH_BOX(&softmax_forward_code<Backend>));
+  m.impl("softmax_backward_code", TORCH_BOX(&softmax_backward_code<Backend>));
   m.impl("norm_forward", TORCH_BOX(&norm_forward<Backend>));
   m.impl("norm_backward", TORCH_BOX(&norm_backward<Backend>));
   m.impl("dropout", TORCH_BOX(&dropout<Backend>));

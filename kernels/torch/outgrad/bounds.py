@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from . import library, stores
+from . import fp8, library, stores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,19 +25,28 @@ class Bounds:
         return f"|g - f'| <= {stated:.2g}{mean}, fit {self.fit}"
 
 
-def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT):
+def bounds(activation="gelu", dtype=torch.float32, store=stores.DEFAULT, largest=None):
     """Bounds of an activation's gradient for a y of dtype and what the store keeps (stores.py). That of mxfp8+bit holds in
     every block of 32 whose largest |y| is below 2^12. Of a store that keeps x, whose error depends on the ranges, it is the
-    width of f', which holds for every x, also where it was saturated."""
+    width of f', which holds for every x, also where it was saturated.
+
+    The bound of a y in e4m3 or e5m2 at a scale holds in every tensor whose largest finite |y| is at most 2^12, or 2^26 in
+    e5m2. largest: this largest |y|; then the bound is that at its scale, and there is one for every tensor."""
     if activation not in library.ACTIVATIONS:
         raise ValueError(f"outgrad.bounds: {activation!r} is none of {', '.join(library.ACTIVATIONS)}")
     if dtype not in library.FORMATS:
         raise TypeError(f"outgrad.bounds: {dtype} is none of float32, float16, bfloat16")
     if (why := stores.why_not(activation, store)) is not None:
         raise ValueError(f"outgrad.bounds: {why}")
+    of_fp8 = stores.fp8_of(store)
+    if largest is not None and (of_fp8 is None or not 0 <= largest <= torch.finfo(torch.float32).max):
+        raise ValueError(f"outgrad.bounds: largest is {largest}, which takes a finite float32 from 0 on and a store in e4m3 or e5m2; the store is {store}")
     if store in stores.OF_X:
         # f' is continuous, and the two values of a code of 1 bit are within its bound of all of it.
         width, gradient = 4 * bounds(activation, dtype, "code:1").total, bounds(activation)
         return dataclasses.replace(gradient, total=math.nextafter(width + gradient.evaluation, math.inf))
     fit, sha256, (a_plus_b, k, t, r, bias) = library.fit_of(activation, dtype, *stores.STORES[stores.for_type(store, dtype)])
+    if largest is not None:
+        scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), of_fp8[0], fp8.LEAST_OF_ACTIVATIONS).item()
+        t = library.fp8_error(activation, of_fp8[0], scale, of_fp8[1])
     return Bounds(fit, sha256, a_plus_b + k, t, r, bias)

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from . import library, quantisers, stores
+from . import fp8, library, quantisers, stores
 
 
 def _expect(function, **tensors):
@@ -198,6 +198,22 @@ def _keeping_mxfp8(name, index):
     return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
 
 
+def _keeping_fp8(name, index, of, bits):
+    def compute(x):
+        x = x.contiguous()
+        y = library.activation_forward(x, index)[0]
+        scale = fp8.scale_of(y, of, fp8.LEAST_OF_ACTIVATIONS)
+        return y, *library.activation_forward_fp8(x, scale, index, of, bits), scale
+
+    def gradients(ctx, dy):
+        def compute(dy, codes, parts, scale, _):
+            return library.activation_backward_fp8(dy.contiguous(), codes, parts, scale, index, of, bits)
+
+        return _first_only(name, compute, dy, *ctx.saved_tensors)
+
+    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
+
+
 def _keeping_x(name, index, encode, decode):
     """An operation that keeps an x in few bits: encode(x, ranges) gives what is kept, and decode(shape, *kept) an x' in
     float32. The backward pass is that of y+bit in float32 from f(x')."""
@@ -248,6 +264,8 @@ def _keeping(name, index, store):
         return _keeping_codes(name, index, int(bits))
     if kind == "dither":
         return _keeping_dithered_codes(name, index, int(bits))
+    if (of := stores.fp8_of(store)) is not None:
+        return _keeping_fp8(name, index, *of)
     return {stores.DEFAULT: _keeping_y, "parity": _keeping_parity, "mxfp8+bit": _keeping_mxfp8}[store](name, index)
 
 

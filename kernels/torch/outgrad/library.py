@@ -26,6 +26,10 @@ activation_forward_code = torch.ops.outgrad.activation_forward_code.default
 activation_backward_code = torch.ops.outgrad.activation_backward_code.default
 gelu_forward_mxfp8 = torch.ops.outgrad.gelu_forward_mxfp8.default
 gelu_backward_mxfp8 = torch.ops.outgrad.gelu_backward_mxfp8.default
+activation_forward_fp8 = torch.ops.outgrad.activation_forward_fp8.default
+activation_backward_fp8 = torch.ops.outgrad.activation_backward_fp8.default
+softmax_forward_code = torch.ops.outgrad.softmax_forward_code.default
+softmax_backward_code = torch.ops.outgrad.softmax_backward_code.default
 bias_gelu_forward = torch.ops.outgrad.bias_gelu_forward.default
 bias_gelu_backward = torch.ops.outgrad.bias_gelu_backward.default
 norm_forward = torch.ops.outgrad.norm_forward.default
@@ -34,6 +38,8 @@ dropout = torch.ops.outgrad.dropout.default
 
 # outgrad_format of kernels/c/outgrad.h.
 FORMATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+# outgrad_fp8 of kernels/c/outgrad.h.
+FP8 = {"e4m3": 0, "e5m2": 1}
 
 _c = ctypes.CDLL(str(_path))
 _c.outgrad_torch_version.restype = _c.outgrad_torch_activation.restype = ctypes.c_char_p
@@ -66,6 +72,14 @@ def fit_of(activation, dtype, kind=0, bits=0):
     if _c.outgrad_torch_fit(ACTIVATIONS.index(activation), FORMATS[dtype], kind, bits, ctypes.byref(name), ctypes.byref(sha256), bounds) != 0:
         raise ValueError(f"no fit of {activation} for {dtype}")
     return name.value.decode(), sha256.value.decode(), tuple(bounds)
+
+
+def fp8_error(activation, fp8, scale, bits):
+    """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits beside it."""
+    error = ctypes.c_double()
+    if _c.outgrad_torch_fp8_error(ACTIVATIONS.index(activation), fp8, ctypes.c_float(scale), bits, ctypes.byref(error)) != 0:
+        raise ValueError(f"no y in 8 bits of {activation} at a scale of {scale}")
+    return error.value
 
 
 def version():
@@ -120,6 +134,26 @@ def _(x):
 
 @torch.library.register_fake("outgrad::gelu_backward_mxfp8")
 def _(dy, codes, scales, mask):
+    return _contiguous(dy)
+
+
+@torch.library.register_fake("outgrad::activation_forward_fp8")
+def _(x, scale, activation, fp8, bits):
+    return _octets(x, x.numel()), _octets(x, (x.numel() * bits + 7) // 8)
+
+
+@torch.library.register_fake("outgrad::activation_backward_fp8")
+def _(dy, codes, parts, scale, activation, fp8, bits):
+    return _contiguous(dy)
+
+
+@torch.library.register_fake("outgrad::softmax_forward_code")
+def _(x, columns):
+    return _contiguous(x), _octets(x, x.numel())
+
+
+@torch.library.register_fake("outgrad::softmax_backward_code")
+def _(dy, codes, columns):
     return _contiguous(dy)
 
 

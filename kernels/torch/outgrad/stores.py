@@ -4,6 +4,8 @@
     parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls back to y+bit)
     code:K     a code of f'(x) of K bits, 1 to 8; neither x nor y
     dither:K   a code of K bits, 2 or 3, rounded at random, so that its mean is f'(x); neither x nor y, but a seed
+    e4m3       y in e4m3 with one scale a tensor, and with +bit or +2bits one or two bits an element beside it; activations
+               with a minimum; on CPUs. e5m2, e5m2+bit and e5m2+2bits likewise
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
     mesa       x in 8 bits, rounded at random, with a range for each 64 columns, which a module follows; to compare with
     actnn:K    x in K bits, 2, 4 or 8, rounded at random, with a range for each 256 elements; to compare with
@@ -28,9 +30,16 @@ STORES = {
     **{f"code:{bits}": (2, bits) for bits in range(1, 9)},
     **{f"dither:{bits}": (3, bits) for bits in (2, 3)},
     "mxfp8+bit": (4, 0),
+    **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items() for bits, beside in enumerate(("", "+bit", "+2bits"))},
     **dict.fromkeys(OF_X),
 }
-_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, mesa, actnn:2, actnn:4 and actnn:8"
+_WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4 and actnn:8"
+
+
+def fp8_of(store):
+    """(outgrad_fp8, bits beside each code) of a store that keeps y in e4m3 or e5m2 at a scale; None for any other."""
+    kind, bits = STORES[store] or (0, 0)
+    return (kind - 5, bits) if kind in (5, 6) else None
 
 
 def why_not(activation, store):
@@ -41,6 +50,8 @@ def why_not(activation, store):
         return f"{activation} has no minimum, so its y needs no parity: y+bit keeps y alone"
     if store == "mxfp8+bit" and activation != "gelu":
         return f"{activation} has no mxfp8+bit, gelu alone has it"
+    if fp8_of(store) is not None and activation not in library.MASKED:
+        return f"{activation} has no minimum, and {store} is there for activations that have one"
     return None
 
 

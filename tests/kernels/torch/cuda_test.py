@@ -149,6 +149,10 @@ def test_what_stores_refuse(device):
         (lambda: device.activation_backward_parity(x.half(), x.half(), 6), "activation_backward_parity: tanh rises: there is no branch"),
         (lambda: device.activation_forward_parity(x.half(), 10), "activation 10 is unknown"),
         (lambda: device.activation_forward_code(x, 10, 4, None), "activation 10 is unknown"),
+        (lambda: device.activation_forward_fp8(x, torch.ones(1), 0, 0, 1), "^outgrad: an activation's y in e4m3 or e5m2 at a scale is there for CPUs, and not for"),
+        (lambda: device.activation_backward_fp8(x, codes.new_zeros(32), codes[:4], torch.ones(1), 0, 0, 1), "at a scale is there for CPUs, and not for CUDA yet"),
+        (lambda: device.softmax_forward_code(x, 8), "^outgrad: softmax with codes of 8 bits is there for CPUs, and not for CUDA yet"),
+        (lambda: device.softmax_backward_code(x, codes.new_zeros(32), 8), "softmax with codes of 8 bits is there for CPUs"),
         (lambda: device.activation_backward_code(x, codes, 0, 4, torch.tensor([7])), "activation_backward_code: a code has 1 to 8 bits, and a dithered one 2 or 3"),
     ):
         with pytest.raises(RuntimeError, match=why):

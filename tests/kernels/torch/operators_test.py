@@ -16,7 +16,7 @@ from outgrad import library
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 LENGTHS = [0, 1, 31, 33, 100_000]
-SEED = torch.tensor([7])
+SEED, SCALE = torch.tensor([7]), torch.tensor([100.0])
 
 
 def arguments(dtype, n):
@@ -44,6 +44,11 @@ def arguments(dtype, n):
         (library.activation_backward_code, (dy, library.activation_forward_code(x, 3, 5, None)[1], 3, 5, None)),
         (library.activation_forward_code, (x, 6, 3, SEED)),
         (library.activation_backward_code, (dy, library.activation_forward_code(x, 6, 3, SEED)[1], 6, 3, SEED)),
+        *((library.activation_forward_fp8, (x, SCALE, 3, fp8, bits)) for fp8, bits in ((0, 0), (0, 1), (1, 2))),
+        (library.activation_backward_fp8, (dy, *library.activation_forward_fp8(x, SCALE, 3, 0, 2), SCALE, 3, 0, 2)),
+        (torch.ops.outgrad.fp8_scale.default, (x, 0, 1.0)),
+        (library.softmax_forward_code, (matrix, columns)),
+        (library.softmax_backward_code, (dm, library.softmax_forward_code(matrix, columns)[1], columns)),
         (library.gelu_forward_mxfp8, (x,)),
         (library.gelu_backward_mxfp8, (dy, *library.gelu_forward_mxfp8(x))),
         *([] if dtype == torch.float32 else [(library.activation_forward_parity, (x, 0)), (library.activation_backward_parity, (dy, y, 0))]),
@@ -120,6 +125,24 @@ def test_operators_refuse_what_they_cannot_do():
         library.activation_forward_parity(x.half(), library.ACTIVATIONS.index("tanh"))
     with pytest.raises(RuntimeError, match="scales has"):
         library.gelu_backward_mxfp8(x, torch.zeros(32, dtype=torch.uint8), codes, mask)
+    with pytest.raises(RuntimeError, match="parts of 3 bits, where 0 to 2 are possible"):
+        library.activation_forward_fp8(x, SCALE, 0, 0, 3)
+    for scale in (0.0, -1.0, float("inf"), float("nan"), 1e-39):
+        with pytest.raises(RuntimeError, match="scale"):
+            library.activation_forward_fp8(x, torch.tensor([scale]), 0, 0, 1)
+    with pytest.raises(RuntimeError, match="scale has 2 elements"):
+        library.activation_forward_fp8(x, torch.ones(2), 0, 0, 1)
+    with pytest.raises(RuntimeError, match="activation"):
+        library.activation_forward_fp8(x, SCALE, library.ACTIVATIONS.index("tanh"), 0, 1)
+    eight = library.activation_forward_fp8(x, SCALE, 0, 0, 1)
+    with pytest.raises(RuntimeError, match="parts has"):
+        library.activation_backward_fp8(x, *eight, SCALE, 0, 0, 2)
+    with pytest.raises(RuntimeError, match="codes has"):
+        library.activation_backward_fp8(x, eight[0][1:], eight[1], SCALE, 0, 0, 1)
+    with pytest.raises(RuntimeError, match="codes has"):
+        library.softmax_backward_code(x, eight[0][1:], 8)
+    with pytest.raises(RuntimeError, match="no rows of 7"):
+        library.softmax_forward_code(x, 7)
     with pytest.raises(RuntimeError, match="no rows of 7"):
         library.norm_forward(x, 7, None, None, 1e-5, False, None)
     with pytest.raises(RuntimeError, match="gamma has 7 elements"):
@@ -171,6 +194,12 @@ def digests():
             for store, bits, seed in (("code", 4, None), ("dither", 2, SEED)):
                 codes = library.activation_forward_code(x, activation, bits, seed)[1]
                 results[f"{name}_{store}"] = codes, library.activation_backward_code(dy, codes, activation, bits, seed)
+        for name, index in ((name, library.ACTIVATIONS.index(name)) for name in library.MASKED):
+            for of, fp8 in library.FP8.items():
+                eight = library.activation_forward_fp8(x, SCALE, index, fp8, 2)
+                results[f"{name}_{of}"] = *eight, library.activation_backward_fp8(dy, *eight, SCALE, index, fp8, 2)
+        coded = library.softmax_forward_code(x, 99)
+        results["softmax_code"] = *coded, library.softmax_backward_code(dy, coded[1], 99)
         mxfp8 = library.gelu_forward_mxfp8(x)
         results["gelu_mxfp8"] = *mxfp8, library.gelu_backward_mxfp8(dy, *mxfp8)
         for name, tensors in results.items():

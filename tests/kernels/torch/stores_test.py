@@ -22,7 +22,7 @@ LEAST_SUBNORMAL = {torch.float32: 2.0**-149, torch.float16: 2.0**-24, torch.bflo
 PAIRS = [(name, store) for name in library.ACTIVATIONS for store in stores.STORES if stores.why_not(name, store) is None]
 pairs = pytest.mark.parametrize(("name", "store"), [pair for pair in PAIRS if pair[1] not in stores.OF_X])  # quantisers_test.py has those
 each = pytest.mark.parametrize("store", stores.STORES)  # of GELU, which has them all
-of_each_kind = pytest.mark.parametrize("store", ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "mesa", "actnn:2"])
+of_each_kind = pytest.mark.parametrize("store", ["y+bit", "parity", "code:5", "dither:3", "mxfp8+bit", "e4m3+bit", "mesa", "actnn:2"])
 RANDOM = ("dither", "mesa", "actnn")
 
 
@@ -50,6 +50,7 @@ def kept_by(store, n, bytes_each, columns=1024):
         "code": lambda: n * int(bits) // 8,
         "dither": lambda: n * int(bits) // 8 + 8,
         "mxfp8+bit": lambda: n + n // 32 + n // 8,
+        **{name + beside: lambda b=b: n + n * b // 8 + 4 for name in library.FP8 for b, beside in enumerate(("", "+bit", "+2bits"))},
         "mesa": lambda: n + columns // 64 * 8,
         "actnn": lambda: n * int(bits) // 8 + n // 256 * 4,
     }[kind]()
@@ -64,7 +65,7 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
     if stores.for_type(store, dtype) == "y+bit" and dtype == torch.float32:
         pytest.skip("its header states no total; functional_test.py has it")
     x, function = inputs(dtype), getattr(outgrad, name)
-    if store == "mxfp8+bit":
+    if store == "mxfp8+bit" or stores.fp8_of(store) is not None:
         x = x[x.abs() < 2.0**12]  # what its bound is stated for
     bound = outgrad.bounds(name, dtype, store).total
     assert 0 < bound < 0.4
@@ -83,6 +84,8 @@ def test_every_gradient_is_within_the_proven_bound(name, store, dtype):
         else:
             assert torch.equal(y, plain)
     if store != "y+bit" and dtype != torch.float32:
+        if stores.fp8_of(store) is not None:
+            bound = outgrad.bounds(name, dtype, store, y.abs().max().item()).total  # at this scale; the other is of all scales
         assert largest > 0.5 * bound, "the bound is of this store, and no larger one's"
 
 
@@ -113,9 +116,53 @@ def test_bounds_are_those_of_the_headers():
     assert str(dithered) == "|g - f'| <= 0.09, its mean <= 4e-05, fit gelu_code"
     names = {store: outgrad.bounds("gelu", torch.float16, store).fit for store in ("y+bit", "parity", "mxfp8+bit", "code:1")}
     assert names == {"y+bit": "gelu_f16", "parity": "gelu_f16_parity", "mxfp8+bit": "gelu_mxfp8", "code:1": "gelu_code"}
-    assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1 + 10
+    assert len({outgrad.bounds(name, torch.bfloat16, store).sha256 for name, store in PAIRS}) == 10 + 10 + 6 + 1 + 6 + 10
     with pytest.raises(ValueError, match="outgrad.bounds: tanh has no minimum"):
         outgrad.bounds("tanh", torch.bfloat16, "parity")
+
+
+# --- y in 8 bits at a scale --------------------------------------------------------------------------------------------
+
+
+ACTIVATIONS_OF_FP8 = pytest.mark.parametrize("name", library.MASKED)
+FP8 = [store for store in stores.STORES if stores.fp8_of(store) is not None]
+
+
+@pytest.mark.parametrize("store", FP8)
+@ACTIVATIONS_OF_FP8
+def test_y_in_8_bits_is_within_the_bound_of_its_scale(name, store):
+    """Tensors of any largest |y|, from 0 to the largest float32, which has a bound of its own; those that the bound over all
+    scales holds for, too. What is no number changes none of it."""
+    generator = torch.Generator().manual_seed(len(name) + len(store))
+    for power in (-149, -30, -3, -1, -0.5, 0, 0.3, 0.7, 1, 5, 11.9, 13, 14.5, 17, 25.9, 31, 60, 127.9):
+        top = min(2.0**power, torch.finfo(torch.float32).max)
+        x = torch.cat([torch.linspace(-min(top, 8), min(top, 8), 4001), torch.randn(2000, generator=generator).clamp(-top, top), torch.tensor([top])])
+        for strange in ([], [math.inf, -math.inf, math.nan]):
+            given = torch.cat([x, torch.tensor(strange)])
+            y, dx = gradients(lambda x: getattr(outgrad, name)(x, store=store), given, dy=torch.ones_like(given))
+            largest = y[torch.isfinite(y)].abs().max().item()
+            bound = outgrad.bounds(name, torch.float32, store, largest).total
+            off = (dx[: len(x)].double() - slope(name, x)).abs().max().item()
+            assert off <= bound + 1e-6, (power, off, bound)
+            overall = outgrad.bounds(name, torch.float32, store).total
+            assert bound <= overall or largest > (2.0**12 if store.startswith("e4m3") else 2.0**26)
+            if strange:
+                assert dx[-3] == pytest.approx(1, abs=bound) and dx[-2] == pytest.approx(0, abs=bound) and dx[-1].isnan()
+
+
+def test_a_largest_y_below_1_counts_as_1():
+    """Otherwise all y from the largest one on would share a code, and the bound would be three times as large."""
+    of = [outgrad.bounds("gelu", torch.float32, "e4m3+bit", largest).total for largest in (0, 1e-3, 1)]
+    assert of[0] == of[1] == of[2] <= outgrad.bounds("gelu", torch.float32, "e4m3+bit").total
+    assert library.fp8_error("gelu", library.FP8["e4m3"], 448 / 1e-3, 1) > 2.5 * of[0]
+
+
+def test_a_largest_y_belongs_to_stores_with_a_scale():
+    for store, largest in (("code:4", 1.0), ("e4m3+bit", -1.0), ("e4m3+bit", math.inf), ("e4m3+bit", math.nan), ("e5m2", 1e39)):
+        with pytest.raises(ValueError, match="outgrad.bounds: largest is"):
+            outgrad.bounds("gelu", torch.float32, store, largest)
+    with pytest.raises(ValueError, match="no y in 8 bits of gelu at a scale of 0"):
+        library.fp8_error("gelu", 0, 0.0, 1)
 
 
 # --- Dithers ---------------------------------------------------------------------------------------------------------
@@ -227,12 +274,14 @@ def test_gelus_tanh_form_has_a_name_of_its_own():
 @pytest.mark.parametrize(
     ("store", "why"),
     [
-        ("code:9", r"store: 'code:9' is no store; there are y\+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8\+bit, mesa, actnn:2, "),
+        ("code:9", r"store: 'code:9' is no store; there are y\+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8\+bit, e4m3, "),
         ("dither:4", "'dither:4' is no store"),
         (4, "4 is no store"),
         ({"gelu": None}, "None is no store"),
         ({"relu": "code:4"}, "store names 'relu', which is none of gelu, "),
         ("parity", r"5 cannot have the store 'parity': softplus has no minimum, so its y needs no parity: y\+bit keeps y alone"),
+        ({"softplus": "e4m3+2bits"}, r"5 cannot have the store 'e4m3\+2bits': softplus has no minimum, and e4m3\+2bits is there for"),
+        ("e5m2+3bits", r"'e5m2\+3bits' is no store"),
         ({"silu": "mxfp8+bit"}, r"3 cannot have the store 'mxfp8\+bit': silu has no mxfp8\+bit, gelu alone has it"),
     ],
 )
@@ -439,7 +488,7 @@ def test_a_y_changed_in_place_is_an_error(store):
         y.sum().backward()
 
 
-@pytest.mark.parametrize("store", ["code:4", "dither:3", "mxfp8+bit"])
+@pytest.mark.parametrize("store", ["code:4", "dither:3", "mxfp8+bit", "e4m3+2bits"])
 def test_a_y_that_is_not_kept_may_be_changed(store):
     x = torch.randn(8, dtype=torch.bfloat16)
     torch.manual_seed(1)
@@ -451,5 +500,5 @@ def test_a_y_that_is_not_kept_may_be_changed(store):
 @each
 def test_a_nan_gives_a_nan_unless_a_code_stands_for_it(store):
     y, dx = gradients(lambda x: outgrad.gelu(x, store=store), torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))
-    assert y[0].isnan() and dx[0].isnan() == (store in ("y+bit", "parity", "mxfp8+bit"))
+    assert y[0].isnan() and dx[0].isnan() == (store in ("y+bit", "parity", "mxfp8+bit") or stores.fp8_of(store) is not None)
     assert torch.isfinite(dx[1])
