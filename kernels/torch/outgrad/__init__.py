@@ -10,7 +10,8 @@ from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
 from .functional import dropout, dropout_add_layer_norm, layer_norm, linear_gelu, rms_norm, side_channels
 from .library import ACTIVATIONS, version
-from .modules import ELU, GELU, Dropout, LayerNorm, Mish, QuickGELU, RMSNorm, SiLU, Softplus
+from .linear import linear
+from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softplus
 from .patching import Report, patch, unpatch
 
 # gelu, silu and all other activations of the catalogue.
@@ -23,6 +24,7 @@ __all__ = [
     "Bounds",
     "Dropout",
     "LayerNorm",
+    "Linear",
     "Mish",
     "QuickGELU",
     "RMSNorm",
@@ -34,6 +36,7 @@ __all__ = [
     "dropout",
     "dropout_add_layer_norm",
     "layer_norm",
+    "linear",
     "linear_gelu",
     "patch",
     "rms_norm",

@@ -34,7 +34,7 @@ def main(arguments=None):
     command.add_argument("--length", type=_positive, default=512, help="of a sequence (default: 512)")
     command.add_argument("--type", choices=report.TYPES, default="bf16", help="of parameters and inputs; autocast: fp32 with bf16 products (default: bf16)")
     command.add_argument("--norms", choices=("fp32", "autocast"), default="fp32", help="the norms' type under autocast (default: fp32)")
-    command.add_argument("--store", default=stores.DEFAULT, help="what activations keep: code:4, or gelu=parity,silu=code:4 (default: %(default)s)")
+    command.add_argument("--store", default=stores.DEFAULT, help="what layers keep: code:4 for all activations, or gelu=e4m3+bit,linear=e4m3 (default: %(default)s)")
     command.add_argument("--evaluation", action="store_true", help="the model in evaluation mode")
     command.add_argument("--modules", action="store_true", help="a row for each module too, with its bound")
     command.add_argument("--plot", metavar="FILE", help="also draw the bytes by component (needs matplotlib)")

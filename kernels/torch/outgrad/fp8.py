@@ -1,20 +1,32 @@
 """A tensor in 8 bits, e4m3 or e5m2 (OFP8), at one scale: the float32 by which it is multiplied before it is rounded.
 
 The scale makes the largest finite magnitude the format's largest number. Infinities count as that number, and NaNs stay
-NaN; neither has part in the scale. It is an operator, so that torch.compile keeps what it gives, and not what it is made
-of.
+NaN; neither has part in the scale. Each step is an operator, so that torch.compile keeps what it gives, and not what it
+is made of.
+
+Who makes codes of a tensor that others read offers them (offer, offered): an activation those of its y, and a Linear those
+of its x, so that all of them keep one storage. The offer is an attribute of the tensor. It holds as long as this tensor
+has the values that it had: it is refused after every change that PyTorch counts, for another storage or shape, and for
+any other tensor that was made of it. It keeps no codes in memory that no graph keeps. What PyTorch does not count is what
+its own autograd does not notice either: a change through .data, or by another library.
 """
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.utils.weak import TensorWeakRef
 
 from . import library
 
-LARGEST = {library.FP8["e4m3"]: 448.0, library.FP8["e5m2"]: 57344.0}
+TYPES = {library.FP8["e4m3"]: torch.float8_e4m3fn, library.FP8["e5m2"]: torch.float8_e5m2}
+LARGEST = {fp8: torch.finfo(dtype).max for fp8, dtype in TYPES.items()}
+# Relative to a magnitude in the range of normal numbers, half a unit in the last place; below, half the least subnormal.
+UNIT_ROUNDOFF = {fp8: torch.finfo(dtype).eps / 2 for fp8, dtype in TYPES.items()}
+HALF_SUBNORMAL = {fp8: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2 for fp8, dtype in TYPES.items()}
 # Of an activation a largest |y| below 1 counts as 1. Then the scale is at most the format's largest number, up to which
 # the header's bound holds: at a greater scale all large x share one code, although f' still varies there.
 LEAST_OF_ACTIVATIONS = 1.0
 # So that a scale and all that is divided by it are normal float32 numbers.
-MOST = 2.0**127
+LEAST, MOST = 2.0**-100, 2.0**127
 
 
 @torch.library.custom_op("outgrad::fp8_scale", mutates_args=())
@@ -28,3 +40,58 @@ def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
 @scale_of.register_fake
 def _(x, fp8, least):
     return x.new_empty((1,), dtype=torch.float32)
+
+
+@torch.library.custom_op("outgrad::fp8_encode", mutates_args=())
+def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
+    """The codes of x in the order of its elements, one byte each."""
+    return (x.float() * scale).clamp(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).flatten().view(torch.uint8)
+
+
+@encode.register_fake
+def _(x, scale, fp8):
+    return x.new_empty((x.numel(),), dtype=torch.uint8)
+
+
+@torch.library.custom_op("outgrad::fp8_decode", mutates_args=())
+def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
+    """What the codes stand for, rounded to dtype."""
+    return (codes.view(TYPES[fp8]).float() / scale).to(dtype)
+
+
+@decode.register_fake
+def _(codes, scale, fp8, dtype):
+    return torch.empty_like(codes, dtype=dtype)
+
+
+# --- One storage for all that keep a tensor ----------------------------------------------------------------------------
+
+
+def _can_have_offers(x):
+    # A graph of torch.compile has no such attributes, under a transform another tensor stands for x, and of what was made
+    # in inference mode PyTorch counts no changes.
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return (type(x) is torch.Tensor or is_fake(x)) and not x.is_inference()
+
+
+def _state(x):
+    return x._version, x.shape, x.stride(), x.storage_offset(), x.dtype
+
+
+def offer(x, codes, scale, fp8):
+    """Says of x, until it changes, that these are its codes."""
+    if _can_have_offers(x):
+        # With its storage held, no other storage can take its place in memory.
+        x._outgrad_offer = fp8, TensorWeakRef(codes), TensorWeakRef(scale), x.untyped_storage(), _state(x)
+
+
+def offered(x, fp8):
+    """(codes, scale) that hold for x now, or None."""
+    if not _can_have_offers(x):
+        return None
+    of, codes, scale, storage, state = getattr(x, "_outgrad_offer", (None,) * 5)
+    if of != fp8 or x.untyped_storage()._cdata != storage._cdata or _state(x) != state:
+        return None
+    found = codes(), scale()
+    return None if any(one is None for one in found) else found  # None where no graph keeps them any more

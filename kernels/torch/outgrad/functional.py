@@ -63,10 +63,10 @@ class _Operation:
 
     without_y: keep stores no result that has a gradient, so nothing would lead from a graph of the backward pass to x, and
     the error of _first_only would not be met. Hence such an operation has one more output, of no elements, which keep
-    stores last.
+    stores last. shown: how many of the results after the first a call gives beside it; they have no gradients.
     """
 
-    def __init__(self, name, compute, keep, gradients, without_y=False):
+    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0):
         if without_y:
             only_compute = compute
 
@@ -77,7 +77,9 @@ class _Operation:
         def direct_forward(ctx, *inputs):
             outputs = compute(*inputs)
             keep(ctx, inputs, outputs)
-            return (outputs[0], outputs[-1]) if without_y else outputs[0]
+            if shown:
+                ctx.mark_non_differentiable(*outputs[1 : 1 + shown])
+            return (*outputs[: 1 + shown], outputs[-1]) if without_y else outputs[0]
 
         def setup_context(ctx, inputs, output):
             ctx.mark_non_differentiable(*(output[1:-1] if without_y else output[1:]))
@@ -92,7 +94,7 @@ class _Operation:
         def by_first(ctx, dy, *_):
             return gradients(ctx, dy)
 
-        self.without_y = without_y
+        self.without_y, self.shown = without_y, shown
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
@@ -114,8 +116,11 @@ class _Operation:
     def __call__(self, *inputs):
         if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
             result = self.direct.apply(*inputs)
-            return result[0] if self.without_y else result
-        return self.transformed.apply(*inputs)[0]
+            if not self.without_y:
+                return result
+        else:
+            result = self.transformed.apply(*inputs)
+        return result[: 1 + self.shown] if self.shown else result[0]
 
 
 def _f32(parameter):
@@ -203,15 +208,23 @@ def _keeping_fp8(name, index, of, bits):
         x = x.contiguous()
         y = library.activation_forward(x, index)[0]
         scale = fp8.scale_of(y, of, fp8.LEAST_OF_ACTIVATIONS)
-        return y, *library.activation_forward_fp8(x, scale, index, of, bits), scale
+        codes, parts = library.activation_forward_fp8(x, scale, index, of, bits)
+        return y, codes, scale, parts
 
     def gradients(ctx, dy):
-        def compute(dy, codes, parts, scale, _):
+        def compute(dy, codes, scale, parts, _):
             return library.activation_backward_fp8(dy.contiguous(), codes, parts, scale, index, of, bits)
 
         return _first_only(name, compute, dy, *ctx.saved_tensors)
 
-    return _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True)
+    operation = _Operation(name, compute, lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs[1:]), gradients, without_y=True, shown=2)
+
+    def function(x):
+        y, codes, scale = operation(x)
+        fp8.offer(y, codes, scale, of)
+        return y
+
+    return function
 
 
 def _keeping_x(name, index, encode, decode):

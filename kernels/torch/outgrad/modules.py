@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import functional, library, quantisers, stores
+from . import fp8, functional, library, quantisers, stores
 from .bounds import bounds
+from .linear import linear
 
 
 class _Activation:
@@ -246,6 +247,33 @@ class LlamaRMSNorm(_Norm, nn.Module):
 
     def extra_repr(self):
         return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
+
+
+class Linear(nn.Linear):
+    """nn.Linear that keeps its input in 8 bits if its store is e4m3 or e5m2, and as PyTorch does if it is x (linear.py)."""
+
+    store = stores.OTHERS["linear"][0]
+
+    def __init__(self, *args, store=store, **kwargs):
+        super().__init__(*args, **kwargs)
+        if (why := stores.why_not_other("linear", store)) is not None:
+            raise ValueError(f"outgrad.Linear: store: {why}")
+        self.store = store
+
+    def forward(self, x):
+        return super().forward(x) if self.store == Linear.store else linear(x, self.weight, self.bias, self.store)
+
+    def bound(self, dtype=None):
+        """In words, how far the x that the weight's gradient reads may be from x, with the unit roundoff u of x's type."""
+        if self.store == Linear.store:
+            return "as in PyTorch"
+        of = library.FP8[self.store]
+        relative, absolute = (_power_of_two(each) for each in (fp8.UNIT_ROUNDOFF[of], fp8.HALF_SUBNORMAL[of]))
+        u = "u" if dtype is None else _power_of_two(functional.UNIT_ROUNDOFF[dtype])
+        return f"storing x moves it by at most ({relative} + 3 {u}) |x| + {absolute} / scale"
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, store={self.store!r}, {self.bound()}"
 
 
 class Dropout(nn.Dropout):

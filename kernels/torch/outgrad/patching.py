@@ -27,6 +27,8 @@ _OURS = {
     nn.Softplus: modules.Softplus,
     nn.ELU: modules.ELU,
 }
+# These get a class of ours only where patch is given a store for their kind that is not PyTorch's own.
+_OURS_WITH_STORE = {"linear": (nn.Linear, modules.Linear)}
 # Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have different
 # classes.
 _HUGGING_FACE = "transformers.activations"
@@ -53,7 +55,7 @@ class Swapped:
     fit: str | None = None  # for an activation: the name of its coefficients,
     sha256: str | None = None  # and the digest of their header
     side_channels: list[int] = dataclasses.field(default_factory=list)  # for a norm: the columns that now keep their x^ beside y
-    store: str | None = None  # for an activation: what it keeps (stores.py), which in float32 may fall back to y+bit
+    store: str | None = None  # of an activation or a Linear: what it keeps (stores.py), which in float32 may fall back to y+bit
 
 
 @dataclasses.dataclass
@@ -270,16 +272,21 @@ def _like_llamas(kind):
     return None not in (own, llamas) and all(getattr(own, part) == getattr(llamas, part) for part in ("co_code", "co_names", "co_consts"))
 
 
-def _class_of_ours(kind):
+def _ours(by_kind):
+    """The classes of PyTorch that get a class of ours, and which."""
+    return _OURS | dict(classes for kind, classes in _OURS_WITH_STORE.items() if by_kind[kind] != stores.OTHERS[kind][0])
+
+
+def _class_of_ours(kind, ours):
     if kind.__module__ == _HUGGING_FACE:
         return _OURS_BY_NAME.get(kind.__name__)
-    return modules.LlamaRMSNorm if _like_llamas(kind) else _OURS.get(kind)
+    return modules.LlamaRMSNorm if _like_llamas(kind) else ours.get(kind)
 
 
-def _class_of_its_own(kind):
+def _class_of_its_own(kind, ours):
     """For a class that is neither ours nor swapped: whether it descends from one that is, or has the name of one."""
     names = ("LayerNorm", "RMSNorm", "GELU", "SiLU", "Mish")
-    return any(_class_of_ours(base) is not None for base in kind.__mro__) or kind.__name__.removesuffix("Activation").endswith(names)
+    return any(_class_of_ours(base, ours) is not None for base in kind.__mro__) or kind.__name__.removesuffix("Activation").endswith(names)
 
 
 def _parameter_without_fit(module):
@@ -292,13 +299,13 @@ def _parameter_without_fit(module):
     return None
 
 
-def _replacement(module, parameter):
+def _replacement(module, parameter, known):
     """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the model's
-    first, which gives type and device for modules that have no parameter."""
+    first, which gives type and device for modules that have no parameter. known: of _ours."""
     kind = type(module)
-    ours = _class_of_ours(kind)
+    ours = _class_of_ours(kind, known)
     if ours is None:
-        if kind.__module__ != modules.__name__ and _class_of_its_own(kind):
+        if kind.__module__ != modules.__name__ and _class_of_its_own(kind, known):
             return None, f"{kind.__module__}.{kind.__qualname__} is a class of its own"
         return None, None
     if "forward" in module.__dict__:
@@ -333,7 +340,8 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     count the bytes kept before and after, in the mode that the model is in. PyTorch's generators and the model's
     buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or "autocast" for
     autocast's type. store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that
-    are not named keep y+bit. Call patch before a model is wrapped for several processes.
+    are not named keep y+bit. The mapping may also name "linear", for which Linear modules get a class of ours that keeps x
+    in 8 bits, and "norm". Call patch before a model is wrapped for several processes.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
@@ -341,7 +349,8 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
         raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
     if example is not None and not isinstance(example, (torch.Tensor, tuple, list, collections.abc.Mapping)):
         raise TypeError(f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or mapping of arguments")
-    by_activation = stores.by_activation(store)
+    by_kind = stores.by_kind(store)
+    known = _ours(by_kind)
     report = Report([], list(_eager_attention(model)))
     if example is not None:
         report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
@@ -350,7 +359,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     swapped = []
     for name, module in model.named_modules():
         kind = type(module)
-        ours, why = _replacement(module, parameter)
+        ours, why = _replacement(module, parameter, known)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
         if ours is not None:
@@ -363,7 +372,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
     try:
         for name, module in model.named_modules():
             if _is_patched(module):
-                _set(name, module, norms, by_activation)
+                _set(name, module, norms, by_kind)
         if example is not None:
             report.total_after, after, report.components_after, types = _run(model, example, "forward pass after")
     except BaseException:
@@ -392,18 +401,21 @@ def _give(module, setting, values):
         module.__dict__.pop(setting, None)
 
 
-def _set(name, module, norms, by_activation):
+def _set(name, module, norms, by_kind):
     """Gives a patched module its settings."""
     if isinstance(module, modules._Norm):
         module.norms = norms
     elif isinstance(module, modules._Activation) and module.activation is not None:
-        store = by_activation[module.activation]
+        store = by_kind[module.activation]
         why = stores.why_not(module.activation, store)
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
         if store != module.store:
             _give(module, "_outgrad_ranges", {})
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
+    for kind, (_, ours) in _OURS_WITH_STORE.items():
+        if isinstance(module, ours):
+            module.store = by_kind[kind]
 
 
 def _describe(one, module, dtype):
@@ -413,6 +425,8 @@ def _describe(one, module, dtype):
         one.store = module.store
         found = bounds(module.activation, dtype, module.store)
         one.fit, one.sha256 = found.fit, found.sha256
+    elif isinstance(module, tuple(ours for _, ours in _OURS_WITH_STORE.values())):
+        one.store = module.store
     elif isinstance(module, modules._Norm):
         channels = module.side_channels(dtype)
         one.side_channels = [] if channels is None else channels.tolist()

@@ -1,4 +1,6 @@
-"""What an activation keeps for its backward pass: the words for it, and which activation and type has which.
+"""What a layer keeps for its backward pass: the words for it, and which activation and type has which.
+
+An activation:
 
     y+bit      the output y, and one bit an element for an activation with a minimum: the default
     parity     y alone, whose lowest bit says the side of the minimum; float16 and bfloat16 (float32 falls back to y+bit)
@@ -12,6 +14,8 @@
 
 kernels/c/outgrad.h states the contract of each but the last two, which are others' (quantisers.py) and are made of
 PyTorch's operations.
+
+A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A norm keeps y.
 """
 
 import collections.abc
@@ -33,6 +37,8 @@ STORES = {
     **{name + beside: (5 + fp8, bits) for name, fp8 in library.FP8.items() for bits, beside in enumerate(("", "+bit", "+2bits"))},
     **dict.fromkeys(OF_X),
 }
+# What modules keep that are no activations. The first is the default, and all that there is where no other follows.
+OTHERS = {"linear": ("x", *library.FP8), "norm": ("y",)}
 _WORDS = "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits, the same with e5m2, mesa, actnn:2, actnn:4 and actnn:8"
 
 
@@ -55,20 +61,26 @@ def why_not(activation, store):
     return None
 
 
+def why_not_other(kind, store):
+    """Why a kind of modules of OTHERS cannot have this store; None if it can."""
+    if not isinstance(store, str) or store not in OTHERS[kind]:
+        return f"{store!r} is no store of {kind}; there are {', '.join(OTHERS[kind])}"
+    return None
+
+
 def for_type(store, dtype):
     """The store that arrays of this type get: parity needs 16 bits, so that float32 falls back to y+bit."""
     return DEFAULT if store == "parity" and dtype == torch.float32 else store
 
 
-def by_activation(store):
-    """{activation: store} of what patch was given: one store for all, or a mapping; raises ValueError if it names what
-    there is not. Whether an activation can have its store is only asked of those that a model has."""
+def by_kind(store):
+    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, or a mapping; raises
+    ValueError if it names what there is not. Whether an activation can have its store is only asked of those that a model
+    has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
-    for activation, one in named.items():
-        if activation in ("norm", "softmax", "linear"):
-            raise ValueError(f"outgrad.patch: store names {activation!r}: activations alone have stores, {', '.join(library.ACTIVATIONS)}")
-        if activation not in library.ACTIVATIONS:
-            raise ValueError(f"outgrad.patch: store names {activation!r}, which is none of {', '.join(library.ACTIVATIONS)}")
-        if not isinstance(one, str) or one not in STORES:
-            raise ValueError(f"outgrad.patch: store: {why_not(activation, one)}")
-    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT), **named}
+    for kind, one in named.items():
+        if kind not in library.ACTIVATIONS and kind not in OTHERS:
+            raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of {', '.join((*library.ACTIVATIONS, *OTHERS))}")
+        if not isinstance(one, str) or one not in OTHERS.get(kind, STORES):
+            raise ValueError(f"outgrad.patch: store: {why_not_other(kind, one) if kind in OTHERS else why_not(kind, one)}")
+    return {**dict.fromkeys(library.ACTIVATIONS, DEFAULT), **{kind: words[0] for kind, words in OTHERS.items()}, **named}

@@ -1,0 +1,139 @@
+"""Tensors in 8 bits at one scale (outgrad/fp8.py): what codes stand for, the kernels' rounding, what is no number, and an
+offer of codes, which holds for one tensor as long as nothing changes it."""
+
+import copy
+import gc
+import math
+
+import pytest
+import torch
+from functional_test import UNIT_ROUNDOFF
+from torch.utils.weak import TensorWeakRef
+
+import outgrad
+from outgrad import fp8, library
+
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+formats = pytest.mark.parametrize("dtype", FORMATS)
+kinds = pytest.mark.parametrize("of", library.FP8.values())
+
+
+def decoded(x, of, least=fp8.LEAST):
+    """(x', scale)"""
+    scale = fp8.scale_of(x, of, least)
+    return fp8.decode(fp8.encode(x, scale, of), scale, of, x.dtype).view(x.shape), scale.item()
+
+
+# --- Codes -----------------------------------------------------------------------------------------------------------
+
+
+@kinds
+@formats
+def test_what_codes_stand_for_is_within_the_stated_distance(dtype, of):
+    """Of tensors of every magnitude, whose least elements are subnormal numbers of the 8 bits and below."""
+    generator, tightest = torch.Generator().manual_seed(of), 0.0
+    v, u, t = fp8.UNIT_ROUNDOFF[of], UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    assert (v, fp8.HALF_SUBNORMAL[of]) == ((2.0**-4, 2.0**-10) if of == 0 else (2.0**-3, 2.0**-17))
+    for power in (-140, -100, -30, -14, -3, 0, 2, 9, 15, 60, 126.9):
+        if 2.0**power > torch.finfo(dtype).max:
+            continue
+        spread = torch.exp2(-24 * torch.rand(20_000, generator=generator))
+        x = ((torch.rand(20_000, generator=generator) * 2 - 1) * spread * 2.0**power).to(dtype)
+        found, scale = decoded(x, of)
+        off, allowed = (found.double() - x.double()).abs(), (v + 3 * u) * x.double().abs() + fp8.HALF_SUBNORMAL[of] / scale + t
+        assert (off <= allowed).all(), power
+        tightest = max(tightest, (off / allowed).max().item())
+    assert tightest > 0.8
+
+
+@kinds
+def test_codes_are_rounded_as_the_kernels_round(of):
+    x = torch.randn(10_000) * 3
+    y = outgrad.gelu(x)
+    scale = fp8.scale_of(y, of, fp8.LEAST_OF_ACTIVATIONS)
+    assert torch.equal(fp8.encode(y, scale, of), library.activation_forward_fp8(x, scale, 0, of, 1)[0])
+
+
+@kinds
+@formats
+def test_what_is_no_number_has_no_part_in_the_scale(dtype, of):
+    x = torch.tensor([math.nan, 3.0, math.inf, -math.inf, -5.0, 0.0], dtype=dtype)
+    found, scale = decoded(x, of)
+    assert scale == torch.tensor(fp8.LARGEST[of] / 5).item()
+    assert found[0].isnan() and found[2:5].tolist() == [5, -5, -5] and found[5] == 0 and abs(found[1] - 3) <= 3 / 8
+    for strange in (math.nan, math.inf, 0.0):
+        found, scale = decoded(torch.full((3,), strange, dtype=dtype), of)
+        assert 0 < scale < math.inf and (found.isnan().all() if math.isnan(strange) else torch.isfinite(found).all())
+    assert decoded(torch.empty(0, dtype=dtype), of)[0].numel() == 0
+    top = torch.finfo(dtype).max
+    found, scale = decoded(torch.tensor([top, -top, 1.0], dtype=dtype), of)
+    assert scale >= 2.0**-126 and torch.isfinite(found).all() and found[0] == -found[1] >= top / 2
+
+
+# --- Offers ----------------------------------------------------------------------------------------------------------
+
+
+def offering(store="e4m3+bit", n=64):
+    """(y, its codes), of an activation whose graph keeps the codes."""
+    x = torch.randn(4, n, requires_grad=True)
+    y = outgrad.gelu(x, store=store)
+    found = fp8.offered(y, library.FP8[store[:4]])
+    assert found is not None
+    return y, found
+
+
+@pytest.mark.parametrize("store", ["e4m3", "e4m3+bit", "e5m2+2bits"])
+def test_an_offer_is_of_what_the_activation_keeps(store):
+    kept, of = [], library.FP8[store[:4]]
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        y, (codes, scale) = offering(store)
+    addresses = {t.data_ptr() for t in kept}
+    assert codes.data_ptr() in addresses and scale.data_ptr() in addresses
+    assert torch.equal(codes, fp8.encode(y, scale, of))
+    assert fp8.offered(y, 1 - of) is None, "the other format has other codes"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y.add_(1),
+        lambda y: y.view(-1)[3:5].zero_(),
+        lambda y: y.detach().mul_(2),
+        lambda y: y.t_(),
+        lambda y: setattr(y, "data", torch.zeros(4, 64)),
+        lambda y: [setattr(y, "data", torch.zeros(4, 64)) for _ in range(20)],
+        lambda y: setattr(y, "data", y.data.half()),
+    ],
+    ids=["in place", "of a part", "of an alias", "transposed", "other data", "other data again", "other type"],
+)
+def test_a_changed_y_has_no_codes(change):
+    y, _ = offering()
+    with torch.no_grad():
+        change(y)
+    assert fp8.offered(y, 0) is None
+
+
+def test_other_tensors_made_of_y_have_no_codes():
+    y, _ = offering()
+    for other in (y.view(2, 128), y[:], y.detach(), y.clone(), y * 1, y.bfloat16(), y.t(), copy.deepcopy(y.detach()), torch.nn.Parameter(y.detach())):
+        assert fp8.offered(other, 0) is None
+    assert fp8.offered(y, 0) is not None
+
+
+def test_an_offer_holds_nothing_in_memory():
+    y, found = offering()
+    alive = [TensorWeakRef(t) for t in found]
+    del found
+    gc.collect()
+    assert all(one() is not None for one in alive)
+    y.sum().backward()  # frees what the graph keeps
+    gc.collect()
+    assert fp8.offered(y, 0) is None and all(one() is None for one in alive)
+
+
+def test_nothing_is_offered_that_no_graph_keeps():
+    with torch.no_grad():
+        assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), 0) is None
+    assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), 0) is None
+    with torch.inference_mode():
+        assert fp8.offered(outgrad.gelu(torch.randn(8), store="e4m3+bit"), 0) is None
