@@ -1,10 +1,12 @@
 """What few bits do to training: three small networks, trained with GELU's derivative from what each store keeps.
 
-    python notebooks_data/studies/stores.py [--write] [--tasks NAME...] [--seeds N] [--steps N]
+    python notebooks_data/studies/stores.py [--write] [--tasks NAME...] [--ways NAME...] [--seeds N] [--steps N]
     python notebooks_data/studies/stores.py --show
 
-The first trains and prints a summary, with --write it also writes ../training/stores.json, anew after each seed; the
-second prints the summary of that file. It needs the PyTorch package, whose stores are what is studied.
+The first trains and prints a summary, with --write it also writes ../training/stores.json, anew after each seed; --ways
+adds some ways to what is written, and is refused where the runs of `exact`, along which the probes lie, no longer end
+where they did. (Probes of a store that rounds at random then draw other numbers.) The second prints the summary of that
+file. It needs the PyTorch package, whose stores are what is studied.
 
     regression  a made-up smooth function of 8 inputs, two hidden layers of 128 GELUs; the logarithm of the validation
                 error over the variance
@@ -55,7 +57,7 @@ from paired import CONFIDENCE, interval, student
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULT = HERE.parent / "training" / "stores.json"
-WAYS = ("exact", "control", "y+bit", "parity", "mxfp8+bit", "code:2", "code:3", "code:4", "code:5")
+WAYS = ("exact", "control", "y+bit", "parity", "mxfp8+bit", "e4m3+bit", "e4m3+2bits", "code:2", "code:3", "code:4", "code:5")
 WAYS += ("dither:2", "dither:3", "regelu2", "mesa", "actnn:2")
 PAIRS = [(way, "exact") for way in WAYS[1:]] + [("code:2", "regelu2"), ("dither:2", "regelu2")]
 RATE, WARM_UP, PROBES = 3e-3, 50, 5
@@ -261,20 +263,20 @@ def gradient_of(task, model, batch, way="exact"):
     return torch.cat([g.flatten() for g in gradients]).double(), math.sqrt(statistics.fmean(squares))
 
 
-def probe(task, model, batch, other):
-    """How far each way's gradient is from the exact one at these weights and this batch."""
+def probe(task, model, batch, other, ways=WAYS):
+    """How far each of these ways' gradient is from the exact one at these weights and this batch."""
     exact, _ = gradient_of(task, model, batch)
     distance = lambda g: ((g - exact).norm() / exact.norm()).item()  # noqa: E731
     found = {"other_batch": distance(gradient_of(task, model, other)[0]), "ways": []}
-    for way in WAYS[2:]:
+    for way in (w for w in WAYS[2:] if w in ways):
         g, rms = gradient_of(task, model, batch, way)
         figures = {"relative_l2": distance(g), "shrinkage": (g @ exact / (exact @ exact)).item(), "rms": rms}
         found["ways"].append({"way": way} | {key: float(f"{value:.6g}") for key, value in figures.items()})
     return found
 
 
-def run(of_task, seed, way, steps):
-    """One run: where its validation ended, and the probes of the exact way."""
+def run(of_task, seed, way, steps, probed_ways=WAYS):
+    """One run: where its validation ended, and the probes along the exact way."""
     torch.set_num_threads(1)
     task = of_task(seed)
     torch.manual_seed(seed)  # of the weights, and then of what is random in a store
@@ -294,7 +296,7 @@ def run(of_task, seed, way, steps):
         batch = [t[rows] for t in task.train]
         if way == "exact" and step in probed:
             rows = torch.randint(len(task.train[0]), (task.batch,), generator=torch.Generator().manual_seed(step))
-            found = probe(task, model, batch, [t[rows] for t in task.train])
+            found = probe(task, model, batch, [t[rows] for t in task.train], probed_ways)
             probes.append({"task": task.name, "seed": seed, "step": step} | found)
         loss = task.loss(model, batch)
         optimizer.zero_grad()
@@ -364,20 +366,36 @@ def show(found):
             print(line)
 
 
-def study(tasks, seeds, steps, write):
-    """All runs of these tasks, a line for each as it ends; what was found after the last. What was written of other tasks
-    stays written."""
+def together(written, found):
+    """Probes of some ways, in which `found` takes the place of what was written of its own."""
+    merged = {(p["task"], p["seed"], p["step"]): p for p in written}
+    for p in found:
+        at = p["task"], p["seed"], p["step"]
+        ways = {w["way"]: w for w in (*merged.get(at, p)["ways"], *p["ways"])}
+        merged[at] = p | {"ways": [ways[way] for way in WAYS if way in ways]}
+    return [*merged.values()]
+
+
+def study(tasks, seeds, steps, write, ways=WAYS):
+    """All runs of these tasks and ways, a line for each as it ends; what was found after the last. What was written of other
+    tasks and ways stays written."""
     todo = [(task, seed) for task in TASKS if task.name in tasks for seed in range(1, (seeds or task.seeds) + 1)]
     written = json.loads(RESULT.read_text()) if write and RESULT.exists() else {"runs": [], "probes": []}
-    runs, probes = ([one for one in written[key] if one["task"] not in tasks] for key in ("runs", "probes"))
+    runs = [r for r in written["runs"] if r["task"] not in tasks or r["way"] not in ways]
+    probes = [p for p in written["probes"] if p["task"] not in tasks or "exact" not in ways]
+    before = {(r["task"], r["seed"]): r["validation"] for r in runs if r["way"] == "exact"}
     start = time.monotonic()
     for task, seed in todo:
-        for way in WAYS:
-            ended, found = run(task, seed, way, steps or task.steps)
-            runs.append(ended)
-            probes += found
+        for way in dict.fromkeys(("exact", *(w for w in WAYS if w in ways))):
+            ended, found = run(task, seed, way, steps or task.steps, ways)
+            if way in ways:
+                runs.append(ended)
+            elif before.get((task.name, seed), ended["validation"]) != ended["validation"]:
+                raise SystemExit(f"{task.name}, seed {seed}: exact ended at {ended['validation']}, not as written: train every way anew")
+            probes = together(probes, found)
             print(f"{time.monotonic() - start:5.0f} s: {task.name} seed {seed} {way:12} {ended['validation']}", file=sys.stderr, flush=True)
-        found = result_of(runs, probes, steps)
+        in_order = sorted(runs, key=lambda r: ([t.name for t in TASKS].index(r["task"]), r["seed"], WAYS.index(r["way"])))
+        found = result_of(in_order, probes, steps)
         if write:
             RESULT.write_text(json.dumps(found, indent=1) + "\n")
     return found
@@ -398,10 +416,11 @@ def main():
     parser.add_argument("--steps", type=counted, help="of each run; else " + ", ".join(f"{t.steps} of {t.name}" for t in TASKS))
     names = [task.name for task in TASKS]
     parser.add_argument("--tasks", nargs="+", choices=names, default=names, help="these alone; with --write others stay written")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="these alone; with --write others stay written")
     options = parser.parse_args()
-    if options.write and options.steps and len(options.tasks) < len(TASKS):
+    if options.write and options.steps and (len(options.tasks) < len(TASKS) or len(options.ways) < len(WAYS)):
         parser.error("--steps: what stays written has other steps")
-    show(json.loads(RESULT.read_text()) if options.show else study(options.tasks, options.seeds, options.steps, options.write))
+    show(json.loads(RESULT.read_text()) if options.show else study(options.tasks, options.seeds, options.steps, options.write, options.ways))
 
 
 if __name__ == "__main__":

@@ -138,6 +138,14 @@ def test_a_study_repeats_and_writes_what_it_shows(monkeypatch, tmp_path, capsys)
     again = stores.study(["digits"], 1, 6, True)
     in_order = lambda runs: sorted(runs, key=lambda r: (r["task"], stores.WAYS.index(r["way"])))  # noqa: E731
     assert in_order(again["runs"]) == in_order(found["runs"]) and again["configuration"] == found["configuration"]
+    some = stores.study(["text", "digits"], 1, 6, True, ["code:4", "e4m3+bit"])
+    assert some == json.loads(stores.RESULT.read_text()) and some["runs"] == again["runs"]
+    assert sorted(some["probes"], key=str) == sorted(again["probes"], key=str) and some["summary"] == again["summary"]
+    elsewhere = [r | {"validation": r["validation"] + (r["way"] == "exact")} for r in again["runs"]]
+    stores.RESULT.write_text(json.dumps(again | {"runs": elsewhere}))
+    with pytest.raises(SystemExit, match="digits, seed 1: exact ended at .*: train every way anew"):
+        stores.study(["digits"], 1, 6, True, ["e4m3+bit"])
+    stores.RESULT.write_text(json.dumps(again))
     monkeypatch.setattr("sys.argv", ["stores.py", "--show"])
     stores.main()
     shown = capsys.readouterr().out
